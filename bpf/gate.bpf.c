@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The gate: one program a hook for all extensions. It finds the thread's state once, reads the clock once
+ * a side, and calls the extensions that are compiled in (config.enabled) and apply to the thread
+ * (its mask). A bystander costs a per-CPU load and a branch.
+ */
+#include "state.bpf.h"
+#include "calls.bpf.h"
+#include "lens.bpf.h"
+#include "tally.bpf.h"
+#include "tasks.bpf.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+static __always_inline bool has(u32 mask, u32 extension)
+{
+	return (config.enabled & extension) && (mask & extension);
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
+{
+	struct thread_state *thread = current_thread();
+	struct task_struct *task;
+	u32 call;
+
+	if (!thread || !thread->mask || unlikely(retired()))
+		return 0;
+	task = running_task(thread->task);
+	call = call_slot(task, id);
+	if (unlikely(thread->until_exec)) {
+		if (!is_execve(call))
+			return 0;
+		thread->until_exec = 0;
+	}
+	thread->call = call;
+	thread->in_call = 1;
+	thread->generation = config.generation;
+	if (has(thread->mask, TALLY))
+		tally_enter(thread, call);
+	if (has(thread->mask, LENS))
+		lens_enter(thread, task, call);
+	return 0;
+}
+
+/*
+ * An exit without an enter: a fork child's first return or a thread attached in mid-call (both have not
+ * crossed yet: dropped), a call that seccomp or a tracer rejected, or one whose enter another generation
+ * handled in the moment it retired.
+ */
+static __always_inline void exit_alone(struct thread_state *thread, struct pt_regs *regs, long result)
+{
+	u32 seen = thread->generation;
+	u32 call;
+
+	if (thread->until_exec)
+		return;
+	thread->generation = config.generation;
+	if (!seen)
+		return;
+	if (seen != config.generation) {
+		lose(LOSS_HANDOVER);
+		return;
+	}
+	if (has(thread->mask, LENS)) {
+		call = call_slot(running_task(thread->task), regs->orig_ax);
+		lens_denied(thread, call, result);
+	}
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(gate_exit, struct pt_regs *regs, long result)
+{
+	struct thread_state *thread = current_thread();
+	u64 now = 0;
+
+	if (!thread || !thread->mask)
+		return 0;
+	if ((config.enabled & LENS) && thread->entered_ns)
+		now = bpf_ktime_get_ns();
+	if (unlikely(retired()))
+		return 0;
+	if (unlikely(!thread->in_call)) {
+		exit_alone(thread, regs, result);
+		return 0;
+	}
+	thread->in_call = 0;
+	if (has(thread->mask, LENS))
+		lens_exit(thread, running_task(thread->task), regs, result, now);
+	return 0;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(gate_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+{
+	struct cpu_state *cpu = this_cpu();
+	struct thread_state *thread;
+	u32 slot;
+
+	if (!cpu || unlikely(retired()))
+		return 0;
+	slot = cpu->slot;
+	if (slot) {
+		thread = thread_at(slot);
+		if (thread && thread->in_call && has(thread->mask, LENS))
+			lens_leave(thread, prev, !preempt && prev_state, bpf_ktime_get_ns());
+	}
+	slot = slot_of(next);
+	cpu->slot = slot;
+	if (slot) {
+		thread = thread_at(slot);
+		if (thread && thread->left_ns && has(thread->mask, LENS))
+			lens_return(thread, next, bpf_ktime_get_ns());
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(gate_fork, struct task_struct *parent, struct task_struct *child)
+{
+	if (!retired())
+		task_forked(parent, child);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(gate_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+{
+	if (!retired())
+		task_executed(task, old_pid);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(gate_task_exit, struct task_struct *task)
+{
+	struct thread_state *thread = current_thread();
+
+	if (!thread || retired())
+		return 0;
+	if (thread->in_call && has(thread->mask, LENS))
+		lens_unfinished(thread);
+	lens_slow_forget(thread);
+	task_exited(thread);
+	return 0;
+}
+
+/* Takes in tasks that already run: user space fills `adoptions`, reads the iterator, then visits each CPU. */
+SEC("iter/task")
+int gate_adopt(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+
+	if (task)
+		task_adopted(task);
+	return 0;
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* lens: a full account of each call slower than the session's limit. Nothing here runs for the others. */
+#ifndef TOLLGATE_LENS_SLOW_BPF_H
+#define TOLLGATE_LENS_SLOW_BPF_H
+
+#include "state.bpf.h"
+#include "path.bpf.h"
+
+/* A sleep of at least this part of the limit may be why a call is slow: its stack is kept. */
+#define LONG_SLEEP_SHARE 8
+
+PERCPU_MAP(stack_scratch, 1, struct stack);
+ARRAY_MAP(arg_kinds, CALL_SLOTS, struct arg_kinds, 0);
+/* The stack of the longest sleep of a call in progress, by task. */
+HASH_MAP(long_sleeps, THREADS, u64, struct stack);
+
+static __always_inline struct stack *lens_take_stack(struct task_struct *task)
+{
+	u32 zero = 0;
+	struct stack *stack = bpf_map_lookup_elem(&stack_scratch, &zero);
+	long bytes;
+
+	if (!stack)
+		return NULL;
+	bytes = bpf_get_task_stack(task, stack->address, sizeof(stack->address), 0);
+	if (bytes <= 0)
+		return NULL;
+	stack->frames = bytes / sizeof(stack->address[0]);
+	return stack;
+}
+
+static __always_inline u64 lens_slow_limit(struct thread_state *thread)
+{
+	struct session *session = session_at(thread->session);
+
+	return session ? session->slower_ns : 0;
+}
+
+static __always_inline bool lens_slow_is_long(struct thread_state *thread, u64 off)
+{
+	if (!(config.enabled & LENS_SLOW) || !(thread->mask & LENS_SLOW))
+		return false;
+	return off > thread->longest_sleep_ns && off >= lens_slow_limit(thread) / LONG_SLEEP_SHARE;
+}
+
+static __always_inline void lens_slow_keep_stack(struct thread_state *thread, struct stack *stack, u64 off)
+{
+	if (!(config.enabled & LENS_SLOW))
+		return;
+	thread->longest_sleep_ns = off;
+	bpf_map_update_elem(&long_sleeps, &thread->task, stack, BPF_ANY);
+}
+
+static __always_inline void lens_slow_args(struct slow_call *slow, struct pt_regs *regs)
+{
+	if (slow->call / CALLS_PER_ABI == ABI_I386) {
+		slow->args[0] = (u32)regs->bx;
+		slow->args[1] = (u32)regs->cx;
+		slow->args[2] = (u32)regs->dx;
+		slow->args[3] = (u32)regs->si;
+		slow->args[4] = (u32)regs->di;
+		slow->args[5] = (u32)regs->bp;
+		return;
+	}
+	slow->args[0] = regs->di;
+	slow->args[1] = regs->si;
+	slow->args[2] = regs->dx;
+	slow->args[3] = regs->r10;
+	slow->args[4] = regs->r8;
+	slow->args[5] = regs->r9;
+}
+
+/* What the arguments stand for: the first descriptor's file, the first path's text. */
+static __always_inline void lens_slow_meanings(struct slow_call *slow, struct task_struct *task)
+{
+	u32 call = slow->call;
+	struct arg_kinds *kinds = bpf_map_lookup_elem(&arg_kinds, &call);
+
+	slow->fd.arg = CALL_ARGS;
+	slow->string_arg = -1;
+	if (!kinds)
+		return;
+	for (u32 i = 0; i < CALL_ARGS; i++) {
+		if ((kinds->fds & (1 << i)) && slow->fd.arg == CALL_ARGS && path_of_fd(&slow->fd, task, slow->args[i]))
+			slow->fd.arg = i;
+		if ((kinds->paths & (1 << i)) && slow->string_arg < 0 &&
+		    bpf_probe_read_user_str(slow->string, sizeof(slow->string), (void *)slow->args[i]) > 0)
+			slow->string_arg = i;
+	}
+}
+
+static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thread_state *thread)
+{
+	struct stack *kernel = bpf_map_lookup_elem(&long_sleeps, &thread->task);
+	long bytes;
+
+	slow->kernel_frames = 0;
+	if (kernel && thread->longest_sleep_ns) {
+		slow->kernel_frames = kernel->frames;
+		__builtin_memcpy(slow->kernel_stack, kernel->address, sizeof(slow->kernel_stack));
+	}
+	bytes = bpf_get_task_stack(bpf_get_current_task_btf(), slow->user_stack, sizeof(slow->user_stack),
+				   BPF_F_USER_STACK);
+	slow->user_frames = bytes > 0 ? bytes / sizeof(slow->user_stack[0]) : 0;
+}
+
+static __always_inline void lens_slow_exit(struct thread_state *thread, struct pt_regs *regs, s64 result, u64 now,
+					   u64 wall, u64 runqueue)
+{
+	struct session *session = session_at(thread->session);
+	struct task_struct *task;
+	struct slow_call *slow;
+
+	if (!session || wall < session->slower_ns) {
+		thread->longest_sleep_ns = 0;
+		return;
+	}
+	slow = reserve_record(thread->session, sizeof(*slow), LOSS_SLOW_CALLS);
+	if (!slow) {
+		thread->longest_sleep_ns = 0;
+		return;
+	}
+	task = bpf_get_current_task_btf();
+	slow->type = RECORD_SLOW_CALL;
+	slow->session = thread->session;
+	slow->pid = visible_pid(task, session->pid_level);
+	slow->tgid = visible_pid(task->group_leader, session->pid_level);
+	slow->global_tgid = task->tgid;
+	slow->call = thread->call;
+	bpf_get_current_comm(slow->comm, sizeof(slow->comm));
+	slow->result = result;
+	slow->ended_ns = now;
+	slow->wall_ns = wall;
+	slow->runqueue_ns = runqueue;
+	slow->blocked_ns = thread->off_ns - runqueue;
+	slow->unused = 0;
+	lens_slow_args(slow, regs);
+	lens_slow_meanings(slow, task);
+	lens_slow_stacks(slow, thread);
+	thread->longest_sleep_ns = 0;
+	bpf_ringbuf_submit(slow, 0);
+}
+
+/* The thread ends: nothing of it stays behind. */
+static __always_inline void lens_slow_forget(struct thread_state *thread)
+{
+	if (config.enabled & LENS_SLOW)
+		bpf_map_delete_elem(&long_sleeps, &thread->task);
+}
+
+#endif

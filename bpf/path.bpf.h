@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The path behind a file descriptor. bpf_d_path() is refused to tracepoints, so the names are walked. */
+#ifndef TOLLGATE_PATH_BPF_H
+#define TOLLGATE_PATH_BPF_H
+
+#include "state.bpf.h"
+
+/* Steps up the tree: names, and mount points to cross. */
+#define PATH_STEPS (PATH_PARTS + 8)
+
+static __always_inline struct file *file_of_fd(struct task_struct *task, u32 fd)
+{
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file *file = NULL;
+
+	if (!table || fd >= BPF_CORE_READ(table, max_fds))
+		return NULL;
+	bpf_probe_read_kernel(&file, sizeof(file), BPF_CORE_READ(table, fd) + fd);
+	return file;
+}
+
+static __always_inline bool path_of_fd(struct fd_path *path, struct task_struct *task, u32 fd)
+{
+	struct file *file = file_of_fd(task, fd);
+	struct dentry *dentry, *parent;
+	struct vfsmount *vfsmount;
+	struct mount *mount;
+	u32 part = 0;
+
+	if (!file)
+		return false;
+	path->mode = BPF_CORE_READ(file, f_inode, i_mode);
+	path->inode = BPF_CORE_READ(file, f_inode, i_ino);
+	dentry = BPF_CORE_READ(file, f_path.dentry);
+	vfsmount = BPF_CORE_READ(file, f_path.mnt);
+	mount = (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
+	for (u32 i = 0; i < PATH_STEPS && part < PATH_PARTS; i++) {
+		if (dentry == BPF_CORE_READ(mount, mnt.mnt_root)) {
+			struct mount *outer = BPF_CORE_READ(mount, mnt_parent);
+
+			if (outer == mount)
+				break;
+			dentry = BPF_CORE_READ(mount, mnt_mountpoint);
+			mount = outer;
+			continue;
+		}
+		bpf_probe_read_kernel_str(path->part[part], PATH_PART_LEN, BPF_CORE_READ(dentry, d_name.name));
+		part++;
+		parent = BPF_CORE_READ(dentry, d_parent);
+		if (parent == dentry)
+			break;
+		dentry = parent;
+	}
+	path->parts = part;
+	return true;
+}
+
+#endif

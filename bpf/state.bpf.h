@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The gate's maps, and how a task's state, its group and its counters are found. */
+#ifndef TOLLGATE_STATE_BPF_H
+#define TOLLGATE_STATE_BPF_H
+
+#include "kernel.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include "wire.h"
+#include "compat.bpf.h"
+
+
+const volatile struct gate_config config = {};
+
+#define ARRAY_MAP(name, entries, type_of_value, flags)                                                             \
+	struct {                                                                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                                  \
+		__uint(max_entries, entries);                                                                      \
+		__uint(map_flags, flags);                                                                          \
+		__type(key, u32);                                                                                  \
+		__type(value, type_of_value);                                                                      \
+	} name SEC(".maps")
+
+#define HASH_MAP(name, entries, type_of_key, type_of_value)                                                        \
+	struct {                                                                                                   \
+		__uint(type, BPF_MAP_TYPE_HASH);                                                                   \
+		__uint(max_entries, entries);                                                                      \
+		__uint(map_flags, BPF_F_NO_PREALLOC);                                                              \
+		__type(key, type_of_key);                                                                          \
+		__type(value, type_of_value);                                                                      \
+	} name SEC(".maps")
+
+#define FREE_LIST(name, entries)                                                                                   \
+	struct {                                                                                                   \
+		__uint(type, BPF_MAP_TYPE_QUEUE);                                                                  \
+		__uint(max_entries, entries);                                                                      \
+		__type(value, u32);                                                                                \
+	} name SEC(".maps")
+
+#define PERCPU_MAP(name, entries, type_of_value)                                                                   \
+	struct {                                                                                                   \
+		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                                           \
+		__uint(max_entries, entries);                                                                      \
+		__type(key, u32);                                                                                  \
+		__type(value, type_of_value);                                                                      \
+	} name SEC(".maps")
+
+ARRAY_MAP(tollgate_header, 1, struct gate_header, BPF_F_MMAPABLE);
+ARRAY_MAP(threads, THREADS, struct thread_state, BPF_F_MMAPABLE);
+ARRAY_MAP(sessions, SESSIONS, struct session, BPF_F_MMAPABLE);
+ARRAY_MAP(groups, GROUPS, struct group, BPF_F_MMAPABLE);
+/* Which cell has a group's call: index group * CALL_SLOTS + call. */
+ARRAY_MAP(cell_of, GROUPS *CALL_SLOTS, u32, BPF_F_MMAPABLE);
+/* Sized before loading: crates/kernel/src/gate.rs. */
+PERCPU_MAP(cells, 1, struct cell);
+PERCPU_MAP(cpus, 1, struct cpu_state);
+PERCPU_MAP(losses, LOSSES, u64);
+FREE_LIST(free_threads, THREADS);
+FREE_LIST(free_groups, GROUPS);
+FREE_LIST(free_cells, CELL_INDEX);
+
+/*
+ * Slot of the thread with these low bits of its number, with BY_PID_SHARED once two gated threads had
+ * the same ones: then the rest are in by_task. An array, because it is read at every context switch
+ * of the machine, and as a helper's call and return cost more than the look-up on processors that
+ * need return thunks (8 ns each with Safe RET: docs/decisions/0001-gate.md).
+ */
+ARRAY_MAP(by_pid, PID_TAGS, u32, 0);
+#define BY_PID_SHARED 0x80000000
+HASH_MAP(by_task, THREADS, u64, u32);
+
+HASH_MAP(nurseries, SESSIONS, struct nursery_key, struct nursery);
+HASH_MAP(commands, GROUPS, struct command_key, u32);
+/* Thread groups to be taken in by the task iterator, by number in the reader's PID namespace. */
+HASH_MAP(adoptions, THREADS, u32, u32);
+HASH_MAP(sites, 16384, struct site_key, struct site_value);
+
+/* A ring buffer a session, put in by its watcher: each has one reader. */
+struct ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, RING_BYTES);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, SESSIONS);
+	__type(key, u32);
+	__array(values, struct ring);
+} records SEC(".maps");
+
+static __always_inline void lose(enum loss reason)
+{
+	u32 index = reason;
+	u64 *count = bpf_map_lookup_elem(&losses, &index);
+
+	if (count)
+		*count += 1;
+}
+
+/* Room for a record in a session's ring buffer; NULL (and a loss): it is full, or nobody reads. */
+static __always_inline void *reserve_record(u32 session, u64 bytes, enum loss reason)
+{
+	void *ring = bpf_map_lookup_elem(&records, &session);
+	void *record = ring ? bpf_ringbuf_reserve(ring, bytes, 0) : NULL;
+
+	if (!record)
+		lose(reason);
+	return record;
+}
+
+static __always_inline struct gate_header *the_header(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&tollgate_header, &zero);
+}
+
+/* Another load of the gate has taken over, or this one is not in charge yet. */
+static __always_inline bool retired(void)
+{
+	struct gate_header *header = the_header();
+
+	return !header || header->generation != config.generation;
+}
+
+static __always_inline struct cpu_state *this_cpu(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&cpus, &zero);
+}
+
+static __always_inline struct thread_state *thread_at(u32 slot)
+{
+	return bpf_map_lookup_elem(&threads, &slot);
+}
+
+/* State of the thread that runs here, without a helper call: sched_switch left it for us. */
+static __always_inline struct thread_state *current_thread(void)
+{
+	struct cpu_state *cpu = this_cpu();
+
+	if (!cpu || likely(!cpu->slot))
+		return NULL;
+	return thread_at(cpu->slot);
+}
+
+static __always_inline u32 *tag_of(const struct task_struct *task)
+{
+	u32 tag = task->pid & (PID_TAGS - 1);
+
+	return bpf_map_lookup_elem(&by_pid, &tag);
+}
+
+/* Slot of any task; 0: a bystander. */
+static __always_inline u32 slot_of(struct task_struct *task)
+{
+	u32 *tag = tag_of(task);
+	struct thread_state *thread;
+	u64 address = (u64)task;
+	u32 *slot;
+	u32 found;
+
+	if (!tag || likely(!*tag))
+		return 0;
+	found = *tag & ~BY_PID_SHARED;
+	thread = found ? thread_at(found) : NULL;
+	if (thread && thread->task == address)
+		return found;
+	if (!(*tag & BY_PID_SHARED))
+		return 0;
+	slot = bpf_map_lookup_elem(&by_task, &address);
+	return slot ? *slot : 0;
+}
+
+/* Makes a slot findable by its task. */
+static __always_inline void enter_slot(struct task_struct *task, u32 slot)
+{
+	u32 *tag = tag_of(task);
+	u64 address = (u64)task;
+
+	if (!tag)
+		return;
+	if (__sync_val_compare_and_swap(tag, 0, slot) == 0)
+		return;
+	if (__sync_val_compare_and_swap(tag, BY_PID_SHARED, BY_PID_SHARED | slot) == BY_PID_SHARED)
+		return;
+	bpf_map_update_elem(&by_task, &address, &slot, BPF_ANY);
+	__sync_fetch_and_or(tag, BY_PID_SHARED);
+}
+
+static __always_inline void leave_slot(u32 pid, u64 address, u32 slot)
+{
+	u32 tag_index = pid & (PID_TAGS - 1);
+	u32 *tag = bpf_map_lookup_elem(&by_pid, &tag_index);
+
+	if (!tag)
+		return;
+	if (__sync_val_compare_and_swap(tag, slot, 0) == slot)
+		return;
+	if (__sync_val_compare_and_swap(tag, BY_PID_SHARED | slot, BY_PID_SHARED) == (BY_PID_SHARED | slot))
+		return;
+	bpf_map_delete_elem(&by_task, &address);
+}
+
+/* Takes a never-used number below `limit`, or one that was given back; 0: none is left. */
+#define take_number(next, limit, free_list)                                                                        \
+	({                                                                                                         \
+		u32 __taken = 0;                                                                                   \
+		if (*(volatile u32 *)(next) < (limit))                                                             \
+			__taken = __sync_fetch_and_add(next, 1);                                                   \
+		if ((!__taken || __taken >= (limit)) && bpf_map_pop_elem(&free_list, &__taken))                    \
+			__taken = 0;                                                                               \
+		__taken;                                                                                           \
+	})
+
+static __always_inline struct group *group_at(u32 index)
+{
+	return bpf_map_lookup_elem(&groups, &index);
+}
+
+static __always_inline struct session *session_at(u32 index)
+{
+	return bpf_map_lookup_elem(&sessions, &index);
+}
+
+/* A process number as the PID namespace `level` deep sees it. */
+static __always_inline u32 visible_pid(struct task_struct *task, u32 level)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	struct upid upid = {};
+
+	if (!pid || level > BPF_CORE_READ(pid, level))
+		return 0;
+	/* numbers[] has one entry a level; CO-RE relocates the array's start, its stride is the kernel's. */
+	bpf_probe_read_kernel(&upid, sizeof(upid),
+			      (void *)&pid->numbers + level * bpf_core_type_size(struct upid));
+	return upid.nr;
+}
+
+/* Counters of a call in a group, made at the first call; NULL (and a loss): no cell is left. */
+static __always_inline struct cell *cell_for(u32 group, u32 call, u32 **entry)
+{
+	u32 index = group * CALL_SLOTS + call;
+	u32 *cell = bpf_map_lookup_elem(&cell_of, &index);
+	struct gate_header *header;
+	u32 number, winner;
+
+	if (!cell)
+		return NULL;
+	number = *cell & CELL_INDEX;
+	if (unlikely(!number)) {
+		header = the_header();
+		if (!header)
+			return NULL;
+		number = take_number(&header->next_cell, config.cells, free_cells);
+		if (!number) {
+			lose(LOSS_CELLS_FULL);
+			return NULL;
+		}
+		winner = __sync_val_compare_and_swap(cell, 0, number);
+		if (winner) {
+			bpf_map_push_elem(&free_cells, &number, BPF_ANY);
+			number = winner & CELL_INDEX;
+		}
+	}
+	*entry = cell;
+	return bpf_map_lookup_elem(&cells, &number);
+}
+
+#endif

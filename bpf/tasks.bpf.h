@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* How tasks come under the gate and leave it: fork, exec, exit, adoption; and the groups they count in. */
+#ifndef TOLLGATE_TASKS_BPF_H
+#define TOLLGATE_TASKS_BPF_H
+
+#include "state.bpf.h"
+
+static __always_inline void name_group(struct group *group, struct task_struct *task, u32 level)
+{
+	group->pid = visible_pid(task, level);
+	group->tgid = visible_pid(BPF_CORE_READ(task, group_leader), level);
+	bpf_probe_read_kernel(group->comm, sizeof(group->comm), &task->comm);
+}
+
+/* A new group of a session for this task, or its base group where there is none left. */
+static __always_inline u32 new_group(u32 session_index, struct session *session, struct task_struct *task, u32 parent)
+{
+	struct gate_header *header = the_header();
+	struct group *group;
+	u32 index;
+
+	if (!header)
+		return session->base_group;
+	index = take_number(&header->next_group, GROUPS, free_groups);
+	group = group_at(index);
+	if (!index || !group) {
+		lose(LOSS_GROUPS_FULL);
+		return session->base_group;
+	}
+	group->session = session_index;
+	group->parent = parent;
+	group->threads = 0;
+	name_group(group, task, session->pid_level);
+	group->state = GROUP_LIVE;
+	return index;
+}
+
+static __always_inline void group_add_thread(u32 index, s32 change)
+{
+	struct group *group = group_at(index);
+
+	if (group)
+		__sync_fetch_and_add(&group->threads, change);
+}
+
+/* The last thread of a process's or thread's own group is gone: its figures may be read and the group given back. */
+static __always_inline void group_drop_thread(u32 index, struct session *session)
+{
+	struct group *group = group_at(index);
+	struct group_done *done;
+
+	if (!group || __sync_fetch_and_add(&group->threads, -1) != 1)
+		return;
+	if (index == session->base_group || session->per == PER_COMMAND)
+		return;
+	done = reserve_record(group->session, sizeof(*done), LOSS_GROUP_NOTICES);
+	if (!done)
+		return;
+	done->type = RECORD_GROUP_DONE;
+	done->session = group->session;
+	done->group = index;
+	bpf_ringbuf_submit(done, 0);
+}
+
+static __always_inline void set_parent_group(u32 index, u32 parent)
+{
+	struct group *group = group_at(index);
+
+	if (group)
+		group->parent = parent;
+}
+
+static __always_inline u32 command_group(u32 session_index, struct session *session, struct task_struct *task)
+{
+	struct command_key key = { .session = session_index };
+	u32 *known, index;
+
+	bpf_probe_read_kernel(key.comm, sizeof(key.comm), &task->comm);
+	known = bpf_map_lookup_elem(&commands, &key);
+	if (known)
+		return *known;
+	index = new_group(session_index, session, task, 0);
+	if (index == session->base_group)
+		return index;
+	if (!bpf_map_update_elem(&commands, &key, &index, BPF_NOEXIST))
+		return index;
+	/* Another processor was first: ours stays empty until the session ends. */
+	known = bpf_map_lookup_elem(&commands, &key);
+	return known ? *known : index;
+}
+
+/* Makes `task` a gated thread of the session. */
+static __always_inline void gate_task(struct task_struct *task, u32 session_index, struct session *session, u32 group,
+				      u32 until_exec)
+{
+	struct gate_header *header = the_header();
+	struct thread_state *thread;
+	u32 slot;
+
+	if (!header)
+		return;
+	slot = take_number(&header->next_thread, THREADS, free_threads);
+	thread = thread_at(slot);
+	if (!slot || !thread) {
+		lose(LOSS_THREADS_FULL);
+		return;
+	}
+	__builtin_memset(thread, 0, sizeof(*thread));
+	thread->task = (u64)task;
+	thread->pid = task->pid;
+	thread->tgid = task->tgid;
+	thread->group = group;
+	thread->session = session_index;
+	thread->until_exec = until_exec;
+	thread->mask = session->mask;
+	group_add_thread(group, 1);
+	enter_slot(task, slot);
+}
+
+static __always_inline u32 first_group(u32 session_index, struct session *session, struct task_struct *task)
+{
+	switch (session->per) {
+	case PER_PROCESS:
+	case PER_THREAD:
+		return new_group(session_index, session, task, 0);
+	case PER_COMMAND:
+		return command_group(session_index, session, task);
+	default:
+		return session->base_group;
+	}
+}
+
+/* The watcher itself forks: its child, named by its own PID namespace's number, starts a session. */
+static __always_inline struct nursery *nursery_of(struct task_struct *parent)
+{
+	struct gate_header *header = the_header();
+	struct nursery_key key = {};
+	struct pid *pid;
+	struct upid upid = {};
+
+	if (!header || likely(!header->nurseries))
+		return NULL;
+	pid = BPF_CORE_READ(parent, thread_pid);
+	if (!pid)
+		return NULL;
+	bpf_probe_read_kernel(&upid, sizeof(upid),
+			      (void *)&pid->numbers + BPF_CORE_READ(pid, level) * bpf_core_type_size(struct upid));
+	key.tid = upid.nr;
+	key.namespace_inum = BPF_CORE_READ(upid.ns, ns.inum);
+	return bpf_map_lookup_elem(&nurseries, &key);
+}
+
+static __always_inline void task_forked(struct task_struct *parent, struct task_struct *child)
+{
+	struct nursery *nursery = nursery_of(parent);
+	struct gate_header *header = the_header();
+	struct thread_state *thread;
+	struct session *session;
+	u32 slot, index, group;
+
+	slot = slot_of(parent);
+	thread = slot ? thread_at(slot) : NULL;
+	if (nursery) {
+		session = session_at(nursery->session);
+		if (!session)
+			return;
+		index = first_group(nursery->session, session, child);
+		/* A watcher that is itself watched: what its child does counts there too. */
+		if (thread && thread->mask)
+			set_parent_group(index, thread->group);
+		gate_task(child, nursery->session, session, index, nursery->until_exec);
+		return;
+	}
+	if (!thread || !thread->mask) {
+		if (!header || likely(!header->everything))
+			return;
+		index = header->everything;
+		session = session_at(index);
+		if (session)
+			gate_task(child, index, session, first_group(index, session, child), 0);
+		return;
+	}
+	index = thread->session;
+	session = session_at(index);
+	if (!session)
+		return;
+	group = thread->group;
+	if (session->per == PER_THREAD || (session->per == PER_PROCESS && child->tgid != parent->tgid))
+		group = new_group(index, session, child, 0);
+	gate_task(child, index, session, group, thread->until_exec);
+}
+
+static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
+{
+	struct cpu_state *cpu = this_cpu();
+	struct thread_state *thread = current_thread();
+	struct session *session;
+	struct group *group;
+	u32 index;
+
+	if (!cpu || !thread)
+		return;
+	/* A thread that is not the leader takes the leader's number over (fs/exec.c, de_thread). */
+	if (task->pid != old_pid) {
+		leave_slot(old_pid, thread->task, cpu->slot);
+		thread->pid = task->pid;
+		enter_slot(task, cpu->slot);
+	}
+	session = session_at(thread->session);
+	if (!thread->mask || !session)
+		return;
+	if (session->per == PER_COMMAND) {
+		index = command_group(thread->session, session, task);
+		group_add_thread(thread->group, -1);
+		group_add_thread(index, 1);
+		thread->group = index;
+	} else {
+		group = group_at(thread->group);
+		if (group && (thread->group != session->base_group || !group->comm[0]))
+			name_group(group, task, session->pid_level);
+	}
+}
+
+static __always_inline void task_exited(struct thread_state *thread)
+{
+	struct cpu_state *cpu = this_cpu();
+	struct session *session = session_at(thread->session);
+	u64 address = thread->task;
+	u32 slot;
+
+	if (!cpu)
+		return;
+	if (session)
+		group_drop_thread(thread->group, session);
+	/* What is left of the task on this or another CPU is a bystander, before the slot is anybody else's. */
+	slot = cpu->slot;
+	cpu->slot = 0;
+	thread->mask = 0;
+	thread->task = 0;
+	leave_slot(thread->pid, address, slot);
+	bpf_map_push_elem(&free_threads, &slot, BPF_ANY);
+}
+
+static __always_inline void task_adopted(struct task_struct *task)
+{
+	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
+	u32 tgid = visible_pid(BPF_CORE_READ(task, group_leader), level);
+	u32 *index = bpf_map_lookup_elem(&adoptions, &tgid);
+	struct thread_state *thread;
+	struct session *session;
+	u32 slot, group;
+
+	if (!index)
+		return;
+	session = session_at(*index);
+	if (!session)
+		return;
+	slot = slot_of(task);
+	if (!slot) {
+		gate_task(task, *index, session, first_group(*index, session, task), 0);
+		return;
+	}
+	thread = thread_at(slot);
+	if (!thread || (thread->session == *index && thread->mask))
+		return;
+	/* Another session's, or one left behind by an ended one: its figures count there too (group.parent). */
+	group = thread->mask ? new_group(*index, session, task, thread->group) : first_group(*index, session, task);
+	group_add_thread(group, 1);
+	if (!thread->mask) {
+		thread->generation = 0;
+		thread->in_call = 0;
+		thread->left_ns = 0;
+		thread->off_ns = 0;
+	}
+	thread->group = group;
+	thread->session = *index;
+	thread->mask = session->mask;
+}
+
+#endif

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Every type that crosses the border between the gate and user space. This is the single source: the
+ * Rust types in crates/kernel are generated from it. Times are nanoseconds of CLOCK_MONOTONIC unless a
+ * name says otherwise; "global" process numbers are those of the initial PID namespace.
+ */
+#ifndef TOLLGATE_WIRE_H
+#define TOLLGATE_WIRE_H
+
+/* Says that a map called GATE_HEADER_MAP is ours ("TOLLGATE"), and which layout its gate speaks. */
+#define GATE_MAGIC 0x544f4c4c47415445ULL
+#define GATE_WIRE_VERSION 1
+
+/* x86-64 numbers its calls up to 469 in Linux 6.18, i386 up to 469, x32 up to 547. */
+#define CALLS_PER_ABI 576
+#define CALL_SLOTS (3 * CALLS_PER_ABI)
+/* Calls with a number beyond the table share the last slot of their ABI. */
+#define CALL_UNKNOWN (CALLS_PER_ABI - 1)
+
+/* errno 1..133 and the restart codes 512..516, which are visible at the boundary; 0: any other. */
+#define ERRNO_PLAIN 134
+#define ERRNO_RESTART_FIRST 512
+#define ERRNO_RESTART_COUNT 5
+#define ERRNO_SLOTS (ERRNO_PLAIN + ERRNO_RESTART_COUNT)
+
+/* The histogram's layout is crates/stats/src/histogram.rs, which hands its table to the gate. */
+#define HISTOGRAM_BUCKETS 280
+#define SUB_BUCKETS 64
+
+#define GATE_LINKS 6
+#define GATE_MAPS 21
+
+#define SESSIONS 64
+#define GROUPS 1024
+#define THREADS 16384
+/* Threads are found by the low bits of their number; see by_pid in state.bpf.h. */
+#define PID_TAGS 65536
+
+#define RING_BYTES (1 << 20)
+
+#define COMM_LEN 16
+#define STACK_DEPTH 32
+#define PATH_PARTS 12
+#define PATH_PART_LEN 48
+#define CALL_ARGS 6
+#define CALL_STRING_LEN 128
+
+/* Index of an ABI's first call slot is abi * CALLS_PER_ABI. */
+enum abi {
+	ABI_X86_64 = 0,
+	ABI_I386 = 1,
+	ABI_X32 = 2,
+};
+
+/* What applies to a thread; the gate's configuration has the union of all that is compiled in. */
+enum gate_mask {
+	LENS = 1 << 0,
+	LENS_SITES = 1 << 1,
+	LENS_SLOW = 1 << 2,
+	LENS_SAMPLE = 1 << 3,
+	/* Only in the test build. */
+	TALLY = 1 << 16,
+};
+
+enum loss {
+	/* A task could not be gated: THREADS are gated already. */
+	LOSS_THREADS_FULL,
+	/* A call was not recorded: every cell is taken. */
+	LOSS_CELLS_FULL,
+	/* A process, thread or command shares its parent's row: GROUPS exist already. */
+	LOSS_GROUPS_FULL,
+	/* A call that ended while a new configuration took over could not be told from a denied one. */
+	LOSS_HANDOVER,
+	/* A blocking site was not recorded: the table of sites is full. */
+	LOSS_SITES_FULL,
+	/* A slow call was not reported: the ring buffer was full. */
+	LOSS_SLOW_CALLS,
+	/* A finished process or thread was not announced; it is read at the end instead. */
+	LOSS_GROUP_NOTICES,
+	LOSSES,
+};
+
+enum per {
+	PER_ALL = 0,
+	PER_PROCESS = 1,
+	PER_THREAD = 2,
+	PER_COMMAND = 3,
+};
+
+/* Constants of one load of the gate (read-only data). */
+struct gate_config {
+	__u32 generation;
+	__u32 enabled;
+	/* Bounds of .sched.text: frames in it are the scheduler's, not a blocking site. */
+	__u64 sched_text_start;
+	__u64 sched_text_end;
+	__u32 cells;
+	__u8 sub_bucket[SUB_BUCKETS];
+};
+
+/* Shared by all generations and all Tollgate processes. */
+struct gate_header {
+	__u64 magic;
+	__u32 wire_version;
+	/* Only the generation named here acts; the programs of others return at once. */
+	__u32 generation;
+	__u32 enabled;
+	/* The lowest never-used slot, group and cell; used ones come back by queue. */
+	__u32 next_thread;
+	__u32 next_group;
+	__u32 next_cell;
+	/* How many entries `nurseries` has: the fork hook looks only if there is one. */
+	__u32 nurseries;
+	/* Session that gates every new process, or 0. */
+	__u32 everything;
+	/* What a joining process opens: see crates/kernel/src/gate/. */
+	__u32 link_ids[GATE_LINKS];
+	__u32 map_ids[GATE_MAPS];
+};
+
+/* A task's storage, one entry a gated thread. The first 64 bytes are all a call that does not sleep needs. */
+struct thread_state {
+	/* Address of its task_struct; 0: this slot is free. */
+	__u64 task;
+	__u32 mask;
+	/* Which generation saw it cross last; 0: no crossing seen. */
+	__u32 generation;
+	__u16 call;
+	__u8 in_call;
+	/* 1: nothing counts until it calls execve. */
+	__u8 until_exec;
+	__u16 group;
+	__u16 session;
+	__u64 entered_ns;
+	__u32 minor_faults;
+	__u32 major_faults;
+	/* LENS_SAMPLE: this many cheap calls are still to go untimed. */
+	__u32 skip;
+	/* It left the CPU to sleep; otherwise it was preempted. */
+	__u32 sleeps;
+	/* In this call: time off the CPU, and when it left it (0: on it). */
+	__u64 off_ns;
+
+	__u64 left_ns;
+	/* sched_info.run_delay at the first and the latest time it left the CPU in this call. */
+	__u64 run_delay_first;
+	__u64 run_delay_latest;
+	/* A blocking site whose time is known at the next step: its address, the time off CPU, the sleeps. */
+	__u64 site;
+	__u64 site_off_ns;
+	__u32 site_sleeps;
+	/* Sleeps and sleeping time since a site was last taken, and how much more till the next. */
+	__u32 unsited_sleeps;
+	__u64 unsited_ns;
+	__s64 site_budget_ns;
+
+	__u32 pid;
+	__u32 tgid;
+	/* Tally, the test build's second extension: calls seen. */
+	__u64 tally;
+	__u64 longest_sleep_ns;
+	__u64 padding[4];
+};
+
+/* Who watches what: one `run`, one `lens`. */
+struct session {
+	__u32 used;
+	__u32 mask;
+	__u32 per;
+	__u32 base_group;
+	__u64 slower_ns;
+	/* Depth of the watcher's PID namespace: process numbers are reported as seen there. */
+	__u32 pid_level;
+	/* The generation whose links the watcher holds. */
+	__u32 holds_generation;
+	__u32 owner_pid;
+	__u32 unused;
+};
+
+enum group_state {
+	GROUP_FREE = 0,
+	GROUP_LIVE = 1,
+};
+
+/* A row of a report: everything, or a process, a thread, a command. */
+struct group {
+	__u32 state;
+	__u32 session;
+	/* The group its threads were in before this session took them over; 0: none. */
+	__u32 parent;
+	__s32 threads;
+	/* As seen in the session's PID namespace. */
+	__u32 pid;
+	__u32 tgid;
+	char comm[COMM_LEN];
+};
+
+/* What is known of one call in one group, per CPU. */
+struct cell {
+	__u64 count;
+	/* Of `count`: rejected before dispatch (seccomp, ptrace), so without a time. */
+	__u64 denied;
+	/* Begun, and ended with the thread. */
+	__u64 unfinished;
+	__u64 wall_ns;
+	__u64 blocked_ns;
+	__u64 runqueue_ns;
+	__u64 max_ns;
+	__u64 minor_faults;
+	__u64 major_faults;
+	/* LENS_SAMPLE: cheap calls that were timed, their time, and cheap calls that were not. */
+	__u64 sampled;
+	__u64 sampled_ns;
+	__u64 skipped;
+	/* Timed calls in a row that were cheap. */
+	__u32 cheap_streak;
+	__u32 unused;
+	/* These may wrap: readers add up differences. */
+	__u32 errors[ERRNO_SLOTS];
+	__u32 histogram[HISTOGRAM_BUCKETS];
+};
+
+/* Low bits of a cell_of entry are the cell (0: none yet). */
+#define CELL_CHEAP 0x80000000
+#define CELL_INDEX 0xffff
+
+struct site_key {
+	__u64 address;
+	__u32 call;
+	__u32 group;
+};
+
+struct site_value {
+	__u64 blocked_ns;
+	__u64 sleeps;
+};
+
+struct command_key {
+	__u32 session;
+	char comm[COMM_LEN];
+};
+
+/* A thread, named as its own PID namespace names it, whose new children belong to a session. */
+struct nursery_key {
+	__u32 namespace_inum;
+	__u32 tid;
+};
+
+struct nursery {
+	__u32 session;
+	__u32 until_exec;
+};
+
+/* What each processor is doing. */
+struct cpu_state {
+	/* Slot of the thread that runs here; 0: a bystander. Kept by sched_switch alone. */
+	__u32 slot;
+	__u32 unused;
+};
+
+struct arg_kinds {
+	/* Bit i: argument i is a file descriptor, a path. */
+	__u8 fds;
+	__u8 paths;
+};
+
+enum record_type {
+	RECORD_GROUP_DONE = 1,
+	RECORD_SLOW_CALL = 2,
+};
+
+struct group_done {
+	__u32 type;
+	__u32 session;
+	__u32 group;
+};
+
+struct fd_path {
+	/* Argument it belongs to; CALL_ARGS: none. */
+	__u32 arg;
+	__u16 mode;
+	__u16 parts;
+	__u64 inode;
+	/* From the file up to the root, mount points crossed. */
+	char part[PATH_PARTS][PATH_PART_LEN];
+};
+
+struct slow_call {
+	__u32 type;
+	__u32 session;
+	__u32 pid;
+	__u32 tgid;
+	/* As the initial PID namespace numbers it. */
+	__u32 global_tgid;
+	__u32 call;
+	char comm[COMM_LEN];
+	__s64 result;
+	__u64 ended_ns;
+	__u64 wall_ns;
+	__u64 blocked_ns;
+	__u64 runqueue_ns;
+	__u64 args[CALL_ARGS];
+	__s32 string_arg;
+	__u32 kernel_frames;
+	__u32 user_frames;
+	__u32 unused;
+	char string[CALL_STRING_LEN];
+	struct fd_path fd;
+	/* The longest sleep's stack. */
+	__u64 kernel_stack[STACK_DEPTH];
+	__u64 user_stack[STACK_DEPTH];
+};
+
+struct stack {
+	__u32 frames;
+	__u32 unused;
+	__u64 address[STACK_DEPTH];
+};
+
+#endif

@@ -1,0 +1,295 @@
+//! What each argument of a call is, as far as a report needs it: `read(3</var/log/x>, 0x7f…, 4096)`.
+//!
+//! Calls are described by name, since most have the same arguments in every ABI. `i386` and `X32` hold what is
+//! different there.
+
+mod i386;
+mod x86_64;
+
+use crate::{Abi, name};
+
+/// The directory descriptor that means the current directory.
+pub const AT_FDCWD: i32 = -100;
+
+/// What an argument is, and so how to print it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// There is no such argument.
+    None,
+    /// A number of 32 bits.
+    Int,
+    /// A number as wide as a register: a size, an offset.
+    Long,
+    /// Flags, an address, half of a 64-bit offset, or something of which only the call knows what it is.
+    Hex,
+    /// Permission bits, printed in octal.
+    Mode,
+    /// A file descriptor, or a negative number for none.
+    Fd,
+    /// A file descriptor that a path is relative to, or [`AT_FDCWD`].
+    DirFd,
+    /// The address of a NUL-terminated string that names a file, a device to mount or a message queue. May be NULL.
+    Path,
+}
+
+impl Kind {
+    /// What the kernel takes from the register: `-100` for a `DirFd` of `0xffffff9c`, which compilers write as often
+    /// as `0xffffffffffffff9c`. `Hex` and `Path` lose only what the ABI has no room for.
+    pub const fn value(self, abi: Abi, register: u64) -> i64 {
+        match (self, abi) {
+            (Kind::None, _) => 0,
+            (Kind::Int | Kind::Fd | Kind::DirFd, _) | (Kind::Long, Abi::I386) => {
+                register as i32 as i64
+            }
+            (Kind::Mode, _) => register as u16 as i64,
+            (Kind::Hex | Kind::Path, Abi::I386) => register as u32 as i64,
+            (Kind::Long | Kind::Hex | Kind::Path, _) => register as i64,
+        }
+    }
+}
+
+/// One call: its name and what its arguments are.
+type Entry = (&'static str, &'static [Kind]);
+
+/// The calls whose arguments are not the same in x32: there a position fits one register and nothing follows it.
+static X32: [Entry; 4] = {
+    use Kind::{Fd, Hex, Long};
+    [
+        ("preadv", &[Fd, Hex, Long, Long]),
+        ("preadv2", &[Fd, Hex, Long, Long, Hex]),
+        ("pwritev", &[Fd, Hex, Long, Long]),
+        ("pwritev2", &[Fd, Hex, Long, Long, Hex]),
+    ]
+};
+
+/// What the arguments of a call are. Those it does not have, and all of an unknown call, are [`Kind::None`].
+pub fn arguments(abi: Abi, number: u32) -> [Kind; 6] {
+    let mut kinds = [Kind::None; 6];
+    let known = described(abi, number);
+    kinds[..known.len()].copy_from_slice(known);
+    kinds
+}
+
+/// How many arguments a call has; an unknown one has none.
+pub fn argument_count(abi: Abi, number: u32) -> usize {
+    described(abi, number).len()
+}
+
+/// Bit `i` is set if argument `i` is [`Kind::Fd`] or [`Kind::DirFd`].
+pub fn fd_mask(abi: Abi, number: u32) -> u8 {
+    mask(abi, number, |kind| matches!(kind, Kind::Fd | Kind::DirFd))
+}
+
+/// Bit `i` is set if argument `i` is [`Kind::Path`].
+pub fn path_mask(abi: Abi, number: u32) -> u8 {
+    mask(abi, number, |kind| kind == Kind::Path)
+}
+
+fn mask(abi: Abi, number: u32, wanted: impl Fn(Kind) -> bool) -> u8 {
+    let bits = described(abi, number)
+        .iter()
+        .enumerate()
+        .filter(|(_, kind)| wanted(**kind));
+    bits.fold(0, |mask, (i, _)| mask | 1 << i)
+}
+
+/// The entry for a call: the ABI's own one, else that of x86-64.
+fn described(abi: Abi, number: u32) -> &'static [Kind] {
+    let Some(name) = name(abi, number) else {
+        return &[];
+    };
+    let own: &[Entry] = match abi {
+        Abi::X86_64 => &[],
+        Abi::I386 => i386::DIFFERENT,
+        Abi::X32 => &X32,
+    };
+    find(own, name)
+        .or_else(|| find(x86_64::CALLS, name))
+        .unwrap_or(&[])
+}
+
+/// Tables are sorted by name.
+fn find(table: &[Entry], name: &str) -> Option<&'static [Kind]> {
+    let at = table.binary_search_by_key(&name, |entry| entry.0).ok()?;
+    Some(table[at].1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{all, number};
+
+    fn of(abi: Abi, name: &str) -> [Kind; 6] {
+        arguments(abi, number(abi, name).unwrap())
+    }
+
+    fn names(abi: Abi) -> BTreeSet<&'static str> {
+        all(abi).map(|(_, name)| name).collect()
+    }
+
+    #[test]
+    fn tables_are_sorted_and_hold_no_call_twice() {
+        for table in [x86_64::CALLS, i386::DIFFERENT, &X32] {
+            assert!(table.is_sorted_by(|a, b| a.0 < b.0));
+        }
+    }
+
+    #[test]
+    fn tables_hold_the_calls_that_exist_and_no_other() {
+        let x86_64: BTreeSet<_> = x86_64::CALLS.iter().map(|entry| entry.0).collect();
+        assert_eq!(x86_64, names(Abi::X86_64));
+
+        let i386: BTreeSet<_> = i386::DIFFERENT.iter().map(|entry| entry.0).collect();
+        assert!(
+            i386.is_subset(&names(Abi::I386)),
+            "{:?}",
+            i386.difference(&names(Abi::I386))
+        );
+        let missing: Vec<_> = names(Abi::I386)
+            .into_iter()
+            .filter(|n| !i386.contains(n) && !x86_64.contains(n))
+            .collect();
+        assert!(missing.is_empty(), "{missing:?}");
+
+        assert!(X32.iter().all(|entry| names(Abi::X32).contains(entry.0)));
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        for entry in i386::DIFFERENT.iter().chain(&X32) {
+            assert_ne!(find(x86_64::CALLS, entry.0), Some(entry.1), "{}", entry.0);
+        }
+    }
+
+    #[test]
+    fn at_calls_have_a_directory() {
+        /// Names that end in "at" for another reason.
+        const NOT_RELATIVE: [&str; 13] = [
+            "cachestat",
+            "creat",
+            "fstat",
+            "fstat64",
+            "lstat",
+            "lstat64",
+            "oldfstat",
+            "oldlstat",
+            "oldstat",
+            "shmat",
+            "stat",
+            "stat64",
+            "ustat",
+        ];
+        for abi in Abi::ALL {
+            let mut seen = 0;
+            for (number, name) in all(abi) {
+                let stem = name
+                    .trim_end_matches("_time64")
+                    .trim_end_matches(|c: char| c.is_ascii_digit());
+                if !stem.ends_with("at") || NOT_RELATIVE.contains(&name) {
+                    continue;
+                }
+                seen += 1;
+                assert!(
+                    arguments(abi, number).contains(&Kind::DirFd),
+                    "{abi} {name}"
+                );
+            }
+            assert!(seen >= 25, "{abi}: {seen}");
+        }
+    }
+
+    #[test]
+    fn a_directory_comes_with_a_path() {
+        for abi in Abi::ALL {
+            for (number, name) in all(abi) {
+                let kinds = arguments(abi, number);
+                if kinds.contains(&Kind::DirFd) && name != "open_by_handle_at" {
+                    assert!(path_mask(abi, number) != 0, "{abi} {name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn masks_say_what_arguments_say() {
+        for abi in Abi::ALL {
+            for number in 0..600 {
+                let kinds = arguments(abi, number);
+                assert!(
+                    kinds
+                        .iter()
+                        .skip(argument_count(abi, number))
+                        .all(|kind| *kind == Kind::None)
+                );
+                for (i, kind) in kinds.iter().enumerate() {
+                    assert_eq!(
+                        fd_mask(abi, number) >> i & 1 == 1,
+                        matches!(kind, Kind::Fd | Kind::DirFd)
+                    );
+                    assert_eq!(path_mask(abi, number) >> i & 1 == 1, *kind == Kind::Path);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn common_calls() {
+        use Kind::{DirFd, Fd, Hex, Long, Mode, None, Path};
+        assert_eq!(of(Abi::X86_64, "read"), [Fd, Hex, Long, None, None, None]);
+        assert_eq!(
+            of(Abi::X86_64, "openat"),
+            [DirFd, Path, Hex, Mode, None, None]
+        );
+        assert_eq!(fd_mask(Abi::X86_64, 326), 0b101, "copy_file_range");
+        assert_eq!(fd_mask(Abi::X86_64, 265), 0b101, "linkat");
+        assert_eq!(path_mask(Abi::X86_64, 265), 0b1010, "linkat");
+        assert_eq!(fd_mask(Abi::X86_64, 9), 0b10000, "mmap");
+        assert_eq!(fd_mask(Abi::X86_64, 266), 0b10, "symlinkat");
+        assert_eq!(path_mask(Abi::X86_64, 266), 0b101, "symlinkat");
+        assert_eq!(argument_count(Abi::X86_64, 39), 0, "getpid");
+        assert_eq!(argument_count(Abi::X86_64, 400), 0, "unknown");
+    }
+
+    #[test]
+    fn split_offsets_of_i386() {
+        use Kind::{DirFd, Fd, Hex, Long, None, Path};
+        assert_eq!(of(Abi::I386, "pread64"), [Fd, Hex, Long, Hex, Hex, None]);
+        assert_eq!(
+            of(Abi::I386, "fanotify_mark"),
+            [Fd, Hex, Hex, Hex, DirFd, Path]
+        );
+        assert_eq!(
+            of(Abi::X86_64, "fanotify_mark"),
+            [Fd, Hex, Hex, DirFd, Path, None]
+        );
+        assert_eq!(of(Abi::I386, "mmap"), [Hex, None, None, None, None, None]);
+        assert_eq!(of(Abi::I386, "mmap2"), of(Abi::X86_64, "mmap"));
+        assert_eq!(of(Abi::I386, "chown32"), of(Abi::X86_64, "chown"));
+        assert_eq!(of(Abi::I386, "futex_time64"), of(Abi::X86_64, "futex"));
+    }
+
+    #[test]
+    fn positions_of_x32() {
+        assert_eq!(argument_count(Abi::X86_64, 295), 5, "preadv");
+        assert_eq!(argument_count(Abi::X32, 534), 4, "preadv");
+        assert_eq!(argument_count(Abi::X32, 0), 3, "read");
+    }
+
+    #[test]
+    fn registers_hold_more_than_the_value() {
+        for register in [0xffff_ff9c, 0xffff_ffff_ffff_ff9c] {
+            assert_eq!(
+                Kind::DirFd.value(Abi::X86_64, register),
+                i64::from(AT_FDCWD)
+            );
+        }
+        assert_eq!(Kind::Int.value(Abi::X86_64, 0xffff_ffff), -1);
+        assert_eq!(Kind::Long.value(Abi::X86_64, 0xffff_ffff), 0xffff_ffff);
+        assert_eq!(Kind::Long.value(Abi::I386, 0xffff_ffff), -1);
+        assert_eq!(Kind::Mode.value(Abi::X86_64, 0x1_0000_01a4), 0o644);
+        assert_eq!(Kind::Hex.value(Abi::I386, 0xffff_e000), 0xffff_e000);
+        assert_eq!(Kind::Hex.value(Abi::X86_64, u64::MAX) as u64, u64::MAX);
+    }
+}

@@ -1,0 +1,51 @@
+//! Compiles the BPF objects with their Rust skeletons, and makes the wire types from `bpf/wire.h`.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use libbpf_cargo::SkeletonBuilder;
+
+const OBJECTS: [&str; 3] = ["gate", "floor", "probe"];
+
+fn main() -> Result<()> {
+    let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    println!("cargo::rerun-if-changed={}", bpf.display());
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
+
+    for object in OBJECTS {
+        let source = bpf.join(format!("{object}.bpf.c"));
+        // v3 (Linux 5.12): 32-bit compare-and-swap.
+        let mut arguments = vec![
+            "-mcpu=v3".into(),
+            "-Wall".into(),
+            "-Werror".into(),
+            format!("-I{}", bpf.display()),
+        ];
+        if env::var_os("CARGO_FEATURE_TEST_EXTENSION").is_some() {
+            arguments.push("-DTOLLGATE_TEST_EXTENSION".into());
+        }
+        SkeletonBuilder::new()
+            .source(&source)
+            .clang(&clang)
+            .clang_args(arguments)
+            .build_and_generate(out.join(format!("{object}.skel.rs")))
+            .with_context(|| format!("compiling {} with {clang}", source.display()))?;
+    }
+
+    bindgen::Builder::default()
+        .header(bpf.join("wire.h").to_string_lossy())
+        .clang_arg("-includelinux/types.h")
+        .allowlist_file(".*/wire\\.h")
+        .default_enum_style(bindgen::EnumVariation::Consts)
+        .prepend_enum_name(false)
+        .derive_default(true)
+        .layout_tests(false)
+        .generate()
+        .context("making Rust types of bpf/wire.h")?
+        .write_to_file(out.join("wire.rs"))
+        .context("writing the wire types")?;
+    Ok(())
+}

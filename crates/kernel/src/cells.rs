@@ -1,0 +1,412 @@
+//! The figures: what the gate counted, per group and call.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{MapCore as _, MapFlags};
+
+use crate::error::{Doing, Result};
+use crate::gate::Gate;
+use crate::wire;
+
+/// What is known of one call, in one group or in several together. Times in nanoseconds.
+#[derive(Debug, Clone)]
+pub struct CallFigures {
+    pub count: u64,
+    pub denied: u64,
+    pub unfinished: u64,
+    pub wall_ns: u64,
+    pub blocked_ns: u64,
+    pub runqueue_ns: u64,
+    pub max_ns: u64,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    pub sampled: u64,
+    pub sampled_ns: u64,
+    pub skipped: u64,
+    /// By error slot: see [`errno_of_slot`].
+    pub errors: [u64; wire::ERRNO_SLOTS as usize],
+    pub histogram: Box<[u64; wire::HISTOGRAM_BUCKETS as usize]>,
+}
+
+impl Default for CallFigures {
+    fn default() -> Self {
+        Self {
+            count: 0,
+            denied: 0,
+            unfinished: 0,
+            wall_ns: 0,
+            blocked_ns: 0,
+            runqueue_ns: 0,
+            max_ns: 0,
+            minor_faults: 0,
+            major_faults: 0,
+            sampled: 0,
+            sampled_ns: 0,
+            skipped: 0,
+            errors: [0; wire::ERRNO_SLOTS as usize],
+            histogram: Box::new([0; wire::HISTOGRAM_BUCKETS as usize]),
+        }
+    }
+}
+
+/// The errno that an error slot stands for; 0: one beyond the known range.
+pub fn errno_of_slot(slot: usize) -> i32 {
+    if slot < wire::ERRNO_PLAIN as usize {
+        slot as i32
+    } else {
+        (slot as u32 - wire::ERRNO_PLAIN + wire::ERRNO_RESTART_FIRST) as i32
+    }
+}
+
+impl CallFigures {
+    pub fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.denied += other.denied;
+        self.unfinished += other.unfinished;
+        self.wall_ns += other.wall_ns;
+        self.blocked_ns += other.blocked_ns;
+        self.runqueue_ns += other.runqueue_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.minor_faults += other.minor_faults;
+        self.major_faults += other.major_faults;
+        self.sampled += other.sampled;
+        self.sampled_ns += other.sampled_ns;
+        self.skipped += other.skipped;
+        add_each(&mut self.errors, &other.errors);
+        add_each(&mut *self.histogram, &*other.histogram);
+    }
+
+    /// Adds what one processor counted since `last`. Only the small counters may have wrapped.
+    fn add_since(&mut self, now: &wire::cell, last: &wire::cell) {
+        self.count += now.count - last.count;
+        self.denied += now.denied - last.denied;
+        self.unfinished += now.unfinished - last.unfinished;
+        self.wall_ns += now.wall_ns - last.wall_ns;
+        self.blocked_ns += now.blocked_ns - last.blocked_ns;
+        self.runqueue_ns += now.runqueue_ns - last.runqueue_ns;
+        self.max_ns = self.max_ns.max(now.max_ns);
+        self.minor_faults += now.minor_faults - last.minor_faults;
+        self.major_faults += now.major_faults - last.major_faults;
+        self.sampled += now.sampled - last.sampled;
+        self.sampled_ns += now.sampled_ns - last.sampled_ns;
+        self.skipped += now.skipped - last.skipped;
+        add_wrapped(&mut self.errors, &now.errors, &last.errors);
+        add_wrapped(&mut *self.histogram, &now.histogram, &last.histogram);
+    }
+}
+
+fn add_each(sums: &mut [u64], more: &[u64]) {
+    for (sum, value) in sums.iter_mut().zip(more) {
+        *sum += value;
+    }
+}
+
+fn add_wrapped(sums: &mut [u64], now: &[u32], last: &[u32]) {
+    for ((sum, now), last) in sums.iter_mut().zip(now).zip(last) {
+        *sum += u64::from(now.wrapping_sub(*last));
+    }
+}
+
+/// Whose figures they are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupName {
+    pub tgid: u32,
+    pub pid: u32,
+    pub command: String,
+}
+
+/// A blocking site's part in one call.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Site {
+    pub blocked_ns: u64,
+    pub sleeps: u64,
+}
+
+/// The figures of one group.
+#[derive(Debug, Default, Clone)]
+pub struct GroupFigures {
+    pub calls: BTreeMap<u32, CallFigures>,
+    /// By call slot and kernel address.
+    pub sites: BTreeMap<(u32, u64), Site>,
+}
+
+impl GroupFigures {
+    pub fn add(&mut self, other: &Self) {
+        for (call, figures) in &other.calls {
+            self.calls.entry(*call).or_default().add(figures);
+        }
+        for (key, site) in &other.sites {
+            let sum = self.sites.entry(*key).or_default();
+            sum.blocked_ns += site.blocked_ns;
+            sum.sleeps += site.sleeps;
+        }
+    }
+}
+
+/// Adds up a session's figures over its life: groups come and go, and small counters wrap.
+#[derive(Default)]
+pub struct Collector {
+    /// Latest reading of each cell, per processor.
+    last: HashMap<u32, Vec<wire::cell>>,
+    open: HashMap<u32, GroupFigures>,
+    finished: BTreeMap<GroupName, GroupFigures>,
+}
+
+fn cell_from(bytes: &[u8]) -> wire::cell {
+    assert!(
+        bytes.len() >= size_of::<wire::cell>(),
+        "a cell of {} bytes",
+        bytes.len()
+    );
+    // SAFETY: long enough, and any bytes are a valid cell.
+    unsafe { bytes.as_ptr().cast::<wire::cell>().read_unaligned() }
+}
+
+fn name_of(group: &wire::group) -> GroupName {
+    let bytes: Vec<u8> = group
+        .comm
+        .iter()
+        .map(|c| *c as u8)
+        .take_while(|c| *c != 0)
+        .collect();
+    GroupName {
+        tgid: group.tgid,
+        pid: group.pid,
+        command: String::from_utf8_lossy(&bytes).into_owned(),
+    }
+}
+
+impl Collector {
+    /// Reads everything the session's groups have; call it at the end, and every few minutes meanwhile.
+    pub fn read(&mut self, gate: &Gate, session: u32) -> Result<()> {
+        for group in session_groups(gate, session) {
+            self.read_group(gate, group)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a group for the last time and gives it back to the gate.
+    pub fn finish_group(&mut self, gate: &Gate, group: u32) -> Result<()> {
+        self.read_group(gate, group)?;
+        self.read_sites(gate, &BTreeSet::from([group]))?;
+        let name = name_of(&gate.groups.read(group));
+        if let Some(figures) = self.open.remove(&group) {
+            self.finished.entry(name).or_default().add(&figures);
+        }
+        for cell in gate.free_group(group) {
+            self.last.remove(&cell);
+        }
+        Ok(())
+    }
+
+    /// All figures by name, most recent state; groups of the same name are added up.
+    pub fn figures(
+        &mut self,
+        gate: &Gate,
+        session: u32,
+    ) -> Result<BTreeMap<GroupName, GroupFigures>> {
+        self.read(gate, session)?;
+        let groups = session_groups(gate, session);
+        let mut all = self.finished.clone();
+        self.read_sites(gate, &groups)?;
+        for (group, figures) in &self.open {
+            all.entry(name_of(&gate.groups.read(*group)))
+                .or_default()
+                .add(figures);
+        }
+        Ok(all)
+    }
+
+    fn read_group(&mut self, gate: &Gate, group: u32) -> Result<()> {
+        for (call, cell) in gate.cells_of(group) {
+            let Some(values) = gate
+                .maps
+                .get("cells")
+                .lookup_percpu(&cell.to_ne_bytes(), MapFlags::ANY)
+                .doing("reading its counters")?
+            else {
+                continue;
+            };
+            let now: Vec<_> = values.iter().map(|bytes| cell_from(bytes)).collect();
+            let last = self
+                .last
+                .entry(cell)
+                .or_insert_with(|| vec![wire::cell::default(); now.len()]);
+            let figures = self
+                .open
+                .entry(group)
+                .or_default()
+                .calls
+                .entry(call)
+                .or_default();
+            for (now, last) in now.iter().zip(last.iter()) {
+                figures.add_since(now, last);
+            }
+            *last = now;
+        }
+        Ok(())
+    }
+
+    fn read_sites(&mut self, gate: &Gate, groups: &BTreeSet<u32>) -> Result<()> {
+        let sites = gate.maps.get("sites");
+        for key in sites.keys() {
+            let address = u64::from_ne_bytes(key[0..8].try_into().expect("8 bytes"));
+            let call = u32::from_ne_bytes(key[8..12].try_into().expect("4 bytes"));
+            let group = u32::from_ne_bytes(key[12..16].try_into().expect("4 bytes"));
+            if !groups.contains(&group) {
+                continue;
+            }
+            let Some(value) = sites
+                .lookup(&key, MapFlags::ANY)
+                .doing("reading its blocking sites")?
+            else {
+                continue;
+            };
+            let site = Site {
+                blocked_ns: u64::from_ne_bytes(value[0..8].try_into().expect("8 bytes")),
+                sleeps: u64::from_ne_bytes(value[8..16].try_into().expect("8 bytes")),
+            };
+            self.open
+                .entry(group)
+                .or_default()
+                .sites
+                .insert((call, address), site);
+        }
+        Ok(())
+    }
+}
+
+/// The session's groups, and those of sessions that took tasks over from it.
+fn session_groups(gate: &Gate, session: u32) -> BTreeSet<u32> {
+    let groups: Vec<_> = (0..gate.groups.entries())
+        .map(|index| gate.groups.read(index))
+        .collect();
+    (1..gate.groups.entries())
+        .filter(|index| {
+            let mut group = &groups[*index as usize];
+            // As long as the table: a chain cannot be longer, whatever is being written meanwhile.
+            for _ in 0..groups.len() {
+                if group.state == wire::GROUP_LIVE && group.session == session {
+                    return true;
+                }
+                if group.state != wire::GROUP_LIVE
+                    || group.parent == 0
+                    || group.parent as usize >= groups.len()
+                {
+                    return false;
+                }
+                group = &groups[group.parent as usize];
+            }
+            false
+        })
+        .collect()
+}
+
+impl Gate {
+    /// The cells of a group: (call slot, cell).
+    fn cells_of(&self, group: u32) -> Vec<(u32, u32)> {
+        (0..wire::CALL_SLOTS)
+            .filter_map(|call| {
+                let entry = self
+                    .cell_of
+                    .atomic(group * wire::CALL_SLOTS + call)
+                    .load(Ordering::Acquire);
+                let cell = entry & wire::CELL_INDEX;
+                (cell != 0).then_some((call, cell))
+            })
+            .collect()
+    }
+
+    /// Gives a group, its cells and its sites back; returns the cells. Nothing may count in it any more.
+    pub(crate) fn free_group(&self, group: u32) -> Vec<u32> {
+        let cells = self.maps.get("cells");
+        let zero = vec![vec![0; size_of::<wire::cell>()]; crate::cpus::possible()];
+        let mut freed = Vec::new();
+        for (call, cell) in self.cells_of(group) {
+            self.cell_of
+                .atomic(group * wire::CALL_SLOTS + call)
+                .store(0, Ordering::Release);
+            if cells
+                .update_percpu(&cell.to_ne_bytes(), &zero, MapFlags::ANY)
+                .is_ok()
+            {
+                // A full queue cannot be: it has room for every cell.
+                let _ = self
+                    .maps
+                    .get("free_cells")
+                    .update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
+            }
+            freed.push(cell);
+        }
+        let sites = self.maps.get("sites");
+        let stale: Vec<_> = sites
+            .keys()
+            .filter(|key| key[12..16] == group.to_ne_bytes())
+            .collect();
+        for key in stale {
+            let _ = sites.delete(&key);
+        }
+        self.groups.write(group, wire::group::default());
+        let _ = self
+            .maps
+            .get("free_groups")
+            .update(&[], &group.to_ne_bytes(), MapFlags::ANY);
+        freed
+    }
+
+    /// Losses by reason since the gate was loaded; each joined session reports its own difference.
+    pub fn losses(&self) -> Result<[u64; wire::LOSSES as usize]> {
+        let mut sums = [0; wire::LOSSES as usize];
+        for (reason, sum) in sums.iter_mut().enumerate() {
+            let key = (reason as u32).to_ne_bytes();
+            let values = self
+                .maps
+                .get("losses")
+                .lookup_percpu(&key, MapFlags::ANY)
+                .doing("reading its losses")?;
+            *sum = values
+                .unwrap_or_default()
+                .iter()
+                .map(|bytes| u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes")))
+                .sum();
+        }
+        Ok(sums)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_counters_may_wrap_between_readings() {
+        let mut last = wire::cell::default();
+        let mut now = wire::cell::default();
+        last.histogram[3] = u32::MAX - 1;
+        now.histogram[3] = 5;
+        now.count = 7;
+        let mut figures = CallFigures::default();
+        figures.add_since(&now, &last);
+        assert_eq!(figures.histogram[3], 7);
+        assert_eq!(figures.count, 7);
+    }
+
+    #[test]
+    fn error_slots_stand_for_errors() {
+        assert_eq!(errno_of_slot(2), 2);
+        assert_eq!(errno_of_slot(133), 133);
+        assert_eq!(errno_of_slot(134), 512);
+        assert_eq!(errno_of_slot(138), 516);
+    }
+
+    #[test]
+    fn the_histogram_has_the_layout_of_stats() {
+        assert_eq!(wire::HISTOGRAM_BUCKETS as usize, stats::histogram::BUCKETS);
+        assert_eq!(
+            wire::SUB_BUCKETS as usize,
+            stats::histogram::SUB_BUCKET.len()
+        );
+        assert!(calls::LIMIT <= wire::CALL_UNKNOWN);
+    }
+}

@@ -1,0 +1,59 @@
+//! What can go wrong at the border, each with a sentence that says what to do.
+
+use std::io;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("Tollgate needs root to load its gate into the kernel; run it with sudo")]
+    NotRoot,
+    #[error(
+        "this kernel does not describe its types: /sys/kernel/btf/vmlinux is missing (CONFIG_DEBUG_INFO_BTF); \
+         `tollgate doctor` shows what else is needed"
+    )]
+    NoBtf,
+    #[error(
+        "the kernel refused the gate while {doing}: {source}; `tollgate doctor` shows what this kernel offers"
+    )]
+    Bpf {
+        doing: String,
+        source: libbpf_rs::Error,
+    },
+    #[error("cannot {doing}: {source}")]
+    Io { doing: String, source: io::Error },
+    #[error(
+        "another version of Tollgate holds the gate (its wire version is {theirs}, ours {ours}): \
+         end it, or use the same version"
+    )]
+    OtherVersion { theirs: u32, ours: u32 },
+    #[error("{0} Tollgate sessions run already, which is the limit: end one")]
+    SessionsFull(u32),
+    #[error(
+        "the gate has no group left for another session: end a session that reports per process or thread"
+    )]
+    GroupsFull,
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+pub(crate) trait Doing<T> {
+    /// Names what was being done, in the words of the sentence "cannot …" or "refused … while …".
+    fn doing(self, doing: impl Into<String>) -> Result<T>;
+}
+
+impl<T> Doing<T> for libbpf_rs::Result<T> {
+    fn doing(self, doing: impl Into<String>) -> Result<T> {
+        self.map_err(|source| Error::Bpf {
+            doing: doing.into(),
+            source,
+        })
+    }
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, doing: impl Into<String>) -> Result<T> {
+        self.map_err(|source| Error::Io {
+            doing: doing.into(),
+            source,
+        })
+    }
+}

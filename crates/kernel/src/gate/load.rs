@@ -1,0 +1,205 @@
+//! Loading one generation of the gate, and attaching it.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{Iter, Link, MapCore as _, MapHandle};
+
+use super::maps::{LinkIds, MapIds, Maps, SHARED};
+use crate::cpus;
+use crate::error::{Doing, Result};
+use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
+use crate::symbols::KernelSymbols;
+use crate::wire;
+
+/// Kernel memory for counters, at the most, over all processors.
+const CELL_BYTES: usize = 32 << 20;
+/// A program makes some dozens of different calls; this many groups of them fit in any case.
+const CELLS_MIN: usize = 256;
+const CELLS_MAX: usize = 4096;
+
+/// One generation's programs.
+pub struct Loaded {
+    skeleton: GateSkel<'static>,
+    links: Vec<Link>,
+}
+
+fn cells() -> u32 {
+    let fit = CELL_BYTES / (size_of::<wire::cell>() * cpus::possible());
+    fit.clamp(CELLS_MIN, CELLS_MAX) as u32
+}
+
+fn open() -> Result<OpenGateSkel<'static>> {
+    // A skeleton borrows its object; the few that a process ever loads live as long as it does.
+    let object = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut skeleton = GateSkelBuilder::default()
+        .open(object)
+        .doing("reading its programs")?;
+    let maps = &mut skeleton.maps;
+    maps.cells
+        .set_max_entries(cells())
+        .doing("sizing its counters")?;
+    Ok(skeleton)
+}
+
+fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32) -> Result<()> {
+    let symbols = KernelSymbols::read()?;
+    let rodata = skeleton
+        .maps
+        .rodata_data
+        .as_deref_mut()
+        .expect("the gate has constants");
+    let config = &mut rodata.config;
+    config.enabled = enabled;
+    config.generation = generation;
+    config.cells = cells();
+    config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
+    config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
+    config.sub_bucket = stats::histogram::SUB_BUCKET;
+    Ok(())
+}
+
+fn reuse(skeleton: &mut OpenGateSkel<'static>, maps: &Maps) -> Result<()> {
+    for mut map in skeleton.open_object_mut().maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if SHARED.contains(&name.as_str()) {
+            map.reuse_fd(maps.get(&name).as_fd())
+                .doing("handing over its maps")?;
+        }
+    }
+    Ok(())
+}
+
+impl Loaded {
+    pub fn new(maps: Option<&Maps>, enabled: u32, generation: u32) -> Result<Self> {
+        let mut skeleton = open()?;
+        configure(&mut skeleton, enabled, generation)?;
+        if let Some(maps) = maps {
+            reuse(&mut skeleton, maps)?;
+        }
+        skeleton.progs.gate_adopt.set_autoload(false);
+        let skeleton = skeleton.load().doing("loading its programs")?;
+        let loaded = Self {
+            skeleton,
+            links: Vec::new(),
+        };
+        if maps.is_none() {
+            loaded.name_arguments()?;
+        }
+        Ok(loaded)
+    }
+
+    pub fn map_ids(&self) -> Result<MapIds> {
+        let mut ids = MapIds::default();
+        for map in libbpf_rs::skel::Skel::object(&self.skeleton).maps() {
+            if let Some(index) = SHARED.iter().position(|name| map.name() == *name) {
+                ids[index] = map.info().doing("numbering its maps")?.info.id;
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Tells the gate which arguments are descriptors and paths.
+    fn name_arguments(&self) -> Result<()> {
+        for abi in calls::Abi::ALL {
+            for (number, _) in calls::all(abi) {
+                let kinds = wire::arg_kinds {
+                    fds: calls::fd_mask(abi, number),
+                    paths: calls::path_mask(abi, number),
+                };
+                let slot = abi as u32 * wire::CALLS_PER_ABI + number;
+                self.skeleton
+                    .maps
+                    .arg_kinds
+                    .update(
+                        &slot.to_ne_bytes(),
+                        &[kinds.fds, kinds.paths],
+                        libbpf_rs::MapFlags::ANY,
+                    )
+                    .doing("naming the calls' arguments")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches all programs, context switches first: who runs where must be known before a call is seen.
+    pub fn attach(&mut self) -> Result<LinkIds> {
+        let programs = &self.skeleton.progs;
+        let all = [
+            ("sched_switch", &programs.gate_switch),
+            ("sched_process_fork", &programs.gate_fork),
+            ("sched_process_exec", &programs.gate_exec),
+            ("sched_process_exit", &programs.gate_task_exit),
+            ("sys_exit", &programs.gate_exit),
+            ("sys_enter", &programs.gate_enter),
+        ];
+        let mut ids = LinkIds::default();
+        for ((hook, program), id) in all.into_iter().zip(&mut ids) {
+            let link = program
+                .attach_trace()
+                .doing(format!("attaching to {hook}"))?;
+            *id = link
+                .info()
+                .doing(format!("numbering its link on {hook}"))?
+                .id;
+            self.links.push(link);
+        }
+        Ok(ids)
+    }
+
+    pub fn detach(&mut self) {
+        self.links.clear();
+    }
+}
+
+/// The iterator that takes in running tasks, over a gate's maps.
+pub struct Adopter {
+    skeleton: GateSkel<'static>,
+}
+
+impl Adopter {
+    pub fn new(maps: &Maps, enabled: u32, generation: u32) -> Result<Self> {
+        let mut skeleton = open()?;
+        configure(&mut skeleton, enabled, generation)?;
+        reuse(&mut skeleton, maps)?;
+        for mut program in skeleton.open_object_mut().progs_mut() {
+            let iterator = program.name() == "gate_adopt";
+            program.set_autoload(iterator);
+        }
+        Ok(Self {
+            skeleton: skeleton.load().doing("loading its task iterator")?,
+        })
+    }
+
+    /// Goes over all tasks once.
+    pub fn run(&self) -> Result<()> {
+        // A task iterator takes no map; this form of attaching passes no parameters.
+        let link = self
+            .skeleton
+            .progs
+            .gate_adopt
+            .attach()
+            .doing("attaching its task iterator")?;
+        let mut iterator = Iter::new(&link).doing("starting its task iterator")?;
+        std::io::copy(&mut iterator, &mut std::io::sink()).doing("go over all tasks")?;
+        Ok(())
+    }
+}
+
+/// Makes a ring buffer for a session's records.
+pub fn new_ring() -> Result<MapHandle> {
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    MapHandle::create(
+        libbpf_rs::MapType::RingBuf,
+        Some("tollgate_ring"),
+        0,
+        0,
+        wire::RING_BYTES,
+        &options,
+    )
+    .doing("making a ring buffer")
+}

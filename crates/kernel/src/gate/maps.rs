@@ -1,0 +1,83 @@
+//! The gate's maps and links, opened by number, as every process but the loader must.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+
+use libbpf_rs::MapHandle;
+use libbpf_rs::query::MapInfoIter;
+
+use crate::error::{Doing, Result};
+use crate::wire;
+
+/// Every map that generations and processes share, in the order of `gate_header.map_ids`.
+pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
+    "tollgate_header",
+    "threads",
+    "sessions",
+    "groups",
+    "cell_of",
+    "cells",
+    "cpus",
+    "losses",
+    "free_threads",
+    "free_groups",
+    "free_cells",
+    "by_pid",
+    "by_task",
+    "nurseries",
+    "commands",
+    "adoptions",
+    "sites",
+    "records",
+    "arg_kinds",
+    "long_sleeps",
+    "stack_scratch",
+];
+
+pub type MapIds = [u32; wire::GATE_MAPS as usize];
+pub type LinkIds = [u32; wire::GATE_LINKS as usize];
+
+pub struct Maps {
+    maps: Vec<MapHandle>,
+}
+
+impl Maps {
+    pub fn open_ids(ids: &MapIds) -> Result<Self> {
+        let maps = ids
+            .iter()
+            .map(|id| MapHandle::from_map_id(*id).doing("opening the gate's maps"))
+            .collect::<Result<_>>()?;
+        Ok(Self { maps })
+    }
+
+    /// # Panics
+    /// If `name` is not in [`SHARED`].
+    pub fn get(&self, name: &str) -> &MapHandle {
+        let index = SHARED
+            .iter()
+            .position(|shared| *shared == name)
+            .expect("a shared map");
+        &self.maps[index]
+    }
+}
+
+/// The kernel keeps 15 characters of a map's name.
+const HEADER_NAME: &str = SHARED[0];
+
+pub fn find_header() -> Option<MapHandle> {
+    MapInfoIter::default()
+        .filter(|info| info.name.as_bytes() == HEADER_NAME.as_bytes())
+        .find_map(|info| MapHandle::from_map_id(info.id).ok())
+}
+
+/// All links, or `None` if one is gone.
+pub fn open_links(ids: &LinkIds) -> Option<Vec<OwnedFd>> {
+    ids.iter()
+        .map(|id| {
+            // SAFETY: asks the kernel for a new descriptor of a link by its number.
+            let fd = unsafe { libbpf_rs::libbpf_sys::bpf_link_get_fd_by_id(*id) };
+            // SAFETY: a descriptor just made, owned by nobody else.
+            (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+        })
+        .collect()
+}

@@ -1,0 +1,17 @@
+//! The border to the kernel: the BPF objects, the types that cross, the gate's life, processes that start
+//! gated. All of the workspace's `unsafe` lives here.
+
+pub mod cells;
+pub mod clock;
+pub mod cpus;
+pub mod error;
+pub mod gate;
+pub mod mapping;
+pub mod process;
+pub mod records;
+pub mod session;
+pub mod skeletons;
+pub mod symbols;
+pub mod wire;
+
+pub use error::{Error, Result};

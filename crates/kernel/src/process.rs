@@ -1,0 +1,302 @@
+//! Starting a command so that the gate sees it from its first instruction.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use crate::error::{Doing, Result};
+
+/// Who the command runs as.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+/// What to execute. Everything is allocated before the fork: the child only makes system calls.
+pub struct Command {
+    program: CString,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+    identity: Option<Identity>,
+    signals: Dispositions,
+}
+
+/// The signals that Tollgate ignores while the command runs, as they were before.
+#[derive(Debug, Clone, Copy)]
+pub struct Dispositions {
+    ignored: [bool; HANDLED.len()],
+}
+
+/// Terminal signals go to the whole foreground group: the command decides what they mean, Tollgate still
+/// reports. Rust's start-up ignores SIGPIPE; the command must not inherit that.
+const HANDLED: [libc::c_int; 5] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGHUP,
+    libc::SIGTERM,
+    libc::SIGPIPE,
+];
+
+impl Dispositions {
+    /// Ignores them all in this process.
+    pub fn ignore_all() -> Self {
+        let ignored = HANDLED.map(|signal| {
+            // SAFETY: SIG_IGN is a valid disposition for these signals.
+            let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
+            if signal == libc::SIGPIPE {
+                sigpipe_was_ignored()
+            } else {
+                before == libc::SIG_IGN
+            }
+        });
+        Self { ignored }
+    }
+
+    fn restore(&self) {
+        for (signal, ignored) in HANDLED.into_iter().zip(self.ignored) {
+            let disposition = if ignored {
+                libc::SIG_IGN
+            } else {
+                libc::SIG_DFL
+            };
+            // SAFETY: async-signal-safe, and both are valid dispositions.
+            unsafe { libc::signal(signal, disposition) };
+        }
+    }
+}
+
+/// A started command.
+pub struct Child {
+    pub pid: u32,
+    pidfd: OwnedFd,
+    exec_result: File,
+}
+
+impl Command {
+    pub fn new(
+        program: CString,
+        arguments: Vec<CString>,
+        environment: Vec<CString>,
+        identity: Option<Identity>,
+        signals: Dispositions,
+    ) -> Self {
+        Self {
+            program,
+            arguments,
+            environment,
+            identity,
+            signals,
+        }
+    }
+
+    /// Forks and executes. Whether the execution worked is told by [`Child::exec_error`].
+    pub fn spawn(&self) -> Result<Child> {
+        let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+            strings
+                .iter()
+                .map(|s| s.as_ptr())
+                .chain([std::ptr::null()])
+                .collect()
+        };
+        let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
+        let mut pipe = [0; 2];
+        // SAFETY: `pipe` has room for two descriptors.
+        if unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+            return Err(io::Error::last_os_error()).doing("make a pipe to the command");
+        }
+        // SAFETY: descriptors just made, owned by nobody else.
+        let [reader, writer] = pipe.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        // SAFETY: the child makes only async-signal-safe calls until it executes or exits.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()).doing("fork"),
+            0 => {
+                let error = self.become_command(&arguments, &environment);
+                // SAFETY: writes four bytes of a local and leaves without running destructors.
+                unsafe {
+                    libc::write(writer.as_raw_fd(), (&raw const error).cast(), 4);
+                    libc::_exit(127)
+                }
+            }
+            pid => {
+                drop(writer);
+                // SAFETY: a plain system call; the child is ours and not yet waited for.
+                let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
+                if fd < 0 {
+                    return Err(io::Error::last_os_error()).doing("watch the command");
+                }
+                // SAFETY: a descriptor just made.
+                let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
+                Ok(Child {
+                    pid: pid as u32,
+                    pidfd,
+                    exec_result: reader.into(),
+                })
+            }
+        }
+    }
+
+    /// In the child: returns only if something fails, with its errno.
+    fn become_command(
+        &self,
+        arguments: &[*const libc::c_char],
+        environment: &[*const libc::c_char],
+    ) -> i32 {
+        self.signals.restore();
+        let errno = || {
+            io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EIO)
+        };
+        if let Some(identity) = &self.identity {
+            // SAFETY: plain system calls over memory that was allocated before the fork. The raw calls
+            // change this process only, which has one thread; glibc's wrappers would take locks.
+            let failed = unsafe {
+                libc::syscall(
+                    libc::SYS_setgroups,
+                    identity.groups.len(),
+                    identity.groups.as_ptr(),
+                ) != 0
+                    || libc::syscall(
+                        libc::SYS_setresgid,
+                        identity.gid,
+                        identity.gid,
+                        identity.gid,
+                    ) != 0
+                    || libc::syscall(
+                        libc::SYS_setresuid,
+                        identity.uid,
+                        identity.uid,
+                        identity.uid,
+                    ) != 0
+            };
+            if failed {
+                return errno();
+            }
+        }
+        // SAFETY: NUL-terminated strings in NULL-terminated arrays, alive until the call returns.
+        unsafe {
+            libc::execve(
+                self.program.as_ptr(),
+                arguments.as_ptr(),
+                environment.as_ptr(),
+            )
+        };
+        errno()
+    }
+}
+
+impl Child {
+    /// Waits until the command runs; the error that kept it from it, if any.
+    pub fn exec_error(&mut self) -> Option<io::Error> {
+        let mut errno = [0; 4];
+        self.exec_result.read_exact(&mut errno).ok()?;
+        Some(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+    }
+
+    /// Waits until the command ends or `timeout_ms` pass or `other` can be read; false: the command still runs.
+    pub fn ended_within(&self, timeout_ms: i32, other: i32) -> bool {
+        let mut fds = [self.pidfd.as_raw_fd(), other].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        // SAFETY: two valid entries.
+        unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout_ms) };
+        fds[0].revents != 0
+    }
+
+    /// Collects the ended command: its status and what it used.
+    pub fn collect(&self) -> Result<(ExitStatus, Usage)> {
+        let mut status = 0;
+        // SAFETY: an all-zero rusage is valid.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        loop {
+            // SAFETY: our own child, not yet waited for; both results are valid places.
+            if unsafe { libc::wait4(self.pid as i32, &mut status, 0, &mut usage) } >= 0 {
+                break;
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error).doing("wait for the command");
+            }
+        }
+        let ns =
+            |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+        Ok((
+            ExitStatus::from_raw(status),
+            Usage {
+                user_ns: ns(usage.ru_utime),
+                system_ns: ns(usage.ru_stime),
+            },
+        ))
+    }
+}
+
+/// CPU time of the command and the children it waited for, by the kernel's own account.
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
+    pub user_ns: u64,
+    pub system_ns: u64,
+}
+
+/// Waits until `descriptor` can be read, a signal comes, or `limit` passes.
+pub fn wait_readable(descriptor: i32, limit: std::time::Duration) {
+    let mut fd = libc::pollfd {
+        fd: descriptor,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid entry.
+    unsafe { libc::poll(&mut fd, 1, limit.as_millis() as i32) };
+}
+
+static INTERRUPT_FLAG: AtomicPtr<AtomicBool> = AtomicPtr::new(std::ptr::null_mut());
+
+extern "C" fn note_interrupt(_signal: libc::c_int) {
+    let flag = INTERRUPT_FLAG.load(Ordering::Relaxed);
+    if !flag.is_null() {
+        // SAFETY: it was stored from a 'static reference.
+        unsafe { (*flag).store(true, Ordering::Relaxed) };
+    }
+}
+
+/// Sets `flag` at Ctrl-C, a request to end, or the terminal's going.
+pub fn on_interrupt(flag: &'static AtomicBool) -> Result<()> {
+    INTERRUPT_FLAG.store(std::ptr::from_ref(flag).cast_mut(), Ordering::Relaxed);
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic.
+        let before =
+            unsafe { libc::signal(signal, note_interrupt as *const () as libc::sighandler_t) };
+        if before == libc::SIG_ERR {
+            return Err(io::Error::last_os_error()).doing("handle Ctrl-C");
+        }
+    }
+    Ok(())
+}
+
+/// Whether SIGPIPE was ignored when the process began: Rust's start-up changes it before `main`.
+pub fn sigpipe_was_ignored() -> bool {
+    SIGPIPE_IGNORED.load(Ordering::Relaxed)
+}
+
+static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_sigpipe() {
+    // SAFETY: an all-zero sigaction is a valid place for the answer; nothing is changed.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action);
+        SIGPIPE_IGNORED.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    }
+}
+
+#[used]
+// SAFETY: the C start-up calls each entry of this section before main; the function needs no runtime.
+#[unsafe(link_section = ".init_array")]
+static NOTE_SIGPIPE: extern "C" fn() = note_sigpipe;

@@ -1,0 +1,36 @@
+//! Records from a session's ring buffer.
+
+use crate::wire;
+
+fn decode<T: Copy>(bytes: &[u8], record_type: u32) -> Option<T> {
+    let tag = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?);
+    if tag != record_type || bytes.len() < size_of::<T>() {
+        return None;
+    }
+    // SAFETY: long enough, and any bytes are a valid record.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+pub fn group_done(bytes: &[u8]) -> Option<wire::group_done> {
+    decode(bytes, wire::RECORD_GROUP_DONE)
+}
+
+pub fn slow_call(bytes: &[u8]) -> Option<wire::slow_call> {
+    decode(bytes, wire::RECORD_SLOW_CALL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_told_apart_by_their_tag() {
+        let mut bytes = [0u8; 12];
+        bytes[0] = 1;
+        bytes[8] = 9;
+        assert_eq!(group_done(&bytes).map(|done| done.group), Some(9));
+        assert!(slow_call(&bytes).is_none());
+        assert!(group_done(&bytes[..8]).is_none());
+        assert!(group_done(&[]).is_none());
+    }
+}

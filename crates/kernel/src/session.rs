@@ -1,0 +1,323 @@
+//! A session: who watches which tasks, and for what.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+
+use crate::cpus;
+use crate::error::{Doing, Error, Result};
+use crate::gate::{Adopter, Gate, Lock, new_ring};
+use crate::mapping::atomic_field;
+use crate::wire;
+
+/// What a session wants.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Bits of [`wire::gate_mask`].
+    pub mask: u32,
+    /// One of [`wire::per`]: what gets a row of its own.
+    pub per: u32,
+    /// With `LENS_SLOW`: calls that take at least this long are reported one by one.
+    pub slower_ns: u64,
+}
+
+pub struct Session {
+    pub index: u32,
+    pub base_group: u32,
+    pub ring: MapHandle,
+    adopter: Option<Adopter>,
+}
+
+/// While it lives, what the calling thread forks or clones belongs to a session.
+pub struct Nursery<'gate> {
+    gate: &'gate Gate,
+    key: Vec<u8>,
+}
+
+/// A gated thread that is still there.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveThread {
+    pub pid: u32,
+    pub tgid: u32,
+    /// Call slot and when it was entered (0: not timed), if it is in a call.
+    pub call: Option<(u32, u64)>,
+}
+
+fn as_bytes<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: the bytes of a plain wire type, none of which has padding that matters to a map.
+    unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
+}
+
+fn own_pid_level() -> u32 {
+    // "NSpid:" lists the numbers from the reader's namespace inwards; ours is the last one.
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let seen = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    seen.map_or(0, |pids| {
+        pids.split_whitespace().count().saturating_sub(1) as u32
+    })
+}
+
+fn own_tid() -> u32 {
+    // SAFETY: a plain query.
+    unsafe { libc::gettid() as u32 }
+}
+
+fn is_alive(pid: u32) -> bool {
+    // SAFETY: signal 0 only asks whether the process exists.
+    unsafe { libc::kill(pid as i32, 0) == 0 }
+}
+
+impl Gate {
+    /// Takes a free session. Those of processes that were killed are cleared away first.
+    pub fn start_session(&self, options: &Options) -> Result<Session> {
+        let _lock = Lock::take()?;
+        for index in 1..wire::SESSIONS {
+            let session = self.sessions.read(index);
+            if session.used != 0 && !is_alive(session.owner_pid) {
+                self.clear_session(index);
+            }
+        }
+        let index = (1..wire::SESSIONS)
+            .find(|index| self.sessions.read(*index).used == 0)
+            .ok_or(Error::SessionsFull(wire::SESSIONS - 1))?;
+        let base_group = self.take_group(index)?;
+        let ring = new_ring()?;
+        let ring_fd = ring.as_fd().as_raw_fd();
+        self.maps
+            .get("records")
+            .update(&index.to_ne_bytes(), &ring_fd.to_ne_bytes(), MapFlags::ANY)
+            .doing("handing over a ring buffer")?;
+        self.sessions.write(
+            index,
+            wire::session {
+                used: 1,
+                mask: options.mask,
+                per: options.per,
+                base_group,
+                slower_ns: options.slower_ns,
+                pid_level: own_pid_level(),
+                holds_generation: self.generation(),
+                owner_pid: std::process::id(),
+                ..Default::default()
+            },
+        );
+        Ok(Session {
+            index,
+            base_group,
+            ring,
+            adopter: None,
+        })
+    }
+
+    fn take_group(&self, session: u32) -> Result<u32> {
+        let mut group = 0;
+        let next = atomic_field!(self.header, 0, next_group);
+        if next.load(Ordering::Relaxed) < wire::GROUPS {
+            group = next.fetch_add(1, Ordering::Relaxed);
+        }
+        if group == 0 || group >= wire::GROUPS {
+            let free = self
+                .maps
+                .get("free_groups")
+                .lookup_and_delete(&[])
+                .doing("finding a free group")?;
+            let free = free.ok_or(Error::GroupsFull)?;
+            group = u32::from_ne_bytes(free.try_into().expect("a queue of u32"));
+        }
+        self.groups.write(
+            group,
+            wire::group {
+                state: wire::GROUP_LIVE,
+                session,
+                ..Default::default()
+            },
+        );
+        Ok(group)
+    }
+
+    /// Children of the calling thread belong to `session` until the nursery is dropped. With
+    /// `until_exec`, nothing counts before they call execve.
+    pub fn nursery(&self, session: &Session, until_exec: bool) -> Result<Nursery<'_>> {
+        let namespace = fs::metadata("/proc/self/ns/pid")
+            .doing("read /proc/self/ns/pid")?
+            .ino();
+        let key = wire::nursery_key {
+            namespace_inum: namespace as u32,
+            tid: own_tid(),
+        };
+        let value = wire::nursery {
+            session: session.index,
+            until_exec: until_exec.into(),
+        };
+        let key = as_bytes(&key).to_vec();
+        self.maps
+            .get("nurseries")
+            .update(&key, as_bytes(&value), MapFlags::ANY)
+            .doing("announcing a new process")?;
+        atomic_field!(self.header, 0, nurseries).fetch_add(1, Ordering::SeqCst);
+        Ok(Nursery { gate: self, key })
+    }
+
+    /// Takes in all threads of running processes, named as this process's PID namespace names them.
+    /// Returns how many processors could not be visited: a thread running there without a break is seen
+    /// only from its next context switch on.
+    pub fn adopt(&self, session: &mut Session, tgids: &[u32]) -> Result<u32> {
+        let adoptions = self.maps.get("adoptions");
+        for tgid in tgids {
+            adoptions
+                .update(
+                    &tgid.to_ne_bytes(),
+                    &session.index.to_ne_bytes(),
+                    MapFlags::ANY,
+                )
+                .doing("naming the processes to take in")?;
+        }
+        if session.adopter.is_none() {
+            let enabled = self.header.read(0).enabled;
+            session.adopter = Some(Adopter::new(&self.maps, enabled, self.generation())?);
+        }
+        let adopter = session.adopter.as_ref().expect("made above");
+        adopter.run()?;
+        // A thread that was being made during the first pass has a gated parent or is found now.
+        adopter.run()?;
+        for tgid in tgids {
+            // Fails only if another session's pass has named the same process meanwhile and cleaned up.
+            let _ = adoptions.delete(&tgid.to_ne_bytes());
+        }
+        Ok(cpus::visit_all())
+    }
+
+    /// From now on also every new process whose parent is not gated belongs to `session`.
+    pub fn gate_everything_new(&self, session: &Session) {
+        atomic_field!(self.header, 0, everything).store(session.index, Ordering::SeqCst);
+    }
+
+    /// Threads of the session (by their global numbers) that still exist.
+    pub fn live_threads(&self, session: u32) -> Vec<LiveThread> {
+        (1..self.threads.entries())
+            .map(|slot| self.threads.read(slot))
+            .filter(|thread| {
+                thread.task != 0 && thread.mask != 0 && u32::from(thread.session) == session
+            })
+            .map(|thread| LiveThread {
+                pid: thread.pid,
+                tgid: thread.tgid,
+                call: (thread.in_call != 0).then_some((u32::from(thread.call), thread.entered_ns)),
+            })
+            .collect()
+    }
+
+    /// Lets all threads of a session go: back to the session they were taken over from, or free.
+    pub fn release(&self, session: u32) {
+        let everything = atomic_field!(self.header, 0, everything);
+        let _ = everything.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst);
+        for slot in 1..self.threads.entries() {
+            let thread = self.threads.read(slot);
+            if thread.task == 0 || u32::from(thread.session) != session {
+                continue;
+            }
+            let parent = self.groups.read(u32::from(thread.group)).parent;
+            let heir = self.groups.read(parent);
+            let heir_mask = self.sessions.read(heir.session).mask;
+            let mask = atomic_field!(self.threads, slot, mask);
+            if parent != 0 && self.sessions.read(heir.session).used != 0 {
+                let place = self.threads.entry(slot);
+                // SAFETY: aligned fields of the mapped entry, each written as a whole; the gate only reads
+                // them, and counts in either group are read by the heir (see `cells`).
+                unsafe {
+                    (&raw mut (*place).group).write_volatile(parent as u16);
+                    (&raw mut (*place).session).write_volatile(heir.session as u16);
+                }
+                mask.store(heir_mask, Ordering::SeqCst);
+            } else {
+                mask.store(0, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Changes what applies to the session's threads.
+    pub fn set_mask(&self, session: &Session, value: u32) {
+        for slot in 1..self.threads.entries() {
+            let thread = self.threads.read(slot);
+            if thread.task != 0 && u32::from(thread.session) == session.index {
+                atomic_field!(self.threads, slot, mask).store(value, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Ends a session whose figures have been read.
+    pub fn end_session(&self, session: &Session) -> Result<()> {
+        let _lock = Lock::take()?;
+        self.clear_session(session.index);
+        Ok(())
+    }
+
+    fn clear_session(&self, index: u32) {
+        self.release(index);
+        for group in 1..wire::GROUPS {
+            let seen = self.groups.read(group);
+            if seen.state == wire::GROUP_LIVE && seen.session == index {
+                let heir = self.groups.read(seen.parent);
+                if seen.parent != 0 && self.sessions.read(heir.session).used != 0 {
+                    // Its figures are the heir's too; the heir reads and frees it.
+                    atomic_field!(self.groups, group, session)
+                        .store(heir.session, Ordering::SeqCst);
+                } else {
+                    self.free_group(group);
+                }
+            }
+        }
+        // Nothing can be done about a map that refuses: the slot is reused by the next session anyway.
+        let _ = self.maps.get("records").delete(&index.to_ne_bytes());
+        self.forget_commands(index);
+        self.sessions.write(index, wire::session::default());
+    }
+
+    fn forget_commands(&self, session: u32) {
+        let commands = self.maps.get("commands");
+        let keys: Vec<_> = commands
+            .keys()
+            .filter(|key| key[..4] == session.to_ne_bytes())
+            .collect();
+        for key in keys {
+            let _ = commands.delete(&key);
+        }
+    }
+
+    /// Is anybody else's session open?
+    pub fn is_shared(&self, own: &Session) -> bool {
+        (1..wire::SESSIONS).any(|index| {
+            let session = self.sessions.read(index);
+            index != own.index && session.used != 0 && is_alive(session.owner_pid)
+        })
+    }
+
+    /// Follows a change of generation and says so, so that the newer keeper may leave.
+    pub fn tend_session(&mut self, session: &Session) -> Result<bool> {
+        let acts = self.tend()?;
+        atomic_field!(self.sessions, session.index, holds_generation)
+            .store(self.generation(), Ordering::SeqCst);
+        Ok(acts)
+    }
+
+    /// Has every other process followed to this process's generation?
+    pub fn all_follow(&self, own: &Session) -> bool {
+        (1..wire::SESSIONS).all(|index| {
+            let session = self.sessions.read(index);
+            index == own.index
+                || session.used == 0
+                || session.holds_generation == self.generation()
+                || !is_alive(session.owner_pid)
+        })
+    }
+}
+
+impl Drop for Nursery<'_> {
+    fn drop(&mut self) {
+        atomic_field!(self.gate.header, 0, nurseries).fetch_sub(1, Ordering::SeqCst);
+        let _ = self.gate.maps.get("nurseries").delete(&self.key);
+    }
+}

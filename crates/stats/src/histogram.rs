@@ -1,0 +1,219 @@
+//! The latency histogram that the BPF programs fill: logarithmic buckets of nanoseconds.
+//!
+//! Values below 16 have a bucket each. From 16 on an octave has eight buckets, whose boundaries are
+//! the powers 2^(k/8) rounded to 1/64 of the octave's start, so that the bucket follows from the
+//! position of the leading one and the six bits under it: one table look-up and no division, which
+//! is what the BPF side can afford. The table, [`SUB_BUCKET`], is handed to it from here.
+//!
+//! No bucket is wider than 9.7 % of its lower bound, which keeps every estimate within 5 % of the
+//! value it stands for.
+
+/// Values below this have a bucket each.
+const EXACT: usize = 1 << FIRST_OCTAVE;
+
+/// log2 of the first value that shares its bucket.
+const FIRST_OCTAVE: u32 = 4;
+
+/// Octaves covered, so that the histogram ends at 2^37 ns = 137 s.
+const OCTAVES: u32 = 33;
+
+const BUCKETS_PER_OCTAVE: usize = 8;
+
+/// log2 of the first value that is out of range.
+const RANGE_BITS: u32 = FIRST_OCTAVE + OCTAVES;
+
+/// Number of buckets. The last one also takes every value from 2^37 ns (137 s) on.
+pub const BUCKETS: usize = EXACT + OCTAVES as usize * BUCKETS_PER_OCTAVE;
+
+/// Where the buckets of an octave start, and where the octave ends: 64 * (2^(k/8) - 1), rounded.
+///
+/// Written out because `powf` is not available in constants; a test compares it with the formula.
+const STARTS: [u8; BUCKETS_PER_OCTAVE + 1] = [0, 6, 12, 19, 27, 35, 44, 53, 64];
+
+/// The bucket inside an octave, indexed by the six bits that follow the leading one.
+pub const SUB_BUCKET: [u8; 64] = sub_buckets();
+
+const fn sub_buckets() -> [u8; 64] {
+    let mut table = [0; 64];
+    let mut step = 0;
+    let mut sub_bucket = 0;
+    while step < table.len() {
+        if step == STARTS[sub_bucket + 1] as usize {
+            sub_bucket += 1;
+        }
+        table[step] = sub_bucket as u8;
+        step += 1;
+    }
+    table
+}
+
+/// The bucket of a value in nanoseconds; always below [`BUCKETS`].
+pub fn bucket(value: u64) -> usize {
+    if value < EXACT as u64 {
+        return value as usize;
+    }
+    let octave = value.ilog2();
+    if octave >= RANGE_BITS {
+        return BUCKETS - 1;
+    }
+    let step = ((value << 6 >> octave) & 63) as usize;
+    EXACT + (octave - FIRST_OCTAVE) as usize * BUCKETS_PER_OCTAVE + SUB_BUCKET[step] as usize
+}
+
+/// The values, in nanoseconds, that fall into a bucket: `low..high`.
+///
+/// The last bucket has no upper end; its `high` is [`u64::MAX`], and that value belongs to it too.
+///
+/// # Panics
+///
+/// If `bucket` is not below [`BUCKETS`].
+pub fn bounds(bucket: usize) -> (u64, u64) {
+    let (low, high) = nominal_bounds(bucket);
+    if bucket == BUCKETS - 1 {
+        (low, u64::MAX)
+    } else {
+        (low, high)
+    }
+}
+
+/// As [`bounds`], but the last bucket ends where its octave does.
+fn nominal_bounds(bucket: usize) -> (u64, u64) {
+    assert!(bucket < BUCKETS, "there is no bucket {bucket}");
+    let Some(above_exact) = bucket.checked_sub(EXACT) else {
+        return (bucket as u64, bucket as u64 + 1);
+    };
+    let octave = FIRST_OCTAVE + (above_exact / BUCKETS_PER_OCTAVE) as u32;
+    let sub_bucket = above_exact % BUCKETS_PER_OCTAVE;
+    // Below 64 a step is less than 1 ns; the first whole value at or after the boundary opens the
+    // bucket.
+    let boundary = |start: u8| ((64 + u64::from(start)) << octave).div_ceil(64);
+    (
+        boundary(STARTS[sub_bucket]),
+        boundary(STARTS[sub_bucket + 1]),
+    )
+}
+
+/// The value that stands for a bucket: the one whose worst relative error over the bucket's values
+/// is smallest.
+///
+/// For values from a to b this is 2ab/(a+b), with the error (b-a)/(b+a) at both ends. It is not
+/// rounded: a whole number could not be within 5 % of both 16 and 17, which share a bucket.
+fn estimate(bucket: usize) -> f64 {
+    let (low, high) = nominal_bounds(bucket);
+    let (smallest, largest) = (low as f64, (high - 1) as f64);
+    if smallest == largest {
+        return smallest;
+    }
+    2.0 * smallest * largest / (smallest + largest)
+}
+
+fn total(counts: &[u64]) -> u64 {
+    assert!(
+        counts.len() <= BUCKETS,
+        "{} counts for {BUCKETS} buckets",
+        counts.len()
+    );
+    counts.iter().sum()
+}
+
+/// The `q`-quantile in nanoseconds, within 5 % of the exact one for values below 2^37 ns.
+///
+/// The quantile is that of the *nearest rank*: of n sorted values the one at rank ceil(q * n),
+/// counted from 1, and the smallest for q = 0. `counts[i]` is the number of values in bucket i,
+/// `max` the largest value among them, which is returned as it is for the highest rank and never
+/// exceeded for the others. A lower rank that falls among values from 2^37 ns on is reported as
+/// about 2^37 ns: a lower limit.
+///
+/// `None` without values, or if `q` is not from 0 to 1.
+///
+/// # Panics
+///
+/// If there are more counts than [`BUCKETS`].
+pub fn quantile(counts: &[u64], q: f64, max: u64) -> Option<f64> {
+    let n = total(counts);
+    if n == 0 || !(0.0..=1.0).contains(&q) {
+        return None;
+    }
+    // 0.07 * 100 is a little more than 7 in binary and must not become rank 8.
+    let rank = (q * n as f64 * (1.0 - 4.0 * f64::EPSILON)).ceil() as u64;
+    let rank = rank.clamp(1, n);
+    let mut seen = 0;
+    let found = counts.iter().position(|&count| {
+        seen += count;
+        seen >= rank
+    })?;
+    // The check keeps a `max` that was read later than the counts from standing in for an older,
+    // smaller value.
+    if rank == n && bucket(max) == found {
+        return Some(max as f64);
+    }
+    Some(estimate(found).min(max as f64))
+}
+
+/// Mean (ns) and sample variance (ns², divisor n - 1) of the recorded values, from the bucket
+/// estimates.
+///
+/// The variance includes the spread inside the buckets, as if values were uniform there; otherwise
+/// calls that all fall into one bucket would seem to have a standard error of 0. It is 0 for a
+/// single value. The mean can be off by up to 5 %, which no standard error covers: where the exact
+/// sum was recorded, take the mean from that. Values from 2^37 ns on count as about 2^37 ns.
+///
+/// `None` without values.
+///
+/// # Panics
+///
+/// If there are more counts than [`BUCKETS`].
+pub fn mean_and_variance(counts: &[u64]) -> Option<(f64, f64)> {
+    let n = total(counts);
+    if n == 0 {
+        return None;
+    }
+    let weighted_sum = |term: &dyn Fn(usize) -> f64| -> f64 {
+        let filled = counts.iter().enumerate().filter(|&(_, &count)| count > 0);
+        filled
+            .map(|(bucket, &count)| count as f64 * term(bucket))
+            .sum()
+    };
+    let mean = weighted_sum(&estimate) / n as f64;
+    if n == 1 {
+        return Some((mean, 0.0));
+    }
+    let squares =
+        weighted_sum(&|bucket| (estimate(bucket) - mean).powi(2) + uniform_variance(bucket));
+    Some((mean, squares / (n - 1) as f64))
+}
+
+/// Variance of whole numbers spread evenly over a bucket: (w² - 1)/12 for w of them.
+fn uniform_variance(bucket: usize) -> f64 {
+    let (low, high) = nominal_bounds(bucket);
+    let width = (high - low) as f64;
+    (width * width - 1.0) / 12.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_rounded_powers() {
+        for (k, &start) in STARTS.iter().enumerate() {
+            let exact = 64.0 * ((k as f64 / 8.0).exp2() - 1.0);
+            assert_eq!(f64::from(start), exact.round(), "boundary {k}");
+        }
+    }
+
+    #[test]
+    fn estimates_err_equally_and_within_five_percent_at_both_ends() {
+        for bucket in 1..BUCKETS {
+            let (low, high) = nominal_bounds(bucket);
+            let error = |value: u64| (estimate(bucket) / value as f64 - 1.0).abs();
+            let (at_smallest, at_largest) = (error(low), error(high - 1));
+            assert!(at_smallest <= 0.05, "bucket {bucket}: {at_smallest}");
+            assert!(
+                (at_smallest - at_largest).abs() < 1e-12,
+                "bucket {bucket}: {at_largest}"
+            );
+        }
+        assert_eq!(estimate(0), 0.0);
+    }
+}

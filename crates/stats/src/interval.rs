@@ -1,0 +1,223 @@
+//! Confidence intervals.
+
+/// A two-sided confidence interval, in the unit of the samples.
+///
+/// Limits are signed and never clamped, not even for quantities that cannot be negative: clamping
+/// would bias the differences between arms.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    /// The single value that the samples suggest: their median or mean.
+    pub estimate: f64,
+    /// Lower limit.
+    pub low: f64,
+    /// Upper limit.
+    pub high: f64,
+    /// The probability, from 0 to 1, that an interval made this way contains the true value.
+    pub confidence: f64,
+}
+
+/// The sample median with a distribution-free interval: the sign test, inverted.
+///
+/// The limits are the k-th smallest and the k-th largest sample, with the largest k whose coverage,
+/// 1 - 2 P(X < k) for X binomial (n, 1/2), is at least `confidence`. Coverage comes in steps, so
+/// the interval's `confidence` is usually somewhat more than asked for. It is less only if even the
+/// full range, which is then returned, does not reach it (at 95 %: fewer than six samples).
+/// Independent samples are assumed, nothing about their distribution; ties only raise the true
+/// coverage.
+///
+/// `None` without samples, if one is not a number, or if `confidence` is not between 0 and 1.
+///
+/// Source: David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
+pub fn median_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
+    if samples.is_empty()
+        || samples.iter().any(|sample| sample.is_nan())
+        || !is_open_fraction(confidence)
+    {
+        return None;
+    }
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len();
+    let (cut, coverage) = symmetric_cut(n, confidence);
+    Some(Interval {
+        estimate: f64::midpoint(sorted[(n - 1) / 2], sorted[n / 2]),
+        low: sorted[cut],
+        high: sorted[n - 1 - cut],
+        confidence: coverage,
+    })
+}
+
+/// How many samples to leave out at each end, and the coverage of the median by the range of the
+/// others.
+fn symmetric_cut(n: usize, confidence: f64) -> (usize, f64) {
+    let (tails, total) = binomial_tails(n);
+    let coverage = |tail: f64| 1.0 - 2.0 * tail / total;
+    // Coverage falls as the cut grows. A cut of (n - 1) / 2 leaves one or two samples, the
+    // narrowest range there is.
+    let reaching = tails[..=(n - 1) / 2].partition_point(|&tail| coverage(tail) >= confidence);
+    let cut = reaching.saturating_sub(1);
+    (cut, coverage(tails[cut]))
+}
+
+/// P(X <= j) for X binomial (n, 1/2) and j up to n/2, each multiplied by the second result.
+///
+/// The weights are relative to the central one, because 2^-n underflows from n = 1075 on. Only far
+/// tails, which do not matter, can underflow this way, and sums of positive terms lose no digits.
+fn binomial_tails(n: usize) -> (Vec<f64>, f64) {
+    let mut tails = vec![1.0; n / 2 + 1];
+    for j in (1..tails.len()).rev() {
+        tails[j - 1] = tails[j] * j as f64 / (n - j + 1) as f64;
+    }
+    let central = tails[n / 2];
+    for j in 1..tails.len() {
+        tails[j] += tails[j - 1];
+    }
+    // The upper half mirrors the lower one; an even n has one central weight, which must not count
+    // twice.
+    let twice_lower = 2.0 * tails[n / 2];
+    let total = if n.is_multiple_of(2) {
+        twice_lower - central
+    } else {
+        twice_lower
+    };
+    (tails, total)
+}
+
+/// The interval mean ± z * sqrt(variance / n) around the mean of `n` independent samples with the
+/// sample variance `variance` (the square of the samples' unit).
+///
+/// By the central limit theorem: for a few dozen samples or more, many more if a few values
+/// dominate the sum. With few samples it is too narrow.
+///
+/// `None` below two samples, if `confidence` is not between 0 and 1, or if `variance` is negative
+/// or not a number.
+pub fn normal_mean_interval(mean: f64, variance: f64, n: u64, confidence: f64) -> Option<Interval> {
+    if n < 2 || !is_open_fraction(confidence) || variance.is_nan() || variance < 0.0 {
+        return None;
+    }
+    let half_width = two_sided_normal_quantile(confidence) * (variance / n as f64).sqrt();
+    Some(Interval {
+        estimate: mean,
+        low: mean - half_width,
+        high: mean + half_width,
+        confidence,
+    })
+}
+
+/// The z for which a standard normal variable lies from -z to z with this probability, with a
+/// relative error of about 1e-7.
+///
+/// Source: Wichura, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied
+/// Statistics 37 (1988), routine PPND7.
+fn two_sided_normal_quantile(probability: f64) -> f64 {
+    let polynomial =
+        |x: f64, coefficients: &[f64]| coefficients.iter().rev().fold(0.0, |sum, c| sum * x + c);
+    let q = probability / 2.0;
+    if q <= 0.425 {
+        let r = 0.180625 - q * q;
+        return q * polynomial(r, &[3.3871327179, 50.434271938, 159.29113202, 59.109374720])
+            / polynomial(r, &[1.0, 17.895169469, 78.757757664, 67.187563600]);
+    }
+    let r = (-((1.0 - probability) / 2.0).ln()).sqrt();
+    if r <= 5.0 {
+        let r = r - 1.6;
+        polynomial(
+            r,
+            &[1.4234372777, 2.7568153900, 1.3067284816, 0.17023821103],
+        ) / polynomial(r, &[1.0, 0.73700164250, 0.12021132975])
+    } else {
+        let r = r - 5.0;
+        polynomial(
+            r,
+            &[6.6579051150, 3.0812263860, 0.42868294337, 0.017337203997],
+        ) / polynomial(r, &[1.0, 0.24197894225, 0.012258202635])
+    }
+}
+
+fn is_open_fraction(confidence: f64) -> bool {
+    confidence > 0.0 && confidence < 1.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assert_close(actual: f64, expected: f64, tolerance: f64) {
+        assert!(
+            (actual - expected).abs() <= tolerance,
+            "{actual} instead of {expected}"
+        );
+    }
+
+    #[test]
+    fn binomial_tails_match_pascals_triangle() {
+        let (tails, total) = binomial_tails(10);
+        for (j, expected) in [1.0, 11.0, 56.0, 176.0, 386.0, 638.0]
+            .into_iter()
+            .enumerate()
+        {
+            assert_close(tails[j] / total * 1024.0, expected, 1e-10);
+        }
+        let (tails, total) = binomial_tails(7);
+        for (j, expected) in [1.0, 8.0, 29.0, 64.0].into_iter().enumerate() {
+            assert_close(tails[j] / total * 128.0, expected, 1e-11);
+        }
+    }
+
+    /// Expected values: exact whole-number arithmetic in Python. 2^-2000 is no f64.
+    #[test]
+    fn coverage_of_large_samples_is_exact() {
+        for (n, expected_cut, expected) in [
+            (2000, 955, 0.9534471795082162),
+            (10_001, 4901, 0.9522907611993354),
+        ] {
+            let (cut, coverage) = symmetric_cut(n, 0.95);
+            assert_eq!(cut, expected_cut);
+            assert_close(coverage, expected, 1e-12);
+        }
+    }
+
+    #[test]
+    fn cuts_of_large_samples_agree_with_the_normal_limit() {
+        for n in [10_000, 100_001, 1_000_000] {
+            let (cut, coverage) = symmetric_cut(n, 0.95);
+            let limit = (n as f64 - 1.959964 * (n as f64).sqrt() - 1.0) / 2.0;
+            assert_eq!(cut, limit as usize);
+            assert!((0.95..0.9525).contains(&coverage), "{n}: {coverage}");
+        }
+    }
+
+    #[test]
+    fn cut_is_the_largest_that_reaches_the_confidence() {
+        for n in 1..200 {
+            let (tails, total) = binomial_tails(n);
+            for confidence in [0.5, 0.9, 0.95, 0.99] {
+                let (cut, coverage) = symmetric_cut(n, confidence);
+                assert!(coverage >= confidence || cut == 0);
+                let narrower = cut + 1;
+                if narrower <= (n - 1) / 2 {
+                    assert!(
+                        1.0 - 2.0 * tails[narrower] / total < confidence,
+                        "n {n}, {confidence}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Expected values: Python's `statistics.NormalDist().inv_cdf`.
+    #[test]
+    fn normal_quantiles() {
+        for (probability, expected) in [
+            (0.01, 0.012533469508),
+            (0.5, 0.674489750196),
+            (0.85, 1.439531470938),
+            (0.86, 1.475791028179),
+            (0.95, 1.959963984540),
+            (0.999, 3.290526731492),
+            (1.0 - 0.5f64.powi(38), 6.950575947917),
+        ] {
+            assert_close(two_sided_normal_quantile(probability) / expected, 1.0, 2e-7);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The statistics behind every figure Tollgate prints: latency histograms, confidence intervals and
+//! paired comparisons. Pure functions, no I/O.
+
+pub mod histogram;
+pub mod interval;
+pub mod paired;

@@ -1,0 +1,315 @@
+//! The command line: every option is defined here once; help, completions and the man page follow from it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use kernel::wire;
+
+use crate::output::Output;
+use crate::report::{Document, Layout, text};
+use crate::{lens, run};
+
+/// As `env` and `timeout` do.
+pub const OWN_FAILURE: u8 = 125;
+pub const CANNOT_EXECUTE: u8 = 126;
+pub const NOT_FOUND: u8 = 127;
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  run: the command's own (128 + N if signal N ended it); 127 if there is no such command, 126 if it cannot be
+  executed, 125 if Tollgate itself failed. Others: 0, or 125 for failures; doctor: 1 if `run` cannot work here.
+
+Environment:
+  NO_COLOR  no colours";
+
+/// A programmable gate at the Linux system-call boundary: see where a program's kernel time goes, and what
+/// looking cost.
+#[derive(Parser)]
+#[command(name = "tollgate", version, after_help = EXIT_STATUS, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    Run(RunArguments),
+    Lens(LensArguments),
+    Doctor(DoctorArguments),
+    /// Print a completion script for a shell
+    #[command(hide = true)]
+    Completions {
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page
+    #[command(hide = true)]
+    Man,
+}
+
+/// Run a command through the gate and report where its kernel time went
+///
+/// The command is seen from its first instruction on, with all its threads and child processes, until it
+/// ends. Its stdin, stdout, exit status and signals stay its own. The report goes to stderr, or to a file.
+#[derive(Args)]
+#[command(after_long_help = RUN_EXAMPLES)]
+pub struct RunArguments {
+    /// Time calls and say where they block (the default, and so far the only extension)
+    #[arg(long)]
+    pub lens: bool,
+    #[command(flatten)]
+    pub lens_options: LensOptions,
+    #[command(flatten)]
+    pub result: ResultOptions,
+    /// Run the command as this user (a name, or UID:GID) while Tollgate stays root
+    #[arg(short, long, value_name = "USER")]
+    pub user: Option<String>,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  tollgate run -- tar cf /dev/null /usr/include
+  tollgate run --per process --top 5 -- make -j4
+  tollgate run --slower 10ms -u www-data -- ./server --port 8080
+  tollgate run --json -o report.json -- ./benchmark";
+
+/// Report the same for processes that already run
+///
+/// Watches until --for has passed, or until Ctrl-C, or until the last of the processes has ended.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, after_long_help = LENS_EXAMPLES)]
+pub struct LensArguments {
+    #[command(subcommand)]
+    pub command: Option<LensCommand>,
+    #[command(flatten)]
+    pub select: Select,
+    /// Watch for this long (10s, 500ms, 2m); without it, until Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub duration: Option<Duration>,
+    #[command(flatten)]
+    pub lens_options: LensOptions,
+    #[command(flatten)]
+    pub result: ResultOptions,
+}
+
+const LENS_EXAMPLES: &str = "\
+Examples:
+  tollgate lens -p 1234 --for 10s
+  tollgate lens --unit nginx.service --per process
+  tollgate lens --all --for 5s --top 10
+  tollgate lens diff before.json after.json";
+
+#[derive(Subcommand)]
+pub enum LensCommand {
+    /// Compare two reports written with --json
+    Diff {
+        before: PathBuf,
+        after: PathBuf,
+        #[command(flatten)]
+        result: ResultOptions,
+    },
+}
+
+/// Which processes; several options add up.
+#[derive(Args, Debug, Default)]
+pub struct Select {
+    /// The process with this number, all its threads, and what it forks; may be repeated
+    #[arg(short, long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// Processes with this command name (the first 15 characters count); also later ones
+    #[arg(long, value_name = "NAME")]
+    pub comm: Vec<String>,
+    /// Processes in this control group or below it (a path under /sys/fs/cgroup, or as /proc/PID/cgroup
+    /// names it); also later ones
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Vec<String>,
+    /// Processes of this systemd unit; also later ones
+    #[arg(long, value_name = "UNIT")]
+    pub unit: Vec<String>,
+    /// Every process of the machine but this one
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// What the lens records.
+#[derive(Args)]
+pub struct LensOptions {
+    /// Leave out where calls block (saves a stack walk at some of the sleeps)
+    #[arg(long)]
+    no_sites: bool,
+    /// Time only some of the cheap calls (one in eight on average); count all, and say how sure the times are
+    #[arg(long)]
+    sample: bool,
+    /// Also list the slowest of the calls that take at least this long (10ms, 1s), each with its time,
+    /// thread, arguments and stacks
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub slower: Option<Duration>,
+    /// Give each process, thread or command its own table
+    #[arg(long, value_enum, value_name = "WHAT")]
+    per: Option<Per>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Per {
+    Process,
+    Thread,
+    Command,
+}
+
+/// The result's format and place.
+#[derive(Args)]
+pub struct ResultOptions {
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the result to a file (default: stdout; for run, stderr)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Show at most this many rows of each list of the text
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+}
+
+/// Find out what this kernel offers, and what Tollgate uses instead of what it lacks
+#[derive(Args)]
+pub struct DoctorArguments {
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    json: bool,
+    /// Write the result to a file (default: stdout)
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl LensOptions {
+    pub fn mask(&self) -> u32 {
+        let mut mask = wire::LENS;
+        if !self.no_sites {
+            mask |= wire::LENS_SITES;
+        }
+        if self.sample {
+            mask |= wire::LENS_SAMPLE;
+        }
+        if self.slower.is_some() {
+            mask |= wire::LENS_SLOW;
+        }
+        mask
+    }
+
+    pub fn per(&self) -> u32 {
+        match self.per {
+            None => wire::PER_ALL,
+            Some(Per::Process) => wire::PER_PROCESS,
+            Some(Per::Thread) => wire::PER_THREAD,
+            Some(Per::Command) => wire::PER_COMMAND,
+        }
+    }
+}
+
+impl ResultOptions {
+    pub fn print(&self, document: &Document, output: &mut Output) -> Result<()> {
+        let body = if self.json {
+            serde_json::to_string_pretty(document)? + "\n"
+        } else {
+            text(document, &Layout { top: self.top })
+        };
+        output.write(&body)
+    }
+}
+
+/// "10ms", "2s", "1.5s", "2m", "300us".
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} is not a time such as 10ms, 1.5s or 2m"))?;
+    let seconds = match unit {
+        "ns" => 1e-9,
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "" => return Err(format!("{text:?} has no unit: say {text}ms or {text}s")),
+        _ => {
+            return Err(format!(
+                "{unit:?} is not a unit of time: ns, us, ms, s, m or h"
+            ));
+        }
+    };
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("{text:?} is too long"))
+}
+
+pub fn dispatch(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Lens(LensArguments {
+            command:
+                Some(LensCommand::Diff {
+                    before,
+                    after,
+                    result,
+                }),
+            ..
+        }) => lens::diff(&before, &after, &result),
+        Command::Lens(arguments) => lens::watch(&arguments),
+        Command::Doctor(arguments) => {
+            let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+            let (report, can_run) = crate::doctor::report(arguments.json)?;
+            output.write(&report)?;
+            Ok(ExitCode::from(u8::from(!can_run)))
+        }
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
+            Output::Stdout.write(&String::from_utf8_lossy(&script))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+            Output::Stdout.write(&String::from_utf8_lossy(&page))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Bad usage: the message clap wrote, and Tollgate's own status, which is no command's.
+pub fn refuse(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    if error.use_stderr() {
+        ExitCode::from(OWN_FAILURE)
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_need_a_unit() {
+        assert_eq!(duration("10ms"), Ok(Duration::from_millis(10)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert!(duration("10").unwrap_err().contains("10ms"));
+        assert!(duration("10x").unwrap_err().contains("unit"));
+        assert!(duration("fast").is_err());
+        assert!(duration("-1s").is_err());
+    }
+}

@@ -1,0 +1,108 @@
+//! Figures as people read them.
+
+/// A duration with three significant digits: "0 ns", "612 ns", "4.21 us", "1.30 s".
+pub fn duration(ns: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    for (unit, name) in UNITS {
+        // A value that rounds up to the next unit is shown in it.
+        if ns as f64 >= unit as f64 * 0.9995 {
+            return format!("{} {name}", three_digits(ns as f64 / unit as f64));
+        }
+    }
+    format!("{ns} ns")
+}
+
+fn three_digits(value: f64) -> String {
+    if value >= 99.95 {
+        format!("{value:.0}")
+    } else if value >= 9.995 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// "1,234,567"
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// "36 %", or "<1 %" for a part that would round to nothing.
+pub fn share(part: u64, whole: u64) -> String {
+    if whole == 0 || part == 0 {
+        return "0 %".into();
+    }
+    let percent = part as f64 * 100.0 / whole as f64;
+    if percent < 0.5 {
+        "<1 %".into()
+    } else {
+        format!("{percent:.0} %")
+    }
+}
+
+/// A command line that a shell would read back as the same words.
+pub fn command_line(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
+    let quoted = |word: &String| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_three_digits() {
+        let cases = [
+            (0, "0 ns"),
+            (612, "612 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 us"),
+            (4_206, "4.21 us"),
+            (99_949, "99.9 us"),
+            (99_950, "100 us"),
+            (999_499, "999 us"),
+            (999_500, "1.00 ms"),
+            (1_300_000_000, "1.30 s"),
+            (7_200_000_000_000, "7200 s"),
+        ];
+        for (ns, text) in cases {
+            assert_eq!(duration(ns), text);
+        }
+    }
+
+    #[test]
+    fn counts_are_grouped() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_234_567), "1,234,567");
+    }
+
+    #[test]
+    fn shares_never_hide_a_part() {
+        assert_eq!(share(0, 10), "0 %");
+        assert_eq!(share(1, 1000), "<1 %");
+        assert_eq!(share(1, 3), "33 %");
+        assert_eq!(share(3, 0), "0 %");
+    }
+
+    #[test]
+    fn command_lines_can_be_pasted() {
+        let words = ["sh", "-c", "echo it's"].map(String::from);
+        assert_eq!(command_line(&words), "sh -c 'echo it'\\''s'");
+    }
+}

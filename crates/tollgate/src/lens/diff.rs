@@ -1,0 +1,168 @@
+//! `tollgate lens diff`: two reports side by side.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use crate::cli::ResultOptions;
+use crate::format::{command_line, count, duration};
+use crate::output::Output;
+use crate::report::{Call, Document, SCHEMA};
+
+/// Times are nanoseconds a call: two runs seldom make the same number of calls.
+#[derive(Debug, Serialize)]
+struct Difference {
+    name: String,
+    abi: String,
+    count: [u64; 2],
+    wall_ns: [u64; 2],
+    mean_ns: [Option<f64>; 2],
+    blocked_ns: [u64; 2],
+    p99_ns: [u64; 2],
+}
+
+#[derive(Serialize)]
+struct Comparison {
+    schema: &'static str,
+    before: Vec<String>,
+    after: Vec<String>,
+    elapsed_ns: [u64; 2],
+    calls: Vec<Difference>,
+}
+
+pub fn diff(before: &Path, after: &Path, result: &ResultOptions) -> Result<ExitCode> {
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    let comparison = compare(&read(before)?, &read(after)?);
+    let body = if result.json {
+        serde_json::to_string_pretty(&comparison)? + "\n"
+    } else {
+        text(&comparison, result.top)
+    };
+    output.write(&body)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> Result<Document> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let document: Document = serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{} is not a report written by `tollgate run --json`",
+            path.display()
+        )
+    })?;
+    if document.schema != SCHEMA {
+        bail!(
+            "{} has schema {:?}; this version reads {SCHEMA:?}",
+            path.display(),
+            document.schema
+        );
+    }
+    Ok(document)
+}
+
+fn compare(before: &Document, after: &Document) -> Comparison {
+    type Pair<'a> = [Option<&'a Call>; 2];
+    let mut pairs: BTreeMap<(&str, &str), Pair> = BTreeMap::new();
+    for (side, document) in [before, after].into_iter().enumerate() {
+        for call in &document.calls {
+            pairs.entry((&call.name, &call.abi)).or_default()[side] = Some(call);
+        }
+    }
+    let mut calls: Vec<_> = pairs
+        .into_iter()
+        .map(|((name, abi), pair)| {
+            let figure = |part: fn(&Call) -> u64| pair.map(|call| call.map_or(0, part));
+            Difference {
+                name: name.into(),
+                abi: abi.into(),
+                count: figure(|call| call.count),
+                wall_ns: figure(|call| call.wall_ns),
+                mean_ns: pair.map(|call| call.and_then(mean)),
+                blocked_ns: figure(|call| call.blocked_ns),
+                p99_ns: figure(|call| call.p99_ns),
+            }
+        })
+        .collect();
+    calls.sort_by_key(|call| std::cmp::Reverse(call.wall_ns[0].abs_diff(call.wall_ns[1])));
+    Comparison {
+        schema: "tollgate.lens.diff/1",
+        before: before.command.clone(),
+        after: after.command.clone(),
+        elapsed_ns: [before.elapsed_ns, after.elapsed_ns],
+        calls,
+    }
+}
+
+fn mean(call: &Call) -> Option<f64> {
+    let timed = call.count - call.denied;
+    (timed > 0).then(|| call.wall_ns as f64 / timed as f64)
+}
+
+fn text(comparison: &Comparison, top: usize) -> String {
+    let mut out = String::new();
+    let [before, after] = comparison.elapsed_ns.map(duration);
+    let _ = writeln!(
+        out,
+        "before: {} ({before})",
+        command_line(&comparison.before)
+    );
+    let _ = writeln!(out, "after:  {} ({after})", command_line(&comparison.after));
+    let _ = writeln!(
+        out,
+        "\n{:<18} {:>23}  {:>9} {:>9} {:>10}  {:>19}  {:>19}",
+        "call", "count", "wall", "wall", "change", "a call", "p99"
+    );
+    for call in comparison.calls.iter().take(top) {
+        let pair = |values: [String; 2]| values.join(" > ");
+        let each = call
+            .mean_ns
+            .map(|mean| mean.map_or("-".into(), |ns| duration(ns.round() as u64)));
+        let _ = writeln!(
+            out,
+            "{:<18} {:>23}  {:>9} {:>9} {:>10}  {:>19}  {:>19}",
+            call.name,
+            pair(call.count.map(count)),
+            duration(call.wall_ns[0]),
+            duration(call.wall_ns[1]),
+            change(call.wall_ns),
+            pair(each),
+            pair(call.p99_ns.map(duration)),
+        );
+    }
+    if comparison.calls.len() > top {
+        let _ = writeln!(
+            out,
+            "… and {} more calls (--top {})",
+            comparison.calls.len() - top,
+            comparison.calls.len()
+        );
+    }
+    out
+}
+
+fn change([before, after]: [u64; 2]) -> String {
+    match (before, after) {
+        (0, 0) => "0 %".into(),
+        (0, _) => "new".into(),
+        (_, 0) => "gone".into(),
+        _ => format!("{:+.1} %", (after as f64 / before as f64 - 1.0) * 100.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_signed() {
+        assert_eq!(change([100, 150]), "+50.0 %");
+        assert_eq!(change([200, 100]), "-50.0 %");
+        assert_eq!(change([0, 5]), "new");
+        assert_eq!(change([5, 0]), "gone");
+    }
+}

@@ -1,0 +1,161 @@
+//! Which processes `lens` watches.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::cli::Select;
+
+/// The kernel keeps 15 characters of a command name.
+const COMM_CHARACTERS: usize = 15;
+
+impl Select {
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.pid.is_empty() && !self.finds_later_ones()
+    }
+
+    /// Whether processes that start later may match, though no watched process forked them.
+    pub fn finds_later_ones(&self) -> bool {
+        !(self.comm.is_empty() && self.cgroup.is_empty() && self.unit.is_empty())
+    }
+
+    fn matches(&self, comm: &str, cgroups: &str) -> bool {
+        let short = |name: &String| name.chars().take(COMM_CHARACTERS).collect::<String>();
+        self.all
+            || self.comm.iter().any(|name| short(name) == comm)
+            || self.cgroup.iter().any(|path| in_cgroup(cgroups, path))
+            || self.unit.iter().any(|unit| in_unit(cgroups, unit))
+    }
+}
+
+/// Numbers of all processes that match now; Tollgate itself never does.
+pub fn processes(select: &Select) -> Result<Vec<u32>> {
+    let own = std::process::id();
+    let mut found = Vec::new();
+    for pid in &select.pid {
+        if *pid == own {
+            bail!("process {pid} is Tollgate itself, which is not watched");
+        }
+        found.push(leader_of(*pid)?);
+    }
+    if select.all || select.finds_later_ones() {
+        for pid in running() {
+            if pid != own && !found.contains(&pid) && matches(select, pid) {
+                found.push(pid);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn matches(select: &Select, pid: u32) -> bool {
+    let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    select.matches(read("comm").trim_end(), &read("cgroup"))
+}
+
+fn running() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// A thread's number names its process too, as with ps -L and strace -p.
+fn leader_of(pid: u32) -> Result<u32> {
+    let status = match fs::read_to_string(format!("/proc/{pid}/status")) {
+        Ok(status) => status,
+        Err(_) if !Path::new("/proc/self").exists() => {
+            bail!("/proc is not mounted: processes cannot be found")
+        }
+        Err(_) => bail!("there is no process {pid}; it may have ended"),
+    };
+    let leader = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:"))
+        .and_then(|tgid| tgid.trim().parse().ok());
+    Ok(leader.unwrap_or(pid))
+}
+
+/// `cgroups` is /proc/PID/cgroup: "hierarchy:controllers:path" lines.
+fn in_cgroup(cgroups: &str, wanted: &str) -> bool {
+    // The mount point says nothing of /proc's path: what follows it, and for v1 the controller, does.
+    let wanted = wanted
+        .strip_prefix("/sys/fs/cgroup")
+        .unwrap_or(wanted)
+        .trim_matches('/');
+    cgroups.lines().any(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let controllers = fields.next().unwrap_or("");
+        let path = fields.next().unwrap_or("").trim_matches('/');
+        let hierarchy = controllers.strip_prefix("name=").unwrap_or(controllers);
+        let full = format!("{hierarchy}/{path}");
+        let unified = format!("unified/{path}");
+        is_within(path, wanted)
+            || (!hierarchy.is_empty() && is_within(&full, wanted))
+            || (hierarchy.is_empty() && is_within(&unified, wanted))
+    })
+}
+
+fn is_within(path: &str, folder: &str) -> bool {
+    !folder.is_empty()
+        && (path == folder
+            || path
+                .strip_prefix(folder)
+                .is_some_and(|rest| rest.starts_with('/')))
+}
+
+fn in_unit(cgroups: &str, unit: &str) -> bool {
+    let unit = if unit.contains('.') {
+        unit.to_owned()
+    } else {
+        format!("{unit}.service")
+    };
+    cgroups.lines().any(|line| {
+        line.rsplit(':')
+            .next()
+            .is_some_and(|path| path.split('/').any(|part| part == unit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V2: &str = "0::/system.slice/nginx.service\n";
+    const V1: &str = "4:memory:/jobs/a\n1:name=systemd:/system.slice/db.service/worker\n0::/\n";
+
+    #[test]
+    fn a_unit_is_a_part_of_the_path() {
+        assert!(in_unit(V2, "nginx.service"));
+        assert!(in_unit(V2, "nginx"));
+        assert!(in_unit(V1, "db.service"));
+        assert!(!in_unit(V2, "ngin"));
+    }
+
+    #[test]
+    fn a_cgroup_has_what_is_below_it() {
+        for path in [
+            "/system.slice",
+            "system.slice/nginx.service/",
+            "/sys/fs/cgroup/system.slice",
+        ] {
+            assert!(in_cgroup(V2, path), "{path}");
+        }
+        assert!(!in_cgroup(V2, "/system"));
+        assert!(!in_cgroup(V2, "/"));
+        assert!(in_cgroup(V1, "/sys/fs/cgroup/memory/jobs"));
+        assert!(in_cgroup(V1, "/jobs/a"));
+        assert!(!in_cgroup(V1, "/sys/fs/cgroup/cpu/jobs"));
+    }
+
+    #[test]
+    fn long_command_names_match_as_the_kernel_cuts_them() {
+        let select = Select {
+            comm: vec!["a-very-long-command".into()],
+            ..Select::default()
+        };
+        assert!(select.matches("a-very-long-com", ""));
+        assert!(!select.matches("a-very-long", ""));
+    }
+}

@@ -1,0 +1,32 @@
+//! Tollgate's one binary.
+
+mod cli;
+mod doctor;
+mod format;
+mod lens;
+mod output;
+mod report;
+mod run;
+mod slow;
+mod toll;
+mod user;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return cli::refuse(&error),
+    };
+    match cli::dispatch(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            // A terminal that is gone leaves nobody to tell.
+            let _ = output::say(&format!("tollgate: {error:#}"));
+            ExitCode::from(cli::OWN_FAILURE)
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! From the gate's figures to the document.
+
+use std::collections::BTreeMap;
+
+use calls::Abi;
+use kernel::cells::{CallFigures, GroupFigures, GroupName, Site, errno_of_slot};
+use kernel::symbols::KernelSymbols;
+use kernel::wire;
+use stats::histogram;
+use stats::interval::normal_mean_interval;
+
+use super::{BlockedIn, Call, Document, Group, InProgress, SCHEMA, SlowCall, Toll, WallInterval};
+
+/// Everything a session learned.
+pub struct Facts {
+    pub command: Vec<String>,
+    pub exit: Option<i32>,
+    pub elapsed_ns: u64,
+    pub user_ns: Option<u64>,
+    pub system_ns: Option<u64>,
+    pub figures: BTreeMap<GroupName, GroupFigures>,
+    /// One of `wire::per`.
+    pub per: u32,
+    pub slow: Vec<SlowCall>,
+    pub in_progress: Vec<InProgress>,
+    pub toll: Toll,
+    pub losses: BTreeMap<String, u64>,
+    pub notes: Vec<String>,
+}
+
+/// Of the intervals of sampled times.
+const CONFIDENCE: f64 = 0.95;
+
+pub fn document(facts: Facts, symbols: &KernelSymbols) -> Document {
+    let mut total = GroupFigures::default();
+    for figures in facts.figures.values() {
+        total.add(figures);
+    }
+    let groups = if facts.per == wire::PER_ALL {
+        Vec::new()
+    } else {
+        groups(&facts, symbols)
+    };
+    let mut document = Document {
+        schema: SCHEMA.into(),
+        command: facts.command,
+        exit: facts.exit,
+        elapsed_ns: facts.elapsed_ns,
+        user_ns: facts.user_ns,
+        system_ns: facts.system_ns,
+        calls: calls_of(&total, symbols),
+        groups,
+        slow: facts.slow,
+        in_progress: facts.in_progress,
+        toll: facts.toll,
+        losses: facts.losses,
+        notes: facts.notes,
+    };
+    document.toll.calls = document.calls_seen();
+    document
+}
+
+fn groups(facts: &Facts, symbols: &KernelSymbols) -> Vec<Group> {
+    let mut merged: BTreeMap<GroupName, GroupFigures> = BTreeMap::new();
+    for (name, figures) in &facts.figures {
+        let mut name = name.clone();
+        if facts.per == wire::PER_COMMAND {
+            (name.pid, name.tgid) = (0, 0);
+        }
+        merged.entry(name).or_default().add(figures);
+    }
+    let mut groups: Vec<_> = merged
+        .iter()
+        .map(|(name, figures)| Group {
+            pid: name.tgid,
+            tid: (facts.per == wire::PER_THREAD).then_some(name.pid),
+            command: name.command.clone(),
+            calls: calls_of(figures, symbols),
+        })
+        .filter(|group| !group.calls.is_empty())
+        .collect();
+    let wall = |group: &Group| group.calls.iter().map(|call| call.wall_ns).sum::<u64>();
+    groups.sort_by_key(|group| std::cmp::Reverse(wall(group)));
+    groups
+}
+
+/// All calls of a group, most wall time first.
+fn calls_of(figures: &GroupFigures, symbols: &KernelSymbols) -> Vec<Call> {
+    let mut calls: Vec<_> = figures
+        .calls
+        .iter()
+        .filter(|(_, call)| call.count + call.unfinished > 0)
+        .map(|(slot, call)| one_call(*slot, call, figures, symbols))
+        .collect();
+    calls.sort_by(|a, b| {
+        b.wall_ns
+            .cmp(&a.wall_ns)
+            .then(b.count.cmp(&a.count))
+            .then(a.name.cmp(&b.name))
+    });
+    calls
+}
+
+fn one_call(
+    slot: u32,
+    figures: &CallFigures,
+    group: &GroupFigures,
+    symbols: &KernelSymbols,
+) -> Call {
+    let (abi, name) = call_name(slot);
+    let quantile = |q| {
+        histogram::quantile(&*figures.histogram, q, figures.max_ns)
+            .map_or(0, |ns| ns.round() as u64)
+    };
+    let (extra, wall_interval_ns) = untimed(figures);
+    let off = figures.blocked_ns + figures.runqueue_ns;
+    Call {
+        name,
+        abi: abi.as_str().into(),
+        count: figures.count,
+        errors: errors(figures),
+        wall_ns: figures.wall_ns + extra,
+        cpu_ns: (figures.wall_ns + extra).saturating_sub(off),
+        blocked_ns: figures.blocked_ns,
+        runqueue_ns: figures.runqueue_ns,
+        p50_ns: quantile(0.50),
+        p95_ns: quantile(0.95),
+        p99_ns: quantile(0.99),
+        max_ns: figures.max_ns,
+        minor_faults: figures.minor_faults,
+        major_faults: figures.major_faults,
+        blocked_in: sites(slot, figures.blocked_ns, &group.sites, symbols),
+        denied: figures.denied,
+        unfinished: figures.unfinished,
+        untimed: figures.skipped,
+        wall_interval_ns,
+    }
+}
+
+pub fn call_name(slot: u32) -> (Abi, String) {
+    let abi = Abi::ALL[(slot / wire::CALLS_PER_ABI) as usize];
+    let number = slot % wire::CALLS_PER_ABI;
+    if number == wire::CALL_UNKNOWN {
+        return (abi, "unknown".into());
+    }
+    (abi, calls::display_name(abi, number).into_owned())
+}
+
+/// Estimated time of the calls that sampling left untimed, and the interval of the whole.
+fn untimed(figures: &CallFigures) -> (u64, Option<WallInterval>) {
+    if figures.skipped == 0 || figures.sampled == 0 {
+        return (0, None);
+    }
+    let skipped = figures.skipped as f64;
+    let mean = figures.sampled_ns as f64 / figures.sampled as f64;
+    // The spread is that of all timed calls: at least the cheap ones'.
+    let variance =
+        histogram::mean_and_variance(&*figures.histogram).map_or(0.0, |(_, variance)| variance);
+    let interval =
+        normal_mean_interval(mean, variance, figures.sampled, CONFIDENCE).map(|interval| {
+            let whole = |mean: f64| figures.wall_ns + (skipped * mean).max(0.0).round() as u64;
+            WallInterval {
+                low: whole(interval.low),
+                high: whole(interval.high),
+                confidence: CONFIDENCE,
+            }
+        });
+    ((skipped * mean).round() as u64, interval)
+}
+
+fn errors(figures: &CallFigures) -> BTreeMap<String, u64> {
+    let name = |slot| match errno_of_slot(slot) {
+        0 => "other".to_owned(),
+        errno => calls::display_errno(errno).into_owned(),
+    };
+    figures
+        .errors
+        .iter()
+        .enumerate()
+        .filter(|(_, n)| **n > 0)
+        .map(|(slot, n)| (name(slot), *n))
+        .collect()
+}
+
+/// Sites by function. Stacks are taken about once for so much sleeping (bpf/lens.bpf.h), so their times
+/// are shares; scaled, they add up to what was measured at every sleep.
+fn sites(
+    slot: u32,
+    blocked_ns: u64,
+    all: &BTreeMap<(u32, u64), Site>,
+    symbols: &KernelSymbols,
+) -> Vec<BlockedIn> {
+    let mut by_function: BTreeMap<String, Site> = BTreeMap::new();
+    for ((_, address), site) in all.range((slot, 0)..=(slot, u64::MAX)) {
+        let function = match symbols.function(*address) {
+            Some(function) => function.to_owned(),
+            None => format!("{address:#x}"),
+        };
+        let sum = by_function.entry(function).or_default();
+        sum.blocked_ns += site.blocked_ns;
+        sum.sleeps += site.sleeps;
+    }
+    let seen: u64 = by_function.values().map(|site| site.blocked_ns).sum();
+    let scale = if seen == 0 {
+        0.0
+    } else {
+        blocked_ns as f64 / seen as f64
+    };
+    let mut sites: Vec<_> = by_function
+        .into_iter()
+        .map(|(function, site)| BlockedIn {
+            function,
+            ns: (site.blocked_ns as f64 * scale).round() as u64,
+            count: site.sleeps,
+        })
+        .collect();
+    sites.sort_by(|a, b| b.ns.cmp(&a.ns).then(a.function.cmp(&b.function)));
+    sites
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures() -> GroupFigures {
+        let mut call = CallFigures {
+            count: 3,
+            wall_ns: 900,
+            blocked_ns: 500,
+            runqueue_ns: 100,
+            ..Default::default()
+        };
+        call.max_ns = 500;
+        call.histogram[histogram::bucket(200)] = 2;
+        call.histogram[histogram::bucket(500)] = 1;
+        call.errors[2] = 1;
+        call.errors[134] = 1;
+        let mut group = GroupFigures::default();
+        group.calls.insert(0, call);
+        group.sites.insert(
+            (0, 0x10),
+            Site {
+                blocked_ns: 30,
+                sleeps: 1,
+            },
+        );
+        group.sites.insert(
+            (0, 0x20),
+            Site {
+                blocked_ns: 10,
+                sleeps: 1,
+            },
+        );
+        group.sites.insert(
+            (1, 0x20),
+            Site {
+                blocked_ns: 99,
+                sleeps: 1,
+            },
+        );
+        group
+    }
+
+    #[test]
+    fn a_call_has_its_split_errors_and_sites() {
+        let call = &calls_of(&figures(), &KernelSymbols::default())[0];
+        assert_eq!((call.name.as_str(), call.abi.as_str()), ("read", "x86-64"));
+        assert_eq!(call.cpu_ns, 300);
+        assert_eq!(
+            call.errors,
+            BTreeMap::from([("ENOENT".into(), 1), ("ERESTARTSYS".into(), 1)])
+        );
+        assert_eq!(call.max_ns, 500);
+        let sites: Vec<_> = call
+            .blocked_in
+            .iter()
+            .map(|site| (site.function.as_str(), site.ns))
+            .collect();
+        assert_eq!(sites, [("0x10", 375), ("0x20", 125)]);
+    }
+
+    #[test]
+    fn untimed_calls_are_estimated_from_sampled_ones() {
+        let mut call = CallFigures {
+            count: 800,
+            skipped: 700,
+            sampled: 100,
+            sampled_ns: 20_000,
+            ..Default::default()
+        };
+        call.wall_ns = 20_000;
+        call.histogram[histogram::bucket(200)] = 800;
+        let (extra, interval) = untimed(&call);
+        assert_eq!(extra, 140_000);
+        let interval = interval.unwrap();
+        assert!(
+            interval.low < 160_000 && 160_000 < interval.high,
+            "{interval:?}"
+        );
+    }
+
+    #[test]
+    fn x32_and_i386_calls_have_their_own_names() {
+        assert_eq!(
+            call_name(wire::CALLS_PER_ABI + 20),
+            (Abi::I386, "getpid".into())
+        );
+        assert_eq!(
+            call_name(2 * wire::CALLS_PER_ABI + 39),
+            (Abi::X32, "getpid".into())
+        );
+        assert_eq!(call_name(wire::CALL_UNKNOWN).1, "unknown");
+    }
+}

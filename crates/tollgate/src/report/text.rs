@@ -1,0 +1,306 @@
+//! The document as a person reads it.
+
+use std::fmt::Write as _;
+
+use super::{Call, Document, Group, SlowCall, Toll};
+use crate::format::{command_line, count, duration, share};
+
+pub struct Layout {
+    /// How many calls of each list are shown.
+    pub top: usize,
+}
+
+/// Sites with less than this share of a call's blocked time are left to the JSON.
+const SITE_SHARE_MIN: f64 = 0.05;
+const SITES_SHOWN: usize = 3;
+
+pub fn text(document: &Document, layout: &Layout) -> String {
+    let mut out = String::new();
+    if !document.losses.is_empty() {
+        let losses: Vec<_> = document
+            .losses
+            .iter()
+            .map(|(reason, n)| format!("{} {reason}", count(*n)))
+            .collect();
+        let _ = writeln!(
+            out,
+            "LOSSES: {}: the figures below are too low by as much",
+            losses.join(", ")
+        );
+    }
+    headline(&mut out, document);
+    if document.groups.is_empty() {
+        table(&mut out, &document.calls, layout);
+    }
+    for group in document.groups.iter().take(layout.top) {
+        let _ = writeln!(out, "\n{}", group_title(group));
+        table(&mut out, &group.calls, layout);
+    }
+    more(&mut out, document.groups.len(), layout.top, "groups");
+    slow_calls(&mut out, &document.slow, layout);
+    in_progress(&mut out, document, layout);
+    let _ = writeln!(out);
+    for note in &document.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    let _ = writeln!(out, "{}", toll_line(document));
+    out
+}
+
+fn headline(out: &mut String, document: &Document) {
+    let status = match document.exit {
+        Some(status) => format!(", exit status {status}"),
+        None => String::new(),
+    };
+    let _ = writeln!(
+        out,
+        "{}: {} elapsed{status}{}",
+        command_line(&document.command),
+        duration(document.elapsed_ns),
+        cpu_used(document),
+    );
+    let sum = |part: fn(&Call) -> u64| document.calls.iter().map(part).sum::<u64>();
+    let wall = sum(|call| call.wall_ns);
+    let (cpu, blocked, waiting) = (
+        sum(|call| call.cpu_ns),
+        sum(|call| call.blocked_ns),
+        sum(|call| call.runqueue_ns),
+    );
+    let _ = writeln!(
+        out,
+        "{} system calls took {} of thread time: on CPU {} ({}), blocked {} ({}), waiting for a CPU {} ({})",
+        count(document.calls_seen()),
+        duration(wall),
+        duration(cpu),
+        share(cpu, wall),
+        duration(blocked),
+        share(blocked, wall),
+        duration(waiting),
+        share(waiting, wall),
+    );
+}
+
+fn cpu_used(document: &Document) -> String {
+    match (document.user_ns, document.system_ns) {
+        (Some(user), Some(system)) => {
+            format!(", CPU {} user {} system", duration(user), duration(system))
+        }
+        _ => String::new(),
+    }
+}
+
+fn group_title(group: &Group) -> String {
+    let of = match (group.pid, group.tid) {
+        (0, _) => String::new(),
+        (pid, Some(tid)) => format!(" (process {pid}, thread {tid})"),
+        (pid, None) => format!(" (process {pid})"),
+    };
+    format!("{}{of}", group.command)
+}
+
+fn table(out: &mut String, calls: &[Call], layout: &Layout) {
+    let _ = writeln!(
+        out,
+        "\n{:<18} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "call",
+        "count",
+        "errors",
+        "wall",
+        "on CPU",
+        "blocked",
+        "waiting",
+        "p50",
+        "p95",
+        "p99",
+        "max",
+        "faults"
+    );
+    for call in calls.iter().take(layout.top) {
+        row(out, call);
+    }
+    more(out, calls.len(), layout.top, "calls");
+}
+
+fn row(out: &mut String, call: &Call) {
+    let name = if call.abi == "x86-64" {
+        call.name.clone()
+    } else {
+        format!("{} ({})", call.name, call.abi)
+    };
+    let errors = call.errors.values().sum::<u64>();
+    let blank = |n: u64, text: String| if n == 0 { String::new() } else { text };
+    let time = |ns: u64| blank(ns, duration(ns));
+    let timed = call.count > call.denied;
+    let percentile = |ns: u64| if timed { duration(ns) } else { String::new() };
+    let _ = writeln!(
+        out,
+        "{:<18} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}",
+        name,
+        count(call.count),
+        blank(errors, count(errors)),
+        time(call.wall_ns),
+        time(call.cpu_ns),
+        time(call.blocked_ns),
+        time(call.runqueue_ns),
+        percentile(call.p50_ns),
+        percentile(call.p95_ns),
+        percentile(call.p99_ns),
+        percentile(call.max_ns),
+        blank(
+            call.minor_faults + call.major_faults,
+            count(call.minor_faults + call.major_faults)
+        ),
+    );
+    for line in details(call) {
+        let _ = writeln!(out, "    {line}");
+    }
+}
+
+fn details(call: &Call) -> Vec<String> {
+    let mut lines = Vec::new();
+    let sites: Vec<_> = call
+        .blocked_in
+        .iter()
+        .filter(|site| site.ns as f64 >= call.blocked_ns as f64 * SITE_SHARE_MIN)
+        .take(SITES_SHOWN)
+        .map(|site| format!("{} {}", site.function, share(site.ns, call.blocked_ns)))
+        .collect();
+    if !sites.is_empty() {
+        lines.push(format!("blocked in {}", sites.join(", ")));
+    }
+    if !call.errors.is_empty() {
+        let mut errors: Vec<_> = call.errors.iter().collect();
+        errors.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+        let errors: Vec<_> = errors
+            .iter()
+            .map(|(name, n)| format!("{name} {}", count(**n)))
+            .collect();
+        lines.push(format!("errors {}", errors.join(", ")));
+    }
+    if call.major_faults > 0 {
+        lines.push(format!("major faults {}", count(call.major_faults)));
+    }
+    if call.denied > 0 {
+        lines.push(format!(
+            "{} rejected before the kernel began them (seccomp), without a time",
+            count(call.denied)
+        ));
+    }
+    if call.unfinished > 0 {
+        lines.push(format!(
+            "{} more did not return: their thread ended in them",
+            count(call.unfinished)
+        ));
+    }
+    if let Some(interval) = call.wall_interval_ns {
+        lines.push(format!(
+            "{} of them untimed; wall within {} and {} ({:.0} %)",
+            count(call.untimed),
+            duration(interval.low),
+            duration(interval.high),
+            interval.confidence * 100.0
+        ));
+    }
+    lines
+}
+
+fn more(out: &mut String, all: usize, shown: usize, what: &str) {
+    if all > shown {
+        let _ = writeln!(
+            out,
+            "… and {} more {what} (--top {all} shows all)",
+            all - shown
+        );
+    }
+}
+
+fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &Layout) {
+    if slow.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\nslowest calls");
+    for call in slow.iter().take(layout.top) {
+        let _ = writeln!(
+            out,
+            "{:>8} at {}  {} (process {}, thread {})  {} = {}",
+            duration(call.wall_ns),
+            duration(call.at_ns),
+            call.command,
+            call.pid,
+            call.tid,
+            call.call,
+            call.result
+        );
+        let _ = writeln!(
+            out,
+            "         on CPU {}, blocked {}, waiting for a CPU {}",
+            duration(call.cpu_ns),
+            duration(call.blocked_ns),
+            duration(call.runqueue_ns)
+        );
+        for (side, stack) in [("kernel", &call.kernel_stack), ("user", &call.user_stack)] {
+            if !stack.is_empty() {
+                let _ = writeln!(out, "         {side}: {}", stack.join(" < "));
+            }
+        }
+    }
+    more(out, slow.len(), layout.top, "slow calls");
+}
+
+fn in_progress(out: &mut String, document: &Document, layout: &Layout) {
+    if document.in_progress.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\nstill in progress (not in the figures above)");
+    for call in document.in_progress.iter().take(layout.top) {
+        let since = call.ns.map_or_else(
+            || "for an unknown time".into(),
+            |ns| format!("for {}", duration(ns)),
+        );
+        let abi = if call.abi == "x86-64" {
+            String::new()
+        } else {
+            format!(" ({})", call.abi)
+        };
+        let _ = writeln!(out, "thread {}: {}{abi} {since}", call.tid, call.name);
+    }
+    more(
+        out,
+        document.in_progress.len(),
+        layout.top,
+        "calls in progress",
+    );
+}
+
+fn toll_line(document: &Document) -> String {
+    let Toll {
+        calls,
+        ns_per_call,
+        low,
+        high,
+        confidence,
+        against,
+    } = &document.toll;
+    let losses = if document.losses.is_empty() {
+        "no losses"
+    } else {
+        "losses: see the first line"
+    };
+    let seen = format!("toll: {} calls seen, {losses}", count(*calls));
+    let (Some(each), Some(low), Some(high), Some(confidence)) =
+        (ns_per_call, low, high, confidence)
+    else {
+        return format!("{seen}; not measured");
+    };
+    let total = (each * *calls as f64).max(0.0) as u64;
+    let over = if against == "bystander" {
+        " over a bystander's (another session holds the gate)"
+    } else {
+        ""
+    };
+    format!(
+        "{seen}; {each:.0} ns a call{over} [{low:.0}, {high:.0}] ({:.0} % interval, getppid here and now), {} in all",
+        confidence * 100.0,
+        duration(total)
+    )
+}

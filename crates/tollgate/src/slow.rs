@@ -1,0 +1,229 @@
+//! `--slower`: the slowest calls, each with its arguments and where it slept.
+
+use blazesym::Pid;
+use blazesym::symbolize::source::{Process, Source};
+use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+use calls::Kind;
+use kernel::symbols::KernelSymbols;
+use kernel::wire;
+
+use crate::report::{SlowCall, call_name};
+
+/// How many are kept for the report.
+const KEPT: usize = 100;
+
+/// The slowest calls so far, slowest first.
+pub struct SlowCalls {
+    began_ns: u64,
+    symbols: KernelSymbols,
+    symbolizer: Symbolizer,
+    calls: Vec<SlowCall>,
+    seen: u64,
+}
+
+impl SlowCalls {
+    pub fn new(began_ns: u64, symbols: KernelSymbols) -> Self {
+        Self {
+            began_ns,
+            symbols,
+            symbolizer: Symbolizer::new(),
+            calls: Vec::new(),
+            seen: 0,
+        }
+    }
+
+    /// Takes a record in. Addresses are named at once, as the process may be gone later.
+    pub fn take(&mut self, record: &wire::slow_call) {
+        self.seen += 1;
+        let place = self
+            .calls
+            .partition_point(|call| call.wall_ns >= record.wall_ns);
+        if place >= KEPT {
+            return;
+        }
+        let call = self.describe(record);
+        self.calls.insert(place, call);
+        self.calls.truncate(KEPT);
+    }
+
+    /// The calls, and how many were slow in all.
+    pub fn finish(self) -> (Vec<SlowCall>, u64) {
+        (self.calls, self.seen)
+    }
+
+    fn describe(&self, record: &wire::slow_call) -> SlowCall {
+        let (abi, name) = call_name(record.call);
+        let began = record.ended_ns - record.wall_ns;
+        SlowCall {
+            at_ns: began.saturating_sub(self.began_ns),
+            pid: record.tgid,
+            tid: record.pid,
+            command: text(&record.comm),
+            call: format!("{name}({})", arguments(record)),
+            name,
+            abi: abi.as_str().into(),
+            result: result(record.result),
+            wall_ns: record.wall_ns,
+            cpu_ns: record
+                .wall_ns
+                .saturating_sub(record.blocked_ns + record.runqueue_ns),
+            blocked_ns: record.blocked_ns,
+            runqueue_ns: record.runqueue_ns,
+            kernel_stack: self.kernel_stack(frames(&record.kernel_stack, record.kernel_frames)),
+            user_stack: self
+                .user_stack(record.tgid, frames(&record.user_stack, record.user_frames)),
+        }
+    }
+
+    fn kernel_stack(&self, addresses: &[u64]) -> Vec<String> {
+        let name = |address: &u64| {
+            self.symbols
+                .function(*address)
+                .map_or(format!("{address:#x}"), str::to_owned)
+        };
+        addresses.iter().map(name).collect()
+    }
+
+    fn user_stack(&self, pid: u32, addresses: &[u64]) -> Vec<String> {
+        let plain = |address: &u64| format!("{address:#x}");
+        let mut process = Process::new(Pid::from(pid));
+        // A process's own perf map may be anything; only what the kernel says is mapped is read.
+        process.perf_map = false;
+        let Ok(symbols) = self
+            .symbolizer
+            .symbolize(&Source::Process(process), Input::AbsAddr(addresses))
+        else {
+            return addresses.iter().map(plain).collect();
+        };
+        let name = |(symbol, address): (&Symbolized, &u64)| match symbol.as_sym() {
+            Some(symbol) => symbol.name.clone().into_owned(),
+            None => plain(address),
+        };
+        symbols.iter().zip(addresses).map(name).collect()
+    }
+}
+
+fn frames(stack: &[u64], count: u32) -> &[u64] {
+    &stack[..(count as usize).min(stack.len())]
+}
+
+fn text(bytes: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = bytes
+        .iter()
+        .map(|c| *c as u8)
+        .take_while(|c| *c != 0)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn result(value: i64) -> String {
+    match i32::try_from(-value) {
+        Ok(errno @ 1..=4095) => format!("-{}", calls::display_errno(errno)),
+        // Addresses, as mmap and brk return them.
+        _ if value > 0xffff_ffff || value < -4095 => format!("{value:#x}"),
+        _ => value.to_string(),
+    }
+}
+
+fn arguments(record: &wire::slow_call) -> String {
+    let (abi, _) = call_name(record.call);
+    let number = record.call % wire::CALLS_PER_ABI;
+    let count = calls::argument_count(abi, number);
+    let kinds = calls::arguments(abi, number);
+    let one = |index: usize| argument(record, abi, index, kinds[index]);
+    (0..count).map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn argument(record: &wire::slow_call, abi: calls::Abi, index: usize, kind: Kind) -> String {
+    let register = record.args[index];
+    if index as i32 == record.string_arg {
+        return format!("{:?}", text(&record.string));
+    }
+    let value = kind.value(abi, register);
+    match kind {
+        Kind::DirFd if value == i64::from(calls::AT_FDCWD) => "AT_FDCWD".into(),
+        Kind::Fd | Kind::DirFd if index as u32 == record.fd.arg => {
+            format!("{value}<{}>", path(&record.fd))
+        }
+        Kind::Fd | Kind::DirFd | Kind::Int | Kind::Long => value.to_string(),
+        Kind::Mode => format!("0{value:o}"),
+        Kind::None | Kind::Hex | Kind::Path if register == 0 => "0".into(),
+        Kind::None | Kind::Hex | Kind::Path => format!("{register:#x}"),
+    }
+}
+
+/// A file as /proc/PID/fd shows it.
+fn path(fd: &wire::fd_path) -> String {
+    match u32::from(fd.mode) & libc::S_IFMT {
+        libc::S_IFSOCK => return format!("socket:[{}]", fd.inode),
+        libc::S_IFIFO if fd.parts <= 1 => return format!("pipe:[{}]", fd.inode),
+        0 => return format!("anon_inode:{}", text(&fd.part[0])),
+        _ => {}
+    }
+    let parts = &fd.part[..usize::from(fd.parts)];
+    let names: Vec<_> = parts.iter().rev().map(|part| text(part)).collect();
+    // The walk up may have ended before the root.
+    let begin = if parts.len() == wire::PATH_PARTS as usize {
+        "…/"
+    } else {
+        "/"
+    };
+    format!("{begin}{}", names.join("/").trim_start_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(call: u32, args: &[u64]) -> wire::slow_call {
+        let mut record = wire::slow_call {
+            call,
+            string_arg: -1,
+            ..wire::slow_call::default()
+        };
+        record.fd.arg = wire::CALL_ARGS;
+        record.args[..args.len()].copy_from_slice(args);
+        record
+    }
+
+    fn set(place: &mut [std::ffi::c_char], value: &str) {
+        for (to, from) in place.iter_mut().zip(value.bytes()) {
+            *to = from as std::ffi::c_char;
+        }
+    }
+
+    #[test]
+    fn descriptors_are_shown_as_paths() {
+        let mut read = record(0, &[3, 0x7fff_0000_1000, 4096]);
+        read.fd.arg = 0;
+        read.fd.mode = libc::S_IFREG as u16;
+        read.fd.parts = 2;
+        set(&mut read.fd.part[0], "syslog");
+        set(&mut read.fd.part[1], "log");
+        assert_eq!(arguments(&read), "3</log/syslog>, 0x7fff00001000, 4096");
+        read.fd.mode = libc::S_IFSOCK as u16;
+        read.fd.inode = 77;
+        assert_eq!(arguments(&read), "3<socket:[77]>, 0x7fff00001000, 4096");
+    }
+
+    #[test]
+    fn strings_are_shown_as_such() {
+        let number = calls::number(calls::Abi::X86_64, "openat").unwrap();
+        let mut open = record(number, &[(-100i32) as u32 as u64, 0x1000, 0, 0]);
+        open.string_arg = 1;
+        set(&mut open.string, "/tmp/x");
+        assert!(
+            arguments(&open).starts_with("AT_FDCWD, \"/tmp/x\", "),
+            "{}",
+            arguments(&open)
+        );
+    }
+
+    #[test]
+    fn results_are_errors_numbers_or_addresses() {
+        assert_eq!(result(-2), "-ENOENT");
+        assert_eq!(result(4096), "4096");
+        assert_eq!(result(-512), "-ERESTARTSYS");
+        assert_eq!(result(0x7f00_0000_0000), "0x7f0000000000");
+    }
+}

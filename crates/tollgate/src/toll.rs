@@ -1,0 +1,130 @@
+//! What a crossing costs here and now: the gate on and off in turns, in one run.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use kernel::gate::{Gate, Lock};
+use kernel::session::{Options, Session};
+use stats::interval::median_interval;
+use stats::paired::{Arm, abba_order, quad_differences};
+
+use crate::report::Toll;
+
+const QUADS: usize = 7;
+/// Batches a block: their median is the block's time, so that an interrupt does not count.
+const BATCHES: usize = 9;
+const CALLS_A_BATCH: u32 = 500;
+const CONFIDENCE: f64 = 0.95;
+/// Long enough to be switched out and in, after which the gate knows the thread.
+const SETTLE: Duration = Duration::from_micros(60);
+
+/// Median time of a call in nanoseconds, over one block.
+fn block() -> f64 {
+    let mut times: Vec<_> = (0..BATCHES)
+        .map(|_| kernel::clock::time_getppid(CALLS_A_BATCH))
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[BATCHES / 2]
+}
+
+fn toll(times: &[f64], order: &[Arm], against: &str) -> Toll {
+    let differences = quad_differences(times, order);
+    let Some(interval) = median_interval(&differences, CONFIDENCE) else {
+        return Toll::default();
+    };
+    Toll {
+        calls: 0,
+        ns_per_call: Some(interval.estimate),
+        low: Some(interval.low),
+        high: Some(interval.high),
+        confidence: Some(interval.confidence),
+        against: against.into(),
+    }
+}
+
+/// Measures with a thread gated as the session's threads are. The last user of a gate detaches it in
+/// between; after that the gate cannot be joined any more.
+pub fn measure(gate: &mut Gate, own: &Session, options: &Options) -> Result<Toll> {
+    let lock = Lock::take()?;
+    if !gate.is_shared(own) && gate.toggle().is_some() {
+        gate.close(&lock);
+        return against_detached(gate, own, options);
+    }
+    drop(lock);
+    against_bystander(gate, options)
+}
+
+/// Runs `work` on a thread that is gated like a session's with these options.
+fn on_gated_thread<T: Send>(
+    gate: &Gate,
+    session: &Session,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T> {
+    Ok(thread::scope(|scope| {
+        let nursery = gate.nursery(session, false)?;
+        let handle = scope.spawn(work);
+        drop(nursery);
+        anyhow::Ok(handle.join().expect("a measuring thread does not panic"))
+    })?)
+}
+
+fn against_detached(gate: &mut Gate, own: &Session, _options: &Options) -> Result<Toll> {
+    let order = abba_order(QUADS);
+    let (to_worker, from_main) = mpsc::channel::<()>();
+    let (to_main, from_worker) = mpsc::channel::<f64>();
+    let mut times = Vec::with_capacity(order.len());
+    thread::scope(|scope| {
+        let nursery = gate.nursery(own, false)?;
+        let cpu = kernel::cpus::current();
+        scope.spawn(move || {
+            kernel::cpus::run_on(cpu);
+            while from_main.recv().is_ok() {
+                thread::sleep(SETTLE);
+                if to_main.send(block()).is_err() {
+                    return;
+                }
+            }
+        });
+        drop(nursery);
+        let mut attached = true;
+        for arm in &order {
+            let on = *arm == Arm::On;
+            if on != attached {
+                let programs = gate.toggle().expect("checked by the caller");
+                if on {
+                    programs.attach()?;
+                } else {
+                    programs.detach();
+                }
+                attached = on;
+            }
+            to_worker.send(())?;
+            times.push(from_worker.recv()?);
+        }
+        drop(to_worker);
+        anyhow::Ok(())
+    })?;
+    Ok(toll(&times, &order, "detached"))
+}
+
+fn against_bystander(gate: &Gate, options: &Options) -> Result<Toll> {
+    let order = abba_order(QUADS);
+    let session = gate.start_session(&Options {
+        per: kernel::wire::PER_ALL,
+        ..*options
+    })?;
+    let times = on_gated_thread(gate, &session, || {
+        order
+            .iter()
+            .map(|arm| {
+                gate.set_mask(&session, if *arm == Arm::On { options.mask } else { 0 });
+                thread::sleep(SETTLE);
+                block()
+            })
+            .collect::<Vec<_>>()
+    });
+    gate.end_session(&session)?;
+    Ok(toll(&times?, &order, "bystander"))
+}

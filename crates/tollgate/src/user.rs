@@ -1,0 +1,74 @@
+//! `-u USER`: whom a command runs as.
+
+use std::fs;
+
+use anyhow::{Result, bail};
+use kernel::process::Identity;
+
+/// Reads /etc/passwd and /etc/group, as a static binary cannot load the system's name services.
+pub fn find(name: &str) -> Result<Identity> {
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let group = fs::read_to_string("/etc/group").unwrap_or_default();
+    match identity(name, &passwd, &group) {
+        Some(identity) => Ok(identity),
+        None => bail!("no user {name} in /etc/passwd (users of other name services: give UID:GID)"),
+    }
+}
+
+fn identity(name: &str, passwd: &str, group: &str) -> Option<Identity> {
+    if let Some((uid, gid)) = name.split_once(':') {
+        let gid = gid.parse().ok()?;
+        return Some(Identity {
+            uid: uid.parse().ok()?,
+            gid,
+            groups: vec![gid],
+        });
+    }
+    let fields: Vec<_> = passwd
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|fields| fields[0] == name)?;
+    let gid = fields.get(3)?.parse().ok()?;
+    let mut groups = vec![gid];
+    for line in group.lines() {
+        let fields: Vec<_> = line.split(':').collect();
+        if fields.len() == 4
+            && fields[3].split(',').any(|member| member == name)
+            && let Ok(id) = fields[2].parse()
+            && !groups.contains(&id)
+        {
+            groups.push(id);
+        }
+    }
+    Some(Identity {
+        uid: fields.get(2)?.parse().ok()?,
+        gid,
+        groups,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nann:x:1001:1002::/home/ann:/bin/sh\n";
+    const GROUP: &str = "root:x:0:\nann:x:1002:\naudio:x:29:bob,ann\n";
+
+    #[test]
+    fn a_user_has_a_group_and_supplementary_groups() {
+        let ann = identity("ann", PASSWD, GROUP).unwrap();
+        assert_eq!((ann.uid, ann.gid, ann.groups), (1001, 1002, vec![1002, 29]));
+    }
+
+    #[test]
+    fn numbers_need_no_entry() {
+        let some = identity("7:8", PASSWD, GROUP).unwrap();
+        assert_eq!((some.uid, some.gid), (7, 8));
+    }
+
+    #[test]
+    fn an_unknown_user_is_none() {
+        assert!(identity("eve", PASSWD, GROUP).is_none());
+        assert!(identity("", PASSWD, GROUP).is_none());
+    }
+}

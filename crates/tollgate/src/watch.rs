@@ -1,0 +1,224 @@
+//! A session's life as `run` and `lens` share it: follow the gate, take in its records, make the report.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Result;
+use kernel::cells::Collector;
+use kernel::clock::now_ns;
+use kernel::gate::Gate;
+use kernel::session::{Options, Session};
+use kernel::symbols::KernelSymbols;
+use kernel::wire;
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
+
+use crate::report::{Document, Facts, InProgress, Toll, call_name, document};
+use crate::slow::SlowCalls;
+use crate::toll;
+
+/// How often the gate is looked after, and counters that could wrap are read.
+pub const TICK: Duration = Duration::from_millis(100);
+const READ_EVERY_NS: u64 = 60_000_000_000;
+/// How long a process that loaded a newer gate stays for the others to follow.
+const HANDOVER_LIMIT_NS: u64 = 2_000_000_000;
+
+/// What `run` and `lens` know of a session's end.
+pub struct Ending {
+    pub command: Vec<String>,
+    pub exit: Option<i32>,
+    pub user_ns: Option<u64>,
+    pub system_ns: Option<u64>,
+    pub notes: Vec<String>,
+}
+
+type Inbox = Rc<RefCell<(VecDeque<u32>, SlowCalls)>>;
+
+pub struct Watch {
+    pub gate: Gate,
+    pub session: Session,
+    options: Options,
+    collector: Collector,
+    ring: RingBuffer<'static>,
+    inbox: Inbox,
+    losses_before: [u64; wire::LOSSES as usize],
+    began_ns: u64,
+    read_ns: u64,
+    gaps: u64,
+}
+
+/// Reasons as the report names them, in the order of `wire::loss`.
+const REASONS: [&str; wire::LOSSES as usize] = [
+    "threads not gated (table full)",
+    "calls not recorded (table full)",
+    "groups merged into another (table full)",
+    "calls ambiguous at a change of configuration",
+    "blocking sites not recorded (table full)",
+    "slow calls not reported (buffer full)",
+    "group notices not sent (buffer full)",
+];
+
+impl Watch {
+    pub fn start(options: Options) -> Result<Self> {
+        let gate = Gate::open(options.mask)?;
+        let session = gate.start_session(&options)?;
+        let began_ns = now_ns();
+        let inbox = Rc::new(RefCell::new((
+            VecDeque::new(),
+            SlowCalls::new(began_ns, KernelSymbols::read()?),
+        )));
+        let ring = ring(&session, &inbox)?;
+        Ok(Self {
+            losses_before: gate.losses()?,
+            gate,
+            session,
+            options,
+            collector: Collector::default(),
+            ring,
+            inbox,
+            began_ns,
+            read_ns: began_ns,
+            gaps: 0,
+        })
+    }
+
+    /// Readable when a record has come.
+    pub fn descriptor(&self) -> i32 {
+        self.ring.epoll_fd()
+    }
+
+    /// Starts the elapsed time anew.
+    pub fn begin(&mut self) {
+        self.began_ns = now_ns();
+    }
+
+    /// To be called at least every [`TICK`].
+    pub fn tend(&mut self) -> Result<()> {
+        self.ring.consume()?;
+        loop {
+            let Some(group) = self.inbox.borrow_mut().0.pop_front() else {
+                break;
+            };
+            self.collector.finish_group(&self.gate, group)?;
+        }
+        if !self.gate.tend_session(&self.session)? {
+            self.gaps += 1;
+        }
+        if now_ns() - self.read_ns > READ_EVERY_NS {
+            self.collector.read(&self.gate, self.session.index)?;
+            self.read_ns = now_ns();
+        }
+        Ok(())
+    }
+
+    /// Lets the tasks go, reads everything, measures the toll, and gives the session back.
+    pub fn finish(mut self, ending: Ending) -> Result<Document> {
+        let elapsed_ns = now_ns() - self.began_ns;
+        self.tend()?;
+        let live = self.gate.live_threads(self.session.index);
+        self.gate.release(self.session.index);
+        let figures = self.collector.figures(&self.gate, self.session.index)?;
+        let losses = self.losses()?;
+        let now = now_ns();
+        let in_progress = live.iter().filter_map(|thread| {
+            let (slot, entered) = thread.call?;
+            let (abi, name) = call_name(slot);
+            let ns = (entered != 0).then(|| now.saturating_sub(entered));
+            Some(InProgress {
+                tid: thread.pid,
+                name,
+                abi: abi.as_str().into(),
+                ns,
+            })
+        });
+        let in_progress: Vec<_> = in_progress.collect();
+        let mut notes = ending.notes;
+        if !live.is_empty() && ending.exit.is_some() {
+            notes.push(format!(
+                "{} threads of the command still run; they are not gated any more",
+                live.len()
+            ));
+        }
+        let toll = match toll::measure(&mut self.gate, &self.session, &self.options) {
+            Ok(toll) => toll,
+            Err(error) => {
+                notes.push(format!("the toll could not be measured: {error:#}"));
+                Toll::default()
+            }
+        };
+        self.stay_for_others()?;
+        self.gate.end_session(&self.session)?;
+        let symbols = KernelSymbols::read()?;
+        let slow = self
+            .inbox
+            .replace((VecDeque::new(), SlowCalls::new(0, KernelSymbols::default())))
+            .1;
+        let (slow, slow_seen) = slow.finish();
+        if slow_seen > slow.len() as u64 {
+            notes.push(format!(
+                "{slow_seen} calls were slow; the {} slowest are kept",
+                slow.len()
+            ));
+        }
+        let facts = Facts {
+            command: ending.command,
+            exit: ending.exit,
+            elapsed_ns,
+            user_ns: ending.user_ns,
+            system_ns: ending.system_ns,
+            figures,
+            per: self.options.per,
+            slow,
+            in_progress,
+            toll,
+            losses,
+            notes,
+        };
+        Ok(document(facts, &symbols))
+    }
+
+    fn losses(&self) -> Result<BTreeMap<String, u64>> {
+        let now = self.gate.losses()?;
+        let mut losses: BTreeMap<_, _> = REASONS
+            .iter()
+            .zip(now.iter().zip(self.losses_before))
+            .map(|(reason, (now, before))| ((*reason).to_owned(), now - before))
+            .filter(|(_, n)| *n > 0)
+            .collect();
+        if self.gaps > 0 {
+            losses.insert(
+                "gaps in which the gate's keeper had died (up to 100 ms each)".into(),
+                self.gaps,
+            );
+        }
+        Ok(losses)
+    }
+
+    /// Others must hold the links of the gate that this process loaded before it goes.
+    fn stay_for_others(&mut self) -> Result<()> {
+        let began = now_ns();
+        while self.gate.toggle().is_some()
+            && self.gate.is_shared(&self.session)
+            && !self.gate.all_follow(&self.session)
+            && now_ns() - began < HANDOVER_LIMIT_NS
+        {
+            std::thread::sleep(TICK / 10);
+        }
+        Ok(())
+    }
+}
+
+fn ring(session: &Session, inbox: &Inbox) -> Result<RingBuffer<'static>> {
+    let inbox = Rc::clone(inbox);
+    let mut builder = RingBufferBuilder::new();
+    builder.add(&session.ring, move |bytes: &[u8]| {
+        if let Some(done) = kernel::records::group_done(bytes) {
+            inbox.borrow_mut().0.push_back(done.group);
+        } else if let Some(slow) = kernel::records::slow_call(bytes) {
+            inbox.borrow_mut().1.take(&slow);
+        }
+        0
+    })?;
+    Ok(builder.build()?)
+}

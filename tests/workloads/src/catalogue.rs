@@ -1,0 +1,109 @@
+//! The sub-commands: name, arguments, what each does, and which of its calls may vary.
+
+use crate::arguments::Arguments;
+use crate::failure::Outcome;
+use crate::{abi, blocking, calls, children, outcomes, reading, seccomp, signals};
+
+pub struct Workload {
+    pub name: &'static str,
+    pub arguments: &'static str,
+    pub about: &'static str,
+    pub run: fn(Arguments) -> Outcome,
+}
+
+const fn workload(
+    name: &'static str,
+    arguments: &'static str,
+    run: fn(Arguments) -> Outcome,
+    about: &'static str,
+) -> Workload {
+    Workload {
+        name,
+        arguments,
+        about,
+        run,
+    }
+}
+
+#[rustfmt::skip]
+pub const WORKLOADS: &[Workload] = &[
+    workload("calls", "N [--threads T]", calls::calls,
+        "Calls getppid N times, in total, from the only thread or split over T threads."),
+    workload("threads", "N CALLS", calls::threads,
+        "Starts N threads; each calls getppid CALLS times."),
+    workload("short-threads", "N", calls::short_threads,
+        "Starts N threads, 50 alive at once; each calls getppid 3 times."),
+    workload("short-processes", "N", calls::short_processes,
+        "Forks N children, 50 alive at once; each calls getppid 3 times."),
+    workload("int80", "N", abi::int80,
+        "Calls the 32-bit getpid by `int $0x80` and the 64-bit getppid, in turn, N times each."),
+    workload("x32", "N", abi::x32,
+        "Calls getpid N times under its x32 number; a kernel without x32 may answer ENOSYS."),
+    workload("elf32", "FILE N", abi::elf32,
+        "Writes to FILE a static i386 program that calls getpid N times and exits with status 0."),
+    workload("seccomp", "N", seccomp::errno,
+        "Has a seccomp filter fail N calls of getppid with EPERM, then calls getuid N times."),
+    workload("seccomp-trap", "N", seccomp::trap,
+        "Has a seccomp filter turn N calls of getppid into handled SIGSYS signals."),
+    workload("seccomp-kill", "", seccomp::kill,
+        "Has a seccomp filter kill the process, by SIGSYS, at a call of getppid."),
+    workload("signals", "N", signals::signals,
+        "Sends itself SIGUSR1 N times by tgkill, and handles it: N calls of rt_sigreturn."),
+    workload("nanosleep-restart", "", signals::nanosleep_restart,
+        "Stops and continues a child in the middle of nanosleep: one call of restart_syscall."),
+    workload("fork", "N", children::fork_only,
+        "Forks N children, one after the other, that exit at once."),
+    workload("fork-exec", "N", children::fork_exec,
+        "Forks N children, one after the other, that execute `workloads calls 1`."),
+    workload("vfork", "N", children::vfork,
+        "Starts `workloads calls 1` N times by posix_spawn (CLONE_VM and CLONE_VFORK)."),
+    workload("exec-thread", "", children::exec_thread,
+        "Executes `workloads calls 10` from a second thread while the leader is in pause()."),
+    workload("daemon", "MS", children::daemon,
+        "Leaves a daemon behind, which sleeps MS ms; prints the daemon's process id."),
+    workload("sleep", "MS [TIMES]", blocking::sleep,
+        "Sleeps MS ms, TIMES times (default 1); prints JSON."),
+    workload("pipe-block", "MS TIMES", blocking::pipe_block,
+        "Blocks TIMES times in read(2) of a pipe that a child writes to each MS ms; prints JSON."),
+    workload("slow-open", "DIR", blocking::slow_open,
+        "Blocks 50 ms in the open and 50 ms in the read of a FIFO that it makes in DIR."),
+    workload("spin-read", "MIB", reading::spin_read,
+        "Reads MIB MiB from /dev/zero, 1 MiB a call; prints JSON."),
+    workload("starved", "MIB CPU", reading::starved,
+        "Does as spin-read on a CPU that it shares with 3 busy processes; prints JSON."),
+    workload("mixed", "MS MIB CPU", reading::mixed,
+        "Sleeps MS ms and then reads MIB MiB, 4 times, as starved does; prints JSON."),
+    workload("errors", "N", outcomes::errors,
+        "Makes N calls each of openat, close and read that fail: ENOENT, EBADF, EAGAIN."),
+    workload("faults", "PAGES", outcomes::faults,
+        "Has one read(2) fault in PAGES fresh pages inside the kernel; prints JSON."),
+    workload("busy-writer", "MS", outcomes::busy_writer,
+        "Writes and reads back one byte through a pipe for MS ms; prints the number of rounds. \
+         How many calls that takes varies."),
+    workload("hang", "", signals::hang,
+        "Blocks in pause() until it is killed."),
+    workload("exit", "N", outcomes::exit,
+        "Exits with status N."),
+    workload("kill-self", "SIG", signals::kill_self,
+        "Sends itself the signal with number SIG, at its default action; exits 0 if it survives."),
+];
+
+pub fn help() -> String {
+    let mut help = String::from(
+        "Programs with known system-call behaviour, for tests.\n\n\
+         Usage: workloads SUB-COMMAND [ARGUMENT]...\n\n\
+         The number of calls of each kind is the same in every run, unless noted. Exit status:\n\
+         0, or 2 for wrong arguments, or 1 if something else went wrong.\n",
+    );
+    for workload in WORKLOADS {
+        let Workload {
+            name,
+            arguments,
+            about,
+            ..
+        } = workload;
+        let usage = format!("{name} {arguments}");
+        help += &format!("\n  {}\n      {about}\n", usage.trim_end());
+    }
+    help
+}

@@ -1,0 +1,107 @@
+//! Processes that come, execute and go, in every way a program can make them.
+
+use crate::arguments::{Arguments, HOUR_MS, MANY};
+use crate::clock::nap;
+use crate::failure::{Outcome, check, os_failure};
+use crate::pipe::Pipe;
+use crate::process::{
+    block_child_signals, exec_calls, fork, own_pid, spawn_calls, status_of, wait_success,
+};
+use crate::signals::pause_forever;
+use crate::{print_line, team};
+use libc::c_void;
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a child exits with when it cannot execute its program, as in a shell.
+const CANNOT_EXECUTE: i32 = 127;
+
+pub fn fork_only(mut arguments: Arguments) -> Outcome {
+    let times = arguments.number("N", 0..=MANY)?;
+    arguments.end()?;
+    block_child_signals()?;
+    (0..times).try_for_each(|_| wait_success(fork(|| 0)?))
+}
+
+pub fn fork_exec(mut arguments: Arguments) -> Outcome {
+    let times = arguments.number("N", 0..=MANY)?;
+    arguments.end()?;
+    block_child_signals()?;
+    (0..times).try_for_each(|_| {
+        wait_success(fork(|| {
+            eprintln!("workloads: {}", exec_calls(c"1").message());
+            CANNOT_EXECUTE
+        })?)
+    })
+}
+
+pub fn vfork(mut arguments: Arguments) -> Outcome {
+    let times = arguments.number("N", 0..=MANY)?;
+    arguments.end()?;
+    block_child_signals()?;
+    (0..times).try_for_each(|_| wait_success(spawn_calls(c"1")?))
+}
+
+static LEADER_IS_READY: AtomicBool = AtomicBool::new(false);
+
+/// Executes a program from a thread that is not the leader, while the leader is in pause().
+extern "C" fn exec_from_thread(_argument: *mut c_void) -> *mut c_void {
+    // By calls only, it cannot be seen without a race that the leader is inside its call: so it
+    // is given ample time after the last thing that it does before.
+    while !LEADER_IS_READY.load(Ordering::Acquire) {
+        std::hint::spin_loop();
+    }
+    let failure = match nap(50) {
+        Ok(()) => exec_calls(c"10"),
+        Err(failure) => failure,
+    };
+    eprintln!("workloads: {}", failure.message());
+    std::process::exit(CANNOT_EXECUTE);
+}
+
+pub fn exec_thread(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    team::start_forever(exec_from_thread)?;
+    LEADER_IS_READY.store(true, Ordering::Release);
+    pause_forever()
+}
+
+pub fn daemon(mut arguments: Arguments) -> Outcome {
+    let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    block_child_signals()?;
+    let pid_pipe = Pipe::new()?;
+    let session_leader = fork(|| {
+        // SAFETY: setsid has no preconditions; a forked child never leads a group, so it succeeds.
+        unsafe { libc::setsid() };
+        // Not the leader of its session, the daemon can never get a controlling terminal.
+        status_of(fork(|| status_of(daemon_life(&pid_pipe, milliseconds))).map(|_| ()))
+    })?;
+    let mut pid = [0; 4];
+    drop(pid_pipe.writer);
+    (&pid_pipe.reader)
+        .read_exact(&mut pid)
+        .map_err(|error| os_failure("learn the daemon's process id", error))?;
+    wait_success(session_leader)?;
+    print_line(&i32::from_ne_bytes(pid).to_string())
+}
+
+fn daemon_life(pid_pipe: &Pipe, milliseconds: u64) -> Outcome {
+    // Whoever reads the original's output to its end must not wait for the daemon.
+    let null = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|error| os_failure("open /dev/null", error))?;
+    for standard in 0..=2 {
+        // SAFETY: nothing in this process counts on what these three descriptors refer to.
+        let redirected = unsafe { libc::dup2(null.as_raw_fd(), standard) };
+        check(redirected, "redirect to /dev/null")?;
+    }
+    (&pid_pipe.writer)
+        .write_all(&own_pid().to_ne_bytes())
+        .map_err(|error| os_failure("tell the process id", error))?;
+    nap(milliseconds)
+}

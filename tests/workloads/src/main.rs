@@ -1,0 +1,69 @@
+//! Programs with known system-call behaviour, for the live and VM tests.
+//!
+//! Tests run one of them under two observers and demand the same count of each call from both, so
+//! what it calls must not depend on chance or timing. `catalogue.rs` lists the sub-commands.
+//!
+//! The program has a C `main`: the start-up of Rust's runtime reads /proc/self/maps, whose length
+//! depends on where things were loaded, and would ignore SIGPIPE in everything that is executed.
+#![no_main]
+
+mod abi;
+mod arguments;
+mod blocking;
+mod calls;
+mod catalogue;
+mod children;
+mod clock;
+mod failure;
+mod memory;
+mod outcomes;
+mod pipe;
+mod process;
+mod raw;
+mod reading;
+mod seccomp;
+mod signals;
+mod team;
+
+use arguments::Arguments;
+use failure::{Outcome, os_failure};
+use std::env;
+use std::ffi::{c_char, c_int};
+use std::io::{self, Write};
+
+#[unsafe(no_mangle)]
+extern "C" fn main(_count: c_int, _values: *const *const c_char) -> c_int {
+    let mut words = env::args_os().skip(1);
+    let Some(name) = words.next() else {
+        eprint!("{}", catalogue::help());
+        return 2;
+    };
+    let (name, outcome) = match name.to_str() {
+        Some("--help" | "-h" | "help") => ("help", print_line(catalogue::help().trim_end())),
+        text => match catalogue::WORKLOADS
+            .iter()
+            .find(|workload| Some(workload.name) == text)
+        {
+            Some(workload) => (workload.name, (workload.run)(Arguments::new(words))),
+            None => {
+                eprintln!("workloads: no sub-command {name:?}: `workloads --help` lists them");
+                return 2;
+            }
+        },
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(failure) => {
+            eprintln!("workloads {name}: {}", failure.message());
+            failure.exit_status()
+        }
+    }
+}
+
+/// Prints one line to stdout, by one write if it is short.
+fn print_line(line: &str) -> Outcome {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}")
+        .and_then(|()| stdout.flush())
+        .map_err(|error| os_failure("write to stdout", error))
+}

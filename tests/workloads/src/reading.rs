@@ -1,0 +1,145 @@
+//! Reads of /dev/zero: CPU time inside calls, alone on a CPU or starved of it.
+
+use crate::arguments::{Arguments, HOUR_MS};
+use crate::clock::{Meter, Spent, nap};
+use crate::failure::{Failure, Outcome, check, os_failure};
+use crate::memory::Mapping;
+use crate::pipe::Pipe;
+use crate::print_line;
+use crate::process::{block_child_signals, fork, kill, own_pid, wait};
+use libc::{c_int, pid_t};
+use std::fs::File;
+use std::io::Read;
+use std::{hint, mem};
+
+const MIB: usize = 1 << 20;
+const MOST_MIB: u64 = 1 << 24;
+/// Busy processes that share the CPU of a starved reader.
+const SIBLINGS: usize = 3;
+/// Rounds of `mixed`, each a sleep and then reads.
+const ROUNDS: u64 = 4;
+/// A `cpu_set_t` names CPUs below this.
+const MOST_CPUS: u64 = libc::CPU_SETSIZE as u64;
+
+/// Reads /dev/zero, one call a MiB, into a buffer that is already backed by memory.
+struct Reader {
+    zero: File,
+    buffer: Mapping,
+}
+
+impl Reader {
+    fn new() -> Result<Self, Failure> {
+        let zero = File::open("/dev/zero").map_err(|error| os_failure("open /dev/zero", error))?;
+        let mut buffer = Mapping::anonymous(MIB)?;
+        buffer.bytes_mut().fill(1);
+        Ok(Reader { zero, buffer })
+    }
+
+    /// `mib` calls. One that a stop cuts short is not made good: the number of calls is fixed.
+    fn read(&mut self, mib: u64) -> Outcome {
+        for _ in 0..mib {
+            self.zero
+                .read(self.buffer.bytes_mut())
+                .map_err(|error| os_failure("read /dev/zero", error))?;
+        }
+        Ok(())
+    }
+}
+
+pub fn spin_read(mut arguments: Arguments) -> Outcome {
+    let mib = arguments.number("MIB", 0..=MOST_MIB)?;
+    arguments.end()?;
+    let mut reader = Reader::new()?;
+    let mut spent = Spent::default();
+    Meter::new().measure(&mut spent, || reader.read(mib))?;
+    print_line(&format!(r#"{{"reads":{mib},{}}}"#, spent.json_members()))
+}
+
+pub fn starved(mut arguments: Arguments) -> Outcome {
+    let mib = arguments.number("MIB", 0..=MOST_MIB)?;
+    let cpu = arguments.number("CPU", 0..=MOST_CPUS - 1)?;
+    arguments.end()?;
+    let mut reader = Reader::new()?;
+    let mut spent = Spent::default();
+    let siblings = Siblings::start_on(cpu)?;
+    Meter::new().measure(&mut spent, || reader.read(mib))?;
+    drop(siblings);
+    print_line(&format!(r#"{{"reads":{mib},{}}}"#, spent.json_members()))
+}
+
+pub fn mixed(mut arguments: Arguments) -> Outcome {
+    let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
+    let mib = arguments.number("MIB", 0..=MOST_MIB)?;
+    let cpu = arguments.number("CPU", 0..=MOST_CPUS - 1)?;
+    arguments.end()?;
+    let mut reader = Reader::new()?;
+    let meter = Meter::new();
+    let (mut sleeping, mut reading) = (Spent::default(), Spent::default());
+    let siblings = Siblings::start_on(cpu)?;
+    for _ in 0..ROUNDS {
+        meter.measure(&mut sleeping, || nap(milliseconds))?;
+        meter.measure(&mut reading, || reader.read(mib))?;
+    }
+    drop(siblings);
+    print_line(&format!(
+        r#"{{"sleep":{{"sleeps":{ROUNDS},{}}},"read":{{"reads":{},{}}}}}"#,
+        sleeping.json_members(),
+        ROUNDS * mib,
+        reading.json_members()
+    ))
+}
+
+/// Busy processes on the CPU of this one, which end with it.
+struct Siblings(Vec<pid_t>);
+
+impl Siblings {
+    /// Pins this process to `cpu` and starts its siblings there; all spin when this returns.
+    fn start_on(cpu: u64) -> Result<Self, Failure> {
+        pin_to(cpu)?;
+        block_child_signals()?;
+        let parent = own_pid();
+        let ready = Pipe::new()?;
+        let mut siblings = Siblings(Vec::with_capacity(SIBLINGS));
+        for _ in 0..SIBLINGS {
+            siblings.0.push(fork(|| spin(parent, &ready))?);
+        }
+        (0..SIBLINGS).try_for_each(|_| ready.receive())?;
+        Ok(siblings)
+    }
+}
+
+impl Drop for Siblings {
+    fn drop(&mut self) {
+        for &sibling in &self.0 {
+            // Neither can fail: they are children of ours, and nobody else waits for them.
+            let _ = kill(sibling, libc::SIGKILL).and_then(|()| wait(sibling, 0).map(|_| ()));
+        }
+    }
+}
+
+fn spin(parent: pid_t, ready: &Pipe) -> c_int {
+    // The parent kills its siblings at the end; this is for the case that it is killed itself.
+    // SAFETY: PR_SET_PDEATHSIG takes an integer.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // SAFETY: getppid always succeeds. Another parent means that ours died before the prctl.
+    let orphaned = unsafe { libc::getppid() } != parent;
+    if orphaned || ready.send().is_err() {
+        return 1;
+    }
+    loop {
+        hint::spin_loop();
+    }
+}
+
+fn pin_to(cpu: u64) -> Outcome {
+    // SAFETY: a zeroed cpu_set_t is the empty set, and `cpu` is below CPU_SETSIZE.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(cpu as usize, &mut set);
+        set
+    };
+    // SAFETY: `set` is as long as we say; 0 is the calling thread.
+    let pinned = unsafe { libc::sched_setaffinity(0, mem::size_of_val(&set), &set) };
+    check(pinned, format_args!("run on CPU {cpu}"))?;
+    Ok(())
+}

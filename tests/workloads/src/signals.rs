@@ -1,0 +1,90 @@
+//! Signals: handled, deadly, and stopping a call that the kernel then restarts.
+
+use crate::arguments::{Arguments, MANY};
+use crate::clock::nap;
+use crate::failure::{Outcome, check, failed};
+use crate::pipe::Pipe;
+use crate::process::{self, fork, status_of, wait, wait_success};
+use libc::c_int;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn count_signal(_signal: c_int) {
+    HANDLED.fetch_add(1, Ordering::Relaxed);
+}
+
+pub fn signals(mut arguments: Arguments) -> Outcome {
+    let times = arguments.number("N", 0..=MANY)?;
+    arguments.end()?;
+    // SAFETY: a zeroed sigaction is a valid one: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = count_signal as *const () as usize;
+    // SAFETY: the handler only adds to an atomic, which is safe at any point of the program.
+    let handled = unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) };
+    check(handled, "handle SIGUSR1")?;
+    // SAFETY: gettid always succeeds.
+    let (process, thread) = (process::own_pid(), unsafe { libc::gettid() });
+    for _ in 0..times {
+        // SAFETY: tgkill takes no pointers.
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR1) };
+        check(sent, "send SIGUSR1")?;
+    }
+    let handled = HANDLED.load(Ordering::Relaxed);
+    if handled != times {
+        return Err(failed(format!("{handled} signals came, {times} were sent")));
+    }
+    Ok(())
+}
+
+pub fn kill_self(mut arguments: Arguments) -> Outcome {
+    let signal = arguments.number("SIG", 1..=64)? as c_int;
+    arguments.end()?;
+    process::forbid_core_dump()?;
+    // Whoever started this program may have left the signal ignored or blocked. Signals whose
+    // action cannot be changed give an error here, and need no change.
+    // SAFETY: SIG_DFL runs no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // SAFETY: an all-zero signal set is the empty one, and sigprocmask reads no more than that.
+    let unblocked = unsafe {
+        let none: libc::sigset_t = std::mem::zeroed();
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
+    };
+    check(unblocked, "unblock all signals")?;
+    process::kill(process::own_pid(), signal)
+}
+
+pub fn nanosleep_restart(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    process::block_child_signals()?;
+    let about_to_sleep = Pipe::new()?;
+    let child = fork(|| status_of(about_to_sleep.send().and_then(|()| nap(300))))?;
+    about_to_sleep.receive()?;
+    // Into the middle of the child's sleep.
+    nap(100)?;
+    process::kill(child, libc::SIGSTOP)?;
+    let status = wait(child, libc::WUNTRACED)?;
+    if !libc::WIFSTOPPED(status) {
+        let message = format!("the child did not stop: its wait status is {status:#x}");
+        return Err(failed(message));
+    }
+    process::kill(child, libc::SIGCONT)?;
+    wait_success(child)
+}
+
+/// pause() until a signal kills the process or another thread executes a program.
+pub fn pause_forever() -> Outcome {
+    loop {
+        // SAFETY: pause has no preconditions.
+        let paused = unsafe { libc::pause() };
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            check(paused, "pause")?;
+        }
+    }
+}
+
+pub fn hang(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    pause_forever()
+}
