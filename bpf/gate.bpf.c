@@ -20,7 +20,7 @@ static __always_inline bool has(u32 mask, u32 extension)
 SEC("tp_btf/sys_enter")
 int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 {
-	struct thread_state *thread = current_thread();
+	struct thread_state *thread = current_thread(regs);
 	struct task_struct *task;
 	u32 call;
 
@@ -71,7 +71,7 @@ static __always_inline void exit_alone(struct thread_state *thread, struct pt_re
 SEC("tp_btf/sys_exit")
 int BPF_PROG(gate_exit, struct pt_regs *regs, long result)
 {
-	struct thread_state *thread = current_thread();
+	struct thread_state *thread = current_thread(regs);
 	u64 now = 0;
 
 	if (!thread || !thread->mask)
@@ -99,14 +99,14 @@ int BPF_PROG(gate_switch, bool preempt, struct task_struct *prev, struct task_st
 
 	if (!cpu || unlikely(retired()))
 		return 0;
-	slot = cpu->slot;
+	cpu->regs = 0;
+	slot = slot_of(prev);
 	if (slot) {
 		thread = thread_at(slot);
 		if (thread && thread->in_call && has(thread->mask, LENS))
-			lens_leave(thread, prev, !preempt && prev_state, bpf_ktime_get_ns());
+			lens_leave(thread, prev, cpu, !preempt && prev_state, bpf_ktime_get_ns());
 	}
 	slot = slot_of(next);
-	cpu->slot = slot;
 	if (slot) {
 		thread = thread_at(slot);
 		if (thread && thread->left_ns && has(thread->mask, LENS))
@@ -134,14 +134,15 @@ int BPF_PROG(gate_exec, struct task_struct *task, int old_pid, struct linux_binp
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(gate_task_exit, struct task_struct *task)
 {
-	struct thread_state *thread = current_thread();
+	u32 slot = slot_of(task);
+	struct thread_state *thread = slot ? thread_at(slot) : NULL;
 
 	if (!thread || retired())
 		return 0;
 	if (thread->in_call && has(thread->mask, LENS))
 		lens_unfinished(thread);
 	lens_slow_forget(thread);
-	task_exited(thread);
+	task_exited(thread, slot);
 	return 0;
 }
 

@@ -62,6 +62,7 @@ struct thread_info {
 
 struct sched_info {
 	unsigned long long run_delay;
+	unsigned long long last_arrival;
 };
 
 struct ns_common {

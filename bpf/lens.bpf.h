@@ -170,12 +170,33 @@ static __always_inline u32 lens_sample(struct thread_state *thread, struct cell 
 	return 1 + (SKIP_SPAN - 1) / 2;
 }
 
+/*
+ * Compares our time of the thread's latest return to a CPU with the scheduler's. Where the return was not
+ * reported, the scheduler's time for it stands in: both clocks run alike between two calls of this.
+ */
+static __always_inline void lens_settle(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu)
+{
+	u64 arrival = task->sched_info.last_arrival;
+	u64 returned;
+
+	if (thread->returned_ns)
+		cpu->clock_offset = thread->returned_ns - arrival;
+	thread->returned_ns = 0;
+	if (likely(!thread->left_ns))
+		return;
+	returned = arrival + cpu->clock_offset;
+	if (cpu->clock_offset && returned > thread->left_ns)
+		thread->off_ns += returned - thread->left_ns;
+	thread->left_ns = 0;
+}
+
 static __always_inline void lens_exit(struct thread_state *thread, struct task_struct *task, struct pt_regs *regs,
 				      s64 result, u64 now)
 {
 	u32 call = thread->call, weight = 1, *entry, bucket;
 	u64 faults, wall, runqueue = 0;
 	struct cell *cell = cell_for(thread->group, call, &entry);
+	struct cpu_state *cpu;
 
 	if (!cell)
 		return;
@@ -192,6 +213,11 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 		return;
 	}
 	wall = now - thread->entered_ns;
+	if (unlikely(thread->off_ns | thread->left_ns)) {
+		cpu = this_cpu();
+		if (cpu)
+			lens_settle(thread, task, cpu);
+	}
 	if (lens_has(thread->mask, LENS_SAMPLE))
 		weight = lens_sample(thread, cell, entry, wall);
 	cell->wall_ns += wall;
@@ -235,10 +261,12 @@ static __always_inline void lens_unfinished(struct thread_state *thread)
 }
 
 /* The thread leaves its CPU in the middle of a call. */
-static __always_inline void lens_leave(struct thread_state *thread, struct task_struct *task, bool sleeps, u64 now)
+static __always_inline void lens_leave(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
+				       bool sleeps, u64 now)
 {
 	u64 run_delay = task->sched_info.run_delay;
 
+	lens_settle(thread, task, cpu);
 	if (thread->site)
 		lens_book_site(thread, run_delay);
 	if (!thread->off_ns)
@@ -270,6 +298,7 @@ static __always_inline void lens_return(struct thread_state *thread, struct task
 	bool long_sleep;
 
 	thread->left_ns = 0;
+	thread->returned_ns = now;
 	thread->off_ns += off;
 	if (!thread->sleeps || !lens_has(thread->mask, LENS_SITES | LENS_SLOW))
 		return;

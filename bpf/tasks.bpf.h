@@ -192,19 +192,22 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 
 static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 {
-	struct cpu_state *cpu = this_cpu();
-	struct thread_state *thread = current_thread();
+	struct thread_state *thread;
 	struct session *session;
 	struct group *group;
-	u32 index;
+	u32 slot, index;
 
-	if (!cpu || !thread)
-		return;
+	slot = slot_of(task);
 	/* A thread that is not the leader takes the leader's number over (fs/exec.c, de_thread). */
-	if (task->pid != old_pid) {
-		leave_slot(old_pid, thread->task, cpu->slot);
+	if (!slot && task->pid != old_pid)
+		slot = slot_by_number(old_pid, (u64)task);
+	thread = slot ? thread_at(slot) : NULL;
+	if (!thread)
+		return;
+	if (thread->pid != task->pid) {
+		leave_slot(thread->pid, thread->task, slot);
 		thread->pid = task->pid;
-		enter_slot(task, cpu->slot);
+		enter_slot(task, slot);
 	}
 	session = session_at(thread->session);
 	if (!thread->mask || !session)
@@ -221,23 +224,20 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	}
 }
 
-static __always_inline void task_exited(struct thread_state *thread)
+static __always_inline void task_exited(struct thread_state *thread, u32 slot)
 {
-	struct cpu_state *cpu = this_cpu();
 	struct session *session = session_at(thread->session);
+	struct cpu_state *cpu = this_cpu();
 	u64 address = thread->task;
-	u32 slot;
 
-	if (!cpu)
-		return;
 	if (session)
 		group_drop_thread(thread->group, session);
-	/* What is left of the task on this or another CPU is a bystander, before the slot is anybody else's. */
-	slot = cpu->slot;
-	cpu->slot = 0;
+	/* What is left of the task is a bystander before the slot is anybody else's. */
 	thread->mask = 0;
 	thread->task = 0;
 	leave_slot(thread->pid, address, slot);
+	if (cpu)
+		cpu->regs = 0;
 	bpf_map_push_elem(&free_threads, &slot, BPF_ANY);
 }
 

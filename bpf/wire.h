@@ -142,6 +142,8 @@ struct thread_state {
 	__u64 off_ns;
 
 	__u64 left_ns;
+	/* When it last came back, until the scheduler's own time for that is read. */
+	__u64 returned_ns;
 	/* sched_info.run_delay at the first and the latest time it left the CPU in this call. */
 	__u64 run_delay_first;
 	__u64 run_delay_latest;
@@ -159,7 +161,7 @@ struct thread_state {
 	/* Tally, the test build's second extension: calls seen. */
 	__u64 tally;
 	__u64 longest_sleep_ns;
-	__u64 padding[4];
+	__u64 padding[3];
 };
 
 /* Who watches what: one `run`, one `lens`. */
@@ -251,11 +253,15 @@ struct nursery {
 	__u32 until_exec;
 };
 
-/* What each processor is doing. */
+/* Whom a processor last saw crossing. */
 struct cpu_state {
-	/* Slot of the thread that runs here; 0: a bystander. Kept by sched_switch alone. */
+	/* Where its registers are saved, which tells tasks apart; 0: it may be anybody. */
+	__u64 regs;
+	/* Its slot; 0: a bystander. */
 	__u32 slot;
 	__u32 unused;
+	/* CLOCK_MONOTONIC less the scheduler's clock, as of the latest return to a CPU that was seen. */
+	__s64 clock_offset;
 };
 
 struct arg_kinds {

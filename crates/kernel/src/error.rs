@@ -12,14 +12,14 @@ pub enum Error {
     )]
     NoBtf,
     #[error(
-        "the kernel refused the gate while {doing}: {source}; `tollgate doctor` shows what this kernel offers"
+        "the kernel refused the gate while {doing}: {cause}; `tollgate doctor` shows what this kernel offers"
     )]
     Bpf {
         doing: String,
         source: libbpf_rs::Error,
     },
-    #[error("cannot {doing}: {source}")]
-    Io { doing: String, source: io::Error },
+    #[error("cannot {doing}: {cause}")]
+    Io { doing: String, cause: io::Error },
     #[error(
         "another version of Tollgate holds the gate (its wire version is {theirs}, ours {ours}): \
          end it, or use the same version"

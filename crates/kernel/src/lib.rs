@@ -7,6 +7,7 @@ pub mod cpus;
 pub mod error;
 pub mod gate;
 pub mod mapping;
+pub mod probe;
 pub mod process;
 pub mod records;
 pub mod session;

@@ -1,0 +1,56 @@
+//! What system calls tell of the running kernel.
+
+use std::ffi::CStr;
+use std::mem;
+
+pub fn is_root() -> bool {
+    // SAFETY: a plain query.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The kernel's release and the machine's architecture: "6.12.1", "x86_64".
+pub fn release() -> (String, String) {
+    // SAFETY: a structure of character arrays, for which zeros are empty strings.
+    let mut names: libc::utsname = unsafe { mem::zeroed() };
+    // SAFETY: writes to `names`, which it terminates with zeros.
+    unsafe { libc::uname(&mut names) };
+    // SAFETY: each field is terminated.
+    let text = |field: &[libc::c_char]| unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned();
+    (text(&names.release), text(&names.machine))
+}
+
+/// Names of the numbers in include/uapi/linux/lsm.h, from 100 on.
+const SECURITY_MODULES: [&str; 14] = [
+    "capability",
+    "selinux",
+    "smack",
+    "tomoyo",
+    "apparmor",
+    "yama",
+    "loadpin",
+    "safesetid",
+    "lockdown",
+    "bpf",
+    "landlock",
+    "ima",
+    "evm",
+    "ipe",
+];
+
+/// The active security modules in the kernel's order, which needs neither privileges nor a mounted
+/// securityfs, but Linux 6.8.
+pub fn security_modules() -> Option<Vec<String>> {
+    const LSM_LIST_MODULES: libc::c_long = 461;
+    let mut ids = [0u64; 64];
+    let mut size = size_of_val(&ids) as u32;
+    // SAFETY: writes at most `size` bytes to `ids`.
+    let count = unsafe { libc::syscall(LSM_LIST_MODULES, ids.as_mut_ptr(), &mut size, 0) };
+    let ids = ids.get(..usize::try_from(count).ok()?)?;
+    Some(ids.iter().map(|id| security_module(*id)).collect())
+}
+
+fn security_module(id: u64) -> String {
+    let place = id.checked_sub(100).and_then(|place| usize::try_from(place).ok());
+    let known = place.and_then(|place| SECURITY_MODULES.get(place));
+    known.map_or_else(|| format!("module {id}"), |name| (*name).into())
+}
