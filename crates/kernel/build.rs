@@ -18,12 +18,8 @@ fn main() -> Result<()> {
     for object in OBJECTS {
         let source = bpf.join(format!("{object}.bpf.c"));
         // v3 (Linux 5.12): 32-bit compare-and-swap.
-        let mut arguments = vec![
-            "-mcpu=v3".into(),
-            "-Wall".into(),
-            "-Werror".into(),
-            format!("-I{}", bpf.display()),
-        ];
+        let mut arguments =
+            vec!["-mcpu=v3".into(), "-Wall".into(), "-Werror".into(), format!("-I{}", bpf.display())];
         if env::var_os("CARGO_FEATURE_TEST_EXTENSION").is_some() {
             arguments.push("-DTOLLGATE_TEST_EXTENSION".into());
         }

@@ -38,9 +38,7 @@ impl Kind {
     pub const fn value(self, abi: Abi, register: u64) -> i64 {
         match (self, abi) {
             (Kind::None, _) => 0,
-            (Kind::Int | Kind::Fd | Kind::DirFd, _) | (Kind::Long, Abi::I386) => {
-                register as i32 as i64
-            }
+            (Kind::Int | Kind::Fd | Kind::DirFd, _) | (Kind::Long, Abi::I386) => register as i32 as i64,
             (Kind::Mode, _) => register as u16 as i64,
             (Kind::Hex | Kind::Path, Abi::I386) => register as u32 as i64,
             (Kind::Long | Kind::Hex | Kind::Path, _) => register as i64,
@@ -86,10 +84,7 @@ pub fn path_mask(abi: Abi, number: u32) -> u8 {
 }
 
 fn mask(abi: Abi, number: u32, wanted: impl Fn(Kind) -> bool) -> u8 {
-    let bits = described(abi, number)
-        .iter()
-        .enumerate()
-        .filter(|(_, kind)| wanted(**kind));
+    let bits = described(abi, number).iter().enumerate().filter(|(_, kind)| wanted(**kind));
     bits.fold(0, |mask, (i, _)| mask | 1 << i)
 }
 
@@ -103,9 +98,7 @@ fn described(abi: Abi, number: u32) -> &'static [Kind] {
         Abi::I386 => i386::DIFFERENT,
         Abi::X32 => &X32,
     };
-    find(own, name)
-        .or_else(|| find(x86_64::CALLS, name))
-        .unwrap_or(&[])
+    find(own, name).or_else(|| find(x86_64::CALLS, name)).unwrap_or(&[])
 }
 
 /// Tables are sorted by name.
@@ -142,15 +135,9 @@ mod tests {
         assert_eq!(x86_64, names(Abi::X86_64));
 
         let i386: BTreeSet<_> = i386::DIFFERENT.iter().map(|entry| entry.0).collect();
-        assert!(
-            i386.is_subset(&names(Abi::I386)),
-            "{:?}",
-            i386.difference(&names(Abi::I386))
-        );
-        let missing: Vec<_> = names(Abi::I386)
-            .into_iter()
-            .filter(|n| !i386.contains(n) && !x86_64.contains(n))
-            .collect();
+        assert!(i386.is_subset(&names(Abi::I386)), "{:?}", i386.difference(&names(Abi::I386)));
+        let missing: Vec<_> =
+            names(Abi::I386).into_iter().filter(|n| !i386.contains(n) && !x86_64.contains(n)).collect();
         assert!(missing.is_empty(), "{missing:?}");
 
         assert!(X32.iter().all(|entry| names(Abi::X32).contains(entry.0)));
@@ -184,17 +171,12 @@ mod tests {
         for abi in Abi::ALL {
             let mut seen = 0;
             for (number, name) in all(abi) {
-                let stem = name
-                    .trim_end_matches("_time64")
-                    .trim_end_matches(|c: char| c.is_ascii_digit());
+                let stem = name.trim_end_matches("_time64").trim_end_matches(|c: char| c.is_ascii_digit());
                 if !stem.ends_with("at") || NOT_RELATIVE.contains(&name) {
                     continue;
                 }
                 seen += 1;
-                assert!(
-                    arguments(abi, number).contains(&Kind::DirFd),
-                    "{abi} {name}"
-                );
+                assert!(arguments(abi, number).contains(&Kind::DirFd), "{abi} {name}");
             }
             assert!(seen >= 25, "{abi}: {seen}");
         }
@@ -217,17 +199,9 @@ mod tests {
         for abi in Abi::ALL {
             for number in 0..600 {
                 let kinds = arguments(abi, number);
-                assert!(
-                    kinds
-                        .iter()
-                        .skip(argument_count(abi, number))
-                        .all(|kind| *kind == Kind::None)
-                );
+                assert!(kinds.iter().skip(argument_count(abi, number)).all(|kind| *kind == Kind::None));
                 for (i, kind) in kinds.iter().enumerate() {
-                    assert_eq!(
-                        fd_mask(abi, number) >> i & 1 == 1,
-                        matches!(kind, Kind::Fd | Kind::DirFd)
-                    );
+                    assert_eq!(fd_mask(abi, number) >> i & 1 == 1, matches!(kind, Kind::Fd | Kind::DirFd));
                     assert_eq!(path_mask(abi, number) >> i & 1 == 1, *kind == Kind::Path);
                 }
             }
@@ -238,10 +212,7 @@ mod tests {
     fn common_calls() {
         use Kind::{DirFd, Fd, Hex, Long, Mode, None, Path};
         assert_eq!(of(Abi::X86_64, "read"), [Fd, Hex, Long, None, None, None]);
-        assert_eq!(
-            of(Abi::X86_64, "openat"),
-            [DirFd, Path, Hex, Mode, None, None]
-        );
+        assert_eq!(of(Abi::X86_64, "openat"), [DirFd, Path, Hex, Mode, None, None]);
         assert_eq!(fd_mask(Abi::X86_64, 326), 0b101, "copy_file_range");
         assert_eq!(fd_mask(Abi::X86_64, 265), 0b101, "linkat");
         assert_eq!(path_mask(Abi::X86_64, 265), 0b1010, "linkat");
@@ -256,14 +227,8 @@ mod tests {
     fn split_offsets_of_i386() {
         use Kind::{DirFd, Fd, Hex, Long, None, Path};
         assert_eq!(of(Abi::I386, "pread64"), [Fd, Hex, Long, Hex, Hex, None]);
-        assert_eq!(
-            of(Abi::I386, "fanotify_mark"),
-            [Fd, Hex, Hex, Hex, DirFd, Path]
-        );
-        assert_eq!(
-            of(Abi::X86_64, "fanotify_mark"),
-            [Fd, Hex, Hex, DirFd, Path, None]
-        );
+        assert_eq!(of(Abi::I386, "fanotify_mark"), [Fd, Hex, Hex, Hex, DirFd, Path]);
+        assert_eq!(of(Abi::X86_64, "fanotify_mark"), [Fd, Hex, Hex, DirFd, Path, None]);
         assert_eq!(of(Abi::I386, "mmap"), [Hex, None, None, None, None, None]);
         assert_eq!(of(Abi::I386, "mmap2"), of(Abi::X86_64, "mmap"));
         assert_eq!(of(Abi::I386, "chown32"), of(Abi::X86_64, "chown"));
@@ -280,10 +245,7 @@ mod tests {
     #[test]
     fn registers_hold_more_than_the_value() {
         for register in [0xffff_ff9c, 0xffff_ffff_ffff_ff9c] {
-            assert_eq!(
-                Kind::DirFd.value(Abi::X86_64, register),
-                i64::from(AT_FDCWD)
-            );
+            assert_eq!(Kind::DirFd.value(Abi::X86_64, register), i64::from(AT_FDCWD));
         }
         assert_eq!(Kind::Int.value(Abi::X86_64, 0xffff_ffff), -1);
         assert_eq!(Kind::Long.value(Abi::X86_64, 0xffff_ffff), 0xffff_ffff);

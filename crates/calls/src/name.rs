@@ -205,12 +205,8 @@ mod tests {
 
     #[test]
     fn only_exits_never_return() {
-        let never = |abi| {
-            all(abi)
-                .filter(move |&(n, _)| never_returns(abi, n))
-                .map(|(n, _)| n)
-                .collect::<Vec<_>>()
-        };
+        let never =
+            |abi| all(abi).filter(move |&(n, _)| never_returns(abi, n)).map(|(n, _)| n).collect::<Vec<_>>();
         assert_eq!(never(Abi::X86_64), [60, 231]);
         assert_eq!(never(Abi::I386), [1, 252]);
         assert_eq!(never(Abi::X32), [60, 231]);

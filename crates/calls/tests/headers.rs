@@ -10,17 +10,12 @@ use calls::{Abi, all, name, number};
 fn header(file: &str) -> Option<Vec<(String, u32)>> {
     let path = Path::new("/usr/include/x86_64-linux-gnu/asm").join(file);
     let Ok(text) = fs::read_to_string(&path) else {
-        eprintln!(
-            "skipped: {} is not there; Debian has it in linux-libc-dev",
-            path.display()
-        );
+        eprintln!("skipped: {} is not there; Debian has it in linux-libc-dev", path.display());
         return None;
     };
     let defined = text.lines().filter_map(|line| {
         let (name, value) = line.strip_prefix("#define __NR_")?.split_once(' ')?;
-        let number = value
-            .trim_start_matches("(__X32_SYSCALL_BIT + ")
-            .trim_end_matches(')');
+        let number = value.trim_start_matches("(__X32_SYSCALL_BIT + ").trim_end_matches(')');
         Some((name.to_owned(), number.trim().parse().expect(line)))
     });
     Some(defined.collect())
@@ -28,27 +23,16 @@ fn header(file: &str) -> Option<Vec<(String, u32)>> {
 
 fn agrees(abi: Abi, file: &str) {
     let Some(defined) = header(file) else { return };
-    assert!(
-        defined.len() > 300,
-        "{file} defines only {} numbers",
-        defined.len()
-    );
+    assert!(defined.len() > 300, "{file} defines only {} numbers", defined.len());
     for (call, n) in &defined {
         assert_eq!(name(abi, *n), Some(call.as_str()), "{abi} {n}");
         assert_eq!(number(abi, call), Some(*n), "{abi} {call}");
     }
     // What the header lacks is newer than the header.
-    let newest = defined
-        .iter()
-        .map(|(_, n)| *n)
-        .filter(|n| *n < 512)
-        .max()
-        .unwrap();
+    let newest = defined.iter().map(|(_, n)| *n).filter(|n| *n < 512).max().unwrap();
     let lacks = |n: u32| !defined.iter().any(|(_, known)| *known == n);
     let older = all(abi).filter(|&(n, _)| n < newest && lacks(n));
-    let older: Vec<_> = older
-        .filter(|(_, name)| !["uretprobe", "uprobe"].contains(name))
-        .collect();
+    let older: Vec<_> = older.filter(|(_, name)| !["uretprobe", "uprobe"].contains(name)).collect();
     assert!(older.is_empty(), "{abi} {older:?}");
 }
 

@@ -14,14 +14,7 @@ const EXCEPTIONS: &[(&str, usize, Kind)] = &[
 ];
 
 /// Parameters that a path is relative to.
-const DIRECTORIES: &[&str] = &[
-    "dfd",
-    "olddfd",
-    "newdfd",
-    "from_dfd",
-    "to_dfd",
-    "mountdirfd",
-];
+const DIRECTORIES: &[&str] = &["dfd", "olddfd", "newdfd", "from_dfd", "to_dfd", "mountdirfd"];
 
 /// Parameters that name a file.
 const PATHS: &[&str] = &[
@@ -58,10 +51,7 @@ const WIDE: &[&str] = &[
 
 /// What a parameter can be, from its type and name.
 fn possible(call: &str, index: usize, parameter: &str) -> Vec<Kind> {
-    if let Some(exception) = EXCEPTIONS
-        .iter()
-        .find(|exception| (exception.0, exception.1) == (call, index))
-    {
+    if let Some(exception) = EXCEPTIONS.iter().find(|exception| (exception.0, exception.1) == (call, index)) {
         return vec![exception.2];
     }
     let (kind, name) = parameter.rsplit_once(' ').expect(parameter);
@@ -85,21 +75,13 @@ fn the_kernel_agrees() {
     let mut checked = 0;
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (call, parameters) = line.split_once(':').expect(line);
-        let parameters: Vec<_> = parameters
-            .split(',')
-            .map(str::trim)
-            .filter(|p| !p.is_empty())
-            .collect();
+        let parameters: Vec<_> = parameters.split(',').map(str::trim).filter(|p| !p.is_empty()).collect();
         let kinds = arguments(Abi::X86_64, number(Abi::X86_64, call).expect(call));
         let count = calls::argument_count(Abi::X86_64, number(Abi::X86_64, call).unwrap());
         assert_eq!(count, parameters.len(), "{line}");
         for (i, parameter) in parameters.iter().enumerate() {
             let possible = possible(call, i, parameter);
-            assert!(
-                possible.contains(&kinds[i]),
-                "{call}: {parameter}: {:?}, not {possible:?}",
-                kinds[i]
-            );
+            assert!(possible.contains(&kinds[i]), "{call}: {parameter}: {:?}, not {possible:?}", kinds[i]);
         }
         checked += 1;
     }

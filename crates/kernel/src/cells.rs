@@ -154,27 +154,14 @@ pub struct Collector {
 }
 
 fn cell_from(bytes: &[u8]) -> wire::cell {
-    assert!(
-        bytes.len() >= size_of::<wire::cell>(),
-        "a cell of {} bytes",
-        bytes.len()
-    );
+    assert!(bytes.len() >= size_of::<wire::cell>(), "a cell of {} bytes", bytes.len());
     // SAFETY: long enough, and any bytes are a valid cell.
     unsafe { bytes.as_ptr().cast::<wire::cell>().read_unaligned() }
 }
 
 fn name_of(group: &wire::group) -> GroupName {
-    let bytes: Vec<u8> = group
-        .comm
-        .iter()
-        .map(|c| *c as u8)
-        .take_while(|c| *c != 0)
-        .collect();
-    GroupName {
-        tgid: group.tgid,
-        pid: group.pid,
-        command: String::from_utf8_lossy(&bytes).into_owned(),
-    }
+    let bytes: Vec<u8> = group.comm.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    GroupName { tgid: group.tgid, pid: group.pid, command: String::from_utf8_lossy(&bytes).into_owned() }
 }
 
 impl Collector {
@@ -201,19 +188,13 @@ impl Collector {
     }
 
     /// All figures by name, most recent state; groups of the same name are added up.
-    pub fn figures(
-        &mut self,
-        gate: &Gate,
-        session: u32,
-    ) -> Result<BTreeMap<GroupName, GroupFigures>> {
+    pub fn figures(&mut self, gate: &Gate, session: u32) -> Result<BTreeMap<GroupName, GroupFigures>> {
         self.read(gate, session)?;
         let groups = session_groups(gate, session);
         let mut all = self.finished.clone();
         self.read_sites(gate, &groups)?;
         for (group, figures) in &self.open {
-            all.entry(name_of(&gate.groups.read(*group)))
-                .or_default()
-                .add(figures);
+            all.entry(name_of(&gate.groups.read(*group))).or_default().add(figures);
         }
         Ok(all)
     }
@@ -229,17 +210,8 @@ impl Collector {
                 continue;
             };
             let now: Vec<_> = values.iter().map(|bytes| cell_from(bytes)).collect();
-            let last = self
-                .last
-                .entry(cell)
-                .or_insert_with(|| vec![wire::cell::default(); now.len()]);
-            let figures = self
-                .open
-                .entry(group)
-                .or_default()
-                .calls
-                .entry(call)
-                .or_default();
+            let last = self.last.entry(cell).or_insert_with(|| vec![wire::cell::default(); now.len()]);
+            let figures = self.open.entry(group).or_default().calls.entry(call).or_default();
             for (now, last) in now.iter().zip(last.iter()) {
                 figures.add_since(now, last);
             }
@@ -257,21 +229,14 @@ impl Collector {
             if !groups.contains(&group) {
                 continue;
             }
-            let Some(value) = sites
-                .lookup(&key, MapFlags::ANY)
-                .doing("reading its blocking sites")?
-            else {
+            let Some(value) = sites.lookup(&key, MapFlags::ANY).doing("reading its blocking sites")? else {
                 continue;
             };
             let site = Site {
                 blocked_ns: u64::from_ne_bytes(value[0..8].try_into().expect("8 bytes")),
                 sleeps: u64::from_ne_bytes(value[8..16].try_into().expect("8 bytes")),
             };
-            self.open
-                .entry(group)
-                .or_default()
-                .sites
-                .insert((call, address), site);
+            self.open.entry(group).or_default().sites.insert((call, address), site);
         }
         Ok(())
     }
@@ -279,9 +244,7 @@ impl Collector {
 
 /// The session's groups, and those of sessions that took tasks over from it.
 fn session_groups(gate: &Gate, session: u32) -> BTreeSet<u32> {
-    let groups: Vec<_> = (0..gate.groups.entries())
-        .map(|index| gate.groups.read(index))
-        .collect();
+    let groups: Vec<_> = (0..gate.groups.entries()).map(|index| gate.groups.read(index)).collect();
     (1..gate.groups.entries())
         .filter(|index| {
             let mut group = &groups[*index as usize];
@@ -308,10 +271,7 @@ impl Gate {
     fn cells_of(&self, group: u32) -> Vec<(u32, u32)> {
         (0..wire::CALL_SLOTS)
             .filter_map(|call| {
-                let entry = self
-                    .cell_of
-                    .atomic(group * wire::CALL_SLOTS + call)
-                    .load(Ordering::Acquire);
+                let entry = self.cell_of.atomic(group * wire::CALL_SLOTS + call).load(Ordering::Acquire);
                 let cell = entry & wire::CELL_INDEX;
                 (cell != 0).then_some((call, cell))
             })
@@ -324,34 +284,20 @@ impl Gate {
         let zero = vec![vec![0; size_of::<wire::cell>()]; crate::cpus::possible()];
         let mut freed = Vec::new();
         for (call, cell) in self.cells_of(group) {
-            self.cell_of
-                .atomic(group * wire::CALL_SLOTS + call)
-                .store(0, Ordering::Release);
-            if cells
-                .update_percpu(&cell.to_ne_bytes(), &zero, MapFlags::ANY)
-                .is_ok()
-            {
+            self.cell_of.atomic(group * wire::CALL_SLOTS + call).store(0, Ordering::Release);
+            if cells.update_percpu(&cell.to_ne_bytes(), &zero, MapFlags::ANY).is_ok() {
                 // A full queue cannot be: it has room for every cell.
-                let _ = self
-                    .maps
-                    .get("free_cells")
-                    .update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
+                let _ = self.maps.get("free_cells").update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
             }
             freed.push(cell);
         }
         let sites = self.maps.get("sites");
-        let stale: Vec<_> = sites
-            .keys()
-            .filter(|key| key[12..16] == group.to_ne_bytes())
-            .collect();
+        let stale: Vec<_> = sites.keys().filter(|key| key[12..16] == group.to_ne_bytes()).collect();
         for key in stale {
             let _ = sites.delete(&key);
         }
         self.groups.write(group, wire::group::default());
-        let _ = self
-            .maps
-            .get("free_groups")
-            .update(&[], &group.to_ne_bytes(), MapFlags::ANY);
+        let _ = self.maps.get("free_groups").update(&[], &group.to_ne_bytes(), MapFlags::ANY);
         freed
     }
 
@@ -360,11 +306,8 @@ impl Gate {
         let mut sums = [0; wire::LOSSES as usize];
         for (reason, sum) in sums.iter_mut().enumerate() {
             let key = (reason as u32).to_ne_bytes();
-            let values = self
-                .maps
-                .get("losses")
-                .lookup_percpu(&key, MapFlags::ANY)
-                .doing("reading its losses")?;
+            let values =
+                self.maps.get("losses").lookup_percpu(&key, MapFlags::ANY).doing("reading its losses")?;
             *sum = values
                 .unwrap_or_default()
                 .iter()
@@ -403,10 +346,7 @@ mod tests {
     #[test]
     fn the_histogram_has_the_layout_of_stats() {
         assert_eq!(wire::HISTOGRAM_BUCKETS as usize, stats::histogram::BUCKETS);
-        assert_eq!(
-            wire::SUB_BUCKETS as usize,
-            stats::histogram::SUB_BUCKET.len()
-        );
+        assert_eq!(wire::SUB_BUCKETS as usize, stats::histogram::SUB_BUCKET.len());
         assert!(calls::LIMIT <= wire::CALL_UNKNOWN);
     }
 }

@@ -2,21 +2,8 @@
 
 /// Nanoseconds of CLOCK_MONOTONIC, which is what `bpf_ktime_get_ns` reads.
 pub fn now_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for the result.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Nanoseconds a getppid call takes, averaged over a batch; the call is made anew each time (raw).
-pub fn time_getppid(calls: u32) -> f64 {
-    let began = now_ns();
-    for _ in 0..calls {
-        // SAFETY: getppid takes nothing and cannot fail.
-        unsafe { libc::syscall(libc::SYS_getppid) };
-    }
-    (now_ns() - began) as f64 / f64::from(calls)
 }

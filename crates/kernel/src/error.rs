@@ -14,10 +14,7 @@ pub enum Error {
     #[error(
         "the kernel refused the gate while {doing}: {cause}; `tollgate doctor` shows what this kernel offers"
     )]
-    Bpf {
-        doing: String,
-        source: libbpf_rs::Error,
-    },
+    Bpf { doing: String, cause: libbpf_rs::Error },
     #[error("cannot {doing}: {cause}")]
     Io { doing: String, cause: io::Error },
     #[error(
@@ -42,18 +39,12 @@ pub(crate) trait Doing<T> {
 
 impl<T> Doing<T> for libbpf_rs::Result<T> {
     fn doing(self, doing: impl Into<String>) -> Result<T> {
-        self.map_err(|source| Error::Bpf {
-            doing: doing.into(),
-            source,
-        })
+        self.map_err(|cause| Error::Bpf { doing: doing.into(), cause })
     }
 }
 
 impl<T> Doing<T> for io::Result<T> {
     fn doing(self, doing: impl Into<String>) -> Result<T> {
-        self.map_err(|source| Error::Io {
-            doing: doing.into(),
-            source,
-        })
+        self.map_err(|cause| Error::Io { doing: doing.into(), cause })
     }
 }

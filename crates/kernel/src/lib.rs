@@ -5,6 +5,8 @@ pub mod cells;
 pub mod clock;
 pub mod cpus;
 pub mod error;
+pub mod exercise;
+pub mod floor;
 pub mod gate;
 pub mod mapping;
 pub mod probe;
@@ -16,3 +18,8 @@ pub mod symbols;
 pub mod wire;
 
 pub use error::{Error, Result};
+
+/// Keeps libbpf from writing to stderr: every failure has a sentence of its own.
+pub fn quiet() {
+    libbpf_rs::set_print(None);
+}

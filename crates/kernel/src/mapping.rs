@@ -45,13 +45,7 @@ impl<T: Copy> Mapping<T> {
             return Err(io::Error::last_os_error()).doing("map the gate's state into memory");
         }
         let base = NonNull::new(base.cast()).expect("mmap does not return address 0");
-        Ok(Self {
-            base,
-            bytes,
-            entries,
-            stride,
-            value: PhantomData,
-        })
+        Ok(Self { base, bytes, entries, stride, value: PhantomData })
     }
 
     pub fn entries(&self) -> u32 {

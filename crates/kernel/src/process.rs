@@ -35,13 +35,7 @@ pub struct Dispositions {
 
 /// Terminal signals go to the whole foreground group: the command decides what they mean, Tollgate still
 /// reports. Rust's start-up ignores SIGPIPE; the command must not inherit that.
-const HANDLED: [libc::c_int; 5] = [
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGHUP,
-    libc::SIGTERM,
-    libc::SIGPIPE,
-];
+const HANDLED: [libc::c_int; 5] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM, libc::SIGPIPE];
 
 impl Dispositions {
     /// Ignores them all in this process.
@@ -49,22 +43,14 @@ impl Dispositions {
         let ignored = HANDLED.map(|signal| {
             // SAFETY: SIG_IGN is a valid disposition for these signals.
             let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
-            if signal == libc::SIGPIPE {
-                sigpipe_was_ignored()
-            } else {
-                before == libc::SIG_IGN
-            }
+            if signal == libc::SIGPIPE { sigpipe_was_ignored() } else { before == libc::SIG_IGN }
         });
         Self { ignored }
     }
 
     fn restore(&self) {
         for (signal, ignored) in HANDLED.into_iter().zip(self.ignored) {
-            let disposition = if ignored {
-                libc::SIG_IGN
-            } else {
-                libc::SIG_DFL
-            };
+            let disposition = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
             // SAFETY: async-signal-safe, and both are valid dispositions.
             unsafe { libc::signal(signal, disposition) };
         }
@@ -86,23 +72,13 @@ impl Command {
         identity: Option<Identity>,
         signals: Dispositions,
     ) -> Self {
-        Self {
-            program,
-            arguments,
-            environment,
-            identity,
-            signals,
-        }
+        Self { program, arguments, environment, identity, signals }
     }
 
     /// Forks and executes. Whether the execution worked is told by [`Child::exec_error`].
     pub fn spawn(&self) -> Result<Child> {
         let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
-            strings
-                .iter()
-                .map(|s| s.as_ptr())
-                .chain([std::ptr::null()])
-                .collect()
+            strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
         };
         let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
         let mut pipe = [0; 2];
@@ -132,61 +108,29 @@ impl Command {
                 }
                 // SAFETY: a descriptor just made.
                 let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
-                Ok(Child {
-                    pid: pid as u32,
-                    pidfd,
-                    exec_result: reader.into(),
-                })
+                Ok(Child { pid: pid as u32, pidfd, exec_result: reader.into() })
             }
         }
     }
 
     /// In the child: returns only if something fails, with its errno.
-    fn become_command(
-        &self,
-        arguments: &[*const libc::c_char],
-        environment: &[*const libc::c_char],
-    ) -> i32 {
+    fn become_command(&self, arguments: &[*const libc::c_char], environment: &[*const libc::c_char]) -> i32 {
         self.signals.restore();
-        let errno = || {
-            io::Error::last_os_error()
-                .raw_os_error()
-                .unwrap_or(libc::EIO)
-        };
+        let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
         if let Some(identity) = &self.identity {
             // SAFETY: plain system calls over memory that was allocated before the fork. The raw calls
             // change this process only, which has one thread; glibc's wrappers would take locks.
             let failed = unsafe {
-                libc::syscall(
-                    libc::SYS_setgroups,
-                    identity.groups.len(),
-                    identity.groups.as_ptr(),
-                ) != 0
-                    || libc::syscall(
-                        libc::SYS_setresgid,
-                        identity.gid,
-                        identity.gid,
-                        identity.gid,
-                    ) != 0
-                    || libc::syscall(
-                        libc::SYS_setresuid,
-                        identity.uid,
-                        identity.uid,
-                        identity.uid,
-                    ) != 0
+                libc::syscall(libc::SYS_setgroups, identity.groups.len(), identity.groups.as_ptr()) != 0
+                    || libc::syscall(libc::SYS_setresgid, identity.gid, identity.gid, identity.gid) != 0
+                    || libc::syscall(libc::SYS_setresuid, identity.uid, identity.uid, identity.uid) != 0
             };
             if failed {
                 return errno();
             }
         }
         // SAFETY: NUL-terminated strings in NULL-terminated arrays, alive until the call returns.
-        unsafe {
-            libc::execve(
-                self.program.as_ptr(),
-                arguments.as_ptr(),
-                environment.as_ptr(),
-            )
-        };
+        unsafe { libc::execve(self.program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
         errno()
     }
 }
@@ -201,11 +145,8 @@ impl Child {
 
     /// Waits until the command ends or `timeout_ms` pass or `other` can be read; false: the command still runs.
     pub fn ended_within(&self, timeout_ms: i32, other: i32) -> bool {
-        let mut fds = [self.pidfd.as_raw_fd(), other].map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        });
+        let mut fds =
+            [self.pidfd.as_raw_fd(), other].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         // SAFETY: two valid entries.
         unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout_ms) };
         fds[0].revents != 0
@@ -226,14 +167,10 @@ impl Child {
                 return Err(error).doing("wait for the command");
             }
         }
-        let ns =
-            |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+        let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
         Ok((
             ExitStatus::from_raw(status),
-            Usage {
-                user_ns: ns(usage.ru_utime),
-                system_ns: ns(usage.ru_stime),
-            },
+            Usage { user_ns: ns(usage.ru_utime), system_ns: ns(usage.ru_stime) },
         ))
     }
 }
@@ -247,11 +184,7 @@ pub struct Usage {
 
 /// Waits until `descriptor` can be read, a signal comes, or `limit` passes.
 pub fn wait_readable(descriptor: i32, limit: std::time::Duration) {
-    let mut fd = libc::pollfd {
-        fd: descriptor,
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut fd = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid entry.
     unsafe { libc::poll(&mut fd, 1, limit.as_millis() as i32) };
 }
@@ -271,8 +204,7 @@ pub fn on_interrupt(flag: &'static AtomicBool) -> Result<()> {
     INTERRUPT_FLAG.store(std::ptr::from_ref(flag).cast_mut(), Ordering::Relaxed);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic.
-        let before =
-            unsafe { libc::signal(signal, note_interrupt as *const () as libc::sighandler_t) };
+        let before = unsafe { libc::signal(signal, note_interrupt as *const () as libc::sighandler_t) };
         if before == libc::SIG_ERR {
             return Err(io::Error::last_os_error()).doing("handle Ctrl-C");
         }

@@ -55,9 +55,7 @@ fn own_pid_level() -> u32 {
     // "NSpid:" lists the numbers from the reader's namespace inwards; ours is the last one.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let seen = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    seen.map_or(0, |pids| {
-        pids.split_whitespace().count().saturating_sub(1) as u32
-    })
+    seen.map_or(0, |pids| pids.split_whitespace().count().saturating_sub(1) as u32)
 }
 
 fn own_tid() -> u32 {
@@ -104,12 +102,7 @@ impl Gate {
                 ..Default::default()
             },
         );
-        Ok(Session {
-            index,
-            base_group,
-            ring,
-            adopter: None,
-        })
+        Ok(Session { index, base_group, ring, adopter: None })
     }
 
     fn take_group(&self, session: u32) -> Result<u32> {
@@ -119,39 +112,20 @@ impl Gate {
             group = next.fetch_add(1, Ordering::Relaxed);
         }
         if group == 0 || group >= wire::GROUPS {
-            let free = self
-                .maps
-                .get("free_groups")
-                .lookup_and_delete(&[])
-                .doing("finding a free group")?;
+            let free = self.maps.get("free_groups").lookup_and_delete(&[]).doing("finding a free group")?;
             let free = free.ok_or(Error::GroupsFull)?;
             group = u32::from_ne_bytes(free.try_into().expect("a queue of u32"));
         }
-        self.groups.write(
-            group,
-            wire::group {
-                state: wire::GROUP_LIVE,
-                session,
-                ..Default::default()
-            },
-        );
+        self.groups.write(group, wire::group { state: wire::GROUP_LIVE, session, ..Default::default() });
         Ok(group)
     }
 
     /// Children of the calling thread belong to `session` until the nursery is dropped. With
     /// `until_exec`, nothing counts before they call execve.
     pub fn nursery(&self, session: &Session, until_exec: bool) -> Result<Nursery<'_>> {
-        let namespace = fs::metadata("/proc/self/ns/pid")
-            .doing("read /proc/self/ns/pid")?
-            .ino();
-        let key = wire::nursery_key {
-            namespace_inum: namespace as u32,
-            tid: own_tid(),
-        };
-        let value = wire::nursery {
-            session: session.index,
-            until_exec: until_exec.into(),
-        };
+        let namespace = fs::metadata("/proc/self/ns/pid").doing("read /proc/self/ns/pid")?.ino();
+        let key = wire::nursery_key { namespace_inum: namespace as u32, tid: own_tid() };
+        let value = wire::nursery { session: session.index, until_exec: until_exec.into() };
         let key = as_bytes(&key).to_vec();
         self.maps
             .get("nurseries")
@@ -168,11 +142,7 @@ impl Gate {
         let adoptions = self.maps.get("adoptions");
         for tgid in tgids {
             adoptions
-                .update(
-                    &tgid.to_ne_bytes(),
-                    &session.index.to_ne_bytes(),
-                    MapFlags::ANY,
-                )
+                .update(&tgid.to_ne_bytes(), &session.index.to_ne_bytes(), MapFlags::ANY)
                 .doing("naming the processes to take in")?;
         }
         if session.adopter.is_none() {
@@ -199,9 +169,7 @@ impl Gate {
     pub fn live_threads(&self, session: u32) -> Vec<LiveThread> {
         (1..self.threads.entries())
             .map(|slot| self.threads.read(slot))
-            .filter(|thread| {
-                thread.task != 0 && thread.mask != 0 && u32::from(thread.session) == session
-            })
+            .filter(|thread| thread.task != 0 && thread.mask != 0 && u32::from(thread.session) == session)
             .map(|thread| LiveThread {
                 pid: thread.pid,
                 tgid: thread.tgid,
@@ -263,8 +231,7 @@ impl Gate {
                 let heir = self.groups.read(seen.parent);
                 if seen.parent != 0 && self.sessions.read(heir.session).used != 0 {
                     // Its figures are the heir's too; the heir reads and frees it.
-                    atomic_field!(self.groups, group, session)
-                        .store(heir.session, Ordering::SeqCst);
+                    atomic_field!(self.groups, group, session).store(heir.session, Ordering::SeqCst);
                 } else {
                     self.free_group(group);
                 }
@@ -278,10 +245,7 @@ impl Gate {
 
     fn forget_commands(&self, session: u32) {
         let commands = self.maps.get("commands");
-        let keys: Vec<_> = commands
-            .keys()
-            .filter(|key| key[..4] == session.to_ne_bytes())
-            .collect();
+        let keys: Vec<_> = commands.keys().filter(|key| key[..4] == session.to_ne_bytes()).collect();
         for key in keys {
             let _ = commands.delete(&key);
         }

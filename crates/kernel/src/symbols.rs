@@ -35,25 +35,14 @@ impl KernelSymbols {
     }
 
     pub fn address(&self, name: &str) -> Option<u64> {
-        self.symbols
-            .iter()
-            .find(|(_, symbol)| &**symbol == name)
-            .map(|(address, _)| *address)
+        self.symbols.iter().find(|(_, symbol)| &**symbol == name).map(|(address, _)| *address)
     }
 
     /// The function that has `address`, without the suffixes that compilers add to clones.
     pub fn function(&self, address: u64) -> Option<&str> {
-        let index = self
-            .symbols
-            .partition_point(|(start, _)| *start <= address)
-            .checked_sub(1)?;
+        let index = self.symbols.partition_point(|(start, _)| *start <= address).checked_sub(1)?;
         let name = &*self.symbols[index].1;
-        Some(
-            name.split('.')
-                .next()
-                .filter(|stem| !stem.is_empty())
-                .unwrap_or(name),
-        )
+        Some(name.split('.').next().filter(|stem| !stem.is_empty()).unwrap_or(name))
     }
 }
 

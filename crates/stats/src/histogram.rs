@@ -69,11 +69,7 @@ pub fn bucket(value: u64) -> usize {
 /// If `bucket` is not below [`BUCKETS`].
 pub fn bounds(bucket: usize) -> (u64, u64) {
     let (low, high) = nominal_bounds(bucket);
-    if bucket == BUCKETS - 1 {
-        (low, u64::MAX)
-    } else {
-        (low, high)
-    }
+    if bucket == BUCKETS - 1 { (low, u64::MAX) } else { (low, high) }
 }
 
 /// As [`bounds`], but the last bucket ends where its octave does.
@@ -87,10 +83,7 @@ fn nominal_bounds(bucket: usize) -> (u64, u64) {
     // Below 64 a step is less than 1 ns; the first whole value at or after the boundary opens the
     // bucket.
     let boundary = |start: u8| ((64 + u64::from(start)) << octave).div_ceil(64);
-    (
-        boundary(STARTS[sub_bucket]),
-        boundary(STARTS[sub_bucket + 1]),
-    )
+    (boundary(STARTS[sub_bucket]), boundary(STARTS[sub_bucket + 1]))
 }
 
 /// The value that stands for a bucket: the one whose worst relative error over the bucket's values
@@ -108,11 +101,7 @@ fn estimate(bucket: usize) -> f64 {
 }
 
 fn total(counts: &[u64]) -> u64 {
-    assert!(
-        counts.len() <= BUCKETS,
-        "{} counts for {BUCKETS} buckets",
-        counts.len()
-    );
+    assert!(counts.len() <= BUCKETS, "{} counts for {BUCKETS} buckets", counts.len());
     counts.iter().sum()
 }
 
@@ -170,16 +159,13 @@ pub fn mean_and_variance(counts: &[u64]) -> Option<(f64, f64)> {
     }
     let weighted_sum = |term: &dyn Fn(usize) -> f64| -> f64 {
         let filled = counts.iter().enumerate().filter(|&(_, &count)| count > 0);
-        filled
-            .map(|(bucket, &count)| count as f64 * term(bucket))
-            .sum()
+        filled.map(|(bucket, &count)| count as f64 * term(bucket)).sum()
     };
     let mean = weighted_sum(&estimate) / n as f64;
     if n == 1 {
         return Some((mean, 0.0));
     }
-    let squares =
-        weighted_sum(&|bucket| (estimate(bucket) - mean).powi(2) + uniform_variance(bucket));
+    let squares = weighted_sum(&|bucket| (estimate(bucket) - mean).powi(2) + uniform_variance(bucket));
     Some((mean, squares / (n - 1) as f64))
 }
 
@@ -209,10 +195,7 @@ mod tests {
             let error = |value: u64| (estimate(bucket) / value as f64 - 1.0).abs();
             let (at_smallest, at_largest) = (error(low), error(high - 1));
             assert!(at_smallest <= 0.05, "bucket {bucket}: {at_smallest}");
-            assert!(
-                (at_smallest - at_largest).abs() < 1e-12,
-                "bucket {bucket}: {at_largest}"
-            );
+            assert!((at_smallest - at_largest).abs() < 1e-12, "bucket {bucket}: {at_largest}");
         }
         assert_eq!(estimate(0), 0.0);
     }

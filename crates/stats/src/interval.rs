@@ -29,10 +29,7 @@ pub struct Interval {
 ///
 /// Source: David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
 pub fn median_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
-    if samples.is_empty()
-        || samples.iter().any(|sample| sample.is_nan())
-        || !is_open_fraction(confidence)
-    {
+    if samples.is_empty() || samples.iter().any(|sample| sample.is_nan()) || !is_open_fraction(confidence) {
         return None;
     }
     let mut sorted = samples.to_vec();
@@ -75,11 +72,7 @@ fn binomial_tails(n: usize) -> (Vec<f64>, f64) {
     // The upper half mirrors the lower one; an even n has one central weight, which must not count
     // twice.
     let twice_lower = 2.0 * tails[n / 2];
-    let total = if n.is_multiple_of(2) {
-        twice_lower - central
-    } else {
-        twice_lower
-    };
+    let total = if n.is_multiple_of(2) { twice_lower - central } else { twice_lower };
     (tails, total)
 }
 
@@ -96,12 +89,7 @@ pub fn normal_mean_interval(mean: f64, variance: f64, n: u64, confidence: f64) -
         return None;
     }
     let half_width = two_sided_normal_quantile(confidence) * (variance / n as f64).sqrt();
-    Some(Interval {
-        estimate: mean,
-        low: mean - half_width,
-        high: mean + half_width,
-        confidence,
-    })
+    Some(Interval { estimate: mean, low: mean - half_width, high: mean + half_width, confidence })
 }
 
 /// The z for which a standard normal variable lies from -z to z with this probability, with a
@@ -110,8 +98,7 @@ pub fn normal_mean_interval(mean: f64, variance: f64, n: u64, confidence: f64) -
 /// Source: Wichura, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied
 /// Statistics 37 (1988), routine PPND7.
 fn two_sided_normal_quantile(probability: f64) -> f64 {
-    let polynomial =
-        |x: f64, coefficients: &[f64]| coefficients.iter().rev().fold(0.0, |sum, c| sum * x + c);
+    let polynomial = |x: f64, coefficients: &[f64]| coefficients.iter().rev().fold(0.0, |sum, c| sum * x + c);
     let q = probability / 2.0;
     if q <= 0.425 {
         let r = 0.180625 - q * q;
@@ -121,16 +108,12 @@ fn two_sided_normal_quantile(probability: f64) -> f64 {
     let r = (-((1.0 - probability) / 2.0).ln()).sqrt();
     if r <= 5.0 {
         let r = r - 1.6;
-        polynomial(
-            r,
-            &[1.4234372777, 2.7568153900, 1.3067284816, 0.17023821103],
-        ) / polynomial(r, &[1.0, 0.73700164250, 0.12021132975])
+        polynomial(r, &[1.4234372777, 2.7568153900, 1.3067284816, 0.17023821103])
+            / polynomial(r, &[1.0, 0.73700164250, 0.12021132975])
     } else {
         let r = r - 5.0;
-        polynomial(
-            r,
-            &[6.6579051150, 3.0812263860, 0.42868294337, 0.017337203997],
-        ) / polynomial(r, &[1.0, 0.24197894225, 0.012258202635])
+        polynomial(r, &[6.6579051150, 3.0812263860, 0.42868294337, 0.017337203997])
+            / polynomial(r, &[1.0, 0.24197894225, 0.012258202635])
     }
 }
 
@@ -143,19 +126,13 @@ mod tests {
     use super::*;
 
     fn assert_close(actual: f64, expected: f64, tolerance: f64) {
-        assert!(
-            (actual - expected).abs() <= tolerance,
-            "{actual} instead of {expected}"
-        );
+        assert!((actual - expected).abs() <= tolerance, "{actual} instead of {expected}");
     }
 
     #[test]
     fn binomial_tails_match_pascals_triangle() {
         let (tails, total) = binomial_tails(10);
-        for (j, expected) in [1.0, 11.0, 56.0, 176.0, 386.0, 638.0]
-            .into_iter()
-            .enumerate()
-        {
+        for (j, expected) in [1.0, 11.0, 56.0, 176.0, 386.0, 638.0].into_iter().enumerate() {
             assert_close(tails[j] / total * 1024.0, expected, 1e-10);
         }
         let (tails, total) = binomial_tails(7);
@@ -167,10 +144,9 @@ mod tests {
     /// Expected values: exact whole-number arithmetic in Python. 2^-2000 is no f64.
     #[test]
     fn coverage_of_large_samples_is_exact() {
-        for (n, expected_cut, expected) in [
-            (2000, 955, 0.9534471795082162),
-            (10_001, 4901, 0.9522907611993354),
-        ] {
+        for (n, expected_cut, expected) in
+            [(2000, 955, 0.9534471795082162), (10_001, 4901, 0.9522907611993354)]
+        {
             let (cut, coverage) = symmetric_cut(n, 0.95);
             assert_eq!(cut, expected_cut);
             assert_close(coverage, expected, 1e-12);
@@ -196,10 +172,7 @@ mod tests {
                 assert!(coverage >= confidence || cut == 0);
                 let narrower = cut + 1;
                 if narrower <= (n - 1) / 2 {
-                    assert!(
-                        1.0 - 2.0 * tails[narrower] / total < confidence,
-                        "n {n}, {confidence}"
-                    );
+                    assert!(1.0 - 2.0 * tails[narrower] / total < confidence, "n {n}, {confidence}");
                 }
             }
         }

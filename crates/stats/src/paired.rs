@@ -19,12 +19,7 @@ const QUAD: usize = 4;
 /// quads, what favours the outer or the inner runs.
 pub fn abba_order(quads: usize) -> Vec<Arm> {
     use Arm::{Off, On};
-    [[Off, On, On, Off], [On, Off, Off, On]]
-        .into_iter()
-        .cycle()
-        .take(quads)
-        .flatten()
-        .collect()
+    [[Off, On, On, Off], [On, Off, Off, On]].into_iter().cycle().take(quads).flatten().collect()
 }
 
 /// One difference a quad, in the unit of `times`: the mean of its On runs minus the mean of its Off
@@ -37,12 +32,7 @@ pub fn abba_order(quads: usize) -> Vec<Arm> {
 ///
 /// If there are more times than the order has runs, or if a quad lacks one of the arms.
 pub fn quad_differences(times: &[f64], order: &[Arm]) -> Vec<f64> {
-    assert!(
-        times.len() <= order.len(),
-        "{} times for {} runs",
-        times.len(),
-        order.len()
-    );
+    assert!(times.len() <= order.len(), "{} times for {} runs", times.len(), order.len());
     times
         .chunks_exact(QUAD)
         .zip(order.chunks_exact(QUAD))
@@ -51,13 +41,7 @@ pub fn quad_differences(times: &[f64], order: &[Arm]) -> Vec<f64> {
 }
 
 fn arm_mean(times: &[f64], order: &[Arm], arm: Arm) -> f64 {
-    let runs = || {
-        times
-            .iter()
-            .zip(order)
-            .filter(|&(_, &of)| of == arm)
-            .map(|(time, _)| time)
-    };
+    let runs = || times.iter().zip(order).filter(|&(_, &of)| of == arm).map(|(time, _)| time);
     let count = runs().count();
     assert!(count > 0, "a quad without a run of arm {arm:?}");
     runs().sum::<f64>() / count as f64
@@ -70,18 +54,14 @@ mod tests {
 
     #[test]
     fn order_alternates_abba_and_baab() {
-        assert_eq!(
-            abba_order(3),
-            [Off, On, On, Off, On, Off, Off, On, Off, On, On, Off]
-        );
+        assert_eq!(abba_order(3), [Off, On, On, Off, On, Off, Off, On, Off, On, On, Off]);
         assert!(abba_order(0).is_empty());
     }
 
     #[test]
     fn linear_drift_cancels() {
         let order = abba_order(5);
-        let time =
-            |(i, arm): (usize, &Arm)| 100.0 + 8.0 * i as f64 + if *arm == On { 3.0 } else { 0.0 };
+        let time = |(i, arm): (usize, &Arm)| 100.0 + 8.0 * i as f64 + if *arm == On { 3.0 } else { 0.0 };
         let times: Vec<f64> = order.iter().enumerate().map(time).collect();
         assert_eq!(quad_differences(&times, &order), [3.0; 5]);
     }
@@ -96,10 +76,7 @@ mod tests {
     #[test]
     fn unfinished_quad_is_left_out() {
         let order = abba_order(2);
-        assert_eq!(
-            quad_differences(&[1.0, 2.0, 4.0, 1.0, 9.0, 9.0, 9.0], &order),
-            [2.0]
-        );
+        assert_eq!(quad_differences(&[1.0, 2.0, 4.0, 1.0, 9.0, 9.0, 9.0], &order), [2.0]);
         assert!(quad_differences(&[1.0, 2.0, 3.0], &order).is_empty());
     }
 

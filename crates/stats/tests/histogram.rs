@@ -17,8 +17,8 @@ fn count(values: &[u64]) -> Vec<u64> {
 /// Values in range, every magnitude equally likely, and many small ones, which share the narrowest
 /// buckets.
 fn values() -> impl Strategy<Value = Vec<u64>> {
-    let any_magnitude = (0u32..37, any::<u64>())
-        .prop_map(|(octave, bits)| (1 << octave) | (bits & ((1 << octave) - 1)));
+    let any_magnitude =
+        (0u32..37, any::<u64>()).prop_map(|(octave, bits)| (1 << octave) | (bits & ((1 << octave) - 1)));
     let narrow = (64u64..RANGE / 2).prop_flat_map(|start| vec(start..start + start / 4, 1..100));
     prop_oneof![vec(any_magnitude, 1..200), vec(0u64..80, 1..200), narrow]
 }
@@ -34,10 +34,7 @@ fn exact_quantile(values: &[u64], per_mille: u64) -> u64 {
 
 fn assert_within_five_percent(estimate: f64, exact: u64) {
     let exact = exact as f64;
-    assert!(
-        (estimate - exact).abs() <= 0.05 * exact,
-        "{estimate} for {exact}"
-    );
+    assert!((estimate - exact).abs() <= 0.05 * exact, "{estimate} for {exact}");
 }
 
 #[test]
@@ -82,9 +79,7 @@ fn buckets_are_adjacent_and_none_is_empty() {
 /// A second, larger value keeps the exact maximum from helping.
 #[test]
 fn lower_of_two_values_is_within_five_percent() {
-    let edges = (0..BUCKETS)
-        .map(bounds)
-        .flat_map(|(low, high)| [low, high - 1]);
+    let edges = (0..BUCKETS).map(bounds).flat_map(|(low, high)| [low, high - 1]);
     for value in edges.chain(0..4096).filter(|&value| value < RANGE) {
         let median = quantile(&count(&[value, RANGE - 1]), 0.5, RANGE - 1).unwrap();
         assert_within_five_percent(median, value);
@@ -103,10 +98,7 @@ fn highest_rank_is_the_recorded_maximum() {
 
 #[test]
 fn estimates_do_not_exceed_the_maximum() {
-    assert_eq!(
-        quantile(&count(&[1024, 1024, 1024]), 0.5, 1024),
-        Some(1024.0)
-    );
+    assert_eq!(quantile(&count(&[1024, 1024, 1024]), 0.5, 1024), Some(1024.0));
 }
 
 #[test]
@@ -138,10 +130,7 @@ fn nothing_to_estimate() {
 
 #[test]
 fn mean_and_variance_of_exact_buckets_are_exact() {
-    assert_eq!(
-        mean_and_variance(&count(&[2, 4, 4, 6])),
-        Some((4.0, 8.0 / 3.0))
-    );
+    assert_eq!(mean_and_variance(&count(&[2, 4, 4, 6])), Some((4.0, 8.0 / 3.0)));
 }
 
 #[test]

@@ -51,10 +51,7 @@ fn median_interval_covers_as_often_as_it_claims() {
             let samples: Vec<f64> = (0..n).map(|_| -generator.uniform().ln() - 2.0).collect();
             median_interval(&samples, confidence).unwrap()
         });
-        assert!(
-            (covered - claimed).abs() <= tolerance(claimed),
-            "n {n}: {covered}, claimed {claimed}"
-        );
+        assert!((covered - claimed).abs() <= tolerance(claimed), "n {n}: {covered}, claimed {claimed}");
     }
 }
 
@@ -65,15 +62,10 @@ fn ties_do_not_lower_the_coverage() {
         // 0, 1, 2 and 3 with weights 1, 2, 4 and 1: the median is 2.
         let (covered, claimed) = simulate(2.0, || {
             let values = [0.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 3.0];
-            let samples: Vec<f64> = (0..n)
-                .map(|_| values[(generator.next() >> 61) as usize])
-                .collect();
+            let samples: Vec<f64> = (0..n).map(|_| values[(generator.next() >> 61) as usize]).collect();
             median_interval(&samples, 0.95).unwrap()
         });
-        assert!(
-            covered >= claimed - tolerance(claimed),
-            "n {n}: {covered}, claimed {claimed}"
-        );
+        assert!(covered >= claimed - tolerance(claimed), "n {n}: {covered}, claimed {claimed}");
     }
 }
 
@@ -85,17 +77,11 @@ fn normal_interval_covers_as_often_as_it_claims() {
         let (covered, _) = simulate(0.5, || {
             let samples: Vec<f64> = (0..n).map(|_| generator.uniform()).collect();
             let mean = samples.iter().sum::<f64>() / f64::from(n);
-            let variance = samples
-                .iter()
-                .map(|sample| (sample - mean).powi(2))
-                .sum::<f64>()
-                / f64::from(n - 1);
+            let variance =
+                samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>() / f64::from(n - 1);
             normal_mean_interval(mean, variance, n as u64, confidence).unwrap()
         });
-        assert!(
-            (covered - confidence).abs() <= tolerance(confidence),
-            "{covered}, claimed {confidence}"
-        );
+        assert!((covered - confidence).abs() <= tolerance(confidence), "{covered}, claimed {confidence}");
     }
 }
 
@@ -103,10 +89,7 @@ fn normal_interval_covers_as_often_as_it_claims() {
 fn median_of_ten() {
     let samples = [7.0, -3.0, 1.0, 9.0, 4.0, 2.0, 8.0, 5.0, 6.0, 3.0];
     let interval = median_interval(&samples, 0.95).unwrap();
-    assert_eq!(
-        (interval.estimate, interval.low, interval.high),
-        (4.5, 1.0, 8.0)
-    );
+    assert_eq!((interval.estimate, interval.low, interval.high), (4.5, 1.0, 8.0));
     // One sample is left out at each end: 1 - 2 (1 + 10) / 2^10.
     assert!((interval.confidence - 0.978515625).abs() < 1e-12);
 }
@@ -114,16 +97,10 @@ fn median_of_ten() {
 #[test]
 fn small_samples_give_their_range_and_its_coverage() {
     let interval = median_interval(&[3.0, 1.0, 2.0], 0.95).unwrap();
-    assert_eq!(
-        (interval.estimate, interval.low, interval.high),
-        (2.0, 1.0, 3.0)
-    );
+    assert_eq!((interval.estimate, interval.low, interval.high), (2.0, 1.0, 3.0));
     assert!((interval.confidence - 0.75).abs() < 1e-12);
     let single = median_interval(&[-5.0], 0.95).unwrap();
-    assert_eq!(
-        (single.estimate, single.low, single.high, single.confidence),
-        (-5.0, -5.0, -5.0, 0.0)
-    );
+    assert_eq!((single.estimate, single.low, single.high, single.confidence), (-5.0, -5.0, -5.0, 0.0));
 }
 
 #[test]

@@ -33,6 +33,9 @@ Environment:
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+    /// Also show what libbpf and the kernel's verifier say
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
 }
 
 #[derive(Subcommand)]
@@ -225,13 +228,10 @@ impl ResultOptions {
 
 /// "10ms", "2s", "1.5s", "2m", "300us".
 fn duration(text: &str) -> Result<Duration, String> {
-    let split = text
-        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-        .unwrap_or(text.len());
+    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let number: f64 = number
-        .parse()
-        .map_err(|_| format!("{text:?} is not a time such as 10ms, 1.5s or 2m"))?;
+    let number: f64 =
+        number.parse().map_err(|_| format!("{text:?} is not a time such as 10ms, 1.5s or 2m"))?;
     let seconds = match unit {
         "ns" => 1e-9,
         "us" | "µs" => 1e-6,
@@ -241,25 +241,20 @@ fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         "" => return Err(format!("{text:?} has no unit: say {text}ms or {text}s")),
         _ => {
-            return Err(format!(
-                "{unit:?} is not a unit of time: ns, us, ms, s, m or h"
-            ));
+            return Err(format!("{unit:?} is not a unit of time: ns, us, ms, s, m or h"));
         }
     };
     Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("{text:?} is too long"))
 }
 
-pub fn dispatch(command: Command) -> Result<ExitCode> {
-    match command {
+pub fn dispatch(cli: Cli) -> Result<ExitCode> {
+    if !cli.verbose {
+        kernel::quiet();
+    }
+    match cli.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Lens(LensArguments {
-            command:
-                Some(LensCommand::Diff {
-                    before,
-                    after,
-                    result,
-                }),
-            ..
+            command: Some(LensCommand::Diff { before, after, result }), ..
         }) => lens::diff(&before, &after, &result),
         Command::Lens(arguments) => lens::watch(&arguments),
         Command::Doctor(arguments) => {
@@ -286,11 +281,7 @@ pub fn dispatch(command: Command) -> Result<ExitCode> {
 /// Bad usage: the message clap wrote, and Tollgate's own status, which is no command's.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     let _ = error.print();
-    if error.use_stderr() {
-        ExitCode::from(OWN_FAILURE)
-    } else {
-        ExitCode::SUCCESS
-    }
+    if error.use_stderr() { ExitCode::from(OWN_FAILURE) } else { ExitCode::SUCCESS }
 }
 
 #[cfg(test)]

@@ -41,11 +41,7 @@ pub fn share(part: u64, whole: u64) -> String {
         return "0 %".into();
     }
     let percent = part as f64 * 100.0 / whole as f64;
-    if percent < 0.5 {
-        "<1 %".into()
-    } else {
-        format!("{percent:.0} %")
-    }
+    if percent < 0.5 { "<1 %".into() } else { format!("{percent:.0} %") }
 }
 
 /// A command line that a shell would read back as the same words.

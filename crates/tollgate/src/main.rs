@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return cli::refuse(&error),
     };
-    match cli::dispatch(cli.command) {
+    match cli::dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
             // A terminal that is gone leaves nobody to tell.

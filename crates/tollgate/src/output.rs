@@ -37,12 +37,12 @@ impl Output {
 
     pub fn write(&mut self, text: &str) -> Result<()> {
         match self {
-            Self::Stdout => io::stdout()
-                .write_all(text.as_bytes())
-                .context("cannot write the result to stdout"),
-            Self::Stderr => io::stderr()
-                .write_all(text.as_bytes())
-                .context("cannot write the result to stderr"),
+            Self::Stdout => {
+                io::stdout().write_all(text.as_bytes()).context("cannot write the result to stdout")
+            }
+            Self::Stderr => {
+                io::stderr().write_all(text.as_bytes()).context("cannot write the result to stderr")
+            }
             Self::File(file, path) => file
                 .write_all(text.as_bytes())
                 .with_context(|| format!("cannot write the result to {}", path.display())),

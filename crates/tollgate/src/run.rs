@@ -27,9 +27,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let command = Command::new(
         c_string(program.into_os_string())?,
         words.iter().cloned().map(c_string).collect::<Result<_>>()?,
-        std::env::vars_os()
-            .map(|(key, value)| c_string(join(key, value)))
-            .collect::<Result<_>>()?,
+        std::env::vars_os().map(|(key, value)| c_string(join(key, value))).collect::<Result<_>>()?,
         identity,
         signals,
     );
@@ -48,14 +46,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         watch.tend()?;
     }
     let (status, usage) = child.collect()?;
-    let exit = status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let exit = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     let ending = Ending {
-        command: words
-            .iter()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect(),
+        command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         exit: Some(exit),
         user_ns: Some(usage.user_ns),
         system_ns: Some(usage.system_ns),
@@ -95,9 +88,7 @@ enum Refusal {
 fn refusal(error: &std::io::Error) -> Refusal {
     match error.raw_os_error() {
         Some(libc::ENOENT) => Refusal::NotFound,
-        errno => Refusal::CannotExecute(std::io::Error::from_raw_os_error(
-            errno.unwrap_or(libc::EIO),
-        )),
+        errno => Refusal::CannotExecute(std::io::Error::from_raw_os_error(errno.unwrap_or(libc::EIO))),
     }
 }
 
@@ -106,19 +97,11 @@ fn refuse(command: &OsString, refusal: Refusal) -> Result<ExitCode> {
     let name = Path::new(command).display();
     let (message, code) = match refusal {
         Refusal::NotFound if Path::new(command).components().count() > 1 => (
-            format!(
-                "tollgate: cannot run {name}: there is no such file, or its interpreter is missing"
-            ),
+            format!("tollgate: cannot run {name}: there is no such file, or its interpreter is missing"),
             NOT_FOUND,
         ),
-        Refusal::NotFound => (
-            format!("tollgate: cannot run {name}: no such command in PATH"),
-            NOT_FOUND,
-        ),
-        Refusal::CannotExecute(error) => (
-            format!("tollgate: cannot run {name}: {error}"),
-            CANNOT_EXECUTE,
-        ),
+        Refusal::NotFound => (format!("tollgate: cannot run {name}: no such command in PATH"), NOT_FOUND),
+        Refusal::CannotExecute(error) => (format!("tollgate: cannot run {name}: {error}"), CANNOT_EXECUTE),
     };
     let _ = say(&message);
     Ok(ExitCode::from(code))
@@ -138,9 +121,7 @@ fn find_program(name: &OsString) -> Result<PathBuf, Refusal> {
         let candidate = folder.join(name);
         match executable(&candidate) {
             Ok(true) => return Ok(candidate),
-            Ok(false) => {
-                refused = Refusal::CannotExecute(std::io::Error::from_raw_os_error(libc::EACCES))
-            }
+            Ok(false) => refused = Refusal::CannotExecute(std::io::Error::from_raw_os_error(libc::EACCES)),
             Err(_) => {}
         }
     }

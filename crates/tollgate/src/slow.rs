@@ -23,21 +23,13 @@ pub struct SlowCalls {
 
 impl SlowCalls {
     pub fn new(began_ns: u64, symbols: KernelSymbols) -> Self {
-        Self {
-            began_ns,
-            symbols,
-            symbolizer: Symbolizer::new(),
-            calls: Vec::new(),
-            seen: 0,
-        }
+        Self { began_ns, symbols, symbolizer: Symbolizer::new(), calls: Vec::new(), seen: 0 }
     }
 
     /// Takes a record in. Addresses are named at once, as the process may be gone later.
     pub fn take(&mut self, record: &wire::slow_call) {
         self.seen += 1;
-        let place = self
-            .calls
-            .partition_point(|call| call.wall_ns >= record.wall_ns);
+        let place = self.calls.partition_point(|call| call.wall_ns >= record.wall_ns);
         if place >= KEPT {
             return;
         }
@@ -64,23 +56,17 @@ impl SlowCalls {
             abi: abi.as_str().into(),
             result: result(record.result),
             wall_ns: record.wall_ns,
-            cpu_ns: record
-                .wall_ns
-                .saturating_sub(record.blocked_ns + record.runqueue_ns),
+            cpu_ns: record.wall_ns.saturating_sub(record.blocked_ns + record.runqueue_ns),
             blocked_ns: record.blocked_ns,
             runqueue_ns: record.runqueue_ns,
             kernel_stack: self.kernel_stack(frames(&record.kernel_stack, record.kernel_frames)),
-            user_stack: self
-                .user_stack(record.tgid, frames(&record.user_stack, record.user_frames)),
+            user_stack: self.user_stack(record.tgid, frames(&record.user_stack, record.user_frames)),
         }
     }
 
     fn kernel_stack(&self, addresses: &[u64]) -> Vec<String> {
-        let name = |address: &u64| {
-            self.symbols
-                .function(*address)
-                .map_or(format!("{address:#x}"), str::to_owned)
-        };
+        let name =
+            |address: &u64| self.symbols.function(*address).map_or(format!("{address:#x}"), str::to_owned);
         addresses.iter().map(name).collect()
     }
 
@@ -89,9 +75,7 @@ impl SlowCalls {
         let mut process = Process::new(Pid::from(pid));
         // A process's own perf map may be anything; only what the kernel says is mapped is read.
         process.perf_map = false;
-        let Ok(symbols) = self
-            .symbolizer
-            .symbolize(&Source::Process(process), Input::AbsAddr(addresses))
+        let Ok(symbols) = self.symbolizer.symbolize(&Source::Process(process), Input::AbsAddr(addresses))
         else {
             return addresses.iter().map(plain).collect();
         };
@@ -108,11 +92,7 @@ fn frames(stack: &[u64], count: u32) -> &[u64] {
 }
 
 fn text(bytes: &[std::ffi::c_char]) -> String {
-    let bytes: Vec<u8> = bytes
-        .iter()
-        .map(|c| *c as u8)
-        .take_while(|c| *c != 0)
-        .collect();
+    let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -163,11 +143,7 @@ fn path(fd: &wire::fd_path) -> String {
     let parts = &fd.part[..usize::from(fd.parts)];
     let names: Vec<_> = parts.iter().rev().map(|part| text(part)).collect();
     // The walk up may have ended before the root.
-    let begin = if parts.len() == wire::PATH_PARTS as usize {
-        "…/"
-    } else {
-        "/"
-    };
+    let begin = if parts.len() == wire::PATH_PARTS as usize { "…/" } else { "/" };
     format!("{begin}{}", names.join("/").trim_start_matches('/'))
 }
 
@@ -176,11 +152,7 @@ mod tests {
     use super::*;
 
     fn record(call: u32, args: &[u64]) -> wire::slow_call {
-        let mut record = wire::slow_call {
-            call,
-            string_arg: -1,
-            ..wire::slow_call::default()
-        };
+        let mut record = wire::slow_call { call, string_arg: -1, ..wire::slow_call::default() };
         record.fd.arg = wire::CALL_ARGS;
         record.args[..args.len()].copy_from_slice(args);
         record
@@ -212,11 +184,7 @@ mod tests {
         let mut open = record(number, &[(-100i32) as u32 as u64, 0x1000, 0, 0]);
         open.string_arg = 1;
         set(&mut open.string, "/tmp/x");
-        assert!(
-            arguments(&open).starts_with("AT_FDCWD, \"/tmp/x\", "),
-            "{}",
-            arguments(&open)
-        );
+        assert!(arguments(&open).starts_with("AT_FDCWD, \"/tmp/x\", "), "{}", arguments(&open));
     }
 
     #[test]

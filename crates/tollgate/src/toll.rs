@@ -22,9 +22,7 @@ const SETTLE: Duration = Duration::from_micros(60);
 
 /// Median time of a call in nanoseconds, over one block.
 fn block() -> f64 {
-    let mut times: Vec<_> = (0..BATCHES)
-        .map(|_| kernel::clock::time_getppid(CALLS_A_BATCH))
-        .collect();
+    let mut times: Vec<_> = (0..BATCHES).map(|_| kernel::exercise::getppid(CALLS_A_BATCH)).collect();
     times.sort_by(f64::total_cmp);
     times[BATCHES / 2]
 }
@@ -57,11 +55,7 @@ pub fn measure(gate: &mut Gate, own: &Session, options: &Options) -> Result<Toll
 }
 
 /// Runs `work` on a thread that is gated like a session's with these options.
-fn on_gated_thread<T: Send>(
-    gate: &Gate,
-    session: &Session,
-    work: impl FnOnce() -> T + Send,
-) -> Result<T> {
+fn on_gated_thread<T: Send>(gate: &Gate, session: &Session, work: impl FnOnce() -> T + Send) -> Result<T> {
     Ok(thread::scope(|scope| {
         let nursery = gate.nursery(session, false)?;
         let handle = scope.spawn(work);
@@ -111,10 +105,7 @@ fn against_detached(gate: &mut Gate, own: &Session, _options: &Options) -> Resul
 
 fn against_bystander(gate: &Gate, options: &Options) -> Result<Toll> {
     let order = abba_order(QUADS);
-    let session = gate.start_session(&Options {
-        per: kernel::wire::PER_ALL,
-        ..*options
-    })?;
+    let session = gate.start_session(&Options { per: kernel::wire::PER_ALL, ..*options })?;
     let times = on_gated_thread(gate, &session, || {
         order
             .iter()

@@ -18,16 +18,10 @@ pub fn find(name: &str) -> Result<Identity> {
 fn identity(name: &str, passwd: &str, group: &str) -> Option<Identity> {
     if let Some((uid, gid)) = name.split_once(':') {
         let gid = gid.parse().ok()?;
-        return Some(Identity {
-            uid: uid.parse().ok()?,
-            gid,
-            groups: vec![gid],
-        });
+        return Some(Identity { uid: uid.parse().ok()?, gid, groups: vec![gid] });
     }
-    let fields: Vec<_> = passwd
-        .lines()
-        .map(|line| line.split(':').collect::<Vec<_>>())
-        .find(|fields| fields[0] == name)?;
+    let fields: Vec<_> =
+        passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == name)?;
     let gid = fields.get(3)?.parse().ok()?;
     let mut groups = vec![gid];
     for line in group.lines() {
@@ -40,11 +34,7 @@ fn identity(name: &str, passwd: &str, group: &str) -> Option<Identity> {
             groups.push(id);
         }
     }
-    Some(Identity {
-        uid: fields.get(2)?.parse().ok()?,
-        gid,
-        groups,
-    })
+    Some(Identity { uid: fields.get(2)?.parse().ok()?, gid, groups })
 }
 
 #[cfg(test)]

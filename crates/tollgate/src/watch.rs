@@ -64,10 +64,8 @@ impl Watch {
         let gate = Gate::open(options.mask)?;
         let session = gate.start_session(&options)?;
         let began_ns = now_ns();
-        let inbox = Rc::new(RefCell::new((
-            VecDeque::new(),
-            SlowCalls::new(began_ns, KernelSymbols::read()?),
-        )));
+        let inbox =
+            Rc::new(RefCell::new((VecDeque::new(), SlowCalls::new(began_ns, KernelSymbols::read()?))));
         let ring = ring(&session, &inbox)?;
         Ok(Self {
             losses_before: gate.losses()?,
@@ -125,12 +123,7 @@ impl Watch {
             let (slot, entered) = thread.call?;
             let (abi, name) = call_name(slot);
             let ns = (entered != 0).then(|| now.saturating_sub(entered));
-            Some(InProgress {
-                tid: thread.pid,
-                name,
-                abi: abi.as_str().into(),
-                ns,
-            })
+            Some(InProgress { tid: thread.pid, name, abi: abi.as_str().into(), ns })
         });
         let in_progress: Vec<_> = in_progress.collect();
         let mut notes = ending.notes;
@@ -150,16 +143,10 @@ impl Watch {
         self.stay_for_others()?;
         self.gate.end_session(&self.session)?;
         let symbols = KernelSymbols::read()?;
-        let slow = self
-            .inbox
-            .replace((VecDeque::new(), SlowCalls::new(0, KernelSymbols::default())))
-            .1;
+        let slow = self.inbox.replace((VecDeque::new(), SlowCalls::new(0, KernelSymbols::default()))).1;
         let (slow, slow_seen) = slow.finish();
         if slow_seen > slow.len() as u64 {
-            notes.push(format!(
-                "{slow_seen} calls were slow; the {} slowest are kept",
-                slow.len()
-            ));
+            notes.push(format!("{slow_seen} calls were slow; the {} slowest are kept", slow.len()));
         }
         let facts = Facts {
             command: ending.command,
@@ -187,10 +174,7 @@ impl Watch {
             .filter(|(_, n)| *n > 0)
             .collect();
         if self.gaps > 0 {
-            losses.insert(
-                "gaps in which the gate's keeper had died (up to 100 ms each)".into(),
-                self.gaps,
-            );
+            losses.insert("gaps in which the gate's keeper had died (up to 100 ms each)".into(), self.gaps);
         }
         Ok(losses)
     }

@@ -17,9 +17,7 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn new(rest: impl Iterator<Item = OsString>) -> Self {
-        Arguments {
-            rest: rest.collect(),
-        }
+        Arguments { rest: rest.collect() }
     }
 
     pub fn number(&mut self, name: &str, range: RangeInclusive<u64>) -> Result<u64, Failure> {
@@ -76,13 +74,10 @@ fn missing(name: &str) -> Failure {
 }
 
 fn parse(name: &str, text: OsString, range: RangeInclusive<u64>) -> Result<u64, Failure> {
-    text.to_str()
-        .and_then(|text| text.parse().ok())
-        .filter(|number| range.contains(number))
-        .ok_or_else(|| {
+    text.to_str().and_then(|text| text.parse().ok()).filter(|number| range.contains(number)).ok_or_else(
+        || {
             let (low, high) = range.into_inner();
-            Failure::Usage(format!(
-                "{name} must be a whole number from {low} to {high}, not {text:?}"
-            ))
-        })
+            Failure::Usage(format!("{name} must be a whole number from {low} to {high}, not {text:?}"))
+        },
+    )
 }

@@ -43,9 +43,7 @@ pub fn pipe_block(mut arguments: Arguments) -> Outcome {
     let cpu = thread_cpu_ns()? - cpu_before;
     wait_success(child)?;
     let blocked = blocked.as_nanos();
-    print_line(&format!(
-        r#"{{"reads":{times},"blocked_ns":{blocked},"cpu_ns":{cpu}}}"#
-    ))
+    print_line(&format!(r#"{{"reads":{times},"blocked_ns":{blocked},"cpu_ns":{cpu}}}"#))
 }
 
 /// How long each of the two calls of `slow-open` blocks.
@@ -58,8 +56,8 @@ pub fn slow_open(mut arguments: Arguments) -> Outcome {
     let fifo = directory.join(format!("workloads-slow-open.{}", own_pid()));
     make_fifo(&fifo)?;
     let outcome = open_slowly(&fifo);
-    let removed = fs::remove_file(&fifo)
-        .map_err(|error| os_failure(format!("remove {}", fifo.display()), error));
+    let removed =
+        fs::remove_file(&fifo).map_err(|error| os_failure(format!("remove {}", fifo.display()), error));
     outcome.and(removed)
 }
 
@@ -76,19 +74,15 @@ fn open_slowly(fifo: &Path) -> Outcome {
     let doing = |what: &str| format!("{what} {}", fifo.display());
     let write_late = || {
         nap(SLOW_MS)?;
-        let mut file = OpenOptions::new()
-            .write(true)
-            .open(fifo)
-            .map_err(|error| os_failure(doing("open"), error))?;
+        let mut file =
+            OpenOptions::new().write(true).open(fifo).map_err(|error| os_failure(doing("open"), error))?;
         nap(SLOW_MS)?;
-        file.write_all(b".")
-            .map_err(|error| os_failure(doing("write to"), error))
+        file.write_all(b".").map_err(|error| os_failure(doing("write to"), error))
     };
     let child = fork(|| status_of(write_late()))?;
     // Blocks until the child opens the other end.
     let mut file = File::open(fifo).map_err(|error| os_failure(doing("open"), error))?;
     // Blocks until the child writes.
-    file.read_exact(&mut [0])
-        .map_err(|error| os_failure(doing("read from"), error))?;
+    file.read_exact(&mut [0]).map_err(|error| os_failure(doing("read from"), error))?;
     wait_success(child)
 }

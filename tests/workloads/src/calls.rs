@@ -44,9 +44,7 @@ pub fn threads(mut arguments: Arguments) -> Outcome {
 /// `total` in batches of `BATCH`, the last one smaller.
 fn batches(total: u64) -> impl Iterator<Item = usize> {
     let total = total as usize;
-    (0..total)
-        .step_by(BATCH)
-        .map(move |first| BATCH.min(total - first))
+    (0..total).step_by(BATCH).map(move |first| BATCH.min(total - first))
 }
 
 pub fn short_threads(mut arguments: Arguments) -> Outcome {
@@ -68,9 +66,7 @@ pub fn short_processes(mut arguments: Arguments) -> Outcome {
             call_getppid(SHORT_CALLS);
             status_of(started)
         };
-        let children = (0..count)
-            .map(|_| fork(short_life))
-            .collect::<Result<Vec<_>, Failure>>()?;
+        let children = (0..count).map(|_| fork(short_life)).collect::<Result<Vec<_>, Failure>>()?;
         children.iter().try_for_each(|_| start.send())?;
         children.into_iter().try_for_each(wait_success)
     })

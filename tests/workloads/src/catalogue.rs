@@ -17,12 +17,7 @@ const fn workload(
     run: fn(Arguments) -> Outcome,
     about: &'static str,
 ) -> Workload {
-    Workload {
-        name,
-        arguments,
-        about,
-        run,
-    }
+    Workload { name, arguments, about, run }
 }
 
 #[rustfmt::skip]
@@ -96,12 +91,7 @@ pub fn help() -> String {
          0, or 2 for wrong arguments, or 1 if something else went wrong.\n",
     );
     for workload in WORKLOADS {
-        let Workload {
-            name,
-            arguments,
-            about,
-            ..
-        } = workload;
+        let Workload { name, arguments, about, .. } = workload;
         let usage = format!("{name} {arguments}");
         help += &format!("\n  {}\n      {about}\n", usage.trim_end());
     }

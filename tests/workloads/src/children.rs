@@ -4,9 +4,7 @@ use crate::arguments::{Arguments, HOUR_MS, MANY};
 use crate::clock::nap;
 use crate::failure::{Outcome, check, os_failure};
 use crate::pipe::Pipe;
-use crate::process::{
-    block_child_signals, exec_calls, fork, own_pid, spawn_calls, status_of, wait_success,
-};
+use crate::process::{block_child_signals, exec_calls, fork, own_pid, spawn_calls, status_of, wait_success};
 use crate::signals::pause_forever;
 use crate::{print_line, team};
 use libc::c_void;

@@ -23,10 +23,7 @@ pub fn nap(milliseconds: u64) -> Outcome {
 
 /// CPU time of the calling thread, in nanoseconds.
 pub fn thread_cpu_ns() -> Result<u64, Failure> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for the result.
     let read = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     check(read, "read the thread's CPU clock")?;
@@ -69,9 +66,7 @@ const STAMPS: usize = 4;
 
 impl Meter {
     pub fn new() -> Self {
-        Meter {
-            schedstat: File::open("/proc/thread-self/schedstat").ok(),
-        }
+        Meter { schedstat: File::open("/proc/thread-self/schedstat").ok() }
     }
 
     /// Runs `work` and adds what it took to `spent`.
@@ -103,12 +98,7 @@ impl Meter {
         // lags by up to a tick: so schedstat comes second.
         let cpu_ns = thread_cpu_ns()?;
         let schedstat = self.read_schedstat()?;
-        Ok(Stamp {
-            wall,
-            cpu_ns,
-            schedstat,
-            blur: wall.elapsed(),
-        })
+        Ok(Stamp { wall, cpu_ns, schedstat, blur: wall.elapsed() })
     }
 
     fn read_schedstat(&self) -> Result<Option<SchedStat>, Failure> {
@@ -145,9 +135,6 @@ impl Spent {
             Some(stat) => (stat.run_ns.to_string(), stat.wait_ns.to_string()),
             None => ("null".to_owned(), "null".to_owned()),
         };
-        format!(
-            r#""wall_ns":{},"cpu_ns":{},"run_ns":{run},"wait_ns":{wait}"#,
-            self.wall_ns, self.cpu_ns
-        )
+        format!(r#""wall_ns":{},"cpu_ns":{},"run_ns":{run},"wait_ns":{wait}"#, self.wall_ns, self.cpu_ns)
     }
 }

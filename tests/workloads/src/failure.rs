@@ -39,9 +39,5 @@ pub fn os_failure(doing: impl Display, error: io::Error) -> Failure {
 
 /// Turns the C convention, -1 with `errno` set, into a failure that says what was being done.
 pub fn check<T: Copy + Into<i64>>(returned: T, doing: impl Display) -> Result<T, Failure> {
-    if returned.into() == -1 {
-        Err(os_failure(doing, io::Error::last_os_error()))
-    } else {
-        Ok(returned)
-    }
+    if returned.into() == -1 { Err(os_failure(doing, io::Error::last_os_error())) } else { Ok(returned) }
 }

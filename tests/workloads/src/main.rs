@@ -40,10 +40,7 @@ extern "C" fn main(_count: c_int, _values: *const *const c_char) -> c_int {
     };
     let (name, outcome) = match name.to_str() {
         Some("--help" | "-h" | "help") => ("help", print_line(catalogue::help().trim_end())),
-        text => match catalogue::WORKLOADS
-            .iter()
-            .find(|workload| Some(workload.name) == text)
-        {
+        text => match catalogue::WORKLOADS.iter().find(|workload| Some(workload.name) == text) {
             Some(workload) => (workload.name, (workload.run)(Arguments::new(words))),
             None => {
                 eprintln!("workloads: no sub-command {name:?}: `workloads --help` lists them");

@@ -26,10 +26,7 @@ impl Mapping {
             let error = io::Error::last_os_error();
             return Err(os_failure(format!("map {length} bytes"), error));
         }
-        Ok(Mapping {
-            start: start.cast(),
-            length,
-        })
+        Ok(Mapping { start: start.cast(), length })
     }
 
     pub fn start(&self) -> *mut u8 {

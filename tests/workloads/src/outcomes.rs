@@ -59,16 +59,13 @@ pub fn faults(mut arguments: Arguments) -> Outcome {
     let mut fresh = Mapping::anonymous(pages * PAGE)?;
     // One fault a page: a huge page would take one for 512 of them.
     // SAFETY: the range is exactly the mapping, and this advice changes no content.
-    let advised =
-        unsafe { libc::madvise(fresh.start().cast(), pages * PAGE, libc::MADV_NOHUGEPAGE) };
+    let advised = unsafe { libc::madvise(fresh.start().cast(), pages * PAGE, libc::MADV_NOHUGEPAGE) };
     // A kernel without huge pages does not know the advice, and does not need it.
     if advised == -1 && io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL) {
         check(advised, "forbid huge pages")?;
     }
     let before = thread_minor_faults()?;
-    let length = zero
-        .read(fresh.bytes_mut())
-        .map_err(|error| os_failure("read /dev/zero", error))?;
+    let length = zero.read(fresh.bytes_mut()).map_err(|error| os_failure("read /dev/zero", error))?;
     let faults = thread_minor_faults()? - before;
     if length != pages * PAGE {
         return Err(failed(format!("read only {length} bytes of {pages} pages")));

@@ -22,16 +22,11 @@ impl Pipe {
         check(made, "make a pipe")?;
         // SAFETY: pipe2 succeeded, so both descriptors are open and belong to nobody else.
         let [reader, writer] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
-        Ok(Pipe {
-            reader: reader.into(),
-            writer: writer.into(),
-        })
+        Ok(Pipe { reader: reader.into(), writer: writer.into() })
     }
 
     pub fn send(&self) -> Result<(), Failure> {
-        (&self.writer)
-            .write_all(b".")
-            .map_err(|error| os_failure("write to a pipe", error))
+        (&self.writer).write_all(b".").map_err(|error| os_failure("write to a pipe", error))
     }
 
     pub fn receive(&self) -> Result<(), Failure> {

@@ -88,12 +88,7 @@ const SELF: &CStr = c"/proc/self/exe";
 
 /// `workloads calls COUNT`, as an argument vector.
 fn calls_command(count: &CStr) -> [*const c_char; 4] {
-    [
-        c"workloads".as_ptr(),
-        c"calls".as_ptr(),
-        count.as_ptr(),
-        ptr::null(),
-    ]
+    [c"workloads".as_ptr(), c"calls".as_ptr(), count.as_ptr(), ptr::null()]
 }
 
 /// Executes `workloads calls COUNT` in place of this process. Returns only to say why it could not.
@@ -134,10 +129,7 @@ pub fn spawn_calls(count: &CStr) -> Result<pid_t, Failure> {
 
 /// No core dump: a death by signal is to leave no file behind, and the same wait status everywhere.
 pub fn forbid_core_dump() -> Outcome {
-    let none = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `none` is a valid rlimit.
     let limited = unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
     check(limited, "forbid core dumps")?;

@@ -38,9 +38,7 @@ impl Reader {
     /// `mib` calls. One that a stop cuts short is not made good: the number of calls is fixed.
     fn read(&mut self, mib: u64) -> Outcome {
         for _ in 0..mib {
-            self.zero
-                .read(self.buffer.bytes_mut())
-                .map_err(|error| os_failure("read /dev/zero", error))?;
+            self.zero.read(self.buffer.bytes_mut()).map_err(|error| os_failure("read /dev/zero", error))?;
         }
         Ok(())
     }

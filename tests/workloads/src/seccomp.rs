@@ -15,12 +15,7 @@ const SYS_SECCOMP: c_int = 1;
 const DENIED: i64 = -(libc::EPERM as i64);
 
 const fn instruction(code: u32, jump_true: u8, jump_false: u8, operand: u32) -> sock_filter {
-    sock_filter {
-        code: code as u16,
-        jt: jump_true,
-        jf: jump_false,
-        k: operand,
-    }
+    sock_filter { code: code as u16, jt: jump_true, jf: jump_false, k: operand }
 }
 
 /// Installs a filter that answers getppid with `action`.
@@ -38,21 +33,13 @@ fn install(action: u32) -> Outcome {
         instruction(RETURN, 0, 0, action),
         instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
-    let program = sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
+    let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: PR_SET_NO_NEW_PRIVS takes integers only.
     let promised = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     check(promised, "set no_new_privs")?;
     // SAFETY: `program` names `filter` and its length; the kernel copies both during the call.
-    let installed = unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER,
-            &raw const program,
-        )
-    };
+    let installed =
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     check(installed, "install a seccomp filter")?;
     Ok(())
 }
@@ -96,9 +83,7 @@ extern "C" fn on_trap(_signal: c_int, info: *mut siginfo_t, context: *mut c_void
     if code == SYS_SECCOMP {
         TRAPS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: it passes a valid ucontext too, from which rt_sigreturn takes the registers.
-        unsafe {
-            (*context.cast::<ucontext_t>()).uc_mcontext.gregs[libc::REG_RAX as usize] = DENIED
-        };
+        unsafe { (*context.cast::<ucontext_t>()).uc_mcontext.gregs[libc::REG_RAX as usize] = DENIED };
     }
 }
 

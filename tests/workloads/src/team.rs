@@ -45,14 +45,8 @@ impl Team {
     pub fn run(&mut self, count: usize, body: &(dyn Fn(usize) + Sync)) -> Outcome {
         assert!(count <= self.size, "the team has {} stacks", self.size);
         let (start, end) = (Pipe::new()?, Pipe::new()?);
-        let seats: Vec<Seat> = (0..count)
-            .map(|index| Seat {
-                index,
-                body,
-                start: &start,
-                end: &end,
-            })
-            .collect();
+        let seats: Vec<Seat> =
+            (0..count).map(|index| Seat { index, body, start: &start, end: &end }).collect();
 
         let mut threads = Vec::with_capacity(count);
         let mut outcome = Ok(());
@@ -123,8 +117,7 @@ unsafe fn start_thread(
     let error = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
         libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), STACK_BYTES);
-        let error =
-            libc::pthread_create(&mut thread, attributes.as_ptr(), entry, argument.cast_mut());
+        let error = libc::pthread_create(&mut thread, attributes.as_ptr(), entry, argument.cast_mut());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         error
     };

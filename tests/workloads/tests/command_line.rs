@@ -26,36 +26,18 @@ fn member(json: &str, name: &str) -> u64 {
 #[test]
 fn wrong_arguments_exit_with_2_and_a_sentence() {
     for (command, sentence) in [
-        (
-            "nothing",
-            "workloads: no sub-command \"nothing\": `workloads --help` lists them",
-        ),
+        ("nothing", "workloads: no sub-command \"nothing\": `workloads --help` lists them"),
         ("calls", "workloads calls: the argument N is missing"),
-        (
-            "calls many",
-            "workloads calls: N must be a whole number from 0 to 1000000000, not \"many\"",
-        ),
+        ("calls many", "workloads calls: N must be a whole number from 0 to 1000000000, not \"many\""),
         ("calls 1 2", "workloads calls: unexpected argument \"2\""),
-        (
-            "calls 1 --threads",
-            "workloads calls: the argument T is missing",
-        ),
-        (
-            "calls 1 --threads 0",
-            "workloads calls: T must be a whole number from 1 to 20000, not \"0\"",
-        ),
-        (
-            "exit 256",
-            "workloads exit: N must be a whole number from 0 to 255, not \"256\"",
-        ),
+        ("calls 1 --threads", "workloads calls: the argument T is missing"),
+        ("calls 1 --threads 0", "workloads calls: T must be a whole number from 1 to 20000, not \"0\""),
+        ("exit 256", "workloads exit: N must be a whole number from 0 to 255, not \"256\""),
         ("elf32", "workloads elf32: the argument FILE is missing"),
     ] {
         let finished = run(command);
         assert_eq!(finished.status.code(), Some(2), "{command}");
-        assert_eq!(
-            String::from_utf8_lossy(&finished.stderr).trim_end(),
-            sentence
-        );
+        assert_eq!(String::from_utf8_lossy(&finished.stderr).trim_end(), sentence);
         assert!(finished.stdout.is_empty(), "{command}");
     }
 }

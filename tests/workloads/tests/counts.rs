@@ -59,10 +59,7 @@ fn check(command: &str, expected: &[(&str, u64)]) {
 fn plain_calls() {
     check("calls 0", &[("getppid", 0)]);
     check("calls 1000", &[("getppid", 1000)]);
-    check(
-        "calls 1001 --threads 4",
-        &[("getppid", 1001), ("clone3", 4)],
-    );
+    check("calls 1001 --threads 4", &[("getppid", 1001), ("clone3", 4)]);
     check("threads 8 100", &[("getppid", 800), ("clone3", 8)]);
     check("threads 200 3", &[("getppid", 600), ("futex", 0)]);
     check("short-threads 120", &[("getppid", 360), ("clone3", 120)]);

@@ -33,23 +33,15 @@ fn cells() -> u32 {
 fn open() -> Result<OpenGateSkel<'static>> {
     // A skeleton borrows its object; the few that a process ever loads live as long as it does.
     let object = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut skeleton = GateSkelBuilder::default()
-        .open(object)
-        .doing("reading its programs")?;
+    let mut skeleton = GateSkelBuilder::default().open(object).doing("reading its programs")?;
     let maps = &mut skeleton.maps;
-    maps.cells
-        .set_max_entries(cells())
-        .doing("sizing its counters")?;
+    maps.cells.set_max_entries(cells()).doing("sizing its counters")?;
     Ok(skeleton)
 }
 
 fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32) -> Result<()> {
     let symbols = KernelSymbols::read()?;
-    let rodata = skeleton
-        .maps
-        .rodata_data
-        .as_deref_mut()
-        .expect("the gate has constants");
+    let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants");
     let config = &mut rodata.config;
     config.enabled = enabled;
     config.generation = generation;
@@ -64,8 +56,7 @@ fn reuse(skeleton: &mut OpenGateSkel<'static>, maps: &Maps) -> Result<()> {
     for mut map in skeleton.open_object_mut().maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if SHARED.contains(&name.as_str()) {
-            map.reuse_fd(maps.get(&name).as_fd())
-                .doing("handing over its maps")?;
+            map.reuse_fd(maps.get(&name).as_fd()).doing("handing over its maps")?;
         }
     }
     Ok(())
@@ -80,10 +71,7 @@ impl Loaded {
         }
         skeleton.progs.gate_adopt.set_autoload(false);
         let skeleton = skeleton.load().doing("loading its programs")?;
-        let loaded = Self {
-            skeleton,
-            links: Vec::new(),
-        };
+        let loaded = Self { skeleton, links: Vec::new() };
         if maps.is_none() {
             loaded.name_arguments()?;
         }
@@ -112,11 +100,7 @@ impl Loaded {
                 self.skeleton
                     .maps
                     .arg_kinds
-                    .update(
-                        &slot.to_ne_bytes(),
-                        &[kinds.fds, kinds.paths],
-                        libbpf_rs::MapFlags::ANY,
-                    )
+                    .update(&slot.to_ne_bytes(), &[kinds.fds, kinds.paths], libbpf_rs::MapFlags::ANY)
                     .doing("naming the calls' arguments")?;
             }
         }
@@ -136,13 +120,8 @@ impl Loaded {
         ];
         let mut ids = LinkIds::default();
         for ((hook, program), id) in all.into_iter().zip(&mut ids) {
-            let link = program
-                .attach_trace()
-                .doing(format!("attaching to {hook}"))?;
-            *id = link
-                .info()
-                .doing(format!("numbering its link on {hook}"))?
-                .id;
+            let link = program.attach_trace().doing(format!("attaching to {hook}"))?;
+            *id = link.info().doing(format!("numbering its link on {hook}"))?.id;
             self.links.push(link);
         }
         Ok(ids)
@@ -167,20 +146,13 @@ impl Adopter {
             let iterator = program.name() == "gate_adopt";
             program.set_autoload(iterator);
         }
-        Ok(Self {
-            skeleton: skeleton.load().doing("loading its task iterator")?,
-        })
+        Ok(Self { skeleton: skeleton.load().doing("loading its task iterator")? })
     }
 
     /// Goes over all tasks once.
     pub fn run(&self) -> Result<()> {
         // A task iterator takes no map; this form of attaching passes no parameters.
-        let link = self
-            .skeleton
-            .progs
-            .gate_adopt
-            .attach()
-            .doing("attaching its task iterator")?;
+        let link = self.skeleton.progs.gate_adopt.attach().doing("attaching its task iterator")?;
         let mut iterator = Iter::new(&link).doing("starting its task iterator")?;
         std::io::copy(&mut iterator, &mut std::io::sink()).doing("go over all tasks")?;
         Ok(())
@@ -193,13 +165,6 @@ pub fn new_ring() -> Result<MapHandle> {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
         ..Default::default()
     };
-    MapHandle::create(
-        libbpf_rs::MapType::RingBuf,
-        Some("tollgate_ring"),
-        0,
-        0,
-        wire::RING_BYTES,
-        &options,
-    )
-    .doing("making a ring buffer")
+    MapHandle::create(libbpf_rs::MapType::RingBuf, Some("tollgate_ring"), 0, 0, wire::RING_BYTES, &options)
+        .doing("making a ring buffer")
 }

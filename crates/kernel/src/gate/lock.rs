@@ -15,10 +15,7 @@ pub struct Lock {
 
 impl Lock {
     pub fn take() -> Result<Self> {
-        let folder = FOLDERS
-            .into_iter()
-            .find(|folder| Path::new(folder).is_dir())
-            .unwrap_or("/");
+        let folder = FOLDERS.into_iter().find(|folder| Path::new(folder).is_dir()).unwrap_or("/");
         let path = Path::new(folder).join("tollgate.lock");
         let file = OpenOptions::new()
             .create(true)

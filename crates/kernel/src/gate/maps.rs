@@ -53,10 +53,7 @@ impl Maps {
     /// # Panics
     /// If `name` is not in [`SHARED`].
     pub fn get(&self, name: &str) -> &MapHandle {
-        let index = SHARED
-            .iter()
-            .position(|shared| *shared == name)
-            .expect("a shared map");
+        let index = SHARED.iter().position(|shared| *shared == name).expect("a shared map");
         &self.maps[index]
     }
 }

@@ -20,6 +20,11 @@ pub use load::{Adopter, Loaded, new_ring};
 pub use lock::Lock;
 pub use maps::Maps;
 
+/// Whether some process holds a gate now.
+pub fn is_loaded() -> bool {
+    maps::find_header().is_some()
+}
+
 /// This process's hold on the gate.
 pub struct Gate {
     pub maps: Maps,
@@ -101,10 +106,7 @@ impl Gate {
             return Ok(None);
         }
         if seen.wire_version != wire::GATE_WIRE_VERSION {
-            return Err(Error::OtherVersion {
-                theirs: seen.wire_version,
-                ours: wire::GATE_WIRE_VERSION,
-            });
+            return Err(Error::OtherVersion { theirs: seen.wire_version, ours: wire::GATE_WIRE_VERSION });
         }
         // Its owner may be going right now: without its links or maps there is no gate to join.
         let Some(links) = maps::open_links(&seen.link_ids) else {
@@ -131,11 +133,7 @@ impl Gate {
 
     fn put_in_charge(&mut self, mut loaded: Loaded, enabled: u32, generation: u32) -> Result<()> {
         let link_ids = loaded.attach()?;
-        let header = wire::gate_header {
-            enabled,
-            link_ids,
-            ..self.header.read(0)
-        };
+        let header = wire::gate_header { enabled, link_ids, ..self.header.read(0) };
         // The gate changes only its counters meanwhile, and those by atomic operations: write around them.
         let place = self.header.entry(0);
         // SAFETY: fields of the mapped header that only Tollgate processes write, one at a time (Lock).
@@ -158,9 +156,7 @@ impl Gate {
             return Ok(true);
         }
         let _lock = Lock::take()?;
-        let header = wire::gate_header {
-            ..self.header.read(0)
-        };
+        let header = wire::gate_header { ..self.header.read(0) };
         if let Some(links) = maps::open_links(&header.link_ids) {
             self.generation = header.generation;
             self.joined = links;

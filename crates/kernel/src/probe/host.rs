@@ -15,7 +15,8 @@ pub fn release() -> (String, String) {
     // SAFETY: writes to `names`, which it terminates with zeros.
     unsafe { libc::uname(&mut names) };
     // SAFETY: each field is terminated.
-    let text = |field: &[libc::c_char]| unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned();
+    let text =
+        |field: &[libc::c_char]| unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned();
     (text(&names.release), text(&names.machine))
 }
 

@@ -149,7 +149,8 @@ pub fn tcx() -> Answer {
         ..Default::default()
     };
     // SAFETY: `options` asks for no list, so that only its own fields are written.
-    let result = unsafe { libbpf_sys::bpf_prog_query_opts(LOOPBACK, libbpf_sys::BPF_TCX_INGRESS, &mut options) };
+    let result =
+        unsafe { libbpf_sys::bpf_prog_query_opts(LOOPBACK, libbpf_sys::BPF_TCX_INGRESS, &mut options) };
     match result {
         0 => Ok(()),
         // This network namespace has no such interface.

@@ -122,9 +122,8 @@ impl Loaded<'_> {
         let map = self.map(COUNTER)?.as_raw_fd();
         let (key, mut value) = (0u32, 0u64);
         // SAFETY: an array of u64, so key and value are as large as it wants them.
-        let result = unsafe {
-            libbpf_sys::bpf_map_lookup_elem(map, (&raw const key).cast(), (&raw mut value).cast())
-        };
+        let result =
+            unsafe { libbpf_sys::bpf_map_lookup_elem(map, (&raw const key).cast(), (&raw mut value).cast()) };
         if result == 0 { Ok(value) } else { Err(Refusal::new(COUNTER, -result)) }
     }
 }

@@ -1,7 +1,7 @@
 //! The kernel's own description of its types.
 
-use libbpf_rs::btf::types::{Func, Struct};
 use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{Func, Struct};
 
 use super::{Answer, Refusal};
 
@@ -23,7 +23,9 @@ impl Types {
     }
 
     pub fn has_member(&self, structure: &str, member: &str) -> bool {
-        let Some(structure) = self.0.type_by_name::<Struct>(structure) else { return false };
+        let Some(structure) = self.0.type_by_name::<Struct>(structure) else {
+            return false;
+        };
         structure.iter().any(|found| found.name.is_some_and(|name| name == member))
     }
 }

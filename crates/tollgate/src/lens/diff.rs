@@ -47,20 +47,11 @@ pub fn diff(before: &Path, after: &Path, result: &ResultOptions) -> Result<ExitC
 }
 
 fn read(path: &Path) -> Result<Document> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let document: Document = serde_json::from_str(&text).with_context(|| {
-        format!(
-            "{} is not a report written by `tollgate run --json`",
-            path.display()
-        )
-    })?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let document: Document = serde_json::from_str(&text)
+        .with_context(|| format!("{} is not a report written by `tollgate run --json`", path.display()))?;
     if document.schema != SCHEMA {
-        bail!(
-            "{} has schema {:?}; this version reads {SCHEMA:?}",
-            path.display(),
-            document.schema
-        );
+        bail!("{} has schema {:?}; this version reads {SCHEMA:?}", path.display(), document.schema);
     }
     Ok(document)
 }
@@ -106,11 +97,7 @@ fn mean(call: &Call) -> Option<f64> {
 fn text(comparison: &Comparison, top: usize) -> String {
     let mut out = String::new();
     let [before, after] = comparison.elapsed_ns.map(duration);
-    let _ = writeln!(
-        out,
-        "before: {} ({before})",
-        command_line(&comparison.before)
-    );
+    let _ = writeln!(out, "before: {} ({before})", command_line(&comparison.before));
     let _ = writeln!(out, "after:  {} ({after})", command_line(&comparison.after));
     let _ = writeln!(
         out,
@@ -119,9 +106,7 @@ fn text(comparison: &Comparison, top: usize) -> String {
     );
     for call in comparison.calls.iter().take(top) {
         let pair = |values: [String; 2]| values.join(" > ");
-        let each = call
-            .mean_ns
-            .map(|mean| mean.map_or("-".into(), |ns| duration(ns.round() as u64)));
+        let each = call.mean_ns.map(|mean| mean.map_or("-".into(), |ns| duration(ns.round() as u64)));
         let _ = writeln!(
             out,
             "{:<18} {:>23}  {:>9} {:>9} {:>10}  {:>19}  {:>19}",

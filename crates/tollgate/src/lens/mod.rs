@@ -26,9 +26,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     let select = &arguments.select;
     if select.is_empty() {
-        bail!(
-            "say which processes to watch: -p PID, --comm NAME, --cgroup PATH, --unit UNIT or --all"
-        );
+        bail!("say which processes to watch: -p PID, --comm NAME, --cgroup PATH, --unit UNIT or --all");
     }
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stdout)?;
     let mut watch = Watch::start(options(&arguments.lens_options))?;
@@ -46,23 +44,15 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     }
     watch.begin();
     if arguments.duration.is_none() {
-        let _ = say(&format!(
-            "tollgate: watching {} processes; Ctrl-C ends it",
-            known.len()
-        ));
+        let _ = say(&format!("tollgate: watching {} processes; Ctrl-C ends it", known.len()));
     }
     until_done(arguments, &mut watch, &mut known)?;
     let mut notes = Vec::new();
     if missed > 0 {
         notes.push(format!("{missed} processors could not be visited: threads that ran there are seen from their next context switch on"));
     }
-    let ending = Ending {
-        command: std::env::args().collect(),
-        exit: None,
-        user_ns: None,
-        system_ns: None,
-        notes,
-    };
+    let ending =
+        Ending { command: std::env::args().collect(), exit: None, user_ns: None, system_ns: None, notes };
     let document = watch.finish(ending)?;
     arguments.result.print(&document, &mut output)?;
     Ok(ExitCode::SUCCESS)
@@ -80,19 +70,13 @@ fn take_in(select: &Select, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Res
     Ok(missed)
 }
 
-fn until_done(
-    arguments: &LensArguments,
-    watch: &mut Watch,
-    known: &mut BTreeSet<u32>,
-) -> Result<()> {
+fn until_done(arguments: &LensArguments, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Result<()> {
     let select = &arguments.select;
     let waits_for_more = select.all || select.finds_later_ones();
     let end = arguments.duration.map(|duration| Instant::now() + duration);
     let mut looked = Instant::now();
     while !INTERRUPTED.load(Ordering::Relaxed) {
-        let left = end.map_or(TICK, |end| {
-            end.saturating_duration_since(Instant::now()).min(TICK)
-        });
+        let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()).min(TICK));
         if left.is_zero() {
             break;
         }

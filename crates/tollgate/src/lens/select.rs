@@ -56,9 +56,7 @@ fn matches(select: &Select, pid: u32) -> bool {
 
 fn running() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// A thread's number names its process too, as with ps -L and strace -p.
@@ -70,20 +68,15 @@ fn leader_of(pid: u32) -> Result<u32> {
         }
         Err(_) => bail!("there is no process {pid}; it may have ended"),
     };
-    let leader = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Tgid:"))
-        .and_then(|tgid| tgid.trim().parse().ok());
+    let leader =
+        status.lines().find_map(|line| line.strip_prefix("Tgid:")).and_then(|tgid| tgid.trim().parse().ok());
     Ok(leader.unwrap_or(pid))
 }
 
 /// `cgroups` is /proc/PID/cgroup: "hierarchy:controllers:path" lines.
 fn in_cgroup(cgroups: &str, wanted: &str) -> bool {
     // The mount point says nothing of /proc's path: what follows it, and for v1 the controller, does.
-    let wanted = wanted
-        .strip_prefix("/sys/fs/cgroup")
-        .unwrap_or(wanted)
-        .trim_matches('/');
+    let wanted = wanted.strip_prefix("/sys/fs/cgroup").unwrap_or(wanted).trim_matches('/');
     cgroups.lines().any(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let controllers = fields.next().unwrap_or("");
@@ -99,23 +92,14 @@ fn in_cgroup(cgroups: &str, wanted: &str) -> bool {
 
 fn is_within(path: &str, folder: &str) -> bool {
     !folder.is_empty()
-        && (path == folder
-            || path
-                .strip_prefix(folder)
-                .is_some_and(|rest| rest.starts_with('/')))
+        && (path == folder || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
 }
 
 fn in_unit(cgroups: &str, unit: &str) -> bool {
-    let unit = if unit.contains('.') {
-        unit.to_owned()
-    } else {
-        format!("{unit}.service")
-    };
-    cgroups.lines().any(|line| {
-        line.rsplit(':')
-            .next()
-            .is_some_and(|path| path.split('/').any(|part| part == unit))
-    })
+    let unit = if unit.contains('.') { unit.to_owned() } else { format!("{unit}.service") };
+    cgroups
+        .lines()
+        .any(|line| line.rsplit(':').next().is_some_and(|path| path.split('/').any(|part| part == unit)))
 }
 
 #[cfg(test)]
@@ -135,11 +119,7 @@ mod tests {
 
     #[test]
     fn a_cgroup_has_what_is_below_it() {
-        for path in [
-            "/system.slice",
-            "system.slice/nginx.service/",
-            "/sys/fs/cgroup/system.slice",
-        ] {
+        for path in ["/system.slice", "system.slice/nginx.service/", "/sys/fs/cgroup/system.slice"] {
             assert!(in_cgroup(V2, path), "{path}");
         }
         assert!(!in_cgroup(V2, "/system"));
@@ -151,10 +131,7 @@ mod tests {
 
     #[test]
     fn long_command_names_match_as_the_kernel_cuts_them() {
-        let select = Select {
-            comm: vec!["a-very-long-command".into()],
-            ..Select::default()
-        };
+        let select = Select { comm: vec!["a-very-long-command".into()], ..Select::default() };
         assert!(select.matches("a-very-long-com", ""));
         assert!(!select.matches("a-very-long", ""));
     }

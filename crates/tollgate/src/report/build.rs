@@ -36,11 +36,7 @@ pub fn document(facts: Facts, symbols: &KernelSymbols) -> Document {
     for figures in facts.figures.values() {
         total.add(figures);
     }
-    let groups = if facts.per == wire::PER_ALL {
-        Vec::new()
-    } else {
-        groups(&facts, symbols)
-    };
+    let groups = if facts.per == wire::PER_ALL { Vec::new() } else { groups(&facts, symbols) };
     let mut document = Document {
         schema: SCHEMA.into(),
         command: facts.command,
@@ -92,26 +88,14 @@ fn calls_of(figures: &GroupFigures, symbols: &KernelSymbols) -> Vec<Call> {
         .filter(|(_, call)| call.count + call.unfinished > 0)
         .map(|(slot, call)| one_call(*slot, call, figures, symbols))
         .collect();
-    calls.sort_by(|a, b| {
-        b.wall_ns
-            .cmp(&a.wall_ns)
-            .then(b.count.cmp(&a.count))
-            .then(a.name.cmp(&b.name))
-    });
+    calls.sort_by(|a, b| b.wall_ns.cmp(&a.wall_ns).then(b.count.cmp(&a.count)).then(a.name.cmp(&b.name)));
     calls
 }
 
-fn one_call(
-    slot: u32,
-    figures: &CallFigures,
-    group: &GroupFigures,
-    symbols: &KernelSymbols,
-) -> Call {
+fn one_call(slot: u32, figures: &CallFigures, group: &GroupFigures, symbols: &KernelSymbols) -> Call {
     let (abi, name) = call_name(slot);
-    let quantile = |q| {
-        histogram::quantile(&*figures.histogram, q, figures.max_ns)
-            .map_or(0, |ns| ns.round() as u64)
-    };
+    let quantile =
+        |q| histogram::quantile(&*figures.histogram, q, figures.max_ns).map_or(0, |ns| ns.round() as u64);
     let (extra, wall_interval_ns) = untimed(figures);
     let off = figures.blocked_ns + figures.runqueue_ns;
     Call {
@@ -154,17 +138,11 @@ fn untimed(figures: &CallFigures) -> (u64, Option<WallInterval>) {
     let skipped = figures.skipped as f64;
     let mean = figures.sampled_ns as f64 / figures.sampled as f64;
     // The spread is that of all timed calls: at least the cheap ones'.
-    let variance =
-        histogram::mean_and_variance(&*figures.histogram).map_or(0.0, |(_, variance)| variance);
-    let interval =
-        normal_mean_interval(mean, variance, figures.sampled, CONFIDENCE).map(|interval| {
-            let whole = |mean: f64| figures.wall_ns + (skipped * mean).max(0.0).round() as u64;
-            WallInterval {
-                low: whole(interval.low),
-                high: whole(interval.high),
-                confidence: CONFIDENCE,
-            }
-        });
+    let variance = histogram::mean_and_variance(&*figures.histogram).map_or(0.0, |(_, variance)| variance);
+    let interval = normal_mean_interval(mean, variance, figures.sampled, CONFIDENCE).map(|interval| {
+        let whole = |mean: f64| figures.wall_ns + (skipped * mean).max(0.0).round() as u64;
+        WallInterval { low: whole(interval.low), high: whole(interval.high), confidence: CONFIDENCE }
+    });
     ((skipped * mean).round() as u64, interval)
 }
 
@@ -173,13 +151,7 @@ fn errors(figures: &CallFigures) -> BTreeMap<String, u64> {
         0 => "other".to_owned(),
         errno => calls::display_errno(errno).into_owned(),
     };
-    figures
-        .errors
-        .iter()
-        .enumerate()
-        .filter(|(_, n)| **n > 0)
-        .map(|(slot, n)| (name(slot), *n))
-        .collect()
+    figures.errors.iter().enumerate().filter(|(_, n)| **n > 0).map(|(slot, n)| (name(slot), *n)).collect()
 }
 
 /// Sites by function. Stacks are taken about once for so much sleeping (bpf/lens.bpf.h), so their times
@@ -201,11 +173,7 @@ fn sites(
         sum.sleeps += site.sleeps;
     }
     let seen: u64 = by_function.values().map(|site| site.blocked_ns).sum();
-    let scale = if seen == 0 {
-        0.0
-    } else {
-        blocked_ns as f64 / seen as f64
-    };
+    let scale = if seen == 0 { 0.0 } else { blocked_ns as f64 / seen as f64 };
     let mut sites: Vec<_> = by_function
         .into_iter()
         .map(|(function, site)| BlockedIn {
@@ -223,13 +191,8 @@ mod tests {
     use super::*;
 
     fn figures() -> GroupFigures {
-        let mut call = CallFigures {
-            count: 3,
-            wall_ns: 900,
-            blocked_ns: 500,
-            runqueue_ns: 100,
-            ..Default::default()
-        };
+        let mut call =
+            CallFigures { count: 3, wall_ns: 900, blocked_ns: 500, runqueue_ns: 100, ..Default::default() };
         call.max_ns = 500;
         call.histogram[histogram::bucket(200)] = 2;
         call.histogram[histogram::bucket(500)] = 1;
@@ -237,27 +200,9 @@ mod tests {
         call.errors[134] = 1;
         let mut group = GroupFigures::default();
         group.calls.insert(0, call);
-        group.sites.insert(
-            (0, 0x10),
-            Site {
-                blocked_ns: 30,
-                sleeps: 1,
-            },
-        );
-        group.sites.insert(
-            (0, 0x20),
-            Site {
-                blocked_ns: 10,
-                sleeps: 1,
-            },
-        );
-        group.sites.insert(
-            (1, 0x20),
-            Site {
-                blocked_ns: 99,
-                sleeps: 1,
-            },
-        );
+        group.sites.insert((0, 0x10), Site { blocked_ns: 30, sleeps: 1 });
+        group.sites.insert((0, 0x20), Site { blocked_ns: 10, sleeps: 1 });
+        group.sites.insert((1, 0x20), Site { blocked_ns: 99, sleeps: 1 });
         group
     }
 
@@ -266,49 +211,28 @@ mod tests {
         let call = &calls_of(&figures(), &KernelSymbols::default())[0];
         assert_eq!((call.name.as_str(), call.abi.as_str()), ("read", "x86-64"));
         assert_eq!(call.cpu_ns, 300);
-        assert_eq!(
-            call.errors,
-            BTreeMap::from([("ENOENT".into(), 1), ("ERESTARTSYS".into(), 1)])
-        );
+        assert_eq!(call.errors, BTreeMap::from([("ENOENT".into(), 1), ("ERESTARTSYS".into(), 1)]));
         assert_eq!(call.max_ns, 500);
-        let sites: Vec<_> = call
-            .blocked_in
-            .iter()
-            .map(|site| (site.function.as_str(), site.ns))
-            .collect();
+        let sites: Vec<_> = call.blocked_in.iter().map(|site| (site.function.as_str(), site.ns)).collect();
         assert_eq!(sites, [("0x10", 375), ("0x20", 125)]);
     }
 
     #[test]
     fn untimed_calls_are_estimated_from_sampled_ones() {
-        let mut call = CallFigures {
-            count: 800,
-            skipped: 700,
-            sampled: 100,
-            sampled_ns: 20_000,
-            ..Default::default()
-        };
+        let mut call =
+            CallFigures { count: 800, skipped: 700, sampled: 100, sampled_ns: 20_000, ..Default::default() };
         call.wall_ns = 20_000;
         call.histogram[histogram::bucket(200)] = 800;
         let (extra, interval) = untimed(&call);
         assert_eq!(extra, 140_000);
         let interval = interval.unwrap();
-        assert!(
-            interval.low < 160_000 && 160_000 < interval.high,
-            "{interval:?}"
-        );
+        assert!(interval.low < 160_000 && 160_000 < interval.high, "{interval:?}");
     }
 
     #[test]
     fn x32_and_i386_calls_have_their_own_names() {
-        assert_eq!(
-            call_name(wire::CALLS_PER_ABI + 20),
-            (Abi::I386, "getpid".into())
-        );
-        assert_eq!(
-            call_name(2 * wire::CALLS_PER_ABI + 39),
-            (Abi::X32, "getpid".into())
-        );
+        assert_eq!(call_name(wire::CALLS_PER_ABI + 20), (Abi::I386, "getpid".into()));
+        assert_eq!(call_name(2 * wire::CALLS_PER_ABI + 39), (Abi::X32, "getpid".into()));
         assert_eq!(call_name(wire::CALL_UNKNOWN).1, "unknown");
     }
 }

@@ -146,9 +146,6 @@ fn is_zero(value: &u64) -> bool {
 
 impl Document {
     pub fn calls_seen(&self) -> u64 {
-        self.calls
-            .iter()
-            .map(|call| call.count + call.unfinished)
-            .sum()
+        self.calls.iter().map(|call| call.count + call.unfinished).sum()
     }
 }

@@ -17,16 +17,9 @@ const SITES_SHOWN: usize = 3;
 pub fn text(document: &Document, layout: &Layout) -> String {
     let mut out = String::new();
     if !document.losses.is_empty() {
-        let losses: Vec<_> = document
-            .losses
-            .iter()
-            .map(|(reason, n)| format!("{} {reason}", count(*n)))
-            .collect();
-        let _ = writeln!(
-            out,
-            "LOSSES: {}: the figures below are too low by as much",
-            losses.join(", ")
-        );
+        let losses: Vec<_> =
+            document.losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
+        let _ = writeln!(out, "LOSSES: {}: the figures below are too low by as much", losses.join(", "));
     }
     headline(&mut out, document);
     if document.groups.is_empty() {
@@ -61,11 +54,8 @@ fn headline(out: &mut String, document: &Document) {
     );
     let sum = |part: fn(&Call) -> u64| document.calls.iter().map(part).sum::<u64>();
     let wall = sum(|call| call.wall_ns);
-    let (cpu, blocked, waiting) = (
-        sum(|call| call.cpu_ns),
-        sum(|call| call.blocked_ns),
-        sum(|call| call.runqueue_ns),
-    );
+    let (cpu, blocked, waiting) =
+        (sum(|call| call.cpu_ns), sum(|call| call.blocked_ns), sum(|call| call.runqueue_ns));
     let _ = writeln!(
         out,
         "{} system calls took {} of thread time: on CPU {} ({}), blocked {} ({}), waiting for a CPU {} ({})",
@@ -122,11 +112,7 @@ fn table(out: &mut String, calls: &[Call], layout: &Layout) {
 }
 
 fn row(out: &mut String, call: &Call) {
-    let name = if call.abi == "x86-64" {
-        call.name.clone()
-    } else {
-        format!("{} ({})", call.name, call.abi)
-    };
+    let name = if call.abi == "x86-64" { call.name.clone() } else { format!("{} ({})", call.name, call.abi) };
     let errors = call.errors.values().sum::<u64>();
     let blank = |n: u64, text: String| if n == 0 { String::new() } else { text };
     let time = |ns: u64| blank(ns, duration(ns));
@@ -146,10 +132,7 @@ fn row(out: &mut String, call: &Call) {
         percentile(call.p95_ns),
         percentile(call.p99_ns),
         percentile(call.max_ns),
-        blank(
-            call.minor_faults + call.major_faults,
-            count(call.minor_faults + call.major_faults)
-        ),
+        blank(call.minor_faults + call.major_faults, count(call.minor_faults + call.major_faults)),
     );
     for line in details(call) {
         let _ = writeln!(out, "    {line}");
@@ -171,10 +154,7 @@ fn details(call: &Call) -> Vec<String> {
     if !call.errors.is_empty() {
         let mut errors: Vec<_> = call.errors.iter().collect();
         errors.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-        let errors: Vec<_> = errors
-            .iter()
-            .map(|(name, n)| format!("{name} {}", count(**n)))
-            .collect();
+        let errors: Vec<_> = errors.iter().map(|(name, n)| format!("{name} {}", count(**n))).collect();
         lines.push(format!("errors {}", errors.join(", ")));
     }
     if call.major_faults > 0 {
@@ -187,10 +167,7 @@ fn details(call: &Call) -> Vec<String> {
         ));
     }
     if call.unfinished > 0 {
-        lines.push(format!(
-            "{} more did not return: their thread ended in them",
-            count(call.unfinished)
-        ));
+        lines.push(format!("{} more did not return: their thread ended in them", count(call.unfinished)));
     }
     if let Some(interval) = call.wall_interval_ns {
         lines.push(format!(
@@ -206,11 +183,7 @@ fn details(call: &Call) -> Vec<String> {
 
 fn more(out: &mut String, all: usize, shown: usize, what: &str) {
     if all > shown {
-        let _ = writeln!(
-            out,
-            "… and {} more {what} (--top {all} shows all)",
-            all - shown
-        );
+        let _ = writeln!(out, "… and {} more {what} (--top {all} shows all)", all - shown);
     }
 }
 
@@ -253,51 +226,24 @@ fn in_progress(out: &mut String, document: &Document, layout: &Layout) {
     }
     let _ = writeln!(out, "\nstill in progress (not in the figures above)");
     for call in document.in_progress.iter().take(layout.top) {
-        let since = call.ns.map_or_else(
-            || "for an unknown time".into(),
-            |ns| format!("for {}", duration(ns)),
-        );
-        let abi = if call.abi == "x86-64" {
-            String::new()
-        } else {
-            format!(" ({})", call.abi)
-        };
+        let since =
+            call.ns.map_or_else(|| "for an unknown time".into(), |ns| format!("for {}", duration(ns)));
+        let abi = if call.abi == "x86-64" { String::new() } else { format!(" ({})", call.abi) };
         let _ = writeln!(out, "thread {}: {}{abi} {since}", call.tid, call.name);
     }
-    more(
-        out,
-        document.in_progress.len(),
-        layout.top,
-        "calls in progress",
-    );
+    more(out, document.in_progress.len(), layout.top, "calls in progress");
 }
 
 fn toll_line(document: &Document) -> String {
-    let Toll {
-        calls,
-        ns_per_call,
-        low,
-        high,
-        confidence,
-        against,
-    } = &document.toll;
-    let losses = if document.losses.is_empty() {
-        "no losses"
-    } else {
-        "losses: see the first line"
-    };
+    let Toll { calls, ns_per_call, low, high, confidence, against } = &document.toll;
+    let losses = if document.losses.is_empty() { "no losses" } else { "losses: see the first line" };
     let seen = format!("toll: {} calls seen, {losses}", count(*calls));
-    let (Some(each), Some(low), Some(high), Some(confidence)) =
-        (ns_per_call, low, high, confidence)
-    else {
+    let (Some(each), Some(low), Some(high), Some(confidence)) = (ns_per_call, low, high, confidence) else {
         return format!("{seen}; not measured");
     };
     let total = (each * *calls as f64).max(0.0) as u64;
-    let over = if against == "bystander" {
-        " over a bystander's (another session holds the gate)"
-    } else {
-        ""
-    };
+    let over =
+        if against == "bystander" { " over a bystander's (another session holds the gate)" } else { "" };
     format!(
         "{seen}; {each:.0} ns a call{over} [{low:.0}, {high:.0}] ({:.0} % interval, getppid here and now), {} in all",
         confidence * 100.0,

@@ -1,3 +1,0 @@
-pub fn report(_json: bool) -> anyhow::Result<(String, bool)> {
-    Ok((String::new(), true))
-}

@@ -1,0 +1,340 @@
+//! The list: every capability, who needs it, what is used instead, how to get it, and how it is tried.
+
+use kernel::probe::{self, Answer};
+
+use super::finding::{Capability, Finding, Machine, without_types};
+use super::{cgroups, files, security};
+
+type Test = fn(&Machine) -> Finding;
+type Users = &'static [&'static str];
+
+const ALL: Users = &["all"];
+const LENS: Users = &["lens"];
+const GUARD: Users = &["guard"];
+const SERVICE: Users = &["service"];
+const PLUGIN: Users = &["plugin"];
+const PACE: Users = &["pace"];
+
+/// `tollgate run` cannot do without it.
+const fn required(name: &'static str, needed_by: Users, how: &'static str, test: Test) -> Capability {
+    Capability { name, needed_by, required: true, instead: "", how, test }
+}
+
+const fn optional(
+    name: &'static str,
+    needed_by: Users,
+    instead: &'static str,
+    how: &'static str,
+    test: Test,
+) -> Capability {
+    Capability { name, needed_by, required: false, instead, how, test }
+}
+
+pub const GROUPS: &[(&str, &[Capability])] = &[
+    ("the gate", GATE),
+    ("lens, read by the program itself", IN_BAND),
+    ("guard", GUARDING),
+    ("service", SERVICES),
+    ("plugin", PLUGINS),
+    ("pace", PACING),
+];
+
+const GATE: &[Capability] = &[
+    required("root", ALL, "sudo tollgate run ...", root),
+    required("kernel types (BTF)", ALL, "a kernel with CONFIG_DEBUG_INFO_BTF=y", types),
+    required("tracepoints with types (tp_btf)", ALL, "a kernel with CONFIG_BPF_EVENTS=y", |machine| {
+        typed_each(machine, &HOOKS, probe::attach)
+    }),
+    required("ring buffer", ALL, "Linux 5.8 or newer", |machine| machine.answer(probe::make("ring_buffer"))),
+    required("array mapped into memory", ALL, "Linux 5.5 or newer", |machine| {
+        machine.answer(probe::map_into_memory())
+    }),
+    required("array of ring buffers", ALL, "Linux 5.8 or newer", |machine| {
+        machine.answer(probe::ring_in_array())
+    }),
+    required("queue map", ALL, "Linux 4.20 or newer", |machine| machine.answer(probe::make("queue"))),
+    required("32-bit compare and swap", ALL, "Linux 5.12 or newer with CONFIG_BPF_JIT=y", |machine| {
+        machine.answer(probe::load("atomics_32", &[]))
+    }),
+    required("reading kernel memory", ALL, "boot without lockdown=confidentiality", |machine| {
+        typed(machine, "probe_read")
+    }),
+    required("stack of a sleeping task", LENS, "Linux 5.9 or newer", |machine| typed(machine, "task_stack")),
+    required("run-queue wait (sched_info)", LENS, "a kernel with CONFIG_SCHED_INFO=y", run_delay),
+    optional(
+        "task iterator",
+        LENS,
+        "commands started by Tollgate; no attaching to what runs already",
+        "Linux 5.8 or newer",
+        |machine| machine.typed_answer(probe::iterate_tasks),
+    ),
+    optional(
+        "kernel addresses (kallsyms)",
+        LENS,
+        "no names for the places where calls sleep",
+        "sysctl kernel.kptr_restrict=1, and a kernel with CONFIG_KALLSYMS=y",
+        |_| files::kernel_addresses(),
+    ),
+    optional(
+        "bpf_rdonly_cast",
+        LENS,
+        "a helper, which costs about 8 ns more a call where returns go through thunks",
+        "Linux 6.2 or newer",
+        |machine| machine.kfunc("bpf_rdonly_cast"),
+    ),
+    optional(
+        "fast clock",
+        LENS,
+        "the slow one, read twice a timed call; `--sample` times fewer calls",
+        "a clock source that the processor reads by itself",
+        |_| files::fast_clock(),
+    ),
+];
+
+const IN_BAND: &[Capability] = &[
+    optional(
+        "fentry programs",
+        LENS,
+        "tracepoints; no trace of the functions in a call",
+        TRAMPOLINES,
+        |machine| machine.typed_answer(|| probe::attach("fentry")),
+    ),
+    optional("kprobes", LENS, "fentry programs", "a kernel with CONFIG_KPROBE_EVENTS=y", |machine| {
+        machine.answer(probe::attach("kprobe"))
+    }),
+    optional(
+        "kprobe.multi",
+        LENS,
+        "one kprobe or fentry program a function, attached one by one",
+        "Linux 5.18 or newer with CONFIG_FPROBE=y",
+        |machine| machine.answer(probe::attach_kprobe_multi()),
+    ),
+    optional(
+        "lock contention tracepoints",
+        LENS,
+        "the function that slept, without the lock's name",
+        "Linux 5.19 or newer",
+        |machine| typed_each(machine, &["contention_begin", "contention_end"], probe::attach),
+    ),
+    optional(
+        "user memory in task storage (uptr)",
+        LENS,
+        "an array mapped into memory",
+        "Linux 6.13 or newer",
+        |machine| machine.typed_answer(|| probe::load("uptr", &["user_pointers"])),
+    ),
+];
+
+const GUARDING: &[Capability] = &[
+    optional("task storage", GUARD, "the gate's own table of threads", "Linux 5.11 or newer", |machine| {
+        machine.typed_answer(|| probe::load("task_storage", &["tasks"]))
+    }),
+    optional(
+        "bpf_send_signal",
+        GUARD,
+        "a signal from user space, which comes some calls later",
+        "Linux 5.3 or newer",
+        |machine| typed(machine, "send_signal"),
+    ),
+    optional(
+        "bpf_send_signal_task",
+        GUARD,
+        "bpf_send_signal to the running task, and user space for others",
+        "Linux 6.13 or newer",
+        |machine| machine.kfunc("bpf_send_signal_task"),
+    ),
+    optional(
+        "BPF LSM",
+        GUARD,
+        "connect, bind, sendmsg and socket are held before they take effect, others where a signal stops them",
+        "a kernel with CONFIG_BPF_LSM=y",
+        security::bpf_lsm,
+    ),
+    optional(
+        "fmod_ret on system calls",
+        GUARD,
+        "BPF LSM, cgroup programs or a signal",
+        "a kernel with CONFIG_FUNCTION_ERROR_INJECTION=y",
+        |machine| typed(machine, "fmod_ret"),
+    ),
+    optional(
+        "bpf_override_return",
+        GUARD,
+        "BPF LSM, cgroup programs or a signal",
+        "a kernel with CONFIG_BPF_KPROBE_OVERRIDE=y",
+        |machine| machine.answer(probe::load("override_return", &[])),
+    ),
+    optional(
+        "cgroup programs that set the errno",
+        GUARD,
+        "BPF LSM, or a signal",
+        "Linux 5.18 or newer with CONFIG_CGROUP_BPF=y",
+        |machine| machine.each(&["connect4", "bind4", "sendmsg4", "sock_create"], load),
+    ),
+];
+
+const SERVICES: &[Capability] = &[
+    optional(
+        "cgroup v2",
+        &["guard", "service"],
+        "accounting only; nothing is limited or frozen",
+        "mount -t cgroup2 none /sys/fs/cgroup",
+        |_| cgroups::hierarchy(),
+    ),
+    optional("cpu controller", SERVICE, "no limit", "CONFIG_CGROUP_SCHED=y", |_| cgroups::controller("cpu")),
+    optional("memory controller", SERVICE, "no limit", "CONFIG_MEMCG=y", |_| cgroups::controller("memory")),
+    optional("pids controller", SERVICE, "no limit", "CONFIG_CGROUP_PIDS=y", |_| cgroups::controller("pids")),
+    optional("io controller", SERVICE, "no limit", "CONFIG_BLK_CGROUP=y", |_| cgroups::controller("io")),
+    optional(
+        "sock_ops programs",
+        SERVICE,
+        "connections are followed from the client's side only",
+        "Linux 4.13 or newer with CONFIG_CGROUP_BPF=y",
+        |machine| machine.answer(load("sock_ops")),
+    ),
+    optional("socket storage", SERVICE, "a table by socket cookie", "Linux 5.2 or newer", |machine| {
+        machine.answer(probe::make("sk_storage"))
+    }),
+    optional(
+        "UNIX connect programs",
+        SERVICE,
+        "a table by socket cookie, filled when data is sent",
+        "Linux 6.7 or newer with CONFIG_CGROUP_BPF=y",
+        |machine| machine.answer(load("connect_unix")),
+    ),
+    optional(
+        "pressure stall figures (PSI)",
+        SERVICE,
+        "the gate's own blocked and run-queue times",
+        "a kernel with CONFIG_PSI=y",
+        |_| files::pressure(),
+    ),
+];
+
+const PLUGINS: &[Capability] = &[
+    optional("SYSCALL programs", PLUGIN, "plugins run at hooks only", "Linux 5.14 or newer", |machine| {
+        machine.answer(load("syscall_type"))
+    }),
+    optional("may_goto", PLUGIN, "bpf_loop", "Linux 6.9 or newer", |machine| {
+        machine.answer(probe::load("may_goto", &["counter"]))
+    }),
+    optional(
+        "may_goto bounded by time",
+        PLUGIN,
+        "loops end after 8 million turns",
+        "Linux 6.15 or newer",
+        timed,
+    ),
+    optional("bpf_loop", PLUGIN, "loops whose bound is a small constant", "Linux 5.17 or newer", |machine| {
+        machine.answer(load("loops"))
+    }),
+    optional("arena", PLUGIN, "maps of a fixed size", "Linux 6.9 or newer", |machine| {
+        machine.answer(probe::make("arena"))
+    }),
+    optional("timers", PLUGIN, "timers in user space", "Linux 5.15 or newer", |machine| {
+        machine.answer(probe::load("timer", &["timers"]))
+    }),
+    optional("XDP programs", PLUGIN, "tc programs", "Linux 4.8 or newer with CONFIG_NET=y", |machine| {
+        machine.answer(load("xdp_type"))
+    }),
+    optional("tc programs", PLUGIN, "XDP programs", "a kernel with CONFIG_NET_CLS_ACT=y", |machine| {
+        machine.answer(load("tc_type"))
+    }),
+    optional(
+        "tc programs as links (tcx)",
+        PLUGIN,
+        "tc programs on a clsact queue",
+        "Linux 6.6 or newer",
+        |machine| machine.answer(probe::tcx()),
+    ),
+];
+
+const PACING: &[Capability] = &[
+    optional(
+        "processor frequencies (cpufreq)",
+        PACE,
+        "deadlines are watched, speeds stay as they are",
+        "the frequency driver of this processor; most virtual machines have none",
+        |_| files::frequency_driver(),
+    ),
+    optional(
+        "userspace governor",
+        PACE,
+        "bounds of the speed (scaling_min_freq, scaling_max_freq)",
+        "modprobe cpufreq_userspace",
+        |_| files::userspace_governor(),
+    ),
+    optional(
+        "utilization clamping (uclamp)",
+        PACE,
+        "speeds of whole processors",
+        "a kernel with CONFIG_UCLAMP_TASK=y",
+        |_| files::exists("/proc/sys/kernel/sched_util_clamp_max"),
+    ),
+    optional(
+        "sched_ext",
+        PACE,
+        "speeds are set from user space",
+        "Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT=y",
+        |_| files::exists("/sys/kernel/sched_ext/state"),
+    ),
+];
+
+const TRAMPOLINES: &str = "Linux 5.5 or newer with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y";
+
+const HOOKS: [&str; 6] = [
+    "sys_enter",
+    "sys_exit",
+    "sched_switch",
+    "sched_process_fork",
+    "sched_process_exec",
+    "sched_process_exit",
+];
+
+fn load(program: &str) -> Answer {
+    probe::load(program, &[])
+}
+
+fn typed(machine: &Machine, program: &str) -> Finding {
+    machine.typed_answer(|| load(program))
+}
+
+fn typed_each(machine: &Machine, programs: &[&str], probe: fn(&str) -> Answer) -> Finding {
+    match &machine.types {
+        Ok(_) => machine.each(programs, probe),
+        Err(_) => without_types(),
+    }
+}
+
+fn root(machine: &Machine) -> Finding {
+    match (&machine.may_use_bpf, probe::is_root()) {
+        (Ok(()), true) => Finding::yes(""),
+        (Ok(()), false) => Finding::no("may use BPF, but is not root"),
+        (Err(refusal), true) => Finding::no(format!("root may not use BPF here ({})", refusal.errno_name()))
+            .how("run it on the host itself, or in a container with CAP_SYS_ADMIN and without a seccomp filter"),
+        (Err(_), false) => Finding::no("not root"),
+    }
+}
+
+fn types(machine: &Machine) -> Finding {
+    match &machine.types {
+        Ok(_) => Finding::yes(""),
+        Err(refusal) => Finding::no(format!("{}: {}", refusal.what, refusal.errno_name())),
+    }
+}
+
+fn run_delay(machine: &Machine) -> Finding {
+    match &machine.types {
+        Ok(types) if types.has_member("sched_info", "run_delay") => Finding::yes(""),
+        Ok(_) => Finding::no("the kernel does not count it"),
+        Err(_) => without_types(),
+    }
+}
+
+fn timed(machine: &Machine) -> Finding {
+    match probe::may_goto_is_timed() {
+        Ok(true) => Finding::yes(""),
+        Ok(false) => Finding::no("bounded by a number of turns"),
+        Err(refusal) => machine.refused(&refusal).instead("bpf_loop"),
+    }
+}

@@ -1,0 +1,110 @@
+//! Capabilities that show in files of /proc and /sys.
+
+use std::fs;
+use std::io::{ErrorKind, Read as _};
+
+use kernel::probe;
+
+use super::finding::Finding;
+
+pub fn kernel_addresses() -> Finding {
+    const ENOUGH: u64 = 64 << 10;
+    let mut text = String::new();
+    let read = fs::File::open("/proc/kallsyms").and_then(|file| file.take(ENOUGH).read_to_string(&mut text));
+    match read {
+        Err(error) => Finding::no(format!("/proc/kallsyms: {error}")),
+        Ok(_) if shows_addresses(&text) => Finding::yes(""),
+        Ok(_) if !probe::is_root() => Finding::untried("shown to root only"),
+        Ok(_) => Finding::no("the addresses are hidden"),
+    }
+}
+
+/// Some symbols are at 0 by right, so that one address is enough.
+fn shows_addresses(kallsyms: &str) -> bool {
+    kallsyms.lines().any(|line| {
+        let address = line.split(' ').next().unwrap_or_default();
+        !address.is_empty() && address.bytes().any(|digit| digit != b'0')
+    })
+}
+
+/// Those that are read without leaving the processor.
+const FAST_CLOCKS: [&str; 4] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "xen"];
+
+pub fn fast_clock() -> Finding {
+    const DIRECTORY: &str = "/sys/devices/system/clocksource/clocksource0";
+    let read = |file: &str| fs::read_to_string(format!("{DIRECTORY}/{file}"));
+    let Ok(clock) = read("current_clocksource") else {
+        return Finding::untried("the clock source is not shown");
+    };
+    let clock = clock.trim();
+    if FAST_CLOCKS.contains(&clock) {
+        return Finding::yes(clock);
+    }
+    let others = read("available_clocksource").unwrap_or_default();
+    Finding::no(format!("{clock} is slow to read")).how(faster_clock(&others))
+}
+
+fn faster_clock(available: &str) -> String {
+    match available.split_whitespace().find(|name| FAST_CLOCKS.contains(name)) {
+        Some(name) => format!("the kernel knows a fast one: boot with clocksource={name}"),
+        None => "a machine whose time-stamp counter is stable (the kernel log says why it is not)".into(),
+    }
+}
+
+pub fn pressure() -> Finding {
+    match fs::read_to_string("/proc/pressure/cpu") {
+        Ok(_) => Finding::yes(""),
+        Err(error) if error.kind() == ErrorKind::NotFound => Finding::no("/proc/pressure is missing"),
+        Err(_) => Finding::no("switched off").how("boot with psi=1"),
+    }
+}
+
+pub fn exists(path: &str) -> Finding {
+    match fs::metadata(path) {
+        Ok(_) => Finding::yes(""),
+        Err(_) => Finding::no(format!("no {path}")),
+    }
+}
+
+/// The frequency policies' `file`, from the first one.
+fn of_first_policy(file: &str) -> Option<String> {
+    let mut policies: Vec<_> =
+        fs::read_dir("/sys/devices/system/cpu/cpufreq").ok()?.filter_map(Result::ok).collect();
+    policies.retain(|entry| entry.file_name().to_string_lossy().starts_with("policy"));
+    policies.sort_by_key(fs::DirEntry::file_name);
+    let text = fs::read_to_string(policies.first()?.path().join(file)).ok()?;
+    Some(text.trim().to_owned())
+}
+
+pub fn frequency_driver() -> Finding {
+    match of_first_policy("scaling_driver") {
+        Some(driver) => Finding::yes(driver),
+        None => Finding::no("no frequency policy"),
+    }
+}
+
+pub fn userspace_governor() -> Finding {
+    match of_first_policy("scaling_available_governors") {
+        None => Finding::no("no frequency policy").how("cpufreq, as above"),
+        Some(list) if list.split(' ').any(|name| name == "userspace") => Finding::yes(list),
+        Some(list) => Finding::no(format!("only {list}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_shows_that_they_are_not_hidden() {
+        assert!(shows_addresses("0000000000000000 A first\nffffffff81000000 T _text\n"));
+        assert!(!shows_addresses("0000000000000000 A first\n0000000000000000 T _text\n"));
+        assert!(!shows_addresses(""));
+    }
+
+    #[test]
+    fn a_fast_clock_is_named_where_there_is_one() {
+        assert!(faster_clock("hpet acpi_pm tsc\n").ends_with("clocksource=tsc"));
+        assert!(faster_clock("hpet acpi_pm").contains("stable"));
+    }
+}

@@ -1,0 +1,179 @@
+//! The document as a person reads it, in 100 columns.
+
+use std::fmt::Write as _;
+
+use super::finding::AS_ROOT;
+use super::{Document, Examined};
+
+const WIDTH: usize = 100;
+const NAME: usize = 36;
+const HAVE: usize = 4;
+const NEEDED_BY: usize = 14;
+/// Where the last column begins.
+const DETAIL: usize = 2 + NAME + 1 + HAVE + 2 + NEEDED_BY + 1;
+const INDENT: usize = 6;
+
+pub fn text(document: &Document) -> String {
+    let mut out = format!("Linux {} on {}\n", document.kernel, document.machine);
+    let mut group = "";
+    for capability in &document.capabilities {
+        if capability.group != group {
+            group = capability.group;
+            heading(&mut out, group);
+        }
+        line(&mut out, capability);
+        // What was not tried lacks something else, which has its own remedy.
+        if capability.have == Some(false) {
+            remedy(&mut out, "instead: ", capability.instead.as_deref());
+            remedy(&mut out, "to get it: ", capability.how.as_deref());
+        }
+    }
+    out.push('\n');
+    put(&mut out, "", 0, &verdict(document));
+    out
+}
+
+fn heading(out: &mut String, group: &str) {
+    let _ = write!(out, "\n{group:<width$} have  needed by\n", width = NAME + 2);
+}
+
+fn line(out: &mut String, capability: &Examined) {
+    let have = match capability.have {
+        Some(true) => "yes",
+        Some(false) => "NO",
+        None => "?",
+    };
+    let users = capability.needed_by.join(", ");
+    let start = format!("  {:<NAME$} {have:<HAVE$}  {users:<NEEDED_BY$} ", capability.name);
+    put(out, &start, DETAIL, &capability.detail);
+}
+
+fn remedy(out: &mut String, label: &str, text: Option<&str>) {
+    if let Some(text) = text {
+        put(out, &format!("{:INDENT$}{label}", ""), INDENT + label.len(), text);
+    }
+}
+
+/// `start`, and `text` wrapped at `column`.
+fn put(out: &mut String, start: &str, column: usize, text: &str) {
+    let mut line = start.to_owned();
+    let mut empty = true;
+    for word in text.split(' ') {
+        if !empty && line.len() + 1 + word.len() > WIDTH {
+            let _ = writeln!(out, "{}", line.trim_end());
+            line = " ".repeat(column);
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line += word;
+        empty = false;
+    }
+    let _ = writeln!(out, "{}", line.trim_end());
+}
+
+fn verdict(document: &Document) -> String {
+    let count = |have| document.capabilities.iter().filter(|one| one.have == have).count();
+    let all = document.capabilities.len();
+    let mut text = format!("{} of {all} capabilities found", count(Some(true)));
+    if count(None) > 0 {
+        let _ = write!(text, ", {} could not be tried", count(None));
+    }
+    text += ". ";
+    text += &match document.can_run {
+        true => "`tollgate run` can work here.".into(),
+        false => format!("`tollgate run` cannot work here: it needs {}.", lacking(document)),
+    };
+    if document.capabilities.iter().any(|one| one.how.as_deref() == Some(AS_ROOT)) {
+        let _ = write!(text, " Try again as root: {AS_ROOT}");
+    }
+    text
+}
+
+/// What stands between this machine and `tollgate run`: first of all what is known to be missing.
+fn lacking(document: &Document) -> String {
+    let names = |have| {
+        let required = document.capabilities.iter().filter(|one| one.required);
+        required.filter(|one| one.have == have).map(|one| one.name).collect::<Vec<_>>()
+    };
+    let missing = names(Some(false));
+    let lacking = if missing.is_empty() { names(None) } else { missing };
+    lacking.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn examined(name: &'static str, have: Option<bool>, how: &str) -> Examined {
+        Examined {
+            group: "the gate",
+            name,
+            have,
+            needed_by: &["lens", "guard"],
+            instead: (have == Some(false)).then(|| "something else".into()),
+            how: (have != Some(true)).then(|| how.into()),
+            detail: "detail".into(),
+            required: true,
+        }
+    }
+
+    fn document(capabilities: Vec<Examined>) -> Document {
+        Document {
+            schema: super::super::SCHEMA,
+            kernel: "6.1.0".into(),
+            machine: "x86_64".into(),
+            can_run: super::super::can_run(&capabilities),
+            capabilities,
+        }
+    }
+
+    #[test]
+    fn missing_capabilities_carry_their_remedy() {
+        let long =
+            "boot with lsm=lockdown,capability,landlock,yama,apparmor,bpf on the kernel's command line";
+        let text = text(&document(vec![
+            examined("ring buffer", Some(true), ""),
+            examined("queue map", Some(false), long),
+            examined("timers", None, AS_ROOT),
+        ]));
+        let expected = "\
+Linux 6.1.0 on x86_64
+
+the gate                               have  needed by
+  ring buffer                          yes   lens, guard    detail
+  queue map                            NO    lens, guard    detail
+      instead: something else
+      to get it: boot with lsm=lockdown,capability,landlock,yama,apparmor,bpf on the kernel's
+                 command line
+  timers                               ?     lens, guard    detail
+
+1 of 3 capabilities found, 1 could not be tried. `tollgate run` cannot work here: it needs queue
+map. Try again as root: sudo tollgate doctor
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn all_found_is_one_line() {
+        let text = text(&document(vec![examined("ring buffer", Some(true), "")]));
+        assert!(text.ends_with("\n\n1 of 1 capabilities found. `tollgate run` can work here.\n"), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_tried_is_named_only_if_nothing_is_known_to_be_missing() {
+        let untried = || examined("timers", None, "");
+        assert_eq!(lacking(&document(vec![untried()])), "timers");
+        assert_eq!(lacking(&document(vec![untried(), examined("root", Some(false), "")])), "root");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_table() {
+        let words = vec!["word"; 60].join(" ");
+        let mut out = String::new();
+        put(&mut out, "  start", DETAIL, &words);
+        assert!(out.lines().all(|line| line.len() <= WIDTH), "{out}");
+        assert_eq!(out.matches("word").count(), 60);
+    }
+}
