@@ -1,8 +1,7 @@
 //! Kernel functions by address, from /proc/kallsyms.
 
 use std::fs;
-
-use crate::error::{Doing, Result};
+use std::sync::OnceLock;
 
 /// Text symbols in order of address.
 #[derive(Default)]
@@ -11,9 +10,14 @@ pub struct KernelSymbols {
 }
 
 impl KernelSymbols {
-    pub fn read() -> Result<Self> {
-        let text = fs::read_to_string("/proc/kallsyms").doing("read /proc/kallsyms")?;
-        Ok(Self::parse(&text))
+    /// Read once a process: the kernel takes some 50 ms to print them. Empty where it hides them.
+    pub fn get() -> &'static Self {
+        static SYMBOLS: OnceLock<KernelSymbols> = OnceLock::new();
+        SYMBOLS.get_or_init(|| Self::parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default()))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.symbols.is_empty()
     }
 
     fn parse(text: &str) -> Self {

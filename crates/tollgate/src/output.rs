@@ -1,7 +1,7 @@
 //! Where results go: a file, stdout, or (for `run`, whose stdout is the command's) stderr.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -25,14 +25,6 @@ impl Output {
             .open(path)
             .with_context(|| format!("cannot write the result to {}", path.display()))?;
         Ok(Self::File(file, path.to_owned()))
-    }
-
-    pub fn is_terminal(&self) -> bool {
-        match self {
-            Self::Stdout => io::stdout().is_terminal(),
-            Self::Stderr => io::stderr().is_terminal(),
-            Self::File(..) => false,
-        }
     }
 
     pub fn write(&mut self, text: &str) -> Result<()> {

@@ -15,15 +15,14 @@ const KEPT: usize = 100;
 /// The slowest calls so far, slowest first.
 pub struct SlowCalls {
     began_ns: u64,
-    symbols: KernelSymbols,
     symbolizer: Symbolizer,
     calls: Vec<SlowCall>,
     seen: u64,
 }
 
 impl SlowCalls {
-    pub fn new(began_ns: u64, symbols: KernelSymbols) -> Self {
-        Self { began_ns, symbols, symbolizer: Symbolizer::new(), calls: Vec::new(), seen: 0 }
+    pub fn new(began_ns: u64) -> Self {
+        Self { began_ns, symbolizer: Symbolizer::new(), calls: Vec::new(), seen: 0 }
     }
 
     /// Takes a record in. Addresses are named at once, as the process may be gone later.
@@ -59,14 +58,17 @@ impl SlowCalls {
             cpu_ns: record.wall_ns.saturating_sub(record.blocked_ns + record.runqueue_ns),
             blocked_ns: record.blocked_ns,
             runqueue_ns: record.runqueue_ns,
-            kernel_stack: self.kernel_stack(frames(&record.kernel_stack, record.kernel_frames)),
+            kernel_stack: Self::kernel_stack(frames(&record.kernel_stack, record.kernel_frames)),
             user_stack: self.user_stack(record.tgid, frames(&record.user_stack, record.user_frames)),
         }
     }
 
-    fn kernel_stack(&self, addresses: &[u64]) -> Vec<String> {
-        let name =
-            |address: &u64| self.symbols.function(*address).map_or(format!("{address:#x}"), str::to_owned);
+    fn kernel_stack(addresses: &[u64]) -> Vec<String> {
+        let symbols = KernelSymbols::get();
+        let name = |address: &u64| {
+            let function = symbols.function(*address);
+            function.map_or_else(|| format!("{address:#x}"), str::to_owned)
+        };
         addresses.iter().map(name).collect()
     }
 
@@ -100,7 +102,7 @@ fn result(value: i64) -> String {
     match i32::try_from(-value) {
         Ok(errno @ 1..=4095) => format!("-{}", calls::display_errno(errno)),
         // Addresses, as mmap and brk return them.
-        _ if value > 0xffff_ffff || value < -4095 => format!("{value:#x}"),
+        _ if !(-4095..=0xffff_ffff).contains(&value) => format!("{value:#x}"),
         _ => value.to_string(),
     }
 }

@@ -12,7 +12,8 @@ use stats::paired::{Arm, abba_order, quad_differences};
 
 use crate::report::Toll;
 
-const QUADS: usize = 7;
+/// The fewest whose range is an interval of more than 95 % for the median (sign test: 1 - 2/2^6).
+const QUADS: usize = 6;
 /// Batches a block: their median is the block's time, so that an interrupt does not count.
 const BATCHES: usize = 9;
 const CALLS_A_BATCH: u32 = 500;
@@ -27,8 +28,8 @@ fn block() -> f64 {
     times[BATCHES / 2]
 }
 
-fn toll(times: &[f64], order: &[Arm], against: &str) -> Toll {
-    let differences = quad_differences(times, order);
+fn toll(times: &[f64], against: &str) -> Toll {
+    let differences = quad_differences(times, &abba_order(QUADS));
     let Some(interval) = median_interval(&differences, CONFIDENCE) else {
         return Toll::default();
     };
@@ -48,29 +49,22 @@ pub fn measure(gate: &mut Gate, own: &Session, options: &Options) -> Result<Toll
     let lock = Lock::take()?;
     if !gate.is_shared(own) && gate.toggle().is_some() {
         gate.close(&lock);
-        return against_detached(gate, own, options);
+        return against_detached(gate, own);
     }
     drop(lock);
     against_bystander(gate, options)
 }
 
-/// Runs `work` on a thread that is gated like a session's with these options.
-fn on_gated_thread<T: Send>(gate: &Gate, session: &Session, work: impl FnOnce() -> T + Send) -> Result<T> {
-    Ok(thread::scope(|scope| {
-        let nursery = gate.nursery(session, false)?;
-        let handle = scope.spawn(work);
-        drop(nursery);
-        anyhow::Ok(handle.join().expect("a measuring thread does not panic"))
-    })?)
-}
-
-fn against_detached(gate: &mut Gate, own: &Session, _options: &Options) -> Result<Toll> {
-    let order = abba_order(QUADS);
+/// The arms' blocks, all on one gated thread; `switch` turns the gate on or off for it.
+fn time_arms(
+    gate: &mut Gate,
+    session: &Session,
+    mut switch: impl FnMut(&mut Gate, Arm) -> Result<()>,
+) -> Result<Vec<f64>> {
     let (to_worker, from_main) = mpsc::channel::<()>();
     let (to_main, from_worker) = mpsc::channel::<f64>();
-    let mut times = Vec::with_capacity(order.len());
     thread::scope(|scope| {
-        let nursery = gate.nursery(own, false)?;
+        let nursery = gate.nursery(session, false)?;
         let cpu = kernel::cpus::current();
         scope.spawn(move || {
             kernel::cpus::run_on(cpu);
@@ -82,40 +76,39 @@ fn against_detached(gate: &mut Gate, own: &Session, _options: &Options) -> Resul
             }
         });
         drop(nursery);
-        let mut attached = true;
-        for arm in &order {
-            let on = *arm == Arm::On;
-            if on != attached {
-                let programs = gate.toggle().expect("checked by the caller");
-                if on {
-                    programs.attach()?;
-                } else {
-                    programs.detach();
-                }
-                attached = on;
-            }
+        let mut times = Vec::new();
+        for arm in abba_order(QUADS) {
+            switch(gate, arm)?;
             to_worker.send(())?;
             times.push(from_worker.recv()?);
         }
         drop(to_worker);
-        anyhow::Ok(())
-    })?;
-    Ok(toll(&times, &order, "detached"))
+        Ok(times)
+    })
 }
 
-fn against_bystander(gate: &Gate, options: &Options) -> Result<Toll> {
-    let order = abba_order(QUADS);
+fn against_detached(gate: &mut Gate, own: &Session) -> Result<Toll> {
+    let mut attached = Arm::On;
+    let times = time_arms(gate, own, |gate, arm| {
+        if arm != attached {
+            let programs = gate.toggle().expect("checked by the caller");
+            match arm {
+                Arm::On => drop(programs.attach()?),
+                Arm::Off => programs.detach(),
+            }
+            attached = arm;
+        }
+        Ok(())
+    })?;
+    Ok(toll(&times, "detached"))
+}
+
+fn against_bystander(gate: &mut Gate, options: &Options) -> Result<Toll> {
     let session = gate.start_session(&Options { per: kernel::wire::PER_ALL, ..*options })?;
-    let times = on_gated_thread(gate, &session, || {
-        order
-            .iter()
-            .map(|arm| {
-                gate.set_mask(&session, if *arm == Arm::On { options.mask } else { 0 });
-                thread::sleep(SETTLE);
-                block()
-            })
-            .collect::<Vec<_>>()
+    let times = time_arms(gate, &session, |gate, arm| {
+        gate.set_mask(&session, if arm == Arm::On { options.mask } else { 0 });
+        Ok(())
     });
     gate.end_session(&session)?;
-    Ok(toll(&times?, &order, "bystander"))
+    Ok(toll(&times?, "bystander"))
 }

@@ -64,8 +64,7 @@ impl Watch {
         let gate = Gate::open(options.mask)?;
         let session = gate.start_session(&options)?;
         let began_ns = now_ns();
-        let inbox =
-            Rc::new(RefCell::new((VecDeque::new(), SlowCalls::new(began_ns, KernelSymbols::read()?))));
+        let inbox = Rc::new(RefCell::new((VecDeque::new(), SlowCalls::new(began_ns))));
         let ring = ring(&session, &inbox)?;
         Ok(Self {
             losses_before: gate.losses()?,
@@ -133,6 +132,9 @@ impl Watch {
                 live.len()
             ));
         }
+        if self.options.mask & wire::LENS_SITES != 0 && KernelSymbols::get().is_empty() {
+            notes.push("blocking sites have no names: /proc/kallsyms shows no addresses".into());
+        }
         let toll = match toll::measure(&mut self.gate, &self.session, &self.options) {
             Ok(toll) => toll,
             Err(error) => {
@@ -142,8 +144,7 @@ impl Watch {
         };
         self.stay_for_others()?;
         self.gate.end_session(&self.session)?;
-        let symbols = KernelSymbols::read()?;
-        let slow = self.inbox.replace((VecDeque::new(), SlowCalls::new(0, KernelSymbols::default()))).1;
+        let slow = self.inbox.replace((VecDeque::new(), SlowCalls::new(0))).1;
         let (slow, slow_seen) = slow.finish();
         if slow_seen > slow.len() as u64 {
             notes.push(format!("{slow_seen} calls were slow; the {} slowest are kept", slow.len()));
@@ -162,7 +163,7 @@ impl Watch {
             losses,
             notes,
         };
-        Ok(document(facts, &symbols))
+        Ok(document(facts, KernelSymbols::get()))
     }
 
     fn losses(&self) -> Result<BTreeMap<String, u64>> {

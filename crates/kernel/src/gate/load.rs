@@ -39,17 +39,18 @@ fn open() -> Result<OpenGateSkel<'static>> {
     Ok(skeleton)
 }
 
-fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32) -> Result<()> {
-    let symbols = KernelSymbols::read()?;
+fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32) {
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants");
     let config = &mut rodata.config;
     config.enabled = enabled;
     config.generation = generation;
     config.cells = cells();
-    config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
-    config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
+    if enabled & (wire::LENS_SITES | wire::LENS_SLOW) != 0 {
+        let symbols = KernelSymbols::get();
+        config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
+        config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
+    }
     config.sub_bucket = stats::histogram::SUB_BUCKET;
-    Ok(())
 }
 
 fn reuse(skeleton: &mut OpenGateSkel<'static>, maps: &Maps) -> Result<()> {
@@ -65,7 +66,7 @@ fn reuse(skeleton: &mut OpenGateSkel<'static>, maps: &Maps) -> Result<()> {
 impl Loaded {
     pub fn new(maps: Option<&Maps>, enabled: u32, generation: u32) -> Result<Self> {
         let mut skeleton = open()?;
-        configure(&mut skeleton, enabled, generation)?;
+        configure(&mut skeleton, enabled, generation);
         if let Some(maps) = maps {
             reuse(&mut skeleton, maps)?;
         }
@@ -140,7 +141,7 @@ pub struct Adopter {
 impl Adopter {
     pub fn new(maps: &Maps, enabled: u32, generation: u32) -> Result<Self> {
         let mut skeleton = open()?;
-        configure(&mut skeleton, enabled, generation)?;
+        configure(&mut skeleton, enabled, generation);
         reuse(&mut skeleton, maps)?;
         for mut program in skeleton.open_object_mut().progs_mut() {
             let iterator = program.name() == "gate_adopt";

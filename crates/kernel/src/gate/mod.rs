@@ -68,7 +68,7 @@ impl Gate {
         gate.header.write(
             0,
             wire::gate_header {
-                magic: wire::GATE_MAGIC as u64,
+                magic: wire::GATE_MAGIC,
                 wire_version: wire::GATE_WIRE_VERSION,
                 // 0 means none everywhere.
                 next_thread: 1,
@@ -102,7 +102,7 @@ impl Gate {
             return Ok(None);
         };
         let seen = Mapping::<wire::gate_header>::new(&header, 1)?.read(0);
-        if seen.magic != wire::GATE_MAGIC as u64 {
+        if seen.magic != wire::GATE_MAGIC {
             return Ok(None);
         }
         if seen.wire_version != wire::GATE_WIRE_VERSION {

@@ -1,5 +1,7 @@
 //! The list: every capability, who needs it, what is used instead, how to get it, and how it is tried.
 
+use std::path::Path;
+
 use kernel::probe::{self, Answer};
 
 use super::finding::{Capability, Finding, Machine, without_types};
@@ -319,6 +321,9 @@ fn root(machine: &Machine) -> Finding {
 fn types(machine: &Machine) -> Finding {
     match &machine.types {
         Ok(_) => Finding::yes(""),
+        Err(_) if !Path::new("/sys/kernel").exists() => {
+            Finding::no("/sys is not mounted").how("mount -t sysfs none /sys")
+        }
         Err(refusal) => Finding::no(format!("{}: {}", refusal.what, refusal.errno_name())),
     }
 }
