@@ -14,13 +14,14 @@ pub struct Arm {
     pub name: &'static str,
     /// Bare and floor, which the others are compared with.
     pub is_reference: bool,
-    pub run: Box<dyn Fn() -> Result<Times>>,
+    /// Times one exercise, or all.
+    pub run: Box<dyn Fn(Option<&str>) -> Result<Times>>,
 }
 
 pub const BARE: &str = "bare";
 pub const FLOOR: &str = "floor";
 
-fn arm(name: &'static str, run: impl Fn() -> Result<Times> + 'static) -> Arm {
+fn arm(name: &'static str, run: impl Fn(Option<&str>) -> Result<Times> + 'static) -> Arm {
     Arm { name, is_reference: name == BARE || name == FLOOR, run: Box::new(run) }
 }
 
@@ -28,26 +29,28 @@ pub fn arms() -> Vec<Arm> {
     let sites = wire::LENS | wire::LENS_SITES;
     let mut arms = vec![
         arm(BARE, in_a_worker),
-        arm(FLOOR, || {
+        arm(FLOOR, |exercise| {
             let _floor = Floor::attach()?;
-            in_a_worker()
+            in_a_worker(exercise)
         }),
-        arm("bystander", move || bystander(sites)),
-        arm("lens", move || gated(sites)),
-        arm("lens --no-sites", || gated(wire::LENS)),
-        arm("lens --sample", move || gated(sites | wire::LENS_SAMPLE)),
+        arm("bystander", move |exercise| bystander(sites, exercise)),
+        arm("lens", move |exercise| gated(sites, exercise)),
+        arm("lens --no-sites", |exercise| gated(wire::LENS, exercise)),
+        arm("lens --sample", move |exercise| gated(sites | wire::LENS_SAMPLE, exercise)),
     ];
     if cfg!(feature = "test-extension") {
-        arms.push(arm("tally", || gated(wire::TALLY)));
-        arms.push(arm("lens + tally", || gated(wire::LENS | wire::TALLY)));
+        arms.push(arm("tally", |exercise| gated(wire::TALLY, exercise)));
+        arms.push(arm("lens + tally", |exercise| gated(wire::LENS | wire::TALLY, exercise)));
     }
     arms
 }
 
 /// The exercises run in a small process of their own, started anew: a fork is as dear as its process is big,
 /// and a program's layout is a source of variance like any other.
-fn in_a_worker() -> Result<Times> {
-    let output = Command::new("/proc/self/exe").arg("--worker").stdin(Stdio::null()).output()?;
+fn in_a_worker(exercise: Option<&str>) -> Result<Times> {
+    let mut worker = Command::new("/proc/self/exe");
+    worker.arg("--worker").args(exercise.map(|name| ["--exercise", name]).into_iter().flatten());
+    let output = worker.stdin(Stdio::null()).output()?;
     ensure!(output.status.success(), "the worker failed: {}", String::from_utf8_lossy(&output.stderr));
     Ok(serde_json::from_slice(&output.stdout)?)
 }
@@ -56,20 +59,20 @@ fn options(mask: u32) -> Options {
     Options { mask, per: wire::PER_ALL, slower_ns: 0 }
 }
 
-fn bystander(mask: u32) -> Result<Times> {
+fn bystander(mask: u32, exercise: Option<&str>) -> Result<Times> {
     let gate = Gate::open(mask)?;
     let session = gate.start_session(&options(mask))?;
-    let times = in_a_worker();
+    let times = in_a_worker(exercise);
     gate.end_session(&session)?;
     times
 }
 
-fn gated(mask: u32) -> Result<Times> {
+fn gated(mask: u32, exercise: Option<&str>) -> Result<Times> {
     let gate = Gate::open(mask)?;
     let session = gate.start_session(&options(mask))?;
     let times = {
         let _nursery = gate.nursery(&session, true)?;
-        in_a_worker()
+        in_a_worker(exercise)
     };
     gate.end_session(&session)?;
     times

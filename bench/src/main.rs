@@ -24,6 +24,9 @@ struct Options {
     /// Only these arms (and the references, bare and floor)
     #[arg(long = "arm", value_name = "NAME")]
     arms: Vec<String>,
+    /// Only this exercise
+    #[arg(long, value_name = "NAME")]
+    exercise: Option<String>,
     /// Time all exercises in this process and print the times
     #[arg(long, hide = true)]
     worker: bool,
@@ -40,7 +43,7 @@ pub struct Exercise {
     pub in_floors: bool,
 }
 
-pub const EXERCISES: [Exercise; 4] = [
+const EXERCISES: [Exercise; 4] = [
     Exercise {
         name: "getppid",
         unit: "call",
@@ -75,23 +78,33 @@ pub const EXERCISES: [Exercise; 4] = [
     },
 ];
 
-/// Times of one arm in one round, by exercise.
-pub type Times = [f64; EXERCISES.len()];
+/// Times of one arm in one round, by chosen exercise.
+pub type Times = Vec<f64>;
 
-fn time_all() -> Times {
+fn time(exercises: &[&Exercise]) -> Times {
     cpus::run_on(cpus::possible() - 1);
-    std::array::from_fn(|index| {
-        let exercise = &EXERCISES[index];
+    let median = |exercise: &&Exercise| {
         let mut times: Vec<_> = (0..exercise.batches).map(|_| (exercise.run)(exercise.units)).collect();
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
-    })
+    };
+    exercises.iter().map(median).collect()
+}
+
+fn chosen(name: Option<&str>) -> Result<Vec<&'static Exercise>> {
+    let chosen: Vec<_> =
+        EXERCISES.iter().filter(|exercise| name.is_none_or(|name| name == exercise.name)).collect();
+    if chosen.is_empty() {
+        bail!("no such exercise; there are: {}", EXERCISES.map(|exercise| exercise.name).join(", "));
+    }
+    Ok(chosen)
 }
 
 fn main() -> Result<()> {
     let options = Options::parse();
+    let chosen = chosen(options.exercise.as_deref())?;
     if options.worker {
-        println!("{}", serde_json::to_string(&time_all())?);
+        println!("{}", serde_json::to_string(&time(&chosen))?);
         return Ok(());
     }
     if kernel::gate::is_loaded() {
@@ -110,14 +123,14 @@ fn main() -> Result<()> {
     for round in 0..options.rounds {
         eprint!("\rround {} of {} ", round + 1, options.rounds);
         for index in shuffle.order(arms.len()) {
-            samples[index].push((arms[index].run)()?);
+            samples[index].push((arms[index].run)(options.exercise.as_deref())?);
         }
     }
     eprintln!();
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&table::json(&arms, &samples))?);
+        println!("{}", serde_json::to_string_pretty(&table::json(&chosen, &arms, &samples))?);
     } else {
-        print!("{}", table::text(&arms, &samples));
+        print!("{}", table::text(&chosen, &arms, &samples));
     }
     Ok(())
 }

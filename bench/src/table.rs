@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stats::interval::{Interval, median_interval};
 
 use crate::arms::{Arm, BARE, FLOOR};
-use crate::{EXERCISES, Times};
+use crate::{Exercise, Times};
 
 const CONFIDENCE: f64 = 0.95;
 
@@ -24,7 +24,7 @@ fn interval(values: impl Iterator<Item = f64>) -> Interval {
     median_interval(&values.collect::<Vec<_>>(), CONFIDENCE).expect("there is at least one round")
 }
 
-fn row(arms: &[Arm], samples: &[Vec<Times>], arm: usize, exercise: usize) -> Row {
+fn row(exercises: &[&Exercise], arms: &[Arm], samples: &[Vec<Times>], arm: usize, exercise: usize) -> Row {
     let of = |name| arms.iter().position(|arm| arm.name == name).expect("the references always run");
     let (bare, floor) = (&samples[of(BARE)], &samples[of(FLOOR)]);
     let own = &samples[arm];
@@ -35,14 +35,14 @@ fn row(arms: &[Arm], samples: &[Vec<Times>], arm: usize, exercise: usize) -> Row
         time: interval(rounds().map(|round| own[round][exercise])),
         toll: interval(rounds().map(|round| toll(own, round))),
         ratio: interval(rounds().map(|round| own[round][exercise] / bare[round][exercise])),
-        floors: (EXERCISES[exercise].in_floors && !is_reference)
+        floors: (exercises[exercise].in_floors && !is_reference)
             .then(|| interval(rounds().map(|round| toll(own, round) / toll(floor, round)))),
     }
 }
 
-pub fn text(arms: &[Arm], samples: &[Vec<Times>]) -> String {
+pub fn text(exercises: &[&Exercise], arms: &[Arm], samples: &[Vec<Times>]) -> String {
     let mut out = String::new();
-    for (index, exercise) in EXERCISES.iter().enumerate() {
+    for (index, exercise) in exercises.iter().enumerate() {
         let _ = writeln!(
             out,
             "\n{} (ns a {}; median of {} loads, 95 % interval)\n{:<18} {:>26} {:>26} {:>22} {:>22}",
@@ -56,7 +56,7 @@ pub fn text(arms: &[Arm], samples: &[Vec<Times>]) -> String {
             "times the floor's toll"
         );
         for (arm, kind) in arms.iter().enumerate() {
-            let row = row(arms, samples, arm, index);
+            let row = row(exercises, arms, samples, arm, index);
             let _ = writeln!(
                 out,
                 "{:<18} {:>26} {:>26} {:>22} {:>22}",
@@ -76,8 +76,8 @@ fn cell(interval: &Interval, digits: usize) -> String {
     format!("{estimate:.digits$} [{low:.digits$}, {high:.digits$}]")
 }
 
-pub fn json(arms: &[Arm], samples: &[Vec<Times>]) -> Value {
+pub fn json(exercises: &[&Exercise], arms: &[Arm], samples: &[Vec<Times>]) -> Value {
     let names: Vec<_> = arms.iter().map(|arm| arm.name).collect();
-    let exercises: Vec<_> = EXERCISES.iter().map(|exercise| exercise.name).collect();
+    let exercises: Vec<_> = exercises.iter().map(|exercise| exercise.name).collect();
     json!({ "schema": "tollgate.bench/1", "exercises": exercises, "arms": names, "samples_ns": samples })
 }
