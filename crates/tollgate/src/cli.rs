@@ -20,16 +20,18 @@ pub const NOT_FOUND: u8 = 127;
 
 const EXIT_STATUS: &str = "\
 Exit status:
-  run: the command's own (128 + N if signal N ended it); 127 if there is no such command, 126 if it cannot be
-  executed, 125 if Tollgate itself failed. Others: 0, or 125 for failures; doctor: 1 if `run` cannot work here.
+  run     the command's own, or 128 + N if signal N ended it; 127 if there is no such command,
+          126 if it cannot be executed, 125 if Tollgate itself failed
+  doctor  1 if `tollgate run` cannot work here
+  others  0, or 125 if they failed
 
 Environment:
-  NO_COLOR  no colours";
+  NO_COLOR  no colours in messages";
 
 /// A programmable gate at the Linux system-call boundary: see where a program's kernel time goes, and what
 /// looking cost.
 #[derive(Parser)]
-#[command(name = "tollgate", version, after_help = EXIT_STATUS, disable_help_subcommand = true)]
+#[command(name = "tollgate", version, after_help = EXIT_STATUS, disable_help_subcommand = true, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -112,7 +114,9 @@ Examples:
 pub enum LensCommand {
     /// Compare two reports written with --json
     Diff {
+        /// A report written with --json
         before: PathBuf,
+        /// The report to compare with it
         after: PathBuf,
         #[command(flatten)]
         result: ResultOptions,

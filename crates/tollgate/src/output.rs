@@ -42,7 +42,29 @@ impl Output {
     }
 }
 
-/// A message to the person, on stderr.
+/// A message to the person, on stderr. The standard library ends the system's sentences with their number,
+/// which says nothing more.
 pub fn say(message: &str) -> io::Result<()> {
-    writeln!(io::stderr(), "{message}")
+    writeln!(io::stderr(), "{}", without_numbers(message))
+}
+
+fn without_numbers(message: &str) -> String {
+    let mut text = message.to_owned();
+    while let Some(begin) = text.find(" (os error ") {
+        let Some(length) = text[begin..].find(')') else { break };
+        text.replace_range(begin..=begin + length, "");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_have_no_error_numbers() {
+        let message = "cannot read x: No such file (os error 2); and y: Is a directory (os error 21)";
+        assert_eq!(without_numbers(message), "cannot read x: No such file; and y: Is a directory");
+        assert_eq!(without_numbers("open (os error "), "open (os error ");
+    }
 }

@@ -87,7 +87,7 @@ enum Refusal {
 
 fn refusal(error: &std::io::Error) -> Refusal {
     match error.raw_os_error() {
-        Some(libc::ENOENT) => Refusal::NotFound,
+        Some(libc::ENOENT | libc::ENOTDIR) => Refusal::NotFound,
         errno => Refusal::CannotExecute(std::io::Error::from_raw_os_error(errno.unwrap_or(libc::EIO))),
     }
 }
@@ -113,7 +113,11 @@ fn find_program(name: &OsString) -> Result<PathBuf, Refusal> {
         return Err(Refusal::NotFound);
     }
     if name.as_bytes().contains(&b'/') {
-        return Ok(name.into());
+        return match executable(Path::new(name)) {
+            Ok(true) => Ok(name.into()),
+            Ok(false) => Err(Refusal::CannotExecute(std::io::Error::from_raw_os_error(libc::EACCES))),
+            Err(error) => Err(refusal(&error)),
+        };
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let mut refused = Refusal::NotFound;

@@ -29,16 +29,11 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
         bail!("say which processes to watch: -p PID, --comm NAME, --cgroup PATH, --unit UNIT or --all");
     }
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stdout)?;
+    let found = select::processes(select)?;
     let mut watch = Watch::start(options(&arguments.lens_options))?;
     kernel::process::on_interrupt(&INTERRUPTED)?;
-    let mut known = BTreeSet::new();
-    let missed = match take_in(select, &mut watch, &mut known) {
-        Ok(missed) => missed,
-        Err(error) => {
-            watch.gate.end_session(&watch.session)?;
-            return Err(error);
-        }
-    };
+    let missed = watch.gate.adopt(&mut watch.session, &found)?;
+    let mut known = BTreeSet::from_iter(found);
     if select.all {
         watch.gate.gate_everything_new(&watch.session);
     }
@@ -58,16 +53,15 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes in what matches and is not known yet; returns how many processors could not be visited.
-fn take_in(select: &Select, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Result<u32> {
+/// Takes in processes that match and were not there before.
+fn take_in_later_ones(select: &Select, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Result<()> {
     let mut found = select::processes(select)?;
     found.retain(|pid| !known.contains(pid));
-    if found.is_empty() {
-        return Ok(0);
+    if !found.is_empty() {
+        watch.gate.adopt(&mut watch.session, &found)?;
+        known.extend(found);
     }
-    let missed = watch.gate.adopt(&mut watch.session, &found)?;
-    known.extend(found);
-    Ok(missed)
+    Ok(())
 }
 
 fn until_done(arguments: &LensArguments, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Result<()> {
@@ -83,7 +77,7 @@ fn until_done(arguments: &LensArguments, watch: &mut Watch, known: &mut BTreeSet
         wait_readable(watch.descriptor(), left);
         watch.tend()?;
         if select.finds_later_ones() && looked.elapsed() >= LOOK_AGAIN {
-            take_in(select, watch, known)?;
+            take_in_later_ones(select, watch, known)?;
             looked = Instant::now();
         }
         if !waits_for_more && watch.gate.live_threads(watch.session.index).is_empty() {
