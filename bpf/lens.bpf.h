@@ -193,9 +193,9 @@ static __always_inline void lens_settle(struct thread_state *thread, struct task
 static __always_inline void lens_exit(struct thread_state *thread, struct task_struct *task, struct pt_regs *regs,
 				      s64 result, u64 now)
 {
-	u32 call = thread->call, weight = 1, *entry, bucket;
+	u32 call = thread->call, weight = 1, *entry = NULL, bucket;
 	u64 faults, wall, runqueue = 0;
-	struct cell *cell = cell_for(thread->group, call, &entry);
+	struct cell *cell = cell_for(thread, call, &entry);
 	struct cpu_state *cpu;
 
 	if (!cell)
@@ -218,7 +218,7 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 		if (cpu)
 			lens_settle(thread, task, cpu);
 	}
-	if (lens_has(thread->mask, LENS_SAMPLE))
+	if (lens_has(thread->mask, LENS_SAMPLE) && entry)
 		weight = lens_sample(thread, cell, entry, wall);
 	cell->wall_ns += wall;
 	bucket = histogram_bucket(wall);
@@ -241,8 +241,8 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 /* A call that seccomp or a tracer rejected: sys_exit alone sees it (v6.18 kernel/entry/common.c). */
 static __always_inline void lens_denied(struct thread_state *thread, u32 call, s64 result)
 {
-	u32 *entry;
-	struct cell *cell = cell_for(thread->group, call, &entry);
+	u32 *entry = NULL;
+	struct cell *cell = cell_for(thread, call, &entry);
 
 	if (!cell)
 		return;
@@ -253,8 +253,8 @@ static __always_inline void lens_denied(struct thread_state *thread, u32 call, s
 
 static __always_inline void lens_unfinished(struct thread_state *thread)
 {
-	u32 *entry;
-	struct cell *cell = cell_for(thread->group, thread->call, &entry);
+	u32 *entry = NULL;
+	struct cell *cell = cell_for(thread, thread->call, &entry);
 
 	if (cell)
 		cell->unfinished += 1;

@@ -253,8 +253,8 @@ static __always_inline u32 visible_pid(struct task_struct *task, u32 level)
 	return upid.nr;
 }
 
-/* Counters of a call in a group, made at the first call; NULL (and a loss): no cell is left. */
-static __always_inline struct cell *cell_for(u32 group, u32 call, u32 **entry)
+/* Entry of cell_of for a call in a group; its cell is made if need be. 0: no cell is left below `limit`. */
+static __always_inline u32 cell_number(u32 group, u32 call, u32 limit, u32 **entry)
 {
 	u32 index = group * CALL_SLOTS + call;
 	u32 *cell = bpf_map_lookup_elem(&cell_of, &index);
@@ -262,24 +262,49 @@ static __always_inline struct cell *cell_for(u32 group, u32 call, u32 **entry)
 	u32 number, winner;
 
 	if (!cell)
-		return NULL;
-	number = *cell & CELL_INDEX;
-	if (unlikely(!number)) {
-		header = the_header();
-		if (!header)
-			return NULL;
-		number = take_number(&header->next_cell, config.cells, free_cells);
-		if (!number) {
-			lose(LOSS_CELLS_FULL);
-			return NULL;
-		}
-		winner = __sync_val_compare_and_swap(cell, 0, number);
-		if (winner) {
-			bpf_map_push_elem(&free_cells, &number, BPF_ANY);
-			number = winner & CELL_INDEX;
-		}
-	}
+		return 0;
 	*entry = cell;
+	number = *cell & CELL_INDEX;
+	if (likely(number))
+		return number;
+	header = the_header();
+	if (!header)
+		return 0;
+	number = take_number(&header->next_cell, limit, free_cells);
+	if (!number)
+		return 0;
+	winner = __sync_val_compare_and_swap(cell, 0, number);
+	if (winner) {
+		bpf_map_push_elem(&free_cells, &number, BPF_ANY);
+		number = winner & CELL_INDEX;
+	}
+	return number;
+}
+
+/* The common row of the thread's session stands in where its own has no cell. */
+static __noinline u32 common_cell(u32 session_index, u32 group, u32 call)
+{
+	struct session *session = session_at(session_index);
+	u32 *entry, number = 0;
+
+	if (session)
+		number = cell_number(session->base_group, call, config.cells, &entry);
+	if (!number)
+		lose(LOSS_CALLS);
+	else if (session && group != session->base_group)
+		lose(LOSS_CELLS_FULL);
+	return number;
+}
+
+/* Counters of a call of this thread; NULL (and a loss): no cell is left at all. */
+static __always_inline struct cell *cell_for(struct thread_state *thread, u32 call, u32 **entry)
+{
+	u32 number = cell_number(thread->group, call, config.cells_for_all, entry);
+
+	if (unlikely(!number))
+		number = common_cell(thread->session, thread->group, call);
+	if (unlikely(!number))
+		return NULL;
 	return bpf_map_lookup_elem(&cells, &number);
 }
 

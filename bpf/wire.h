@@ -66,6 +66,8 @@ enum loss {
 	/* A task could not be gated: THREADS are gated already. */
 	LOSS_THREADS_FULL,
 	/* A call was not recorded: every cell is taken. */
+	LOSS_CALLS,
+	/* A call counts in its session's common row instead of its own: few cells are left. */
 	LOSS_CELLS_FULL,
 	/* A process, thread or command shares its parent's row: GROUPS exist already. */
 	LOSS_GROUPS_FULL,
@@ -95,6 +97,8 @@ struct gate_config {
 	__u64 sched_text_start;
 	__u64 sched_text_end;
 	__u32 cells;
+	/* Cells below this number are for any group, the rest only for the common rows of sessions. */
+	__u32 cells_for_all;
 	__u8 sub_bucket[SUB_BUCKETS];
 };
 

@@ -173,18 +173,20 @@ impl Collector {
         Ok(())
     }
 
-    /// Reads a group for the last time and gives it back to the gate.
-    pub fn finish_group(&mut self, gate: &Gate, group: u32) -> Result<()> {
-        self.read_group(gate, group)?;
-        self.read_sites(gate, &BTreeSet::from([group]))?;
-        let name = name_of(&gate.groups.read(group));
-        if let Some(figures) = self.open.remove(&group) {
-            self.finished.entry(name).or_default().add(&figures);
+    /// Reads groups for the last time and gives them back to the gate.
+    pub fn finish_groups(&mut self, gate: &Gate, groups: &BTreeSet<u32>) -> Result<()> {
+        self.read_sites(gate, groups)?;
+        for group in groups {
+            self.read_group(gate, *group)?;
+            let name = name_of(&gate.groups.read(*group));
+            if let Some(figures) = self.open.remove(group) {
+                self.finished.entry(name).or_default().add(&figures);
+            }
+            for cell in gate.free_group(*group) {
+                self.last.remove(&cell);
+            }
         }
-        for cell in gate.free_group(group) {
-            self.last.remove(&cell);
-        }
-        Ok(())
+        gate.free_sites(groups)
     }
 
     /// All figures by name, most recent state; groups of the same name are added up.
@@ -278,7 +280,7 @@ impl Gate {
             .collect()
     }
 
-    /// Gives a group, its cells and its sites back; returns the cells. Nothing may count in it any more.
+    /// Gives a group and its cells back; returns the cells. Nothing may count in it any more.
     pub(crate) fn free_group(&self, group: u32) -> Vec<u32> {
         let cells = self.maps.get("cells");
         let zero = vec![vec![0; size_of::<wire::cell>()]; crate::cpus::possible()];
@@ -291,14 +293,22 @@ impl Gate {
             }
             freed.push(cell);
         }
-        let sites = self.maps.get("sites");
-        let stale: Vec<_> = sites.keys().filter(|key| key[12..16] == group.to_ne_bytes()).collect();
-        for key in stale {
-            let _ = sites.delete(&key);
-        }
         self.groups.write(group, wire::group::default());
         let _ = self.maps.get("free_groups").update(&[], &group.to_ne_bytes(), MapFlags::ANY);
         freed
+    }
+
+    /// Forgets the blocking sites of groups that were given back.
+    pub(crate) fn free_sites(&self, groups: &BTreeSet<u32>) -> Result<()> {
+        let sites = self.maps.get("sites");
+        let stale: Vec<_> = sites
+            .keys()
+            .filter(|key| groups.contains(&u32::from_ne_bytes(key[12..16].try_into().expect("4 bytes"))))
+            .collect();
+        for key in stale {
+            sites.delete(&key).doing("forgetting its blocking sites")?;
+        }
+        Ok(())
     }
 
     /// Losses by reason since the gate was loaded; each joined session reports its own difference.

@@ -1,5 +1,6 @@
 //! A session: who watches which tasks, and for what.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -225,6 +226,7 @@ impl Gate {
 
     fn clear_session(&self, index: u32) {
         self.release(index);
+        let mut freed = BTreeSet::new();
         for group in 1..wire::GROUPS {
             let seen = self.groups.read(group);
             if seen.state == wire::GROUP_LIVE && seen.session == index {
@@ -234,9 +236,12 @@ impl Gate {
                     atomic_field!(self.groups, group, session).store(heir.session, Ordering::SeqCst);
                 } else {
                     self.free_group(group);
+                    freed.insert(group);
                 }
             }
         }
+        // Stale sites only take room, and none are left when the gate goes.
+        let _ = self.free_sites(&freed);
         // Nothing can be done about a map that refuses: the slot is reused by the next session anyway.
         let _ = self.maps.get("records").delete(&index.to_ne_bytes());
         self.forget_commands(index);

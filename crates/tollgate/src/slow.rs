@@ -128,7 +128,8 @@ fn argument(record: &wire::slow_call, abi: calls::Abi, index: usize, kind: Kind)
             format!("{value}<{}>", path(&record.fd))
         }
         Kind::Fd | Kind::DirFd | Kind::Int | Kind::Long => value.to_string(),
-        Kind::Mode => format!("0{value:o}"),
+        Kind::Mode if value != 0 => format!("0{value:o}"),
+        Kind::Mode => "0".into(),
         Kind::None | Kind::Hex | Kind::Path if register == 0 => "0".into(),
         Kind::None | Kind::Hex | Kind::Path => format!("{register:#x}"),
     }

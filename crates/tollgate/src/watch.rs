@@ -1,7 +1,7 @@
 //! A session's life as `run` and `lens` share it: follow the gate, take in its records, make the report.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub struct Ending {
     pub notes: Vec<String>,
 }
 
-type Inbox = Rc<RefCell<(VecDeque<u32>, SlowCalls)>>;
+type Inbox = Rc<RefCell<(BTreeSet<u32>, SlowCalls)>>;
 
 pub struct Watch {
     pub gate: Gate,
@@ -52,6 +52,7 @@ pub struct Watch {
 const REASONS: [&str; wire::LOSSES as usize] = [
     "threads not gated (table full)",
     "calls not recorded (table full)",
+    "calls in their session's common row (table full)",
     "groups merged into another (table full)",
     "calls ambiguous at a change of configuration",
     "blocking sites not recorded (table full)",
@@ -64,7 +65,7 @@ impl Watch {
         let gate = Gate::open(options.mask)?;
         let session = gate.start_session(&options)?;
         let began_ns = now_ns();
-        let inbox = Rc::new(RefCell::new((VecDeque::new(), SlowCalls::new(began_ns))));
+        let inbox = Rc::new(RefCell::new((BTreeSet::new(), SlowCalls::new(began_ns))));
         let ring = ring(&session, &inbox)?;
         Ok(Self {
             losses_before: gate.losses()?,
@@ -93,11 +94,9 @@ impl Watch {
     /// To be called at least every [`TICK`].
     pub fn tend(&mut self) -> Result<()> {
         self.ring.consume()?;
-        loop {
-            let Some(group) = self.inbox.borrow_mut().0.pop_front() else {
-                break;
-            };
-            self.collector.finish_group(&self.gate, group)?;
+        let done = std::mem::take(&mut self.inbox.borrow_mut().0);
+        if !done.is_empty() {
+            self.collector.finish_groups(&self.gate, &done)?;
         }
         if !self.gate.tend_session(&self.session)? {
             self.gaps += 1;
@@ -144,7 +143,7 @@ impl Watch {
         };
         self.stay_for_others()?;
         self.gate.end_session(&self.session)?;
-        let slow = self.inbox.replace((VecDeque::new(), SlowCalls::new(0))).1;
+        let slow = self.inbox.replace((BTreeSet::new(), SlowCalls::new(0))).1;
         let (slow, slow_seen) = slow.finish();
         if slow_seen > slow.len() as u64 {
             notes.push(format!("{slow_seen} calls were slow; the {} slowest are kept", slow.len()));
@@ -199,7 +198,7 @@ fn ring(session: &Session, inbox: &Inbox) -> Result<RingBuffer<'static>> {
     let mut builder = RingBufferBuilder::new();
     builder.add(&session.ring, move |bytes: &[u8]| {
         if let Some(done) = kernel::records::group_done(bytes) {
-            inbox.borrow_mut().0.push_back(done.group);
+            inbox.borrow_mut().0.insert(done.group);
         } else if let Some(slow) = kernel::records::slow_call(bytes) {
             inbox.borrow_mut().1.take(&slow);
         }

@@ -18,6 +18,8 @@ const CELL_BYTES: usize = 32 << 20;
 /// A program makes some dozens of different calls; this many groups of them fit in any case.
 const CELLS_MIN: usize = 256;
 const CELLS_MAX: usize = 4096;
+/// Kept for the sessions' common rows, so that with many rows no call goes uncounted.
+const CELLS_KEPT: u32 = 512;
 
 /// One generation's programs.
 pub struct Loaded {
@@ -45,6 +47,7 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
     config.enabled = enabled;
     config.generation = generation;
     config.cells = cells();
+    config.cells_for_all = cells() - cells().div_ceil(2).min(CELLS_KEPT);
     if enabled & (wire::LENS_SITES | wire::LENS_SLOW) != 0 {
         let symbols = KernelSymbols::get();
         config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);

@@ -70,7 +70,8 @@ fn groups(facts: &Facts, symbols: &KernelSymbols) -> Vec<Group> {
         .map(|(name, figures)| Group {
             pid: name.tgid,
             tid: (facts.per == wire::PER_THREAD).then_some(name.pid),
-            command: name.command.clone(),
+            // The session's common row has no task of its own.
+            command: if name.command.is_empty() { "(common)".into() } else { name.command.clone() },
             calls: calls_of(figures, symbols),
         })
         .filter(|group| !group.calls.is_empty())
