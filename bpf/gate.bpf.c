@@ -99,14 +99,14 @@ int BPF_PROG(gate_switch, bool preempt, struct task_struct *prev, struct task_st
 
 	if (!cpu || unlikely(retired()))
 		return 0;
-	cpu->regs = 0;
-	slot = slot_of(prev);
+	slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev);
 	if (slot) {
 		thread = thread_at(slot);
 		if (thread && thread->in_call && has(thread->mask, LENS))
 			lens_leave(thread, prev, cpu, !preempt && prev_state, bpf_ktime_get_ns());
 	}
 	slot = slot_of(next);
+	note_running(cpu, next, slot);
 	if (slot) {
 		thread = thread_at(slot);
 		if (thread && thread->left_ns && has(thread->mask, LENS))

@@ -130,6 +130,7 @@ struct files_struct {
 
 struct task_struct {
 	struct thread_info thread_info;
+	void *stack;
 	unsigned int flags;
 	int pid;
 	int tgid;

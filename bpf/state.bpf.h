@@ -168,11 +168,28 @@ static __always_inline u32 slot_of(struct task_struct *task)
 	return slot_by_number(task->pid, (u64)task);
 }
 
+/* Notes who runs on this processor now. */
+static __always_inline void note_running(struct cpu_state *cpu, struct task_struct *task, u32 slot)
+{
+	cpu->task = (u64)task;
+	cpu->slot = slot;
+	cpu->regs = (u64)task->stack + cpu->regs_offset;
+}
+
+/* A crossing by somebody else than noted: the switch to it was not reported, or is older than the gate. */
+static __noinline void identify(struct cpu_state *cpu, u64 regs)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	cpu->regs_offset = regs - (u64)task->stack;
+	note_running(cpu, task, slot_of(task));
+}
+
 /*
- * State of the thread that crosses here. What a processor saw last holds as long as the saved registers
- * are at the same place, which is one a task: top of its kernel stack. So a crossing needs no helper call
- * but the first one after a context switch. Not left to sched_switch alone: one vendor's 6.18 kernel
- * does not report about 1 in 100 switches (docs/decisions/0001-gate.md).
+ * State of the thread that crosses here. A task's registers are always saved at the same place, the top of
+ * its kernel stack, so one comparison tells whether it is the one that sched_switch noted, and a crossing
+ * needs no helper call. Not left to sched_switch alone: one vendor's 6.18 kernel does not report about 1 in
+ * 100 switches (docs/decisions/0001-gate.md).
  */
 static __always_inline struct thread_state *current_thread(struct pt_regs *regs)
 {
@@ -180,10 +197,8 @@ static __always_inline struct thread_state *current_thread(struct pt_regs *regs)
 
 	if (!cpu)
 		return NULL;
-	if (unlikely(cpu->regs != (u64)regs)) {
-		cpu->slot = slot_of(bpf_get_current_task_btf());
-		cpu->regs = (u64)regs;
-	}
+	if (unlikely(cpu->regs != (u64)regs))
+		identify(cpu, (u64)regs);
 	if (likely(!cpu->slot))
 		return NULL;
 	return thread_at(cpu->slot);

@@ -237,7 +237,7 @@ static __always_inline void task_exited(struct thread_state *thread, u32 slot)
 	thread->task = 0;
 	leave_slot(thread->pid, address, slot);
 	if (cpu)
-		cpu->regs = 0;
+		cpu->slot = 0;
 	bpf_map_push_elem(&free_threads, &slot, BPF_ANY);
 }
 

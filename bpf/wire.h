@@ -257,13 +257,17 @@ struct nursery {
 	__u32 until_exec;
 };
 
-/* Whom a processor last saw crossing. */
+/* Who runs on a processor, as far as the gate was told. */
 struct cpu_state {
-	/* Where its registers are saved, which tells tasks apart; 0: it may be anybody. */
+	/* Where its registers are saved when it enters the kernel, which tells tasks apart. */
 	__u64 regs;
+	/* Its task_struct. */
+	__u64 task;
 	/* Its slot; 0: a bystander. */
 	__u32 slot;
 	__u32 unused;
+	/* From the bottom of a task's kernel stack to its saved registers; the same for all tasks, 0 until seen. */
+	__u64 regs_offset;
 	/* CLOCK_MONOTONIC less the scheduler's clock, as of the latest return to a CPU that was seen. */
 	__s64 clock_offset;
 };

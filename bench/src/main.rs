@@ -72,8 +72,8 @@ const EXERCISES: [Exercise; 4] = [
         name: "fork+exec+exit",
         unit: "process",
         run: exercise::fork_exec_exit,
-        units: 20,
-        batches: 5,
+        units: 40,
+        batches: 9,
         in_floors: false,
     },
 ];
