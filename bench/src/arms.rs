@@ -30,7 +30,11 @@ pub fn arms() -> Vec<Arm> {
     let mut arms = vec![
         arm(BARE, in_a_worker),
         arm(FLOOR, |exercise| {
-            let _floor = Floor::attach()?;
+            let _floor = Floor::attach(false)?;
+            in_a_worker(exercise)
+        }),
+        arm("floor + clocks", |exercise| {
+            let _floor = Floor::attach(true)?;
             in_a_worker(exercise)
         }),
         arm("bystander", move |exercise| bystander(sites, exercise)),
