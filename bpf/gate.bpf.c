@@ -86,32 +86,39 @@ int BPF_PROG(gate_exit, struct pt_regs *regs, long result)
 	}
 	thread->in_call = 0;
 	if (has(thread->mask, LENS))
-		lens_exit(thread, running_task(thread->task), regs, result, now);
+		lens_exit(thread, running_task(thread->task), result, now);
 	return 0;
 }
 
+static __always_inline void leaves(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
+				   bool sleeps)
+{
+	if (thread && thread->in_call && has(thread->mask, LENS) && !retired())
+		lens_leave(thread, task, cpu, sleeps, bpf_ktime_get_ns());
+}
+
+static __always_inline void returns(struct thread_state *thread, struct task_struct *task)
+{
+	if (thread && thread->left_ns && has(thread->mask, LENS) && !retired())
+		lens_return(thread, task, bpf_ktime_get_ns());
+}
+
+/* Bystanders come and go here at every switch of the machine: for them, two comparisons and a note. */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(gate_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
 	struct cpu_state *cpu = this_cpu();
-	struct thread_state *thread;
 	u32 slot;
 
-	if (!cpu || unlikely(retired()))
+	if (!cpu)
 		return 0;
 	slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev);
-	if (slot) {
-		thread = thread_at(slot);
-		if (thread && thread->in_call && has(thread->mask, LENS))
-			lens_leave(thread, prev, cpu, !preempt && prev_state, bpf_ktime_get_ns());
-	}
+	if (slot)
+		leaves(thread_at(slot), prev, cpu, !preempt && prev_state);
 	slot = slot_of(next);
 	note_running(cpu, next, slot);
-	if (slot) {
-		thread = thread_at(slot);
-		if (thread && thread->left_ns && has(thread->mask, LENS))
-			lens_return(thread, next, bpf_ktime_get_ns());
-	}
+	if (slot)
+		returns(thread_at(slot), next);
 	return 0;
 }
 

@@ -190,8 +190,7 @@ static __always_inline void lens_settle(struct thread_state *thread, struct task
 	thread->left_ns = 0;
 }
 
-static __always_inline void lens_exit(struct thread_state *thread, struct task_struct *task, struct pt_regs *regs,
-				      s64 result, u64 now)
+static __always_inline void lens_exit(struct thread_state *thread, struct task_struct *task, s64 result, u64 now)
 {
 	u32 call = thread->call, weight = 1, *entry = NULL, bucket;
 	u64 faults, wall, runqueue = 0;
@@ -234,7 +233,7 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 			lens_book_site(thread, task->sched_info.run_delay);
 	}
 	if (lens_has(thread->mask, LENS_SLOW))
-		lens_slow_exit(thread, regs, result, now, wall, runqueue);
+		lens_slow_exit(thread, result, now, runqueue);
 	thread->off_ns = 0;
 }
 

@@ -51,8 +51,10 @@ static __always_inline void lens_slow_keep_stack(struct thread_state *thread, st
 	bpf_map_update_elem(&long_sleeps, &thread->task, stack, BPF_ANY);
 }
 
-static __always_inline void lens_slow_args(struct slow_call *slow, struct pt_regs *regs)
+static __always_inline void lens_slow_args(struct slow_call *slow, struct task_struct *task)
 {
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+
 	if (slow->call / CALLS_PER_ABI == ABI_I386) {
 		slow->args[0] = (u32)regs->bx;
 		slow->args[1] = (u32)regs->cx;
@@ -73,20 +75,20 @@ static __always_inline void lens_slow_args(struct slow_call *slow, struct pt_reg
 /* What the arguments stand for: the first descriptor's file, the first path's text. */
 static __always_inline void lens_slow_meanings(struct slow_call *slow, struct task_struct *task)
 {
-	u32 call = slow->call;
+	u32 call = slow->call, fd = CALL_ARGS, path = CALL_ARGS;
 	struct arg_kinds *kinds = bpf_map_lookup_elem(&arg_kinds, &call);
 
-	slow->fd.arg = CALL_ARGS;
-	slow->string_arg = -1;
-	if (!kinds)
-		return;
-	for (u32 i = 0; i < CALL_ARGS; i++) {
-		if ((kinds->fds & (1 << i)) && slow->fd.arg == CALL_ARGS && path_of_fd(&slow->fd, task, slow->args[i]))
-			slow->fd.arg = i;
-		if ((kinds->paths & (1 << i)) && slow->string_arg < 0 &&
-		    bpf_probe_read_user_str(slow->string, sizeof(slow->string), (void *)slow->args[i]) > 0)
-			slow->string_arg = i;
+	if (kinds) {
+		fd = kinds->fd;
+		path = kinds->path;
 	}
+	slow->fd.arg = CALL_ARGS;
+	if (fd < CALL_ARGS && path_of_fd(&slow->fd, task, slow->args[fd]))
+		slow->fd.arg = fd;
+	slow->string_arg = -1;
+	if (path < CALL_ARGS &&
+	    bpf_probe_read_user_str(slow->string, sizeof(slow->string), (void *)slow->args[path]) > 0)
+		slow->string_arg = path;
 }
 
 static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thread_state *thread)
@@ -104,41 +106,45 @@ static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thre
 	slow->user_frames = bytes > 0 ? bytes / sizeof(slow->user_stack[0]) : 0;
 }
 
-static __always_inline void lens_slow_exit(struct thread_state *thread, struct pt_regs *regs, s64 result, u64 now,
-					   u64 wall, u64 runqueue)
+/* A global function: verified once, apart, however many ways lead to it. */
+__noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now, u64 runqueue)
 {
-	struct session *session = session_at(thread->session);
+	struct session *session;
 	struct task_struct *task;
 	struct slow_call *slow;
 
-	if (!session || wall < session->slower_ns) {
-		thread->longest_sleep_ns = 0;
-		return;
-	}
+	if (!thread)
+		return 0;
+	session = session_at(thread->session);
 	slow = reserve_record(thread->session, sizeof(*slow), LOSS_SLOW_CALLS);
-	if (!slow) {
-		thread->longest_sleep_ns = 0;
-		return;
-	}
+	if (!slow)
+		return 0;
 	task = bpf_get_current_task_btf();
 	slow->type = RECORD_SLOW_CALL;
 	slow->session = thread->session;
-	slow->pid = visible_pid(task, session->pid_level);
-	slow->tgid = visible_pid(task->group_leader, session->pid_level);
+	slow->pid = visible_pid(task, session ? session->pid_level : 0);
+	slow->tgid = visible_pid(task->group_leader, session ? session->pid_level : 0);
 	slow->global_tgid = task->tgid;
 	slow->call = thread->call;
 	bpf_get_current_comm(slow->comm, sizeof(slow->comm));
 	slow->result = result;
 	slow->ended_ns = now;
-	slow->wall_ns = wall;
+	slow->wall_ns = now - thread->entered_ns;
 	slow->runqueue_ns = runqueue;
 	slow->blocked_ns = thread->off_ns - runqueue;
 	slow->unused = 0;
-	lens_slow_args(slow, regs);
+	lens_slow_args(slow, task);
 	lens_slow_meanings(slow, task);
 	lens_slow_stacks(slow, thread);
-	thread->longest_sleep_ns = 0;
 	bpf_ringbuf_submit(slow, 0);
+	return 0;
+}
+
+static __always_inline void lens_slow_exit(struct thread_state *thread, s64 result, u64 now, u64 runqueue)
+{
+	if (now - thread->entered_ns >= lens_slow_limit(thread))
+		lens_slow_report(thread, result, now, runqueue);
+	thread->longest_sleep_ns = 0;
 }
 
 /* The thread ends: nothing of it stays behind. */

@@ -89,6 +89,9 @@ static __always_inline u32 command_group(u32 session_index, struct session *sess
 	return known ? *known : index;
 }
 
+/* include/linux/sched.h: kernel threads make no calls. */
+#define PF_KTHREAD 0x00200000
+
 /* Makes `task` a gated thread of the session. */
 static __always_inline void gate_task(struct task_struct *task, u32 session_index, struct session *session, u32 group,
 				      u32 until_exec)
@@ -97,7 +100,7 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	struct thread_state *thread;
 	u32 slot;
 
-	if (!header)
+	if (!header || (task->flags & PF_KTHREAD))
 		return;
 	slot = take_number(&header->next_thread, THREADS, free_threads);
 	thread = thread_at(slot);

@@ -273,9 +273,9 @@ struct cpu_state {
 };
 
 struct arg_kinds {
-	/* Bit i: argument i is a file descriptor, a path. */
-	__u8 fds;
-	__u8 paths;
+	/* The first argument that is a file descriptor, and the first that is a path; CALL_ARGS: none. */
+	__u8 fd;
+	__u8 path;
 };
 
 enum record_type {

@@ -4,18 +4,20 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
 use kernel::floor::Floor;
-use kernel::gate::Gate;
-use kernel::session::Options;
+use kernel::gate::{Gate, Lock};
+use kernel::session::{Options, Session};
 use kernel::wire;
 
 use crate::Times;
+
+type Timer = Box<dyn Fn(Option<&str>) -> Result<Times>>;
 
 pub struct Arm {
     pub name: &'static str,
     /// Bare and floor, which the others are compared with.
     pub is_reference: bool,
     /// Times one exercise, or all.
-    pub run: Box<dyn Fn(Option<&str>) -> Result<Times>>,
+    pub run: Timer,
 }
 
 pub const BARE: &str = "bare";
@@ -59,21 +61,22 @@ fn in_a_worker(exercise: Option<&str>) -> Result<Times> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-fn options(mask: u32) -> Options {
-    Options { mask, per: wire::PER_ALL, slower_ns: 0 }
+fn open(mask: u32) -> Result<(Gate, Session)> {
+    let lock = Lock::take()?;
+    let gate = Gate::open(&lock, mask)?;
+    let session = gate.start_session(&lock, &Options { mask, per: wire::PER_ALL, slower_ns: 0 })?;
+    Ok((gate, session))
 }
 
 fn bystander(mask: u32, exercise: Option<&str>) -> Result<Times> {
-    let gate = Gate::open(mask)?;
-    let session = gate.start_session(&options(mask))?;
+    let (gate, session) = open(mask)?;
     let times = in_a_worker(exercise);
     gate.end_session(&session)?;
     times
 }
 
 fn gated(mask: u32, exercise: Option<&str>) -> Result<Times> {
-    let gate = Gate::open(mask)?;
-    let session = gate.start_session(&options(mask))?;
+    let (gate, session) = open(mask)?;
     let times = {
         let _nursery = gate.nursery(&session, true)?;
         in_a_worker(exercise)

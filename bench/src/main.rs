@@ -43,7 +43,7 @@ pub struct Exercise {
     pub in_floors: bool,
 }
 
-const EXERCISES: [Exercise; 4] = [
+const EXERCISES: [Exercise; 5] = [
     Exercise {
         name: "getppid",
         unit: "call",
@@ -65,6 +65,14 @@ const EXERCISES: [Exercise; 4] = [
         unit: "round trip",
         run: exercise::ping_pong,
         units: 500,
+        batches: 9,
+        in_floors: true,
+    },
+    Exercise {
+        name: "sched_yield",
+        unit: "call and switch",
+        run: exercise::yield_to_other,
+        units: 2_000,
         batches: 9,
         in_floors: true,
     },

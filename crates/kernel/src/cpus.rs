@@ -37,6 +37,14 @@ pub fn run_on(cpu: usize) -> bool {
     }
 }
 
+/// Waits until every processor has left the BPF programs it was in.
+pub fn wait_for_all() {
+    // linux/membarrier.h; GLOBAL waits for an RCU grace period, which BPF programs delay.
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: takes two numbers. Where a filter refuses it, what is in flight counts a moment later.
+    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+}
+
 /// The processor this thread runs on.
 pub fn current() -> usize {
     // SAFETY: a plain query.

@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use crate::clock::now_ns;
 use crate::cpus;
@@ -52,6 +54,30 @@ pub fn ping_pong(rounds: u32) -> f64 {
         });
         drop(to_them);
         time
+    })
+}
+
+/// sched_yield to another thread on the same processor that does the same: a call and a context switch.
+pub fn yield_to_other(calls: u32) -> f64 {
+    let cpu = cpus::current();
+    let done = AtomicBool::new(false);
+    // SAFETY: sched_yield takes nothing and cannot fail.
+    let yield_once = || unsafe { libc::syscall(libc::SYS_sched_yield) };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            cpus::run_on(cpu);
+            while !done.load(Ordering::Relaxed) {
+                yield_once();
+            }
+        });
+        // Until the other thread has come to this processor.
+        thread::sleep(Duration::from_millis(1));
+        let time = a_unit(calls, || {
+            yield_once();
+        });
+        done.store(true, Ordering::Relaxed);
+        // Both took turns: a unit is one call of one thread.
+        time / 2.0
     })
 }
 

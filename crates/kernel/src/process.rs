@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 use crate::error::{Doing, Result};
 
@@ -27,22 +27,38 @@ pub struct Command {
     signals: Dispositions,
 }
 
-/// The signals that Tollgate ignores while the command runs, as they were before.
+/// The signals that mean something else to Tollgate while the command runs, as they were before.
 #[derive(Debug, Clone, Copy)]
 pub struct Dispositions {
     ignored: [bool; HANDLED.len()],
 }
 
 /// Terminal signals go to the whole foreground group: the command decides what they mean, Tollgate still
-/// reports. Rust's start-up ignores SIGPIPE; the command must not inherit that.
+/// reports. SIGTERM is passed on, as it may be sent to Tollgate alone. Rust's start-up ignores SIGPIPE; the
+/// command must not inherit that.
 const HANDLED: [libc::c_int; 5] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM, libc::SIGPIPE];
 
+/// Whom SIGTERM is passed on to; 0: nobody.
+static COMMAND: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn pass_on(signal: libc::c_int) {
+    let command = COMMAND.load(Ordering::Relaxed);
+    if command > 0 {
+        // SAFETY: async-signal-safe. The command is not yet waited for, so the number is its own.
+        unsafe { libc::kill(command, signal) };
+    }
+}
+
 impl Dispositions {
-    /// Ignores them all in this process.
-    pub fn ignore_all() -> Self {
+    /// Takes them over in this process.
+    pub fn take_over() -> Self {
         let ignored = HANDLED.map(|signal| {
-            // SAFETY: SIG_IGN is a valid disposition for these signals.
-            let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
+            let disposition = match signal {
+                libc::SIGTERM => pass_on as *const () as libc::sighandler_t,
+                _ => libc::SIG_IGN,
+            };
+            // SAFETY: valid dispositions for these signals; the handler is async-signal-safe.
+            let before = unsafe { libc::signal(signal, disposition) };
             if signal == libc::SIGPIPE { sigpipe_was_ignored() } else { before == libc::SIG_IGN }
         });
         Self { ignored }
@@ -108,6 +124,7 @@ impl Command {
                 }
                 // SAFETY: a descriptor just made.
                 let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
+                COMMAND.store(pid, Ordering::Relaxed);
                 Ok(Child { pid: pid as u32, pidfd, exec_result: reader.into() })
             }
         }
@@ -154,6 +171,7 @@ impl Child {
 
     /// Collects the ended command: its status and what it used.
     pub fn collect(&self) -> Result<(ExitStatus, Usage)> {
+        COMMAND.store(0, Ordering::Relaxed);
         let mut status = 0;
         // SAFETY: an all-zero rusage is valid.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

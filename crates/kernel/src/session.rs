@@ -71,8 +71,7 @@ fn is_alive(pid: u32) -> bool {
 
 impl Gate {
     /// Takes a free session. Those of processes that were killed are cleared away first.
-    pub fn start_session(&self, options: &Options) -> Result<Session> {
-        let _lock = Lock::take()?;
+    pub fn start_session(&self, _lock: &Lock, options: &Options) -> Result<Session> {
         for index in 1..wire::SESSIONS {
             let session = self.sessions.read(index);
             if session.used != 0 && !is_alive(session.owner_pid) {
@@ -203,8 +202,12 @@ impl Gate {
                 mask.store(heir_mask, Ordering::SeqCst);
             } else {
                 mask.store(0, Ordering::SeqCst);
+                let place = self.threads.entry(slot);
+                // SAFETY: as above. No later session of this number takes the thread for its own.
+                unsafe { (&raw mut (*place).session).write_volatile(0) };
             }
         }
+        cpus::wait_for_all();
     }
 
     /// Changes what applies to the session's threads.

@@ -23,7 +23,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         Ok(program) => program,
         Err(refusal) => return refuse(&words[0], refusal),
     };
-    let signals = Dispositions::ignore_all();
+    let signals = Dispositions::take_over();
     let command = Command::new(
         c_string(program.into_os_string())?,
         words.iter().cloned().map(c_string).collect::<Result<_>>()?,

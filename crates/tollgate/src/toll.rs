@@ -51,8 +51,11 @@ pub fn measure(gate: &mut Gate, own: &Session, options: &Options) -> Result<Toll
         gate.close(&lock);
         return against_detached(gate, own);
     }
+    let session = gate.start_session(&lock, &Options { per: kernel::wire::PER_ALL, ..*options })?;
     drop(lock);
-    against_bystander(gate, options)
+    let toll = against_bystander(gate, &session, options.mask);
+    gate.end_session(&session)?;
+    toll
 }
 
 /// The arms' blocks, all on one gated thread; `switch` turns the gate on or off for it.
@@ -103,12 +106,10 @@ fn against_detached(gate: &mut Gate, own: &Session) -> Result<Toll> {
     Ok(toll(&times, "detached"))
 }
 
-fn against_bystander(gate: &mut Gate, options: &Options) -> Result<Toll> {
-    let session = gate.start_session(&Options { per: kernel::wire::PER_ALL, ..*options })?;
-    let times = time_arms(gate, &session, |gate, arm| {
-        gate.set_mask(&session, if arm == Arm::On { options.mask } else { 0 });
+fn against_bystander(gate: &mut Gate, session: &Session, mask: u32) -> Result<Toll> {
+    let times = time_arms(gate, session, |gate, arm| {
+        gate.set_mask(session, if arm == Arm::On { mask } else { 0 });
         Ok(())
-    });
-    gate.end_session(&session)?;
-    Ok(toll(&times?, "bystander"))
+    })?;
+    Ok(toll(&times, "bystander"))
 }

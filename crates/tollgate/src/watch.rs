@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use kernel::cells::Collector;
 use kernel::clock::now_ns;
-use kernel::gate::Gate;
+use kernel::gate::{Gate, Lock};
 use kernel::session::{Options, Session};
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
@@ -62,8 +62,10 @@ const REASONS: [&str; wire::LOSSES as usize] = [
 
 impl Watch {
     pub fn start(options: Options) -> Result<Self> {
-        let gate = Gate::open(options.mask)?;
-        let session = gate.start_session(&options)?;
+        let lock = Lock::take()?;
+        let gate = Gate::open(&lock, options.mask)?;
+        let session = gate.start_session(&lock, &options)?;
+        drop(lock);
         let began_ns = now_ns();
         let inbox = Rc::new(RefCell::new((BTreeSet::new(), SlowCalls::new(began_ns))));
         let ring = ring(&session, &inbox)?;

@@ -96,15 +96,13 @@ impl Loaded {
     fn name_arguments(&self) -> Result<()> {
         for abi in calls::Abi::ALL {
             for (number, _) in calls::all(abi) {
-                let kinds = wire::arg_kinds {
-                    fds: calls::fd_mask(abi, number),
-                    paths: calls::path_mask(abi, number),
-                };
+                let first = |mask: u8| (mask.trailing_zeros() as u8).min(wire::CALL_ARGS as u8);
+                let kinds = [first(calls::fd_mask(abi, number)), first(calls::path_mask(abi, number))];
                 let slot = abi as u32 * wire::CALLS_PER_ABI + number;
                 self.skeleton
                     .maps
                     .arg_kinds
-                    .update(&slot.to_ne_bytes(), &[kinds.fds, kinds.paths], libbpf_rs::MapFlags::ANY)
+                    .update(&slot.to_ne_bytes(), &kinds, libbpf_rs::MapFlags::ANY)
                     .doing("naming the calls' arguments")?;
             }
         }

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use crate::error::{Doing, Result};
+use crate::error::{Doing, Error, Result};
 
 const FOLDERS: [&str; 3] = ["/run", "/var/run", "/tmp"];
 
@@ -15,6 +15,10 @@ pub struct Lock {
 
 impl Lock {
     pub fn take() -> Result<Self> {
+        // SAFETY: a plain query.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err(Error::NotRoot);
+        }
         let folder = FOLDERS.into_iter().find(|folder| Path::new(folder).is_dir()).unwrap_or("/");
         let path = Path::new(folder).join("tollgate.lock");
         let file = OpenOptions::new()
