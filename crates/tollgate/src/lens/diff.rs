@@ -119,7 +119,8 @@ fn text(comparison: &Comparison, top: usize) -> String {
             pair(call.p99_ns.map(duration)),
         );
     }
-    if comparison.calls.len() > top {
+    let all = comparison.calls.len();
+    if all > top {
         let _ = writeln!(
             out,
             "… and {} more calls (--top {})",

@@ -19,7 +19,7 @@ pub fn text(document: &Document, layout: &Layout) -> String {
     if !document.losses.is_empty() {
         let losses: Vec<_> =
             document.losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
-        let _ = writeln!(out, "LOSSES: {}: the figures below are too low by as much", losses.join(", "));
+        let _ = writeln!(out, "LOSSES: {}", losses.join(", "));
     }
     headline(&mut out, document);
     if document.groups.is_empty() {
@@ -37,7 +37,8 @@ pub fn text(document: &Document, layout: &Layout) -> String {
         let _ = writeln!(out, "note: {note}");
     }
     let _ = writeln!(out, "{}", toll_line(document));
-    out
+    // The columns' blanks at the ends of lines.
+    out.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 fn headline(out: &mut String, document: &Document) {
@@ -183,7 +184,7 @@ fn details(call: &Call) -> Vec<String> {
 
 fn more(out: &mut String, all: usize, shown: usize, what: &str) {
     if all > shown {
-        let _ = writeln!(out, "… and {} more {what} (--top {all} shows all)", all - shown);
+        let _ = writeln!(out, "… {} of {all} {what} are not shown (--top {all} shows all)", all - shown);
     }
 }
 
@@ -249,4 +250,33 @@ fn toll_line(document: &Document) -> String {
         confidence * 100.0,
         duration(total)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use snapbox::{assert_data_eq, file};
+
+    use super::*;
+
+    fn rendered(json: &str, top: usize) -> String {
+        text(&serde_json::from_str(json).expect("a document"), &Layout { top })
+    }
+
+    // After a change that is meant, SNAPSHOTS=overwrite writes the new texts.
+
+    #[test]
+    fn a_report_has_everything_a_person_needs() {
+        assert_data_eq!(
+            rendered(include_str!("fixtures/report.json"), 4),
+            file!["fixtures/report.txt"].raw()
+        );
+    }
+
+    #[test]
+    fn groups_have_tables_of_their_own() {
+        assert_data_eq!(
+            rendered(include_str!("fixtures/groups.json"), 20),
+            file!["fixtures/groups.txt"].raw()
+        );
+    }
 }

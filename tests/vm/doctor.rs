@@ -1,0 +1,36 @@
+//! What doctor says of a kernel that has nearly everything.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::harness::tollgate;
+
+fn doctor(arguments: &[&str]) -> Output {
+    Command::new(tollgate()).arg("doctor").args(arguments).output().expect("tollgate starts")
+}
+
+fn has(report: &Value, name: &str) -> bool {
+    let capabilities = report["capabilities"].as_array().expect("capabilities");
+    let found = capabilities.iter().find(|capability| capability["name"] == name);
+    found.unwrap_or_else(|| panic!("no capability {name}"))["have"] == true
+}
+
+#[test]
+fn the_main_job_can_run() {
+    let output = doctor(&["--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["can_run"], true, "{report:#}");
+    assert_eq!(output.status.code(), Some(0));
+    for name in ["BPF LSM", "fentry programs", "kprobes", "task storage", "cgroup v2", "cpu controller"] {
+        assert!(has(&report, name), "{name} is missing: {report:#}");
+    }
+}
+
+#[test]
+fn the_text_is_for_people() {
+    let output = doctor(&[]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("`tollgate run` can work here"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
