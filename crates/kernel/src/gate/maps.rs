@@ -61,10 +61,11 @@ impl Maps {
 /// The kernel keeps 15 characters of a map's name.
 const HEADER_NAME: &str = SHARED[0];
 
-pub fn find_header() -> Option<MapHandle> {
+/// Header maps of all gates: more than one while an older gate is about to go.
+pub fn headers() -> impl Iterator<Item = MapHandle> {
     MapInfoIter::default()
         .filter(|info| info.name.as_bytes() == HEADER_NAME.as_bytes())
-        .find_map(|info| MapHandle::from_map_id(info.id).ok())
+        .filter_map(|info| MapHandle::from_map_id(info.id).ok())
 }
 
 /// All links, or `None` if one is gone.

@@ -22,7 +22,7 @@ pub use maps::Maps;
 
 /// Whether some process holds a gate now.
 pub fn is_loaded() -> bool {
-    maps::find_header().is_some()
+    maps::headers().next().is_some()
 }
 
 /// This process's hold on the gate.
@@ -94,26 +94,22 @@ impl Gate {
 
     /// The gate of another process, if there is one that lives.
     fn join() -> Result<Option<Self>> {
-        let Some(header) = maps::find_header() else {
-            return Ok(None);
-        };
-        let seen = Mapping::<wire::gate_header>::new(&header, 1)?.read(0);
-        if seen.magic != wire::GATE_MAGIC {
-            return Ok(None);
+        for header in maps::headers() {
+            let seen = Mapping::<wire::gate_header>::new(&header, 1)?.read(0);
+            if seen.magic != wire::GATE_MAGIC {
+                continue;
+            }
+            if seen.wire_version != wire::GATE_WIRE_VERSION {
+                return Err(Error::OtherVersion { theirs: seen.wire_version, ours: wire::GATE_WIRE_VERSION });
+            }
+            // Its owner may be going right now: without its links or maps there is no gate to join.
+            let Some(links) = maps::open_links(&seen.link_ids) else { continue };
+            let Ok(maps) = Maps::open_ids(&seen.map_ids) else { continue };
+            let mut gate = Self::over(maps, seen.generation)?;
+            gate.joined = links;
+            return Ok(Some(gate));
         }
-        if seen.wire_version != wire::GATE_WIRE_VERSION {
-            return Err(Error::OtherVersion { theirs: seen.wire_version, ours: wire::GATE_WIRE_VERSION });
-        }
-        // Its owner may be going right now: without its links or maps there is no gate to join.
-        let Some(links) = maps::open_links(&seen.link_ids) else {
-            return Ok(None);
-        };
-        let Ok(maps) = Maps::open_ids(&seen.map_ids) else {
-            return Ok(None);
-        };
-        let mut gate = Self::over(maps, seen.generation)?;
-        gate.joined = links;
-        Ok(Some(gate))
+        Ok(None)
     }
 
     /// Loads a new generation over the same maps, if the one in charge lacks something.
