@@ -1,11 +1,15 @@
 //! Plain calls in plain numbers, from one thread, many threads and many short processes.
 
 use crate::arguments::{Arguments, MANY};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, os_failure};
 use crate::pipe::Pipe;
 use crate::process::{block_child_signals, fork, status_of, wait_success};
 use crate::raw;
 use crate::team::{MOST_THREADS, Team};
+use std::fs::File;
+use std::io::Read;
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
 
 /// How many short threads or processes are alive at once, and the calls that each makes.
 const BATCH: usize = 50;
@@ -31,6 +35,21 @@ pub fn calls(mut arguments: Arguments) -> Outcome {
             let extra = (index as u64) < total % threads;
             call_getppid(total / threads + u64::from(extra));
         }),
+    }
+}
+
+pub fn calls_on_input(mut arguments: Arguments) -> Outcome {
+    let calls = arguments.number("N", 0..=MANY)?;
+    arguments.end()?;
+    // Not std's stdin, which takes in all that there is.
+    // SAFETY: descriptor 0 is not closed by this, nor by anything else in this process.
+    let mut stdin = ManuallyDrop::new(unsafe { File::from_raw_fd(0) });
+    loop {
+        match stdin.read(&mut [0]) {
+            Ok(0) => return Ok(()),
+            Ok(_) => call_getppid(calls),
+            Err(error) => return Err(os_failure("read stdin", error)),
+        }
     }
 }
 

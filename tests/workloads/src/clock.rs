@@ -43,8 +43,6 @@ struct Stamp {
     wall: Instant,
     cpu_ns: u64,
     schedstat: Option<SchedStat>,
-    /// How long the reading took: in this the clocks may disagree.
-    blur: Duration,
 }
 
 /// Measures stretches of work by wall clock, thread CPU clock and schedstat.
@@ -60,9 +58,9 @@ pub struct Spent {
     schedstat: Option<SchedStat>,
 }
 
-/// Stamps taken at each end of a stretch. On a busy CPU the thread may lose its place between two
-/// clocks, most of all directly after a sleep; the number is fixed so that the calls are.
-const STAMPS: usize = 4;
+/// Stamps taken before a stretch, of which the last counts. To read the CPU clock has the scheduler
+/// see whether the thread's turn is over; if so, the first of them lose the CPU, and not the last.
+const STAMPS_BEFORE: usize = 4;
 
 impl Meter {
     pub fn new() -> Self {
@@ -71,34 +69,27 @@ impl Meter {
 
     /// Runs `work` and adds what it took to `spent`.
     pub fn measure(&self, spent: &mut Spent, work: impl FnOnce() -> Outcome) -> Outcome {
-        let before = self.sharp_stamps()?;
+        let mut before = self.stamp()?;
+        for _ in 1..STAMPS_BEFORE {
+            before = self.stamp()?;
+        }
         work()?;
-        let after = self.sharp_stamps()?;
-        // The two that are nearest to the work.
-        if let (Some(before), Some(after)) = (before.last(), after.first()) {
-            spent.add(before, after);
-        }
+        spent.add(&before, &self.stamp()?);
         Ok(())
-    }
-
-    /// Some stamps, in order, without those during which the thread lost the CPU.
-    fn sharp_stamps(&self) -> Result<Vec<Stamp>, Failure> {
-        let mut stamps = Vec::with_capacity(STAMPS);
-        for _ in 0..STAMPS {
-            stamps.push(self.stamp()?);
-        }
-        let sharpest = stamps.iter().map(|stamp| stamp.blur).min();
-        stamps.retain(|stamp| sharpest.is_some_and(|sharpest| stamp.blur <= 4 * sharpest));
-        Ok(stamps)
     }
 
     fn stamp(&self) -> Result<Stamp, Failure> {
         let wall = Instant::now();
-        // Reading the CPU clock also brings schedstat's run time up to date, which otherwise
-        // lags by up to a tick: so schedstat comes second.
+        // The waiting comes before the CPU clock, whose reading may cost the thread the CPU; the run
+        // time after it, as otherwise that lags by up to a tick.
+        let wait_ns = self.read_schedstat()?.map(|stat| stat.wait_ns);
         let cpu_ns = thread_cpu_ns()?;
-        let schedstat = self.read_schedstat()?;
-        Ok(Stamp { wall, cpu_ns, schedstat, blur: wall.elapsed() })
+        let run_ns = self.read_schedstat()?.map(|stat| stat.run_ns);
+        Ok(Stamp {
+            wall,
+            cpu_ns,
+            schedstat: run_ns.zip(wait_ns).map(|(run_ns, wait_ns)| SchedStat { run_ns, wait_ns }),
+        })
     }
 
     fn read_schedstat(&self) -> Result<Option<SchedStat>, Failure> {

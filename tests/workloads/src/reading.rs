@@ -1,19 +1,23 @@
 //! Reads of /dev/zero: CPU time inside calls, alone on a CPU or starved of it.
+//!
+//! One read takes about as long as a scheduler's slice, so that nearly all of what the thread waits
+//! for a CPU falls inside of reads: what falls between two of them is nobody's call.
 
 use crate::arguments::{Arguments, HOUR_MS};
 use crate::clock::{Meter, Spent, nap};
-use crate::failure::{Failure, Outcome, check, os_failure};
+use crate::failure::{Failure, Outcome, check, failed, os_failure};
 use crate::memory::Mapping;
 use crate::pipe::Pipe;
 use crate::print_line;
 use crate::process::{block_child_signals, fork, kill, own_pid, wait};
 use libc::{c_int, pid_t};
 use std::fs::File;
-use std::io::Read;
+use std::io::{IoSliceMut, Read};
 use std::{hint, mem};
 
-const MIB: usize = 1 << 20;
-const MOST_MIB: u64 = 1 << 24;
+/// Bytes a read.
+const BLOCK: usize = 64 << 20;
+const MOST_READS: u64 = 1 << 20;
 /// Busy processes that share the CPU of a starved reader.
 const SIBLINGS: usize = 3;
 /// Rounds of `mixed`, each a sleep and then reads.
@@ -21,7 +25,7 @@ const ROUNDS: u64 = 4;
 /// A `cpu_set_t` names CPUs below this.
 const MOST_CPUS: u64 = libc::CPU_SETSIZE as u64;
 
-/// Reads /dev/zero, one call a MiB, into a buffer that is already backed by memory.
+/// Reads /dev/zero, one block a call, into a buffer that is already backed by memory.
 struct Reader {
     zero: File,
     buffer: Mapping,
@@ -30,14 +34,14 @@ struct Reader {
 impl Reader {
     fn new() -> Result<Self, Failure> {
         let zero = File::open("/dev/zero").map_err(|error| os_failure("open /dev/zero", error))?;
-        let mut buffer = Mapping::anonymous(MIB)?;
+        let mut buffer = Mapping::anonymous(BLOCK)?;
         buffer.bytes_mut().fill(1);
         Ok(Reader { zero, buffer })
     }
 
-    /// `mib` calls. One that a stop cuts short is not made good: the number of calls is fixed.
-    fn read(&mut self, mib: u64) -> Outcome {
-        for _ in 0..mib {
+    /// `times` calls. One that a stop cuts short is not made good: the number of calls is fixed.
+    fn read(&mut self, times: u64) -> Outcome {
+        for _ in 0..times {
             self.zero.read(self.buffer.bytes_mut()).map_err(|error| os_failure("read /dev/zero", error))?;
         }
         Ok(())
@@ -45,29 +49,29 @@ impl Reader {
 }
 
 pub fn spin_read(mut arguments: Arguments) -> Outcome {
-    let mib = arguments.number("MIB", 0..=MOST_MIB)?;
+    let times = arguments.number("TIMES", 0..=MOST_READS)?;
     arguments.end()?;
     let mut reader = Reader::new()?;
     let mut spent = Spent::default();
-    Meter::new().measure(&mut spent, || reader.read(mib))?;
-    print_line(&format!(r#"{{"reads":{mib},{}}}"#, spent.json_members()))
+    Meter::new().measure(&mut spent, || reader.read(times))?;
+    print_line(&format!(r#"{{"reads":{times},{}}}"#, spent.json_members()))
 }
 
 pub fn starved(mut arguments: Arguments) -> Outcome {
-    let mib = arguments.number("MIB", 0..=MOST_MIB)?;
+    let times = arguments.number("TIMES", 0..=MOST_READS)?;
     let cpu = arguments.number("CPU", 0..=MOST_CPUS - 1)?;
     arguments.end()?;
     let mut reader = Reader::new()?;
     let mut spent = Spent::default();
     let siblings = Siblings::start_on(cpu)?;
-    Meter::new().measure(&mut spent, || reader.read(mib))?;
+    Meter::new().measure(&mut spent, || reader.read(times))?;
     drop(siblings);
-    print_line(&format!(r#"{{"reads":{mib},{}}}"#, spent.json_members()))
+    print_line(&format!(r#"{{"reads":{times},{}}}"#, spent.json_members()))
 }
 
 pub fn mixed(mut arguments: Arguments) -> Outcome {
     let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
-    let mib = arguments.number("MIB", 0..=MOST_MIB)?;
+    let times = arguments.number("TIMES", 0..=MOST_READS)?;
     let cpu = arguments.number("CPU", 0..=MOST_CPUS - 1)?;
     arguments.end()?;
     let mut reader = Reader::new()?;
@@ -76,13 +80,13 @@ pub fn mixed(mut arguments: Arguments) -> Outcome {
     let siblings = Siblings::start_on(cpu)?;
     for _ in 0..ROUNDS {
         meter.measure(&mut sleeping, || nap(milliseconds))?;
-        meter.measure(&mut reading, || reader.read(mib))?;
+        meter.measure(&mut reading, || reader.read(times))?;
     }
     drop(siblings);
     print_line(&format!(
         r#"{{"sleep":{{"sleeps":{ROUNDS},{}}},"read":{{"reads":{},{}}}}}"#,
         sleeping.json_members(),
-        ROUNDS * mib,
+        ROUNDS * times,
         reading.json_members()
     ))
 }
@@ -101,7 +105,7 @@ impl Siblings {
         for _ in 0..SIBLINGS {
             siblings.0.push(fork(|| spin(parent, &ready))?);
         }
-        (0..SIBLINGS).try_for_each(|_| ready.receive())?;
+        (0..SIBLINGS).try_for_each(|_| receive_apart(&ready))?;
         Ok(siblings)
     }
 }
@@ -112,6 +116,16 @@ impl Drop for Siblings {
             // Neither can fail: they are children of ours, and nobody else waits for them.
             let _ = kill(sibling, libc::SIGKILL).and_then(|()| wait(sibling, 0).map(|_| ()));
         }
+    }
+}
+
+/// Takes a byte by readv, so that what read waits for is /dev/zero alone.
+fn receive_apart(pipe: &Pipe) -> Outcome {
+    let mut byte = [0];
+    match (&pipe.reader).read_vectored(&mut [IoSliceMut::new(&mut byte)]) {
+        Ok(1) => Ok(()),
+        Ok(_) => Err(failed("a busy process ended too early")),
+        Err(error) => Err(os_failure("read from a pipe", error)),
     }
 }
 

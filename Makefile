@@ -1,0 +1,58 @@
+# The commands of the project; each is a few lines here or a script in scripts/, which says what it does.
+
+BIN    = $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
+PREFIX = /usr/local
+
+.PHONY: help setup build demo check lint unit test vm bench fresh install uninstall deb clean
+
+help:
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+
+setup: ## install what is missing, from Debian's packages
+	@scripts/setup
+
+build: ## build the one static binary
+	@scripts/setup build
+	cargo build --release
+	@echo "The binary: $(BIN)/tollgate"
+
+demo: build ## watch a Redis server through the gate (root)
+	@scripts/setup build demo
+	@scripts/demo
+
+check: lint unit ## before a push: formatting, lints, the tests that need no root
+
+lint:
+	@scripts/setup build
+	@scripts/lint
+
+unit:
+	@scripts/test unit
+
+test: ## all tests; the last line is the sum (root: all of them)
+	@scripts/setup build
+	@[ "$$(id -u)" != 0 ] || scripts/setup test vm
+	@scripts/test
+
+vm: ## the tests inside two stock Debian kernels, in QEMU
+	@scripts/setup build vm
+	@scripts/vm
+
+bench: build ## measure what the gate costs on this machine (root)
+	$(BIN)/bench
+
+fresh: ## demo and tests in a new Debian 12 without anything of this machine's (root)
+	@scripts/fresh
+
+install: ## install below PREFIX, by default /usr/local; DESTDIR is honoured
+	@scripts/install "$(DESTDIR)" "$(PREFIX)"
+
+uninstall: ## remove what install put there
+	@scripts/install -r "$(DESTDIR)" "$(PREFIX)"
+
+deb: build ## make a Debian package in target/
+	@scripts/deb
+
+clean: ## remove what was built and fetched
+	cargo clean
+	rm -rf vm/cache

@@ -1,0 +1,14 @@
+# Sourced by the other scripts: strict mode, the repository's root as the working directory, a few words.
+# shellcheck shell=bash
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Where cargo puts the static binaries: .cargo/config.toml names the target.
+# shellcheck disable=SC2034
+out=${CARGO_TARGET_DIR:-target}/x86_64-unknown-linux-gnu
+
+say() { echo "$(basename "$0"): $*" >&2; }
+die() { say "$*"; exit 1; }
+have() { command -v "$1" >/dev/null; }
+is_root() { [ "$(id -u)" = 0 ]; }

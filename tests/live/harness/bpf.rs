@@ -1,0 +1,52 @@
+//! What of the gate is in the kernel, by the kernel's own lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
+
+use super::job::processes;
+
+/// Links of the gate's programs that no living process holds.
+pub fn abandoned_links() -> Vec<u32> {
+    let before = gate_links();
+    let held: BTreeSet<_> = processes().into_iter().flat_map(links_held_by).collect();
+    // Processes that came or went meanwhile are no matter: what they had is in one list only.
+    let after = gate_links();
+    let both = before.intersection(&after).copied();
+    both.filter(|link| !held.contains(link)).collect()
+}
+
+fn gate_links() -> BTreeSet<u32> {
+    let programs: BTreeSet<_> = ProgInfoIter::default()
+        .filter(|program| program.name.as_encoded_bytes().starts_with(b"gate_"))
+        .map(|program| program.id)
+        .collect();
+    LinkInfoIter::default().filter(|link| programs.contains(&link.prog_id)).map(|link| link.id).collect()
+}
+
+pub fn links_held_by(pid: u32) -> Vec<u32> {
+    let links = descriptors(pid).into_iter();
+    links.filter_map(|fields| fields.get("link_id").copied()).map(|id| id as u32).collect()
+}
+
+/// Kernel memory of the maps that a process holds, in bytes.
+pub fn map_bytes(pid: u32) -> u64 {
+    let maps: BTreeMap<_, _> = descriptors(pid)
+        .into_iter()
+        .filter_map(|fields| Some((*fields.get("map_id")?, *fields.get("memlock")?)))
+        .collect();
+    maps.values().sum()
+}
+
+/// The numbers in each of /proc/PID/fdinfo.
+fn descriptors(pid: u32) -> Vec<BTreeMap<String, u64>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fdinfo"));
+    let texts =
+        entries.into_iter().flatten().flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    let field = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.to_owned(), value.trim().parse().ok()?))
+    };
+    texts.map(|text| text.lines().filter_map(field).collect()).collect()
+}

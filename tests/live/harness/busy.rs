@@ -1,0 +1,81 @@
+//! A command below `tollgate run` that makes calls all the time until it is told to end, and whose calls
+//! are known by then.
+
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use super::{Job, Report, Running, workload};
+
+pub struct Busy {
+    run: Running,
+    command: u32,
+    stop: Arc<AtomicBool>,
+    /// Feeds it bytes, and returns how many.
+    feeder: JoinHandle<u64>,
+}
+
+const CALLS_A_BYTE: u64 = 50;
+/// Less than what its pipe holds, so that it always has some, and not many at its end.
+const PIPE_BYTES: i32 = 4096;
+const BYTES: [u8; 512] = [b'.'; 512];
+
+/// How a report says that calls were lost while the gate's programs changed.
+const AMBIGUOUS: &str = "calls ambiguous at a change of configuration";
+
+impl Busy {
+    #[track_caller]
+    pub fn start(options: &str) -> Self {
+        let mut job = Job::run(options, workload(&format!("calls-on-input {CALLS_A_BYTE}")));
+        job.command.stdin(Stdio::piped());
+        let mut run = job.start();
+        let mut stdin = run.stdin();
+        // SAFETY: a descriptor of ours and an integer.
+        unsafe { libc::fcntl(stdin.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let feeder = thread::spawn(move || {
+            let mut sent = 0;
+            // Fails when the test has failed and the command is gone.
+            while !stopped.load(Ordering::Relaxed) && stdin.write_all(&BYTES).is_ok() {
+                sent += BYTES.len() as u64;
+            }
+            sent
+        });
+        let command = run.child_running("workloads");
+        Self { run, command, stop, feeder }
+    }
+
+    /// Number of the command's process.
+    pub fn command(&self) -> u32 {
+        self.command
+    }
+
+    /// Ends it, and checks that each of its calls was counted.
+    #[track_caller]
+    pub fn finish(self) -> Report {
+        assert!(!self.run.is_over(), "it ended before it was told to");
+        self.stop.store(true, Ordering::Relaxed);
+        let bytes = self.feeder.join().expect("the feeder does not panic");
+        let report = self.run.finish().success().report();
+        has_all(&report, "read", bytes + 1);
+        has_all(&report, "getppid", bytes * CALLS_A_BYTE);
+        report
+    }
+}
+
+/// That all calls were counted. One in flight while the gate's programs change may be lost, if that is told.
+#[track_caller]
+pub fn has_all(report: &Report, name: &str, calls: u64) {
+    let told = report.losses.get(AMBIGUOUS).copied().unwrap_or(0);
+    let kinds = usize::from(told > 0);
+    assert_eq!(report.losses.len(), kinds, "{:?}", report.losses);
+    let seen = report.count(name);
+    assert!(
+        seen <= calls && calls <= seen + told,
+        "{seen} of {calls} calls of {name} were counted, {told} lost"
+    );
+}

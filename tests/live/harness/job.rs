@@ -1,0 +1,299 @@
+//! A program under test: started in its own process group, with its output in files, and never outliving
+//! its test.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::pty::Terminal;
+use super::{LIMIT, Report, eventually, tollgate, words};
+
+/// What is to be started.
+pub struct Job {
+    pub command: Command,
+    folder: TempDir,
+    terminal: bool,
+}
+
+pub struct Running {
+    child: Child,
+    folder: TempDir,
+}
+
+pub struct Finished {
+    /// As a shell has it: 128 + N for signal N.
+    pub status: i32,
+    pub out: Vec<u8>,
+    pub err: String,
+    folder: TempDir,
+}
+
+/// A new folder that everybody may look into.
+pub fn folder() -> TempDir {
+    let folder = TempDir::with_prefix("tollgate-live-").expect("a temporary folder can be made");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    folder
+}
+
+impl Job {
+    pub fn of(command: Vec<OsString>) -> Self {
+        let folder = folder();
+        let file = |name| File::create(folder.path().join(name)).expect("a file can be made");
+        let (out, err) = (file("out"), file("err"));
+        let mut words = command.into_iter();
+        let mut command = Command::new(words.next().expect("a command has a name"));
+        command.args(words).stdin(Stdio::null());
+        command.stdout(out).stderr(err);
+        Self { command, folder, terminal: false }
+    }
+
+    /// `tollgate run` with its report in a file.
+    pub fn run(options: &str, command: Vec<OsString>) -> Self {
+        let mut job = Self::tollgate("run", options);
+        job.command.arg("--").args(command);
+        job
+    }
+
+    /// `tollgate lens` with its report in a file.
+    pub fn lens(options: &str) -> Self {
+        Self::tollgate("lens", options)
+    }
+
+    fn tollgate(what: &str, options: &str) -> Self {
+        let mut job = Self::of(vec![tollgate().into(), what.into()]);
+        let report = job.path("report");
+        job.command.args(["--json", "-o"]).arg(report);
+        job.command.args(words(options));
+        job
+    }
+
+    /// A `tollgate` as a person types it.
+    pub fn typed(options: &str) -> Self {
+        let mut job = Self::of(vec![tollgate().into()]);
+        job.command.args(words(options));
+        job
+    }
+
+    /// A path in the job's own folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Has the child do `action` before it executes the program. After a fork of a process with many
+    /// threads, it must make system calls only.
+    pub fn before_exec(mut self, action: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> Self {
+        // SAFETY: the callers' actions only make system calls.
+        unsafe { self.command.pre_exec(action) };
+        self
+    }
+
+    /// Makes it the leader of a session with this terminal, for its input, output and errors.
+    pub fn on(mut self, terminal: &Terminal) -> Self {
+        let [input, output, errors] = std::array::from_fn(|_| Stdio::from(terminal.open()));
+        self.command.stdin(input).stdout(output).stderr(errors);
+        self.terminal = true;
+        self.before_exec(Terminal::take)
+    }
+
+    #[track_caller]
+    pub fn start(mut self) -> Running {
+        if !self.terminal {
+            self.command.process_group(0);
+        }
+        let child = match self.command.spawn() {
+            Ok(child) => child,
+            Err(error) => panic!("cannot start {:?}: {error}", self.command.get_program()),
+        };
+        Running { child, folder: self.folder }
+    }
+
+    #[track_caller]
+    pub fn finish(self) -> Finished {
+        self.start().finish()
+    }
+}
+
+impl Running {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().expect("the job was given a pipe as stdin")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// To the program itself.
+    pub fn signal(&self, signal: i32) {
+        kill(self.pid() as i32, signal);
+    }
+
+    /// To the program and all it started, as a terminal does.
+    pub fn signal_group(&self, signal: i32) {
+        kill(-(self.pid() as i32), signal);
+    }
+
+    /// The process that runs `name` and was started by this one, once it does.
+    #[track_caller]
+    pub fn child_running(&self, name: &str) -> u32 {
+        let mut found = None;
+        eventually(&format!("a child that runs {name}"), || {
+            found = children(self.pid()).into_iter().find(|pid| comm(*pid).as_deref() == Some(name));
+            found.is_some()
+        });
+        found.expect("just found")
+    }
+
+    pub fn is_over(&self) -> bool {
+        !is_running(self.pid())
+    }
+
+    #[track_caller]
+    pub fn finish(self) -> Finished {
+        self.finish_looking(|_| ())
+    }
+
+    /// Waits for the end, and meanwhile calls `look` with the process's number.
+    #[track_caller]
+    pub fn finish_looking(mut self, mut look: impl FnMut(u32)) -> Finished {
+        let end = Instant::now() + LIMIT;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                break status;
+            }
+            look(self.pid());
+            assert!(
+                Instant::now() < end,
+                "it did not end within {LIMIT:?}; its stderr: {}",
+                self.read("err")
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let out = fs::read(self.path("out")).unwrap_or_default();
+        let err = self.read("err");
+        Finished {
+            status: shell_status(status),
+            out,
+            err,
+            // Leaves nothing to kill, and keeps the report.
+            folder: std::mem::replace(&mut self.folder, folder()),
+        }
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.path(name)).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Running {
+    /// A test that fails leaves nothing running.
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.signal_group(libc::SIGKILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Finished {
+    #[track_caller]
+    pub fn success(self) -> Self {
+        self.exits_with(0)
+    }
+
+    #[track_caller]
+    pub fn exits_with(self, status: i32) -> Self {
+        assert_eq!(self.status, status, "its stderr: {}", self.err);
+        self
+    }
+
+    /// Refused by Tollgate itself, in these words.
+    #[track_caller]
+    pub fn says(self, words: &str) -> Self {
+        assert!(self.err.contains(words), "{words:?} is not in its stderr: {:?}", self.err);
+        assert!(!self.err.contains("panicked"), "it panicked: {:?}", self.err);
+        self
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    #[track_caller]
+    pub fn report(&self) -> Report {
+        Report::read(&self.path("report"))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+
+    /// The program's stdout as JSON.
+    #[track_caller]
+    pub fn json(&self) -> serde_json::Value {
+        match serde_json::from_slice(&self.out) {
+            Ok(value) => value,
+            Err(error) => panic!("{error} in {:?}; its stderr: {}", self.text(), self.err),
+        }
+    }
+}
+
+fn shell_status(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().expect("it exited or was killed"))
+}
+
+pub fn kill(pid: i32, signal: i32) {
+    // SAFETY: takes no pointers; the process, or group, is one that the test started.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// The command name of a process, if it has not ended.
+pub fn comm(pid: u32) -> Option<String> {
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    is_running(pid).then(|| comm.trim_end().to_owned())
+}
+
+/// Whether it is there, and no zombie.
+pub fn is_running(pid: u32) -> bool {
+    state(pid).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// One letter, as in ps.
+pub fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Children by the parent field of each process, which needs no kernel option.
+fn children(parent: u32) -> Vec<u32> {
+    let is_child = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        fields.split(' ').nth(1) == Some(&parent.to_string())
+    };
+    processes().into_iter().filter(is_child).collect()
+}
+
+pub fn processes() -> Vec<u32> {
+    fs::read_dir("/proc")
+        .expect("/proc is mounted")
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// A copy of a program that everybody may execute, under its own name.
+pub fn copy(program: &Path, to: &Path) {
+    fs::copy(program, to).expect("a program can be copied");
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755)).expect("it is ours");
+}

@@ -1,0 +1,68 @@
+//! A terminal of the test's own.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+pub struct Terminal {
+    master: File,
+    slave: OwnedFd,
+}
+
+impl Terminal {
+    pub fn new() -> Self {
+        let mut ends = [-1; 2];
+        let [master, slave] = &mut ends;
+        let null = std::ptr::null_mut();
+        // SAFETY: two valid places; a null name, termios and size are allowed.
+        let made = unsafe { libc::openpty(master, slave, null, null.cast(), null.cast()) };
+        assert_eq!(made, 0, "a terminal can be made: {}", io::Error::last_os_error());
+        // SAFETY: descriptors just made, owned by nobody else. No child is to keep the master open.
+        let [master, slave] = ends.map(|end| unsafe {
+            libc::fcntl(end, libc::F_SETFD, libc::FD_CLOEXEC);
+            OwnedFd::from_raw_fd(end)
+        });
+        Self { master: master.into(), slave }
+    }
+
+    pub fn open(&self) -> OwnedFd {
+        self.slave.try_clone().expect("a descriptor can be copied")
+    }
+
+    /// In the child: its stdin becomes its controlling terminal.
+    pub fn take() -> io::Result<()> {
+        // SAFETY: system calls without pointers.
+        let taken = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) != -1 };
+        if taken { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// As from the keyboard.
+    pub fn press(&mut self, keys: &[u8]) {
+        self.master.write_all(keys).expect("the terminal takes keys");
+    }
+
+    /// What was written to it, up to and with `end`, or until nothing comes for long.
+    pub fn read_until(&mut self, end: &str) -> String {
+        let mut seen = String::new();
+        let until = Instant::now() + super::LIMIT;
+        while !seen.contains(end) && Instant::now() < until {
+            let mut wait = libc::pollfd { fd: self.master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one valid entry.
+            if unsafe { libc::poll(&mut wait, 1, 1000) } == 0 {
+                continue;
+            }
+            let mut bytes = [0; 4096];
+            match self.master.read(&mut bytes) {
+                Ok(0) | Err(_) => std::thread::sleep(Duration::from_millis(10)),
+                Ok(n) => seen += &String::from_utf8_lossy(&bytes[..n]),
+            }
+        }
+        seen
+    }
+
+    /// The window is closed: whoever has the terminal is told by SIGHUP.
+    pub fn hang_up(self) {
+        drop(self);
+    }
+}

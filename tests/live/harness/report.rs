@@ -1,0 +1,210 @@
+//! The JSON document, as its readers have it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+pub struct Report {
+    pub schema: String,
+    pub command: Vec<String>,
+    pub exit: Option<i32>,
+    pub elapsed_ns: u64,
+    pub calls: Vec<Call>,
+    #[serde(default)]
+    pub groups: Vec<Group>,
+    #[serde(default)]
+    pub slow: Vec<SlowCall>,
+    pub in_progress: Vec<InProgress>,
+    pub toll: Toll,
+    pub losses: BTreeMap<String, u64>,
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Call {
+    pub name: String,
+    pub abi: String,
+    pub count: u64,
+    pub errors: BTreeMap<String, u64>,
+    pub wall_ns: u64,
+    pub cpu_ns: u64,
+    pub blocked_ns: u64,
+    pub runqueue_ns: u64,
+    pub p50_ns: u64,
+    pub p95_ns: u64,
+    pub p99_ns: u64,
+    pub max_ns: u64,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    pub blocked_in: Vec<BlockedIn>,
+    #[serde(default)]
+    pub denied: u64,
+    #[serde(default)]
+    pub unfinished: u64,
+    #[serde(default)]
+    pub untimed: u64,
+    pub wall_interval_ns: Option<WallInterval>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct WallInterval {
+    pub low: u64,
+    pub high: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct BlockedIn {
+    pub function: String,
+    pub ns: u64,
+    pub count: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Group {
+    pub pid: u32,
+    pub tid: Option<u32>,
+    pub command: String,
+    pub calls: Vec<Call>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct SlowCall {
+    pub pid: u32,
+    pub tid: u32,
+    pub command: String,
+    pub name: String,
+    pub call: String,
+    pub result: String,
+    pub wall_ns: u64,
+    pub cpu_ns: u64,
+    pub blocked_ns: u64,
+    pub runqueue_ns: u64,
+    pub kernel_stack: Vec<String>,
+    pub user_stack: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct InProgress {
+    pub tid: u32,
+    pub name: String,
+    pub ns: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Toll {
+    pub calls: u64,
+    pub ns_per_call: Option<f64>,
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+}
+
+/// Name and ABI.
+pub type Key = (String, String);
+
+pub const X86_64: &str = "x86-64";
+
+impl Report {
+    #[track_caller]
+    pub fn read(path: &Path) -> Self {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => panic!("there is no report: {error}"),
+        };
+        let report: Self = match serde_json::from_str(&text) {
+            Ok(report) => report,
+            Err(error) => panic!("{error} in the report {text:?}"),
+        };
+        report.check();
+        report
+    }
+
+    /// What holds for every report.
+    #[track_caller]
+    fn check(&self) {
+        assert_eq!(self.schema, "tollgate.lens/1");
+        let mut seen = 0;
+        for call in &self.calls {
+            call.check();
+            seen += call.count + call.unfinished;
+        }
+        assert_eq!(self.toll.calls, seen, "calls seen");
+        self.groups.iter().flat_map(|group| &group.calls).for_each(Call::check);
+    }
+
+    /// With nothing lost.
+    #[track_caller]
+    pub fn complete(self) -> Self {
+        assert!(self.losses.is_empty(), "losses: {:?}", self.losses);
+        self
+    }
+
+    /// The call of this name that 64-bit programs make.
+    #[track_caller]
+    pub fn call(&self, name: &str) -> &Call {
+        self.call_of(name, X86_64)
+    }
+
+    #[track_caller]
+    pub fn call_of(&self, name: &str, abi: &str) -> &Call {
+        match self.find(name, abi) {
+            Some(call) => call,
+            None => panic!("no call of {name} ({abi}) was reported: {:?}", self.counts()),
+        }
+    }
+
+    pub fn find(&self, name: &str, abi: &str) -> Option<&Call> {
+        self.calls.iter().find(|call| call.name == name && call.abi == abi)
+    }
+
+    /// How often it returned.
+    pub fn count(&self, name: &str) -> u64 {
+        self.find(name, X86_64).map_or(0, |call| call.count)
+    }
+
+    pub fn unfinished(&self, name: &str) -> u64 {
+        self.find(name, X86_64).map_or(0, |call| call.unfinished)
+    }
+
+    /// Returned calls, and how many of them failed.
+    pub fn counts(&self) -> BTreeMap<Key, (u64, u64)> {
+        self.calls
+            .iter()
+            .filter(|call| call.count > 0)
+            .map(|call| {
+                let key = (call.name.clone(), call.abi.clone());
+                (key, (call.count, call.errors.values().sum()))
+            })
+            .collect()
+    }
+}
+
+impl Call {
+    #[track_caller]
+    fn check(&self) {
+        assert!(self.count + self.unfinished > 0, "{self:?}");
+        assert!(self.denied + self.untimed <= self.count, "{self:?}");
+        assert!(self.errors.values().sum::<u64>() <= self.count, "{self:?}");
+        let percentiles = [self.p50_ns, self.p95_ns, self.p99_ns, self.max_ns];
+        assert!(percentiles.is_sorted(), "{self:?}");
+        if self.untimed == 0 {
+            let parts = self.cpu_ns + self.blocked_ns + self.runqueue_ns;
+            assert_eq!(self.wall_ns, parts, "{self:?}");
+            let timed = self.count - self.denied;
+            assert!(self.max_ns <= self.wall_ns, "{self:?}");
+            assert!(self.wall_ns <= self.max_ns * timed, "{self:?}");
+        }
+        let sites: u64 = self.blocked_in.iter().map(|site| site.ns).sum();
+        let rounding = self.blocked_in.len() as u64;
+        assert!(sites <= self.blocked_ns + rounding, "{self:?}");
+    }
+
+    /// Part of the blocked time that was spent in functions whose name holds `part`.
+    pub fn blocked_share(&self, part: &str) -> f64 {
+        let inside = |site: &&BlockedIn| site.function.contains(part);
+        let ns: u64 = self.blocked_in.iter().filter(inside).map(|site| site.ns).sum();
+        ns as f64 / self.blocked_ns.max(1) as f64
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests that need more of a machine: strace, tar, sh, bash and the like, or much of its time.
+
+mod programs;
+mod scale;
+mod second_source;

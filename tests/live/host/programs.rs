@@ -1,0 +1,88 @@
+//! Programs of the system: their bytes, users and ends are their own.
+
+use std::fs::{self, File};
+use std::process::Stdio;
+
+use crate::harness::{Job, words};
+
+#[test]
+fn stdin_and_stdout_are_untouched() {
+    let mut job = Job::run("", words("cat"));
+    // Every byte there is, and more than a pipe or a buffer holds.
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n ^ (n >> 9)) as u8).collect();
+    let input = job.path("in");
+    fs::write(&input, &bytes).expect("a file can be written");
+    job.command.stdin(File::open(&input).expect("it is there"));
+    let ran = job.finish().success();
+    assert!(ran.out == bytes, "{} bytes came of {}", ran.out.len(), bytes.len());
+    assert_eq!(ran.err, "");
+    ran.report().complete();
+}
+
+#[test]
+fn stdin_is_not_read_for_the_command() {
+    let job = Job::of(["sh", "-c"].map(Into::into).into());
+    let mut job = job;
+    let input = job.path("in");
+    fs::write(&input, "first\nsecond\nthird\n").expect("a file can be written");
+    job.command.stdin(File::open(&input).expect("it is there"));
+    let script = format!(
+        "read a; {} run -o /dev/null -- sh -c 'read b; echo $b' ; read c; echo $a $c",
+        crate::harness::tollgate().display()
+    );
+    job.command.arg(script);
+    assert_eq!(job.finish().success().text(), "second\nfirst third\n");
+}
+
+#[test]
+fn stderr_is_the_commands_too() {
+    let mut job = Job::run("", words("sh -c"));
+    job.command.arg("echo out; echo err >&2; exit 4");
+    let ran = job.finish().exits_with(4);
+    assert_eq!((ran.text().as_str(), ran.err.as_str()), ("out\n", "err\n"));
+}
+
+#[test]
+fn as_another_user() {
+    for (user, id, groups) in [("nobody", "65534", "65534"), ("65534:65533", "65534", "65533")] {
+        let mut job = Job::run(&format!("-u {user}"), words("sh -c"));
+        job.command.arg("id -u; id -G");
+        let ran = job.finish().success();
+        assert_eq!(ran.text(), format!("{id}\n{groups}\n"), "{user}");
+        // What Tollgate did to become the user is not the command's.
+        assert_eq!(ran.report().complete().count("setresuid"), 0);
+    }
+}
+
+#[test]
+fn an_interrupt_that_the_command_handles() {
+    let mut job = Job::run("", words("sh -c"));
+    job.command.arg("trap 'echo caught; exit 7' INT; while :; do sleep 0.05; done");
+    let running = job.start();
+    running.child_running("sh");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    running.signal_group(libc::SIGINT);
+    let ran = running.finish().exits_with(7);
+    assert_eq!(ran.text(), "caught\n");
+    assert_eq!(ran.report().exit, Some(7));
+}
+
+#[test]
+fn a_pipeline_around_it() {
+    let mut job = Job::of(["bash", "-c"].map(Into::into).into());
+    job.command.stdin(Stdio::null()).arg(format!(
+        "seq 100000 | {} run -o /dev/null -- tac | head -1; echo ${{PIPESTATUS[1]}}",
+        crate::harness::tollgate().display()
+    ));
+    // SIGPIPE is the command's own, as it would be without Tollgate.
+    let text = job.finish().success().text();
+    assert!(text == "100000\n141\n" || text == "100000\n0\n", "{text}");
+}
+
+#[test]
+fn environment_and_folder() {
+    let mut job = Job::run("", words("sh -c"));
+    job.command.arg("echo $TOLLGATE_LIVE; pwd").env("TOLLGATE_LIVE", "a b  c");
+    job.command.current_dir("/usr/lib");
+    assert_eq!(job.finish().success().text(), "a b  c\n/usr/lib\n".replace("  ", " "));
+}

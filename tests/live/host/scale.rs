@@ -1,0 +1,70 @@
+//! Much of everything: calls, threads, processes; and the memory that it takes.
+
+use std::fs;
+
+use crate::harness::bpf::map_bytes;
+use crate::harness::{Job, observe, workload};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn twenty_million_calls_of_64_threads() {
+    let (mut resident, mut maps) = (0, 0);
+    let running = Job::run("", workload("calls 20000000 --threads 64")).start();
+    let ran = running.finish_looking(|pid| {
+        resident = resident.max(most_resident(pid));
+        maps = maps.max(map_bytes(pid));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    });
+    let report = ran.success().report().complete();
+    assert_eq!(report.count("getppid"), 20_000_000);
+    assert_eq!(report.unfinished("exit"), 64);
+    println!(
+        "Tollgate's memory: {:.1} MiB resident at most, {:.1} MiB of maps",
+        resident as f64 / MIB as f64,
+        maps as f64 / MIB as f64
+    );
+    assert!(resident > MIB && maps > MIB, "not measured");
+    assert!(resident + maps < 64 * MIB, "{resident} bytes resident, {maps} of maps");
+}
+
+/// VmHWM of /proc/PID/status, in bytes.
+fn most_resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+#[test]
+fn ten_thousand_short_threads() {
+    let report = observe("", "short-threads 10000");
+    assert_eq!(report.count("getppid"), 30_000);
+    assert_eq!(report.unfinished("exit"), 10_000);
+}
+
+#[test]
+fn ten_thousand_short_threads_each_with_its_row() {
+    let report = observe("--per thread", "short-threads 10000");
+    assert_eq!(report.count("getppid"), 30_000);
+    assert_eq!(report.groups.len(), 10_001);
+    let calls = report.groups.iter().flat_map(|group| &group.calls);
+    let seen: u64 = calls.map(|call| call.count + call.unfinished).sum();
+    assert_eq!(seen, report.toll.calls);
+}
+
+#[test]
+fn ten_thousand_short_processes() {
+    for options in ["", "--per process"] {
+        let report = observe(options, "short-processes 10000");
+        assert_eq!(report.count("getppid"), 30_000, "{options}");
+        assert_eq!(report.unfinished("exit_group"), 10_001, "{options}");
+    }
+}
+
+#[test]
+fn ten_thousand_threads_at_once() {
+    let report = observe("", "threads 10000 10");
+    assert_eq!(report.count("getppid"), 100_000);
+    assert_eq!(report.unfinished("exit"), 10_000);
+}

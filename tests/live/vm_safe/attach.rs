@@ -1,0 +1,289 @@
+//! `tollgate lens`: processes that already run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::job::{copy, folder, state};
+use crate::harness::report::Group;
+use crate::harness::{Busy, Job, NOBODY, Report, Running, eventually, workload, workloads};
+
+/// A process that waits in a read and makes a known number of calls for each byte it is sent.
+struct Subject {
+    running: Running,
+    stdin: ChildStdin,
+}
+
+const CALLS: u64 = 1000;
+
+impl Subject {
+    fn new() -> Self {
+        Self::of(Job::of(workload(&format!("calls-on-input {CALLS}"))))
+    }
+
+    fn of(mut job: Job) -> Self {
+        let mut running = {
+            job.command.stdin(Stdio::piped());
+            job.start()
+        };
+        let stdin = running.stdin();
+        let pid = running.pid();
+        eventually("its first read", || is_in_read(pid));
+        Self { running, stdin }
+    }
+
+    fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    fn make_calls(&mut self) {
+        self.stdin.write_all(b".").expect("it reads");
+    }
+
+    fn end(self) {
+        drop(self.stdin);
+        self.running.finish().success();
+    }
+}
+
+/// Number 0, by /proc/PID/syscall where the kernel has it.
+fn is_in_read(pid: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/syscall")) {
+        Ok(call) => call.starts_with("0 "),
+        Err(_) => state(pid) == Some('S'),
+    }
+}
+
+/// Waits until a `tollgate lens` without --for says that it watches.
+fn watches(lens: &Running) {
+    eventually("tollgate: watching", || lens.read("err").contains("watching"));
+}
+
+fn interrupted(lens: Running) -> Report {
+    lens.signal(libc::SIGINT);
+    lens.finish().success().report().complete()
+}
+
+#[test]
+fn by_number_until_the_process_ends() {
+    let mut subject = Subject::new();
+    let lens = Job::lens(&format!("-p {}", subject.pid())).start();
+    watches(&lens);
+    subject.make_calls();
+    subject.end();
+    let ran = lens.finish().success().says("has ended");
+    let report = ran.report().complete();
+    assert_eq!(report.count("getppid"), CALLS);
+    // The read it was found in began before; the second returned its end.
+    assert_eq!(report.count("read"), 1);
+    assert_eq!(report.unfinished("exit_group"), 1);
+    assert_eq!(report.exit, None);
+}
+
+#[test]
+fn an_interrupt_ends_the_watching_and_not_the_process() {
+    let mut subject = Subject::new();
+    let lens = Job::lens(&format!("-p {}", subject.pid())).start();
+    watches(&lens);
+    subject.make_calls();
+    let pid = subject.pid();
+    // The read after the calls.
+    std::thread::sleep(Duration::from_millis(50));
+    eventually("its next read", || is_in_read(pid));
+    let report = interrupted(lens);
+    assert_eq!(report.count("getppid"), CALLS);
+    let [read] = &report.in_progress[..] else {
+        panic!("{:?}", report.in_progress);
+    };
+    assert_eq!((read.name.as_str(), read.tid), ("read", pid));
+    subject.make_calls();
+    subject.end();
+}
+
+#[test]
+fn for_a_time() {
+    let subject = Subject::new();
+    let began = Instant::now();
+    let lens = Job::lens(&format!("-p {} --for 300ms", subject.pid()));
+    let report = lens.finish().success().report().complete();
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert!(report.elapsed_ns >= 300_000_000, "{}", report.elapsed_ns);
+    assert_eq!(report.calls.len(), 0, "{:?}", report.calls);
+    subject.end();
+}
+
+#[test]
+fn several_processes_in_rows() {
+    let mut subjects = [Subject::new(), Subject::new()];
+    let pids = subjects.each_ref().map(Subject::pid);
+    let lens = format!("-p {} -p {} --per process", pids[0], pids[1]);
+    let lens = Job::lens(&lens).start();
+    watches(&lens);
+    subjects[0].make_calls();
+    subjects[0].make_calls();
+    subjects[1].make_calls();
+    subjects.into_iter().for_each(Subject::end);
+    let report = lens.finish().success().report().complete();
+    assert_eq!(report.count("getppid"), 3 * CALLS);
+    for (pid, calls) in [(pids[0], 2 * CALLS), (pids[1], CALLS)] {
+        let row = report.groups.iter().find(|group| group.pid == pid);
+        let row = row.unwrap_or_else(|| panic!("no {pid} in {:?}", report.groups));
+        let getppid = row.calls.iter().find(|call| call.name == "getppid");
+        assert_eq!(getppid.map(|call| call.count), Some(calls));
+    }
+}
+
+#[test]
+fn a_process_in_full_motion() {
+    let busy = Job::of(workload("busy-writer 3000000")).start();
+    let lens = Job::lens(&format!("-p {} --for 500ms", busy.pid()));
+    let report = lens.finish().success().report().complete();
+    assert!(!busy.is_over(), "it ended with the watching");
+    let (writes, reads) = (report.count("write"), report.count("read"));
+    // It was found, and left, somewhere in a round.
+    assert!(reads.abs_diff(writes) <= 1, "{reads} reads, {writes} writes");
+    assert!(writes > 100, "{report:?}");
+    let errors = |name| report.call(name).errors.len();
+    assert_eq!((errors("write"), errors("read")), (0, 0));
+}
+
+#[test]
+fn all_threads_of_a_process() {
+    let busy = Job::of(workload("calls 1000000000 --threads 4")).start();
+    let pid = busy.pid();
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    eventually("its threads", || threads() == 5);
+    let lens = Job::lens(&format!("-p {pid} --per thread --for 500ms"));
+    let report = lens.finish().success().report().complete();
+    let getppid = |group: &&Group| group.calls.iter().any(|call| call.name == "getppid");
+    let rows: BTreeSet<_> =
+        report.groups.iter().filter(getppid).map(|group| (group.pid, group.tid)).collect();
+    assert_eq!(rows.len(), 4, "{rows:?}");
+    assert!(rows.iter().all(|(of, tid)| *of == pid && *tid != Some(pid)));
+}
+
+#[test]
+fn another_users_process() {
+    let folder = folder();
+    let program = folder.path().join("workloads");
+    copy(&workloads(), &program);
+    let calls = CALLS.to_string().into();
+    let mut job = Job::of(vec![program.into(), "calls-on-input".into(), calls]);
+    job.command.uid(NOBODY).gid(NOBODY);
+    let mut subject = Subject::of(job);
+    let lens = Job::lens(&format!("-p {}", subject.pid())).start();
+    watches(&lens);
+    subject.make_calls();
+    subject.end();
+    let report = lens.finish().success().report().complete();
+    assert_eq!(report.count("getppid"), CALLS);
+}
+
+/// A subject under a command name of its own.
+fn named(program: &Path) -> Subject {
+    let calls = CALLS.to_string().into();
+    Subject::of(Job::of(vec![program.into(), "calls-on-input".into(), calls]))
+}
+
+#[test]
+fn by_command_name_now_and_later() {
+    let folder = folder();
+    // 15 characters count, and as many are the test's own.
+    let name = format!("tg{}-long-command-name", std::process::id());
+    let program = folder.path().join(&name);
+    copy(&workloads(), &program);
+    let mut now = named(&program);
+    let mut other = Subject::new();
+    let lens = Job::lens(&format!("--comm {name} --per process")).start();
+    watches(&lens);
+    now.make_calls();
+    other.make_calls();
+    let mut later = named(&program);
+    // It looks for new ones twice a second, and a look takes a moment.
+    std::thread::sleep(Duration::from_millis(1500));
+    later.make_calls();
+    let pids = [now.pid(), later.pid()];
+    [now, later, other].into_iter().for_each(Subject::end);
+    let report = interrupted(lens);
+    assert_eq!(report.count("getppid"), 2 * CALLS);
+    let mut rows: Vec<_> = report.groups.iter().map(|group| group.pid).collect();
+    rows.sort_unstable();
+    let mut expected = pids;
+    expected.sort_unstable();
+    assert_eq!(rows, expected);
+}
+
+/// A control group of the test's own.
+struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    fn new() -> Self {
+        // Version 2 alone, version 2 beside version 1, or one of version 1.
+        let roots = ["", "unified", "freezer", "pids", "cpu"];
+        let root = roots
+            .map(|root| Path::new("/sys/fs/cgroup").join(root))
+            .into_iter()
+            .find(|root| root.join("cgroup.procs").exists());
+        let root = root.expect("control groups are mounted at /sys/fs/cgroup");
+        let path = root.join(format!("tollgate-live-{}", std::process::id()));
+        fs::create_dir(&path).expect("root may make a control group");
+        Self(path)
+    }
+
+    fn add(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("it may be added");
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // The last process may not have left yet.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn by_control_group() {
+    let group = ControlGroup::new();
+    let (mut inside, mut outside) = (Subject::new(), Subject::new());
+    group.add(inside.pid());
+    let lens = Job::lens(&format!("--cgroup {}", group.0.display())).start();
+    watches(&lens);
+    inside.make_calls();
+    outside.make_calls();
+    [inside, outside].into_iter().for_each(Subject::end);
+    assert_eq!(interrupted(lens).count("getppid"), CALLS);
+}
+
+#[test]
+fn everything_for_a_while_beside_a_run() {
+    let busy = Busy::start("");
+    let lens = Job::lens("--all --per process --for 1s").start();
+    let own = lens.pid();
+    let new = Job::of(workload("sleep 10 20")).finish();
+    let report = lens.finish().success().report();
+    let row = |pid| report.groups.iter().find(|group| group.pid == pid);
+    assert!(row(busy.command()).is_some(), "the busy command is missing");
+    assert!(row(own).is_none(), "Tollgate watched itself");
+    assert!(report.count("getppid") > 0);
+    new.success();
+    busy.finish();
+}
+
+#[test]
+fn a_process_of_another_session_counts_in_both() {
+    let busy = Busy::start("");
+    let lens = Job::lens(&format!("-p {} --for 500ms", busy.command()));
+    let report = lens.finish().success().report().complete();
+    assert!(report.count("getppid") > 0);
+    busy.finish();
+}

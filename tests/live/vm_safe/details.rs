@@ -1,0 +1,176 @@
+//! What a report says of single calls: percentiles, faults, blocking sites, slow calls, sampling, text.
+
+use crate::harness::{Job, Report, agree, observe, workload};
+
+#[test]
+fn percentiles_of_even_sleeps() {
+    let report = observe("", "sleep 200 7");
+    let sleep = report.call("nanosleep");
+    // The median is not moved by the odd sleep that found the CPU taken.
+    agree("median", sleep.p50_ns, 200_000_000, 200_000_000 / 33);
+    assert!(sleep.max_ns >= 200_000_000, "{sleep:?}");
+}
+
+#[test]
+fn percentiles_of_uneven_calls() {
+    // 1 in 5 reads waits for a byte for 100 ms; the others are of the start-up and the shortest there are.
+    let report = observe("", "pipe-block 100 5");
+    let read = report.call("read");
+    assert!(read.p50_ns > 50_000_000, "{read:?}");
+    let getppid = observe("", "calls 100000").call("getppid").clone();
+    assert!(getppid.p50_ns > 0 && getppid.p99_ns < getppid.max_ns, "{getppid:?}");
+    assert!(getppid.p50_ns < 50_000_000, "{getppid:?}");
+}
+
+#[test]
+fn faults_are_the_calls_own() {
+    let ran = Job::run("", workload("faults 2000")).finish().success();
+    let report = ran.report().complete();
+    let faults = ran.json()["minor_faults"].as_u64().expect("a number");
+    assert!(faults >= 2000);
+    assert_eq!(report.call("read").minor_faults, faults);
+    assert_eq!(report.call("read").major_faults, 0);
+}
+
+#[test]
+fn a_pipes_reader_blocks_in_the_pipe() {
+    let report = observe("", "pipe-block 20 30");
+    let read = report.call("read");
+    assert!(read.blocked_share("pipe") >= 0.95, "{:?}", read.blocked_in);
+    let sleep = report.call("nanosleep");
+    assert!(sleep.blocked_share("nanosleep") >= 0.95, "{:?}", sleep.blocked_in);
+    assert_eq!(sleep.blocked_in.iter().map(|site| site.count).sum::<u64>(), 30);
+}
+
+#[test]
+fn short_sleeps_have_their_site_too() {
+    // Their stacks are taken once for many of them.
+    let report = observe("", "calls 20000 --threads 20");
+    assert_eq!(report.count("getppid"), 20_000);
+    let busy = Job::run("", workload("busy-writer 300")).finish().success();
+    busy.report().complete();
+    let report = observe("", "short-processes 200");
+    let read = report.call("read");
+    assert!(read.blocked_share("pipe") >= 0.95, "{:?}", read.blocked_in);
+}
+
+#[test]
+fn without_sites_there_are_none() {
+    let report = observe("--no-sites", "pipe-block 20 10");
+    let read = report.call("read");
+    assert!(read.blocked_ns > 0);
+    let none = |report: &Report| report.calls.iter().all(|call| call.blocked_in.is_empty());
+    assert!(none(&report), "{:?}", report.calls);
+}
+
+#[test]
+fn slow_calls_are_listed_with_what_they_waited_for() {
+    let mut job = Job::run("--slower 20ms", workload("slow-open"));
+    let folder = job.path("");
+    job.command.arg(&folder);
+    let report = job.finish().success().report().complete();
+    let calls = |name: &str| -> Vec<_> {
+        let called = report.slow.iter().filter(|call| call.name == name);
+        called.collect()
+    };
+    // The parent opens and reads; the child sleeps twice before its ends.
+    let (open, read) = (calls("openat"), calls("read"));
+    assert_eq!((open.len(), read.len()), (1, 1), "{:?}", report.slow);
+    let folder = folder.to_str().expect("its name is ASCII").trim_end_matches('/');
+    let fifo = format!("{folder}/workloads-slow-open.{}", open[0].pid);
+    let opening = format!("openat(AT_FDCWD, \"{fifo}\", ");
+    assert!(open[0].call.starts_with(&opening), "{:?}", open[0]);
+    let reading = format!("read({}<{fifo}>, 0x", open[0].result);
+    assert!(read[0].call.starts_with(&reading), "{:?}", read[0]);
+    assert_eq!(read[0].result, "1");
+    for (call, function) in [(open[0], "fifo"), (read[0], "pipe")] {
+        assert_eq!(call.command, "workloads");
+        assert_eq!(call.tid, call.pid);
+        assert!(call.blocked_ns >= 20_000_000, "{call:?}");
+        let parts = call.blocked_ns + call.cpu_ns + call.runqueue_ns;
+        assert_eq!(call.wall_ns, parts, "{call:?}");
+        let waits = |name: &String| name.contains(function) || name.contains("wait_for_partner");
+        assert!(call.kernel_stack.iter().any(waits), "{call:?}");
+        assert!(!call.user_stack.is_empty(), "{call:?}");
+    }
+    assert_eq!(calls("nanosleep").len(), 2, "{:?}", report.slow);
+    let slowest_first = report.slow.windows(2).all(|two| two[0].wall_ns >= two[1].wall_ns);
+    assert!(slowest_first, "{:?}", report.slow);
+}
+
+#[test]
+fn slow_calls_are_only_those_that_are() {
+    let report = observe("--slower 1m", "pipe-block 20 5");
+    assert!(report.slow.is_empty(), "{:?}", report.slow);
+    let report = observe("--slower 60ms", "sleep 80 3");
+    assert_eq!(report.slow.len(), 3, "{:?}", report.slow);
+    for call in &report.slow {
+        assert!(call.wall_ns >= 60_000_000, "{call:?}");
+    }
+}
+
+#[test]
+fn sampling_counts_all_and_estimates_times() {
+    let (all, sampled) = (observe("", "calls 300000"), observe("--sample", "calls 300000"));
+    let (all, sampled) = (all.call("getppid"), sampled.call("getppid"));
+    assert_eq!((all.count, sampled.count), (300_000, 300_000));
+    assert_eq!(all.untimed, 0);
+    assert!(all.wall_interval_ns.is_none());
+    // One in eight is timed.
+    let untimed = sampled.untimed as f64 / 300_000.0;
+    assert!((0.8..0.95).contains(&untimed), "{sampled:?}");
+    let interval = sampled.wall_interval_ns.as_ref().expect("an interval");
+    assert!(interval.low <= sampled.wall_ns && sampled.wall_ns <= interval.high);
+    // Medians, as one preemption in a call may outweigh thousands of calls.
+    let ratio = sampled.p50_ns as f64 / all.p50_ns as f64;
+    assert!((0.5..2.0).contains(&ratio), "{all:?} {sampled:?}");
+    let mean = sampled.wall_ns / sampled.count;
+    assert!(mean >= sampled.p50_ns / 2, "{sampled:?}");
+}
+
+#[test]
+fn sampling_times_all_calls_that_sleep() {
+    let report = observe("--sample", "pipe-block 5 100");
+    for name in ["read", "nanosleep"] {
+        let call = report.call(name);
+        assert_eq!((call.count, call.untimed), (100, 0), "{call:?}");
+        assert!(call.blocked_ns > 300_000_000, "{call:?}");
+    }
+}
+
+#[test]
+fn the_text_has_the_same_figures() {
+    let ran = Job::typed("run --top 3 -- ");
+    let mut job = ran;
+    job.command.args(workload("calls 1234"));
+    let ran = job.finish().success();
+    let lines: Vec<_> = ran.err.lines().collect();
+    assert!(lines[0].contains("calls 1234: ") && lines[0].contains("exit status 0"), "{}", ran.err);
+    let table = lines.iter().position(|line| line.starts_with("call "));
+    let table = table.unwrap_or_else(|| panic!("no table in {}", ran.err));
+    assert!(
+        lines[table + 1..].iter().any(|line| line.starts_with("getppid") && line.contains("1,234")),
+        "{}",
+        ran.err
+    );
+    assert!(ran.err.contains("more calls (--top "), "{}", ran.err);
+    let last = lines.last().expect("lines");
+    assert!(last.starts_with("toll: 1,2") && last.contains("no losses"), "{}", ran.err);
+    let rows =
+        |text: &str| text.lines().filter(|line| line.contains(" us ") || line.contains(" ns ")).count();
+    let mut all = Job::typed("run --top 100 -- ");
+    all.command.args(workload("calls 1234"));
+    let all = all.finish().success();
+    assert!(rows(&all.err) > rows(&ran.err), "{}", all.err);
+    assert!(!all.err.contains("more calls"), "{}", all.err);
+    assert!(ran.out.is_empty() && all.out.is_empty());
+}
+
+#[test]
+fn the_toll_is_stated_with_its_interval() {
+    let toll = observe("", "calls 1000").toll;
+    let (Some(each), Some(low), Some(high)) = (toll.ns_per_call, toll.low, toll.high) else {
+        panic!("{toll:?}");
+    };
+    assert!(low <= each && each <= high, "{toll:?}");
+}

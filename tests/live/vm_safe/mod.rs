@@ -1,0 +1,11 @@
+//! Tests that need only a kernel, `tollgate` and `workloads`.
+
+mod attach;
+mod compare;
+mod counts;
+mod details;
+mod endings;
+mod groups;
+mod refusals;
+mod sharing;
+mod split;

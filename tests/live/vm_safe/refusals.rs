@@ -1,0 +1,148 @@
+//! What Tollgate cannot do, it refuses in a sentence, before the command has begun.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+
+use crate::harness::job::{copy, folder};
+use crate::harness::{Finished, Job, NOBODY, tollgate, words, workload};
+
+const OWN_FAILURE: i32 = 125;
+
+/// `tollgate run` without a report file, so that the sentence is all of stderr.
+fn run(options: &str, command: Vec<OsString>) -> Job {
+    let mut job = Job::typed("run");
+    job.command.args(words(options)).arg("--").args(command);
+    job
+}
+
+#[track_caller]
+fn one_line(finished: &Finished) {
+    assert_eq!(finished.err.lines().count(), 1, "{:?}", finished.err);
+    assert!(finished.err.starts_with("tollgate: "), "{:?}", finished.err);
+    assert!(finished.out.is_empty());
+}
+
+#[test]
+fn no_such_command() {
+    let ran = run("", words("no-such-command-anywhere")).finish();
+    let ran = ran.exits_with(127).says("cannot run no-such-command-anywhere: no such command in PATH");
+    one_line(&ran);
+    let ran = run("", words("/no/such/file")).finish();
+    let ran = ran.exits_with(127).says("cannot run /no/such/file: there is no such file");
+    one_line(&ran);
+    run("", vec!["".into()]).finish().exits_with(127);
+}
+
+#[test]
+fn a_script_without_its_interpreter() {
+    let folder = folder();
+    let script = folder.path().join("script");
+    fs::write(&script, "#!/no/such/interpreter\n").expect("a file can be written");
+    copy(&script, &folder.path().join("executable"));
+    let ran = run("", vec![folder.path().join("executable").into()]).finish();
+    one_line(&ran.exits_with(127).says("its interpreter is missing"));
+}
+
+#[test]
+fn not_executable() {
+    let folder = folder();
+    let file = folder.path().join("file");
+    fs::write(&file, "no program").expect("a file can be written");
+    for path in [file.as_path(), folder.path()] {
+        let ran = run("", vec![path.into()]).finish();
+        one_line(&ran.exits_with(126).says("Permission denied"));
+    }
+    // Found in PATH, and no program the kernel knows.
+    copy(&file, &folder.path().join("odd"));
+    let mut job = run("", words("odd"));
+    job.command.env("PATH", folder.path());
+    one_line(&job.finish().exits_with(126).says("cannot run odd: Exec format error"));
+}
+
+#[test]
+fn bad_usage_is_not_the_commands_failure() {
+    Job::typed("run --no-such-option -- true").finish().exits_with(OWN_FAILURE).says("--no-such-option");
+    Job::typed("run").finish().exits_with(OWN_FAILURE).says("CMD");
+    Job::typed("run --slower 10 -- true").finish().exits_with(OWN_FAILURE).says("has no unit");
+    Job::typed("run --per colour -- true").finish().exits_with(OWN_FAILURE).says("colour");
+    Job::typed("lens").finish().exits_with(OWN_FAILURE).says("say which processes to watch");
+}
+
+/// A command that leaves a trace if it begins.
+fn tell_tale(job: &Job) -> Vec<OsString> {
+    let mut command = workload("elf32");
+    command.extend([job.path("began").into(), "1".into()]);
+    command
+}
+
+#[test]
+fn without_root() {
+    let folder = folder();
+    let program = folder.path().join("tollgate");
+    copy(&tollgate(), &program);
+    let mut job = Job::of(vec![program.into(), "run".into(), "--".into()]);
+    fs::set_permissions(job.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .expect("it is ours");
+    let command = tell_tale(&job);
+    job.command.args(command).uid(NOBODY).gid(NOBODY);
+    let ran = job.finish().exits_with(OWN_FAILURE).says("needs root");
+    one_line(&ran);
+    assert!(!ran.path("began").exists());
+}
+
+#[test]
+fn without_btf() {
+    let mut job = run("", Vec::new());
+    let command = tell_tale(&job);
+    job.command.args(command);
+    let ran = job.before_exec(hide_btf).finish();
+    let ran = ran.exits_with(OWN_FAILURE).says("/sys/kernel/btf/vmlinux is missing");
+    one_line(&ran);
+    assert!(!ran.path("began").exists());
+}
+
+/// For this process and its children only.
+fn hide_btf() -> io::Result<()> {
+    let (none, target, tmpfs) = (c"none".as_ptr(), c"/sys/kernel/btf".as_ptr(), c"tmpfs".as_ptr());
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    let no_data = std::ptr::null();
+    // SAFETY: NUL-terminated strings; a null type and null data are allowed.
+    let hidden = unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(none, c"/".as_ptr(), std::ptr::null(), private, no_data) == 0
+            && libc::mount(none, target, tmpfs, 0, no_data) == 0
+    };
+    if hidden { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[test]
+fn output_that_cannot_be_written() {
+    let mut job = run("-o /no/such/folder/report", Vec::new());
+    let command = tell_tale(&job);
+    job.command.args(command);
+    let ran = job.finish().exits_with(OWN_FAILURE);
+    let ran = ran.says("cannot write the result to /no/such/folder/report");
+    one_line(&ran);
+    assert!(!ran.path("began").exists());
+    Job::typed("lens -o / --all --for 1ms")
+        .finish()
+        .exits_with(OWN_FAILURE)
+        .says("cannot write the result to /");
+}
+
+#[test]
+fn a_process_that_is_gone() {
+    let gone = Job::of(workload("exit 0")).start();
+    let pid = gone.pid();
+    gone.finish().success();
+    let ran = Job::typed(&format!("lens -p {pid}")).finish();
+    one_line(&ran.exits_with(OWN_FAILURE).says(&format!("there is no process {pid}")));
+}
+
+#[test]
+fn a_user_that_is_unknown() {
+    let ran = run("-u no-such-user", workload("exit 0")).finish();
+    one_line(&ran.exits_with(OWN_FAILURE).says("no user no-such-user"));
+}

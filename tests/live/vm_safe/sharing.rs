@@ -1,0 +1,116 @@
+//! Several Tollgate processes at once share one gate, and each has its own exact figures.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use crate::harness::busy::has_all;
+use crate::harness::job::{is_running, kill};
+use crate::harness::{Busy, Job, Report, eventually, tollgate, workload};
+
+#[test]
+fn a_command_that_is_tollgate_itself() {
+    for (outer, inner) in
+        [("", ""), ("--per process", "--per thread"), ("--no-sites", "--slower 1s"), ("", "--sample")]
+    {
+        let mut job = Job::run(outer, vec![tollgate().into()]);
+        let inner_report = job.path("inner");
+        let rest = format!("run --json {inner} -o");
+        job.command.args(rest.split_whitespace()).arg(&inner_report);
+        // Tollgate itself makes no i386 calls.
+        job.command.arg("--").args(workload("int80 777"));
+        let ran = job.finish().success();
+        let outer = ran.report().complete();
+        let inner = Report::read(&ran.path("inner")).complete();
+        for report in [&outer, &inner] {
+            assert_eq!(report.call_of("getpid", "i386").count, 777);
+            assert_eq!(report.exit, Some(0));
+        }
+        assert_eq!(inner.count("getppid"), 777);
+        // The inner Tollgate measures its toll with getppid.
+        assert!(outer.count("getppid") > 777);
+        assert!(outer.count("bpf") > 0);
+        assert_eq!(inner.count("bpf"), 0);
+    }
+}
+
+#[test]
+fn three_deep() {
+    let run = |name: OsString| -> Vec<OsString> {
+        let mut words = vec![tollgate().into()];
+        words.extend(["run", "--json", "-o"].map(OsString::from));
+        words.extend([name, "--".into()]);
+        words
+    };
+    let mut job = Job::run("", Vec::new());
+    let (second, third) = (job.path("second"), job.path("third"));
+    job.command.args(run(second.into())).args(run(third.into()));
+    job.command.args(workload("int80 50"));
+    let ran = job.finish().success();
+    for name in ["report", "second", "third"] {
+        let report = Report::read(&ran.path(name)).complete();
+        assert_eq!(report.call_of("getpid", "i386").count, 50, "{name}");
+    }
+}
+
+#[test]
+fn a_second_run_that_wants_more_changes_the_gate_live() {
+    for options in ["--slower 10ms", "--sample", "--slower 10ms --per thread"] {
+        let first = Busy::start("--no-sites");
+        let second = Job::run(options, workload("calls 50000 --threads 4")).finish();
+        has_all(&second.success().report(), "getppid", 50_000);
+        first.finish();
+    }
+}
+
+#[test]
+fn runs_that_come_and_go_do_not_disturb_a_long_one() {
+    let first = Busy::start("--no-sites");
+    for options in ["", "--per process", "--slower 1ms", "--sample"].repeat(2) {
+        let other = Job::run(options, workload("calls 1000")).finish();
+        has_all(&other.success().report(), "getppid", 1000);
+    }
+    first.finish();
+}
+
+#[test]
+fn the_first_goes_on_after_the_second_was_killed() {
+    let first = Busy::start("--no-sites");
+    let second = Job::run("--slower 1s --sample", workload("hang")).start();
+    let hanging = second.child_running("workloads");
+    // By then the first holds the programs that the second has loaded.
+    std::thread::sleep(Duration::from_millis(600));
+    second.signal(libc::SIGKILL);
+    eventually("the end of a killed process", || second.is_over());
+    std::thread::sleep(Duration::from_millis(300));
+    first.finish();
+    kill(hanging as i32, libc::SIGKILL);
+    eventually("an end", || !is_running(hanging));
+}
+
+#[test]
+fn the_second_goes_on_after_the_first_was_killed() {
+    let first = Job::run("", workload("hang")).start();
+    let hanging = first.child_running("workloads");
+    let second = Busy::start("");
+    first.signal(libc::SIGKILL);
+    eventually("the end of a killed process", || first.is_over());
+    std::thread::sleep(Duration::from_millis(300));
+    second.finish();
+    kill(hanging as i32, libc::SIGKILL);
+    eventually("an end", || !is_running(hanging));
+}
+
+#[test]
+fn many_at_once() {
+    let runs: Vec<_> = (0..12)
+        .map(|n| {
+            let options = ["", "--per thread", "--sample", "--slower 1ms"][n % 4];
+            let calls = 1000 + n as u64;
+            let words = format!("calls {calls} --threads 3");
+            (calls, Job::run(options, workload(&words)).start())
+        })
+        .collect();
+    for (calls, run) in runs {
+        has_all(&run.finish().success().report(), "getppid", calls);
+    }
+}
