@@ -197,8 +197,11 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 	struct cell *cell = cell_for(thread, call, &entry);
 	struct cpu_state *cpu;
 
-	if (!cell)
+	if (!cell) {
+		thread->off_ns = 0;
+		thread->left_ns = 0;
 		return;
+	}
 	cell->count += 1;
 	count_error(cell, result);
 	faults = (u32)task->min_flt - thread->minor_faults;

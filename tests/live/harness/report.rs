@@ -106,6 +106,17 @@ pub type Key = (String, String);
 
 pub const X86_64: &str = "x86-64";
 
+/// A call in flight while the gate's programs change, which happens only if a session wants more of the gate.
+pub const AMBIGUOUS: &str = "calls ambiguous at a change of configuration";
+
+/// Losses are the gate's: a test sees those of the others that run beside it. The first two lose no count,
+/// only whose it was; and the counts that a test expects say whether the third was its own.
+const SHARED_LOSSES: [&str; 3] = [
+    "calls in their session's common row (table full)",
+    "groups merged into another (table full)",
+    AMBIGUOUS,
+];
+
 impl Report {
     #[track_caller]
     pub fn read(path: &Path) -> Self {
@@ -137,7 +148,8 @@ impl Report {
     /// With nothing lost.
     #[track_caller]
     pub fn complete(self) -> Self {
-        assert!(self.losses.is_empty(), "losses: {:?}", self.losses);
+        let unknown = self.losses.keys().find(|reason| !SHARED_LOSSES.contains(&reason.as_str()));
+        assert!(unknown.is_none(), "losses: {:?}", self.losses);
         self
     }
 

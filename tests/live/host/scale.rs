@@ -47,7 +47,9 @@ fn ten_thousand_short_threads() {
 fn ten_thousand_short_threads_each_with_its_row() {
     let report = observe("--per thread", "short-threads 10000");
     assert_eq!(report.count("getppid"), 30_000);
-    assert_eq!(report.groups.len(), 10_001);
+    // Fewer where rows could not be read in time for others, whose calls then count in a common row.
+    assert!(report.groups.len() <= 10_002, "{}", report.groups.len());
+    assert!(!report.losses.is_empty() || report.groups.len() == 10_001, "{}", report.groups.len());
     let calls = report.groups.iter().flat_map(|group| &group.calls);
     let seen: u64 = calls.map(|call| call.count + call.unfinished).sum();
     assert_eq!(seen, report.toll.calls);

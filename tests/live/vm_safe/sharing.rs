@@ -57,7 +57,7 @@ fn a_second_run_that_wants_more_changes_the_gate_live() {
     for options in ["--slower 10ms", "--sample", "--slower 10ms --per thread"] {
         let first = Busy::start("--no-sites");
         let second = Job::run(options, workload("calls 50000 --threads 4")).finish();
-        has_all(&second.success().report(), "getppid", 50_000);
+        has_all(&second.success().report().complete(), "getppid", 50_000);
         first.finish();
     }
 }
@@ -67,7 +67,7 @@ fn runs_that_come_and_go_do_not_disturb_a_long_one() {
     let first = Busy::start("--no-sites");
     for options in ["", "--per process", "--slower 1ms", "--sample"].repeat(2) {
         let other = Job::run(options, workload("calls 1000")).finish();
-        has_all(&other.success().report(), "getppid", 1000);
+        has_all(&other.success().report().complete(), "getppid", 1000);
     }
     first.finish();
 }
@@ -111,6 +111,6 @@ fn many_at_once() {
         })
         .collect();
     for (calls, run) in runs {
-        has_all(&run.finish().success().report(), "getppid", calls);
+        has_all(&run.finish().success().report().complete(), "getppid", calls);
     }
 }

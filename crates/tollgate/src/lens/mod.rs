@@ -13,7 +13,7 @@ use kernel::process::wait_readable;
 
 pub use diff::diff;
 
-use crate::cli::{LensArguments, Select};
+use crate::cli::LensArguments;
 use crate::output::{Output, say};
 use crate::run::options;
 use crate::watch::{Ending, TICK, Watch};
@@ -29,13 +29,17 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
         bail!("say which processes to watch: -p PID, --comm NAME, --cgroup PATH, --unit UNIT or --all");
     }
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stdout)?;
-    let found = select::processes(select)?;
+    let named = select::named(select)?;
     let mut watch = Watch::start(options(&arguments.lens_options))?;
     kernel::process::on_interrupt(&INTERRUPTED)?;
-    let missed = watch.gate.adopt(&mut watch.session, &found)?;
-    let mut known = BTreeSet::from_iter(found);
     if select.all {
         watch.gate.gate_everything_new(&watch.session);
+    }
+    let mut known = BTreeSet::new();
+    let mut missed = take_in(named, &mut watch, &mut known)?;
+    // Those that were forked by others while the first were taken in.
+    for _ in 0..2 {
+        missed = missed.max(take_in(select::matching(select), &mut watch, &mut known)?);
     }
     watch.begin();
     if arguments.duration.is_none() {
@@ -53,15 +57,15 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes in processes that match and were not there before.
-fn take_in_later_ones(select: &Select, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Result<()> {
-    let mut found = select::processes(select)?;
+/// Takes in processes that are not known yet; returns how many processors could not be visited.
+fn take_in(mut found: Vec<u32>, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Result<u32> {
     found.retain(|pid| !known.contains(pid));
-    if !found.is_empty() {
-        watch.gate.adopt(&mut watch.session, &found)?;
-        known.extend(found);
+    if found.is_empty() {
+        return Ok(0);
     }
-    Ok(())
+    let missed = watch.gate.adopt(&mut watch.session, &found)?;
+    known.extend(found);
+    Ok(missed)
 }
 
 fn until_done(arguments: &LensArguments, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Result<()> {
@@ -77,7 +81,7 @@ fn until_done(arguments: &LensArguments, watch: &mut Watch, known: &mut BTreeSet
         wait_readable(watch.descriptor(), left);
         watch.tend()?;
         if select.finds_later_ones() && looked.elapsed() >= LOOK_AGAIN {
-            take_in_later_ones(select, watch, known)?;
+            take_in(select::matching(select), watch, known)?;
             looked = Instant::now();
         }
         if !waits_for_more && watch.gate.live_threads(watch.session.index).is_empty() {

@@ -29,24 +29,18 @@ impl Select {
     }
 }
 
-/// Numbers of all processes that match now; Tollgate itself never does.
-pub fn processes(select: &Select) -> Result<Vec<u32>> {
+/// The processes that were named by number; each must be there.
+pub fn named(select: &Select) -> Result<Vec<u32>> {
+    select.pid.iter().map(|pid| leader_of(*pid)).collect()
+}
+
+/// The processes that match by what they are, now; Tollgate itself never does.
+pub fn matching(select: &Select) -> Vec<u32> {
+    if !select.all && !select.finds_later_ones() {
+        return Vec::new();
+    }
     let own = std::process::id();
-    let mut found = Vec::new();
-    for pid in &select.pid {
-        if *pid == own {
-            bail!("process {pid} is Tollgate itself, which is not watched");
-        }
-        found.push(leader_of(*pid)?);
-    }
-    if select.all || select.finds_later_ones() {
-        for pid in running() {
-            if pid != own && !found.contains(&pid) && matches(select, pid) {
-                found.push(pid);
-            }
-        }
-    }
-    Ok(found)
+    running().into_iter().filter(|pid| *pid != own && matches(select, *pid)).collect()
 }
 
 fn matches(select: &Select, pid: u32) -> bool {
@@ -61,6 +55,9 @@ fn running() -> Vec<u32> {
 
 /// A thread's number names its process too, as with ps -L and strace -p.
 fn leader_of(pid: u32) -> Result<u32> {
+    if pid == std::process::id() {
+        bail!("process {pid} is Tollgate itself, which is not watched");
+    }
     let status = match fs::read_to_string(format!("/proc/{pid}/status")) {
         Ok(status) => status,
         Err(_) if !Path::new("/proc/self").exists() => {
