@@ -33,6 +33,8 @@ int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 			return 0;
 		thread->until_exec = 0;
 	}
+	if (unlikely(thread->in_call) && thread->generation == config.generation)
+		lens_abandon(thread);
 	thread->call = call;
 	thread->in_call = 1;
 	thread->generation = config.generation;
@@ -59,7 +61,7 @@ static __always_inline void exit_alone(struct thread_state *thread, struct pt_re
 	if (!seen)
 		return;
 	if (seen != config.generation) {
-		lose(LOSS_HANDOVER);
+		lose(thread->session, LOSS_HANDOVER);
 		return;
 	}
 	if (has(thread->mask, LENS)) {

@@ -109,7 +109,7 @@ static __always_inline void lens_book_site(struct thread_state *thread, u64 run_
 		bpf_map_update_elem(&sites, &key, &fresh, BPF_NOEXIST);
 		value = bpf_map_lookup_elem(&sites, &key);
 		if (!value) {
-			lose(LOSS_SITES_FULL);
+			lose(thread->session, LOSS_SITES_FULL);
 			return;
 		}
 	}
@@ -251,6 +251,15 @@ static __always_inline void lens_denied(struct thread_state *thread, u32 call, s
 	cell->count += 1;
 	cell->denied += 1;
 	count_error(cell, result);
+}
+
+/* The end of the call before was not seen: it is lost, and must not be mixed into the next. */
+static __always_inline void lens_abandon(struct thread_state *thread)
+{
+	lose(thread->session, LOSS_ENDS);
+	thread->off_ns = 0;
+	thread->left_ns = 0;
+	thread->site = 0;
 }
 
 static __always_inline void lens_unfinished(struct thread_state *thread)

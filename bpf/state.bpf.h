@@ -55,7 +55,7 @@ ARRAY_MAP(cell_of, GROUPS *CALL_SLOTS, u32, BPF_F_MMAPABLE);
 /* Sized before loading: crates/kernel/src/gate.rs. */
 PERCPU_MAP(cells, 1, struct cell);
 PERCPU_MAP(cpus, 1, struct cpu_state);
-PERCPU_MAP(losses, LOSSES, u64);
+PERCPU_MAP(losses, SESSIONS *LOSSES, u64);
 FREE_LIST(free_threads, THREADS);
 FREE_LIST(free_groups, GROUPS);
 FREE_LIST(free_cells, CELL_INDEX);
@@ -89,9 +89,9 @@ struct {
 	__array(values, struct ring);
 } records SEC(".maps");
 
-static __always_inline void lose(enum loss reason)
+static __always_inline void lose(u32 session, enum loss reason)
 {
-	u32 index = reason;
+	u32 index = session * LOSSES + reason;
 	u64 *count = bpf_map_lookup_elem(&losses, &index);
 
 	if (count)
@@ -105,7 +105,7 @@ static __always_inline void *reserve_record(u32 session, u64 bytes, enum loss re
 	void *record = ring ? bpf_ringbuf_reserve(ring, bytes, 0) : NULL;
 
 	if (!record)
-		lose(reason);
+		lose(session, reason);
 	return record;
 }
 
@@ -305,9 +305,9 @@ static __noinline u32 common_cell(u32 session_index, u32 group, u32 call)
 	if (session)
 		number = cell_number(session->base_group, call, config.cells, &entry);
 	if (!number)
-		lose(LOSS_CALLS);
+		lose(session_index, LOSS_CALLS);
 	else if (session && group != session->base_group)
-		lose(LOSS_CELLS_FULL);
+		lose(session_index, LOSS_CELLS_FULL);
 	return number;
 }
 

@@ -24,7 +24,7 @@ static __always_inline u32 new_group(u32 session_index, struct session *session,
 	index = take_number(&header->next_group, GROUPS, free_groups);
 	group = group_at(index);
 	if (!index || !group) {
-		lose(LOSS_GROUPS_FULL);
+		lose(session_index, LOSS_GROUPS_FULL);
 		return session->base_group;
 	}
 	group->session = session_index;
@@ -62,15 +62,15 @@ static __always_inline void group_drop_thread(u32 index, struct session *session
 	bpf_ringbuf_submit(done, 0);
 }
 
-static __always_inline void set_parent_group(u32 index, u32 parent)
+static __always_inline u32 parent_of(u32 index)
 {
 	struct group *group = group_at(index);
 
-	if (group)
-		group->parent = parent;
+	return group ? group->parent : 0;
 }
 
-static __always_inline u32 command_group(u32 session_index, struct session *session, struct task_struct *task)
+static __always_inline u32 command_group(u32 session_index, struct session *session, struct task_struct *task,
+					 u32 parent)
 {
 	struct command_key key = { .session = session_index };
 	u32 *known, index;
@@ -79,7 +79,7 @@ static __always_inline u32 command_group(u32 session_index, struct session *sess
 	known = bpf_map_lookup_elem(&commands, &key);
 	if (known)
 		return *known;
-	index = new_group(session_index, session, task, 0);
+	index = new_group(session_index, session, task, parent);
 	if (index == session->base_group)
 		return index;
 	if (!bpf_map_update_elem(&commands, &key, &index, BPF_NOEXIST))
@@ -105,7 +105,7 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	slot = take_number(&header->next_thread, THREADS, free_threads);
 	thread = thread_at(slot);
 	if (!slot || !thread) {
-		lose(LOSS_THREADS_FULL);
+		lose(session_index, LOSS_THREADS_FULL);
 		return;
 	}
 	__builtin_memset(thread, 0, sizeof(*thread));
@@ -120,14 +120,20 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	enter_slot(task, slot);
 }
 
-static __always_inline u32 first_group(u32 session_index, struct session *session, struct task_struct *task)
+/* The group of a session's first thread; `parent` is the group it counts in as well, or 0. */
+static __always_inline u32 first_group(u32 session_index, struct session *session, struct task_struct *task,
+				       u32 parent)
 {
+	struct group *base = group_at(session->base_group);
+
+	if (base && parent)
+		base->parent = parent;
 	switch (session->per) {
 	case PER_PROCESS:
 	case PER_THREAD:
-		return new_group(session_index, session, task, 0);
+		return new_group(session_index, session, task, parent);
 	case PER_COMMAND:
-		return command_group(session_index, session, task);
+		return command_group(session_index, session, task, parent);
 	default:
 		return session->base_group;
 	}
@@ -167,10 +173,9 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		session = session_at(nursery->session);
 		if (!session)
 			return;
-		index = first_group(nursery->session, session, child);
 		/* A watcher that is itself watched: what its child does counts there too. */
-		if (thread && thread->mask)
-			set_parent_group(index, thread->group);
+		group = thread && thread->mask ? thread->group : 0;
+		index = first_group(nursery->session, session, child, group);
 		gate_task(child, nursery->session, session, index, nursery->until_exec);
 		return;
 	}
@@ -180,7 +185,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		index = header->everything;
 		session = session_at(index);
 		if (session)
-			gate_task(child, index, session, first_group(index, session, child), 0);
+			gate_task(child, index, session, first_group(index, session, child, 0), 0);
 		return;
 	}
 	index = thread->session;
@@ -189,12 +194,13 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		return;
 	group = thread->group;
 	if (session->per == PER_THREAD || (session->per == PER_PROCESS && child->tgid != parent->tgid))
-		group = new_group(index, session, child, 0);
+		group = new_group(index, session, child, parent_of(thread->group));
 	gate_task(child, index, session, group, thread->until_exec);
 }
 
 static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 {
+	struct cpu_state *cpu = this_cpu();
 	struct thread_state *thread;
 	struct session *session;
 	struct group *group;
@@ -211,12 +217,15 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 		leave_slot(thread->pid, thread->task, slot);
 		thread->pid = task->pid;
 		enter_slot(task, slot);
+		/* A switch since the numbers changed has not found the slot. */
+		if (cpu)
+			note_running(cpu, task, slot);
 	}
 	session = session_at(thread->session);
 	if (!thread->mask || !session)
 		return;
 	if (session->per == PER_COMMAND) {
-		index = command_group(thread->session, session, task);
+		index = command_group(thread->session, session, task, parent_of(thread->group));
 		group_add_thread(thread->group, -1);
 		group_add_thread(index, 1);
 		thread->group = index;
@@ -260,14 +269,14 @@ static __always_inline void task_adopted(struct task_struct *task)
 		return;
 	slot = slot_of(task);
 	if (!slot) {
-		gate_task(task, *index, session, first_group(*index, session, task), 0);
+		gate_task(task, *index, session, first_group(*index, session, task, 0), 0);
 		return;
 	}
 	thread = thread_at(slot);
 	if (!thread || (thread->session == *index && thread->mask))
 		return;
 	/* Another session's, or one left behind by an ended one: its figures count there too (group.parent). */
-	group = thread->mask ? new_group(*index, session, task, thread->group) : first_group(*index, session, task);
+	group = thread->mask ? new_group(*index, session, task, thread->group) : first_group(*index, session, task, 0);
 	group_add_thread(group, 1);
 	if (!thread->mask) {
 		thread->generation = 0;

@@ -65,6 +65,8 @@ enum gate_mask {
 enum loss {
 	/* A task could not be gated: THREADS are gated already. */
 	LOSS_THREADS_FULL,
+	/* A call's end was not seen. */
+	LOSS_ENDS,
 	/* A call was not recorded: every cell is taken. */
 	LOSS_CALLS,
 	/* A call counts in its session's common row instead of its own: few cells are left. */
@@ -186,6 +188,8 @@ struct session {
 enum group_state {
 	GROUP_FREE = 0,
 	GROUP_LIVE = 1,
+	/* Handed over by a session that ended or is through with it, to be read by the one it counts in as well. */
+	GROUP_DONE = 2,
 };
 
 /* A row of a report: everything, or a process, a thread, a command. */

@@ -173,7 +173,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Reads groups for the last time and gives them back to the gate.
+    /// Reads groups for the last time and gives them back, to the gate or to the session they count in as well.
     pub fn finish_groups(&mut self, gate: &Gate, groups: &BTreeSet<u32>) -> Result<()> {
         self.read_sites(gate, groups)?;
         for group in groups {
@@ -182,11 +182,11 @@ impl Collector {
             if let Some(figures) = self.open.remove(group) {
                 self.finished.entry(name).or_default().add(&figures);
             }
-            for cell in gate.free_group(*group) {
+            for (_, cell) in gate.cells_of(*group) {
                 self.last.remove(&cell);
             }
         }
-        gate.free_sites(groups)
+        gate.give_back(groups)
     }
 
     /// All figures by name, most recent state; groups of the same name are added up.
@@ -252,7 +252,7 @@ fn session_groups(gate: &Gate, session: u32) -> BTreeSet<u32> {
             let mut group = &groups[*index as usize];
             // As long as the table: a chain cannot be longer, whatever is being written meanwhile.
             for _ in 0..groups.len() {
-                if group.state == wire::GROUP_LIVE && group.session == session {
+                if group.state != wire::GROUP_FREE && group.session == session {
                     return true;
                 }
                 if group.state != wire::GROUP_LIVE
@@ -280,26 +280,60 @@ impl Gate {
             .collect()
     }
 
-    /// Gives a group and its cells back; returns the cells. Nothing may count in it any more.
-    pub(crate) fn free_group(&self, group: u32) -> Vec<u32> {
+    /// Gives groups back in which nothing counts any more.
+    pub(crate) fn give_back(&self, groups: &BTreeSet<u32>) -> Result<()> {
+        let (handed_over, freed): (BTreeSet<_>, BTreeSet<_>) =
+            groups.iter().partition(|group| self.hand_over(**group));
+        drop(handed_over);
+        for group in &freed {
+            self.free_group(*group);
+        }
+        self.free_sites(&freed)
+    }
+
+    /// Leaves a group to the session that it counts in as well; false: there is none.
+    fn hand_over(&self, group: u32) -> bool {
+        let parent = self.groups.read(group).parent;
+        let heir = self.groups.read(parent);
+        if parent == 0 || self.sessions.read(heir.session).used == 0 {
+            return false;
+        }
+        let place = self.groups.entry(group);
+        // SAFETY: aligned fields of the mapped entry, each written as a whole; nothing counts in it any more.
+        unsafe {
+            (&raw mut (*place).parent).write_volatile(heir.parent);
+            (&raw mut (*place).session).write_volatile(heir.session);
+            (&raw mut (*place).state).write_volatile(wire::GROUP_DONE);
+        }
+        true
+    }
+
+    /// Groups that others have left to this session.
+    pub fn groups_handed_over(&self, session: u32) -> BTreeSet<u32> {
+        let done = |group: &u32| {
+            let group = self.groups.read(*group);
+            group.state == wire::GROUP_DONE && group.session == session
+        };
+        (1..self.groups.entries()).filter(done).collect()
+    }
+
+    /// Nothing may count in the group any more.
+    fn free_group(&self, group: u32) {
         let cells = self.maps.get("cells");
         let zero = vec![vec![0; size_of::<wire::cell>()]; crate::cpus::possible()];
-        let mut freed = Vec::new();
         for (call, cell) in self.cells_of(group) {
             self.cell_of.atomic(group * wire::CALL_SLOTS + call).store(0, Ordering::Release);
             if cells.update_percpu(&cell.to_ne_bytes(), &zero, MapFlags::ANY).is_ok() {
                 // A full queue cannot be: it has room for every cell.
                 let _ = self.maps.get("free_cells").update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
             }
-            freed.push(cell);
         }
         self.groups.write(group, wire::group::default());
         let _ = self.maps.get("free_groups").update(&[], &group.to_ne_bytes(), MapFlags::ANY);
-        freed
     }
 
     /// Forgets the blocking sites of groups that were given back.
-    pub(crate) fn free_sites(&self, groups: &BTreeSet<u32>) -> Result<()> {
+    fn free_sites(&self, groups: &BTreeSet<u32>) -> Result<()> {
         let sites = self.maps.get("sites");
         let stale: Vec<_> = sites
             .keys()
@@ -311,11 +345,11 @@ impl Gate {
         Ok(())
     }
 
-    /// Losses by reason since the gate was loaded; each joined session reports its own difference.
-    pub fn losses(&self) -> Result<[u64; wire::LOSSES as usize]> {
+    /// A session's losses by reason; its number's earlier sessions' are among them.
+    pub fn losses(&self, session: u32) -> Result<[u64; wire::LOSSES as usize]> {
         let mut sums = [0; wire::LOSSES as usize];
         for (reason, sum) in sums.iter_mut().enumerate() {
-            let key = (reason as u32).to_ne_bytes();
+            let key = (session * wire::LOSSES + reason as u32).to_ne_bytes();
             let values =
                 self.maps.get("losses").lookup_percpu(&key, MapFlags::ANY).doing("reading its losses")?;
             *sum = values

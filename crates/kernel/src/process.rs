@@ -33,12 +33,15 @@ pub struct Dispositions {
     ignored: [bool; HANDLED.len()],
 }
 
-/// Terminal signals go to the whole foreground group: the command decides what they mean, Tollgate still
-/// reports. SIGTERM is passed on, as it may be sent to Tollgate alone. Rust's start-up ignores SIGPIPE; the
+/// Ctrl-C and Ctrl-\\ go to the whole foreground group: the command decides what they mean, Tollgate still
+/// reports. SIGTERM and SIGHUP are passed on, as they may be sent to Tollgate alone (a terminal that goes tells
+/// only the session's leader). Rust's start-up ignores SIGPIPE; the
 /// command must not inherit that.
 const HANDLED: [libc::c_int; 5] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM, libc::SIGPIPE];
 
-/// Whom SIGTERM is passed on to; 0: nobody.
+const PASSED_ON: [libc::c_int; 2] = [libc::SIGHUP, libc::SIGTERM];
+
+/// Whom they are passed on to; 0: nobody.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn pass_on(signal: libc::c_int) {
@@ -53,12 +56,12 @@ impl Dispositions {
     /// Takes them over in this process.
     pub fn take_over() -> Self {
         let ignored = HANDLED.map(|signal| {
-            let disposition = match signal {
-                libc::SIGTERM => pass_on as *const () as libc::sighandler_t,
-                _ => libc::SIG_IGN,
-            };
-            // SAFETY: valid dispositions for these signals; the handler is async-signal-safe.
-            let before = unsafe { libc::signal(signal, disposition) };
+            // SAFETY: a valid disposition for these signals.
+            let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
+            if PASSED_ON.contains(&signal) && before != libc::SIG_IGN {
+                // SAFETY: the handler is async-signal-safe.
+                unsafe { libc::signal(signal, pass_on as *const () as libc::sighandler_t) };
+            }
             if signal == libc::SIGPIPE { sigpipe_was_ignored() } else { before == libc::SIG_IGN }
         });
         Self { ignored }

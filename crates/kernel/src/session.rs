@@ -1,6 +1,5 @@
 //! A session: who watches which tasks, and for what.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -210,11 +209,14 @@ impl Gate {
         cpus::wait_for_all();
     }
 
-    /// Changes what applies to the session's threads.
+    /// Changes what applies to the session's threads, which are asleep meanwhile.
     pub fn set_mask(&self, session: &Session, value: u32) {
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if thread.task != 0 && u32::from(thread.session) == session.index {
+                let place = self.threads.entry(slot);
+                // SAFETY: an aligned field of the mapped entry. A call begun under another mask is forgotten.
+                unsafe { (&raw mut (*place).in_call).write_volatile(0) };
                 atomic_field!(self.threads, slot, mask).store(value, Ordering::SeqCst);
             }
         }
@@ -229,22 +231,12 @@ impl Gate {
 
     fn clear_session(&self, index: u32) {
         self.release(index);
-        let mut freed = BTreeSet::new();
-        for group in 1..wire::GROUPS {
-            let seen = self.groups.read(group);
-            if seen.state == wire::GROUP_LIVE && seen.session == index {
-                let heir = self.groups.read(seen.parent);
-                if seen.parent != 0 && self.sessions.read(heir.session).used != 0 {
-                    // Its figures are the heir's too; the heir reads and frees it.
-                    atomic_field!(self.groups, group, session).store(heir.session, Ordering::SeqCst);
-                } else {
-                    self.free_group(group);
-                    freed.insert(group);
-                }
-            }
-        }
+        let own = |group: &u32| {
+            let group = self.groups.read(*group);
+            group.state != wire::GROUP_FREE && group.session == index
+        };
         // Stale sites only take room, and none are left when the gate goes.
-        let _ = self.free_sites(&freed);
+        let _ = self.give_back(&(1..wire::GROUPS).filter(own).collect());
         // Nothing can be done about a map that refuses: the slot is reused by the next session anyway.
         let _ = self.maps.get("records").delete(&index.to_ne_bytes());
         self.forget_commands(index);

@@ -51,6 +51,7 @@ pub struct Watch {
 /// Reasons as the report names them, in the order of `wire::loss`.
 const REASONS: [&str; wire::LOSSES as usize] = [
     "threads not gated (table full)",
+    "calls whose end was not seen",
     "calls not recorded (table full)",
     "calls in their session's common row (table full)",
     "groups merged into another (table full)",
@@ -70,7 +71,7 @@ impl Watch {
         let inbox = Rc::new(RefCell::new((BTreeSet::new(), SlowCalls::new(began_ns))));
         let ring = ring(&session, &inbox)?;
         Ok(Self {
-            losses_before: gate.losses()?,
+            losses_before: gate.losses(session.index)?,
             gate,
             session,
             options,
@@ -96,7 +97,8 @@ impl Watch {
     /// To be called at least every [`TICK`].
     pub fn tend(&mut self) -> Result<()> {
         self.ring.consume()?;
-        let done = std::mem::take(&mut self.inbox.borrow_mut().0);
+        let mut done = std::mem::take(&mut self.inbox.borrow_mut().0);
+        done.extend(self.gate.groups_handed_over(self.session.index));
         if !done.is_empty() {
             self.collector.finish_groups(&self.gate, &done)?;
         }
@@ -168,7 +170,7 @@ impl Watch {
     }
 
     fn losses(&self) -> Result<BTreeMap<String, u64>> {
-        let now = self.gate.losses()?;
+        let now = self.gate.losses(self.session.index)?;
         let mut losses: BTreeMap<_, _> = REASONS
             .iter()
             .zip(now.iter().zip(self.losses_before))
