@@ -127,13 +127,12 @@ static __always_inline u64 lens_runqueue(struct thread_state *thread, u64 run_de
 
 static __always_inline void lens_enter(struct thread_state *thread, struct task_struct *task, u32 call)
 {
-	u32 *entry, index;
+	u32 *entry;
 
 	thread->minor_faults = task->min_flt;
 	thread->major_faults = task->maj_flt;
 	if (lens_has(thread->mask, LENS_SAMPLE)) {
-		index = thread->group * CALL_SLOTS + call;
-		entry = bpf_map_lookup_elem(&cell_of, &index);
+		entry = cell_entry(thread->group, call);
 		if (entry && (*entry & CELL_CHEAP)) {
 			if (thread->skip) {
 				thread->skip--;

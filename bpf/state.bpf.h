@@ -50,8 +50,7 @@ ARRAY_MAP(tollgate_header, 1, struct gate_header, BPF_F_MMAPABLE);
 ARRAY_MAP(threads, THREADS, struct thread_state, BPF_F_MMAPABLE);
 ARRAY_MAP(sessions, SESSIONS, struct session, BPF_F_MMAPABLE);
 ARRAY_MAP(groups, GROUPS, struct group, BPF_F_MMAPABLE);
-/* Which cell has a group's call: index group * CALL_SLOTS + call. */
-ARRAY_MAP(cell_of, GROUPS *CALL_SLOTS, u32, BPF_F_MMAPABLE);
+ARRAY_MAP(cell_of, GROUPS, struct cell_table, BPF_F_MMAPABLE);
 /* Sized before loading: crates/kernel/src/gate.rs. */
 PERCPU_MAP(cells, 1, struct cell);
 PERCPU_MAP(cpus, 1, struct cpu_state);
@@ -268,11 +267,17 @@ static __always_inline u32 visible_pid(struct task_struct *task, u32 level)
 	return upid.nr;
 }
 
+static __always_inline u32 *cell_entry(u32 group, u32 call)
+{
+	struct cell_table *table = bpf_map_lookup_elem(&cell_of, &group);
+
+	return table && call < CALL_SLOTS ? &table->cell[call] : NULL;
+}
+
 /* Entry of cell_of for a call in a group; its cell is made if need be. 0: no cell is left below `limit`. */
 static __always_inline u32 cell_number(u32 group, u32 call, u32 limit, u32 **entry)
 {
-	u32 index = group * CALL_SLOTS + call;
-	u32 *cell = bpf_map_lookup_elem(&cell_of, &index);
+	u32 *cell = cell_entry(group, call);
 	struct gate_header *header;
 	u32 number, winner;
 

@@ -7,9 +7,8 @@
 #ifndef TOLLGATE_WIRE_H
 #define TOLLGATE_WIRE_H
 
-/* Says that a map called GATE_HEADER_MAP is ours ("TOLLGATE"), and which layout its gate speaks. */
+/* Says that a map called tollgate_header is ours ("TOLLGATE"). */
 #define GATE_MAGIC 0x544f4c4c47415445ULL
-#define GATE_WIRE_VERSION 1
 
 /* x86-64 numbers its calls up to 469 in Linux 6.18, i386 up to 469, x32 up to 547. */
 #define CALLS_PER_ABI 576
@@ -107,7 +106,8 @@ struct gate_config {
 /* Shared by all generations and all Tollgate processes. */
 struct gate_header {
 	__u64 magic;
-	__u32 wire_version;
+	/* Digest of the kernel side's sources: only the same build may join. */
+	__u32 build;
 	/* Only the generation named here acts; the programs of others return at once. */
 	__u32 generation;
 	__u32 enabled;
@@ -230,7 +230,11 @@ struct cell {
 	__u32 histogram[HISTOGRAM_BUCKETS];
 };
 
-/* Low bits of a cell_of entry are the cell (0: none yet). */
+/* Which cell has each call of a group. Low bits are the cell (0: none yet). */
+struct cell_table {
+	__u32 cell[CALL_SLOTS];
+};
+
 #define CELL_CHEAP 0x80000000
 #define CELL_INDEX 0xffff
 

@@ -1,6 +1,7 @@
 //! Compiles the BPF objects with their Rust skeletons, and makes the wire types from `bpf/wire.h`.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -31,6 +32,8 @@ fn main() -> Result<()> {
             .with_context(|| format!("compiling {} with {clang}", source.display()))?;
     }
 
+    fs::write(out.join("build.rs"), digest(&bpf)?.to_string()).context("writing the digest")?;
+
     bindgen::Builder::default()
         .header(bpf.join("wire.h").to_string_lossy())
         .clang_arg("-includelinux/types.h")
@@ -44,4 +47,16 @@ fn main() -> Result<()> {
         .write_to_file(out.join("wire.rs"))
         .context("writing the wire types")?;
     Ok(())
+}
+
+/// FNV-1a (Fowler, Noll, Vo) over names and texts of the sources and the features that change them.
+fn digest(sources: &Path) -> Result<u32> {
+    let mut files: Vec<_> = fs::read_dir(sources)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    files.sort();
+    let mut bytes = vec![u8::from(env::var_os("CARGO_FEATURE_TEST_EXTENSION").is_some())];
+    for file in files {
+        bytes.extend(file.file_name().unwrap_or_default().as_encoded_bytes());
+        bytes.extend(fs::read(&file).with_context(|| format!("reading {}", file.display()))?);
+    }
+    Ok(bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)))
 }

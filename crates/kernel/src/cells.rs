@@ -1,7 +1,7 @@
 //! The figures: what the gate counted, per group and call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{MapCore as _, MapFlags};
 
@@ -245,7 +245,7 @@ impl Collector {
 }
 
 /// The session's groups, and those of sessions that took tasks over from it.
-fn session_groups(gate: &Gate, session: u32) -> BTreeSet<u32> {
+pub fn session_groups(gate: &Gate, session: u32) -> BTreeSet<u32> {
     let groups: Vec<_> = (0..gate.groups.entries()).map(|index| gate.groups.read(index)).collect();
     (1..gate.groups.entries())
         .filter(|index| {
@@ -269,11 +269,17 @@ fn session_groups(gate: &Gate, session: u32) -> BTreeSet<u32> {
 }
 
 impl Gate {
+    fn cell_entry(&self, group: u32, call: u32) -> &AtomicU32 {
+        let table = self.cell_of.entry(group);
+        // SAFETY: an aligned u32 within the mapping (the index is checked), which both sides access atomically.
+        unsafe { AtomicU32::from_ptr(&raw mut (*table).cell[call as usize]) }
+    }
+
     /// The cells of a group: (call slot, cell).
     fn cells_of(&self, group: u32) -> Vec<(u32, u32)> {
         (0..wire::CALL_SLOTS)
             .filter_map(|call| {
-                let entry = self.cell_of.atomic(group * wire::CALL_SLOTS + call).load(Ordering::Acquire);
+                let entry = self.cell_entry(group, call).load(Ordering::Acquire);
                 let cell = entry & wire::CELL_INDEX;
                 (cell != 0).then_some((call, cell))
             })
@@ -322,7 +328,7 @@ impl Gate {
         let cells = self.maps.get("cells");
         let zero = vec![vec![0; size_of::<wire::cell>()]; crate::cpus::possible()];
         for (call, cell) in self.cells_of(group) {
-            self.cell_of.atomic(group * wire::CALL_SLOTS + call).store(0, Ordering::Release);
+            self.cell_entry(group, call).store(0, Ordering::Release);
             if cells.update_percpu(&cell.to_ne_bytes(), &zero, MapFlags::ANY).is_ok() {
                 // A full queue cannot be: it has room for every cell.
                 let _ = self.maps.get("free_cells").update(&[], &cell.to_ne_bytes(), MapFlags::ANY);

@@ -17,11 +17,8 @@ pub enum Error {
     Bpf { doing: String, cause: libbpf_rs::Error },
     #[error("cannot {doing}: {cause}")]
     Io { doing: String, cause: io::Error },
-    #[error(
-        "another version of Tollgate holds the gate (its wire version is {theirs}, ours {ours}): \
-         end it, or use the same version"
-    )]
-    OtherVersion { theirs: u32, ours: u32 },
+    #[error("another version of Tollgate holds the gate: end it, or use the same version")]
+    OtherVersion,
     #[error("{0} Tollgate sessions run already, which is the limit: end one")]
     SessionsFull(u32),
     #[error(

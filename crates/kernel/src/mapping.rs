@@ -4,7 +4,6 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU32;
 
 use crate::error::{Doing, Result};
 
@@ -72,13 +71,6 @@ impl<T: Copy> Mapping<T> {
     pub fn write(&self, index: u32, value: T) {
         // SAFETY: as for `read`.
         unsafe { ptr::write_volatile(self.entry(index), value) }
-    }
-}
-
-impl Mapping<u32> {
-    pub fn atomic(&self, index: u32) -> &AtomicU32 {
-        // SAFETY: in bounds, aligned, and only ever accessed atomically by both sides.
-        unsafe { AtomicU32::from_ptr(self.entry(index)) }
     }
 }
 

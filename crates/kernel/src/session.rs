@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
+use crate::cells::session_groups;
 use crate::cpus;
 use crate::error::{Doing, Error, Result};
 use crate::gate::{Adopter, Gate, Lock, new_ring};
@@ -164,6 +165,15 @@ impl Gate {
         atomic_field!(self.header, 0, everything).store(session.index, Ordering::SeqCst);
     }
 
+    /// Whether any thread is left that counts in the session, also if another session watches it now.
+    pub fn has_threads(&self, session: u32) -> bool {
+        let groups = session_groups(self, session);
+        (1..self.threads.entries()).any(|slot| {
+            let thread = self.threads.read(slot);
+            thread.task != 0 && thread.mask != 0 && groups.contains(&u32::from(thread.group))
+        })
+    }
+
     /// Threads of the session (by their global numbers) that still exist.
     pub fn live_threads(&self, session: u32) -> Vec<LiveThread> {
         (1..self.threads.entries())
@@ -215,8 +225,13 @@ impl Gate {
             let thread = self.threads.read(slot);
             if thread.task != 0 && u32::from(thread.session) == session.index {
                 let place = self.threads.entry(slot);
-                // SAFETY: an aligned field of the mapped entry. A call begun under another mask is forgotten.
-                unsafe { (&raw mut (*place).in_call).write_volatile(0) };
+                // SAFETY: aligned fields of the mapped entry. A call begun under another mask is forgotten.
+                unsafe {
+                    (&raw mut (*place).in_call).write_volatile(0);
+                    (&raw mut (*place).off_ns).write_volatile(0);
+                    (&raw mut (*place).left_ns).write_volatile(0);
+                    (&raw mut (*place).site).write_volatile(0);
+                }
                 atomic_field!(self.threads, slot, mask).store(value, Ordering::SeqCst);
             }
         }

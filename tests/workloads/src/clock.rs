@@ -30,11 +30,13 @@ pub fn thread_cpu_ns() -> Result<u64, Failure> {
     Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The first two fields of schedstat: nanoseconds on a CPU, and runnable but waiting for one.
+/// The fields of schedstat: nanoseconds on a CPU, and runnable but waiting for one; and how often it came
+/// to a CPU.
 #[derive(Clone, Copy, Default)]
 struct SchedStat {
     run_ns: u64,
     wait_ns: u64,
+    slices: u64,
 }
 
 /// All clocks at one moment.
@@ -82,14 +84,11 @@ impl Meter {
         let wall = Instant::now();
         // The waiting comes before the CPU clock, whose reading may cost the thread the CPU; the run
         // time after it, as otherwise that lags by up to a tick.
-        let wait_ns = self.read_schedstat()?.map(|stat| stat.wait_ns);
+        let waited = self.read_schedstat()?;
         let cpu_ns = thread_cpu_ns()?;
-        let run_ns = self.read_schedstat()?.map(|stat| stat.run_ns);
-        Ok(Stamp {
-            wall,
-            cpu_ns,
-            schedstat: run_ns.zip(wait_ns).map(|(run_ns, wait_ns)| SchedStat { run_ns, wait_ns }),
-        })
+        let ran = self.read_schedstat()?;
+        let schedstat = waited.zip(ran).map(|(waited, ran)| SchedStat { run_ns: ran.run_ns, ..waited });
+        Ok(Stamp { wall, cpu_ns, schedstat })
     }
 
     fn read_schedstat(&self) -> Result<Option<SchedStat>, Failure> {
@@ -101,9 +100,9 @@ impl Meter {
             .read_at(&mut buffer, 0)
             .map_err(|error| os_failure("read /proc/thread-self/schedstat", error))?;
         let text = String::from_utf8_lossy(&buffer[..length]);
-        let mut fields = text.split_whitespace().map(str::parse);
-        match (fields.next(), fields.next()) {
-            (Some(Ok(run_ns)), Some(Ok(wait_ns))) => Ok(Some(SchedStat { run_ns, wait_ns })),
+        let fields: Vec<u64> = text.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        match fields[..] {
+            [run_ns, wait_ns, slices] => Ok(Some(SchedStat { run_ns, wait_ns, slices })),
             _ => Ok(None),
         }
     }
@@ -117,15 +116,19 @@ impl Spent {
             let sum = self.schedstat.get_or_insert_default();
             sum.run_ns += after.run_ns - before.run_ns;
             sum.wait_ns += after.wait_ns - before.wait_ns;
+            sum.slices += after.slices - before.slices;
         }
     }
 
     /// The members of a JSON object, without its braces.
     pub fn json_members(&self) -> String {
-        let (run, wait) = match self.schedstat {
-            Some(stat) => (stat.run_ns.to_string(), stat.wait_ns.to_string()),
-            None => ("null".to_owned(), "null".to_owned()),
+        let [run, wait, slices] = match self.schedstat {
+            Some(stat) => [stat.run_ns, stat.wait_ns, stat.slices].map(|figure| figure.to_string()),
+            None => ["null"; 3].map(str::to_owned),
         };
-        format!(r#""wall_ns":{},"cpu_ns":{},"run_ns":{run},"wait_ns":{wait}"#, self.wall_ns, self.cpu_ns)
+        format!(
+            r#""wall_ns":{},"cpu_ns":{},"run_ns":{run},"wait_ns":{wait},"slices":{slices}"#,
+            self.wall_ns, self.cpu_ns
+        )
     }
 }

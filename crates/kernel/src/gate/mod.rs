@@ -32,7 +32,7 @@ pub struct Gate {
     pub threads: Mapping<wire::thread_state>,
     pub sessions: Mapping<wire::session>,
     pub groups: Mapping<wire::group>,
-    pub cell_of: Mapping<u32>,
+    pub cell_of: Mapping<wire::cell_table>,
     /// The programs, if this process loaded them.
     loaded: Option<Loaded>,
     /// Links that this process did not make, held so that they stay.
@@ -65,7 +65,7 @@ impl Gate {
             0,
             wire::gate_header {
                 magic: wire::GATE_MAGIC,
-                wire_version: wire::GATE_WIRE_VERSION,
+                build: wire::BUILD,
                 // 0 means none everywhere.
                 next_thread: 1,
                 next_group: 1,
@@ -84,7 +84,7 @@ impl Gate {
             threads: Mapping::new(maps.get("threads"), wire::THREADS)?,
             sessions: Mapping::new(maps.get("sessions"), wire::SESSIONS)?,
             groups: Mapping::new(maps.get("groups"), wire::GROUPS)?,
-            cell_of: Mapping::new(maps.get("cell_of"), wire::GROUPS * wire::CALL_SLOTS)?,
+            cell_of: Mapping::new(maps.get("cell_of"), wire::GROUPS)?,
             maps,
             loaded: None,
             joined: Vec::new(),
@@ -99,8 +99,8 @@ impl Gate {
             if seen.magic != wire::GATE_MAGIC {
                 continue;
             }
-            if seen.wire_version != wire::GATE_WIRE_VERSION {
-                return Err(Error::OtherVersion { theirs: seen.wire_version, ours: wire::GATE_WIRE_VERSION });
+            if seen.build != wire::BUILD {
+                return Err(Error::OtherVersion);
             }
             // Its owner may be going right now: without its links or maps there is no gate to join.
             let Some(links) = maps::open_links(&seen.link_ids) else { continue };

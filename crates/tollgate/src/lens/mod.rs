@@ -84,7 +84,7 @@ fn until_done(arguments: &LensArguments, watch: &mut Watch, known: &mut BTreeSet
             take_in(select::matching(select), watch, known)?;
             looked = Instant::now();
         }
-        if !waits_for_more && watch.gate.live_threads(watch.session.index).is_empty() {
+        if !waits_for_more && !watch.gate.has_threads(watch.session.index) {
             let _ = say("tollgate: the last of the processes has ended");
             break;
         }
