@@ -39,6 +39,28 @@ pub fn map_bytes(pid: u32) -> u64 {
     maps.values().sum()
 }
 
+/// Of a process's resident memory, what is such maps', in bytes.
+pub fn mapped_bytes(pid: u32) -> u64 {
+    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let mut of_a_map = false;
+    let mut kib = 0;
+    for line in smaps.lines() {
+        match line.strip_prefix("Rss:") {
+            Some(size) if of_a_map => {
+                let size = size.split_whitespace().next();
+                kib += size.and_then(|size| size.parse::<u64>().ok()).unwrap_or(0);
+            }
+            Some(_) => {}
+            // A mapping's first line begins with its addresses, the others with a name.
+            None if !line.split(' ').next().is_some_and(|word| word.ends_with(':')) => {
+                of_a_map = line.contains("bpf-map");
+            }
+            None => {}
+        }
+    }
+    kib * 1024
+}
+
 /// The numbers in each of /proc/PID/fdinfo.
 fn descriptors(pid: u32) -> Vec<BTreeMap<String, u64>> {
     let entries = fs::read_dir(format!("/proc/{pid}/fdinfo"));

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -107,9 +108,13 @@ impl Job {
         if !self.terminal {
             self.command.process_group(0);
         }
-        let child = match self.command.spawn() {
-            Ok(child) => child,
-            Err(error) => panic!("cannot start {:?}: {error}", self.command.get_program()),
+        let child = loop {
+            match self.command.spawn() {
+                Ok(child) => break child,
+                // A program just copied may still be open for writing in a child that another test forked.
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                Err(error) => panic!("cannot start {:?}: {error}", self.command.get_program()),
+            }
         };
         Running { child, folder: self.folder }
     }
@@ -268,6 +273,14 @@ pub fn is_running(pid: u32) -> bool {
     state(pid).is_some_and(|state| state != 'Z' && state != 'X')
 }
 
+/// Whether a process is asleep in this call. Kernels that do not tell the number: whether it is asleep.
+pub fn is_in_call(pid: u32, number: libc::c_long) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/syscall")) {
+        Ok(call) => call.starts_with(&format!("{number} ")),
+        Err(_) => state(pid) == Some('S'),
+    }
+}
+
 /// One letter, as in ps.
 pub fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -292,8 +305,13 @@ pub fn processes() -> Vec<u32> {
         .collect()
 }
 
+/// Held while a process is forked, and while a program is written: a child that has inherited the
+/// program's open file would keep it from being executed.
+static FORKING: Mutex<()> = Mutex::new(());
+
 /// A copy of a program that everybody may execute, under its own name.
 pub fn copy(program: &Path, to: &Path) {
+    let _alone = FORKING.lock();
     fs::copy(program, to).expect("a program can be copied");
     fs::set_permissions(to, fs::Permissions::from_mode(0o755)).expect("it is ours");
 }

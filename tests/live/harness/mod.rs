@@ -54,7 +54,13 @@ pub fn words(text: &str) -> Vec<OsString> {
 /// What `tollgate run` reports of the workload, which ends well, with nothing lost.
 #[track_caller]
 pub fn observe(options: &str, arguments: &str) -> Report {
-    Job::run(options, workload(arguments)).finish().success().report().complete()
+    observe_but(&[], options, arguments)
+}
+
+/// The same, with nothing lost for other reasons than these.
+#[track_caller]
+pub fn observe_but(reasons: &[&str], options: &str, arguments: &str) -> Report {
+    Job::run(options, workload(arguments)).finish().success().report().complete_but(reasons)
 }
 
 /// Fails the test if `condition` does not hold within the limit.
@@ -71,7 +77,10 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 #[track_caller]
 pub fn agree(what: &str, ours: u64, theirs: u64, slack: u64) {
     let allowed = ours.max(theirs) / 50 + slack;
-    assert!(ours.abs_diff(theirs) <= allowed, "{what}: {ours} ns and {theirs} ns differ by more than 2 %");
+    assert!(
+        ours.abs_diff(theirs) <= allowed,
+        "{what}: {ours} ns and {theirs} ns differ by more than 2 % and {slack} ns"
+    );
 }
 
 /// Processors' time, in nanoseconds, that went where a thread's CPU clock does not see it: to the

