@@ -91,6 +91,8 @@ static __always_inline void count_error(struct cell *cell, s64 result)
 	if (!is_error(result))
 		return;
 	slot = error_slot(result);
+	/* The compiler knows that the bound holds; Linux 6.1's verifier must see it checked. */
+	barrier_var(slot);
 	if (slot < ERRNO_SLOTS)
 		cell->errors[slot] += 1;
 }

@@ -93,7 +93,9 @@ static __always_inline void lens_slow_meanings(struct slow_call *slow, struct ta
 
 static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thread_state *thread)
 {
-	struct stack *kernel = bpf_map_lookup_elem(&long_sleeps, &thread->task);
+	/* Linux 6.1 takes no key from the argument of a function that was verified apart. */
+	u64 task = thread->task;
+	struct stack *kernel = bpf_map_lookup_elem(&long_sleeps, &task);
 	long bytes;
 
 	slow->kernel_frames = 0;

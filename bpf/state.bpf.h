@@ -179,8 +179,11 @@ static __always_inline void note_running(struct cpu_state *cpu, struct task_stru
 static __noinline void identify(struct cpu_state *cpu, u64 regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	volatile u64 *place = &cpu->regs;
 
-	cpu->regs_offset = regs - (u64)task->stack;
+	/* By way of memory: the verifier takes `regs` for a pointer, with which older kernels let nobody count. */
+	*place = regs;
+	cpu->regs_offset = *place - (u64)task->stack;
 	note_running(cpu, task, slot_of(task));
 }
 
