@@ -7,6 +7,7 @@ use libbpf_rs::{MapCore as _, MapFlags};
 
 use crate::error::{Doing, Result};
 use crate::gate::Gate;
+use crate::mapping::atomic_field;
 use crate::wire;
 
 /// What is known of one call, in one group or in several together. Times in nanoseconds.
@@ -288,22 +289,40 @@ impl Gate {
 
     /// Gives groups back in which nothing counts any more.
     pub(crate) fn give_back(&self, groups: &BTreeSet<u32>) -> Result<()> {
-        let (handed_over, freed): (BTreeSet<_>, BTreeSet<_>) =
-            groups.iter().partition(|group| self.hand_over(**group));
-        drop(handed_over);
-        for group in &freed {
-            self.free_group(*group);
+        let mut freed = BTreeSet::new();
+        for group in groups {
+            let heir = self.heir_of(*group);
+            self.move_children(*group, heir.unwrap_or(0));
+            match heir {
+                Some(heir) => self.hand_over(*group, heir),
+                None => {
+                    self.free_group(*group);
+                    freed.insert(*group);
+                }
+            }
         }
         self.free_sites(&freed)
     }
 
-    /// Leaves a group to the session that it counts in as well; false: there is none.
-    fn hand_over(&self, group: u32) -> bool {
+    /// The group that a group counts in as well, if its session lives.
+    fn heir_of(&self, group: u32) -> Option<u32> {
         let parent = self.groups.read(group).parent;
-        let heir = self.groups.read(parent);
-        if parent == 0 || self.sessions.read(heir.session).used == 0 {
-            return false;
+        let session = self.groups.read(parent).session;
+        (parent != 0 && self.sessions.read(session).used != 0).then_some(parent)
+    }
+
+    /// What counted in a group as well now counts in its heir: the group itself is about to go.
+    fn move_children(&self, group: u32, heir: u32) {
+        for child in 1..self.groups.entries() {
+            if self.groups.read(child).parent == group {
+                atomic_field!(self.groups, child, parent).store(heir, Ordering::SeqCst);
+            }
         }
+    }
+
+    /// Leaves a group's figures to the session of its heir.
+    fn hand_over(&self, group: u32, heir: u32) {
+        let heir = self.groups.read(heir);
         let place = self.groups.entry(group);
         // SAFETY: aligned fields of the mapped entry, each written as a whole; nothing counts in it any more.
         unsafe {
@@ -311,7 +330,6 @@ impl Gate {
             (&raw mut (*place).session).write_volatile(heir.session);
             (&raw mut (*place).state).write_volatile(wire::GROUP_DONE);
         }
-        true
     }
 
     /// Groups that others have left to this session.

@@ -81,13 +81,14 @@ fn threads() {
 
 #[test]
 fn a_shell_with_pipelines() {
-    // Shells handle SIGCHLD, and one such signal may tell of two children, or cut a fork short. So the
-    // parts of a pipeline begin and end apart from each other; and each reads what one write wrote.
+    // Shells handle SIGCHLD, and one such signal may tell of two children, or cut a fork short. So no part
+    // of a pipeline ends before all have begun, and each ends well after the one before it; and what one
+    // reads was written at once.
     let script = r#"
         echo one; (id -u; true); /bin/true && /bin/echo two; /bin/false
         x=$(uname); test -n "$x" || exit 9
         for i in 1 2; do
-            (sleep 0.15; exec echo $i) | (sleep 0.3; exec cat) | (sleep 0.45; exec wc -c)
+            (sleep 0.5; exec echo $i) | (cat; exec sleep 0.5) | (wc -c; exec sleep 0.5)
         done
         exec cat /etc/hostname"#;
     for shell in ["sh", "bash"] {

@@ -11,6 +11,7 @@ use libc::c_void;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a child exits with when it cannot execute its program, as in a shell.
@@ -83,6 +84,10 @@ pub fn daemon(mut arguments: Arguments) -> Outcome {
         .read_exact(&mut pid)
         .map_err(|error| os_failure("learn the daemon's process id", error))?;
     wait_success(session_leader)?;
+    // For the daemon to fall asleep, not by the call that it sleeps in.
+    // SAFETY: no descriptors are named.
+    let waited = unsafe { libc::poll(ptr::null_mut(), 0, 200) };
+    check(waited, "wait")?;
     print_line(&i32::from_ne_bytes(pid).to_string())
 }
 

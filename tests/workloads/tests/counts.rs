@@ -103,7 +103,7 @@ fn children() {
     check("fork-exec 30", &[("execve", 31), ("getppid", 30)]);
     check("vfork 30", &[("execve", 31), ("getppid", 30)]);
     check("exec-thread", &[("execve", 2), ("getppid", 10)]);
-    check("daemon 100", &[("setsid", 1), ("nanosleep", 1)]);
+    check("daemon 100", &[("setsid", 1), ("nanosleep", 1), ("poll", 1)]);
 }
 
 #[test]
