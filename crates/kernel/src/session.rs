@@ -266,12 +266,19 @@ impl Gate {
         }
     }
 
+    /// Whether a living process has a session.
+    pub fn in_use(&self) -> bool {
+        (1..wire::SESSIONS).any(|index| self.is_open(index))
+    }
+
     /// Is anybody else's session open?
     pub fn is_shared(&self, own: &Session) -> bool {
-        (1..wire::SESSIONS).any(|index| {
-            let session = self.sessions.read(index);
-            index != own.index && session.used != 0 && is_alive(session.owner_pid)
-        })
+        (1..wire::SESSIONS).any(|index| index != own.index && self.is_open(index))
+    }
+
+    fn is_open(&self, index: u32) -> bool {
+        let session = self.sessions.read(index);
+        session.used != 0 && is_alive(session.owner_pid)
     }
 
     /// Follows a change of generation and says so, so that the newer keeper may leave.

@@ -20,9 +20,12 @@ pub use load::{Adopter, Loaded, new_ring};
 pub use lock::Lock;
 pub use maps::Maps;
 
-/// Whether some process holds a gate now.
+/// Whether some process holds a gate now. One that is about to go does not count.
 pub fn is_loaded() -> bool {
-    maps::headers().next().is_some()
+    maps::headers().any(|header| match Mapping::<wire::gate_header>::new(&header, 1) {
+        Ok(header) => header.read(0).magic == wire::GATE_MAGIC,
+        Err(_) => false,
+    })
 }
 
 /// This process's hold on the gate.
@@ -107,7 +110,10 @@ impl Gate {
             let Ok(maps) = Maps::open_ids(&seen.map_ids) else { continue };
             let mut gate = Self::over(maps, seen.generation)?;
             gate.joined = links;
-            return Ok(Some(gate));
+            // The kernel frees what a dead process held a moment later.
+            if gate.in_use() {
+                return Ok(Some(gate));
+            }
         }
         Ok(None)
     }
