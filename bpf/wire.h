@@ -181,8 +181,9 @@ struct session {
 	__u32 pid_level;
 	/* The generation whose links the watcher holds. */
 	__u32 holds_generation;
+	/* The watcher, and the PID namespace that this number is of. */
 	__u32 owner_pid;
-	__u32 unused;
+	__u32 owner_namespace;
 };
 
 enum group_state {

@@ -64,9 +64,14 @@ fn own_tid() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
-fn is_alive(pid: u32) -> bool {
+fn own_pid_namespace() -> u32 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino() as u32)
+}
+
+/// Whether the session's owner lives; that of another PID namespace cannot be asked for, and is taken to.
+fn is_owned(session: &wire::session) -> bool {
     // SAFETY: signal 0 only asks whether the process exists.
-    unsafe { libc::kill(pid as i32, 0) == 0 }
+    session.owner_namespace != own_pid_namespace() || unsafe { libc::kill(session.owner_pid as i32, 0) == 0 }
 }
 
 impl Gate {
@@ -74,7 +79,7 @@ impl Gate {
     pub fn start_session(&self, _lock: &Lock, options: &Options) -> Result<Session> {
         for index in 1..wire::SESSIONS {
             let session = self.sessions.read(index);
-            if session.used != 0 && !is_alive(session.owner_pid) {
+            if session.used != 0 && !is_owned(&session) {
                 self.clear_session(index);
             }
         }
@@ -99,6 +104,7 @@ impl Gate {
                 pid_level: own_pid_level(),
                 holds_generation: self.generation(),
                 owner_pid: std::process::id(),
+                owner_namespace: own_pid_namespace(),
                 ..Default::default()
             },
         );
@@ -123,8 +129,7 @@ impl Gate {
     /// Children of the calling thread belong to `session` until the nursery is dropped. With
     /// `until_exec`, nothing counts before they call execve.
     pub fn nursery(&self, session: &Session, until_exec: bool) -> Result<Nursery<'_>> {
-        let namespace = fs::metadata("/proc/self/ns/pid").doing("read /proc/self/ns/pid")?.ino();
-        let key = wire::nursery_key { namespace_inum: namespace as u32, tid: own_tid() };
+        let key = wire::nursery_key { namespace_inum: own_pid_namespace(), tid: own_tid() };
         let value = wire::nursery { session: session.index, until_exec: until_exec.into() };
         let key = as_bytes(&key).to_vec();
         self.maps
@@ -278,7 +283,7 @@ impl Gate {
 
     fn is_open(&self, index: u32) -> bool {
         let session = self.sessions.read(index);
-        session.used != 0 && is_alive(session.owner_pid)
+        session.used != 0 && is_owned(&session)
     }
 
     /// Follows a change of generation and says so, so that the newer keeper may leave.
@@ -296,7 +301,7 @@ impl Gate {
             index == own.index
                 || session.used == 0
                 || session.holds_generation == self.generation()
-                || !is_alive(session.owner_pid)
+                || !is_owned(&session)
         })
     }
 }
