@@ -105,7 +105,6 @@ impl Gate {
                 holds_generation: self.generation(),
                 owner_pid: std::process::id(),
                 owner_namespace: own_pid_namespace(),
-                ..Default::default()
             },
         );
         Ok(Session { index, base_group, ring, adopter: None })
