@@ -56,7 +56,7 @@ PERCPU_MAP(cells, 1, struct cell);
 PERCPU_MAP(cpus, 1, struct cpu_state);
 PERCPU_MAP(losses, SESSIONS *LOSSES, u64);
 FREE_LIST(free_threads, THREADS);
-FREE_LIST(free_groups, GROUPS);
+FREE_LIST(free_groups, ROWS);
 FREE_LIST(free_cells, CELL_INDEX);
 
 /*

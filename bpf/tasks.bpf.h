@@ -21,7 +21,7 @@ static __always_inline u32 new_group(u32 session_index, struct session *session,
 
 	if (!header)
 		return session->base_group;
-	index = take_number(&header->next_group, GROUPS, free_groups);
+	index = take_number(&header->next_group, ROWS, free_groups);
 	group = group_at(index);
 	if (!index || !group) {
 		lose(session_index, LOSS_GROUPS_FULL);
@@ -242,7 +242,8 @@ static __always_inline void task_exited(struct thread_state *thread, u32 slot)
 	struct cpu_state *cpu = this_cpu();
 	u64 address = thread->task;
 
-	if (session)
+	/* A thread that was let go counts nowhere, and its group may be another session's by now. */
+	if (session && thread->mask)
 		group_drop_thread(thread->group, session);
 	/* What is left of the task is a bystander before the slot is anybody else's. */
 	thread->mask = 0;

@@ -31,6 +31,8 @@
 
 #define SESSIONS 64
 #define GROUPS 1024
+/* The last groups are the base groups of the sessions, one each; only those before them are taken as rows. */
+#define ROWS (GROUPS - SESSIONS)
 #define THREADS 16384
 /* Threads are found by the low bits of their number; see by_pid in state.bpf.h. */
 #define PID_TAGS 65536
@@ -70,12 +72,13 @@ enum loss {
 	LOSS_CALLS,
 	/* A call counts in its session's common row instead of its own: few cells are left. */
 	LOSS_CELLS_FULL,
-	/* A process, thread or command shares its parent's row: GROUPS exist already. */
+	/* A process, thread or command shares its session's: ROWS exist already. */
 	LOSS_GROUPS_FULL,
 	/* A call that ended while a new configuration took over could not be told from a denied one. */
 	LOSS_HANDOVER,
 	/* A blocking site was not recorded: the table of sites is full. */
 	LOSS_SITES_FULL,
+	/* From here on, of no concern to the session that the tasks came from: crates/kernel/src/losses.rs. */
 	/* A slow call was not reported: the ring buffer was full. */
 	LOSS_SLOW_CALLS,
 	/* A finished process or thread was not announced; it is read at the end instead. */
@@ -184,6 +187,8 @@ struct session {
 	/* The watcher, and the PID namespace that this number is of. */
 	__u32 owner_pid;
 	__u32 owner_namespace;
+	/* Of sessions that took tasks over from this one, and ended before it. */
+	__u64 inherited_losses[LOSSES];
 };
 
 enum group_state {

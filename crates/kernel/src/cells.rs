@@ -311,6 +311,21 @@ impl Gate {
         (parent != 0 && self.sessions.read(session).used != 0).then_some(parent)
     }
 
+    /// Groups whose session this is.
+    pub(crate) fn groups_of(&self, session: u32) -> BTreeSet<u32> {
+        let is_own = |index: &u32| {
+            let group = self.groups.read(*index);
+            group.state != wire::GROUP_FREE && group.session == session
+        };
+        (1..self.groups.entries()).filter(is_own).collect()
+    }
+
+    /// Sessions in which groups of this one count as well.
+    pub(crate) fn heirs_of(&self, session: u32) -> BTreeSet<u32> {
+        let heirs = self.groups_of(session).into_iter().filter_map(|group| self.heir_of(group));
+        heirs.map(|heir| self.groups.read(heir).session).collect()
+    }
+
     /// What counted in a group as well now counts in its heir: the group itself is about to go.
     fn move_children(&self, group: u32, heir: u32) {
         for child in 1..self.groups.entries() {
@@ -330,6 +345,11 @@ impl Gate {
             (&raw mut (*place).session).write_volatile(heir.session);
             (&raw mut (*place).state).write_volatile(wire::GROUP_DONE);
         }
+    }
+
+    /// False as long as somebody else has to read what counted there.
+    pub(crate) fn group_is_free(&self, group: u32) -> bool {
+        self.groups.read(group).state == wire::GROUP_FREE
     }
 
     /// Groups that others have left to this session.
@@ -353,7 +373,9 @@ impl Gate {
             }
         }
         self.groups.write(group, wire::group::default());
-        let _ = self.maps.get("free_groups").update(&[], &group.to_ne_bytes(), MapFlags::ANY);
+        if group < wire::ROWS {
+            let _ = self.maps.get("free_groups").update(&[], &group.to_ne_bytes(), MapFlags::ANY);
+        }
     }
 
     /// Forgets the blocking sites of groups that were given back.
@@ -367,22 +389,6 @@ impl Gate {
             sites.delete(&key).doing("forgetting its blocking sites")?;
         }
         Ok(())
-    }
-
-    /// A session's losses by reason; its number's earlier sessions' are among them.
-    pub fn losses(&self, session: u32) -> Result<[u64; wire::LOSSES as usize]> {
-        let mut sums = [0; wire::LOSSES as usize];
-        for (reason, sum) in sums.iter_mut().enumerate() {
-            let key = (session * wire::LOSSES + reason as u32).to_ne_bytes();
-            let values =
-                self.maps.get("losses").lookup_percpu(&key, MapFlags::ANY).doing("reading its losses")?;
-            *sum = values
-                .unwrap_or_default()
-                .iter()
-                .map(|bytes| u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes")))
-                .sum();
-        }
-        Ok(sums)
     }
 }
 

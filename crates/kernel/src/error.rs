@@ -21,10 +21,6 @@ pub enum Error {
     OtherVersion,
     #[error("{0} Tollgate sessions run already, which is the limit: end one")]
     SessionsFull(u32),
-    #[error(
-        "the gate has no group left for another session: end a session that reports per process or thread"
-    )]
-    GroupsFull,
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -8,6 +8,7 @@ pub mod error;
 pub mod exercise;
 pub mod floor;
 pub mod gate;
+pub mod losses;
 pub mod mapping;
 pub mod probe;
 pub mod process;

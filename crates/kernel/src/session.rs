@@ -52,6 +52,10 @@ fn as_bytes<T: Copy>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
 }
 
+fn base_group(session: u32) -> u32 {
+    wire::ROWS + session
+}
+
 fn own_pid_level() -> u32 {
     // "NSpid:" lists the numbers from the reader's namespace inwards; ours is the last one.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -84,9 +88,12 @@ impl Gate {
             }
         }
         let index = (1..wire::SESSIONS)
-            .find(|index| self.sessions.read(*index).used == 0)
+            .find(|index| self.sessions.read(*index).used == 0 && self.group_is_free(base_group(*index)))
             .ok_or(Error::SessionsFull(wire::SESSIONS - 1))?;
-        let base_group = self.take_group(index)?;
+        self.clear_losses(index)?;
+        let base_group = base_group(index);
+        let live = wire::group { state: wire::GROUP_LIVE, session: index, ..Default::default() };
+        self.groups.write(base_group, live);
         let ring = new_ring()?;
         let ring_fd = ring.as_fd().as_raw_fd();
         self.maps
@@ -105,24 +112,10 @@ impl Gate {
                 holds_generation: self.generation(),
                 owner_pid: std::process::id(),
                 owner_namespace: own_pid_namespace(),
+                ..Default::default()
             },
         );
         Ok(Session { index, base_group, ring, adopter: None })
-    }
-
-    fn take_group(&self, session: u32) -> Result<u32> {
-        let mut group = 0;
-        let next = atomic_field!(self.header, 0, next_group);
-        if next.load(Ordering::Relaxed) < wire::GROUPS {
-            group = next.fetch_add(1, Ordering::Relaxed);
-        }
-        if group == 0 || group >= wire::GROUPS {
-            let free = self.maps.get("free_groups").lookup_and_delete(&[]).doing("finding a free group")?;
-            let free = free.ok_or(Error::GroupsFull)?;
-            group = u32::from_ne_bytes(free.try_into().expect("a queue of u32"));
-        }
-        self.groups.write(group, wire::group { state: wire::GROUP_LIVE, session, ..Default::default() });
-        Ok(group)
     }
 
     /// Children of the calling thread belong to `session` until the nursery is dropped. With
@@ -249,13 +242,11 @@ impl Gate {
     }
 
     fn clear_session(&self, index: u32) {
+        // Nobody is left to tell, if the map refuses.
+        let _ = self.leave_losses(index);
         self.release(index);
-        let own = |group: &u32| {
-            let group = self.groups.read(*group);
-            group.state != wire::GROUP_FREE && group.session == index
-        };
         // Stale sites only take room, and none are left when the gate goes.
-        let _ = self.give_back(&(1..wire::GROUPS).filter(own).collect());
+        let _ = self.give_back(&self.groups_of(index));
         // Nothing can be done about a map that refuses: the slot is reused by the next session anyway.
         let _ = self.maps.get("records").delete(&index.to_ne_bytes());
         self.forget_commands(index);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use kernel::wire;
 
@@ -50,9 +50,11 @@ pub enum Command {
     Completions {
         shell: clap_complete::Shell,
     },
-    /// Print the man page
+    /// Write the man pages, one a command, to a folder
     #[command(hide = true)]
-    Man,
+    Man {
+        folder: PathBuf,
+    },
 }
 
 /// Run a command through the gate and report where its kernel time went
@@ -69,7 +71,7 @@ pub struct RunArguments {
     pub lens_options: LensOptions,
     #[command(flatten)]
     pub result: ResultOptions,
-    /// Run the command as this user (a name, or UID:GID) while Tollgate stays root
+    /// Run the command as this user (a name, UID or UID:GID) while Tollgate stays root
     #[arg(short, long, value_name = "USER")]
     pub user: Option<String>,
     /// The command and its arguments
@@ -273,10 +275,9 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
             Output::Stdout.write(&String::from_utf8_lossy(&script))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Man => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
-            Output::Stdout.write(&String::from_utf8_lossy(&page))?;
+        Command::Man { folder } => {
+            clap_mangen::generate_to(Cli::command(), &folder)
+                .with_context(|| format!("cannot write the man pages to {}", folder.display()))?;
             Ok(ExitCode::SUCCESS)
         }
     }

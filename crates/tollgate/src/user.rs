@@ -20,8 +20,11 @@ fn identity(name: &str, passwd: &str, group: &str) -> Option<Identity> {
         let gid = gid.parse().ok()?;
         return Some(Identity { uid: uid.parse().ok()?, gid, groups: vec![gid] });
     }
-    let fields: Vec<_> =
-        passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == name)?;
+    let fields: Vec<_> = passwd
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|fields| is_called(fields, name))?;
+    let name = fields[0];
     let gid = fields.get(3)?.parse().ok()?;
     let mut groups = vec![gid];
     for line in group.lines() {
@@ -35,6 +38,11 @@ fn identity(name: &str, passwd: &str, group: &str) -> Option<Identity> {
         }
     }
     Some(Identity { uid: fields.get(2)?.parse().ok()?, gid, groups })
+}
+
+/// By name or by number.
+fn is_called(fields: &[&str], name: &str) -> bool {
+    !name.is_empty() && (fields[0] == name || fields.get(2) == Some(&name))
 }
 
 #[cfg(test)]
@@ -51,7 +59,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_need_no_entry() {
+    fn a_user_may_be_named_by_number() {
+        let ann = identity("1001", PASSWD, GROUP).unwrap();
+        assert_eq!((ann.uid, ann.gid, ann.groups), (1001, 1002, vec![1002, 29]));
+    }
+
+    #[test]
+    fn a_pair_of_numbers_needs_no_entry() {
         let some = identity("7:8", PASSWD, GROUP).unwrap();
         assert_eq!((some.uid, some.gid), (7, 8));
     }

@@ -42,7 +42,6 @@ pub struct Watch {
     collector: Collector,
     ring: RingBuffer<'static>,
     inbox: Inbox,
-    losses_before: [u64; wire::LOSSES as usize],
     began_ns: u64,
     read_ns: u64,
     gaps: u64,
@@ -71,7 +70,6 @@ impl Watch {
         let inbox = Rc::new(RefCell::new((BTreeSet::new(), SlowCalls::new(began_ns))));
         let ring = ring(&session, &inbox)?;
         Ok(Self {
-            losses_before: gate.losses(session.index)?,
             gate,
             session,
             options,
@@ -170,11 +168,10 @@ impl Watch {
     }
 
     fn losses(&self) -> Result<BTreeMap<String, u64>> {
-        let now = self.gate.losses(self.session.index)?;
         let mut losses: BTreeMap<_, _> = REASONS
             .iter()
-            .zip(now.iter().zip(self.losses_before))
-            .map(|(reason, (now, before))| ((*reason).to_owned(), now - before))
+            .zip(self.gate.losses(self.session.index)?)
+            .map(|(reason, n)| ((*reason).to_owned(), n))
             .filter(|(_, n)| *n > 0)
             .collect();
         if self.gaps > 0 {

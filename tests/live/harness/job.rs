@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::pty::Terminal;
+use super::rows::Rows;
 use super::{LIMIT, Report, eventually, tollgate, words};
 
 /// What is to be started.
@@ -21,11 +22,13 @@ pub struct Job {
     pub command: Command,
     folder: TempDir,
     terminal: bool,
+    rows: Option<Rows>,
 }
 
 pub struct Running {
     child: Child,
     folder: TempDir,
+    _rows: Option<Rows>,
 }
 
 pub struct Finished {
@@ -52,7 +55,7 @@ impl Job {
         let mut command = Command::new(words.next().expect("a command has a name"));
         command.args(words).stdin(Stdio::null());
         command.stdout(out).stderr(err);
-        Self { command, folder, terminal: false }
+        Self { command, folder, terminal: false, rows: None }
     }
 
     /// `tollgate run` with its report in a file.
@@ -72,7 +75,15 @@ impl Job {
         let report = job.path("report");
         job.command.args(["--json", "-o"]).arg(report);
         job.command.args(words(options));
+        job.rows = options.contains("--per").then(Rows::some);
         job
+    }
+
+    /// It may take all rows that the gate has.
+    pub fn with_all_rows(mut self) -> Self {
+        self.rows = None;
+        self.rows = Some(Rows::all());
+        self
     }
 
     /// A `tollgate` as a person types it.
@@ -116,7 +127,7 @@ impl Job {
                 Err(error) => panic!("cannot start {:?}: {error}", self.command.get_program()),
             }
         };
-        Running { child, folder: self.folder }
+        Running { child, folder: self.folder, _rows: self.rows }
     }
 
     #[track_caller]

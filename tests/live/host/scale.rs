@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::harness::bpf::{map_bytes, mapped_bytes};
 use crate::harness::report::SHARED_ROWS;
-use crate::harness::{Job, observe, observe_but, workload};
+use crate::harness::{Job, Report, observe, observe_crowd, tollgate, workload};
 
 const MIB: u64 = 1 << 20;
 
@@ -51,7 +51,7 @@ fn ten_thousand_short_threads() {
 
 #[test]
 fn ten_thousand_short_threads_each_with_its_row() {
-    let report = observe_but(&SHARED_ROWS, "--per thread", "short-threads 10000");
+    let report = observe_crowd("--per thread", "short-threads 10000");
     assert_eq!(report.count("getppid"), 30_000);
     // Fewer where rows could not be read in time for others, whose calls then count in a common row.
     assert!(report.groups.len() <= 10_002, "{}", report.groups.len());
@@ -64,7 +64,7 @@ fn ten_thousand_short_threads_each_with_its_row() {
 #[test]
 fn ten_thousand_short_processes() {
     for options in ["", "--per process"] {
-        let report = observe_but(&SHARED_ROWS, options, "short-processes 10000");
+        let report = observe_crowd(options, "short-processes 10000");
         assert_eq!(report.count("getppid"), 30_000, "{options}");
         assert_eq!(report.unfinished("exit_group"), 10_001, "{options}");
     }
@@ -75,4 +75,18 @@ fn ten_thousand_threads_at_once() {
     let report = observe("", "threads 10000 10");
     assert_eq!(report.count("getppid"), 100_000);
     assert_eq!(report.unfinished("exit"), 10_000);
+}
+
+#[test]
+fn what_an_inner_session_lost_the_outer_tells_too() {
+    let mut job = Job::run("", vec![tollgate().into()]).with_all_rows();
+    let inner = job.path("inner");
+    job.command.args(["run", "--json", "--per", "thread", "-o"]).arg(&inner);
+    // More than there are rows.
+    job.command.arg("--").args(workload("threads 1200 1"));
+    let ran = job.finish().success();
+    let (outer, inner) = (ran.report(), Report::read(&ran.path("inner")));
+    assert_eq!(inner.count("getppid"), 1200);
+    assert!(inner.losses[SHARED_ROWS[1]] > 100, "{:?}", inner.losses);
+    assert_eq!(outer.losses, inner.losses);
 }

@@ -115,3 +115,17 @@ fn many_at_once() {
         has_all(&run.finish().success().report().complete_but(&[AMBIGUOUS]), "getppid", calls);
     }
 }
+
+#[test]
+fn a_daemon_of_an_ended_run_is_nothing_to_a_later_one() {
+    let keeper = Busy::start("");
+    let ended = Job::run("", workload("daemon 20000")).finish().success();
+    let daemon: i32 = ended.text().trim().parse().expect("it prints a number");
+    // In all likelihood it has the ended one's number in the gate.
+    let later = Busy::start("");
+    kill(daemon, libc::SIGKILL);
+    eventually("the daemon's end", || !is_running(daemon as u32));
+    std::thread::sleep(Duration::from_millis(300));
+    later.finish();
+    keeper.finish();
+}

@@ -42,9 +42,8 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
         missed = missed.max(take_in(select::matching(select), &mut watch, &mut known)?);
     }
     watch.begin();
-    if arguments.duration.is_none() {
-        let _ = say(&format!("tollgate: watching {} processes; Ctrl-C ends it", known.len()));
-    }
+    let time = arguments.duration.map_or(String::new(), |time| format!(" for {time:?}"));
+    let _ = say(&format!("tollgate: watching {} processes{time}; Ctrl-C ends it", known.len()));
     until_done(arguments, &mut watch, &mut known)?;
     let mut notes = Vec::new();
     if missed > 0 {

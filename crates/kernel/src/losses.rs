@@ -1,0 +1,76 @@
+//! What a session lost: itself, and by sessions that took tasks over from it.
+
+use std::collections::BTreeSet;
+
+use libbpf_rs::{MapCore as _, MapFlags};
+
+use crate::cells::session_groups;
+use crate::error::{Doing, Result};
+use crate::gate::Gate;
+use crate::wire;
+
+/// Counts in the order of `wire::loss`.
+pub type Losses = [u64; wire::LOSSES as usize];
+
+/// The reasons before this one spoil the figures of the sessions that the tasks came from, too.
+const FIRST_PRIVATE: usize = wire::LOSS_SLOW_CALLS as usize;
+
+fn key(session: u32, reason: usize) -> [u8; 4] {
+    (session * wire::LOSSES + reason as u32).to_ne_bytes()
+}
+
+fn add_shared(sums: &mut Losses, more: &Losses) {
+    for (sum, n) in sums.iter_mut().zip(more).take(FIRST_PRIVATE) {
+        *sum += n;
+    }
+}
+
+impl Gate {
+    /// A session's losses since it began.
+    pub fn losses(&self, session: u32) -> Result<Losses> {
+        let mut sums = self.own_losses(session)?;
+        add_shared(&mut sums, &self.sessions.read(session).inherited_losses);
+        let takers: BTreeSet<_> =
+            session_groups(self, session).iter().map(|group| self.groups.read(*group).session).collect();
+        for taker in takers.into_iter().filter(|taker| *taker != session) {
+            add_shared(&mut sums, &self.own_losses(taker)?);
+            add_shared(&mut sums, &self.sessions.read(taker).inherited_losses);
+        }
+        Ok(sums)
+    }
+
+    fn own_losses(&self, session: u32) -> Result<Losses> {
+        let mut sums = Losses::default();
+        for (reason, sum) in sums.iter_mut().enumerate() {
+            let map = self.maps.get("losses");
+            let values =
+                map.lookup_percpu(&key(session, reason), MapFlags::ANY).doing("reading its losses")?;
+            let counts = values.iter().flatten();
+            *sum = counts.map(|bytes| u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes"))).sum();
+        }
+        Ok(sums)
+    }
+
+    /// A session begins: what earlier ones of its number lost is not its loss.
+    pub(crate) fn clear_losses(&self, session: u32) -> Result<()> {
+        let zero = vec![vec![0; 8]; crate::cpus::possible()];
+        for reason in 0..wire::LOSSES as usize {
+            let map = self.maps.get("losses");
+            map.update_percpu(&key(session, reason), &zero, MapFlags::ANY).doing("clearing its losses")?;
+        }
+        Ok(())
+    }
+
+    /// A session ends before those that its tasks came from: they will report its losses.
+    pub(crate) fn leave_losses(&self, session: u32) -> Result<()> {
+        let losses = self.losses(session)?;
+        for heir in self.heirs_of(session) {
+            let place = self.sessions.entry(heir);
+            let mut sums = self.sessions.read(heir).inherited_losses;
+            add_shared(&mut sums, &losses);
+            // SAFETY: an aligned field of the mapped entry that only Tollgate processes write, one at a time (Lock).
+            unsafe { (&raw mut (*place).inherited_losses).write_volatile(sums) };
+        }
+        Ok(())
+    }
+}
