@@ -245,8 +245,7 @@ impl Gate {
         // Nobody is left to tell, if the map refuses.
         let _ = self.leave_losses(index);
         self.release(index);
-        // Stale sites only take room, and none are left when the gate goes.
-        let _ = self.give_back(&self.groups_of(index));
+        self.give_back(&self.groups_of(index));
         // Nothing can be done about a map that refuses: the slot is reused by the next session anyway.
         let _ = self.maps.get("records").delete(&index.to_ne_bytes());
         self.forget_commands(index);
