@@ -70,7 +70,7 @@ ARRAY_MAP(by_pid, PID_TAGS, u32, 0);
 HASH_MAP(by_task, THREADS, u64, u32);
 
 HASH_MAP(nurseries, SESSIONS, struct nursery_key, struct nursery);
-HASH_MAP(commands, GROUPS, struct command_key, u32);
+HASH_MAP(shared_rows, GROUPS, struct row_key, u32);
 /* Thread groups to be taken in by the task iterator, by number in the reader's PID namespace. */
 HASH_MAP(adoptions, THREADS, u32, u32);
 HASH_MAP(sites, 16384, struct site_key, struct site_value);

@@ -12,27 +12,34 @@ static __always_inline void name_group(struct group *group, struct task_struct *
 	bpf_probe_read_kernel(group->comm, sizeof(group->comm), &task->comm);
 }
 
-/* A new group of a session for this task, or its base group where there is none left. */
-static __always_inline u32 new_group(u32 session_index, struct session *session, struct task_struct *task, u32 parent)
+/* A new group of a session for this task; 0: none is left. */
+static __always_inline u32 take_row(u32 session_index, struct session *session, struct task_struct *task, u32 parent)
 {
 	struct gate_header *header = the_header();
 	struct group *group;
 	u32 index;
 
 	if (!header)
-		return session->base_group;
+		return 0;
 	index = take_number(&header->next_group, ROWS, free_groups);
 	group = group_at(index);
-	if (!index || !group) {
-		lose(session_index, LOSS_GROUPS_FULL);
-		return session->base_group;
-	}
+	if (!index || !group)
+		return 0;
 	group->session = session_index;
 	group->parent = parent;
 	group->threads = 0;
 	name_group(group, task, session->pid_level);
 	group->state = GROUP_LIVE;
 	return index;
+}
+
+/* What counts where no row is left. */
+static __always_inline u32 row_or_base(u32 row, u32 session_index, struct session *session)
+{
+	if (row)
+		return row;
+	lose(session_index, LOSS_GROUPS_FULL);
+	return session->base_group;
 }
 
 static __always_inline void group_add_thread(u32 index, s32 change)
@@ -69,24 +76,41 @@ static __always_inline u32 parent_of(u32 index)
 	return group ? group->parent : 0;
 }
 
-static __always_inline u32 command_group(u32 session_index, struct session *session, struct task_struct *task,
-					 u32 parent)
+/* Whether a row found by this key is still what the key says: rows of ended processes are given back. */
+static __always_inline bool row_is_live(u32 index, struct row_key *key, struct session *session,
+					struct task_struct *task)
 {
-	struct command_key key = { .session = session_index };
+	struct group *group = group_at(index);
+
+	if (!group || group->session != key->session || group->parent != key->parent)
+		return false;
+	if (session->per == PER_COMMAND)
+		return true;
+	if (session->per == PER_PROCESS && group->tgid != visible_pid(task->group_leader, session->pid_level))
+		return false;
+	return group->threads > 0;
+}
+
+/* The row that this task shares with others of its process or command, or with all; 0: none is left. */
+static __always_inline u32 shared_row(u32 session_index, struct session *session, struct task_struct *task, u32 parent)
+{
+	struct row_key key = { .session = session_index, .parent = parent };
+	u32 tgid = task->tgid;
 	u32 *known, index;
 
-	bpf_probe_read_kernel(key.comm, sizeof(key.comm), &task->comm);
-	known = bpf_map_lookup_elem(&commands, &key);
-	if (known)
+	if (session->per == PER_THREAD)
+		return take_row(session_index, session, task, parent);
+	if (session->per == PER_COMMAND)
+		bpf_probe_read_kernel(key.name, sizeof(key.name), &task->comm);
+	if (session->per == PER_PROCESS)
+		__builtin_memcpy(key.name, &tgid, sizeof(tgid));
+	known = bpf_map_lookup_elem(&shared_rows, &key);
+	if (known && row_is_live(*known, &key, session, task))
 		return *known;
-	index = new_group(session_index, session, task, parent);
-	if (index == session->base_group)
-		return index;
-	if (!bpf_map_update_elem(&commands, &key, &index, BPF_NOEXIST))
-		return index;
-	/* Another processor was first: ours stays empty until the session ends. */
-	known = bpf_map_lookup_elem(&commands, &key);
-	return known ? *known : index;
+	index = take_row(session_index, session, task, parent);
+	if (index)
+		bpf_map_update_elem(&shared_rows, &key, &index, BPF_ANY);
+	return index;
 }
 
 /* include/linux/sched.h: kernel threads make no calls. */
@@ -128,15 +152,9 @@ static __always_inline u32 first_group(u32 session_index, struct session *sessio
 
 	if (base && parent)
 		base->parent = parent;
-	switch (session->per) {
-	case PER_PROCESS:
-	case PER_THREAD:
-		return new_group(session_index, session, task, parent);
-	case PER_COMMAND:
-		return command_group(session_index, session, task, parent);
-	default:
+	if (session->per == PER_ALL)
 		return session->base_group;
-	}
+	return row_or_base(shared_row(session_index, session, task, parent), session_index, session);
 }
 
 /* The watcher itself forks: its child, named by its own PID namespace's number, starts a session. */
@@ -194,7 +212,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		return;
 	group = thread->group;
 	if (session->per == PER_THREAD || (session->per == PER_PROCESS && child->tgid != parent->tgid))
-		group = new_group(index, session, child, parent_of(thread->group));
+		group = row_or_base(take_row(index, session, child, parent_of(thread->group)), index, session);
 	gate_task(child, index, session, group, thread->until_exec);
 }
 
@@ -225,7 +243,8 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	if (!thread->mask || !session)
 		return;
 	if (session->per == PER_COMMAND) {
-		index = command_group(thread->session, session, task, parent_of(thread->group));
+		index = shared_row(thread->session, session, task, parent_of(thread->group));
+		index = row_or_base(index, thread->session, session);
 		group_add_thread(thread->group, -1);
 		group_add_thread(index, 1);
 		thread->group = index;
@@ -276,8 +295,15 @@ static __always_inline void task_adopted(struct task_struct *task)
 	thread = thread_at(slot);
 	if (!thread || (thread->session == *index && thread->mask))
 		return;
-	/* Another session's, or one left behind by an ended one: its figures count there too (group.parent). */
-	group = thread->mask ? new_group(*index, session, task, thread->group) : first_group(*index, session, task, 0);
+	/* One left behind by an ended session, or another session's: then its figures count there too (group.parent). */
+	if (!thread->mask)
+		group = first_group(*index, session, task, 0);
+	else
+		group = shared_row(*index, session, task, thread->group);
+	if (!group) {
+		lose(*index, LOSS_THREADS_FULL);
+		return;
+	}
 	group_add_thread(group, 1);
 	if (!thread->mask) {
 		thread->generation = 0;

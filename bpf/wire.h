@@ -255,9 +255,12 @@ struct site_value {
 	__u64 sleeps;
 };
 
-struct command_key {
+/* A row that tasks of a session share, with the group that they count in as well (struct group). */
+struct row_key {
 	__u32 session;
-	char comm[COMM_LEN];
+	__u32 parent;
+	/* PER_COMMAND: the command's name; PER_PROCESS: the process's global number; PER_ALL: empty. */
+	char name[COMM_LEN];
 };
 
 /* A thread, named as its own PID namespace names it, whose new children belong to a session. */

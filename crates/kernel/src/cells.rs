@@ -176,6 +176,8 @@ impl Collector {
 
     /// Reads groups for the last time and gives them back, to the gate or to the session they count in as well.
     pub fn finish_groups(&mut self, gate: &Gate, groups: &BTreeSet<u32>) -> Result<()> {
+        // One whose last thread had ended may have been given another meanwhile; it will be announced again.
+        let groups = &groups.iter().copied().filter(|group| gate.is_over(*group)).collect();
         self.read_sites(gate, groups)?;
         for group in groups {
             self.read_group(gate, *group)?;
@@ -346,6 +348,12 @@ impl Gate {
             (&raw mut (*place).session).write_volatile(heir.session);
             (&raw mut (*place).state).write_volatile(wire::GROUP_DONE);
         }
+    }
+
+    /// Whether nothing counts in the group any more.
+    fn is_over(&self, group: u32) -> bool {
+        let group = self.groups.read(group);
+        group.state == wire::GROUP_DONE || group.threads <= 0
     }
 
     /// False as long as somebody else has to read what counted there.

@@ -1,5 +1,6 @@
 //! A session: who watches which tasks, and for what.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -164,11 +165,13 @@ impl Gate {
 
     /// Whether any thread is left that counts in the session, also if another session watches it now.
     pub fn has_threads(&self, session: u32) -> bool {
-        let groups = session_groups(self, session);
-        (1..self.threads.entries()).any(|slot| {
-            let thread = self.threads.read(slot);
-            thread.task != 0 && thread.mask != 0 && groups.contains(&u32::from(thread.group))
-        })
+        // Threads first: a thread that is being taken over has its new group only once that is known.
+        let threads = (1..self.threads.entries()).map(|slot| self.threads.read(slot));
+        let theirs: BTreeSet<_> = threads
+            .filter(|thread| thread.task != 0 && thread.mask != 0)
+            .map(|thread| u32::from(thread.group))
+            .collect();
+        !session_groups(self, session).is_disjoint(&theirs)
     }
 
     /// Threads of the session (by their global numbers) that still exist.
@@ -248,15 +251,15 @@ impl Gate {
         self.give_back(&self.groups_of(index));
         // Nothing can be done about a map that refuses: the slot is reused by the next session anyway.
         let _ = self.maps.get("records").delete(&index.to_ne_bytes());
-        self.forget_commands(index);
+        self.forget_rows(index);
         self.sessions.write(index, wire::session::default());
     }
 
-    fn forget_commands(&self, session: u32) {
-        let commands = self.maps.get("commands");
-        let keys: Vec<_> = commands.keys().filter(|key| key[..4] == session.to_ne_bytes()).collect();
+    fn forget_rows(&self, session: u32) {
+        let rows = self.maps.get("shared_rows");
+        let keys: Vec<_> = rows.keys().filter(|key| key[..4] == session.to_ne_bytes()).collect();
         for key in keys {
-            let _ = commands.delete(&key);
+            let _ = rows.delete(&key);
         }
     }
 

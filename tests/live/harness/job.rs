@@ -46,6 +46,15 @@ pub fn folder() -> TempDir {
     folder
 }
 
+/// A shell has its background jobs ignore these, and so the tests, if they are one.
+fn with_usual_signals() -> io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: async-signal-safe, and a valid disposition.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    Ok(())
+}
+
 impl Job {
     pub fn of(command: Vec<OsString>) -> Self {
         let folder = folder();
@@ -55,7 +64,8 @@ impl Job {
         let mut command = Command::new(words.next().expect("a command has a name"));
         command.args(words).stdin(Stdio::null());
         command.stdout(out).stderr(err);
-        Self { command, folder, terminal: false, rows: None }
+        let job = Self { command, folder, terminal: false, rows: None };
+        job.before_exec(with_usual_signals)
     }
 
     /// `tollgate run` with its report in a file.
@@ -75,7 +85,8 @@ impl Job {
         let report = job.path("report");
         job.command.args(["--json", "-o"]).arg(report);
         job.command.args(words(options));
-        job.rows = options.contains("--per").then(Rows::some);
+        // A thread that another session has gated takes a row, too.
+        job.rows = (what == "lens" || options.contains("--per")).then(Rows::some);
         job
     }
 
@@ -277,6 +288,10 @@ pub fn kill(pid: i32, signal: i32) {
 pub fn comm(pid: u32) -> Option<String> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     is_running(pid).then(|| comm.trim_end().to_owned())
+}
+
+pub fn threads_of(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
 /// Whether it is there, and no zombie.

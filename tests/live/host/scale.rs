@@ -3,8 +3,9 @@
 use std::fs;
 
 use crate::harness::bpf::{map_bytes, mapped_bytes};
+use crate::harness::job::{kill, threads_of};
 use crate::harness::report::SHARED_ROWS;
-use crate::harness::{Job, Report, observe, observe_crowd, tollgate, workload};
+use crate::harness::{Job, Report, eventually, observe, observe_crowd, tollgate, workload};
 
 const MIB: u64 = 1 << 20;
 
@@ -89,4 +90,16 @@ fn what_an_inner_session_lost_the_outer_tells_too() {
     assert_eq!(inner.count("getppid"), 1200);
     assert!(inner.losses[SHARED_ROWS[1]] > 100, "{:?}", inner.losses);
     assert_eq!(outer.losses, inner.losses);
+}
+
+#[test]
+fn a_watcher_of_more_gated_threads_than_there_are_rows() {
+    let run = Job::run("", workload("calls 1000000000 --threads 1200")).start();
+    let pid = run.child_running("workloads");
+    eventually("its threads", || threads_of(pid) == 1201);
+    let report = Job::lens(&format!("-p {pid} --for 500ms")).finish().success().report().complete();
+    assert!(report.count("getppid") > 0);
+    kill(pid as i32, libc::SIGKILL);
+    let whole = run.finish().exits_with(128 + libc::SIGKILL).report().complete();
+    assert!(whole.count("getppid") > report.count("getppid"));
 }

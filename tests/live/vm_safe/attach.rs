@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::job::{copy, folder, is_in_call};
+use crate::harness::job::{copy, folder, is_in_call, threads_of};
 use crate::harness::report::Group;
 use crate::harness::{Busy, Job, NOBODY, Report, Running, eventually, workload, workloads};
 
@@ -221,11 +221,22 @@ fn a_process_in_full_motion() {
 }
 
 #[test]
+fn threads_of_a_process_share_its_row() {
+    let busy = Job::of(workload("calls 1000000000 --threads 4")).start();
+    let pid = busy.pid();
+    eventually("its threads", || threads_of(pid) == 5);
+    let lens = Job::lens(&format!("-p {pid} --per process --for 500ms"));
+    let report = lens.finish().success().report().complete();
+    let rows: Vec<_> = report.groups.iter().map(|group| group.pid).collect();
+    assert_eq!(rows, [pid]);
+    assert_eq!(calls_of(&report, pid), report.count("getppid"));
+}
+
+#[test]
 fn all_threads_of_a_process() {
     let busy = Job::of(workload("calls 1000000000 --threads 4")).start();
     let pid = busy.pid();
-    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    eventually("its threads", || threads() == 5);
+    eventually("its threads", || threads_of(pid) == 5);
     let lens = Job::lens(&format!("-p {pid} --per thread --for 500ms"));
     let report = lens.finish().success().report().complete();
     let getppid = |group: &&Group| group.calls.iter().any(|call| call.name == "getppid");

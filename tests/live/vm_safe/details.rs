@@ -39,7 +39,9 @@ fn a_pipes_reader_blocks_in_the_pipe() {
     assert!(read.blocked_share("pipe") >= 0.95, "{:?}", read.blocked_in);
     let sleep = report.call("nanosleep");
     assert!(sleep.blocked_share("nanosleep") >= 0.95, "{:?}", sleep.blocked_in);
-    assert_eq!(sleep.blocked_in.iter().map(|site| site.count).sum::<u64>(), 30);
+    let sleeps = sleep.blocked_in.iter().map(|site| site.count).sum::<u64>();
+    // A return to the CPU that the kernel does not report has no stack (docs/decisions/0001-gate.md).
+    assert!((27..=30).contains(&sleeps), "{sleeps}");
 }
 
 #[test]

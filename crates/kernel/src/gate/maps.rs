@@ -25,7 +25,7 @@ pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
     "by_pid",
     "by_task",
     "nurseries",
-    "commands",
+    "shared_rows",
     "adoptions",
     "sites",
     "records",

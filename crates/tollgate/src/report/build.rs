@@ -60,8 +60,11 @@ fn groups(facts: &Facts, symbols: &KernelSymbols) -> Vec<Group> {
     let mut merged: BTreeMap<GroupName, GroupFigures> = BTreeMap::new();
     for (name, figures) in &facts.figures {
         let mut name = name.clone();
-        if facts.per == wire::PER_COMMAND {
-            (name.pid, name.tgid) = (0, 0);
+        match facts.per {
+            wire::PER_COMMAND => (name.pid, name.tgid) = (0, 0),
+            // Rows are named after the first thread that was seen.
+            wire::PER_PROCESS => name.pid = name.tgid,
+            _ => {}
         }
         merged.entry(name).or_default().add(figures);
     }
