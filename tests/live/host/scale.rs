@@ -1,6 +1,7 @@
 //! Much of everything: calls, threads, processes; and the memory that it takes.
 
 use std::fs;
+use std::time::Duration;
 
 use crate::harness::bpf::{map_bytes, mapped_bytes};
 use crate::harness::job::{kill, threads_of};
@@ -94,12 +95,14 @@ fn what_an_inner_session_lost_the_outer_tells_too() {
 
 #[test]
 fn a_watcher_of_more_gated_threads_than_there_are_rows() {
-    let run = Job::run("", workload("calls 1000000000 --threads 1200")).start();
+    let run = Job::run("", workload("hang --threads 1200")).start();
     let pid = run.child_running("workloads");
     eventually("its threads", || threads_of(pid) == 1201);
-    let report = Job::lens(&format!("-p {pid} --for 500ms")).finish().success().report().complete();
-    assert!(report.count("getppid") > 0);
+    std::thread::sleep(Duration::from_millis(300));
+    let report = Job::lens(&format!("-p {pid} --for 300ms")).finish().success().report().complete();
+    let pauses = report.in_progress.iter().filter(|call| call.name == "pause");
+    assert_eq!(pauses.count(), 1200);
     kill(pid as i32, libc::SIGKILL);
     let whole = run.finish().exits_with(128 + libc::SIGKILL).report().complete();
-    assert!(whole.count("getppid") > report.count("getppid"));
+    assert_eq!(whole.call("pause").errors.values().sum::<u64>() + whole.unfinished("pause"), 1200);
 }

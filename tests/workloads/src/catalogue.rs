@@ -77,8 +77,8 @@ pub const WORKLOADS: &[Workload] = &[
     workload("busy-writer", "MS", outcomes::busy_writer,
         "Writes and reads back one byte through a pipe for MS ms; prints the number of rounds. \
          How many calls that takes varies."),
-    workload("hang", "", signals::hang,
-        "Blocks in pause() until it is killed."),
+    workload("hang", "[--threads T]", signals::hang,
+        "Blocks in pause() until it is killed, in its only thread or in T threads."),
     workload("exit", "N", outcomes::exit,
         "Exits with status N."),
     workload("kill-self", "SIG", signals::kill_self,

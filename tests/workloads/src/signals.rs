@@ -5,6 +5,7 @@ use crate::clock::nap;
 use crate::failure::{Outcome, check, failed};
 use crate::pipe::Pipe;
 use crate::process::{self, fork, status_of, wait, wait_success};
+use crate::team::{MOST_THREADS, Team, or_abort};
 use libc::c_int;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,7 +85,11 @@ pub fn pause_forever() -> Outcome {
     }
 }
 
-pub fn hang(arguments: Arguments) -> Outcome {
+pub fn hang(mut arguments: Arguments) -> Outcome {
+    let threads = arguments.flag("--threads", "T", 1..=MOST_THREADS)?;
     arguments.end()?;
-    pause_forever()
+    match threads {
+        None => pause_forever(),
+        Some(threads) => Team::new(threads as usize)?.run(threads as usize, &|_| or_abort(pause_forever())),
+    }
 }

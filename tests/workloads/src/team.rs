@@ -75,7 +75,7 @@ impl Team {
 }
 
 /// Returning or unwinding from `run` while its threads live would leave them without their seats.
-fn or_abort(outcome: Outcome) {
+pub fn or_abort(outcome: Outcome) {
     if let Err(failure) = outcome {
         eprintln!("workloads: {}", failure.message());
         std::process::abort();
