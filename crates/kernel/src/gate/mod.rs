@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use crate::cpus;
 use crate::error::{Error, Result};
 use crate::mapping::{Mapping, atomic_field};
 use crate::wire;
@@ -131,6 +132,10 @@ impl Gate {
 
     fn put_in_charge(&mut self, mut loaded: Loaded, enabled: u32, generation: u32) -> Result<()> {
         let link_ids = loaded.attach()?;
+        if self.header.read(0).generation != 0 {
+            // A crossing that began before may know the older programs only: they must act on it.
+            cpus::wait_for_all();
+        }
         let header = wire::gate_header { enabled, link_ids, ..self.header.read(0) };
         // The gate changes only its counters meanwhile, and those by atomic operations: write around them.
         let place = self.header.entry(0);
