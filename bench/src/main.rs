@@ -39,7 +39,7 @@ pub struct Exercise {
     pub run: fn(u32) -> f64,
     pub units: u32,
     pub batches: usize,
-    /// Whether it is made of calls, so that what a call costs more can be given in floors.
+    /// Whether it is made of calls or switches only, so that its toll can be given in floors.
     pub in_floors: bool,
 }
 
@@ -69,9 +69,9 @@ const EXERCISES: [Exercise; 5] = [
         in_floors: true,
     },
     Exercise {
-        name: "sched_yield",
-        unit: "call and switch",
-        run: exercise::yield_to_other,
+        name: "context switch",
+        unit: "switch",
+        run: exercise::context_switch,
         units: 2_000,
         batches: 9,
         in_floors: true,

@@ -57,8 +57,13 @@ pub fn ping_pong(rounds: u32) -> f64 {
     })
 }
 
+/// A switch to another thread on the same processor: a sched_yield that leads to one, less a call that does nothing.
+pub fn context_switch(switches: u32) -> f64 {
+    yield_to_other(switches) - getppid(switches)
+}
+
 /// sched_yield to another thread on the same processor that does the same: a call and a context switch.
-pub fn yield_to_other(calls: u32) -> f64 {
+fn yield_to_other(calls: u32) -> f64 {
     let cpu = cpus::current();
     let done = AtomicBool::new(false);
     // SAFETY: sched_yield takes nothing and cannot fail.
