@@ -47,7 +47,6 @@ const volatile struct gate_config config = {};
 	} name SEC(".maps")
 
 ARRAY_MAP(tollgate_header, 1, struct gate_header, BPF_F_MMAPABLE);
-ARRAY_MAP(threads, THREADS, struct thread_state, BPF_F_MMAPABLE);
 ARRAY_MAP(sessions, SESSIONS, struct session, BPF_F_MMAPABLE);
 ARRAY_MAP(groups, GROUPS, struct group, BPF_F_MMAPABLE);
 ARRAY_MAP(cell_of, GROUPS, struct cell_table, BPF_F_MMAPABLE);
@@ -60,12 +59,14 @@ FREE_LIST(free_groups, ROWS);
 FREE_LIST(free_cells, CELL_INDEX);
 
 /*
- * Slot of the thread with these low bits of its number, with BY_PID_SHARED once two gated threads had
- * the same ones: then the rest are in by_task. An array, because it is read at every context switch
+ * by_pid: slot of the thread with these low bits of its number, with BY_PID_SHARED once two gated threads
+ * had the same ones: then the rest are in by_task. An array, because it is read at every context switch
  * of the machine, and as a helper's call and return cost more than the look-up on processors that
- * need return thunks (8 ns each with Safe RET: docs/decisions/0001-gate.md).
+ * need return thunks (8 ns each with Safe RET: docs/decisions/0001-gate.md). This and `threads` are global
+ * variables, as an index that is masked needs no comparison; each in a section, and so a map, of its own.
  */
-ARRAY_MAP(by_pid, PID_TAGS, u32, 0);
+struct thread_state threads[THREADS] SEC(".bss.threads");
+u32 by_pid[PID_TAGS] SEC(".bss.by_pid");
 #define BY_PID_SHARED 0x80000000
 HASH_MAP(by_task, THREADS, u64, u32);
 
@@ -132,31 +133,24 @@ static __always_inline struct cpu_state *this_cpu(void)
 
 static __always_inline struct thread_state *thread_at(u32 slot)
 {
-	return bpf_map_lookup_elem(&threads, &slot);
+	return &threads[slot & (THREADS - 1)];
 }
 
 static __always_inline u32 *tag_of(u32 pid)
 {
-	u32 tag = pid & (PID_TAGS - 1);
-
-	return bpf_map_lookup_elem(&by_pid, &tag);
+	return &by_pid[pid & (PID_TAGS - 1)];
 }
 
 /* Slot of the task at this address, if it had this number when it got the slot; 0: a bystander. */
 static __always_inline u32 slot_by_number(u32 pid, u64 address)
 {
-	u32 *tag = tag_of(pid);
-	struct thread_state *thread;
-	u32 *slot;
-	u32 found;
+	u32 tag = *tag_of(pid), *slot;
 
-	if (!tag || likely(!*tag))
+	if (likely(!tag))
 		return 0;
-	found = *tag & ~BY_PID_SHARED;
-	thread = found ? thread_at(found) : NULL;
-	if (thread && thread->task == address)
-		return found;
-	if (!(*tag & BY_PID_SHARED))
+	if (thread_at(tag & ~BY_PID_SHARED)->task == address)
+		return tag & ~BY_PID_SHARED;
+	if (!(tag & BY_PID_SHARED))
 		return 0;
 	slot = bpf_map_lookup_elem(&by_task, &address);
 	return slot ? *slot : 0;
@@ -212,8 +206,6 @@ static __always_inline void enter_slot(struct task_struct *task, u32 slot)
 	u32 *tag = tag_of(task->pid);
 	u64 address = (u64)task;
 
-	if (!tag)
-		return;
 	if (__sync_val_compare_and_swap(tag, 0, slot) == 0)
 		return;
 	if (__sync_val_compare_and_swap(tag, BY_PID_SHARED, BY_PID_SHARED | slot) == BY_PID_SHARED)
@@ -226,8 +218,6 @@ static __always_inline void leave_slot(u32 pid, u64 address, u32 slot)
 {
 	u32 *tag = tag_of(pid);
 
-	if (!tag)
-		return;
 	if (__sync_val_compare_and_swap(tag, slot, 0) == slot)
 		return;
 	if (__sync_val_compare_and_swap(tag, BY_PID_SHARED | slot, BY_PID_SHARED) == (BY_PID_SHARED | slot))

@@ -127,11 +127,11 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	if (!header || (task->flags & PF_KTHREAD))
 		return;
 	slot = take_number(&header->next_thread, THREADS, free_threads);
-	thread = thread_at(slot);
-	if (!slot || !thread) {
+	if (!slot) {
 		lose(session_index, LOSS_THREADS_FULL);
 		return;
 	}
+	thread = thread_at(slot);
 	__builtin_memset(thread, 0, sizeof(*thread));
 	thread->task = (u64)task;
 	thread->pid = task->pid;
@@ -293,7 +293,7 @@ static __always_inline void task_adopted(struct task_struct *task)
 		return;
 	}
 	thread = thread_at(slot);
-	if (!thread || (thread->session == *index && thread->mask))
+	if (thread->session == *index && thread->mask)
 		return;
 	/* One left behind by an ended session, or another session's: then its figures count there too (group.parent). */
 	if (!thread->mask)

@@ -12,7 +12,7 @@ use crate::wire;
 /// Every map that generations and processes share, in the order of `gate_header.map_ids`.
 pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
     "tollgate_header",
-    "threads",
+    ".bss.threads",
     "sessions",
     "groups",
     "cell_of",
@@ -22,7 +22,7 @@ pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
     "free_threads",
     "free_groups",
     "free_cells",
-    "by_pid",
+    ".bss.by_pid",
     "by_task",
     "nurseries",
     "shared_rows",

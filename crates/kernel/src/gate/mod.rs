@@ -85,7 +85,7 @@ impl Gate {
     fn over(maps: Maps, generation: u32) -> Result<Self> {
         Ok(Self {
             header: Mapping::new(maps.get("tollgate_header"), 1)?,
-            threads: Mapping::new(maps.get("threads"), wire::THREADS)?,
+            threads: Mapping::new(maps.get(".bss.threads"), wire::THREADS)?,
             sessions: Mapping::new(maps.get("sessions"), wire::SESSIONS)?,
             groups: Mapping::new(maps.get("groups"), wire::GROUPS)?,
             cell_of: Mapping::new(maps.get("cell_of"), wire::GROUPS)?,
