@@ -175,7 +175,8 @@ static __always_inline u32 lens_sample(struct thread_state *thread, struct cell 
  * Compares our time of the thread's latest return to a CPU with the scheduler's. Where the return was not
  * reported, the scheduler's time for it stands in: both clocks run alike between two calls of this.
  */
-static __always_inline void lens_settle(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu)
+static __always_inline void lens_settle(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
+					u64 now)
 {
 	u64 arrival = task->sched_info.last_arrival;
 	u64 returned;
@@ -186,6 +187,9 @@ static __always_inline void lens_settle(struct thread_state *thread, struct task
 	if (likely(!thread->left_ns))
 		return;
 	returned = arrival + cpu->clock_offset;
+	/* The offset is as late as our hook was that time. */
+	if (returned > now)
+		returned = now;
 	if (cpu->clock_offset && returned > thread->left_ns)
 		thread->off_ns += returned - thread->left_ns;
 	thread->left_ns = 0;
@@ -219,7 +223,7 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 	if (unlikely(thread->off_ns | thread->left_ns)) {
 		cpu = this_cpu();
 		if (cpu)
-			lens_settle(thread, task, cpu);
+			lens_settle(thread, task, cpu, now);
 	}
 	if (lens_has(thread->mask, LENS_SAMPLE) && entry)
 		weight = lens_sample(thread, cell, entry, wall);
@@ -278,7 +282,7 @@ static __always_inline void lens_leave(struct thread_state *thread, struct task_
 {
 	u64 run_delay = task->sched_info.run_delay;
 
-	lens_settle(thread, task, cpu);
+	lens_settle(thread, task, cpu, now);
 	if (thread->site)
 		lens_book_site(thread, run_delay);
 	if (!thread->off_ns)
