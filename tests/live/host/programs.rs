@@ -44,7 +44,9 @@ fn stderr_is_the_commands_too() {
 
 #[test]
 fn as_another_user() {
-    for (user, id, groups) in [("nobody", "65534", "65534"), ("65534:65533", "65534", "65533")] {
+    for (user, id, groups) in
+        [("nobody", "65534", "65534"), ("65534", "65534", "65534"), ("65534:65533", "65534", "65533")]
+    {
         let mut job = Job::run(&format!("-u {user}"), words("sh -c"));
         job.command.arg("id -u; id -G");
         let ran = job.finish().success();
