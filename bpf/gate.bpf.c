@@ -112,8 +112,6 @@ int BPF_PROG(gate_switch, bool preempt, struct task_struct *prev, struct task_st
 	struct cpu_state *cpu = this_cpu();
 	u32 slot;
 
-	if (!cpu)
-		return 0;
 	slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev);
 	if (slot)
 		leaves(thread_at(slot), prev, cpu, !preempt && prev_state);

@@ -114,6 +114,10 @@ struct path {
 	struct dentry *dentry;
 };
 
+struct fs_struct {
+	struct path root;
+};
+
 struct file {
 	struct path f_path;
 	struct inode *f_inode;
@@ -139,6 +143,7 @@ struct task_struct {
 	unsigned long min_flt;
 	unsigned long maj_flt;
 	struct sched_info sched_info;
+	struct fs_struct *fs;
 	struct files_struct *files;
 	char comm[16];
 };

@@ -200,7 +200,6 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 	u32 call = thread->call, weight = 1, *entry = NULL, bucket;
 	u64 faults, wall, runqueue = 0;
 	struct cell *cell = cell_for(thread, call, &entry);
-	struct cpu_state *cpu;
 
 	if (!cell) {
 		thread->off_ns = 0;
@@ -220,11 +219,8 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 		return;
 	}
 	wall = now - thread->entered_ns;
-	if (unlikely(thread->off_ns | thread->left_ns)) {
-		cpu = this_cpu();
-		if (cpu)
-			lens_settle(thread, task, cpu, now);
-	}
+	if (unlikely(thread->off_ns | thread->left_ns))
+		lens_settle(thread, task, this_cpu(), now);
 	if (lens_has(thread->mask, LENS_SAMPLE) && entry)
 		weight = lens_sample(thread, cell, entry, wall);
 	cell->wall_ns += wall;

@@ -19,12 +19,16 @@ static __always_inline struct file *file_of_fd(struct task_struct *task, u32 fd)
 	return file;
 }
 
+static __always_inline struct mount *mount_of(struct vfsmount *vfsmount)
+{
+	return (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
+}
+
 static __always_inline bool path_of_fd(struct fd_path *path, struct task_struct *task, u32 fd)
 {
 	struct file *file = file_of_fd(task, fd);
-	struct dentry *dentry, *parent;
-	struct vfsmount *vfsmount;
-	struct mount *mount;
+	struct dentry *dentry, *parent, *root;
+	struct mount *mount, *root_mount;
 	u32 part = 0;
 
 	if (!file)
@@ -32,9 +36,13 @@ static __always_inline bool path_of_fd(struct fd_path *path, struct task_struct 
 	path->mode = BPF_CORE_READ(file, f_inode, i_mode);
 	path->inode = BPF_CORE_READ(file, f_inode, i_ino);
 	dentry = BPF_CORE_READ(file, f_path.dentry);
-	vfsmount = BPF_CORE_READ(file, f_path.mnt);
-	mount = (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
+	mount = mount_of(BPF_CORE_READ(file, f_path.mnt));
+	/* As the task itself would name it: its root may be a folder of ours (chroot). */
+	root = BPF_CORE_READ(task, fs, root.dentry);
+	root_mount = mount_of(BPF_CORE_READ(task, fs, root.mnt));
 	for (u32 i = 0; i < PATH_STEPS && part < PATH_PARTS; i++) {
+		if (dentry == root && mount == root_mount)
+			break;
 		if (dentry == BPF_CORE_READ(mount, mnt.mnt_root)) {
 			struct mount *outer = BPF_CORE_READ(mount, mnt_parent);
 

@@ -52,7 +52,6 @@ ARRAY_MAP(groups, GROUPS, struct group, BPF_F_MMAPABLE);
 ARRAY_MAP(cell_of, GROUPS, struct cell_table, BPF_F_MMAPABLE);
 /* Sized before loading: crates/kernel/src/gate.rs. */
 PERCPU_MAP(cells, 1, struct cell);
-PERCPU_MAP(cpus, 1, struct cpu_state);
 PERCPU_MAP(losses, SESSIONS *LOSSES, u64);
 FREE_LIST(free_threads, THREADS);
 FREE_LIST(free_groups, ROWS);
@@ -62,9 +61,10 @@ FREE_LIST(free_cells, CELL_INDEX);
  * by_pid: slot of the thread with these low bits of its number, with BY_PID_SHARED once two gated threads
  * had the same ones: then the rest are in by_task. An array, because it is read at every context switch
  * of the machine, and as a helper's call and return cost more than the look-up on processors that
- * need return thunks (8 ns each with Safe RET: docs/decisions/0001-gate.md). This and `threads` are global
+ * need return thunks (8 ns each with Safe RET: docs/decisions/0001-gate.md). These three are global
  * variables, as an index that is masked needs no comparison; each in a section, and so a map, of its own.
  */
+struct cpu_state cpus[CPUS] SEC(".bss.cpus");
 struct thread_state threads[THREADS] SEC(".bss.threads");
 u32 by_pid[PID_TAGS] SEC(".bss.by_pid");
 #define BY_PID_SHARED 0x80000000
@@ -126,9 +126,7 @@ static __always_inline bool retired(void)
 
 static __always_inline struct cpu_state *this_cpu(void)
 {
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&cpus, &zero);
+	return &cpus[bpf_get_smp_processor_id() & (CPUS - 1)];
 }
 
 static __always_inline struct thread_state *thread_at(u32 slot)
@@ -191,8 +189,6 @@ static __always_inline struct thread_state *current_thread(struct pt_regs *regs)
 {
 	struct cpu_state *cpu = this_cpu();
 
-	if (!cpu)
-		return NULL;
 	if (unlikely(cpu->regs != (u64)regs))
 		identify(cpu, (u64)regs);
 	if (likely(!cpu->slot))

@@ -218,7 +218,6 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 
 static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 {
-	struct cpu_state *cpu = this_cpu();
 	struct thread_state *thread;
 	struct session *session;
 	struct group *group;
@@ -236,8 +235,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 		thread->pid = task->pid;
 		enter_slot(task, slot);
 		/* A switch since the numbers changed has not found the slot. */
-		if (cpu)
-			note_running(cpu, task, slot);
+		note_running(this_cpu(), task, slot);
 	}
 	session = session_at(thread->session);
 	if (!thread->mask || !session)
@@ -258,7 +256,6 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 static __always_inline void task_exited(struct thread_state *thread, u32 slot)
 {
 	struct session *session = session_at(thread->session);
-	struct cpu_state *cpu = this_cpu();
 	u64 address = thread->task;
 
 	/* A thread that was let go counts nowhere, and its group may be another session's by now. */
@@ -268,8 +265,7 @@ static __always_inline void task_exited(struct thread_state *thread, u32 slot)
 	thread->mask = 0;
 	thread->task = 0;
 	leave_slot(thread->pid, address, slot);
-	if (cpu)
-		cpu->slot = 0;
+	this_cpu()->slot = 0;
 	bpf_map_push_elem(&free_threads, &slot, BPF_ANY);
 }
 

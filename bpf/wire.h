@@ -274,7 +274,10 @@ struct nursery {
 	__u32 until_exec;
 };
 
-/* Who runs on a processor, as far as the gate was told. */
+/* Linux 6.18 has at most as many on x86 (arch/x86/Kconfig, NR_CPUS_RANGE_END). */
+#define CPUS 8192
+
+/* Who runs on a processor, as far as the gate was told. A cache line each. */
 struct cpu_state {
 	/* Where its registers are saved when it enters the kernel, which tells tasks apart. */
 	__u64 regs;
@@ -287,7 +290,7 @@ struct cpu_state {
 	__u64 regs_offset;
 	/* CLOCK_MONOTONIC less the scheduler's clock, as of the latest return to a CPU that was seen. */
 	__s64 clock_offset;
-};
+} __attribute__((aligned(64)));
 
 struct arg_kinds {
 	/* The first argument that is a file descriptor, and the first that is a path; CALL_ARGS: none. */

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 
 use crate::harness::job::{copy, folder};
-use crate::harness::{Finished, Job, NOBODY, tollgate, words, workload};
+use crate::harness::{Finished, Job, NOBODY, tollgate, words, workload, workloads};
 
 const OWN_FAILURE: i32 = 125;
 
@@ -79,13 +79,16 @@ fn tell_tale(job: &Job) -> Vec<OsString> {
 
 #[test]
 fn without_root() {
+    // Where these were built, others may not look.
     let folder = folder();
-    let program = folder.path().join("tollgate");
+    let (program, teller) = (folder.path().join("tollgate"), folder.path().join("workloads"));
     copy(&tollgate(), &program);
+    copy(&workloads(), &teller);
     let mut job = Job::of(vec![program.into(), "run".into(), "--".into()]);
     fs::set_permissions(job.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777))
         .expect("it is ours");
-    let command = tell_tale(&job);
+    let mut command = tell_tale(&job);
+    command[0] = teller.into();
     job.command.args(command).uid(NOBODY).gid(NOBODY);
     let ran = job.finish().exits_with(OWN_FAILURE).says("needs root");
     one_line(&ran);
@@ -106,12 +109,14 @@ fn without_btf() {
 /// For this process and its children only.
 fn hide_btf() -> io::Result<()> {
     let (none, target, tmpfs) = (c"none".as_ptr(), c"/sys/kernel/btf".as_ptr(), c"tmpfs".as_ptr());
+    // Not "/", which is no mount point in a chroot.
+    let around = c"/sys".as_ptr();
     let private = libc::MS_REC | libc::MS_PRIVATE;
     let no_data = std::ptr::null();
     // SAFETY: NUL-terminated strings; a null type and null data are allowed.
     let hidden = unsafe {
         libc::unshare(libc::CLONE_NEWNS) == 0
-            && libc::mount(none, c"/".as_ptr(), std::ptr::null(), private, no_data) == 0
+            && libc::mount(none, around, std::ptr::null(), private, no_data) == 0
             && libc::mount(none, target, tmpfs, 0, no_data) == 0
     };
     if hidden { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -17,7 +17,7 @@ pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
     "groups",
     "cell_of",
     "cells",
-    "cpus",
+    ".bss.cpus",
     "losses",
     "free_threads",
     "free_groups",
