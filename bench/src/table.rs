@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use stats::interval::{Interval, median_interval};
+use stats::interval::{Interval, median_interval, quotient_interval};
 
 use crate::arms::{Arm, BARE, FLOOR};
 use crate::{Exercise, Times};
@@ -16,7 +16,7 @@ struct Row {
     toll: Interval,
     /// Time as a multiple of bare's.
     ratio: Interval,
-    /// Toll as a multiple of the floor's, both of the same round.
+    /// Toll as a multiple of the floor's; none: the floor's is not clear of 0.
     floors: Option<Interval>,
 }
 
@@ -31,12 +31,13 @@ fn row(exercises: &[&Exercise], arms: &[Arm], samples: &[Vec<Times>], arm: usize
     let rounds = || 0..own.len();
     let toll = |times: &[Times], round: usize| times[round][exercise] - bare[round][exercise];
     let is_reference = arms[arm].is_reference;
+    let tolls = |times: &[Times]| rounds().map(|round| toll(times, round)).collect::<Vec<_>>();
+    let floors = |times| quotient_interval(&tolls(times), &tolls(floor), CONFIDENCE);
     Row {
         time: interval(rounds().map(|round| own[round][exercise])),
         toll: interval(rounds().map(|round| toll(own, round))),
         ratio: interval(rounds().map(|round| own[round][exercise] / bare[round][exercise])),
-        floors: (exercises[exercise].in_floors && !is_reference)
-            .then(|| interval(rounds().map(|round| toll(own, round) / toll(floor, round)))),
+        floors: (exercises[exercise].in_floors && !is_reference).then(|| floors(own)).flatten(),
     }
 }
 

@@ -44,6 +44,41 @@ pub fn median_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
     })
 }
 
+/// The quotient of two medians whose samples come in pairs: all q for which [`median_interval`] of the
+/// differences `numerators - q * denominators` holds 0.
+///
+/// What Fieller's theorem does for means. The median of the pairs' own quotients would not do: where the
+/// denominators are as noisy as they are large, it is biased.
+///
+/// `None` where [`median_interval`] is, if the two differ in length, or if the denominators' own interval holds 0.
+///
+/// Source: the sign test inverted, as above; Fieller, "Some problems in interval estimation", JRSS B 16 (1954).
+pub fn quotient_interval(numerators: &[f64], denominators: &[f64], confidence: f64) -> Option<Interval> {
+    let below = median_interval(denominators, confidence)?;
+    if numerators.len() != denominators.len() || (below.low <= 0.0 && below.high >= 0.0) {
+        return None;
+    }
+    let pairs = || numerators.iter().zip(denominators);
+    let at = |quotient: f64| {
+        let differences: Vec<_> = pairs().map(|(above, below)| above - quotient * below).collect();
+        median_interval(&differences, confidence)
+    };
+    // The signs of the differences change at these only.
+    let mut all = Vec::new();
+    for quotient in pairs().map(|(above, below)| above / below).filter(|quotient| quotient.is_finite()) {
+        all.push((quotient, at(quotient)?));
+    }
+    let holding =
+        || all.iter().filter(|(_, it)| it.low <= 0.0 && it.high >= 0.0).map(|(quotient, _)| *quotient);
+    let (estimate, _) = all.iter().min_by(|(_, a), (_, b)| a.estimate.abs().total_cmp(&b.estimate.abs()))?;
+    Some(Interval {
+        estimate: *estimate,
+        low: holding().fold(*estimate, f64::min),
+        high: holding().fold(*estimate, f64::max),
+        confidence: below.confidence,
+    })
+}
+
 /// How many samples to leave out at each end, and the coverage of the median by the range of the
 /// others.
 fn symmetric_cut(n: usize, confidence: f64) -> (usize, f64) {

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stats::interval::{Interval, median_interval, normal_mean_interval};
+use stats::interval::{Interval, median_interval, normal_mean_interval, quotient_interval};
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 struct Generator(u64);
@@ -53,6 +53,37 @@ fn median_interval_covers_as_often_as_it_claims() {
         });
         assert!((covered - claimed).abs() <= tolerance(claimed), "n {n}: {covered}, claimed {claimed}");
     }
+}
+
+#[test]
+fn quotient_interval_covers_as_often_as_it_claims() {
+    let mut generator = Generator(7);
+    for n in [21, 60] {
+        let (covered, claimed) = simulate(1.3, || {
+            // Tolls: each side less the same noisy reference.
+            let mut noise = || 40.0 * (generator.uniform() - generator.uniform());
+            let (above, below): (Vec<_>, Vec<_>) = (0..n)
+                .map(|_| {
+                    let reference = noise();
+                    (65.0 + noise() - reference, 50.0 + noise() - reference)
+                })
+                .unzip();
+            quotient_interval(&above, &below, 0.95).expect("the denominators are clear of 0")
+        });
+        assert!((covered - claimed).abs() <= tolerance(claimed), "n {n}: {covered}, claimed {claimed}");
+    }
+}
+
+#[test]
+fn quotients_of_exact_samples_are_exact() {
+    let below: Vec<f64> = (1..20).map(f64::from).collect();
+    let above: Vec<f64> = below.iter().map(|value| value * 1.5).collect();
+    let quotient = quotient_interval(&above, &below, 0.95).unwrap();
+    assert_eq!((quotient.low, quotient.estimate, quotient.high), (1.5, 1.5, 1.5));
+    let around_zero: Vec<f64> = below.iter().map(|value| value - 10.0).collect();
+    assert_eq!(quotient_interval(&above, &around_zero, 0.95), None);
+    assert_eq!(quotient_interval(&above, &below[1..], 0.95), None);
+    assert_eq!(quotient_interval(&[], &[], 0.95), None);
 }
 
 #[test]
