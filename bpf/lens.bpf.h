@@ -290,7 +290,7 @@ static __always_inline void lens_leave(struct thread_state *thread, struct task_
 	thread->left_ns = now;
 }
 
-/* First frame of a sleeping task's stack that is not the scheduler's; 0: none. */
+/* First frame of a sleeping task's stack that is not the scheduler's. */
 static __always_inline u64 lens_find_site(struct stack *stack)
 {
 	for (u32 i = 0; i < SITE_FRAMES && i < stack->frames; i++) {
@@ -299,7 +299,7 @@ static __always_inline u64 lens_find_site(struct stack *stack)
 		if (address < config.sched_text_start || address >= config.sched_text_end)
 			return address;
 	}
-	return 0;
+	return SITE_UNKNOWN;
 }
 
 /* The thread is about to run again, still in its call. Its stack is whole, and how long it was off is known. */
@@ -321,11 +321,9 @@ static __always_inline void lens_return(struct thread_state *thread, struct task
 	if (thread->site_budget_ns > 0 && !long_sleep)
 		return;
 	stack = lens_take_stack(task);
-	if (!stack)
-		return;
-	if (long_sleep)
+	if (stack && long_sleep)
 		lens_slow_keep_stack(thread, stack, off);
-	thread->site = lens_find_site(stack);
+	thread->site = stack ? lens_find_site(stack) : SITE_UNKNOWN;
 	thread->site_off_ns = thread->unsited_ns;
 	thread->site_sleeps = thread->unsited_sleeps;
 	thread->unsited_ns = 0;

@@ -47,8 +47,8 @@ static __always_inline void lens_slow_keep_stack(struct thread_state *thread, st
 {
 	if (!(config.enabled & LENS_SLOW))
 		return;
-	thread->longest_sleep_ns = off;
-	bpf_map_update_elem(&long_sleeps, &thread->task, stack, BPF_ANY);
+	if (!bpf_map_update_elem(&long_sleeps, &thread->task, stack, BPF_ANY))
+		thread->longest_sleep_ns = off;
 }
 
 static __always_inline void lens_slow_args(struct slow_call *slow, struct task_struct *task)
@@ -126,7 +126,6 @@ __noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now
 	slow->session = thread->session;
 	slow->pid = visible_pid(task, session ? session->pid_level : 0);
 	slow->tgid = visible_pid(task->group_leader, session ? session->pid_level : 0);
-	slow->global_tgid = task->tgid;
 	slow->call = thread->call;
 	bpf_get_current_comm(slow->comm, sizeof(slow->comm));
 	slow->result = result;
@@ -134,7 +133,6 @@ __noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now
 	slow->wall_ns = now - thread->entered_ns;
 	slow->runqueue_ns = runqueue;
 	slow->blocked_ns = thread->off_ns - runqueue;
-	slow->unused = 0;
 	lens_slow_args(slow, task);
 	lens_slow_meanings(slow, task);
 	lens_slow_stacks(slow, thread);

@@ -31,6 +31,8 @@ static __always_inline bool path_of_fd(struct fd_path *path, struct task_struct 
 	struct mount *mount, *root_mount;
 	u32 part = 0;
 
+	path->complete = 0;
+	path->unused = 0;
 	if (!file)
 		return false;
 	path->mode = BPF_CORE_READ(file, f_inode, i_mode);
@@ -41,13 +43,17 @@ static __always_inline bool path_of_fd(struct fd_path *path, struct task_struct 
 	root = BPF_CORE_READ(task, fs, root.dentry);
 	root_mount = mount_of(BPF_CORE_READ(task, fs, root.mnt));
 	for (u32 i = 0; i < PATH_STEPS && part < PATH_PARTS; i++) {
-		if (dentry == root && mount == root_mount)
+		if (dentry == root && mount == root_mount) {
+			path->complete = 1;
 			break;
+		}
 		if (dentry == BPF_CORE_READ(mount, mnt.mnt_root)) {
 			struct mount *outer = BPF_CORE_READ(mount, mnt_parent);
 
-			if (outer == mount)
+			if (outer == mount) {
+				path->complete = 1;
 				break;
+			}
 			dentry = BPF_CORE_READ(mount, mnt_mountpoint);
 			mount = outer;
 			continue;
@@ -55,8 +61,10 @@ static __always_inline bool path_of_fd(struct fd_path *path, struct task_struct 
 		bpf_probe_read_kernel_str(path->part[part], PATH_PART_LEN, BPF_CORE_READ(dentry, d_name.name));
 		part++;
 		parent = BPF_CORE_READ(dentry, d_parent);
-		if (parent == dentry)
+		if (parent == dentry) {
+			path->complete = 1;
 			break;
+		}
 		dentry = parent;
 	}
 	path->parts = part;

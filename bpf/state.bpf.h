@@ -10,7 +10,6 @@
 #include "wire.h"
 #include "compat.bpf.h"
 
-
 const volatile struct gate_config config = {};
 
 #define ARRAY_MAP(name, entries, type_of_value, flags)                                                             \
@@ -50,7 +49,7 @@ ARRAY_MAP(tollgate_header, 1, struct gate_header, BPF_F_MMAPABLE);
 ARRAY_MAP(sessions, SESSIONS, struct session, BPF_F_MMAPABLE);
 ARRAY_MAP(groups, GROUPS, struct group, BPF_F_MMAPABLE);
 ARRAY_MAP(cell_of, GROUPS, struct cell_table, BPF_F_MMAPABLE);
-/* Sized before loading: crates/kernel/src/gate.rs. */
+/* Sized before loading: crates/kernel/src/gate/load.rs. */
 PERCPU_MAP(cells, 1, struct cell);
 PERCPU_MAP(losses, SESSIONS *LOSSES, u64);
 FREE_LIST(free_threads, THREADS);

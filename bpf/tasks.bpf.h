@@ -136,6 +136,7 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	thread->task = (u64)task;
 	thread->pid = task->pid;
 	thread->tgid = task->tgid;
+	thread->visible_pid = visible_pid(task, session->pid_level);
 	thread->group = group;
 	thread->session = session_index;
 	thread->until_exec = until_exec;
@@ -240,6 +241,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	session = session_at(thread->session);
 	if (!thread->mask || !session)
 		return;
+	thread->visible_pid = visible_pid(task, session->pid_level);
 	if (session->per == PER_COMMAND) {
 		index = shared_row(thread->session, session, task, parent_of(thread->group));
 		index = row_or_base(index, thread->session, session);
@@ -307,6 +309,7 @@ static __always_inline void task_adopted(struct task_struct *task)
 		thread->left_ns = 0;
 		thread->off_ns = 0;
 	}
+	thread->visible_pid = visible_pid(task, session->pid_level);
 	thread->group = group;
 	thread->session = *index;
 	thread->mask = session->mask;

@@ -127,7 +127,7 @@ struct gate_header {
 	__u32 map_ids[GATE_MAPS];
 };
 
-/* A task's storage, one entry a gated thread. The first 64 bytes are all a call that does not sleep needs. */
+/* One entry a gated thread. The first 64 bytes are all a call that does not sleep needs. */
 struct thread_state {
 	/* Address of its task_struct; 0: this slot is free. */
 	__u64 task;
@@ -167,10 +167,14 @@ struct thread_state {
 
 	__u32 pid;
 	__u32 tgid;
+	/* Its number as the session's watcher sees it. */
+	__u32 visible_pid;
+	__u32 unused;
 	/* Tally, the test build's second extension: calls seen. */
 	__u64 tally;
 	__u64 longest_sleep_ns;
-	__u64 padding[3];
+	/* To a multiple of 16 bytes. */
+	__u64 padding[2];
 };
 
 /* Who watches what: one `run`, one `lens`. */
@@ -244,6 +248,9 @@ struct cell_table {
 #define CELL_CHEAP 0x80000000
 #define CELL_INDEX 0xffff
 
+/* The address of a blocking site whose stack could not be read, or was the scheduler's only. */
+#define SITE_UNKNOWN 1
+
 struct site_key {
 	__u64 address;
 	__u32 call;
@@ -314,8 +321,11 @@ struct fd_path {
 	__u32 arg;
 	__u16 mode;
 	__u16 parts;
+	/* 1: the parts lead up to the root. */
+	__u32 complete;
+	__u32 unused;
 	__u64 inode;
-	/* From the file up to the root, mount points crossed. */
+	/* From the file up to the root, mount points crossed; each cut where it is longer. */
 	char part[PATH_PARTS][PATH_PART_LEN];
 };
 
@@ -324,8 +334,6 @@ struct slow_call {
 	__u32 session;
 	__u32 pid;
 	__u32 tgid;
-	/* As the initial PID namespace numbers it. */
-	__u32 global_tgid;
 	__u32 call;
 	char comm[COMM_LEN];
 	__s64 result;
@@ -337,7 +345,6 @@ struct slow_call {
 	__s32 string_arg;
 	__u32 kernel_frames;
 	__u32 user_frames;
-	__u32 unused;
 	char string[CALL_STRING_LEN];
 	struct fd_path fd;
 	/* The longest sleep's stack. */

@@ -13,15 +13,22 @@ pub fn visit_all() -> u32 {
     let size = size_of::<libc::cpu_set_t>();
     // SAFETY: `before` is a valid place for the result.
     unsafe { libc::sched_getaffinity(0, size, &mut before) };
-    // SAFETY: a plain query.
-    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize;
-    let mut missed = 0;
-    for cpu in 0..online {
-        missed += u32::from(!run_on(cpu));
-    }
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let missed = listed(&online).filter(|cpu| !run_on(*cpu)).count() as u32;
     // SAFETY: restores the set read above.
     unsafe { libc::sched_setaffinity(0, size, &before) };
     missed
+}
+
+/// The numbers of a list such as "0-3,8".
+fn listed(list: &str) -> impl Iterator<Item = usize> {
+    list.trim()
+        .split(',')
+        .filter_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Some(first.parse().ok()?..=last.parse().ok()?)
+        })
+        .flatten()
 }
 
 /// Pins the calling thread to one processor; false: not allowed there.
@@ -54,4 +61,15 @@ pub fn current() -> usize {
 /// How many processors the per-CPU maps have values for.
 pub fn possible() -> usize {
     libbpf_rs::num_possible_cpus().unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_have_ranges_and_numbers() {
+        assert_eq!(listed("0-2,5\n").collect::<Vec<_>>(), [0, 1, 2, 5]);
+        assert_eq!(listed("").count(), 0);
+    }
 }

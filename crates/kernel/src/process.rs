@@ -1,7 +1,7 @@
 //! Starting a command so that the gate sees it from its first instruction.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -9,6 +9,7 @@ use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 use crate::error::{Doing, Result};
+use crate::wire;
 
 /// Who the command runs as.
 #[derive(Debug, Clone)]
@@ -33,10 +34,9 @@ pub struct Dispositions {
     ignored: [bool; HANDLED.len()],
 }
 
-/// Ctrl-C and Ctrl-\\ go to the whole foreground group: the command decides what they mean, Tollgate still
-/// reports. SIGTERM and SIGHUP are passed on, as they may be sent to Tollgate alone (a terminal that goes tells
-/// only the session's leader). Rust's start-up ignores SIGPIPE; the
-/// command must not inherit that.
+/// Ctrl-C and Ctrl-\ go to the whole foreground group: the command decides what they mean, Tollgate still reports.
+/// SIGTERM and SIGHUP are passed on, as they may be sent to Tollgate alone (a terminal that goes tells only the
+/// session's leader). Rust's start-up ignores SIGPIPE; the command must not inherit that.
 const HANDLED: [libc::c_int; 5] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM, libc::SIGPIPE];
 
 const PASSED_ON: [libc::c_int; 2] = [libc::SIGHUP, libc::SIGTERM];
@@ -201,6 +201,17 @@ impl Child {
 pub struct Usage {
     pub user_ns: u64,
     pub system_ns: u64,
+}
+
+/// Slot of the call that a thread sleeps in, by /proc: for one whose entry the gate has not seen.
+pub fn current_call(tid: u32) -> Option<u32> {
+    let line = fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;
+    let number: u32 = line.split(' ').next()?.parse().ok()?;
+    let mut head = [0; 5];
+    File::open(format!("/proc/{tid}/exe")).ok()?.read_exact(&mut head).ok()?;
+    // EI_CLASS of the ELF header: 32-bit programs make 32-bit calls.
+    let abi = if head[4] == 1 { wire::ABI_I386 } else { wire::ABI_X86_64 };
+    (number < wire::CALL_UNKNOWN).then_some(abi * wire::CALLS_PER_ABI + number)
 }
 
 /// Waits until `descriptor` can be read, a signal comes, or `limit` passes.

@@ -42,8 +42,9 @@ pub struct Nursery<'gate> {
 /// A gated thread that is still there.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveThread {
+    /// As this process's PID namespace numbers it.
     pub pid: u32,
-    pub tgid: u32,
+    pub has_crossed: bool,
     /// Call slot and when it was entered (0: not timed), if it is in a call.
     pub call: Option<(u32, u64)>,
 }
@@ -174,14 +175,14 @@ impl Gate {
         !session_groups(self, session).is_disjoint(&theirs)
     }
 
-    /// Threads of the session (by their global numbers) that still exist.
+    /// Threads of the session that still exist.
     pub fn live_threads(&self, session: u32) -> Vec<LiveThread> {
         (1..self.threads.entries())
             .map(|slot| self.threads.read(slot))
             .filter(|thread| thread.task != 0 && thread.mask != 0 && u32::from(thread.session) == session)
             .map(|thread| LiveThread {
-                pid: thread.pid,
-                tgid: thread.tgid,
+                pid: thread.visible_pid,
+                has_crossed: thread.generation != 0,
                 call: (thread.in_call != 0).then_some((u32::from(thread.call), thread.entered_ns)),
             })
             .collect()

@@ -44,11 +44,24 @@ pub fn share(part: u64, whole: u64) -> String {
     if percent < 0.5 { "<1 %".into() } else { format!("{percent:.0} %") }
 }
 
+/// Control characters as a shell's $'…' writes them, so that a name cannot steer the terminal.
+pub fn printable(text: &str) -> String {
+    let one = |c: char| match c {
+        '\n' => "\\n".to_owned(),
+        '\t' => "\\t".to_owned(),
+        c if c.is_control() => format!("\\x{:02x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    text.chars().map(one).collect()
+}
+
 /// A command line that a shell would read back as the same words.
 pub fn command_line(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
     let quoted = |word: &String| {
-        if !word.is_empty() && word.chars().all(plain) {
+        if word.chars().any(char::is_control) {
+            format!("$'{}'", printable(&word.replace('\\', "\\\\").replace('\'', "\\'")))
+        } else if !word.is_empty() && word.chars().all(plain) {
             word.clone()
         } else {
             format!("'{}'", word.replace('\'', "'\\''"))
@@ -100,5 +113,6 @@ mod tests {
     fn command_lines_can_be_pasted() {
         let words = ["sh", "-c", "echo it's"].map(String::from);
         assert_eq!(command_line(&words), "sh -c 'echo it'\\''s'");
+        assert_eq!(command_line(&["a\u{1b}[31m\n'b".into()]), r"$'a\x1b[31m\n\'b'");
     }
 }

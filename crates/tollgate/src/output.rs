@@ -20,7 +20,8 @@ impl Output {
         };
         let file = OpenOptions::new()
             .create(true)
-            .truncate(true)
+            // Only when there is something to put in its place.
+            .truncate(false)
             .write(true)
             .open(path)
             .with_context(|| format!("cannot write the result to {}", path.display()))?;
@@ -35,11 +36,19 @@ impl Output {
             Self::Stderr => {
                 io::stderr().write_all(text.as_bytes()).context("cannot write the result to stderr")
             }
-            Self::File(file, path) => file
-                .write_all(text.as_bytes())
-                .with_context(|| format!("cannot write the result to {}", path.display())),
+            Self::File(file, path) => {
+                replace(file, text).with_context(|| format!("cannot write the result to {}", path.display()))
+            }
         }
     }
+}
+
+fn replace(file: &mut File, text: &str) -> io::Result<()> {
+    // Devices and pipes have no length.
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(text.as_bytes())
 }
 
 /// A message to the person, on stderr. The standard library ends the system's sentences with their number,

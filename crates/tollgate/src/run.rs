@@ -23,6 +23,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         Ok(program) => program,
         Err(refusal) => return refuse(&words[0], refusal),
     };
+    let mut watch = Watch::start(options(&arguments.lens_options))?;
+    // Not before: until there is a command, Ctrl-C is for Tollgate.
     let signals = Dispositions::take_over();
     let command = Command::new(
         c_string(program.into_os_string())?,
@@ -31,7 +33,6 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         identity,
         signals,
     );
-    let mut watch = Watch::start(options(&arguments.lens_options))?;
     watch.begin();
     let mut child = {
         let _nursery = watch.gate.nursery(&watch.session, true)?;
@@ -39,7 +40,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     if let Some(error) = child.exec_error() {
         child.collect()?;
-        watch.gate.end_session(&watch.session)?;
+        watch.give_up()?;
         return refuse(&words[0], refusal(&error));
     }
     while !child.ended_within(TICK.as_millis() as i32, watch.descriptor()) {

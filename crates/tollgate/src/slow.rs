@@ -50,7 +50,10 @@ impl SlowCalls {
             pid: record.tgid,
             tid: record.pid,
             command: text(&record.comm),
-            call: format!("{name}({})", arguments(record)),
+            call: format!(
+                "{name}({})",
+                if replaced(&name, record.result) { "…".into() } else { arguments(record) }
+            ),
             name,
             abi: abi.as_str().into(),
             result: result(record.result),
@@ -98,6 +101,11 @@ fn text(bytes: &[std::ffi::c_char]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Whether a text fills its place, so that some of it may be missing.
+fn is_cut(bytes: &[std::ffi::c_char]) -> bool {
+    bytes.iter().position(|c| *c == 0).is_none_or(|length| length == bytes.len() - 1)
+}
+
 fn result(value: i64) -> String {
     match i32::try_from(-value) {
         Ok(errno @ 1..=4095) => format!("-{}", calls::display_errno(errno)),
@@ -105,6 +113,11 @@ fn result(value: i64) -> String {
         _ if !(-4095..=0xffff_ffff).contains(&value) => format!("{value:#x}"),
         _ => value.to_string(),
     }
+}
+
+/// Arguments are read when the call ends; these have new registers by then.
+fn replaced(name: &str, result: i64) -> bool {
+    (name.starts_with("execve") && result == 0) || name.ends_with("sigreturn")
 }
 
 fn arguments(record: &wire::slow_call) -> String {
@@ -119,7 +132,8 @@ fn arguments(record: &wire::slow_call) -> String {
 fn argument(record: &wire::slow_call, abi: calls::Abi, index: usize, kind: Kind) -> String {
     let register = record.args[index];
     if index as i32 == record.string_arg {
-        return format!("{:?}", text(&record.string));
+        let cut = if is_cut(&record.string) { "…" } else { "" };
+        return format!("{:?}{cut}", text(&record.string));
     }
     let value = kind.value(abi, register);
     match kind {
@@ -144,9 +158,11 @@ fn path(fd: &wire::fd_path) -> String {
         _ => {}
     }
     let parts = &fd.part[..usize::from(fd.parts)];
-    let names: Vec<_> = parts.iter().rev().map(|part| text(part)).collect();
-    // The walk up may have ended before the root.
-    let begin = if parts.len() == wire::PATH_PARTS as usize { "…/" } else { "/" };
+    let name = |part: &[std::ffi::c_char; wire::PATH_PART_LEN as usize]| {
+        text(part) + if is_cut(part) { "…" } else { "" }
+    };
+    let names: Vec<_> = parts.iter().rev().map(name).collect();
+    let begin = if fd.complete == 0 { "…/" } else { "/" };
     format!("{begin}{}", names.join("/").trim_start_matches('/'))
 }
 
@@ -173,9 +189,14 @@ mod tests {
         read.fd.arg = 0;
         read.fd.mode = libc::S_IFREG as u16;
         read.fd.parts = 2;
+        read.fd.complete = 1;
         set(&mut read.fd.part[0], "syslog");
         set(&mut read.fd.part[1], "log");
         assert_eq!(arguments(&read), "3</log/syslog>, 0x7fff00001000, 4096");
+        set(&mut read.fd.part[0], &"n".repeat(47));
+        read.fd.complete = 0;
+        assert!(arguments(&read).starts_with("3<…/log/nnn"), "{}", arguments(&read));
+        assert!(arguments(&read).contains("nnn…>, "), "{}", arguments(&read));
         read.fd.mode = libc::S_IFSOCK as u16;
         read.fd.inode = 77;
         assert_eq!(arguments(&read), "3<socket:[77]>, 0x7fff00001000, 4096");

@@ -9,7 +9,8 @@ use anyhow::Result;
 use kernel::cells::Collector;
 use kernel::clock::now_ns;
 use kernel::gate::{Gate, Lock};
-use kernel::session::{Options, Session};
+use kernel::process;
+use kernel::session::{LiveThread, Options, Session};
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
@@ -90,6 +91,13 @@ impl Watch {
     /// Starts the elapsed time anew.
     pub fn begin(&mut self) {
         self.began_ns = now_ns();
+        self.inbox.borrow_mut().1 = SlowCalls::new(self.began_ns);
+    }
+
+    /// Ends the session without a report.
+    pub fn give_up(mut self) -> Result<()> {
+        self.stay_for_others()?;
+        Ok(self.gate.end_session(&self.session)?)
     }
 
     /// To be called at least every [`TICK`].
@@ -115,17 +123,11 @@ impl Watch {
         let elapsed_ns = now_ns() - self.began_ns;
         self.tend()?;
         let live = self.gate.live_threads(self.session.index);
+        let now = now_ns();
+        let in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
         self.gate.release(self.session.index);
         let figures = self.collector.figures(&self.gate, self.session.index)?;
         let losses = self.losses()?;
-        let now = now_ns();
-        let in_progress = live.iter().filter_map(|thread| {
-            let (slot, entered) = thread.call?;
-            let (abi, name) = call_name(slot);
-            let ns = (entered != 0).then(|| now.saturating_sub(entered));
-            Some(InProgress { tid: thread.pid, name, abi: abi.as_str().into(), ns })
-        });
-        let in_progress: Vec<_> = in_progress.collect();
         let mut notes = ending.notes;
         if !live.is_empty() && ending.exit.is_some() {
             notes.push(format!(
@@ -192,6 +194,19 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+/// The call that a thread is in; one that has not crossed the boundary while it was watched is asked for its own.
+fn in_progress(thread: &LiveThread, now: u64) -> Option<InProgress> {
+    let tid = thread.pid;
+    let (slot, entered) = match thread.call {
+        Some(call) => call,
+        None if thread.has_crossed => return None,
+        None => (process::current_call(tid)?, 0),
+    };
+    let (abi, name) = call_name(slot);
+    let ns = (entered != 0).then(|| now.saturating_sub(entered));
+    Some(InProgress { tid, name, abi: abi.as_str().into(), ns })
 }
 
 fn ring(session: &Session, inbox: &Inbox) -> Result<RingBuffer<'static>> {

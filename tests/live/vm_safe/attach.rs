@@ -376,3 +376,19 @@ fn a_process_of_another_session_counts_in_both() {
     assert!(report.count("getppid") > 0);
     busy.finish();
 }
+
+#[test]
+fn a_call_begun_before_the_watch_is_told() {
+    let hanging = Job::of(workload("hang")).start();
+    let pid = hanging.pid();
+    eventually("its pause", || is_in_call(pid, libc::SYS_pause));
+    let report = Job::lens(&format!("-p {pid} --for 200ms")).finish().success().report().complete();
+    let told: Vec<_> = report.in_progress.iter().map(|call| (call.tid, &*call.name, call.ns)).collect();
+    assert_eq!(told, [(pid, "pause", None)]);
+}
+
+#[test]
+fn a_kernel_thread_has_no_calls_to_watch() {
+    // kthreadd, in the first PID namespace.
+    Job::typed("lens -p 2").finish().exits_with(125).says("kernel threads");
+}

@@ -222,3 +222,13 @@ fn the_commands_signals_are_as_they_were() {
         assert_eq!(ran.status, status, "ignored before: {ignored}; {}", ran.err);
     }
 }
+
+#[test]
+fn an_interrupt_before_the_command_began_ends_tollgate() {
+    for milliseconds in [0, 30, 60, 120, 240] {
+        let running = Job::run("", workload("hang")).start();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        running.signal_group(libc::SIGINT);
+        running.finish().exits_with(130);
+    }
+}

@@ -151,3 +151,23 @@ fn a_user_that_is_unknown() {
     let ran = run("-u no-such-user", workload("exit 0")).finish();
     one_line(&ran.exits_with(OWN_FAILURE).says("no user no-such-user"));
 }
+
+#[test]
+fn a_refused_run_keeps_the_file_that_its_report_would_replace() {
+    let folder = folder();
+    let file = folder.path().join("report");
+    let old = "old ".repeat(10_000);
+    fs::write(&file, &old).expect("a file can be written");
+    let run = |words: &str| {
+        let mut job = Job::typed("run --json -o");
+        job.command.arg(&file).arg("--").args(workload(words));
+        job.finish()
+    };
+    let mut refused = Job::typed("run -o");
+    refused.command.arg(&file).args(["--", "/no/such/command"]);
+    refused.finish().exits_with(127);
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), old);
+    run("calls 10").success();
+    let report = fs::read_to_string(&file).expect("it is there");
+    assert!(report.starts_with('{') && report.ends_with("}\n"), "{report}");
+}

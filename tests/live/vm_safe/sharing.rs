@@ -129,3 +129,17 @@ fn a_daemon_of_an_ended_run_is_nothing_to_a_later_one() {
     later.finish();
     keeper.finish();
 }
+
+#[test]
+fn a_refused_run_leaves_the_gate_to_the_others() {
+    let first = Busy::start("--no-sites");
+    let mut refused = Job::run("--slower 1s", Vec::new());
+    let odd = refused.path("odd");
+    std::fs::write(&odd, "no program").expect("a file can be written");
+    std::fs::set_permissions(&odd, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("it is ours");
+    refused.command.arg(odd);
+    refused.finish().exits_with(126);
+    std::thread::sleep(Duration::from_millis(300));
+    // Nothing lost but in the change of configuration.
+    first.finish();
+}

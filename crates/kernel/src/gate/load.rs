@@ -13,7 +13,7 @@ use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::symbols::KernelSymbols;
 use crate::wire;
 
-/// Kernel memory for counters, at the most, over all processors.
+/// Kernel memory for counters, over all processors, unless CELLS_MIN needs more.
 const CELL_BYTES: usize = 32 << 20;
 /// A program makes some dozens of different calls; this many groups of them fit in any case.
 const CELLS_MIN: usize = 256;

@@ -41,6 +41,12 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     for _ in 0..2 {
         missed = missed.max(take_in(select::matching(select), &mut watch, &mut known)?);
     }
+    if !select.all && !select.finds_later_ones() && !watch.gate.has_threads(watch.session.index) {
+        watch.give_up()?;
+        bail!(
+            "no thread of these could be gated: they are kernel threads, which make no calls, or have ended"
+        );
+    }
     watch.begin();
     let time = arguments.duration.map_or(String::new(), |time| format!(" for {time:?}"));
     let _ = say(&format!("tollgate: watching {} processes{time}; Ctrl-C ends it", known.len()));

@@ -170,6 +170,7 @@ fn sites(
     for ((_, address), site) in all.range((slot, 0)..=(slot, u64::MAX)) {
         let function = match symbols.function(*address) {
             Some(function) => function.to_owned(),
+            None if *address == u64::from(wire::SITE_UNKNOWN) => "(unknown)".to_owned(),
             None => format!("{address:#x}"),
         };
         let sum = by_function.entry(function).or_default();

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Call, Document, Group, SlowCall, Toll};
-use crate::format::{command_line, count, duration, share};
+use crate::format::{command_line, count, duration, printable, share};
 
 pub struct Layout {
     /// How many calls of each list are shown.
@@ -86,7 +86,7 @@ fn group_title(group: &Group) -> String {
         (pid, Some(tid)) => format!(" (process {pid}, thread {tid})"),
         (pid, None) => format!(" (process {pid})"),
     };
-    format!("{}{of}", group.command)
+    format!("{}{of}", printable(&group.command))
 }
 
 fn table(out: &mut String, calls: &[Call], layout: &Layout) {
@@ -199,7 +199,7 @@ fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &Layout) {
             "{:>8} at {}  {} (process {}, thread {})  {} = {}",
             duration(call.wall_ns),
             duration(call.at_ns),
-            call.command,
+            printable(&call.command),
             call.pid,
             call.tid,
             call.call,
