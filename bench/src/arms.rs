@@ -76,11 +76,18 @@ fn bystander(mask: u32, exercise: Option<&str>) -> Result<Times> {
 }
 
 fn gated(mask: u32, exercise: Option<&str>) -> Result<Times> {
-    let (gate, session) = open(mask)?;
+    #[cfg_attr(not(feature = "test-extension"), expect(unused_mut))]
+    let (mut gate, session) = open(mask)?;
     let times = {
         let _nursery = gate.nursery(&session, true)?;
         in_a_worker(exercise)
     };
+    #[cfg(feature = "test-extension")]
+    if mask & wire::TALLY != 0 {
+        // It adds one at every second call: an arm that did nothing would cost nothing, too.
+        let counted = gate.toggle().expect("the bench loads its gate").tallies()?;
+        ensure!(counted > 10_000, "tally counted {counted} only");
+    }
     gate.end_session(&session)?;
     times
 }
