@@ -54,7 +54,9 @@ PERCPU_MAP(cells, 1, struct cell);
 PERCPU_MAP(losses, SESSIONS *LOSSES, u64);
 FREE_LIST(free_threads, THREADS);
 FREE_LIST(free_groups, ROWS);
-FREE_LIST(free_cells, CELL_INDEX);
+FREE_LIST(free_cells, CELLS_MAX);
+/* Those that are only for the common rows: config.cells_for_all. */
+FREE_LIST(free_kept_cells, CELLS_MAX);
 
 /*
  * by_pid: slot of the thread with these low bits of its number, with BY_PID_SHARED once two gated threads
@@ -279,11 +281,14 @@ static __always_inline u32 cell_number(u32 group, u32 call, u32 limit, u32 **ent
 	if (!header)
 		return 0;
 	number = take_number(&header->next_cell, limit, free_cells);
-	if (!number)
+	if (!number && (limit <= config.cells_for_all || bpf_map_pop_elem(&free_kept_cells, &number)))
 		return 0;
 	winner = __sync_val_compare_and_swap(cell, 0, number);
 	if (winner) {
-		bpf_map_push_elem(&free_cells, &number, BPF_ANY);
+		if (number < config.cells_for_all)
+			bpf_map_push_elem(&free_cells, &number, BPF_ANY);
+		else
+			bpf_map_push_elem(&free_kept_cells, &number, BPF_ANY);
 		number = winner & CELL_INDEX;
 	}
 	return number;

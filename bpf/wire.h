@@ -27,7 +27,7 @@
 #define SUB_BUCKETS 64
 
 #define GATE_LINKS 6
-#define GATE_MAPS 21
+#define GATE_MAPS 22
 
 #define SESSIONS 64
 #define GROUPS 1024
@@ -245,6 +245,8 @@ struct cell_table {
 	__u32 cell[CALL_SLOTS];
 };
 
+/* The most cells there are: crates/kernel/src/gate/load.rs. */
+#define CELLS_MAX 4096
 #define CELL_CHEAP 0x80000000
 #define CELL_INDEX 0xffff
 

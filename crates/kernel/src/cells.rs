@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libbpf_rs::{MapCore as _, MapFlags};
 
 use crate::error::{Doing, Result};
-use crate::gate::Gate;
+use crate::gate::{Gate, cells_for_all};
 use crate::mapping::atomic_field;
 use crate::wire;
 
@@ -377,8 +377,9 @@ impl Gate {
         for (call, cell) in self.cells_of(group) {
             self.cell_entry(group, call).store(0, Ordering::Release);
             if cells.update_percpu(&cell.to_ne_bytes(), &zero, MapFlags::ANY).is_ok() {
+                let list = if cell < cells_for_all() { "free_cells" } else { "free_kept_cells" };
                 // A full queue cannot be: it has room for every cell.
-                let _ = self.maps.get("free_cells").update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
+                let _ = self.maps.get(list).update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
             }
         }
         self.groups.write(group, wire::group::default());

@@ -17,7 +17,6 @@ use crate::wire;
 const CELL_BYTES: usize = 32 << 20;
 /// A program makes some dozens of different calls; this many groups of them fit in any case.
 const CELLS_MIN: usize = 256;
-const CELLS_MAX: usize = 4096;
 /// Kept for the sessions' common rows, so that with many rows no call goes uncounted.
 const CELLS_KEPT: u32 = 512;
 
@@ -29,7 +28,12 @@ pub struct Loaded {
 
 fn cells() -> u32 {
     let fit = CELL_BYTES / (size_of::<wire::cell>() * cpus::possible());
-    fit.clamp(CELLS_MIN, CELLS_MAX) as u32
+    fit.clamp(CELLS_MIN, wire::CELLS_MAX as usize) as u32
+}
+
+/// Cells from this one on are only for the sessions' common rows.
+pub fn cells_for_all() -> u32 {
+    cells() - cells().div_ceil(2).min(CELLS_KEPT)
 }
 
 fn open() -> Result<OpenGateSkel<'static>> {
@@ -47,7 +51,7 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
     config.enabled = enabled;
     config.generation = generation;
     config.cells = cells();
-    config.cells_for_all = cells() - cells().div_ceil(2).min(CELLS_KEPT);
+    config.cells_for_all = cells_for_all();
     if enabled & (wire::LENS_SITES | wire::LENS_SLOW) != 0 {
         let symbols = KernelSymbols::get();
         config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);

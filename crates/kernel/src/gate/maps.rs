@@ -22,6 +22,7 @@ pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
     "free_threads",
     "free_groups",
     "free_cells",
+    "free_kept_cells",
     ".bss.by_pid",
     "by_task",
     "nurseries",

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::mapping::{Mapping, atomic_field};
 use crate::wire;
 
-pub use load::{Adopter, Loaded, new_ring};
+pub use load::{Adopter, Loaded, cells_for_all, new_ring};
 pub use lock::Lock;
 pub use maps::Maps;
 
