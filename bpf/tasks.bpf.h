@@ -51,15 +51,21 @@ static __always_inline void group_add_thread(u32 index, s32 change)
 }
 
 /* The last thread of a process's or thread's own group is gone: its figures may be read and the group given back. */
-static __always_inline void group_drop_thread(u32 index, struct session *session)
+static __always_inline void group_drop_thread(u32 index, struct session *session, u32 tgid)
 {
 	struct group *group = group_at(index);
+	struct row_key key = {};
 	struct group_done *done;
 
 	if (!group || __sync_fetch_and_add(&group->threads, -1) != 1)
 		return;
 	if (index == session->base_group || session->per == PER_COMMAND)
 		return;
+	key.session = group->session;
+	key.parent = group->parent;
+	if (session->per == PER_PROCESS)
+		__builtin_memcpy(key.name, &tgid, sizeof(tgid));
+	bpf_map_delete_elem(&shared_rows, &key);
 	done = reserve_record(group->session, sizeof(*done), LOSS_GROUP_NOTICES);
 	if (!done)
 		return;
@@ -262,7 +268,7 @@ static __always_inline void task_exited(struct thread_state *thread, u32 slot)
 
 	/* A thread that was let go counts nowhere, and its group may be another session's by now. */
 	if (session && thread->mask)
-		group_drop_thread(thread->group, session);
+		group_drop_thread(thread->group, session, thread->tgid);
 	/* What is left of the task is a bystander before the slot is anybody else's. */
 	thread->mask = 0;
 	thread->task = 0;
