@@ -49,8 +49,13 @@ pub struct LiveThread {
     pub call: Option<(u32, u64)>,
 }
 
-fn as_bytes<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: the bytes of a plain wire type, none of which has padding that matters to a map.
+/// Wire types without padding.
+trait Plain: Copy {}
+impl Plain for wire::nursery_key {}
+impl Plain for wire::nursery {}
+
+fn as_bytes<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: every byte of a `Plain` value is initialised, and the slice does not outlive it.
     unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
 }
 

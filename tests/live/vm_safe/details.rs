@@ -13,7 +13,7 @@ fn percentiles_of_even_sleeps() {
 
 #[test]
 fn percentiles_of_uneven_calls() {
-    // 1 in 5 reads waits for a byte for 100 ms; the others are of the start-up and the shortest there are.
+    // Its five reads wait for a byte for 100 ms each; the rest are of the start-up, and fewer.
     let report = observe("", "pipe-block 100 5");
     let read = report.call("read");
     assert!(read.p50_ns > 50_000_000, "{read:?}");
