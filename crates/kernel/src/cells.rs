@@ -363,11 +363,8 @@ impl Gate {
 
     /// Groups that others have left to this session.
     pub fn groups_handed_over(&self, session: u32) -> BTreeSet<u32> {
-        let done = |group: &u32| {
-            let group = self.groups.read(*group);
-            group.state == wire::GROUP_DONE && group.session == session
-        };
-        (1..self.groups.entries()).filter(done).collect()
+        let is_done = |group: &u32| self.groups.read(*group).state == wire::GROUP_DONE;
+        self.groups_of(session).into_iter().filter(is_done).collect()
     }
 
     /// Nothing may count in the group any more.

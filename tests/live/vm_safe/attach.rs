@@ -220,11 +220,17 @@ fn a_process_in_full_motion() {
     assert_eq!((errors("write"), errors("read")), (0, 0));
 }
 
+/// And the one that waits for them.
+fn four_busy_threads() -> Running {
+    let busy = Job::of(workload("calls 1000000000 --threads 4")).start();
+    eventually("its threads", || threads_of(busy.pid()) == 5);
+    busy
+}
+
 #[test]
 fn threads_of_a_process_share_its_row() {
-    let busy = Job::of(workload("calls 1000000000 --threads 4")).start();
+    let busy = four_busy_threads();
     let pid = busy.pid();
-    eventually("its threads", || threads_of(pid) == 5);
     let lens = Job::lens(&format!("-p {pid} --per process --for 500ms"));
     let report = lens.finish().success().report().complete();
     let rows: Vec<_> = report.groups.iter().map(|group| group.pid).collect();
@@ -234,9 +240,8 @@ fn threads_of_a_process_share_its_row() {
 
 #[test]
 fn all_threads_of_a_process() {
-    let busy = Job::of(workload("calls 1000000000 --threads 4")).start();
+    let busy = four_busy_threads();
     let pid = busy.pid();
-    eventually("its threads", || threads_of(pid) == 5);
     let lens = Job::lens(&format!("-p {pid} --per thread --for 500ms"));
     let report = lens.finish().success().report().complete();
     let getppid = |group: &&Group| group.calls.iter().any(|call| call.name == "getppid");
