@@ -76,18 +76,23 @@ fn bystander(mask: u32, exercise: Option<&str>) -> Result<Times> {
 }
 
 fn gated(mask: u32, exercise: Option<&str>) -> Result<Times> {
-    #[cfg_attr(not(feature = "test-extension"), expect(unused_mut))]
-    let (mut gate, session) = open(mask)?;
+    let (gate, session) = open(mask)?;
     let times = {
         let _nursery = gate.nursery(&session, true)?;
         in_a_worker(exercise)
     };
+    gate.end_session(&session)?;
     #[cfg(feature = "test-extension")]
     if mask & wire::TALLY != 0 {
-        // It adds one at every second call: an arm that did nothing would cost nothing, too.
-        let counted = gate.toggle().expect("the bench loads its gate").tallies()?;
-        ensure!(counted > 10_000, "tally counted {counted} only");
+        ensure_tallied(gate)?;
     }
-    gate.end_session(&session)?;
     times
+}
+
+/// It adds one at every second call: an arm that did nothing would cost nothing, too.
+#[cfg(feature = "test-extension")]
+fn ensure_tallied(mut gate: Gate) -> Result<()> {
+    let counted = gate.toggle().expect("the bench loads its gate").tallies()?;
+    ensure!(counted > 10_000, "tally counted {counted} only");
+    Ok(())
 }

@@ -6,7 +6,7 @@ use libbpf_rs::{MapCore as _, MapFlags};
 
 use crate::cells::session_groups;
 use crate::error::{Doing, Result};
-use crate::gate::Gate;
+use crate::gate::{Gate, sum_over_cpus};
 use crate::wire;
 
 /// Counts in the order of `wire::loss`.
@@ -15,8 +15,8 @@ pub type Losses = [u64; wire::LOSSES as usize];
 /// The reasons before this one spoil the figures of the sessions that the tasks came from, too.
 const FIRST_PRIVATE: usize = wire::LOSS_SLOW_CALLS as usize;
 
-fn key(session: u32, reason: usize) -> [u8; 4] {
-    (session * wire::LOSSES + reason as u32).to_ne_bytes()
+fn key(session: u32, reason: usize) -> u32 {
+    session * wire::LOSSES + reason as u32
 }
 
 fn add_shared(sums: &mut Losses, more: &Losses) {
@@ -42,11 +42,7 @@ impl Gate {
     fn own_losses(&self, session: u32) -> Result<Losses> {
         let mut sums = Losses::default();
         for (reason, sum) in sums.iter_mut().enumerate() {
-            let map = self.maps.get("losses");
-            let values =
-                map.lookup_percpu(&key(session, reason), MapFlags::ANY).doing("reading its losses")?;
-            let counts = values.iter().flatten();
-            *sum = counts.map(|bytes| u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes"))).sum();
+            *sum = sum_over_cpus(self.maps.get("losses"), key(session, reason))?;
         }
         Ok(sums)
     }
@@ -56,7 +52,8 @@ impl Gate {
         let zero = vec![vec![0; 8]; crate::cpus::possible()];
         for reason in 0..wire::LOSSES as usize {
             let map = self.maps.get("losses");
-            map.update_percpu(&key(session, reason), &zero, MapFlags::ANY).doing("clearing its losses")?;
+            let key = key(session, reason).to_ne_bytes();
+            map.update_percpu(&key, &zero, MapFlags::ANY).doing("clearing its losses")?;
         }
         Ok(())
     }

@@ -35,11 +35,12 @@ pub struct Dispositions {
 }
 
 /// Ctrl-C and Ctrl-\ go to the whole foreground group: the command decides what they mean, Tollgate still reports.
-/// SIGTERM and SIGHUP are passed on, as they may be sent to Tollgate alone (a terminal that goes tells only the
-/// session's leader). Rust's start-up ignores SIGPIPE; the command must not inherit that.
-const HANDLED: [libc::c_int; 5] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM, libc::SIGPIPE];
+/// Those that programs are usually told something by are passed on, as they may be sent to Tollgate alone (a
+/// terminal that goes tells only the session's leader). Rust's start-up ignores SIGPIPE; the command must not inherit that.
+const HANDLED: [libc::c_int; 7] =
+    [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGPIPE];
 
-const PASSED_ON: [libc::c_int; 2] = [libc::SIGHUP, libc::SIGTERM];
+const PASSED_ON: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 
 /// Whom they are passed on to; 0: nobody.
 static COMMAND: AtomicI32 = AtomicI32::new(0);

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser as _};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use kernel::wire;
 
@@ -131,15 +132,15 @@ pub struct Select {
     /// The process with this number, all its threads, and what it forks; may be repeated
     #[arg(short, long, value_name = "PID")]
     pub pid: Vec<u32>,
-    /// Processes with this command name (the first 15 characters count); also later ones
-    #[arg(long, value_name = "NAME")]
-    pub comm: Vec<String>,
+    /// Processes with this command name (its first 15 bytes count); also later ones
+    #[arg(long, value_name = "NAME", value_parser = OsStringValueParser::new().try_map(not_empty))]
+    pub comm: Vec<OsString>,
     /// Processes in this control group or below it (a path under /sys/fs/cgroup, or as /proc/PID/cgroup
     /// names it); also later ones
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = lens::parse_cgroup)]
     pub cgroup: Vec<String>,
     /// Processes of this systemd unit; also later ones
-    #[arg(long, value_name = "UNIT")]
+    #[arg(long, value_name = "UNIT", value_parser = NonEmptyStringValueParser::new())]
     pub unit: Vec<String>,
     /// Every process of the machine but this one
     #[arg(long)]
@@ -230,6 +231,10 @@ impl ResultOptions {
         };
         output.write(&body)
     }
+}
+
+fn not_empty(name: OsString) -> Result<OsString, &'static str> {
+    if name.is_empty() { Err("it is empty") } else { Ok(name) }
 }
 
 /// "10ms", "2s", "1.5s", "2m", "300us".

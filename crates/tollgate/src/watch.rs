@@ -15,6 +15,7 @@ use kernel::symbols::KernelSymbols;
 use kernel::wire;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 
+use crate::output::say;
 use crate::report::{Document, Facts, InProgress, Toll, call_name, document};
 use crate::slow::SlowCalls;
 use crate::toll;
@@ -22,6 +23,8 @@ use crate::toll;
 /// How often the gate is looked after, and counters that could wrap are read.
 pub const TICK: Duration = Duration::from_millis(100);
 const READ_EVERY_NS: u64 = 60_000_000_000;
+/// Loading a gate takes a tenth of this; who waits longer wants to know what for.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a process that loaded a newer gate stays for the others to follow.
 const HANDOVER_LIMIT_NS: u64 = 2_000_000_000;
 
@@ -63,7 +66,12 @@ const REASONS: [&str; wire::LOSSES as usize] = [
 
 impl Watch {
     pub fn start(options: Options) -> Result<Self> {
-        let lock = Lock::take()?;
+        let lock = Lock::take_with_notice(PATIENCE, |path| {
+            let _ = say(&format!(
+                "tollgate: waiting for another Tollgate, which holds {} (fuser names it)",
+                path.display()
+            ));
+        })?;
         let gate = Gate::open(&lock, options.mask)?;
         let session = gate.start_session(&lock, &options)?;
         drop(lock);

@@ -303,6 +303,13 @@ fn by_command_name_now_and_later() {
     assert_eq!(report.groups.len(), 2, "{:?}", report.groups);
 }
 
+#[test]
+fn a_name_that_nobody_has() {
+    let ran = Job::lens("--comm nobody-has-this --for 100ms").finish().success();
+    let ran = ran.says("no process matches so far; watching for later ones for 100ms");
+    assert_eq!(ran.report().complete().notes, ["no process matched"]);
+}
+
 /// getppid in the row of a process.
 fn calls_of(report: &Report, pid: u32) -> u64 {
     let row = report.groups.iter().find(|group| group.pid == pid);
@@ -363,13 +370,17 @@ fn everything_for_a_while_beside_a_run() {
     let busy = Busy::start("");
     let lens = Job::lens("--all --per process --for 1s").start();
     let own = lens.pid();
-    let new = Job::of(workload("sleep 10 20")).finish();
+    watches(&lens);
+    let new = Job::of(workload("sleep 10 20")).start();
+    let new_pid = new.pid();
+    new.finish().success();
     let report = lens.finish().success().report();
     let row = |pid| report.groups.iter().find(|group| group.pid == pid);
     assert!(row(busy.command()).is_some(), "the busy command is missing");
     assert!(row(own).is_none(), "Tollgate watched itself");
     assert!(report.count("getppid") > 0);
-    new.success();
+    let new = row(new_pid).expect("it began and ended meanwhile");
+    assert!(new.calls.iter().any(|call| call.name == "nanosleep" && call.count == 20), "{new:?}");
     busy.finish();
 }
 

@@ -66,7 +66,7 @@ fn signals_to_tollgate_alone_do_not_end_it() {
 
 #[test]
 fn a_request_to_end_is_passed_on() {
-    for signal in [libc::SIGTERM, libc::SIGHUP] {
+    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
         let running = Job::run("", workload("hang")).start();
         running.child_running("workloads");
         running.signal(signal);

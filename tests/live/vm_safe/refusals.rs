@@ -1,12 +1,13 @@
 //! What Tollgate cannot do, it refuses in a sentence, before the command has begun.
 
-use std::ffi::OsString;
-use std::fs;
+use std::ffi::{CString, OsString};
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 
 use crate::harness::job::{copy, folder};
-use crate::harness::{Finished, Job, NOBODY, tollgate, words, workload, workloads};
+use crate::harness::{Finished, Job, NOBODY, eventually, tollgate, words, workload, workloads};
 
 const OWN_FAILURE: i32 = 125;
 
@@ -68,6 +69,12 @@ fn bad_usage_is_not_the_commands_failure() {
     Job::typed("run --slower 10 -- true").finish().exits_with(OWN_FAILURE).says("has no unit");
     Job::typed("run --per colour -- true").finish().exits_with(OWN_FAILURE).says("colour");
     Job::typed("lens").finish().exits_with(OWN_FAILURE).says("say which processes to watch");
+    Job::typed("lens --cgroup /").finish().exits_with(OWN_FAILURE).says("say --all");
+    for option in ["--comm", "--unit"] {
+        let mut job = Job::typed("lens");
+        job.command.args([option, ""]);
+        job.finish().exits_with(OWN_FAILURE).says(option);
+    }
 }
 
 /// A command that leaves a trace if it begins.
@@ -93,6 +100,26 @@ fn without_root() {
     let ran = job.finish().exits_with(OWN_FAILURE).says("needs root");
     one_line(&ran);
     assert!(!ran.path("began").exists());
+}
+
+/// Where there is nothing but Tollgate and a place for its lock.
+#[test]
+fn another_tollgate_that_holds_the_lock_is_named_and_waited_for() {
+    let root = folder();
+    copy(&tollgate(), &root.path().join("tollgate"));
+    fs::create_dir(root.path().join("run")).expect("a folder can be made");
+    let lock = File::create(root.path().join("run/tollgate.lock")).expect("a file can be made");
+    lock.lock().expect("nobody else knows it");
+    let path = CString::new(root.path().as_os_str().as_bytes()).expect("no NUL");
+    let waiting = Job::of(words("/tollgate lens --all --for 1ms")).before_exec(move || {
+        // SAFETY: a NUL-terminated path.
+        if unsafe { libc::chroot(path.as_ptr()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    });
+    let waiting = waiting.start();
+    let said = "tollgate: waiting for another Tollgate, which holds /run/tollgate.lock (fuser names it)\n";
+    eventually("its notice", || waiting.read("err") == said);
+    drop(lock);
+    waiting.finish().exits_with(OWN_FAILURE).says("/sys/kernel/btf/vmlinux is missing");
 }
 
 #[test]

@@ -140,17 +140,7 @@ impl Loaded {
     /// What the test build's second extension counted.
     #[cfg(feature = "test-extension")]
     pub fn tallies(&self) -> Result<u64> {
-        let mut sum = 0;
-        for call in 0..wire::CALL_SLOTS {
-            let map = &self.skeleton.maps.tallies;
-            let values = map
-                .lookup_percpu(&call.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
-                .doing("reading its tallies")?;
-            let counts = values.iter().flatten();
-            sum +=
-                counts.map(|bytes| u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes"))).sum::<u64>();
-        }
-        Ok(sum)
+        (0..wire::CALL_SLOTS).map(|call| super::sum_over_cpus(&self.skeleton.maps.tallies, call)).sum()
     }
 }
 

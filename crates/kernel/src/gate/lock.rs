@@ -1,12 +1,15 @@
 //! One Tollgate process at a time loads, joins or leaves.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::error::{Doing, Error, Result};
 
 const FOLDERS: [&str; 3] = ["/run", "/var/run", "/tmp"];
+const TRY_AGAIN: Duration = Duration::from_millis(5);
 
 /// Held until dropped; the kernel drops it with the process.
 pub struct Lock {
@@ -15,21 +18,44 @@ pub struct Lock {
 
 impl Lock {
     pub fn take() -> Result<Self> {
-        // SAFETY: a plain query.
-        if unsafe { libc::geteuid() } != 0 {
-            return Err(Error::NotRoot);
-        }
-        let folder = FOLDERS.into_iter().find(|folder| Path::new(folder).is_dir()).unwrap_or("/");
-        let path = Path::new(folder).join("tollgate.lock");
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&path)
-            .doing(format!("open the lock file {}", path.display()))?;
+        let (file, path) = open()?;
         file.lock().doing(format!("lock {}", path.display()))?;
         Ok(Self { _file: file })
     }
+
+    /// As [`Lock::take`], but first tells `notice` the lock's path if another holds it for that long.
+    pub fn take_with_notice(patience: Duration, notice: impl FnOnce(&Path)) -> Result<Self> {
+        let (file, path) = open()?;
+        let end = Instant::now() + patience;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { _file: file }),
+                Err(TryLockError::WouldBlock) if Instant::now() < end => sleep(TRY_AGAIN),
+                Err(TryLockError::WouldBlock) => break,
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).doing(format!("lock {}", path.display()));
+                }
+            }
+        }
+        notice(&path);
+        Self::take()
+    }
+}
+
+fn open() -> Result<(File, PathBuf)> {
+    // SAFETY: a plain query.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err(Error::NotRoot);
+    }
+    let folder = FOLDERS.into_iter().find(|folder| Path::new(folder).is_dir()).unwrap_or("/");
+    let path = Path::new(folder).join("tollgate.lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&path)
+        .doing(format!("open the lock file {}", path.display()))?;
+    Ok((file, path))
 }

@@ -3,8 +3,8 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
-use libbpf_rs::MapHandle;
 use libbpf_rs::query::MapInfoIter;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::error::{Doing, Result};
 use crate::wire;
@@ -57,6 +57,12 @@ impl Maps {
         let index = SHARED.iter().position(|shared| *shared == name).expect("a shared map");
         &self.maps[index]
     }
+}
+
+/// The sum over all processors of a counter in a per-CPU map.
+pub fn sum_over_cpus(map: &impl MapCore, key: u32) -> Result<u64> {
+    let values = map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY).doing("reading its counters")?;
+    Ok(values.iter().flatten().map(|bytes| u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes"))).sum())
 }
 
 /// The kernel keeps 15 characters of a map's name.

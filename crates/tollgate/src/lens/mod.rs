@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use kernel::process::wait_readable;
 
 pub use diff::diff;
+pub use select::parse_cgroup;
 
 use crate::cli::LensArguments;
 use crate::output::{Output, say};
@@ -49,9 +50,16 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     }
     watch.begin();
     let time = arguments.duration.map_or(String::new(), |time| format!(" for {time:?}"));
-    let _ = say(&format!("tollgate: watching {} processes{time}; Ctrl-C ends it", known.len()));
+    let _ = say(&match known.len() {
+        0 => format!("tollgate: no process matches so far; watching for later ones{time}; Ctrl-C ends it"),
+        1 => format!("tollgate: watching 1 process{time}; Ctrl-C ends it"),
+        n => format!("tollgate: watching {n} processes{time}; Ctrl-C ends it"),
+    });
     until_done(arguments, &mut watch, &mut known)?;
     let mut notes = Vec::new();
+    if known.is_empty() {
+        notes.push("no process matched".into());
+    }
     if missed > 0 {
         notes.push(format!("{missed} processors could not be visited: threads that ran there are seen from their next context switch on"));
     }

@@ -1,14 +1,16 @@
 //! Which processes `lens` watches.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use anyhow::{Result, bail};
 
 use crate::cli::Select;
 
-/// The kernel keeps 15 characters of a command name.
-const COMM_CHARACTERS: usize = 15;
+/// The kernel keeps 15 bytes of a command name (TASK_COMM_LEN).
+const COMM_BYTES: usize = 15;
 
 impl Select {
     pub fn is_empty(&self) -> bool {
@@ -20,8 +22,8 @@ impl Select {
         !(self.comm.is_empty() && self.cgroup.is_empty() && self.unit.is_empty())
     }
 
-    fn matches(&self, comm: &str, cgroups: &str) -> bool {
-        let short = |name: &String| name.chars().take(COMM_CHARACTERS).collect::<String>();
+    fn matches(&self, comm: &[u8], cgroups: &str) -> bool {
+        let short = |name: &OsString| name.as_bytes().iter().take(COMM_BYTES).copied().collect::<Vec<_>>();
         self.all
             || self.comm.iter().any(|name| short(name) == comm)
             || self.cgroup.iter().any(|path| in_cgroup(cgroups, path))
@@ -44,8 +46,9 @@ pub fn matching(select: &Select) -> Vec<u32> {
 }
 
 fn matches(select: &Select, pid: u32) -> bool {
-    let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    select.matches(read("comm").trim_end(), &read("cgroup"))
+    let read = |file| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let comm = read("comm");
+    select.matches(comm.strip_suffix(b"\n").unwrap_or(&comm), &String::from_utf8_lossy(&read("cgroup")))
 }
 
 fn running() -> Vec<u32> {
@@ -72,8 +75,7 @@ fn leader_of(pid: u32) -> Result<u32> {
 
 /// `cgroups` is /proc/PID/cgroup: "hierarchy:controllers:path" lines.
 fn in_cgroup(cgroups: &str, wanted: &str) -> bool {
-    // The mount point says nothing of /proc's path: what follows it, and for v1 the controller, does.
-    let wanted = wanted.strip_prefix("/sys/fs/cgroup").unwrap_or(wanted).trim_matches('/');
+    let wanted = without_mount_point(wanted);
     cgroups.lines().any(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let controllers = fields.next().unwrap_or("");
@@ -85,6 +87,19 @@ fn in_cgroup(cgroups: &str, wanted: &str) -> bool {
             || (!hierarchy.is_empty() && is_within(&full, wanted))
             || (hierarchy.is_empty() && is_within(&unified, wanted))
     })
+}
+
+/// The mount point says nothing of /proc's path: what follows it, and for v1 the controller, does.
+fn without_mount_point(path: &str) -> &str {
+    path.strip_prefix("/sys/fs/cgroup").unwrap_or(path).trim_matches('/')
+}
+
+/// A control group that the command line names.
+pub fn parse_cgroup(path: &str) -> Result<String, String> {
+    if without_mount_point(path).is_empty() {
+        return Err("every process is in the root control group: say --all".into());
+    }
+    Ok(path.to_owned())
 }
 
 fn is_within(path: &str, folder: &str) -> bool {
@@ -129,7 +144,18 @@ mod tests {
     #[test]
     fn long_command_names_match_as_the_kernel_cuts_them() {
         let select = Select { comm: vec!["a-very-long-command".into()], ..Select::default() };
-        assert!(select.matches("a-very-long-com", ""));
-        assert!(!select.matches("a-very-long", ""));
+        assert!(select.matches(b"a-very-long-com", ""));
+        assert!(!select.matches(b"a-very-long", ""));
+        // It may cut a character in two.
+        let select = Select { comm: vec!["abcdefghijklmn\u{e9}".into()], ..Select::default() };
+        assert!(select.matches(b"abcdefghijklmn\xc3", ""));
+    }
+
+    #[test]
+    fn the_root_control_group_is_no_selection() {
+        for path in ["", "/", "/sys/fs/cgroup", "/sys/fs/cgroup/"] {
+            assert!(parse_cgroup(path).unwrap_err().contains("--all"), "{path}");
+        }
+        assert_eq!(parse_cgroup("/jobs").as_deref(), Ok("/jobs"));
     }
 }
