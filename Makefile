@@ -42,6 +42,7 @@ bench: build ## measure what the gate costs on this machine (root)
 	$(BIN)/bench
 
 fresh: ## demo and tests in a new Debian 12 without anything of this machine's (root)
+	@scripts/setup fresh
 	@scripts/fresh
 
 install: ## install below PREFIX, by default /usr/local; DESTDIR is honoured
