@@ -12,11 +12,6 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-static __always_inline bool has(u32 mask, u32 extension)
-{
-	return (config.enabled & extension) && (mask & extension);
-}
-
 SEC("tp_btf/sys_enter")
 int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 {
@@ -38,9 +33,9 @@ int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 	thread->call = call;
 	thread->in_call = 1;
 	thread->generation = config.generation;
-	if (has(thread->mask, TALLY))
+	if (has(thread, TALLY))
 		tally_enter(thread, call);
-	if (has(thread->mask, LENS))
+	if (has(thread, LENS))
 		lens_enter(thread, task, call);
 	return 0;
 }
@@ -64,7 +59,7 @@ static __always_inline void exit_alone(struct thread_state *thread, struct pt_re
 		lose(thread->session, LOSS_HANDOVER);
 		return;
 	}
-	if (has(thread->mask, LENS)) {
+	if (has(thread, LENS)) {
 		call = call_slot(running_task(thread->task), regs->orig_ax);
 		lens_denied(thread, call, result);
 	}
@@ -87,7 +82,7 @@ int BPF_PROG(gate_exit, struct pt_regs *regs, long result)
 		return 0;
 	}
 	thread->in_call = 0;
-	if (has(thread->mask, LENS))
+	if (has(thread, LENS))
 		lens_exit(thread, running_task(thread->task), result, now);
 	return 0;
 }
@@ -95,13 +90,13 @@ int BPF_PROG(gate_exit, struct pt_regs *regs, long result)
 static __always_inline void leaves(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
 				   bool sleeps)
 {
-	if (thread && thread->in_call && has(thread->mask, LENS) && !retired())
+	if (thread && thread->in_call && has(thread, LENS) && !retired())
 		lens_leave(thread, task, cpu, sleeps, bpf_ktime_get_ns());
 }
 
 static __always_inline void returns(struct thread_state *thread, struct task_struct *task)
 {
-	if (thread && thread->left_ns && has(thread->mask, LENS) && !retired())
+	if (thread && thread->left_ns && has(thread, LENS) && !retired())
 		lens_return(thread, task, bpf_ktime_get_ns());
 }
 
@@ -146,7 +141,7 @@ int BPF_PROG(gate_task_exit, struct task_struct *task)
 
 	if (!thread || retired())
 		return 0;
-	if (thread->in_call && has(thread->mask, LENS))
+	if (thread->in_call && has(thread, LENS))
 		lens_unfinished(thread);
 	lens_slow_forget(thread);
 	task_exited(thread, slot);

@@ -6,7 +6,7 @@
 #include "state.bpf.h"
 #include "path.bpf.h"
 
-/* A sleep of at least this part of the limit may be why a call is slow: its stack is kept. */
+/* A sleep of at least this part of the limit may be why a call is slow: its stack is kept. Seven shorter ones are not. */
 #define LONG_SLEEP_SHARE 8
 
 PERCPU_MAP(stack_scratch, 1, struct stack);
@@ -47,7 +47,9 @@ static __always_inline void lens_slow_keep_stack(struct thread_state *thread, st
 {
 	if (!(config.enabled & LENS_SLOW))
 		return;
-	if (!bpf_map_update_elem(&long_sleeps, &thread->task, stack, BPF_ANY))
+	if (bpf_map_update_elem(&long_sleeps, &thread->task, stack, BPF_ANY))
+		lose(thread->session, LOSS_SITES_FULL);
+	else
 		thread->longest_sleep_ns = off;
 }
 
@@ -72,23 +74,28 @@ static __always_inline void lens_slow_args(struct slow_call *slow, struct task_s
 	slow->args[5] = regs->r9;
 }
 
-/* What the arguments stand for: the first descriptor's file, the first path's text. */
+/* What the arguments stand for: the descriptors' files, the paths' texts. */
 static __always_inline void lens_slow_meanings(struct slow_call *slow, struct task_struct *task)
 {
-	u32 call = slow->call, fd = CALL_ARGS, path = CALL_ARGS;
+	u32 call = slow->call;
 	struct arg_kinds *kinds = bpf_map_lookup_elem(&arg_kinds, &call);
 
-	if (kinds) {
-		fd = kinds->fd;
-		path = kinds->path;
+	for (u32 i = 0; i < ARG_NAMES; i++) {
+		slow->fd[i].arg = CALL_ARGS;
+		slow->path[i].arg = CALL_ARGS;
 	}
-	slow->fd.arg = CALL_ARGS;
-	if (fd < CALL_ARGS && path_of_fd(&slow->fd, task, slow->args[fd]))
-		slow->fd.arg = fd;
-	slow->string_arg = -1;
-	if (path < CALL_ARGS &&
-	    bpf_probe_read_user_str(slow->string, sizeof(slow->string), (void *)slow->args[path]) > 0)
-		slow->string_arg = path;
+	if (!kinds)
+		return;
+	for (u32 i = 0; i < ARG_NAMES; i++) {
+		struct arg_string *string = &slow->path[i];
+		u32 fd = kinds->fd[i], path = kinds->path[i];
+
+		if (fd < CALL_ARGS && path_of_fd(&slow->fd[i], task, slow->args[fd]))
+			slow->fd[i].arg = fd;
+		if (path < CALL_ARGS &&
+		    bpf_probe_read_user_str(string->text, sizeof(string->text), (void *)slow->args[path]) > 0)
+			string->arg = path;
+	}
 }
 
 static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thread_state *thread)

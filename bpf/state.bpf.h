@@ -12,6 +12,23 @@
 
 const volatile struct gate_config config = {};
 
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+
+/*
+ * Whether something is compiled in and applies to a thread. Two steps, as the verifier removes a branch on a constant,
+ * but not the load and the test of a constant that the compiler has joined with the mask.
+ */
+static __always_inline bool has(struct thread_state *thread, u32 what)
+{
+	u32 mask;
+
+	if (!(config.enabled & what))
+		return false;
+	mask = thread->mask;
+	barrier_var(mask);
+	return mask & what;
+}
+
 #define ARRAY_MAP(name, entries, type_of_value, flags)                                                             \
 	struct {                                                                                                   \
 		__uint(type, BPF_MAP_TYPE_ARRAY);                                                                  \
@@ -45,10 +62,8 @@ const volatile struct gate_config config = {};
 		__type(value, type_of_value);                                                                      \
 	} name SEC(".maps")
 
-ARRAY_MAP(tollgate_header, 1, struct gate_header, BPF_F_MMAPABLE);
 ARRAY_MAP(sessions, SESSIONS, struct session, BPF_F_MMAPABLE);
 ARRAY_MAP(groups, GROUPS, struct group, BPF_F_MMAPABLE);
-ARRAY_MAP(cell_of, GROUPS, struct cell_table, BPF_F_MMAPABLE);
 /* Sized before loading: crates/kernel/src/gate/load.rs. */
 PERCPU_MAP(cells, 1, struct cell);
 PERCPU_MAP(losses, SESSIONS *LOSSES, u64);
@@ -62,11 +77,14 @@ FREE_LIST(free_kept_cells, CELLS_MAX);
  * by_pid: slot of the thread with these low bits of its number, with BY_PID_SHARED once two gated threads
  * had the same ones: then the rest are in by_task. An array, because it is read at every context switch
  * of the machine, and as a helper's call and return cost more than the look-up on processors that
- * need return thunks (8 ns each with Safe RET: docs/decisions/0001-gate.md). These three are global
- * variables, as an index that is masked needs no comparison; each in a section, and so a map, of its own.
+ * need return thunks (8 ns each with Safe RET: docs/decisions/0001-gate.md). It and what else a crossing
+ * looks up are global variables, as an index that is masked needs no comparison, nor a way through the
+ * stack; each in a section, and so a map, of its own.
  */
+struct gate_header header SEC(".bss.tollgate");
 struct cpu_state cpus[CPUS] SEC(".bss.cpus");
 struct thread_state threads[THREADS] SEC(".bss.threads");
+struct cell_table cell_of[GROUPS] SEC(".bss.cell_of");
 u32 by_pid[PID_TAGS] SEC(".bss.by_pid");
 #define BY_PID_SHARED 0x80000000
 HASH_MAP(by_task, THREADS, u64, u32);
@@ -75,6 +93,7 @@ HASH_MAP(nurseries, SESSIONS, struct nursery_key, struct nursery);
 HASH_MAP(shared_rows, GROUPS, struct row_key, u32);
 /* Thread groups to be taken in by the task iterator, by number in the reader's PID namespace. */
 HASH_MAP(adoptions, THREADS, u32, u32);
+/* Calls of all rows times the functions they block in; made when first seen. */
 HASH_MAP(sites, 16384, struct site_key, struct site_value);
 
 /* A ring buffer a session, put in by its watcher: each has one reader. */
@@ -110,19 +129,10 @@ static __always_inline void *reserve_record(u32 session, u64 bytes, enum loss re
 	return record;
 }
 
-static __always_inline struct gate_header *the_header(void)
-{
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&tollgate_header, &zero);
-}
-
 /* Another load of the gate has taken over, or this one is not in charge yet. */
 static __always_inline bool retired(void)
 {
-	struct gate_header *header = the_header();
-
-	return !header || header->generation != config.generation;
+	return READ_ONCE(header.generation) != config.generation;
 }
 
 static __always_inline struct cpu_state *this_cpu(void)
@@ -197,18 +207,20 @@ static __always_inline struct thread_state *current_thread(struct pt_regs *regs)
 	return thread_at(cpu->slot);
 }
 
-/* Makes a slot findable by its task. */
-static __always_inline void enter_slot(struct task_struct *task, u32 slot)
+/* Makes a slot findable by its task; false: there is no memory for it. */
+static __always_inline bool enter_slot(struct task_struct *task, u32 slot)
 {
 	u32 *tag = tag_of(task->pid);
 	u64 address = (u64)task;
 
 	if (__sync_val_compare_and_swap(tag, 0, slot) == 0)
-		return;
+		return true;
 	if (__sync_val_compare_and_swap(tag, BY_PID_SHARED, BY_PID_SHARED | slot) == BY_PID_SHARED)
-		return;
-	bpf_map_update_elem(&by_task, &address, &slot, BPF_ANY);
+		return true;
+	if (bpf_map_update_elem(&by_task, &address, &slot, BPF_ANY))
+		return false;
 	__sync_fetch_and_or(tag, BY_PID_SHARED);
+	return true;
 }
 
 static __always_inline void leave_slot(u32 pid, u64 address, u32 slot)
@@ -226,7 +238,7 @@ static __always_inline void leave_slot(u32 pid, u64 address, u32 slot)
 #define take_number(next, limit, free_list)                                                                        \
 	({                                                                                                         \
 		u32 __taken = 0;                                                                                   \
-		if (*(volatile u32 *)(next) < (limit))                                                             \
+		if (READ_ONCE(*(next)) < (limit))                                                             \
 			__taken = __sync_fetch_and_add(next, 1);                                                   \
 		if ((!__taken || __taken >= (limit)) && bpf_map_pop_elem(&free_list, &__taken))                    \
 			__taken = 0;                                                                               \
@@ -259,16 +271,13 @@ static __always_inline u32 visible_pid(struct task_struct *task, u32 level)
 
 static __always_inline u32 *cell_entry(u32 group, u32 call)
 {
-	struct cell_table *table = bpf_map_lookup_elem(&cell_of, &group);
-
-	return table && call < CALL_SLOTS ? &table->cell[call] : NULL;
+	return call < CALL_SLOTS ? &cell_of[group & (GROUPS - 1)].cell[call] : NULL;
 }
 
 /* Entry of cell_of for a call in a group; its cell is made if need be. 0: no cell is left below `limit`. */
 static __always_inline u32 cell_number(u32 group, u32 call, u32 limit, u32 **entry)
 {
 	u32 *cell = cell_entry(group, call);
-	struct gate_header *header;
 	u32 number, winner;
 
 	if (!cell)
@@ -277,10 +286,7 @@ static __always_inline u32 cell_number(u32 group, u32 call, u32 limit, u32 **ent
 	number = *cell & CELL_INDEX;
 	if (likely(number))
 		return number;
-	header = the_header();
-	if (!header)
-		return 0;
-	number = take_number(&header->next_cell, limit, free_cells);
+	number = take_number(&header.next_cell, limit, free_cells);
 	if (!number && (limit <= config.cells_for_all || bpf_map_pop_elem(&free_kept_cells, &number)))
 		return 0;
 	winner = __sync_val_compare_and_swap(cell, 0, number);

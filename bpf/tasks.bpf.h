@@ -15,14 +15,9 @@ static __always_inline void name_group(struct group *group, struct task_struct *
 /* A new group of a session for this task; 0: none is left. */
 static __always_inline u32 take_row(u32 session_index, struct session *session, struct task_struct *task, u32 parent)
 {
-	struct gate_header *header = the_header();
-	struct group *group;
-	u32 index;
+	u32 index = take_number(&header.next_group, ROWS, free_groups);
+	struct group *group = group_at(index);
 
-	if (!header)
-		return 0;
-	index = take_number(&header->next_group, ROWS, free_groups);
-	group = group_at(index);
 	if (!index || !group)
 		return 0;
 	group->session = session_index;
@@ -119,20 +114,42 @@ static __always_inline u32 shared_row(u32 session_index, struct session *session
 	return index;
 }
 
-/* include/linux/sched.h: kernel threads make no calls. */
+/* include/linux/sched.h: kernel threads make no calls; exiting ones make no more. */
 #define PF_KTHREAD 0x00200000
+#define PF_EXITING 0x00000004
+
+/* The thread is a bystander again, before its slot is anybody else's. Once: by its end, or by who took it in. */
+static __always_inline void forget_thread(struct thread_state *thread, u32 slot)
+{
+	struct session *session = session_at(thread->session);
+	u64 address = thread->task;
+
+	if (!address || __sync_val_compare_and_swap(&thread->task, address, 0) != address)
+		return;
+	/* A thread that was let go counts nowhere, and its group may be another session's by now. */
+	if (session && thread->mask)
+		group_drop_thread(thread->group, session, thread->tgid);
+	thread->mask = 0;
+	leave_slot(thread->pid, address, slot);
+	bpf_map_push_elem(&free_threads, &slot, BPF_ANY);
+}
+
+static __always_inline void task_exited(struct thread_state *thread, u32 slot)
+{
+	forget_thread(thread, slot);
+	this_cpu()->slot = 0;
+}
 
 /* Makes `task` a gated thread of the session. */
 static __always_inline void gate_task(struct task_struct *task, u32 session_index, struct session *session, u32 group,
 				      u32 until_exec)
 {
-	struct gate_header *header = the_header();
 	struct thread_state *thread;
 	u32 slot;
 
-	if (!header || (task->flags & PF_KTHREAD))
+	if (task->flags & PF_KTHREAD)
 		return;
-	slot = take_number(&header->next_thread, THREADS, free_threads);
+	slot = take_number(&header.next_thread, THREADS, free_threads);
 	if (!slot) {
 		lose(session_index, LOSS_THREADS_FULL);
 		return;
@@ -148,7 +165,10 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	thread->until_exec = until_exec;
 	thread->mask = session->mask;
 	group_add_thread(group, 1);
-	enter_slot(task, slot);
+	if (!enter_slot(task, slot)) {
+		lose(session_index, LOSS_THREADS_FULL);
+		forget_thread(thread, slot);
+	}
 }
 
 /* The group of a session's first thread; `parent` is the group it counts in as well, or 0. */
@@ -167,12 +187,11 @@ static __always_inline u32 first_group(u32 session_index, struct session *sessio
 /* The watcher itself forks: its child, named by its own PID namespace's number, starts a session. */
 static __always_inline struct nursery *nursery_of(struct task_struct *parent)
 {
-	struct gate_header *header = the_header();
 	struct nursery_key key = {};
 	struct pid *pid;
 	struct upid upid = {};
 
-	if (!header || likely(!header->nurseries))
+	if (likely(!READ_ONCE(header.nurseries)))
 		return NULL;
 	pid = BPF_CORE_READ(parent, thread_pid);
 	if (!pid)
@@ -187,7 +206,6 @@ static __always_inline struct nursery *nursery_of(struct task_struct *parent)
 static __always_inline void task_forked(struct task_struct *parent, struct task_struct *child)
 {
 	struct nursery *nursery = nursery_of(parent);
-	struct gate_header *header = the_header();
 	struct thread_state *thread;
 	struct session *session;
 	u32 slot, index, group;
@@ -198,6 +216,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		session = session_at(nursery->session);
 		if (!session)
 			return;
+		session->pid_level = BPF_CORE_READ(parent, thread_pid, level);
 		/* A watcher that is itself watched: what its child does counts there too. */
 		group = thread && thread->mask ? thread->group : 0;
 		index = first_group(nursery->session, session, child, group);
@@ -205,9 +224,9 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		return;
 	}
 	if (!thread || !thread->mask) {
-		if (!header || likely(!header->everything))
+		index = READ_ONCE(header.everything);
+		if (likely(!index))
 			return;
-		index = header->everything;
 		session = session_at(index);
 		if (session)
 			gate_task(child, index, session, first_group(index, session, child, 0), 0);
@@ -240,7 +259,8 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	if (thread->pid != task->pid) {
 		leave_slot(thread->pid, thread->task, slot);
 		thread->pid = task->pid;
-		enter_slot(task, slot);
+		if (!enter_slot(task, slot))
+			lose(thread->session, LOSS_THREADS_FULL);
 		/* A switch since the numbers changed has not found the slot. */
 		note_running(this_cpu(), task, slot);
 	}
@@ -261,21 +281,6 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	}
 }
 
-static __always_inline void task_exited(struct thread_state *thread, u32 slot)
-{
-	struct session *session = session_at(thread->session);
-	u64 address = thread->task;
-
-	/* A thread that was let go counts nowhere, and its group may be another session's by now. */
-	if (session && thread->mask)
-		group_drop_thread(thread->group, session, thread->tgid);
-	/* What is left of the task is a bystander before the slot is anybody else's. */
-	thread->mask = 0;
-	thread->task = 0;
-	leave_slot(thread->pid, address, slot);
-	this_cpu()->slot = 0;
-	bpf_map_push_elem(&free_threads, &slot, BPF_ANY);
-}
 
 static __always_inline void task_adopted(struct task_struct *task)
 {
@@ -286,14 +291,19 @@ static __always_inline void task_adopted(struct task_struct *task)
 	struct session *session;
 	u32 slot, group;
 
-	if (!index)
+	if (!index || (task->flags & PF_EXITING))
 		return;
 	session = session_at(*index);
 	if (!session)
 		return;
+	session->pid_level = level;
 	slot = slot_of(task);
 	if (!slot) {
 		gate_task(task, *index, session, first_group(*index, session, task, 0), 0);
+		/* If its end was not seen as a gated thread's, nobody else gives its slot back. */
+		slot = slot_of(task);
+		if (slot && (READ_ONCE(task->flags) & PF_EXITING))
+			forget_thread(thread_at(slot), slot);
 		return;
 	}
 	thread = thread_at(slot);

@@ -7,7 +7,7 @@
 #ifndef TOLLGATE_WIRE_H
 #define TOLLGATE_WIRE_H
 
-/* Says that a map called tollgate_header is ours ("TOLLGATE"). */
+/* Says that a map called .bss.tollgate is ours ("TOLLGATE"). */
 #define GATE_MAGIC 0x544f4c4c47415445ULL
 
 /* x86-64 numbers its calls up to 469 in Linux 6.18, i386 up to 469, x32 up to 547. */
@@ -24,19 +24,23 @@
 
 /* The histogram's layout is crates/stats/src/histogram.rs, which hands its table to the gate. */
 #define HISTOGRAM_BUCKETS 280
-#define SUB_BUCKETS 64
+#define SMALL_VALUES 2048
+#define BUCKETS_PER_OCTAVE 8
 
 #define GATE_LINKS 6
 #define GATE_MAPS 22
 
 #define SESSIONS 64
+/* 6.8 MiB of cell tables. Later rows share their session's, which is counted. */
 #define GROUPS 1024
 /* The last groups are the base groups of the sessions, one each; only those before them are taken as rows. */
 #define ROWS (GROUPS - SESSIONS)
+/* 2.8 MiB of states. Threads beyond them are counted as a loss. */
 #define THREADS 16384
 /* Threads are found by the low bits of their number; see by_pid in state.bpf.h. */
 #define PID_TAGS 65536
 
+/* 400 slow calls, which user space takes out every 100 ms at the latest. */
 #define RING_BYTES (1 << 20)
 
 #define COMM_LEN 16
@@ -45,6 +49,8 @@
 #define PATH_PART_LEN 48
 #define CALL_ARGS 6
 #define CALL_STRING_LEN 128
+/* No call has more descriptors, or more paths: crates/calls/src/arguments.rs. */
+#define ARG_NAMES 2
 
 /* Index of an ABI's first call slot is abi * CALLS_PER_ABI. */
 enum abi {
@@ -103,7 +109,8 @@ struct gate_config {
 	__u32 cells;
 	/* Cells below this number are for any group, the rest only for the common rows of sessions. */
 	__u32 cells_for_all;
-	__u8 sub_bucket[SUB_BUCKETS];
+	/* The histogram's buckets of the smallest values. */
+	__u8 small_buckets[SMALL_VALUES];
 };
 
 /* Shared by all generations and all Tollgate processes. */
@@ -228,9 +235,10 @@ struct cell {
 	__u64 max_ns;
 	__u64 minor_faults;
 	__u64 major_faults;
-	/* LENS_SAMPLE: cheap calls that were timed, their time, and cheap calls that were not. */
+	/* LENS_SAMPLE: cheap calls that were timed, their time and its square, and cheap calls that were not. */
 	__u64 sampled;
 	__u64 sampled_ns;
+	__u64 sampled_ns2;
 	__u64 skipped;
 	/* Timed calls in a row that were cheap. */
 	__u32 cheap_streak;
@@ -302,9 +310,9 @@ struct cpu_state {
 } __attribute__((aligned(64)));
 
 struct arg_kinds {
-	/* The first argument that is a file descriptor, and the first that is a path; CALL_ARGS: none. */
-	__u8 fd;
-	__u8 path;
+	/* The first arguments that are file descriptors, and the first that are paths; CALL_ARGS: none. */
+	__u8 fd[ARG_NAMES];
+	__u8 path[ARG_NAMES];
 };
 
 enum record_type {
@@ -331,6 +339,12 @@ struct fd_path {
 	char part[PATH_PARTS][PATH_PART_LEN];
 };
 
+struct arg_string {
+	/* Argument it is; CALL_ARGS: none. */
+	__u32 arg;
+	char text[CALL_STRING_LEN];
+};
+
 struct slow_call {
 	__u32 type;
 	__u32 session;
@@ -344,11 +358,10 @@ struct slow_call {
 	__u64 blocked_ns;
 	__u64 runqueue_ns;
 	__u64 args[CALL_ARGS];
-	__s32 string_arg;
 	__u32 kernel_frames;
 	__u32 user_frames;
-	char string[CALL_STRING_LEN];
-	struct fd_path fd;
+	struct arg_string path[ARG_NAMES];
+	struct fd_path fd[ARG_NAMES];
 	/* The longest sleep's stack. */
 	__u64 kernel_stack[STACK_DEPTH];
 	__u64 user_stack[STACK_DEPTH];

@@ -134,21 +134,6 @@ static void loopback_up(void)
 	close(fd);
 }
 
-/* /etc/modules: one path a line, already in the order in which they need each other. */
-static void load_modules(void)
-{
-	char list[4096];
-
-	read_file("/etc/modules", list, sizeof(list));
-	for (char *path = strtok(list, "\n"); path; path = strtok(NULL, "\n")) {
-		int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-		if (syscall(SYS_finit_module, fd, "", 0) < 0)
-			trouble("cannot load", path);
-		close(fd);
-	}
-}
-
 static bool is_warning(const char *line)
 {
 	static const char *const signs[] = {
@@ -317,7 +302,6 @@ int main(void)
 	mount_all();
 	enable_controllers();
 	loopback_up();
-	load_modules();
 	sethostname("vm", 2);
 	if (kmsg < 0)
 		trouble("cannot open", "/dev/kmsg");

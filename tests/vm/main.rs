@@ -7,3 +7,4 @@ mod harness;
 
 mod doctor;
 mod everything;
+mod versions;

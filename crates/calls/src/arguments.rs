@@ -208,6 +208,17 @@ mod tests {
         }
     }
 
+    /// A report of a slow call has room for two (bpf/wire.h, ARG_NAMES).
+    #[test]
+    fn no_call_has_three_descriptors_or_paths() {
+        for abi in Abi::ALL {
+            for (number, name) in all(abi) {
+                let most = fd_mask(abi, number).count_ones().max(path_mask(abi, number).count_ones());
+                assert!(most <= 2, "{abi} {name}");
+            }
+        }
+    }
+
     #[test]
     fn common_calls() {
         use Kind::{DirFd, Fd, Hex, Long, Mode, None, Path};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libbpf_rs::{MapCore as _, MapFlags};
 
 use crate::error::{Doing, Result};
-use crate::gate::{Gate, cells_for_all};
+use crate::gate::{Gate, Lock, cells_for_all};
 use crate::mapping::atomic_field;
 use crate::wire;
 
@@ -24,6 +24,7 @@ pub struct CallFigures {
     pub major_faults: u64,
     pub sampled: u64,
     pub sampled_ns: u64,
+    pub sampled_ns2: u64,
     pub skipped: u64,
     /// By error slot: see [`errno_of_slot`].
     pub errors: [u64; wire::ERRNO_SLOTS as usize],
@@ -44,6 +45,7 @@ impl Default for CallFigures {
             major_faults: 0,
             sampled: 0,
             sampled_ns: 0,
+            sampled_ns2: 0,
             skipped: 0,
             errors: [0; wire::ERRNO_SLOTS as usize],
             histogram: Box::new([0; wire::HISTOGRAM_BUCKETS as usize]),
@@ -73,6 +75,7 @@ impl CallFigures {
         self.major_faults += other.major_faults;
         self.sampled += other.sampled;
         self.sampled_ns += other.sampled_ns;
+        self.sampled_ns2 += other.sampled_ns2;
         self.skipped += other.skipped;
         add_each(&mut self.errors, &other.errors);
         add_each(&mut *self.histogram, &*other.histogram);
@@ -91,6 +94,7 @@ impl CallFigures {
         self.major_faults += now.major_faults - last.major_faults;
         self.sampled += now.sampled - last.sampled;
         self.sampled_ns += now.sampled_ns - last.sampled_ns;
+        self.sampled_ns2 += now.sampled_ns2 - last.sampled_ns2;
         self.skipped += now.skipped - last.skipped;
         add_wrapped(&mut self.errors, &now.errors, &last.errors);
         add_wrapped(&mut *self.histogram, &now.histogram, &last.histogram);
@@ -175,7 +179,7 @@ impl Collector {
     }
 
     /// Reads groups for the last time and gives them back, to the gate or to the session they count in as well.
-    pub fn finish_groups(&mut self, gate: &Gate, groups: &BTreeSet<u32>) -> Result<()> {
+    pub fn finish_groups(&mut self, gate: &Gate, _lock: &Lock, groups: &BTreeSet<u32>) -> Result<()> {
         // One whose last thread had ended may have been given another meanwhile; it will be announced again.
         let groups = &groups.iter().copied().filter(|group| gate.is_over(*group)).collect();
         self.read_sites(gate, groups)?;
@@ -259,7 +263,8 @@ pub fn session_groups(gate: &Gate, session: u32) -> BTreeSet<u32> {
                 if group.state != wire::GROUP_FREE && group.session == session {
                     return true;
                 }
-                if group.state != wire::GROUP_LIVE
+                // One that is done may be on its way up: it counts in each session above.
+                if group.state == wire::GROUP_FREE
                     || group.parent == 0
                     || group.parent as usize >= groups.len()
                 {
@@ -344,8 +349,9 @@ impl Gate {
         let place = self.groups.entry(group);
         // SAFETY: aligned fields of the mapped entry, each written as a whole; nothing counts in it any more.
         unsafe {
-            (&raw mut (*place).parent).write_volatile(heir.parent);
+            // In this order: whoever looks meanwhile still finds it below the sessions it counts in.
             (&raw mut (*place).session).write_volatile(heir.session);
+            (&raw mut (*place).parent).write_volatile(heir.parent);
             (&raw mut (*place).state).write_volatile(wire::GROUP_DONE);
         }
     }
@@ -427,7 +433,7 @@ mod tests {
     #[test]
     fn the_histogram_has_the_layout_of_stats() {
         assert_eq!(wire::HISTOGRAM_BUCKETS as usize, stats::histogram::BUCKETS);
-        assert_eq!(wire::SUB_BUCKETS as usize, stats::histogram::SUB_BUCKET.len());
+        assert_eq!(wire::SMALL_VALUES as usize, stats::histogram::SMALL.len());
         const { assert!(calls::LIMIT <= wire::CALL_UNKNOWN) };
     }
 }

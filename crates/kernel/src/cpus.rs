@@ -1,6 +1,7 @@
 //! Visiting processors.
 
-use std::mem;
+use std::time::Duration;
+use std::{mem, thread};
 
 /// Makes every processor that this thread may use switch tasks once, so that each notes who runs there.
 ///
@@ -44,12 +45,19 @@ pub fn run_on(cpu: usize) -> bool {
     }
 }
 
+/// Where the kernel has no way of waiting: what is in flight on a processor is over by then.
+const LONG_AFTER: Duration = Duration::from_millis(50);
+
 /// Waits until every processor has left the BPF programs it was in.
 pub fn wait_for_all() {
     // linux/membarrier.h; GLOBAL waits for an RCU grace period, which BPF programs delay.
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
-    // SAFETY: takes two numbers. Where a filter refuses it, what is in flight counts a moment later.
-    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    // SAFETY: takes two numbers.
+    let waited = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } == 0;
+    // Refused by a filter, or with nohz_full processors (v6.18 kernel/sched/membarrier.c).
+    if !waited {
+        thread::sleep(LONG_AFTER);
+    }
 }
 
 /// The processor this thread runs on.

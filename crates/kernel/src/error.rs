@@ -15,9 +15,13 @@ pub enum Error {
         "the kernel refused the gate while {doing}: {cause}; `tollgate doctor` shows what this kernel offers"
     )]
     Bpf { doing: String, cause: libbpf_rs::Error },
+    #[error("Tollgate needs more than {limit} open files: raise the limit (ulimit -n)")]
+    TooFewFiles { limit: u64 },
     #[error("cannot {doing}: {cause}")]
     Io { doing: String, cause: io::Error },
-    #[error("another version of Tollgate holds the gate: end it, or use the same version")]
+    #[error(
+        "another version of Tollgate holds the gate: end it (`pgrep -a tollgate` finds it), or use the same version"
+    )]
     OtherVersion,
     #[error("{0} Tollgate sessions run already, which is the limit: end one")]
     SessionsFull(u32),
@@ -32,8 +36,22 @@ pub(crate) trait Doing<T> {
 
 impl<T> Doing<T> for libbpf_rs::Result<T> {
     fn doing(self, doing: impl Into<String>) -> Result<T> {
-        self.map_err(|cause| Error::Bpf { doing: doing.into(), cause })
+        self.map_err(|cause| {
+            if is_out_of_files(&cause) { too_few_files() } else { Error::Bpf { doing: doing.into(), cause } }
+        })
     }
+}
+
+fn is_out_of_files(error: &libbpf_rs::Error) -> bool {
+    // libbpf-rs keeps the number to itself.
+    error.to_string().contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string())
+}
+
+fn too_few_files() -> Error {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place for the result.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    Error::TooFewFiles { limit: limit.rlim_cur }
 }
 
 impl<T> Doing<T> for io::Result<T> {

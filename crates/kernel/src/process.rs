@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
 use crate::error::{Doing, Result};
 use crate::wire;
@@ -44,6 +44,26 @@ const PASSED_ON: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1,
 
 /// Whom they are passed on to; 0: nobody.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
+
+/// Standard descriptors that were closed when this process began, a bit each: Rust's start-up opens /dev/null
+/// in their place, which the command must not inherit.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
+
+const STANDARD_DESCRIPTORS: [libc::c_int; 3] = [0, 1, 2];
+
+extern "C" fn note_closed() {
+    for fd in STANDARD_DESCRIPTORS {
+        // SAFETY: a plain query.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs before Rust's start-up.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_CLOSED: extern "C" fn() = note_closed;
 
 extern "C" fn pass_on(signal: libc::c_int) {
     let command = COMMAND.load(Ordering::Relaxed);
@@ -137,6 +157,12 @@ impl Command {
     /// In the child: returns only if something fails, with its errno.
     fn become_command(&self, arguments: &[*const libc::c_char], environment: &[*const libc::c_char]) -> i32 {
         self.signals.restore();
+        for fd in STANDARD_DESCRIPTORS {
+            if CLOSED.load(Ordering::Relaxed) & (1 << fd) != 0 {
+                // SAFETY: async-signal-safe.
+                unsafe { libc::close(fd) };
+            }
+        }
         let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
         if let Some(identity) = &self.identity {
             // SAFETY: plain system calls over memory that was allocated before the fork. The raw calls

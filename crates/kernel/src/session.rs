@@ -63,13 +63,6 @@ fn base_group(session: u32) -> u32 {
     wire::ROWS + session
 }
 
-fn own_pid_level() -> u32 {
-    // "NSpid:" lists the numbers from the reader's namespace inwards; ours is the last one.
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let seen = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    seen.map_or(0, |pids| pids.split_whitespace().count().saturating_sub(1) as u32)
-}
-
 fn own_tid() -> u32 {
     // SAFETY: a plain query.
     unsafe { libc::gettid() as u32 }
@@ -115,7 +108,6 @@ impl Gate {
                 per: options.per,
                 base_group,
                 slower_ns: options.slower_ns,
-                pid_level: own_pid_level(),
                 holds_generation: self.generation(),
                 owner_pid: std::process::id(),
                 owner_namespace: own_pid_namespace(),
@@ -143,6 +135,8 @@ impl Gate {
     /// Returns how many processors could not be visited: a thread running there without a break is seen
     /// only from its next context switch on.
     pub fn adopt(&self, session: &mut Session, tgids: &[u32]) -> Result<u32> {
+        // A process is named for one session at a time.
+        let _lock = Lock::take()?;
         let adoptions = self.maps.get("adoptions");
         for tgid in tgids {
             adoptions
@@ -158,8 +152,7 @@ impl Gate {
         // A thread that was being made during the first pass has a gated parent or is found now.
         adopter.run()?;
         for tgid in tgids {
-            // Fails only if another session's pass has named the same process meanwhile and cleaned up.
-            let _ = adoptions.delete(&tgid.to_ne_bytes());
+            adoptions.delete(&tgid.to_ne_bytes()).doing("forgetting the processes taken in")?;
         }
         Ok(cpus::visit_all())
     }
@@ -258,6 +251,7 @@ impl Gate {
         // Nothing can be done about a map that refuses: the slot is reused by the next session anyway.
         let _ = self.maps.get("records").delete(&index.to_ne_bytes());
         self.forget_rows(index);
+        self.forget_nurseries(index);
         self.sessions.write(index, wire::session::default());
     }
 
@@ -266,6 +260,24 @@ impl Gate {
         let keys: Vec<_> = rows.keys().filter(|key| key[..4] == session.to_ne_bytes()).collect();
         for key in keys {
             let _ = rows.delete(&key);
+        }
+    }
+
+    /// Left behind by an owner that was killed in one.
+    fn forget_nurseries(&self, session: u32) {
+        let nurseries = self.maps.get("nurseries");
+        let keys: Vec<_> = nurseries.keys().collect();
+        for key in keys {
+            let owner = nurseries.lookup(&key, MapFlags::ANY);
+            if owner.is_ok_and(|value| value.is_some_and(|value| value[..4] == session.to_ne_bytes())) {
+                self.forget_nursery(&key);
+            }
+        }
+    }
+
+    fn forget_nursery(&self, key: &[u8]) {
+        if self.maps.get("nurseries").delete(key).is_ok() {
+            atomic_field!(self.header, 0, nurseries).fetch_sub(1, Ordering::SeqCst);
         }
     }
 
@@ -306,7 +318,6 @@ impl Gate {
 
 impl Drop for Nursery<'_> {
     fn drop(&mut self) {
-        atomic_field!(self.gate.header, 0, nurseries).fetch_sub(1, Ordering::SeqCst);
-        let _ = self.gate.maps.get("nurseries").delete(&self.key);
+        self.gate.forget_nursery(&self.key);
     }
 }

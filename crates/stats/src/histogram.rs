@@ -2,8 +2,8 @@
 //!
 //! Values below 16 have a bucket each. From 16 on an octave has eight buckets, whose boundaries are
 //! the powers 2^(k/8) rounded to 1/64 of the octave's start, so that the bucket follows from the
-//! position of the leading one and the six bits under it: one table look-up and no division, which
-//! is what the BPF side can afford. The table, [`SUB_BUCKET`], is handed to it from here.
+//! position of the leading one and the six bits under it. The BPF side looks the bucket up in
+//! [`SMALL`], after as many shifts to the right, each worth an octave, as larger values need.
 //!
 //! No bucket is wider than 9.7 % of its lower bound, which keeps every estimate within 5 % of the
 //! value it stands for.
@@ -31,7 +31,7 @@ pub const BUCKETS: usize = EXACT + OCTAVES as usize * BUCKETS_PER_OCTAVE;
 const STARTS: [u8; BUCKETS_PER_OCTAVE + 1] = [0, 6, 12, 19, 27, 35, 44, 53, 64];
 
 /// The bucket inside an octave, indexed by the six bits that follow the leading one.
-pub const SUB_BUCKET: [u8; 64] = sub_buckets();
+const SUB_BUCKET: [u8; 64] = sub_buckets();
 
 const fn sub_buckets() -> [u8; 64] {
     let mut table = [0; 64];
@@ -48,7 +48,7 @@ const fn sub_buckets() -> [u8; 64] {
 }
 
 /// The bucket of a value in nanoseconds; always below [`BUCKETS`].
-pub fn bucket(value: u64) -> usize {
+pub const fn bucket(value: u64) -> usize {
     if value < EXACT as u64 {
         return value as usize;
     }
@@ -58,6 +58,19 @@ pub fn bucket(value: u64) -> usize {
     }
     let step = ((value << 6 >> octave) & 63) as usize;
     EXACT + (octave - FIRST_OCTAVE) as usize * BUCKETS_PER_OCTAVE + SUB_BUCKET[step] as usize
+}
+
+/// The buckets of the smallest values, at their indices.
+pub const SMALL: [u8; 2048] = small_buckets();
+
+const fn small_buckets() -> [u8; 2048] {
+    let mut table = [0; 2048];
+    let mut value = 0;
+    while value < table.len() {
+        table[value] = bucket(value as u64) as u8;
+        value += 1;
+    }
+    table
 }
 
 /// The values, in nanoseconds, that fall into a bucket: `low..high`.
@@ -137,43 +150,6 @@ pub fn quantile(counts: &[u64], q: f64, max: u64) -> Option<f64> {
         return Some(max as f64);
     }
     Some(estimate(found).min(max as f64))
-}
-
-/// Mean (ns) and sample variance (ns², divisor n - 1) of the recorded values, from the bucket
-/// estimates.
-///
-/// The variance includes the spread inside the buckets, as if values were uniform there; otherwise
-/// calls that all fall into one bucket would seem to have a standard error of 0. It is 0 for a
-/// single value. The mean can be off by up to 5 %, which no standard error covers: where the exact
-/// sum was recorded, take the mean from that. Values from 2^37 ns on count as about 2^37 ns.
-///
-/// `None` without values.
-///
-/// # Panics
-///
-/// If there are more counts than [`BUCKETS`].
-pub fn mean_and_variance(counts: &[u64]) -> Option<(f64, f64)> {
-    let n = total(counts);
-    if n == 0 {
-        return None;
-    }
-    let weighted_sum = |term: &dyn Fn(usize) -> f64| -> f64 {
-        let filled = counts.iter().enumerate().filter(|&(_, &count)| count > 0);
-        filled.map(|(bucket, &count)| count as f64 * term(bucket)).sum()
-    };
-    let mean = weighted_sum(&estimate) / n as f64;
-    if n == 1 {
-        return Some((mean, 0.0));
-    }
-    let squares = weighted_sum(&|bucket| (estimate(bucket) - mean).powi(2) + uniform_variance(bucket));
-    Some((mean, squares / (n - 1) as f64))
-}
-
-/// Variance of whole numbers spread evenly over a bucket: (w² - 1)/12 for w of them.
-fn uniform_variance(bucket: usize) -> f64 {
-    let (low, high) = nominal_bounds(bucket);
-    let width = (high - low) as f64;
-    (width * width - 1.0) / 12.0
 }
 
 #[cfg(test)]

@@ -22,7 +22,8 @@ pub const NOT_FOUND: u8 = 127;
 const EXIT_STATUS: &str = "\
 Exit status:
   run     the command's own, or 128 + N if signal N ended it; 127 if there is no such command,
-          126 if it cannot be executed, 125 if Tollgate itself failed
+          126 if it cannot be executed, 125 if Tollgate itself failed before it began; a report
+          that cannot be written later is told on stderr only
   doctor  1 if `tollgate run` cannot work here
   others  0, or 125 if they failed
 
@@ -132,14 +133,14 @@ pub struct Select {
     /// The process with this number, all its threads, and what it forks; may be repeated
     #[arg(short, long, value_name = "PID")]
     pub pid: Vec<u32>,
-    /// Processes with this command name (its first 15 bytes count); also later ones
+    /// Processes with this command name (its first 15 bytes count); also later ones, looked for twice a second
     #[arg(long, value_name = "NAME", value_parser = OsStringValueParser::new().try_map(not_empty))]
     pub comm: Vec<OsString>,
     /// Processes in this control group or below it (a path under /sys/fs/cgroup, or as /proc/PID/cgroup
-    /// names it); also later ones
+    /// names it); also later ones, as above
     #[arg(long, value_name = "PATH", value_parser = lens::parse_cgroup)]
     pub cgroup: Vec<String>,
-    /// Processes of this systemd unit; also later ones
+    /// Processes of this systemd unit; also later ones, as above
     #[arg(long, value_name = "UNIT", value_parser = NonEmptyStringValueParser::new())]
     pub unit: Vec<String>,
     /// Every process of the machine but this one
@@ -153,7 +154,7 @@ pub struct LensOptions {
     /// Leave out where calls block (saves a stack walk at some of the sleeps)
     #[arg(long)]
     no_sites: bool,
-    /// Time only some of the cheap calls (one in eight on average); count all, and say how sure the times are
+    /// Time only some of the cheap calls (one in sixteen on average); count all, and say how sure the times are
     #[arg(long)]
     sample: bool,
     /// Also list the slowest of the calls that take at least this long (10ms, 1s), each with its time,

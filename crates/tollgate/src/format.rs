@@ -70,6 +70,25 @@ pub fn command_line(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
+/// A command line, cut where it would fill the screen.
+pub fn title(words: &[String]) -> String {
+    const MOST: usize = 200;
+    let line = command_line(words);
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+/// "1 thread", "2 threads"
+pub fn number_of(n: usize, one: &str) -> String {
+    if n == 1 { format!("1 {one}") } else { format!("{} {one}{}", count(n as u64), plural(one)) }
+}
+
+fn plural(word: &str) -> &'static str {
+    if word.ends_with('s') { "es" } else { "s" }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +126,19 @@ mod tests {
         assert_eq!(share(1, 1000), "<1 %");
         assert_eq!(share(1, 3), "33 %");
         assert_eq!(share(3, 0), "0 %");
+    }
+
+    #[test]
+    fn long_titles_are_cut() {
+        assert_eq!(title(&["é".repeat(300)]).chars().count(), 201);
+        assert_eq!(title(&["true".into()]), "true");
+    }
+
+    #[test]
+    fn numbers_have_their_plural() {
+        assert_eq!(number_of(1, "process"), "1 process");
+        assert_eq!(number_of(2, "process"), "2 processes");
+        assert_eq!(number_of(1234, "thread"), "1,234 threads");
     }
 
     #[test]

@@ -48,7 +48,12 @@ fn replace(file: &mut File, text: &str) -> io::Result<()> {
     if file.metadata()?.is_file() {
         file.set_len(0)?;
     }
-    file.write_all(text.as_bytes())
+    let written = file.write_all(text.as_bytes());
+    if written.is_err() && file.metadata()?.is_file() {
+        // Half a document is worse than none.
+        let _ = file.set_len(0);
+    }
+    written
 }
 
 /// A message to the person, on stderr. The standard library ends the system's sentences with their number,

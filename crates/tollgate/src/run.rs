@@ -11,6 +11,7 @@ use kernel::process::{Command, Dispositions};
 use kernel::session::Options;
 
 use crate::cli::{CANNOT_EXECUTE, LensOptions, NOT_FOUND, RunArguments};
+use crate::format::command_line;
 use crate::output::{Output, say};
 use crate::user;
 use crate::watch::{Ending, TICK, Watch};
@@ -95,7 +96,7 @@ fn refusal(error: &std::io::Error) -> Refusal {
 
 /// As `env` does: 127 where there is no such command, 126 where it cannot be executed.
 fn refuse(command: &OsString, refusal: Refusal) -> Result<ExitCode> {
-    let name = Path::new(command).display();
+    let name = command_line(&[command.to_string_lossy().into_owned()]);
     let (message, code) = match refusal {
         Refusal::NotFound if Path::new(command).components().count() > 1 => (
             format!("tollgate: cannot run {name}: there is no such file, or its interpreter is missing"),

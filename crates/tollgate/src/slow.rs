@@ -131,17 +131,17 @@ fn arguments(record: &wire::slow_call) -> String {
 
 fn argument(record: &wire::slow_call, abi: calls::Abi, index: usize, kind: Kind) -> String {
     let register = record.args[index];
-    if index as i32 == record.string_arg {
-        let cut = if is_cut(&record.string) { "…" } else { "" };
-        return format!("{:?}{cut}", text(&record.string));
+    if let Some(path) = record.path.iter().find(|path| path.arg == index as u32) {
+        let cut = if is_cut(&path.text) { "…" } else { "" };
+        return format!("{:?}{cut}", text(&path.text));
     }
+    let file = record.fd.iter().find(|fd| fd.arg == index as u32);
     let value = kind.value(abi, register);
     match kind {
         Kind::DirFd if value == i64::from(calls::AT_FDCWD) => "AT_FDCWD".into(),
-        Kind::Fd | Kind::DirFd if index as u32 == record.fd.arg => {
-            format!("{value}<{}>", path(&record.fd))
+        Kind::Fd | Kind::DirFd | Kind::Int | Kind::Long => {
+            file.map_or_else(|| value.to_string(), |file| format!("{value}<{}>", path(file)))
         }
-        Kind::Fd | Kind::DirFd | Kind::Int | Kind::Long => value.to_string(),
         Kind::Mode if value != 0 => format!("0{value:o}"),
         Kind::Mode => "0".into(),
         Kind::None | Kind::Hex | Kind::Path if register == 0 => "0".into(),
@@ -171,8 +171,9 @@ mod tests {
     use super::*;
 
     fn record(call: u32, args: &[u64]) -> wire::slow_call {
-        let mut record = wire::slow_call { call, string_arg: -1, ..wire::slow_call::default() };
-        record.fd.arg = wire::CALL_ARGS;
+        let mut record = wire::slow_call { call, ..wire::slow_call::default() };
+        record.fd.iter_mut().for_each(|fd| fd.arg = wire::CALL_ARGS);
+        record.path.iter_mut().for_each(|path| path.arg = wire::CALL_ARGS);
         record.args[..args.len()].copy_from_slice(args);
         record
     }
@@ -186,19 +187,19 @@ mod tests {
     #[test]
     fn descriptors_are_shown_as_paths() {
         let mut read = record(0, &[3, 0x7fff_0000_1000, 4096]);
-        read.fd.arg = 0;
-        read.fd.mode = libc::S_IFREG as u16;
-        read.fd.parts = 2;
-        read.fd.complete = 1;
-        set(&mut read.fd.part[0], "syslog");
-        set(&mut read.fd.part[1], "log");
+        read.fd[0].arg = 0;
+        read.fd[0].mode = libc::S_IFREG as u16;
+        read.fd[0].parts = 2;
+        read.fd[0].complete = 1;
+        set(&mut read.fd[0].part[0], "syslog");
+        set(&mut read.fd[0].part[1], "log");
         assert_eq!(arguments(&read), "3</log/syslog>, 0x7fff00001000, 4096");
-        set(&mut read.fd.part[0], &"n".repeat(47));
-        read.fd.complete = 0;
+        set(&mut read.fd[0].part[0], &"n".repeat(47));
+        read.fd[0].complete = 0;
         assert!(arguments(&read).starts_with("3<…/log/nnn"), "{}", arguments(&read));
         assert!(arguments(&read).contains("nnn…>, "), "{}", arguments(&read));
-        read.fd.mode = libc::S_IFSOCK as u16;
-        read.fd.inode = 77;
+        read.fd[0].mode = libc::S_IFSOCK as u16;
+        read.fd[0].inode = 77;
         assert_eq!(arguments(&read), "3<socket:[77]>, 0x7fff00001000, 4096");
     }
 
@@ -206,9 +207,15 @@ mod tests {
     fn strings_are_shown_as_such() {
         let number = calls::number(calls::Abi::X86_64, "openat").unwrap();
         let mut open = record(number, &[(-100i32) as u32 as u64, 0x1000, 0, 0]);
-        open.string_arg = 1;
-        set(&mut open.string, "/tmp/x");
+        open.path[0].arg = 1;
+        set(&mut open.path[0].text, "/tmp/x");
         assert!(arguments(&open).starts_with("AT_FDCWD, \"/tmp/x\", "), "{}", arguments(&open));
+        let mut rename = record(82, &[0x1000, 0x2000]);
+        for (arg, name) in ["old", "new"].into_iter().enumerate() {
+            rename.path[arg].arg = arg as u32;
+            set(&mut rename.path[arg].text, name);
+        }
+        assert_eq!(arguments(&rename), r#""old", "new""#);
     }
 
     #[test]

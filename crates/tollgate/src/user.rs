@@ -5,13 +5,18 @@ use std::fs;
 use anyhow::{Result, bail};
 use kernel::process::Identity;
 
+use crate::format::command_line;
+
 /// Reads /etc/passwd and /etc/group, as a static binary cannot load the system's name services.
 pub fn find(name: &str) -> Result<Identity> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let group = fs::read_to_string("/etc/group").unwrap_or_default();
     match identity(name, &passwd, &group) {
         Some(identity) => Ok(identity),
-        None => bail!("no user {name} in /etc/passwd (users of other name services: give UID:GID)"),
+        None => bail!(
+            "no user {} in /etc/passwd (users of other name services: give UID:GID)",
+            command_line(&[name.into()])
+        ),
     }
 }
 

@@ -15,6 +15,7 @@ use kernel::symbols::KernelSymbols;
 use kernel::wire;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 
+use crate::format::number_of;
 use crate::output::say;
 use crate::report::{Document, Facts, InProgress, Toll, call_name, document};
 use crate::slow::SlowCalls;
@@ -114,7 +115,10 @@ impl Watch {
         let mut done = std::mem::take(&mut self.inbox.borrow_mut().0);
         done.extend(self.gate.groups_handed_over(self.session.index));
         if !done.is_empty() {
-            self.collector.finish_groups(&self.gate, &done)?;
+            match Lock::try_take()? {
+                Some(lock) => self.collector.finish_groups(&self.gate, &lock, &done)?,
+                None => self.inbox.borrow_mut().0.extend(done),
+            }
         }
         if !self.gate.tend_session(&self.session)? {
             self.gaps += 1;
@@ -138,10 +142,8 @@ impl Watch {
         let losses = self.losses()?;
         let mut notes = ending.notes;
         if !live.is_empty() && ending.exit.is_some() {
-            notes.push(format!(
-                "{} threads of the command still run; they are not gated any more",
-                live.len()
-            ));
+            let threads = number_of(live.len(), "thread");
+            notes.push(format!("still running, and not gated any more: {threads} of the command"));
         }
         if self.options.mask & wire::LENS_SITES != 0 && KernelSymbols::get().is_empty() {
             notes.push("blocking sites have no names: /proc/kallsyms shows no addresses".into());
@@ -158,7 +160,10 @@ impl Watch {
         let slow = self.inbox.replace((BTreeSet::new(), SlowCalls::new(0))).1;
         let (slow, slow_seen) = slow.finish();
         if slow_seen > slow.len() as u64 {
-            notes.push(format!("{slow_seen} calls were slow; the {} slowest are kept", slow.len()));
+            notes.push(format!(
+                "{slow_seen} slow calls were reported; the {} slowest of them are kept",
+                slow.len()
+            ));
         }
         let facts = Facts {
             command: ending.command,

@@ -85,12 +85,11 @@ impl Job {
         let report = job.path("report");
         job.command.args(["--json", "-o"]).arg(report);
         job.command.args(words(options));
-        // A thread that another session has gated takes a row, too.
-        job.rows = (what == "lens" || options.contains("--per")).then(Rows::some);
+        job.rows = Some(Rows::some());
         job
     }
 
-    /// It may take all rows that the gate has.
+    /// It may take all rows, or all threads, that the gate has.
     pub fn with_all_rows(mut self) -> Self {
         self.rows = None;
         self.rows = Some(Rows::all());
@@ -101,6 +100,7 @@ impl Job {
     pub fn typed(options: &str) -> Self {
         let mut job = Self::of(vec![tollgate().into()]);
         job.command.args(words(options));
+        job.rows = Some(Rows::some());
         job
     }
 

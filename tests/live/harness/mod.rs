@@ -59,6 +59,12 @@ pub fn observe(options: &str, arguments: &str) -> Report {
     Job::run(options, workload(arguments)).finish().success().report().complete()
 }
 
+/// The same with losses for these reasons.
+#[track_caller]
+pub fn observe_but(reasons: &[&str], options: &str, arguments: &str) -> Report {
+    Job::run(options, workload(arguments)).finish().success().report().complete_but(reasons)
+}
+
 /// The same of one that may need more rows than there are: some may be shared then.
 #[track_caller]
 pub fn observe_crowd(options: &str, arguments: &str) -> Report {

@@ -108,6 +108,7 @@ pub const X86_64: &str = "x86-64";
 
 /// A call in flight while the gate's programs change, which happens only if a session wants more of the gate.
 pub const AMBIGUOUS: &str = "calls ambiguous at a change of configuration";
+pub const THREADS_FULL: &str = "threads not gated (table full)";
 /// These lose no count, only whose it was.
 pub const SHARED_ROWS: [&str; 2] =
     ["calls in their session's common row (table full)", "groups merged into another (table full)"];

@@ -1,5 +1,5 @@
-//! The gate has some hundred rows for all sessions. Tests that count on theirs and tests that take all of them
-//! exclude each other, also those of other test programs.
+//! The gate has some hundred rows and some thousand threads for all sessions. Tests that count on theirs and
+//! tests that take all of them exclude each other, also those of other test programs.
 
 use std::fs::File;
 

@@ -43,6 +43,32 @@ fn stderr_is_the_commands_too() {
 }
 
 #[test]
+fn a_closed_descriptor_stays_closed() {
+    let echo = |mut job: Job| {
+        job.command.arg("heard");
+        let closed = job.before_exec(|| {
+            // SAFETY: async-signal-safe.
+            unsafe { libc::close(1) };
+            Ok(())
+        });
+        closed.finish().exits_with(1).says("Bad file descriptor")
+    };
+    echo(Job::of(words("/bin/echo")));
+    echo(Job::run("", words("/bin/echo"))).report().complete();
+}
+
+#[test]
+fn numbers_are_those_of_its_pid_namespace() {
+    let mut job = Job::of(words("unshare --pid --fork --mount-proc"));
+    let report = job.path("report");
+    job.command.arg(crate::harness::tollgate()).args(["run", "--json", "--per", "process", "-o"]);
+    job.command.arg(report).args(["--", "sh", "-c", "echo $$; :"]);
+    let ran = job.finish().success();
+    let rows: Vec<_> = ran.report().complete().groups.iter().map(|group| group.pid.to_string()).collect();
+    assert_eq!(rows, [ran.text().trim()]);
+}
+
+#[test]
 fn as_another_user() {
     for (user, id, groups) in
         [("nobody", "65534", "65534"), ("65534", "65534", "65534"), ("65534:65533", "65534", "65533")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::harness::bpf::{map_bytes, mapped_bytes};
 use crate::harness::job::{kill, threads_of};
-use crate::harness::report::SHARED_ROWS;
+use crate::harness::report::{SHARED_ROWS, THREADS_FULL};
 use crate::harness::{Job, Report, eventually, observe, observe_crowd, tollgate, workload};
 
 const MIB: u64 = 1 << 20;
@@ -77,6 +77,16 @@ fn ten_thousand_threads_at_once() {
     let report = observe("", "threads 10000 10");
     assert_eq!(report.count("getppid"), 100_000);
     assert_eq!(report.unfinished("exit"), 10_000);
+}
+
+#[test]
+fn threads_beyond_the_table_are_counted() {
+    // The table has room for 16,384.
+    let job = Job::run("", workload("threads 17000 3")).with_all_rows();
+    let report = job.finish().success().report().complete_but(&[THREADS_FULL]);
+    let lost = report.losses[THREADS_FULL];
+    assert!(lost >= 17_000 - 16_384, "{lost}");
+    assert_eq!(report.count("getppid"), 3 * (17_000 - lost));
 }
 
 #[test]

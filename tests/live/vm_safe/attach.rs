@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::job::{copy, folder, is_in_call, threads_of};
+use crate::harness::job::{copy, folder, is_in_call, state, threads_of};
 use crate::harness::report::Group;
 use crate::harness::{Busy, Job, NOBODY, Report, Running, eventually, workload, workloads};
 
@@ -307,7 +307,10 @@ fn by_command_name_now_and_later() {
 fn a_name_that_nobody_has() {
     let ran = Job::lens("--comm nobody-has-this --for 100ms").finish().success();
     let ran = ran.says("no process matches so far; watching for later ones for 100ms");
-    assert_eq!(ran.report().complete().notes, ["no process matched"]);
+    assert_eq!(
+        ran.report().complete().notes,
+        ["no process matched when they were looked for, twice a second"]
+    );
 }
 
 /// getppid in the row of a process.
@@ -401,6 +404,41 @@ fn a_call_begun_before_the_watch_is_told() {
     let report = Job::lens(&format!("-p {pid} --for 200ms")).finish().success().report().complete();
     let told: Vec<_> = report.in_progress.iter().map(|call| (call.tid, &*call.name, call.ns)).collect();
     assert_eq!(told, [(pid, "pause", None)]);
+}
+
+#[test]
+fn a_process_that_has_ended_is_not_waited_for() {
+    // A zombie: its parent, the test, has not asked for its status yet.
+    let ended = Job::of(workload("exit 0")).start();
+    eventually("its end", || ended.is_over());
+    Job::typed(&format!("lens -p {}", ended.pid())).finish().exits_with(125).says("they have ended");
+    ended.finish().success();
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_watched_to_its_end() {
+    let subject = Job::of(workload("leader-ends 2000")).start();
+    let pid = subject.pid();
+    eventually("the leader's end", || state(pid) == Some('Z'));
+    let lens = Job::lens(&format!("-p {pid}")).start();
+    watches(&lens);
+    let ran = lens.finish().success().says("has ended");
+    assert_eq!(ran.report().complete().unfinished("exit"), 1);
+    subject.finish();
+}
+
+#[test]
+fn watchers_that_come_at_once() {
+    for _ in 0..3 {
+        let mut subject = Subject::new();
+        let mut all: Vec<_> = (0..4).map(|_| Job::lens(&format!("-p {}", subject.pid())).start()).collect();
+        all.iter().for_each(watches);
+        subject.make_calls();
+        subject.end();
+        for lens in all.drain(..) {
+            assert_eq!(lens.finish().success().report().complete().count("getppid"), CALLS);
+        }
+    }
 }
 
 #[test]

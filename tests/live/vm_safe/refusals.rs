@@ -123,6 +123,16 @@ fn another_tollgate_that_holds_the_lock_is_named_and_waited_for() {
 }
 
 #[test]
+fn a_doctor_without_root_says_that_it_cannot_run() {
+    let folder = folder();
+    let program = folder.path().join("tollgate");
+    copy(&tollgate(), &program);
+    let mut job = Job::of(vec![program.into(), "doctor".into()]);
+    job.command.uid(NOBODY).gid(NOBODY);
+    assert!(job.finish().exits_with(1).text().contains("cannot work here"));
+}
+
+#[test]
 fn without_btf() {
     let mut job = run("", Vec::new());
     let command = tell_tale(&job);
@@ -162,6 +172,20 @@ fn output_that_cannot_be_written() {
         .finish()
         .exits_with(OWN_FAILURE)
         .says("cannot write the result to /");
+}
+
+#[test]
+fn a_limit_of_open_files_that_is_too_low() {
+    let low = || {
+        let limit = libc::rlimit { rlim_cur: 20, rlim_max: 20 };
+        // SAFETY: async-signal-safe, with a valid limit.
+        match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    let ran = run("", workload("exit 0")).before_exec(low).finish();
+    one_line(&ran.exits_with(OWN_FAILURE).says("more than 20 open files: raise the limit"));
 }
 
 #[test]

@@ -79,6 +79,8 @@ pub const WORKLOADS: &[Workload] = &[
          How many calls that takes varies."),
     workload("hang", "[--threads T]", signals::hang,
         "Blocks in pause() until it is killed, in its only thread or in T threads."),
+    workload("leader-ends", "MS", signals::leader_ends,
+        "Ends its first thread, and MS ms later the other one. How many calls that takes varies."),
     workload("exit", "N", outcomes::exit,
         "Exits with status N."),
     workload("kill-self", "SIG", signals::kill_self,

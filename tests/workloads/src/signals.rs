@@ -93,3 +93,13 @@ pub fn hang(mut arguments: Arguments) -> Outcome {
         Some(threads) => Team::new(threads as usize)?.run(threads as usize, &|_| or_abort(pause_forever())),
     }
 }
+
+pub fn leader_ends(mut arguments: Arguments) -> Outcome {
+    let ms = arguments.number("MS", 0..=MANY)?;
+    arguments.end()?;
+    std::thread::spawn(move || or_abort(nap(ms)));
+    loop {
+        // SAFETY: ends this thread only; nothing of it is used by the other one.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+}

@@ -57,7 +57,12 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
         config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
         config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
     }
-    config.sub_bucket = stats::histogram::SUB_BUCKET;
+    config.small_buckets = stats::histogram::SMALL;
+}
+
+/// The lowest set bits.
+fn first_two(mask: u8) -> [u8; wire::ARG_NAMES as usize] {
+    [mask, mask & mask.wrapping_sub(1)].map(|mask| (mask.trailing_zeros() as u8).min(wire::CALL_ARGS as u8))
 }
 
 fn reuse(skeleton: &mut OpenGateSkel<'static>, maps: &Maps) -> Result<()> {
@@ -100,13 +105,13 @@ impl Loaded {
     fn name_arguments(&self) -> Result<()> {
         for abi in calls::Abi::ALL {
             for (number, _) in calls::all(abi) {
-                let first = |mask: u8| (mask.trailing_zeros() as u8).min(wire::CALL_ARGS as u8);
-                let kinds = [first(calls::fd_mask(abi, number)), first(calls::path_mask(abi, number))];
+                let [fds, paths] =
+                    [calls::fd_mask(abi, number), calls::path_mask(abi, number)].map(first_two);
                 let slot = abi as u32 * wire::CALLS_PER_ABI + number;
                 self.skeleton
                     .maps
                     .arg_kinds
-                    .update(&slot.to_ne_bytes(), &kinds, libbpf_rs::MapFlags::ANY)
+                    .update(&slot.to_ne_bytes(), &[fds, paths].concat(), libbpf_rs::MapFlags::ANY)
                     .doing("naming the calls' arguments")?;
             }
         }

@@ -23,21 +23,26 @@ impl Lock {
         Ok(Self { _file: file })
     }
 
+    /// `None`: another has it.
+    pub fn try_take() -> Result<Option<Self>> {
+        let (file, path) = open()?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error).doing(format!("lock {}", path.display())),
+        }
+    }
+
     /// As [`Lock::take`], but first tells `notice` the lock's path if another holds it for that long.
     pub fn take_with_notice(patience: Duration, notice: impl FnOnce(&Path)) -> Result<Self> {
-        let (file, path) = open()?;
         let end = Instant::now() + patience;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Self { _file: file }),
-                Err(TryLockError::WouldBlock) if Instant::now() < end => sleep(TRY_AGAIN),
-                Err(TryLockError::WouldBlock) => break,
-                Err(TryLockError::Error(error)) => {
-                    return Err(error).doing(format!("lock {}", path.display()));
-                }
+        while Instant::now() < end {
+            if let Some(lock) = Self::try_take()? {
+                return Ok(lock);
             }
+            sleep(TRY_AGAIN);
         }
-        notice(&path);
+        notice(&open()?.1);
         Self::take()
     }
 }

@@ -11,11 +11,11 @@ use crate::wire;
 
 /// Every map that generations and processes share, in the order of `gate_header.map_ids`.
 pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
-    "tollgate_header",
+    ".bss.tollgate",
     ".bss.threads",
     "sessions",
     "groups",
-    "cell_of",
+    ".bss.cell_of",
     "cells",
     ".bss.cpus",
     "losses",

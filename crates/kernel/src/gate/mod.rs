@@ -84,11 +84,11 @@ impl Gate {
 
     fn over(maps: Maps, generation: u32) -> Result<Self> {
         Ok(Self {
-            header: Mapping::new(maps.get("tollgate_header"), 1)?,
+            header: Mapping::new(maps.get(".bss.tollgate"), 1)?,
             threads: Mapping::new(maps.get(".bss.threads"), wire::THREADS)?,
             sessions: Mapping::new(maps.get("sessions"), wire::SESSIONS)?,
             groups: Mapping::new(maps.get("groups"), wire::GROUPS)?,
-            cell_of: Mapping::new(maps.get("cell_of"), wire::GROUPS)?,
+            cell_of: Mapping::new(maps.get(".bss.cell_of"), wire::GROUPS)?,
             maps,
             loaded: None,
             joined: Vec::new(),

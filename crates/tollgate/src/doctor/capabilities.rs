@@ -101,7 +101,7 @@ const IN_BAND: &[Capability] = &[
         TRAMPOLINES,
         |machine| machine.typed_answer(|| probe::attach("fentry")),
     ),
-    optional("kprobes", LENS, "fentry programs", "a kernel with CONFIG_KPROBE_EVENTS=y", |machine| {
+    optional("kprobes", LENS, "tracepoints", "a kernel with CONFIG_KPROBE_EVENTS=y", |machine| {
         machine.answer(probe::attach("kprobe"))
     }),
     optional(

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::cli::ResultOptions;
-use crate::format::{command_line, count, duration};
+use crate::format::{count, duration, title};
 use crate::output::Output;
 use crate::report::{Call, Document, SCHEMA};
 
@@ -22,7 +22,7 @@ struct Difference {
     wall_ns: [u64; 2],
     mean_ns: [Option<f64>; 2],
     blocked_ns: [u64; 2],
-    p99_ns: [u64; 2],
+    p99_ns: [Option<u64>; 2],
 }
 
 #[derive(Serialize)]
@@ -48,12 +48,13 @@ pub fn diff(before: &Path, after: &Path, result: &ResultOptions) -> Result<ExitC
 
 fn read(path: &Path) -> Result<Document> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let document: Document = serde_json::from_str(&text)
-        .with_context(|| format!("{} is not a report written by `tollgate run --json`", path.display()))?;
-    if document.schema != SCHEMA {
-        bail!("{} has schema {:?}; this version reads {SCHEMA:?}", path.display(), document.schema);
+    let no_report = || format!("{} is not a report written by `tollgate run --json`", path.display());
+    let document: serde_json::Value = serde_json::from_str(&text).with_context(no_report)?;
+    match document.get("schema").and_then(|schema| schema.as_str()) {
+        Some(SCHEMA) => serde_json::from_value(document).with_context(no_report),
+        Some(schema) => bail!("{} has schema {schema:?}; this version reads {SCHEMA:?}", path.display()),
+        None => bail!("{}: it names no schema", no_report()),
     }
-    Ok(document)
 }
 
 fn compare(before: &Document, after: &Document) -> Comparison {
@@ -75,7 +76,7 @@ fn compare(before: &Document, after: &Document) -> Comparison {
                 wall_ns: figure(|call| call.wall_ns),
                 mean_ns: pair.map(|call| call.and_then(mean)),
                 blocked_ns: figure(|call| call.blocked_ns),
-                p99_ns: figure(|call| call.p99_ns),
+                p99_ns: pair.map(|call| call.map(|call| call.p99_ns)),
             }
         })
         .collect();
@@ -97,8 +98,8 @@ fn mean(call: &Call) -> Option<f64> {
 fn text(comparison: &Comparison, top: usize) -> String {
     let mut out = String::new();
     let [before, after] = comparison.elapsed_ns.map(duration);
-    let _ = writeln!(out, "before: {} ({before})", command_line(&comparison.before));
-    let _ = writeln!(out, "after:  {} ({after})", command_line(&comparison.after));
+    let _ = writeln!(out, "before: {} ({before})", title(&comparison.before));
+    let _ = writeln!(out, "after:  {} ({after})", title(&comparison.after));
     let _ = writeln!(
         out,
         "\n{:<18} {:>23}  {:>9} {:>9} {:>10}  {:>19}  {:>19}",
@@ -106,7 +107,8 @@ fn text(comparison: &Comparison, top: usize) -> String {
     );
     for call in comparison.calls.iter().take(top) {
         let pair = |values: [String; 2]| values.join(" > ");
-        let each = call.mean_ns.map(|mean| mean.map_or("-".into(), |ns| duration(ns.round() as u64)));
+        let known = |ns: Option<u64>| ns.map_or("-".into(), duration);
+        let each = call.mean_ns.map(|mean| known(mean.map(|ns| ns.round() as u64)));
         let _ = writeln!(
             out,
             "{:<18} {:>23}  {:>9} {:>9} {:>10}  {:>19}  {:>19}",
@@ -116,7 +118,7 @@ fn text(comparison: &Comparison, top: usize) -> String {
             duration(call.wall_ns[1]),
             change(call.wall_ns),
             pair(each),
-            pair(call.p99_ns.map(duration)),
+            pair(call.p99_ns.map(known)),
         );
     }
     let all = comparison.calls.len();

@@ -15,6 +15,7 @@ pub use diff::diff;
 pub use select::parse_cgroup;
 
 use crate::cli::LensArguments;
+use crate::format::{command_line, number_of};
 use crate::output::{Output, say};
 use crate::run::options;
 use crate::watch::{Ending, TICK, Watch};
@@ -31,6 +32,12 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     }
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stdout)?;
     let named = select::named(select)?;
+    for cgroup in select.cgroup.iter().filter(|cgroup| !select::cgroup_exists(cgroup)) {
+        let _ = say(&format!(
+            "tollgate: there is no control group {} now",
+            command_line(std::slice::from_ref(cgroup))
+        ));
+    }
     let mut watch = Watch::start(options(&arguments.lens_options))?;
     kernel::process::on_interrupt(&INTERRUPTED)?;
     if select.all {
@@ -45,20 +52,20 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     if !select.all && !select.finds_later_ones() && !watch.gate.has_threads(watch.session.index) {
         watch.give_up()?;
         bail!(
-            "no thread of these could be gated: they are kernel threads, which make no calls, or have ended"
+            "no thread of these could be gated: they have ended, or are kernel threads, which make no calls, or \
+             this kernel keeps them from BPF"
         );
     }
     watch.begin();
     let time = arguments.duration.map_or(String::new(), |time| format!(" for {time:?}"));
     let _ = say(&match known.len() {
         0 => format!("tollgate: no process matches so far; watching for later ones{time}; Ctrl-C ends it"),
-        1 => format!("tollgate: watching 1 process{time}; Ctrl-C ends it"),
-        n => format!("tollgate: watching {n} processes{time}; Ctrl-C ends it"),
+        n => format!("tollgate: watching {}{time}; Ctrl-C ends it", number_of(n, "process")),
     });
     until_done(arguments, &mut watch, &mut known)?;
     let mut notes = Vec::new();
     if known.is_empty() {
-        notes.push("no process matched".into());
+        notes.push("no process matched when they were looked for, twice a second".into());
     }
     if missed > 0 {
         notes.push(format!("{missed} processors could not be visited: threads that ran there are seen from their next context switch on"));

@@ -102,6 +102,14 @@ pub fn parse_cgroup(path: &str) -> Result<String, String> {
     Ok(path.to_owned())
 }
 
+/// In any hierarchy that is mounted below /sys/fs/cgroup.
+pub fn cgroup_exists(path: &str) -> bool {
+    let wanted = without_mount_point(path);
+    let root = Path::new("/sys/fs/cgroup");
+    let hierarchies = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+    std::iter::once(root.to_owned()).chain(hierarchies).any(|hierarchy| hierarchy.join(wanted).is_dir())
+}
+
 fn is_within(path: &str, folder: &str) -> bool {
     !folder.is_empty()
         && (path == folder || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))

@@ -141,8 +141,9 @@ fn untimed(figures: &CallFigures) -> (u64, Option<WallInterval>) {
     }
     let skipped = figures.skipped as f64;
     let mean = figures.sampled_ns as f64 / figures.sampled as f64;
-    // The spread is that of all timed calls: at least the cheap ones'.
-    let variance = histogram::mean_and_variance(&*figures.histogram).map_or(0.0, |(_, variance)| variance);
+    let freedom = figures.sampled.saturating_sub(1).max(1) as f64;
+    // The sums are whole numbers far apart only if the spread is large: no digit that matters cancels.
+    let variance = ((figures.sampled_ns2 as f64 - figures.sampled_ns as f64 * mean) / freedom).max(0.0);
     let interval = normal_mean_interval(mean, variance, figures.sampled, CONFIDENCE).map(|interval| {
         let whole = |mean: f64| figures.wall_ns + (skipped * mean).max(0.0).round() as u64;
         WallInterval { low: whole(interval.low), high: whole(interval.high), confidence: CONFIDENCE }
@@ -226,12 +227,17 @@ mod tests {
     fn untimed_calls_are_estimated_from_sampled_ones() {
         let mut call =
             CallFigures { count: 800, skipped: 700, sampled: 100, sampled_ns: 20_000, ..Default::default() };
-        call.wall_ns = 20_000;
-        call.histogram[histogram::bucket(200)] = 800;
+        // Half of them take 190 ns, half 210: the standard error of the mean is 1 ns.
+        call.sampled_ns2 = 50 * (190 * 190 + 210 * 210);
+        // And one was preempted, which says nothing of those that were skipped.
+        call.wall_ns = 20_000 + 1_000_000;
+        call.histogram[histogram::bucket(1_000_000)] = 1;
         let (extra, interval) = untimed(&call);
         assert_eq!(extra, 140_000);
         let interval = interval.unwrap();
-        assert!(interval.low < 160_000 && 160_000 < interval.high, "{interval:?}");
+        let half = 1.96 * 700.0 * 1.005;
+        assert!((interval.low as f64 - (1_160_000.0 - half)).abs() < 2.0, "{interval:?}");
+        assert!((interval.high as f64 - (1_160_000.0 + half)).abs() < 2.0, "{interval:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Call, Document, Group, SlowCall, Toll};
-use crate::format::{command_line, count, duration, printable, share};
+use crate::format::{count, duration, printable, share, title};
 
 pub struct Layout {
     /// How many calls of each list are shown.
@@ -49,7 +49,7 @@ fn headline(out: &mut String, document: &Document) {
     let _ = writeln!(
         out,
         "{}: {} elapsed{status}{}",
-        command_line(&document.command),
+        title(&document.command),
         duration(document.elapsed_ns),
         cpu_used(document),
     );
@@ -60,7 +60,7 @@ fn headline(out: &mut String, document: &Document) {
     let _ = writeln!(
         out,
         "{} system calls took {} of thread time: on CPU {} ({}), blocked {} ({}), waiting for a CPU {} ({})",
-        count(document.calls_seen()),
+        count(sum(|call| call.count)),
         duration(wall),
         duration(cpu),
         share(cpu, wall),
