@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use libbpf_rs::{MapCore as _, MapFlags};
 
-use crate::cells::session_groups;
 use crate::error::{Doing, Result};
 use crate::gate::{Gate, sum_over_cpus};
+use crate::groups::session_groups;
 use crate::wire;
 
 /// Counts in the order of `wire::loss`.

@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use crate::cells::session_groups;
 use crate::cpus;
 use crate::error::{Doing, Error, Result};
 use crate::gate::{Adopter, Gate, Lock, new_ring};
+use crate::groups::session_groups;
 use crate::mapping::atomic_field;
 use crate::wire;
 

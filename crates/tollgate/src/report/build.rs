@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use calls::Abi;
-use kernel::cells::{CallFigures, GroupFigures, GroupName, Site, errno_of_slot};
+use kernel::figures::{CallFigures, GroupFigures, GroupName, Site, errno_of_slot};
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 use stats::histogram;
