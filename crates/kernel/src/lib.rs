@@ -16,7 +16,9 @@ pub mod probe;
 pub mod process;
 pub mod records;
 pub mod session;
+pub mod signals;
 pub mod skeletons;
+mod start;
 pub mod symbols;
 pub mod wire;
 

@@ -6,9 +6,10 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
 use crate::error::{Doing, Result};
+use crate::signals::{Dispositions, no_command, set_command};
+use crate::start::{STANDARD_DESCRIPTORS, was_closed};
 use crate::wire;
 
 /// Who the command runs as.
@@ -26,75 +27,6 @@ pub struct Command {
     environment: Vec<CString>,
     identity: Option<Identity>,
     signals: Dispositions,
-}
-
-/// The signals that mean something else to Tollgate while the command runs, as they were before.
-#[derive(Debug, Clone, Copy)]
-pub struct Dispositions {
-    ignored: [bool; HANDLED.len()],
-}
-
-/// Ctrl-C and Ctrl-\ go to the whole foreground group: the command decides what they mean, Tollgate still reports.
-/// Those that programs are usually told something by are passed on, as they may be sent to Tollgate alone (a
-/// terminal that goes tells only the session's leader). Rust's start-up ignores SIGPIPE; the command must not inherit that.
-const HANDLED: [libc::c_int; 7] =
-    [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGPIPE];
-
-const PASSED_ON: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
-
-/// Whom they are passed on to; 0: nobody.
-static COMMAND: AtomicI32 = AtomicI32::new(0);
-
-/// Standard descriptors that were closed when this process began, a bit each: Rust's start-up opens /dev/null
-/// in their place, which the command must not inherit.
-static CLOSED: AtomicU8 = AtomicU8::new(0);
-
-const STANDARD_DESCRIPTORS: [libc::c_int; 3] = [0, 1, 2];
-
-extern "C" fn note_closed() {
-    for fd in STANDARD_DESCRIPTORS {
-        // SAFETY: a plain query.
-        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-            CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Runs before Rust's start-up.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static NOTE_CLOSED: extern "C" fn() = note_closed;
-
-extern "C" fn pass_on(signal: libc::c_int) {
-    let command = COMMAND.load(Ordering::Relaxed);
-    if command > 0 {
-        // SAFETY: async-signal-safe. The command is not yet waited for, so the number is its own.
-        unsafe { libc::kill(command, signal) };
-    }
-}
-
-impl Dispositions {
-    /// Takes them over in this process.
-    pub fn take_over() -> Self {
-        let ignored = HANDLED.map(|signal| {
-            // SAFETY: a valid disposition for these signals.
-            let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
-            if PASSED_ON.contains(&signal) && before != libc::SIG_IGN {
-                // SAFETY: the handler is async-signal-safe.
-                unsafe { libc::signal(signal, pass_on as *const () as libc::sighandler_t) };
-            }
-            if signal == libc::SIGPIPE { sigpipe_was_ignored() } else { before == libc::SIG_IGN }
-        });
-        Self { ignored }
-    }
-
-    fn restore(&self) {
-        for (signal, ignored) in HANDLED.into_iter().zip(self.ignored) {
-            let disposition = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
-            // SAFETY: async-signal-safe, and both are valid dispositions.
-            unsafe { libc::signal(signal, disposition) };
-        }
-    }
 }
 
 /// A started command.
@@ -148,7 +80,7 @@ impl Command {
                 }
                 // SAFETY: a descriptor just made.
                 let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
-                COMMAND.store(pid, Ordering::Relaxed);
+                set_command(pid);
                 Ok(Child { pid: pid as u32, pidfd, exec_result: reader.into() })
             }
         }
@@ -158,7 +90,7 @@ impl Command {
     fn become_command(&self, arguments: &[*const libc::c_char], environment: &[*const libc::c_char]) -> i32 {
         self.signals.restore();
         for fd in STANDARD_DESCRIPTORS {
-            if CLOSED.load(Ordering::Relaxed) & (1 << fd) != 0 {
+            if was_closed(fd) {
                 // SAFETY: async-signal-safe.
                 unsafe { libc::close(fd) };
             }
@@ -201,7 +133,7 @@ impl Child {
 
     /// Collects the ended command: its status and what it used.
     pub fn collect(&self) -> Result<(ExitStatus, Usage)> {
-        COMMAND.store(0, Ordering::Relaxed);
+        no_command();
         let mut status = 0;
         // SAFETY: an all-zero rusage is valid.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -247,47 +179,3 @@ pub fn wait_readable(descriptor: i32, limit: std::time::Duration) {
     // SAFETY: one valid entry.
     unsafe { libc::poll(&mut fd, 1, limit.as_millis() as i32) };
 }
-
-static INTERRUPT_FLAG: AtomicPtr<AtomicBool> = AtomicPtr::new(std::ptr::null_mut());
-
-extern "C" fn note_interrupt(_signal: libc::c_int) {
-    let flag = INTERRUPT_FLAG.load(Ordering::Relaxed);
-    if !flag.is_null() {
-        // SAFETY: it was stored from a 'static reference.
-        unsafe { (*flag).store(true, Ordering::Relaxed) };
-    }
-}
-
-/// Sets `flag` at Ctrl-C, a request to end, or the terminal's going.
-pub fn on_interrupt(flag: &'static AtomicBool) -> Result<()> {
-    INTERRUPT_FLAG.store(std::ptr::from_ref(flag).cast_mut(), Ordering::Relaxed);
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic.
-        let before = unsafe { libc::signal(signal, note_interrupt as *const () as libc::sighandler_t) };
-        if before == libc::SIG_ERR {
-            return Err(io::Error::last_os_error()).doing("handle Ctrl-C");
-        }
-    }
-    Ok(())
-}
-
-/// Whether SIGPIPE was ignored when the process began: Rust's start-up changes it before `main`.
-pub fn sigpipe_was_ignored() -> bool {
-    SIGPIPE_IGNORED.load(Ordering::Relaxed)
-}
-
-static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn note_sigpipe() {
-    // SAFETY: an all-zero sigaction is a valid place for the answer; nothing is changed.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action);
-        SIGPIPE_IGNORED.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
-    }
-}
-
-#[used]
-// SAFETY: the C start-up calls each entry of this section before main; the function needs no runtime.
-#[unsafe(link_section = ".init_array")]
-static NOTE_SIGPIPE: extern "C" fn() = note_sigpipe;

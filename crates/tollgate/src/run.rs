@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use kernel::process::{Command, Dispositions};
+use kernel::process::Command;
 use kernel::session::Options;
+use kernel::signals::Dispositions;
 
 use crate::cli::{CANNOT_EXECUTE, LensOptions, NOT_FOUND, RunArguments};
 use crate::format::command_line;

@@ -39,7 +39,7 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
         ));
     }
     let mut watch = Watch::start(options(&arguments.lens_options))?;
-    kernel::process::on_interrupt(&INTERRUPTED)?;
+    kernel::signals::on_interrupt(&INTERRUPTED)?;
     if select.all {
         watch.gate.gate_everything_new(&watch.session);
     }

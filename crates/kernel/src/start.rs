@@ -1,0 +1,38 @@
+//! What this process was started with, noted before Rust's start-up changes it: the command gets the same.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+pub const STANDARD_DESCRIPTORS: [libc::c_int; 3] = [0, 1, 2];
+
+/// Rust's start-up opens /dev/null in the place of those that are closed; a bit each.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
+/// Rust's start-up ignores it.
+static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+#[used]
+// SAFETY: the C start-up calls each entry of this section before main; the function needs no runtime.
+#[unsafe(link_section = ".init_array")]
+static NOTE: extern "C" fn() = note;
+
+extern "C" fn note() {
+    for fd in STANDARD_DESCRIPTORS {
+        // SAFETY: a plain query.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
+        }
+    }
+    // SAFETY: an all-zero sigaction is a valid place for the answer; nothing is changed.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action);
+        SIGPIPE_IGNORED.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    }
+}
+
+pub fn was_closed(standard_descriptor: libc::c_int) -> bool {
+    CLOSED.load(Ordering::Relaxed) & (1 << standard_descriptor) != 0
+}
+
+pub fn sigpipe_was_ignored() -> bool {
+    SIGPIPE_IGNORED.load(Ordering::Relaxed)
+}
