@@ -100,9 +100,8 @@ static __always_inline void returns(struct thread_state *thread, struct task_str
 		lens_return(thread, task, bpf_ktime_get_ns());
 }
 
-/* Bystanders come and go here at every switch of the machine: for them, two comparisons and a note. */
-SEC("tp_btf/sched_switch")
-int BPF_PROG(gate_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+static __noinline int switch_gated(bool preempt, struct task_struct *prev, struct task_struct *next,
+				   unsigned int prev_state)
 {
 	struct cpu_state *cpu = this_cpu();
 	u32 slot;
@@ -114,6 +113,22 @@ int BPF_PROG(gate_switch, bool preempt, struct task_struct *prev, struct task_st
 	note_running(cpu, next, slot);
 	if (slot)
 		returns(thread_at(slot), next);
+	return 0;
+}
+
+/*
+ * Bystanders come and go here at every switch of the machine: for them, three comparisons and a note. Not
+ * BPF_PROG(), which would read the arguments first and have them saved in registers over the helper's call.
+ */
+SEC("tp_btf/sched_switch")
+int gate_switch(u64 *ctx)
+{
+	struct cpu_state *cpu = this_cpu();
+	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+
+	if (unlikely(cpu->task != (u64)prev || cpu->slot || *tag_of(next->pid)))
+		return switch_gated(ctx[0], prev, next, ctx[3]);
+	note_running(cpu, next, 0);
 	return 0;
 }
 
