@@ -21,12 +21,9 @@ pub use load::{Adopter, Loaded, cells_for_all, new_ring};
 pub use lock::Lock;
 pub use maps::{Maps, sum_over_cpus};
 
-/// Whether some process holds a gate now. One that is about to go does not count.
+/// Whether some process uses a gate now. One that the kernel is about to free does not count.
 pub fn is_loaded() -> bool {
-    maps::headers().any(|header| match Mapping::<wire::gate_header>::new(&header, 1) {
-        Ok(header) => header.read(0).magic == wire::GATE_MAGIC,
-        Err(_) => false,
-    })
+    !matches!(Gate::join(), Ok(None))
 }
 
 /// This process's hold on the gate.
