@@ -34,19 +34,33 @@ fn listed(list: &str) -> impl Iterator<Item = usize> {
 
 /// Pins the calling thread to one processor; false: not allowed there.
 pub fn run_on(cpu: usize) -> bool {
-    // SAFETY: an all-zero cpu_set_t is an empty set; CPU_SET stays in bounds for cpu < CPU_SETSIZE.
-    unsafe {
-        let mut set: libc::cpu_set_t = mem::zeroed();
-        if cpu >= libc::CPU_SETSIZE as usize {
-            return false;
-        }
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) == 0
-    }
+    run_on_any(&[cpu])
 }
 
 /// Where the kernel has no way of waiting: what is in flight on a processor is over by then.
 const LONG_AFTER: Duration = Duration::from_millis(50);
+
+/// The processors that the calling thread may use.
+pub fn allowed() -> Vec<usize> {
+    // SAFETY: an all-zero cpu_set_t is an empty set, and a valid place for the result; CPU_ISSET stays in bounds.
+    unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+        (0..libc::CPU_SETSIZE as usize).filter(|cpu| libc::CPU_ISSET(*cpu, &set)).collect()
+    }
+}
+
+/// Allows the calling thread to use these processors only.
+pub fn run_on_any(cpus: &[usize]) -> bool {
+    // SAFETY: an all-zero cpu_set_t is an empty set; CPU_SET stays in bounds for cpu < CPU_SETSIZE.
+    unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        for cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(*cpu, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) == 0
+    }
+}
 
 /// Waits until every processor has left the BPF programs it was in.
 pub fn wait_for_all() {

@@ -173,9 +173,14 @@ pub fn current_call(tid: u32) -> Option<u32> {
     (number < wire::CALL_UNKNOWN).then_some(abi * wire::CALLS_PER_ABI + number)
 }
 
-/// Waits until `descriptor` can be read, a signal comes, or `limit` passes.
-pub fn wait_readable(descriptor: i32, limit: std::time::Duration) {
+pub fn is_root() -> bool {
+    // SAFETY: a plain query.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Waits until `descriptor` can be read, a signal comes, or `limit` passes; whether it can be read.
+pub fn wait_readable(descriptor: i32, limit: std::time::Duration) -> bool {
     let mut fd = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid entry.
-    unsafe { libc::poll(&mut fd, 1, limit.as_millis() as i32) };
+    unsafe { libc::poll(&mut fd, 1, limit.as_millis() as i32) > 0 }
 }

@@ -80,11 +80,11 @@ fn is_owned(session: &wire::session) -> bool {
 
 impl Gate {
     /// Takes a free session. Those of processes that were killed are cleared away first.
-    pub fn start_session(&self, _lock: &Lock, options: &Options) -> Result<Session> {
+    pub fn start_session(&self, lock: &Lock, options: &Options) -> Result<Session> {
         for index in 1..wire::SESSIONS {
             let session = self.sessions.read(index);
             if session.used != 0 && !is_owned(&session) {
-                self.clear_session(index);
+                self.clear_session(lock, index);
             }
         }
         let index = (1..wire::SESSIONS)
@@ -187,7 +187,7 @@ impl Gate {
     }
 
     /// Lets all threads of a session go: back to the session they were taken over from, or free.
-    pub fn release(&self, session: u32) {
+    pub fn release(&self, _lock: &Lock, session: u32) {
         let everything = atomic_field!(self.header, 0, everything);
         let _ = everything.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst);
         for slot in 1..self.threads.entries() {
@@ -238,15 +238,14 @@ impl Gate {
 
     /// Ends a session whose figures have been read.
     pub fn end_session(&self, session: &Session) -> Result<()> {
-        let _lock = Lock::take()?;
-        self.clear_session(session.index);
+        self.clear_session(&Lock::take()?, session.index);
         Ok(())
     }
 
-    fn clear_session(&self, index: u32) {
+    fn clear_session(&self, lock: &Lock, index: u32) {
         // Nobody is left to tell, if the map refuses.
         let _ = self.leave_losses(index);
-        self.release(index);
+        self.release(lock, index);
         self.give_back(&self.groups_of(index));
         // Nothing can be done about a map that refuses: the slot is reused by the next session anyway.
         let _ = self.maps.get("records").delete(&index.to_ne_bytes());

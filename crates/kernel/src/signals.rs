@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use crate::error::{Doing, Result};
 use crate::start::sigpipe_was_ignored;
 
-/// Ctrl-C and Ctrl-\ go to the whole foreground group: the command decides what they mean, Tollgate still reports.
-/// Those that programs are usually told something by are passed on, as they may be sent to Tollgate alone (a
-/// terminal that goes tells only the session's leader). SIGPIPE is Rust's: see start.rs.
+/// They are for the command, and passed on to it, as they may be sent to Tollgate alone (a terminal that goes tells
+/// only the session's leader). SIGPIPE is Rust's: see start.rs.
 const HANDLED: [libc::c_int; 7] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGPIPE];
 
-const PASSED_ON: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
+/// A terminal sends these to the whole foreground group: the command has them already.
+const OF_THE_KEYBOARD: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
+
+/// asm-generic/siginfo.h: sent by the kernel, not by a process.
+const SI_KERNEL: libc::c_int = 0x80;
 
 /// The command's number; 0: there is none yet, or no more.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
@@ -20,16 +23,18 @@ static COMMAND: AtomicI32 = AtomicI32::new(0);
 /// Signals that came before there was a command, a bit each: they are for it.
 static HELD: AtomicU64 = AtomicU64::new(0);
 
-extern "C" fn pass_on(signal: libc::c_int) {
+extern "C" fn pass_on(signal: libc::c_int, info: *const libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel's own, valid as long as the handler runs (SA_SIGINFO).
+    let by_kernel = unsafe { (*info).si_code } == SI_KERNEL;
     match COMMAND.load(Ordering::SeqCst) {
         0 => {
             HELD.fetch_or(1 << signal, Ordering::SeqCst);
         }
-        command if PASSED_ON.contains(&signal) => {
+        _ if by_kernel && OF_THE_KEYBOARD.contains(&signal) => {}
+        command => {
             // SAFETY: async-signal-safe. The command is not yet waited for, so the number is its own.
             unsafe { libc::kill(command, signal) };
         }
-        _ => {}
     }
 }
 
@@ -52,6 +57,12 @@ pub fn no_command() {
     COMMAND.store(0, Ordering::SeqCst);
 }
 
+/// To a process group that the caller has started.
+pub fn signal_group(leader: u32, signal: libc::c_int) {
+    // SAFETY: takes two numbers.
+    unsafe { libc::kill(-(leader as libc::pid_t), signal) };
+}
+
 /// The signals that mean something else to Tollgate while the command runs, as they were before.
 #[derive(Debug, Clone, Copy)]
 pub struct Dispositions {
@@ -65,13 +76,19 @@ impl Dispositions {
             if signal == libc::SIGPIPE {
                 return sigpipe_was_ignored();
             }
-            // SAFETY: valid dispositions for these signals; the handler is async-signal-safe.
+            // SAFETY: an all-zero sigaction is a valid one; the handler is async-signal-safe and of the kind that
+            // SA_SIGINFO asks for.
             unsafe {
-                let before = libc::signal(signal, pass_on as *const () as libc::sighandler_t);
-                if before == libc::SIG_IGN {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                let mut before = action;
+                action.sa_sigaction = pass_on as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+                libc::sigaction(signal, &action, &mut before);
+                let ignored = before.sa_sigaction == libc::SIG_IGN;
+                if ignored {
                     libc::signal(signal, libc::SIG_IGN);
                 }
-                before == libc::SIG_IGN
+                ignored
             }
         });
         Self { ignored }

@@ -95,7 +95,7 @@ fn symmetric_cut(n: usize, confidence: f64) -> (usize, f64) {
 ///
 /// The weights are relative to the central one, because 2^-n underflows from n = 1075 on. Only far
 /// tails, which do not matter, can underflow this way, and sums of positive terms lose no digits.
-fn binomial_tails(n: usize) -> (Vec<f64>, f64) {
+pub(crate) fn binomial_tails(n: usize) -> (Vec<f64>, f64) {
     let mut tails = vec![1.0; n / 2 + 1];
     for j in (1..tails.len()).rev() {
         tails[j - 1] = tails[j] * j as f64 / (n - j + 1) as f64;

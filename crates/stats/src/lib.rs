@@ -3,4 +3,7 @@
 
 pub mod histogram;
 pub mod interval;
+pub mod order;
 pub mod paired;
+pub mod sequential;
+pub mod sign;

@@ -12,7 +12,7 @@ use kernel::wire;
 
 use crate::output::Output;
 use crate::report::{Document, Layout, text};
-use crate::{lens, run};
+use crate::{cost, lens, run};
 
 /// As `env` and `timeout` do.
 pub const OWN_FAILURE: u8 = 125;
@@ -46,6 +46,7 @@ pub struct Cli {
 pub enum Command {
     Run(RunArguments),
     Lens(LensArguments),
+    Cost(CostArguments),
     Doctor(DoctorArguments),
     /// Print a completion script for a shell
     #[command(hide = true)]
@@ -62,7 +63,9 @@ pub enum Command {
 /// Run a command through the gate and report where its kernel time went
 ///
 /// The command is seen from its first instruction on, with all its threads and child processes, until it
-/// ends. Its stdin, stdout, exit status and signals stay its own. The report goes to stderr, or to a file.
+/// ends. Its stdin, stdout, exit status and signals stay its own: a signal to Tollgate is passed on (one that kill
+/// sends to the whole process group may come twice). What the command leaves running is let go. The report goes to
+/// stderr, or to a file.
 #[derive(Args)]
 #[command(after_long_help = RUN_EXAMPLES)]
 pub struct RunArguments {
@@ -187,6 +190,96 @@ pub struct ResultOptions {
     pub top: usize,
 }
 
+/// Measure what an extension, an agent, a tracer or a setting costs on this machine, and how sure that is
+#[derive(Args)]
+#[command(after_long_help = COST_EXAMPLES)]
+pub struct CostArguments {
+    #[command(subcommand)]
+    command: CostCommand,
+}
+
+const COST_EXAMPLES: &str = "\
+Examples:
+  tollgate cost run
+  tollgate cost run --bench getppid,open-close --arm lens --arm lens-bystander --budget 2m
+  tollgate cost run --arm-file agents.toml --limit 3% --json -o today.json
+  tollgate cost compare yesterday.json today.json --limit 1%";
+
+#[derive(Subcommand)]
+enum CostCommand {
+    Run(CostRunArguments),
+    /// Show the benchmarks and the built-in arms
+    List {
+        /// Print one JSON document instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    Compare(CostCompareArguments),
+    /// Do the timed work of a block (started by `run`)
+    #[command(hide = true)]
+    Worker,
+}
+
+/// Compare arms with nothing on, block by block in random order
+///
+/// Each arm is switched on and off anew for each block, and the workload started anew. Two controls are in every
+/// run: A/A (nothing on, twice) and an injected cost of 2 %. A row ends when its interval is as narrow as
+/// --precision, or when the time is up.
+#[derive(Args)]
+#[command(after_long_help = COST_STATUS)]
+pub struct CostRunArguments {
+    /// Benchmarks, by comma (default: all, each on one processor; NAME:free leaves it to the scheduler)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub bench: Vec<String>,
+    /// An arm to compare with nothing on; may be repeated (default: lens, or all arms of --arm-file)
+    #[arg(long, value_name = "NAME")]
+    pub arm: Vec<String>,
+    /// Arms of one's own: tables [arm.NAME] with start and stop, background, under, settle, loss
+    #[arg(long, value_name = "ARMS.toml")]
+    pub arm_file: Option<PathBuf>,
+    /// Stop when a row's 95 % interval is this much to each side
+    #[arg(long, value_name = "PART", default_value = "0.5%", value_parser = percentage)]
+    pub precision: f64,
+    /// Stop when this much time has passed
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    pub budget: Duration,
+    /// What an arm may cost
+    #[arg(long, value_name = "PART", default_value = "2%", value_parser = percentage)]
+    pub limit: f64,
+    /// The order of blocks again (default: a new one)
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Print one JSON document instead of text, with every sample
+    #[arg(long)]
+    pub json: bool,
+    /// Write the result to a file (default: stdout)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+const COST_STATUS: &str = "\
+Exit status:
+  0 within the limit, 1 dearer or controls failed, 3 inconclusive, 125 for errors";
+
+/// Compare two runs' arms, such as before and after a change
+#[derive(Args)]
+#[command(after_long_help = COST_STATUS)]
+pub struct CostCompareArguments {
+    /// A document written with --json
+    pub before: PathBuf,
+    /// The document to compare with it
+    pub after: PathBuf,
+    /// How much dearer an arm may have become
+    #[arg(long, value_name = "PART", default_value = "2%", value_parser = percentage)]
+    pub limit: f64,
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the result to a file (default: stdout)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
 /// Find out what this kernel offers, and what Tollgate uses instead of what it lacks
 #[derive(Args)]
 pub struct DoctorArguments {
@@ -238,8 +331,17 @@ fn not_empty(name: OsString) -> Result<OsString, &'static str> {
     if name.is_empty() { Err("it is empty") } else { Ok(name) }
 }
 
+/// "0.5%", "2%": as a fraction of 1.
+fn percentage(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').ok_or_else(|| format!("{text:?} has no %: say {text}%"))?;
+    match number.trim().parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent.is_finite() => Ok(percent / 100.0),
+        _ => Err(format!("{text:?} is not a part such as 0.5% or 2%")),
+    }
+}
+
 /// "10ms", "2s", "1.5s", "2m", "300us".
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let number: f64 =
@@ -269,6 +371,12 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
             command: Some(LensCommand::Diff { before, after, result }), ..
         }) => lens::diff(&before, &after, &result),
         Command::Lens(arguments) => lens::watch(&arguments),
+        Command::Cost(CostArguments { command }) => match command {
+            CostCommand::Run(arguments) => cost::run(&arguments),
+            CostCommand::List { json } => cost::list(json),
+            CostCommand::Compare(arguments) => cost::compare(&arguments),
+            CostCommand::Worker => cost::worker(),
+        },
         Command::Doctor(arguments) => {
             let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
             let (report, can_run) = crate::doctor::report(arguments.json)?;

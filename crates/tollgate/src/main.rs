@@ -1,6 +1,7 @@
 //! Tollgate's one binary.
 
 mod cli;
+mod cost;
 mod doctor;
 mod format;
 mod lens;

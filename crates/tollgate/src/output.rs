@@ -1,16 +1,17 @@
 //! Where results go: a file, stdout, or (for `run`, whose stdout is the command's) stderr.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The place of a result, opened before the work begins, so that a bad path costs nobody a long run.
+/// The place of a result, tried before the work begins, so that a bad path costs nobody a long run.
 pub enum Output {
     Stdout,
     Stderr,
-    File(File, PathBuf),
+    /// Open already, if it was there before.
+    File(Option<File>, PathBuf),
 }
 
 impl Output {
@@ -18,13 +19,7 @@ impl Output {
         let Some(path) = path else {
             return Ok(otherwise);
         };
-        let file = OpenOptions::new()
-            .create(true)
-            // Only when there is something to put in its place.
-            .truncate(false)
-            .write(true)
-            .open(path)
-            .with_context(|| format!("cannot write the result to {}", path.display()))?;
+        let file = try_out(path).with_context(|| format!("cannot write the result to {}", path.display()))?;
         Ok(Self::File(file, path.to_owned()))
     }
 
@@ -36,20 +31,34 @@ impl Output {
             Self::Stderr => {
                 io::stderr().write_all(text.as_bytes()).context("cannot write the result to stderr")
             }
-            Self::File(file, path) => {
-                replace(file, text).with_context(|| format!("cannot write the result to {}", path.display()))
-            }
+            Self::File(file, path) => put(file.take(), path, text)
+                .with_context(|| format!("cannot write the result to {}", path.display())),
         }
     }
 }
 
-fn replace(file: &mut File, text: &str) -> io::Result<()> {
+/// Nothing is changed: a run that is refused or killed leaves no empty file, nor an emptied one.
+fn try_out(path: &Path) -> io::Result<Option<File>> {
+    if path.exists() {
+        return OpenOptions::new().write(true).open(path).map(Some);
+    }
+    File::create_new(path)?;
+    fs::remove_file(path)?;
+    Ok(None)
+}
+
+fn put(file: Option<File>, path: &Path, text: &str) -> io::Result<()> {
+    let mut file = match file {
+        Some(file) => file,
+        None => File::create(path)?,
+    };
     // Devices and pipes have no length.
-    if file.metadata()?.is_file() {
+    let is_file = file.metadata()?.is_file();
+    if is_file {
         file.set_len(0)?;
     }
     let written = file.write_all(text.as_bytes());
-    if written.is_err() && file.metadata()?.is_file() {
+    if written.is_err() && is_file {
         // Half a document is worse than none.
         let _ = file.set_len(0);
     }

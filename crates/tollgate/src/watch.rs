@@ -137,7 +137,7 @@ impl Watch {
         let live = self.gate.live_threads(self.session.index);
         let now = now_ns();
         let in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
-        self.gate.release(self.session.index);
+        self.gate.release(&Lock::take()?, self.session.index);
         let figures = self.collector.figures(&self.gate, self.session.index)?;
         let losses = self.losses()?;
         let mut notes = ending.notes;

@@ -35,6 +35,22 @@ fn a_command_that_is_tollgate_itself() {
 }
 
 #[test]
+fn watchers_of_a_command_that_end_at_once() {
+    for milliseconds in [0, 0, 0, 10, 20, 50] {
+        let run = Job::run("", workload("sleep 3 400")).start();
+        let command = run.child_running("workloads");
+        let lens = format!("-p {command} -p {command} --for 200ms");
+        let first = Job::lens(&lens).start();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        let second = Job::lens(&lens).start();
+        for watcher in [first, second] {
+            watcher.finish().success().report().complete();
+        }
+        assert_eq!(run.finish().success().report().complete().count("nanosleep"), 400);
+    }
+}
+
+#[test]
 fn three_deep() {
     let run = |name: OsString| -> Vec<OsString> {
         let mut words = vec![tollgate().into()];

@@ -80,6 +80,8 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
 /// Takes in processes that are not known yet; returns how many processors could not be visited.
 fn take_in(mut found: Vec<u32>, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Result<u32> {
     found.retain(|pid| !known.contains(pid));
+    found.sort_unstable();
+    found.dedup();
     if found.is_empty() {
         return Ok(0);
     }

@@ -1,0 +1,104 @@
+//! Single calls, each made anew: nothing is cached by a library.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use super::{Work, spin};
+
+/// A call with arguments that stay valid.
+fn call(mut one: impl FnMut() + 'static) -> Work {
+    Box::new(move |units| {
+        for _ in 0..units {
+            one();
+        }
+    })
+}
+
+pub fn getpid() -> Work {
+    call(|| {
+        // SAFETY: takes nothing and cannot fail.
+        unsafe { libc::syscall(libc::SYS_getpid) };
+    })
+}
+
+pub fn getppid() -> Work {
+    call(|| {
+        // SAFETY: takes nothing and cannot fail.
+        unsafe { libc::syscall(libc::SYS_getppid) };
+    })
+}
+
+pub fn getrusage() -> Work {
+    // SAFETY: an all-zero rusage is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    call(move || {
+        // SAFETY: a valid place for the result.
+        unsafe { libc::syscall(libc::SYS_getrusage, libc::RUSAGE_SELF, &raw mut usage) };
+    })
+}
+
+pub fn gettimeofday() -> Work {
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    call(move || {
+        // SAFETY: a valid place for the result; no time zone is asked for.
+        unsafe { libc::syscall(libc::SYS_gettimeofday, &raw mut time, ptr::null::<libc::c_void>()) };
+    })
+}
+
+pub fn sigaction() -> Work {
+    // SAFETY: an all-zero sigaction is a valid one: the default action.
+    let action: libc::sigaction = unsafe { std::mem::zeroed() };
+    call(move || {
+        // SAFETY: valid, and for a signal that nobody sends.
+        unsafe { libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()) };
+    })
+}
+
+pub fn write_null() -> Work {
+    let null = File::options().write(true).open("/dev/null").expect("/dev/null can be opened");
+    let byte = 0u8;
+    call(move || {
+        // SAFETY: one byte from a local, to an open descriptor.
+        unsafe { libc::syscall(libc::SYS_write, null.as_raw_fd(), &raw const byte, 1) };
+    })
+}
+
+pub fn pread(bytes: usize) -> Work {
+    let file = memory_file(c"tollgate-pread", &vec![1; bytes]);
+    let mut buffer = vec![0u8; bytes];
+    call(move || {
+        // SAFETY: as many bytes as the buffer has, from an open descriptor.
+        unsafe { libc::syscall(libc::SYS_pread64, file.as_raw_fd(), buffer.as_mut_ptr(), bytes, 0) };
+    })
+}
+
+/// A file in the page cache and nowhere else.
+pub fn memory_file(name: &CStr, content: &[u8]) -> OwnedFd {
+    // SAFETY: a NUL-terminated name; the descriptor, if it is one, is ours alone.
+    let file = unsafe {
+        let fd = libc::memfd_create(name.as_ptr(), 0);
+        assert!(fd >= 0, "a file in memory can be made");
+        OwnedFd::from_raw_fd(fd)
+    };
+    // SAFETY: the bytes of a slice, to an open descriptor.
+    let written = unsafe { libc::write(file.as_raw_fd(), content.as_ptr().cast(), content.len()) };
+    assert_eq!(written, content.len() as isize, "a file in memory can be written");
+    file
+}
+
+pub fn open_close() -> Work {
+    call(|| {
+        // SAFETY: a NUL-terminated path; the descriptor is closed at once.
+        unsafe {
+            let fd =
+                libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDONLY, 0);
+            libc::syscall(libc::SYS_close, fd);
+        }
+    })
+}
+
+pub fn cpu_loop() -> Work {
+    call(|| spin(1000))
+}

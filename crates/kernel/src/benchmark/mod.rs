@@ -1,0 +1,70 @@
+//! Micro-benchmarks: small exercises whose time depends on the system-call boundary.
+
+mod calls;
+mod processes;
+mod switches;
+
+/// Does so many units.
+pub type Work = Box<dyn FnMut(u32)>;
+
+#[derive(Debug)]
+pub struct Benchmark {
+    pub name: &'static str,
+    /// What one unit is.
+    pub unit: &'static str,
+    pub stresses: &'static str,
+    /// Whether a unit is made of calls and context switches only, so that its toll can be given in floors.
+    pub in_floors: bool,
+    prepare: fn() -> Work,
+}
+
+impl Benchmark {
+    /// Opens what it needs, so that the units themselves do nothing else.
+    pub fn prepare(&self) -> Work {
+        (self.prepare)()
+    }
+}
+
+const fn benchmark(
+    name: &'static str,
+    unit: &'static str,
+    in_floors: bool,
+    prepare: fn() -> Work,
+    stresses: &'static str,
+) -> Benchmark {
+    Benchmark { name, unit, stresses, in_floors, prepare }
+}
+
+#[rustfmt::skip]
+pub const BENCHMARKS: &[Benchmark] = &[
+    benchmark("getpid", "call", true, calls::getpid, "the boundary alone"),
+    benchmark("getppid", "call", true, calls::getppid, "the boundary alone, and a read under RCU"),
+    benchmark("getrusage", "call", true, calls::getrusage, "a call that sums the thread's accounts"),
+    benchmark("gettimeofday", "call", true, calls::gettimeofday, "the clock as a real call, not by the vDSO"),
+    benchmark("sigaction", "call", true, calls::sigaction, "installing a signal handler"),
+    benchmark("write-null", "call", true, calls::write_null, "a write of one byte to /dev/null: the file layer"),
+    benchmark("pread-128", "call", true, || calls::pread(128), "a read of 128 bytes from the page cache"),
+    benchmark("pread-256", "call", true, || calls::pread(256), "a read of 256 bytes from the page cache"),
+    benchmark("pread-512", "call", true, || calls::pread(512), "a read of 512 bytes from the page cache"),
+    benchmark("pread-1k", "call", true, || calls::pread(1024), "a read of 1 KiB from the page cache"),
+    benchmark("pread-2k", "call", true, || calls::pread(2048), "a read of 2 KiB from the page cache"),
+    benchmark("pread-4k", "call", true, || calls::pread(4096), "a read of 4 KiB from the page cache"),
+    benchmark("open-close", "pair", true, calls::open_close, "path look-up and descriptors: open and close of /dev/null"),
+    benchmark("pipe-ping-pong", "round trip", true, switches::pipe_ping_pong, "two sleeps, four calls, two context switches"),
+    benchmark("futex-wake", "round trip", true, switches::futex_wake, "two threads that wake each other in turn"),
+    benchmark("fork", "process", false, processes::fork, "fork, a child that exits at once, wait"),
+    benchmark("fork-exec", "process", false, processes::fork_exec, "the same with execve of a static program of one call"),
+    benchmark("fork-exec-sh", "process", false, processes::fork_exec_sh, "the same by /bin/sh -c"),
+    benchmark("cpu-loop", "1,000 steps", false, calls::cpu_loop, "no call at all: what is taken from user time"),
+];
+
+/// A chain of so many steps, each of which needs the result of the one before.
+pub fn spin(steps: u64) {
+    let mut value = steps;
+    for _ in 0..steps {
+        // Multiplier and increment: Knuth, TAOCP 2, section 3.3.4 (MMIX).
+        value = std::hint::black_box(
+            value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407),
+        );
+    }
+}

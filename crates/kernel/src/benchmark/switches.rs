@@ -1,0 +1,98 @@
+//! Two threads that wait for each other: on one processor if the first is pinned to one when they begin.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+
+use super::Work;
+
+/// Ends the other thread when the work is over.
+struct Partner<T> {
+    shared: Option<T>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<T> Drop for Partner<T> {
+    fn drop(&mut self) {
+        self.shared = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+pub fn pipe_ping_pong() -> Work {
+    let (mut from_us, to_them) = std::io::pipe().expect("a pipe");
+    let (from_them, mut to_us) = std::io::pipe().expect("a pipe");
+    let thread = thread::spawn(move || {
+        let mut byte = [0];
+        while from_us.read_exact(&mut byte).is_ok() && to_us.write_all(&byte).is_ok() {}
+    });
+    let mut partner = Partner { shared: Some((to_them, from_them)), thread: Some(thread) };
+    Box::new(move |units| {
+        let (to_them, from_them) = partner.shared.as_mut().expect("there until dropped");
+        let mut byte = [0];
+        for _ in 0..units {
+            to_them.write_all(&byte).expect("the other thread reads");
+            from_them.read_exact(&mut byte).expect("the other thread writes");
+        }
+    })
+}
+
+const OURS: u32 = 0;
+const THEIRS: u32 = 1;
+const OVER: u32 = 2;
+
+/// Sleeps until it is `whose` turn, or all is over.
+fn wait_for(turn: &AtomicU32, whose: u32) -> u32 {
+    loop {
+        let now = turn.load(Ordering::Acquire);
+        if now == whose || now == OVER {
+            return now;
+        }
+        // SAFETY: the address of an atomic that outlives the call; no time limit.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                turn.as_ptr(),
+                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                now,
+                std::ptr::null::<libc::timespec>(),
+            )
+        };
+    }
+}
+
+fn give(turn: &AtomicU32, to: u32) {
+    turn.store(to, Ordering::Release);
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_futex, turn.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+}
+
+/// Tells the other thread when dropped.
+struct Turn(Arc<AtomicU32>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        give(&self.0, OVER);
+    }
+}
+
+pub fn futex_wake() -> Work {
+    let turn = Arc::new(AtomicU32::new(OURS));
+    let theirs = Arc::clone(&turn);
+    let thread = thread::spawn(move || {
+        while wait_for(&theirs, THEIRS) == THEIRS {
+            give(&theirs, OURS);
+        }
+    });
+    let partner = Partner { shared: Some(Turn(turn)), thread: Some(thread) };
+    Box::new(move |units| {
+        let turn = &partner.shared.as_ref().expect("there until dropped").0;
+        for _ in 0..units {
+            give(turn, THEIRS);
+            wait_for(turn, OURS);
+        }
+    })
+}

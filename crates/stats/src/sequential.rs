@@ -1,0 +1,35 @@
+//! When to look at samples that keep coming, and when to stop.
+//!
+//! Looking at every sample and stopping as soon as something shows finds differences that are not there. So samples
+//! are looked at a few times only, each look at twice as many, and each has its part of the error.
+
+/// Quads of the first look: the fewest whose sign-test interval is not their whole range, doubled.
+pub const FIRST_LOOK: usize = 12;
+
+/// Looks at the most: at 12, 24, 48 … 1,536 quads.
+pub const LOOKS: usize = 8;
+
+/// Samples beyond which nothing is looked at any more.
+pub const MOST: usize = FIRST_LOOK << (LOOKS - 1);
+
+/// Whether so many samples are to be looked at.
+pub fn is_look(samples: usize) -> bool {
+    (0..LOOKS).any(|look| samples == FIRST_LOOK << look)
+}
+
+/// The error that each look may make, so that all together make `error` at most (Bonferroni).
+pub fn error_a_look(error: f64) -> f64 {
+    error / LOOKS as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_double() {
+        let looks: Vec<_> = (0..5000).filter(|n| is_look(*n)).collect();
+        assert_eq!(looks, [12, 24, 48, 96, 192, 384, 768, 1536]);
+        assert_eq!(MOST, 1536);
+    }
+}

@@ -1,0 +1,297 @@
+//! From the samples to rows, controls and verdicts.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stats::interval::{Interval, median_interval, quotient_interval};
+use stats::sequential::error_a_look;
+use stats::sign::{Verdict, verdicts};
+
+/// Of rows and controls alike.
+pub const CONFIDENCE: f64 = 0.95;
+
+/// A block's time of one benchmark.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockTime {
+    /// Of its batches, nanoseconds a unit.
+    pub median: f64,
+    pub mean: f64,
+}
+
+/// Both blocks of an arm in a quad.
+pub type Pair = [BlockTime; 2];
+
+/// The times of one benchmark: by arm, one pair for each quad that was finished.
+pub type Times = Vec<Vec<Pair>>;
+
+/// What an arm costs more than its base in each quad.
+#[derive(Debug, Default, Clone)]
+pub struct Differences {
+    /// Log ratios of the block medians.
+    pub logs: Vec<f64>,
+    /// Log ratios of the block means.
+    pub mean_logs: Vec<f64>,
+    /// Nanoseconds a unit.
+    pub deltas: Vec<f64>,
+}
+
+pub fn differences(arm: &[Pair], base: &[Pair]) -> Differences {
+    let mut all = Differences::default();
+    for (arm, base) in arm.iter().zip(base) {
+        let logs = |pair: &Pair, part: fn(&BlockTime) -> f64| {
+            pair.iter().map(|time| part(time).ln()).sum::<f64>() / 2.0
+        };
+        let mean = |pair: &Pair| (pair[0].median + pair[1].median) / 2.0;
+        all.logs.push(logs(arm, |time| time.median) - logs(base, |time| time.median));
+        all.mean_logs.push(logs(arm, |time| time.mean) - logs(base, |time| time.mean));
+        all.deltas.push(mean(arm) - mean(base));
+    }
+    all
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoppedBy {
+    Precision,
+    Time,
+    Runs,
+    Interrupt,
+}
+
+/// What an arm costs a benchmark.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Row {
+    pub benchmark: String,
+    pub unit: String,
+    pub arm: String,
+    pub base: String,
+    /// Time as a multiple of the base's: median over quads, and its 95 % interval.
+    pub ratio: f64,
+    pub ratio_low: f64,
+    pub ratio_high: f64,
+    /// Nanoseconds a unit more than the base.
+    pub delta: f64,
+    pub delta_low: f64,
+    pub delta_high: f64,
+    /// The ratio of the blocks' means, which also has what happens seldom.
+    pub mean_ratio: f64,
+    pub mean_ratio_low: f64,
+    pub mean_ratio_high: f64,
+    /// `delta` as a multiple of the floor's; null where the floor's is not clear of 0.
+    pub floors: Option<f64>,
+    pub floors_low: Option<f64>,
+    pub floors_high: Option<f64>,
+    pub quads: usize,
+    pub stopped_by: StoppedBy,
+    /// Events that the arm dropped in all its blocks; null if it does not say.
+    pub loss: Option<u64>,
+    /// "within", "dearer" or "inconclusive"; null for the floor, which others are measured by.
+    pub verdict: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Control {
+    pub benchmark: String,
+    /// "aa" or "injected".
+    pub kind: String,
+    pub ratio: f64,
+    /// Simultaneous with those of all other controls, at all looks.
+    pub ratio_low: f64,
+    pub ratio_high: f64,
+    pub truth: f64,
+    /// "passed", "failed" or "inconclusive".
+    pub verdict: String,
+}
+
+/// The confidence of each control's interval, so that all hold together.
+pub fn control_confidence(controls: usize) -> f64 {
+    1.0 - error_a_look(1.0 - CONFIDENCE) / controls.max(1) as f64
+}
+
+/// Fails if its interval excludes what is true: no difference.
+pub fn aa(benchmark: &str, logs: &[f64], controls: usize) -> Option<Control> {
+    let interval = median_interval(logs, control_confidence(controls))?;
+    let verdict = match (covers(&interval, 0.0), is_sure(&interval, controls)) {
+        (true, _) => "passed",
+        (false, true) => "failed",
+        (false, false) => "inconclusive",
+    };
+    Some(control(benchmark, "aa", interval, 1.0, verdict))
+}
+
+/// Found: its interval excludes 0 and covers the truth. One too wide to exclude 0 says nothing.
+pub fn injected(benchmark: &str, logs: &[f64], truth: f64, controls: usize) -> Option<Control> {
+    let interval = median_interval(logs, control_confidence(controls))?;
+    let verdict = match (covers(&interval, truth.ln()), covers(&interval, 0.0)) {
+        _ if !is_sure(&interval, controls) => "inconclusive",
+        (true, false) => "passed",
+        (true, true) => "inconclusive",
+        (false, _) => "failed",
+    };
+    Some(control(benchmark, "injected", interval, truth, verdict))
+}
+
+fn covers(interval: &Interval, log: f64) -> bool {
+    interval.low <= log && interval.high >= log
+}
+
+/// Few samples cannot be as sure as many controls together need.
+fn is_sure(interval: &Interval, controls: usize) -> bool {
+    interval.confidence >= control_confidence(controls)
+}
+
+fn control(benchmark: &str, kind: &str, interval: Interval, truth: f64, verdict: &str) -> Control {
+    Control {
+        benchmark: benchmark.into(),
+        kind: kind.into(),
+        ratio: interval.estimate.exp(),
+        ratio_low: interval.low.exp(),
+        ratio_high: interval.high.exp(),
+        truth,
+        verdict: verdict.into(),
+    }
+}
+
+/// Who a row is about, and why it ended.
+pub struct About {
+    pub benchmark: String,
+    pub unit: String,
+    pub arm: String,
+    pub base: String,
+    pub stopped_by: StoppedBy,
+    pub loss: Option<u64>,
+}
+
+/// `None` without a finished quad.
+pub fn row(about: About, own: &Differences, floor: Option<&Differences>) -> Option<Row> {
+    let ratio = median_interval(&own.logs, CONFIDENCE)?;
+    let mean = median_interval(&own.mean_logs, CONFIDENCE)?;
+    let delta = median_interval(&own.deltas, CONFIDENCE)?;
+    let floors = floor.and_then(|floor| {
+        let quads = own.deltas.len().min(floor.deltas.len());
+        quotient_interval(&own.deltas[..quads], &floor.deltas[..quads], CONFIDENCE)
+    });
+    Some(Row {
+        benchmark: about.benchmark,
+        unit: about.unit,
+        arm: about.arm,
+        base: about.base,
+        ratio: ratio.estimate.exp(),
+        ratio_low: ratio.low.exp(),
+        ratio_high: ratio.high.exp(),
+        delta: delta.estimate,
+        delta_low: delta.low,
+        delta_high: delta.high,
+        mean_ratio: mean.estimate.exp(),
+        mean_ratio_low: mean.low.exp(),
+        mean_ratio_high: mean.high.exp(),
+        floors: floors.map(|floors| floors.estimate),
+        floors_low: floors.map(|floors| floors.low),
+        floors_high: floors.map(|floors| floors.high),
+        quads: own.logs.len(),
+        stopped_by: about.stopped_by,
+        loss: about.loss,
+        verdict: None,
+    })
+}
+
+/// Verdicts on rows against a limit such as 0.02, which hold for all of them together and at all looks.
+pub fn judge(logs: &[&[f64]], limit: f64) -> Vec<String> {
+    let all = verdicts(logs, (1.0 + limit).ln(), error_a_look(1.0 - CONFIDENCE));
+    let name = |verdict| match verdict {
+        Verdict::Within => "within",
+        Verdict::Dearer => "dearer",
+        Verdict::Inconclusive => "inconclusive",
+    };
+    all.into_iter().map(|verdict| name(verdict).to_owned()).collect()
+}
+
+/// Whether an interval of log ratios is as narrow as asked for on both sides of its estimate.
+pub fn is_precise(logs: &[f64], precision: f64) -> bool {
+    median_interval(logs, CONFIDENCE)
+        .is_some_and(|interval| (interval.high - interval.low) / 2.0 <= precision)
+}
+
+/// What an arm leaves behind: blocks of the base right after it, against the base's other block of the same quad.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CarryOver {
+    pub benchmark: String,
+    pub after: String,
+    pub ratio: f64,
+    pub ratio_low: f64,
+    pub ratio_high: f64,
+}
+
+/// Those that are clear of nothing; `after` has, by arm, the log ratios of base blocks after it to the others.
+pub fn carry_over(benchmark: &str, after: &BTreeMap<String, Vec<f64>>, rows: usize) -> Vec<CarryOver> {
+    let confidence = control_confidence(rows);
+    let one = |(arm, logs): (&String, &Vec<f64>)| {
+        let interval = median_interval(logs, confidence)?;
+        (interval.confidence >= confidence && (interval.low > 0.0 || interval.high < 0.0)).then(|| {
+            CarryOver {
+                benchmark: benchmark.into(),
+                after: arm.clone(),
+                ratio: interval.estimate.exp(),
+                ratio_low: interval.low.exp(),
+                ratio_high: interval.high.exp(),
+            }
+        })
+    };
+    after.iter().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(times: &[f64]) -> Vec<Pair> {
+        let time = |median: f64| BlockTime { median, mean: median + 1.0 };
+        times.chunks_exact(2).map(|two| [time(two[0]), time(two[1])]).collect()
+    }
+
+    #[test]
+    fn quads_give_ratios_and_differences() {
+        let all = differences(&pairs(&[200.0, 220.0]), &pairs(&[100.0, 110.0]));
+        assert!((all.logs[0] - 2f64.ln()).abs() < 1e-12);
+        assert!((all.deltas[0] - 105.0).abs() < 1e-12);
+        assert!(all.mean_logs[0] < all.logs[0]);
+    }
+
+    #[test]
+    fn controls_pass_fail_or_say_nothing() {
+        let sure: Vec<_> = (0..40).map(|i| 0.0198 + f64::from(i % 5 - 2) * 1e-4).collect();
+        let wide: Vec<_> = (0..40).map(|i| 0.0198 + f64::from(i % 5 - 2) * 0.05).collect();
+        let verdict = |control: Option<Control>| control.expect("samples").verdict;
+        assert_eq!(verdict(injected("x", &sure, 1.02, 1)), "passed");
+        assert_eq!(verdict(injected("x", &sure, 1.05, 1)), "failed");
+        assert_eq!(verdict(injected("x", &wide, 1.02, 1)), "inconclusive");
+        assert_eq!(verdict(aa("x", &sure, 1)), "failed");
+        assert_eq!(verdict(aa("x", &wide, 1)), "passed");
+        // Too few samples for so much confidence never fail a control.
+        assert!(control_confidence(40) > 0.9998);
+    }
+
+    #[test]
+    fn signed_differences_are_not_clamped() {
+        let own = differences(&pairs(&[90.0; 40]), &pairs(&[100.0; 40]));
+        let about = About {
+            benchmark: "b".into(),
+            unit: "call".into(),
+            arm: "a".into(),
+            base: "off".into(),
+            stopped_by: StoppedBy::Precision,
+            loss: None,
+        };
+        let row = row(about, &own, None).expect("samples");
+        assert!(row.delta < 0.0 && row.ratio < 1.0 && row.delta_high < 0.0);
+    }
+
+    #[test]
+    fn leftovers_are_told_only_where_they_are_clear() {
+        let after = BTreeMap::from([("lens".to_owned(), vec![0.03; 60]), ("off".to_owned(), vec![0.0; 60])]);
+        let told = carry_over("getpid", &after, 2);
+        assert_eq!(told.iter().map(|one| one.after.as_str()).collect::<Vec<_>>(), ["lens"]);
+        let few = BTreeMap::from([("lens".to_owned(), vec![0.03; 6])]);
+        assert!(carry_over("getpid", &few, 2).is_empty());
+    }
+}

@@ -1,0 +1,174 @@
+//! `tollgate cost compare`: the same arms in two runs, such as before and after a change.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use stats::interval::median_interval;
+
+use super::analysis::{BlockTime, CONFIDENCE, differences};
+use super::arms::OFF;
+use super::document::{Conclusion, Document, SCHEMA};
+use super::lab::median;
+use crate::cli::CostCompareArguments;
+use crate::output::Output;
+
+/// What an arm costs in the second run over what it cost in the first.
+#[derive(Debug, Serialize)]
+struct Change {
+    benchmark: String,
+    arm: String,
+    ratio_before: f64,
+    ratio_after: f64,
+    change: f64,
+    change_low: f64,
+    change_high: f64,
+    verdict: &'static str,
+}
+
+#[derive(Serialize)]
+struct Comparison {
+    schema: &'static str,
+    limit: f64,
+    /// What of the two machines differs, so that more than the arms may have changed.
+    differences: Vec<String>,
+    changes: Vec<Change>,
+}
+
+pub fn compare(arguments: &CostCompareArguments) -> Result<ExitCode> {
+    let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+    let (before, after) = (read(&arguments.before)?, read(&arguments.after)?);
+    let comparison = Comparison {
+        schema: "tollgate.cost.compare/1",
+        limit: arguments.limit,
+        differences: of_machines(&before, &after),
+        changes: changes(&before, &after, arguments.limit),
+    };
+    if comparison.changes.is_empty() {
+        bail!("the two runs have no arm and benchmark in common");
+    }
+    let body =
+        if arguments.json { serde_json::to_string_pretty(&comparison)? + "\n" } else { text(&comparison) };
+    output.write(&body)?;
+    let has = |verdict| comparison.changes.iter().any(|change| change.verdict == verdict);
+    let conclusion = match (has("dearer"), has("inconclusive")) {
+        (true, _) => Conclusion::DearerOrControlsFailed,
+        (false, true) => Conclusion::Inconclusive,
+        (false, false) => Conclusion::Within,
+    };
+    Ok(ExitCode::from(conclusion.status()))
+}
+
+fn read(path: &Path) -> Result<Document> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let no_run = || format!("{} is not a document of `tollgate cost run --json`", path.display());
+    let document: serde_json::Value = serde_json::from_str(&text).with_context(no_run)?;
+    match document.get("schema").and_then(|schema| schema.as_str()) {
+        Some(SCHEMA) => serde_json::from_value(document).with_context(no_run),
+        Some(schema) => bail!("{} has schema {schema:?}; this version reads {SCHEMA:?}", path.display()),
+        None => bail!("{}: it names no schema", no_run()),
+    }
+}
+
+fn of_machines(before: &Document, after: &Document) -> Vec<String> {
+    let of = |name: &str, a: &str, b: &str| (a != b).then(|| format!("{name}: {a:?} before, {b:?} after"));
+    let (a, b) = (&before.environment, &after.environment);
+    [
+        of("processor", &a.cpu, &b.cpu),
+        of("kernel", &a.kernel, &b.kernel),
+        of("clock source", &a.clock_source, &b.clock_source),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Log ratios to `off`, one a quad, by benchmark and arm.
+fn logs(document: &Document) -> BTreeMap<(String, String), Vec<f64>> {
+    type Quad<'a> = BTreeMap<&'a str, Vec<BlockTime>>;
+    let mut quads: BTreeMap<(&str, usize), Quad> = BTreeMap::new();
+    for block in &document.samples {
+        let time = BlockTime {
+            median: median(&block.ns),
+            mean: block.ns.iter().sum::<f64>() / block.ns.len() as f64,
+        };
+        quads.entry((&block.benchmark, block.quad)).or_default().entry(&block.arm).or_default().push(time);
+    }
+    let mut all: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for ((benchmark, _), arms) in quads {
+        let pair = |arm: &str| <[BlockTime; 2]>::try_from(arms.get(arm)?.as_slice()).ok();
+        let Some(base) = pair(OFF) else { continue };
+        for arm in arms.keys() {
+            if let Some(own) = pair(arm) {
+                let log = differences(&[own], &[base]).logs[0];
+                all.entry((benchmark.to_owned(), (*arm).to_owned())).or_default().push(log);
+            }
+        }
+    }
+    all
+}
+
+fn changes(before: &Document, after: &Document, limit: f64) -> Vec<Change> {
+    let (before, after) = (logs(before), logs(after));
+    // Each of the two intervals is so sure that both hold with the confidence asked for.
+    let confidence = CONFIDENCE.sqrt();
+    let change = |((benchmark, arm), old): (&(String, String), &Vec<f64>)| {
+        if [OFF, "aa", "injected"].contains(&arm.as_str()) {
+            return None;
+        }
+        let new = after.get(&(benchmark.clone(), arm.clone()))?;
+        let (old, new) = (median_interval(old, confidence)?, median_interval(new, confidence)?);
+        let (low, high) = ((new.low - old.high).exp(), (new.high - old.low).exp());
+        let is_sure = old.confidence >= confidence && new.confidence >= confidence;
+        let verdict = match is_sure {
+            true if low > 1.0 + limit => "dearer",
+            true if high < 1.0 + limit => "within",
+            _ => "inconclusive",
+        };
+        Some(Change {
+            benchmark: benchmark.clone(),
+            arm: arm.clone(),
+            ratio_before: old.estimate.exp(),
+            ratio_after: new.estimate.exp(),
+            change: (new.estimate - old.estimate).exp(),
+            change_low: low,
+            change_high: high,
+            verdict,
+        })
+    };
+    before.iter().filter_map(change).collect()
+}
+
+fn text(comparison: &Comparison) -> String {
+    let mut out = String::new();
+    for difference in &comparison.differences {
+        let _ = writeln!(out, "WARNING: {difference}");
+    }
+    let _ = writeln!(
+        out,
+        "{:<16} {:<22} {:>9} {:>9} {:>26}  verdict",
+        "benchmark", "arm", "before", "after", "change, %"
+    );
+    for change in &comparison.changes {
+        let percent = |ratio: f64| format!("{:+.2}", (ratio - 1.0) * 100.0);
+        let _ = writeln!(
+            out,
+            "{:<16} {:<22} {:>9} {:>9} {:>26}  {}",
+            change.benchmark,
+            change.arm,
+            format!("{:.4}", change.ratio_before),
+            format!("{:.4}", change.ratio_after),
+            format!(
+                "{} [{}, {}]",
+                percent(change.change),
+                percent(change.change_low),
+                percent(change.change_high)
+            ),
+            change.verdict
+        );
+    }
+    out
+}

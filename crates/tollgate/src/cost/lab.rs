@@ -1,0 +1,355 @@
+//! The run: a pilot that fixes the counts, quads of blocks, looks, and when it stops.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use kernel::benchmark::Benchmark;
+use serde::{Deserialize, Serialize};
+use stats::order::{Quads, Random};
+use stats::sequential::{MOST, is_look};
+
+use super::analysis::{BlockTime, Pair, StoppedBy, Times, differences, is_precise};
+use super::arms::{Arm, Block};
+use super::progress::Progress;
+use super::worker::{Answer, Request, Task};
+
+/// Where the arms that every run has stand.
+pub const BASE: usize = 0;
+pub const AA: usize = 1;
+pub const INJECTED: usize = 2;
+
+/// What is injected, as a part of the benchmark's own time.
+pub const INJECTION: f64 = 0.02;
+
+/// A benchmark's part of a block lasts about this long, and with the slowest arm not much longer than the second.
+const PART: Duration = Duration::from_millis(12);
+const SLOWEST_PART: Duration = Duration::from_millis(250);
+const FEWEST_BATCHES: usize = 7;
+const MOST_BATCHES: usize = 101;
+const PILOT_BATCHES: usize = 3;
+
+/// A benchmark in one placement.
+#[derive(Clone)]
+pub struct Exercise {
+    pub name: String,
+    pub benchmark: &'static Benchmark,
+    pub cpu: Option<usize>,
+}
+
+pub struct Plan {
+    /// Off, A/A and injected first.
+    pub arms: Vec<Arm>,
+    pub exercises: Vec<Exercise>,
+    pub precision: f64,
+    pub budget: Duration,
+    pub seed: u64,
+}
+
+/// Every batch of one benchmark in one block.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RawBlock {
+    pub quad: usize,
+    /// Which of the quad's blocks.
+    pub place: usize,
+    pub arm: String,
+    pub benchmark: String,
+    /// Nanoseconds a unit.
+    pub ns: Vec<f64>,
+}
+
+/// Counts that no arm changes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Counts {
+    pub benchmark: String,
+    pub units: u32,
+    pub batches: usize,
+    /// Steps of the injected chain a batch.
+    pub spin: u64,
+}
+
+#[derive(Default)]
+pub struct Measured {
+    pub counts: Vec<Counts>,
+    /// By exercise and arm.
+    pub times: Vec<Times>,
+    /// By exercise: the injected time over the benchmark's own, one for each quad.
+    pub injected: Vec<Vec<f64>>,
+    /// By exercise and arm before: log ratios of a base block to the quad's other one.
+    pub after: Vec<BTreeMap<String, Vec<f64>>>,
+    pub stopped_by: Vec<Option<StoppedBy>>,
+    /// By arm.
+    pub losses: Vec<Option<u64>>,
+    pub raw: Vec<RawBlock>,
+    pub clock_ns: f64,
+    pub loop_ns: f64,
+    pub elapsed: Duration,
+}
+
+impl Plan {
+    /// Fills `measured` as it goes: what was measured before an error or an interrupt is there.
+    pub fn run(&self, measured: &mut Measured, given_up: &AtomicBool, progress: &mut Progress) -> Result<()> {
+        let began = Instant::now();
+        let result = self.measure(measured, began, given_up, progress);
+        measured.elapsed = began.elapsed();
+        for stopped in measured.stopped_by.iter_mut().filter(|stopped| stopped.is_none()) {
+            *stopped = Some(StoppedBy::Interrupt);
+        }
+        result
+    }
+
+    fn measure(
+        &self,
+        measured: &mut Measured,
+        began: Instant,
+        given_up: &AtomicBool,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let exercises = self.exercises.len();
+        measured.times = vec![vec![Vec::new(); self.arms.len()]; exercises];
+        measured.injected = vec![Vec::new(); exercises];
+        measured.after = vec![BTreeMap::new(); exercises];
+        measured.stopped_by = vec![None; exercises];
+        measured.losses = vec![None; self.arms.len()];
+        progress.say("finding out how often to repeat");
+        let Some(counts) = self.pilot(measured, given_up)? else { return Ok(()) };
+        measured.counts = counts;
+        let mut quads = Quads::new(self.arms.len(), self.seed);
+        let mut random = Random::new(self.seed);
+        let mut previous = BASE;
+        let first = Instant::now();
+        for quad in 0..MOST {
+            let open: Vec<_> = (0..exercises).filter(|index| measured.stopped_by[*index].is_none()).collect();
+            if open.is_empty() {
+                return Ok(());
+            }
+            // A quad that would end after the time is up is not begun; one is done in any case.
+            let a_quad = first.elapsed().checked_div(quad as u32).unwrap_or_default();
+            if quad > 0 && began.elapsed() + a_quad > self.budget {
+                stop(measured, &open, StoppedBy::Time);
+                return Ok(());
+            }
+            let order = quads.next_quad();
+            let Some(blocks) = self.quad(&order, &open, measured, &mut random, given_up)? else {
+                return Ok(());
+            };
+            self.keep(quad, &order, previous, &open, &blocks, measured);
+            previous = order[order.len() - 1];
+            if is_look(quad + 1) {
+                self.look(&open, measured);
+            }
+            progress.quad(quad + 1, began.elapsed(), self.widest(measured));
+        }
+        let open: Vec<_> = (0..exercises).filter(|index| measured.stopped_by[*index].is_none()).collect();
+        stop(measured, &open, StoppedBy::Runs);
+        Ok(())
+    }
+
+    /// Finds units a batch with nothing on, and batches a block with the slowest arm.
+    fn pilot(&self, measured: &mut Measured, given_up: &AtomicBool) -> Result<Option<Vec<Counts>>> {
+        let mut tasks: Vec<_> = self
+            .exercises
+            .iter()
+            .map(|exercise| Task {
+                benchmark: exercise.benchmark.name.into(),
+                cpu: exercise.cpu,
+                units: 0,
+                batches: PILOT_BATCHES,
+                spin: 0,
+            })
+            .collect();
+        let Some(base) = self.block(BASE, &tasks, given_up)? else { return Ok(None) };
+        (measured.clock_ns, measured.loop_ns) = (base.answer.clock_ns, base.answer.loop_ns);
+        let batch_ns = |answer: &Answer| -> Vec<f64> {
+            answer.tasks.iter().map(|timing| median(&timing.ns) * f64::from(timing.units)).collect()
+        };
+        let own = batch_ns(&base.answer);
+        for (task, timing) in tasks.iter_mut().zip(&base.answer.tasks) {
+            task.units = timing.units;
+        }
+        let mut slowest = own.clone();
+        for arm in INJECTED + 1..self.arms.len() {
+            let Some(block) = self.block(arm, &tasks, given_up)? else { return Ok(None) };
+            for (slowest, ns) in slowest.iter_mut().zip(batch_ns(&block.answer)) {
+                *slowest = slowest.max(ns);
+            }
+        }
+        let counts = self.exercises.iter().zip(&tasks).zip(own.iter().zip(&slowest));
+        Ok(Some(
+            counts
+                .map(|((exercise, task), (own, slowest))| Counts {
+                    benchmark: exercise.name.clone(),
+                    units: task.units,
+                    batches: batches(*own, *slowest),
+                    spin: (own * INJECTION / base.answer.spin_ns).round().max(1.0) as u64,
+                })
+                .collect(),
+        ))
+    }
+
+    fn block(&self, arm: usize, tasks: &[Task], given_up: &AtomicBool) -> Result<Option<Block>> {
+        // All arms are let settle for as long as the one that needs longest: waiting itself changes a machine.
+        let settle = self.arms.iter().map(Arm::settle_time).max().unwrap_or_default();
+        let request = Request { tasks: tasks.to_vec() };
+        self.arms[arm].block(&request, settle, given_up)
+    }
+
+    /// Each block's answer, in the order of `open`.
+    fn quad(
+        &self,
+        order: &[usize],
+        open: &[usize],
+        measured: &mut Measured,
+        random: &mut Random,
+        given_up: &AtomicBool,
+    ) -> Result<Option<Vec<Answer>>> {
+        let mut answers = Vec::new();
+        for arm in order {
+            // The benchmarks of a block do not always follow the same one.
+            let mut shuffled: Vec<_> = (0..open.len()).collect();
+            random.shuffle(&mut shuffled);
+            let task = |place: &usize| {
+                let (index, counts) = (open[*place], &measured.counts[open[*place]]);
+                Task {
+                    benchmark: self.exercises[index].benchmark.name.into(),
+                    cpu: self.exercises[index].cpu,
+                    units: counts.units,
+                    batches: counts.batches,
+                    spin: if *arm == INJECTED { counts.spin } else { 0 },
+                }
+            };
+            let tasks: Vec<_> = shuffled.iter().map(task).collect();
+            let Some(block) = self.block(*arm, &tasks, given_up)? else { return Ok(None) };
+            if let Some(lost) = block.loss {
+                *measured.losses[*arm].get_or_insert(0) += lost;
+            }
+            let mut answer = block.answer;
+            let mut timings: Vec<_> = shuffled.into_iter().zip(std::mem::take(&mut answer.tasks)).collect();
+            timings.sort_by_key(|(place, _)| *place);
+            answer.tasks = timings.into_iter().map(|(_, timing)| timing).collect();
+            answers.push(answer);
+        }
+        Ok((!given_up.load(Ordering::Relaxed)).then_some(answers))
+    }
+
+    /// Adds a finished quad to what was measured.
+    fn keep(
+        &self,
+        quad: usize,
+        order: &[usize],
+        previous: usize,
+        open: &[usize],
+        answers: &[Answer],
+        measured: &mut Measured,
+    ) {
+        for (part, index) in open.iter().enumerate() {
+            let time = |place: usize| {
+                let ns = &answers[place].tasks[part].ns;
+                BlockTime { median: median(ns), mean: ns.iter().sum::<f64>() / ns.len() as f64 }
+            };
+            let places = |arm: usize| -> [usize; 2] {
+                let mut places =
+                    order.iter().enumerate().filter(|(_, of)| **of == arm).map(|(place, _)| place);
+                [places.next().expect("twice in each quad"), places.next().expect("twice in each quad")]
+            };
+            for arm in 0..self.arms.len() {
+                let pair: Pair = places(arm).map(time);
+                measured.times[*index][arm].push(pair);
+            }
+            let base = places(BASE);
+            for (own, other) in [(base[0], base[1]), (base[1], base[0])] {
+                let before = if own == 0 { previous } else { order[own - 1] };
+                let log = (time(own).median / time(other).median).ln();
+                measured.after[*index].entry(self.arms[before].name.clone()).or_default().push(log);
+            }
+            // How long the injected chain takes by itself, here and now, over the benchmark's own time.
+            let counts = &measured.counts[*index];
+            let spin =
+                places(INJECTED).map(|place| answers[place].spin_ns * counts.spin as f64).iter().sum::<f64>();
+            let own = base.map(|place| time(place).median * f64::from(counts.units)).iter().sum::<f64>();
+            measured.injected[*index].push(spin / own);
+            for (place, arm) in order.iter().enumerate() {
+                measured.raw.push(RawBlock {
+                    quad,
+                    place,
+                    arm: self.arms[*arm].name.clone(),
+                    benchmark: self.exercises[*index].name.clone(),
+                    ns: answers[place].tasks[part].ns.clone(),
+                });
+            }
+        }
+    }
+
+    /// Closes the benchmarks whose rows are all as precise as asked for.
+    fn look(&self, open: &[usize], measured: &mut Measured) {
+        for index in open {
+            let times = &measured.times[*index];
+            let is_precise =
+                |arm: usize| is_precise(&differences(&times[arm], &times[BASE]).logs, self.precision);
+            if (AA..self.arms.len()).all(is_precise) {
+                measured.stopped_by[*index] = Some(StoppedBy::Precision);
+            }
+        }
+    }
+
+    /// The least precise row of those that are still open: benchmark, arm, half the width of its interval.
+    fn widest(&self, measured: &Measured) -> Option<(String, String, f64)> {
+        let mut widest: Option<(String, String, f64)> = None;
+        for (index, exercise) in self.exercises.iter().enumerate() {
+            if measured.stopped_by[index].is_some() {
+                continue;
+            }
+            let times = &measured.times[index];
+            for arm in AA..self.arms.len() {
+                let logs = differences(&times[arm], &times[BASE]).logs;
+                let Some(interval) = stats::interval::median_interval(&logs, super::analysis::CONFIDENCE)
+                else {
+                    continue;
+                };
+                let half = (interval.high - interval.low) / 2.0;
+                if widest.as_ref().is_none_or(|(_, _, most)| half > *most) {
+                    widest = Some((exercise.name.clone(), self.arms[arm].name.clone(), half));
+                }
+            }
+        }
+        widest
+    }
+}
+
+fn stop(measured: &mut Measured, open: &[usize], by: StoppedBy) {
+    for index in open {
+        measured.stopped_by[*index] = Some(by);
+    }
+}
+
+/// As many as fit, an odd number, so that the median is one of them.
+fn batches(own_ns: f64, slowest_ns: f64) -> usize {
+    let fit = (PART.as_nanos() as f64 / own_ns).min(SLOWEST_PART.as_nanos() as f64 / slowest_ns);
+    (fit as usize).clamp(FEWEST_BATCHES, MOST_BATCHES) | 1
+}
+
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// The processor that benchmarks are pinned to: the last one this process may use, as the first takes most interrupts.
+pub fn pinned_cpu() -> Result<usize> {
+    kernel::cpus::allowed().last().copied().context("no processor is allowed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_arms_have_fewer_batches() {
+        assert_eq!(batches(60_000.0, 60_000.0), 101);
+        assert_eq!(batches(120_000.0, 240_000.0), 101);
+        assert_eq!(batches(600_000.0, 700_000.0), 21);
+        assert_eq!(batches(60_000.0, 20_000_000.0), 13);
+        assert_eq!(batches(5e6, 5e9), 7);
+    }
+}

@@ -1,0 +1,41 @@
+//! `tollgate cost list`: what can be compared, and by what.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use kernel::benchmark::BENCHMARKS;
+use serde_json::json;
+
+use super::arms::built_in;
+use crate::output::Output;
+
+pub fn list(as_json: bool) -> Result<ExitCode> {
+    let text = if as_json { serde_json::to_string_pretty(&document())? + "\n" } else { text() };
+    Output::Stdout.write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn document() -> serde_json::Value {
+    let benchmarks: Vec<_> = BENCHMARKS
+        .iter()
+        .map(|benchmark| json!({ "name": benchmark.name, "unit": benchmark.unit, "stresses": benchmark.stresses }))
+        .collect();
+    let arms: Vec<_> =
+        built_in().into_iter().map(|(arm, what)| json!({ "name": arm.name, "what": what })).collect();
+    json!({ "schema": "tollgate.cost.list/1", "benchmarks": benchmarks, "arms": arms })
+}
+
+fn text() -> String {
+    let mut out =
+        String::from("benchmarks (NAME stays on one processor, NAME:free goes where the scheduler likes)\n");
+    for benchmark in BENCHMARKS {
+        let _ = writeln!(out, "  {:<15} a {:<12} {}", benchmark.name, benchmark.unit, benchmark.stresses);
+    }
+    out += "\narms (others come from --arm-file)\n";
+    for (arm, what) in built_in() {
+        let _ = writeln!(out, "  {:<15} {what}", arm.name);
+    }
+    out += "\nEvery run also has the controls: A/A (off again) and injected (off, and a spin of 2 %).\n";
+    out
+}

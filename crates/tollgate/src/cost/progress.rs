@@ -1,0 +1,39 @@
+//! What a person sees meanwhile, on a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+pub struct Progress {
+    bar: ProgressBar,
+    budget: Duration,
+    precision: f64,
+}
+
+impl Progress {
+    /// On stderr, if that is a terminal.
+    pub fn new(budget: Duration, precision: f64) -> Self {
+        let bar = ProgressBar::new(budget.as_secs());
+        let style = ProgressStyle::with_template("[{bar:30}] {msg}").expect("the template is right");
+        bar.set_style(style.progress_chars("=> "));
+        Self { bar, budget, precision }
+    }
+
+    pub fn say(&mut self, message: &str) {
+        self.bar.set_message(message.to_owned());
+        self.bar.tick();
+    }
+
+    pub fn quad(&mut self, quads: usize, elapsed: Duration, widest: Option<(String, String, f64)>) {
+        self.bar.set_position(elapsed.as_secs());
+        let left = self.budget.saturating_sub(elapsed);
+        let row = widest.map_or(String::new(), |(benchmark, arm, half)| {
+            format!("; {benchmark} {arm} ±{:.2} % of ±{:.2}", half * 100.0, self.precision * 100.0)
+        });
+        self.say(&format!("{quads} quads, at most {} s left{row}", left.as_secs()));
+    }
+
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,170 @@
+//! The process that does the timed work: started anew for each block, below any prefix, gated or not.
+//!
+//! It reads one request from stdin and answers on stdout, both JSON.
+
+use std::hint::black_box;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use kernel::benchmark::{BENCHMARKS, Benchmark, Work, spin};
+use kernel::clock::now_ns;
+use kernel::cpus;
+use serde::{Deserialize, Serialize};
+
+/// Two clock readings (48 ns where they are slow) are less than 0.1 % of it.
+const BATCH_NS: u64 = 60_000;
+const MOST_UNITS: u32 = 1 << 20;
+/// Batches from which the worker's own clock, loop and spin are known.
+const OWN_BATCHES: usize = 21;
+const OWN_UNITS: u32 = 20_000;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    pub tasks: Vec<Task>,
+}
+
+/// One benchmark of a block.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Task {
+    pub benchmark: String,
+    /// The processor to stay on; none: wherever the scheduler likes.
+    pub cpu: Option<usize>,
+    /// Units a batch; 0: find out how many.
+    pub units: u32,
+    pub batches: usize,
+    /// Steps of the chain that are injected into each batch.
+    pub spin: u64,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Answer {
+    pub tasks: Vec<Timing>,
+    /// Nanoseconds a step of the injected chain, by itself.
+    pub spin_ns: f64,
+    /// Nanoseconds from one clock reading to the next.
+    pub clock_ns: f64,
+    /// Nanoseconds a turn of the loop around the units.
+    pub loop_ns: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Timing {
+    pub units: u32,
+    /// Nanoseconds a unit, one for each batch; clock and loop are subtracted, signed.
+    pub ns: Vec<f64>,
+}
+
+pub fn worker() -> Result<ExitCode> {
+    let request: Request = serde_json::from_reader(std::io::stdin()).context("no request on stdin")?;
+    let own = own_costs();
+    let anywhere = cpus::allowed();
+    let mut tasks = Vec::new();
+    for task in &request.tasks {
+        let cpus = task.cpu.map_or_else(|| anywhere.clone(), |cpu| vec![cpu]);
+        if !cpus::run_on_any(&cpus) {
+            bail!("this process may not run on processors {cpus:?}");
+        }
+        tasks.push(timing(task, &own)?);
+    }
+    serde_json::to_writer(std::io::stdout(), &Answer { tasks, ..own })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn timing(task: &Task, own: &Answer) -> Result<Timing> {
+    let mut work = find(&task.benchmark)?.prepare();
+    let units = if task.units == 0 { enough_units(&mut work) } else { task.units };
+    // The first batch warms caches up, and is not kept.
+    batch(&mut work, units, task.spin);
+    let per_unit = |ns: u64| (ns as f64 - own.clock_ns) / f64::from(units) - own.loop_ns;
+    let ns = (0..task.batches).map(|_| per_unit(batch(&mut work, units, task.spin))).collect();
+    Ok(Timing { units, ns })
+}
+
+pub fn find(name: &str) -> Result<&'static Benchmark> {
+    match BENCHMARKS.iter().find(|benchmark| benchmark.name == name) {
+        Some(benchmark) => Ok(benchmark),
+        None => bail!("there is no benchmark {name:?}; `tollgate cost list` shows all"),
+    }
+}
+
+fn batch(work: &mut Work, units: u32, steps: u64) -> u64 {
+    let began = now_ns();
+    work(units);
+    if steps > 0 {
+        spin(steps);
+    }
+    now_ns() - began
+}
+
+fn enough_units(work: &mut Work) -> u32 {
+    let mut units = 1;
+    // The best of three: one that was interrupted would make the batch too short.
+    while units < MOST_UNITS && (0..3).map(|_| batch(work, units, 0)).min().is_some_and(|ns| ns < BATCH_NS) {
+        units *= 2;
+    }
+    units
+}
+
+fn own_costs() -> Answer {
+    let clock_ns = median((0..OWN_BATCHES).map(|_| batch(&mut nothing(), 0, 0) as f64));
+    let mut around = nothing();
+    let per_turn = |ns: u64| (ns as f64 - clock_ns) / f64::from(OWN_UNITS);
+    let loop_ns = median((0..OWN_BATCHES).map(|_| per_turn(batch(&mut around, OWN_UNITS, 0))));
+    let steps = u64::from(OWN_UNITS);
+    let per_step = |ns: u64| (ns as f64 - clock_ns) / steps as f64;
+    let spin_ns = median((0..OWN_BATCHES).map(|_| per_step(batch(&mut nothing(), 0, steps))));
+    Answer { tasks: Vec::new(), spin_ns, clock_ns, loop_ns }
+}
+
+fn nothing() -> Work {
+    Box::new(|units| {
+        for unit in 0..units {
+            black_box(unit);
+        }
+    })
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str, units: u32, spin: u64) -> Timing {
+        let task = Task { benchmark: name.into(), cpu: None, units, batches: 5, spin };
+        timing(&task, &own_costs()).expect("it is there")
+    }
+
+    #[test]
+    fn every_benchmark_takes_some_time() {
+        for benchmark in BENCHMARKS {
+            let timing = of(benchmark.name, 0, 0);
+            assert!(timing.units > 0, "{}", benchmark.name);
+            assert!(timing.ns.iter().all(|ns| *ns > 0.0), "{}: {:?}", benchmark.name, timing.ns);
+        }
+    }
+
+    #[test]
+    fn batches_outweigh_the_clock() {
+        let own = own_costs();
+        let timing = of("getpid", 0, 0);
+        let shortest = timing.ns.iter().fold(f64::MAX, |least, ns| least.min(*ns));
+        assert!(own.clock_ns < shortest * f64::from(timing.units) / 200.0, "{own:?} {timing:?}");
+    }
+
+    #[test]
+    fn an_injected_spin_takes_longer() {
+        let units = of("getppid", 0, 0).units;
+        let (without, with) = (of("getppid", units, 0), of("getppid", units, 200_000));
+        assert!(median(with.ns.into_iter()) > 1.5 * median(without.ns.into_iter()));
+    }
+
+    #[test]
+    fn unknown_benchmarks_are_refused() {
+        assert!(find("getpidd").unwrap_err().to_string().contains("cost list"));
+    }
+}
