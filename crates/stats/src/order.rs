@@ -22,8 +22,13 @@ pub struct Random(u64);
 impl Random {
     /// The same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
+        // Near seeds are to give unlike numbers: Steele, Lea and Flood, "Fast splittable pseudorandom number
+        // generators" (2014), as SplitMix64.
+        let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         // 0 is the one state it never leaves.
-        Self(seed.max(1))
+        Self((mixed ^ (mixed >> 31)).max(1))
     }
 
     fn next(&mut self) -> u64 {
@@ -36,6 +41,12 @@ impl Random {
     /// 0 up to below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         ((u128::from(self.next()) * limit as u128) >> 64) as usize
+    }
+
+    /// From 0 up to below 1.
+    pub fn unit(&mut self) -> f64 {
+        // As many bits as an f64's fraction has.
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     pub fn shuffle<T>(&mut self, values: &mut [T]) {

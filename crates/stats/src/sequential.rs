@@ -3,6 +3,8 @@
 //! Looking at every sample and stopping as soon as something shows finds differences that are not there. So samples
 //! are looked at a few times only, each look at twice as many, and each has its part of the error.
 
+use crate::interval::median_interval;
+
 /// Quads of the first look: the fewest whose sign-test interval is not their whole range, doubled.
 pub const FIRST_LOOK: usize = 12;
 
@@ -22,9 +24,24 @@ pub fn error_a_look(error: f64) -> f64 {
     error / LOOKS as f64
 }
 
+/// Whether the median's sign-test interval is at most so wide to each side of its middle. Only as sure an interval
+/// as asked for counts.
+pub fn is_precise(samples: &[f64], half_width: f64, confidence: f64) -> bool {
+    median_interval(samples, confidence).is_some_and(|interval| {
+        interval.confidence >= confidence && (interval.high - interval.low) / 2.0 <= half_width
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_samples_are_never_precise() {
+        assert!(!is_precise(&[0.0; 5], 0.1, 0.95));
+        assert!(is_precise(&[0.0; 6], 0.1, 0.95));
+        assert!(!is_precise(&[0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0], 0.1, 0.95));
+    }
 
     #[test]
     fn looks_double() {

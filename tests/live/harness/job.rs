@@ -89,6 +89,12 @@ impl Job {
         job
     }
 
+    /// It starts a Tollgate by another program.
+    pub fn with_some_rows(mut self) -> Self {
+        self.rows = Some(Rows::some());
+        self
+    }
+
     /// It may take all rows, or all threads, that the gate has.
     pub fn with_all_rows(mut self) -> Self {
         self.rows = None;

@@ -21,8 +21,7 @@ fn stdin_and_stdout_are_untouched() {
 
 #[test]
 fn stdin_is_not_read_for_the_command() {
-    let job = Job::of(["sh", "-c"].map(Into::into).into());
-    let mut job = job;
+    let mut job = Job::of(["sh", "-c"].map(Into::into).into()).with_some_rows();
     let input = job.path("in");
     fs::write(&input, "first\nsecond\nthird\n").expect("a file can be written");
     job.command.stdin(File::open(&input).expect("it is there"));
@@ -59,7 +58,7 @@ fn a_closed_descriptor_stays_closed() {
 
 #[test]
 fn numbers_are_those_of_its_pid_namespace() {
-    let mut job = Job::of(words("unshare --pid --fork --mount-proc"));
+    let mut job = Job::of(words("unshare --pid --fork --mount-proc")).with_some_rows();
     let report = job.path("report");
     job.command.arg(crate::harness::tollgate()).args(["run", "--json", "--per", "process", "-o"]);
     job.command.arg(report).args(["--", "sh", "-c", "echo $$; :"]);
@@ -97,7 +96,7 @@ fn an_interrupt_that_the_command_handles() {
 
 #[test]
 fn a_pipeline_around_it() {
-    let mut job = Job::of(["bash", "-c"].map(Into::into).into());
+    let mut job = Job::of(["bash", "-c"].map(Into::into).into()).with_some_rows();
     job.command.stdin(Stdio::null()).arg(format!(
         "seq 100000 | {} run -o /dev/null -- tac | head -1; echo ${{PIPESTATUS[1]}}",
         crate::harness::tollgate().display()

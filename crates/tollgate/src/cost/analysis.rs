@@ -206,12 +206,6 @@ pub fn judge(logs: &[&[f64]], limit: f64) -> Vec<String> {
     all.into_iter().map(|verdict| name(verdict).to_owned()).collect()
 }
 
-/// Whether an interval of log ratios is as narrow as asked for on both sides of its estimate.
-pub fn is_precise(logs: &[f64], precision: f64) -> bool {
-    median_interval(logs, CONFIDENCE)
-        .is_some_and(|interval| (interval.high - interval.low) / 2.0 <= precision)
-}
-
 /// What an arm leaves behind: blocks of the base right after it, against the base's other block of the same quad.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CarryOver {

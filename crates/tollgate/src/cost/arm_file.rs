@@ -40,6 +40,8 @@ pub struct FileArm {
     pub settle: Option<String>,
     /// Prints how many events were dropped since the start, before it is switched off.
     pub loss: Option<String>,
+    /// How long each of the commands may take (default: 30s).
+    pub limit: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -49,6 +51,8 @@ struct ArmFile {
     arm: BTreeMap<String, FileArm>,
 }
 
+const LIMIT: Duration = Duration::from_secs(30);
+
 /// What is waited for before the block.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Settle {
@@ -57,6 +61,10 @@ pub enum Settle {
 }
 
 impl FileArm {
+    pub fn limit(&self) -> Duration {
+        self.limit.as_deref().and_then(|text| duration(text).ok()).unwrap_or(LIMIT)
+    }
+
     pub fn settle(&self) -> Option<Settle> {
         let text = self.settle.as_ref()?;
         Some(match duration(text) {
@@ -86,6 +94,9 @@ fn parse(text: &str) -> Result<BTreeMap<String, FileArm>> {
             bail!(
                 "arm {name:?} has one of start and stop: it needs both, as it is switched on and off for each block"
             );
+        }
+        if let Some(Err(error)) = arm.limit.as_deref().map(duration) {
+            bail!("the limit of arm {name:?}: {error}");
         }
     }
     Ok(file.arm)

@@ -25,6 +25,9 @@ pub const EMPTY: &str = "empty";
 /// How often a block looks whether it is to be given up.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long a worker that has answered may take to end.
+const END: Duration = Duration::from_secs(30);
+
 #[derive(Debug, Clone)]
 pub enum Kind {
     /// Nothing is on. The controls are this, too.
@@ -156,13 +159,13 @@ impl On {
         if let Some(start) = &arm.start {
             // Also a start that fails half-way is to be undone.
             *started = true;
-            commands::run(start)?;
+            commands::run(start, arm.limit())?;
         }
         if let Some(program) = &arm.background {
             *background = Some(commands::background(program)?);
         }
         if let Some(Settle::Command(command)) = arm.settle() {
-            commands::run(&command)?;
+            commands::run(&command, arm.limit())?;
         }
         Ok(())
     }
@@ -190,8 +193,8 @@ impl On {
     fn loss(&self) -> Result<Option<u64>> {
         match self {
             Self::Gate { gate, session, .. } => Ok(Some(gate.losses(session.index)?.iter().sum())),
-            Self::File { arm: FileArm { loss: Some(command), .. }, .. } => {
-                let printed = commands::ask(command)?;
+            Self::File { arm: arm @ FileArm { loss: Some(command), .. }, .. } => {
+                let printed = commands::ask(command, arm.limit())?;
                 match printed.trim().parse() {
                     Ok(lost) => Ok(Some(lost)),
                     Err(_) => bail!("`{command}` printed {:?}, which is no number", printed.trim()),
@@ -210,7 +213,7 @@ impl On {
                     program.end();
                 }
                 match &arm.stop {
-                    Some(stop) if started => commands::run(stop),
+                    Some(stop) if started => commands::run(stop, arm.limit()),
                     _ => Ok(()),
                 }
             }
@@ -260,7 +263,7 @@ impl Worker {
                 n => bytes.extend_from_slice(&buffer[..n]),
             }
         }
-        match self.group.ended_within(commands::LIMIT)? {
+        match self.group.ended_within(END)? {
             Some(status) if status.success() => {}
             _ if given_up.load(Ordering::Relaxed) => return Ok(None),
             Some(status) => bail!("the workload failed: {status}"),

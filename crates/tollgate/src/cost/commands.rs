@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use kernel::signals::signal_group;
 
-/// How long a start, a stop, or the end of a background program may take.
-pub const LIMIT: Duration = Duration::from_secs(30);
 /// Between a request to end and the next, stronger one.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -28,14 +26,14 @@ fn shell(text: &str) -> Command {
 }
 
 /// An error if the command fails or hangs. What it leaves running is its own.
-pub fn run(text: &str) -> Result<()> {
+pub fn run(text: &str, limit: Duration) -> Result<()> {
     let mut command = shell(text);
     command.stdout(Stdio::null());
-    succeed(Group::start(command, text)?)
+    succeed(Group::start(command, text)?, limit)
 }
 
 /// What a command prints.
-pub fn ask(text: &str) -> Result<String> {
+pub fn ask(text: &str, limit: Duration) -> Result<String> {
     let mut command = shell(text);
     command.stdout(Stdio::piped());
     let mut group = Group::start(command, text)?;
@@ -44,16 +42,16 @@ pub fn ask(text: &str) -> Result<String> {
         let mut printed = String::new();
         output.read_to_string(&mut printed).map(|_| printed)
     });
-    succeed(group)?;
+    succeed(group, limit)?;
     let printed = reader.join().expect("it only reads");
     printed.with_context(|| format!("cannot read what `{text}` printed"))
 }
 
-fn succeed(mut group: Group) -> Result<()> {
-    match group.ended_within(LIMIT)? {
+fn succeed(mut group: Group, limit: Duration) -> Result<()> {
+    match group.ended_within(limit)? {
         Some(status) if status.success() => Ok(()),
         Some(status) => bail!("`{}` failed: {status}", group.text),
-        None => bail!("`{}` did not end within {LIMIT:?}", group.text),
+        None => bail!("`{}` did not end within {limit:?}", group.text),
     }
 }
 
@@ -125,8 +123,14 @@ mod tests {
 
     #[test]
     fn output_and_failure() {
-        assert_eq!(ask("echo 7").expect("it works"), "7\n");
-        assert!(run("exit 3").unwrap_err().to_string().contains("`exit 3` failed"));
+        assert_eq!(ask("echo 7", PATIENCE).expect("it works"), "7\n");
+        assert!(run("exit 3", PATIENCE).unwrap_err().to_string().contains("`exit 3` failed"));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended() {
+        let error = run("sleep 100", Duration::from_millis(50)).unwrap_err().to_string();
+        assert_eq!(error, "`sleep 100` did not end within 50ms");
     }
 
     #[test]

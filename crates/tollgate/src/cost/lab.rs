@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use kernel::benchmark::Benchmark;
 use serde::{Deserialize, Serialize};
 use stats::order::{Quads, Random};
-use stats::sequential::{MOST, is_look};
+use stats::sequential::{MOST, is_look, is_precise};
 
-use super::analysis::{BlockTime, Pair, StoppedBy, Times, differences, is_precise};
+use super::analysis::{BlockTime, CONFIDENCE, Pair, StoppedBy, Times, differences};
 use super::arms::{Arm, Block};
 use super::progress::Progress;
 use super::worker::{Answer, Request, Task};
@@ -285,8 +285,9 @@ impl Plan {
     fn look(&self, open: &[usize], measured: &mut Measured) {
         for index in open {
             let times = &measured.times[*index];
-            let is_precise =
-                |arm: usize| is_precise(&differences(&times[arm], &times[BASE]).logs, self.precision);
+            let is_precise = |arm: usize| {
+                is_precise(&differences(&times[arm], &times[BASE]).logs, self.precision, CONFIDENCE)
+            };
             if (AA..self.arms.len()).all(is_precise) {
                 measured.stopped_by[*index] = Some(StoppedBy::Precision);
             }
@@ -303,8 +304,7 @@ impl Plan {
             let times = &measured.times[index];
             for arm in AA..self.arms.len() {
                 let logs = differences(&times[arm], &times[BASE]).logs;
-                let Some(interval) = stats::interval::median_interval(&logs, super::analysis::CONFIDENCE)
-                else {
+                let Some(interval) = stats::interval::median_interval(&logs, CONFIDENCE) else {
                     continue;
                 };
                 let half = (interval.high - interval.low) / 2.0;

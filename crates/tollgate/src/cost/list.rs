@@ -27,10 +27,9 @@ fn document() -> serde_json::Value {
 }
 
 fn text() -> String {
-    let mut out =
-        String::from("benchmarks (NAME stays on one processor, NAME:free goes where the scheduler likes)\n");
+    let mut out = String::from("benchmarks (name, unit; NAME:free is not pinned to one processor)\n");
     for benchmark in BENCHMARKS {
-        let _ = writeln!(out, "  {:<15} a {:<12} {}", benchmark.name, benchmark.unit, benchmark.stresses);
+        let _ = writeln!(out, "  {:<15} {:<12} {}", benchmark.name, benchmark.unit, benchmark.stresses);
     }
     out += "\narms (others come from --arm-file)\n";
     for (arm, what) in built_in() {

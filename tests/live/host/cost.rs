@@ -1,0 +1,215 @@
+//! The cost lab: its document, its controls, and that nothing stays switched on.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::bpf::abandoned_links;
+use crate::harness::job::{copy, folder, is_running};
+use crate::harness::{Finished, Job, NOBODY, eventually, tollgate};
+
+/// `tollgate cost run` of a few seconds, with its document in a file.
+fn lab(options: &str) -> Job {
+    let mut job = Job::typed("cost run --json -o");
+    let report = job.path("report");
+    job.command.arg(report).args(options.split_whitespace());
+    job.with_all_rows()
+}
+
+fn document(ran: &Finished) -> Value {
+    let text = fs::read_to_string(ran.path("report")).expect("there is a document");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn list<'a>(document: &'a Value, name: &str) -> &'a Vec<Value> {
+    document[name].as_array().unwrap_or_else(|| panic!("no list of {name}"))
+}
+
+/// Arms in a file of the job's own folder, where "FOLDER" stands for it.
+fn with_arms(mut job: Job, arms: &str) -> Job {
+    let (file, folder) = (job.path("arms.toml"), job.path(""));
+    let folder = folder.to_str().expect("its name is ASCII").trim_end_matches('/').to_owned();
+    fs::write(&file, arms.replace("FOLDER", &folder)).expect("a file can be written");
+    job.command.arg("--arm-file").arg(file);
+    job
+}
+
+#[test]
+fn a_document_has_rows_controls_and_every_sample() {
+    let ran = lab("--bench getppid,cpu-loop --arm lens --arm lens-bystander --budget 12s").finish();
+    // Dearer, or too few quads on a busy machine to be sure of it.
+    assert!([1, 3].contains(&ran.status), "{}", ran.err);
+    let document = document(&ran);
+    assert_eq!(document["schema"], "tollgate.cost/1");
+    for name in
+        ["kernel", "cpu", "clock_source", "mitigations", "load", "steal_ticks", "clock_ns", "tollgate"]
+    {
+        assert!(!document["environment"][name].is_null(), "{name}");
+    }
+    let row = |benchmark: &str, arm: &str| {
+        let rows = list(&document, "rows").iter();
+        let mut found = rows.filter(|row| row["benchmark"] == benchmark && row["arm"] == arm);
+        found.next().unwrap_or_else(|| panic!("no row of {benchmark} {arm}")).clone()
+    };
+    let of = |row: &Value, name: &str| row[name].as_f64().unwrap_or_else(|| panic!("no {name} in {row}"));
+    let lens = row("getppid", "lens");
+    // A getppid call takes about twice as long with every call timed.
+    assert!(of(&lens, "ratio") > 1.5 && of(&lens, "delta") > 0.0, "{lens}");
+    assert!(of(&lens, "floors_low") <= of(&lens, "floors") && of(&lens, "floors") > 1.0, "{lens}");
+    assert_eq!(lens["base"], "off");
+    assert_eq!(lens["verdict"], if ran.status == 1 { "dearer" } else { "inconclusive" });
+    assert_eq!(lens["loss"], 0);
+    assert!(row("getppid", "empty")["verdict"].is_null());
+    let bystander = row("getppid", "lens-bystander");
+    assert!(of(&bystander, "ratio") < of(&lens, "ratio"), "{bystander}");
+    // No call, no toll: a few per cent at the most, whatever the interval.
+    assert!((of(&row("cpu-loop", "lens"), "ratio") - 1.0).abs() < 0.2);
+    let quads = lens["quads"].as_u64().expect("quads");
+    assert!(quads >= 1);
+    let kinds: Vec<_> = list(&document, "controls").iter().map(|control| control["kind"].as_str()).collect();
+    assert_eq!(kinds, [Some("aa"), Some("injected"), Some("aa"), Some("injected")]);
+    for control in list(&document, "controls") {
+        assert_ne!(control["verdict"], "failed", "{control}");
+    }
+    // Six arms, twice in each quad.
+    let blocks = list(&document, "samples").iter().filter(|block| block["benchmark"] == "getppid");
+    assert_eq!(blocks.count() as u64, quads * 12);
+    assert!(list(&document, "samples").iter().all(|block| !list(block, "ns").is_empty()));
+    assert_eq!(abandoned_links(), [0_u32; 0]);
+}
+
+#[test]
+fn the_text_says_the_same_in_words() {
+    let mut job = Job::typed("cost run --bench getppid --arm lens --budget 3s");
+    job = job.with_all_rows();
+    let ran = job.finish();
+    assert!([1, 3].contains(&ran.status), "{}", ran.err);
+    let text = ran.text();
+    for words in ["getppid (ns a call)", "lens ", "(the floor)", "A/A: no difference: 1 of 1", "clock source"]
+    {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    assert!(!text.contains("CONTROLS FAILED"), "{text}");
+}
+
+/// It switches a file on and off, and a program.
+const TOGGLED: &str = "
+[arm.toggled]
+start = \"touch FOLDER/on\"
+stop = \"rm FOLDER/on\"
+background = \"echo $$ >FOLDER/pid; exec sleep 1000\"
+settle = \"10ms\"
+loss = \"echo 3\"
+";
+
+#[test]
+fn an_interrupted_run_switches_its_arm_off_and_tells_what_it_has() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        for milliseconds in [100, 900, 2000] {
+            let running = with_arms(lab("--bench getppid --budget 1m"), TOGGLED).start();
+            std::thread::sleep(Duration::from_millis(milliseconds));
+            running.signal(signal);
+            let began = Instant::now();
+            let ran = running.finish().exits_with(3);
+            assert!(began.elapsed() < Duration::from_secs(10));
+            assert_eq!(document(&ran)["partial"], true);
+            assert!(!ran.path("on").exists(), "the arm is still on");
+            if let Ok(pid) = fs::read_to_string(ran.path("pid")) {
+                let pid = pid.trim().parse().expect("a number");
+                eventually("the program's end", || !is_running(pid));
+            }
+        }
+    }
+}
+
+#[test]
+fn losses_are_summed_over_blocks() {
+    let ran = with_arms(lab("--bench getppid --budget 3s"), TOGGLED).finish();
+    let document = document(&ran);
+    let row = list(&document, "rows").iter().find(|row| row["arm"] == "toggled").expect("its row");
+    // Two blocks a quad; a quad that was not finished may have added to it.
+    let (lost, quads) = (row["loss"].as_u64().expect("a number"), row["quads"].as_u64().expect("a number"));
+    assert!(lost >= 6 * quads && lost % 3 == 0, "{lost} in {quads} quads");
+}
+
+#[track_caller]
+fn fails(arms: &str, words: &str) {
+    let ran = with_arms(lab("--bench getppid --budget 5s"), arms).finish().exits_with(125).says(words);
+    assert!(!ran.path("on").exists(), "the arm is still on");
+    assert_eq!(document(&ran)["partial"], true);
+    assert_eq!(abandoned_links(), [0_u32; 0]);
+}
+
+#[test]
+fn arms_that_fail_end_the_run_with_a_sentence() {
+    fails(
+        "[arm.a]\nstart = \"exit 4\"\nstop = \"true\"\n",
+        "arm \"a\" could not be switched on: `exit 4` failed",
+    );
+    fails(
+        "[arm.a]\nstart = \"touch FOLDER/on; sleep 100\"\nstop = \"rm FOLDER/on\"\nlimit = \"300ms\"\n",
+        "did not end within 300ms",
+    );
+    fails(
+        "[arm.a]\nstart = \"true\"\nstop = \"sleep 100\"\nlimit = \"300ms\"\n",
+        "arm \"a\" could not be switched off: `sleep 100` did not end within 300ms",
+    );
+    fails("[arm.a]\nunder = \"sh -c 'exit 3'\"\n", "in arm \"a\": the workload failed: exit status: 3");
+    fails("[arm.a]\nbackground = \"exit 5\"\nsettle = \"50ms\"\n", "ended before the block did");
+    fails("[arm.a]\nunder = \"env\"\nloss = \"echo many\"\n", "printed \"many\", which is no number");
+}
+
+#[test]
+fn a_workload_that_is_killed_half_way() {
+    let arms = "[arm.a]\nunder = \"sh -c '(sleep 0.02; kill -9 $$) & exec \\\"$0\\\" \\\"$@\\\"'\"\n";
+    // It would take five times as long.
+    let long =
+        "--bench pread-4k,open-close,fork,fork-exec,fork-exec-sh,pipe-ping-pong,futex-wake --budget 5s";
+    with_arms(lab(long), arms).finish().exits_with(125).says("the workload failed: signal: 9");
+}
+
+#[test]
+fn without_root_only_arms_of_ones_own() {
+    let place = folder();
+    let program = place.path().join("tollgate");
+    copy(&tollgate(), &program);
+    let as_nobody = |options: &str| {
+        let mut job = Job::of(vec![program.clone().into(), "cost".into(), "run".into()]);
+        job.command.args(options.split_whitespace()).uid(NOBODY).gid(NOBODY);
+        job
+    };
+    let ran = as_nobody("--arm lens --budget 1s").finish().exits_with(125);
+    ran.says("arm \"lens\" loads programs into the kernel, which needs root");
+    let arms = place.path().join("arms.toml");
+    fs::write(&arms, "[arm.env]\nunder = \"env\"\n").expect("a file can be written");
+    fs::set_permissions(&arms, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("it is ours");
+    let mut job = as_nobody("--bench getppid --budget 2s --limit 50% --arm-file");
+    job.command.arg(&arms);
+    let ran = job.finish();
+    assert!([0, 3].contains(&ran.status), "{}", ran.err);
+    assert!(!ran.text().contains("(the floor)"), "{}", ran.text());
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let ran =
+        Job::typed("cost run --bench getppid --arm lens --budget 1s -o /dev/full").with_all_rows().finish();
+    ran.exits_with(125).says("cannot write the result to /dev/full");
+}
+
+#[test]
+fn two_runs_are_compared() {
+    let runs: Vec<_> = (0..2).map(|_| lab("--bench getppid --arm lens --budget 4s").finish()).collect();
+    let mut job = Job::typed("cost compare --json --limit 60%");
+    job.command.args(runs.iter().map(|ran| ran.path("report")));
+    let ran = job.finish();
+    let comparison = ran.json();
+    let changes = list(&comparison, "changes");
+    assert_eq!(
+        changes.iter().map(|change| change["arm"].as_str()).collect::<Vec<_>>(),
+        [Some("empty"), Some("lens")]
+    );
+    assert_ne!(changes[1]["verdict"], "dearer", "{comparison}");
+}
