@@ -76,7 +76,7 @@ enum On {
     Nothing,
     Floor(#[expect(dead_code, reason = "held until the block is over")] Box<Floor>),
     Gate { gate: Box<Gate>, session: Box<Session>, bystander: bool },
-    File { arm: FileArm, background: Option<Group>, started: bool },
+    File { arm: Box<FileArm>, background: Option<Group>, started: bool },
 }
 
 /// A block's figures.
@@ -138,7 +138,7 @@ impl Arm {
                 On::Gate { gate: Box::new(gate), session: Box::new(session), bystander: *bystander }
             }
             Kind::File(arm) => {
-                let mut on = On::File { arm: arm.clone(), background: None, started: false };
+                let mut on = On::File { arm: Box::new(arm.clone()), background: None, started: false };
                 let switched = on.start_file_arm();
                 match switched {
                     Ok(()) => on,
@@ -193,7 +193,8 @@ impl On {
     fn loss(&self) -> Result<Option<u64>> {
         match self {
             Self::Gate { gate, session, .. } => Ok(Some(gate.losses(session.index)?.iter().sum())),
-            Self::File { arm: arm @ FileArm { loss: Some(command), .. }, .. } => {
+            Self::File { arm, .. } => {
+                let Some(command) = &arm.loss else { return Ok(None) };
                 let printed = commands::ask(command, arm.limit())?;
                 match printed.trim().parse() {
                     Ok(lost) => Ok(Some(lost)),
