@@ -417,14 +417,14 @@ fn a_process_that_has_ended_is_not_waited_for() {
 
 #[test]
 fn a_process_whose_first_thread_has_ended_is_watched_to_its_end() {
-    let subject = Job::of(workload("leader-ends 2000")).start();
+    let subject = Job::of(workload("leader-ends 600000")).start();
     let pid = subject.pid();
     eventually("the leader's end", || state(pid) == Some('Z'));
     let lens = Job::lens(&format!("-p {pid}")).start();
     watches(&lens);
-    let ran = lens.finish().success().says("has ended");
-    assert_eq!(ran.report().complete().unfinished("exit"), 1);
-    subject.finish();
+    subject.signal(libc::SIGKILL);
+    lens.finish().success().says("has ended").report().complete();
+    subject.finish().exits_with(128 + libc::SIGKILL);
 }
 
 #[test]

@@ -36,17 +36,22 @@ fn a_command_that_is_tollgate_itself() {
 
 #[test]
 fn watchers_of_a_command_that_end_at_once() {
-    for milliseconds in [0, 0, 0, 10, 20, 50] {
-        let run = Job::run("", workload("sleep 3 400")).start();
+    for milliseconds in [0, 0, 10, 50] {
+        let run = Job::run("", workload("sleep 3 800")).start();
         let command = run.child_running("workloads");
         let lens = format!("-p {command} -p {command} --for 200ms");
         let first = Job::lens(&lens).start();
         std::thread::sleep(Duration::from_millis(milliseconds));
         let second = Job::lens(&lens).start();
         for watcher in [first, second] {
-            watcher.finish().success().report().complete();
+            let ran = watcher.finish();
+            // A machine may be so slow that the command is over before they come.
+            match ran.status {
+                0 => drop(ran.report().complete()),
+                _ => drop(ran.exits_with(125).says("they have ended")),
+            }
         }
-        assert_eq!(run.finish().success().report().complete().count("nanosleep"), 400);
+        assert_eq!(run.finish().success().report().complete().count("nanosleep"), 800);
     }
 }
 
