@@ -1,5 +1,7 @@
 //! Confidence intervals.
 
+use statrs::distribution::{ContinuousCDF as _, StudentsT};
+
 /// A two-sided confidence interval, in the unit of the samples.
 ///
 /// Limits are signed and never clamped, not even for quantities that cannot be negative: clamping
@@ -111,6 +113,24 @@ pub(crate) fn binomial_tails(n: usize) -> (Vec<f64>, f64) {
     (tails, total)
 }
 
+/// The interval of Student's t for the mean of independent samples that are nearly normal.
+///
+/// With spikes or correlation it is far too narrow (6–32 % coverage simulated where it says 95): for rules that were
+/// published with it. `None` below two samples, if one is not a number, or if `confidence` is not between 0 and 1.
+///
+/// Source: "Student", "The probable error of a mean", Biometrika 6 (1908).
+pub fn t_mean_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
+    let n = samples.len();
+    if n < 2 || samples.iter().any(|sample| sample.is_nan()) || !is_open_fraction(confidence) {
+        return None;
+    }
+    let mean = samples.iter().sum::<f64>() / n as f64;
+    let variance = samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
+    let t = StudentsT::new(0.0, 1.0, (n - 1) as f64).ok()?.inverse_cdf(f64::midpoint(1.0, confidence));
+    let half_width = t * (variance / n as f64).sqrt();
+    Some(Interval { estimate: mean, low: mean - half_width, high: mean + half_width, confidence })
+}
+
 /// The interval mean ± z * sqrt(variance / n) around the mean of `n` independent samples with the
 /// sample variance `variance` (the square of the samples' unit).
 ///
@@ -211,6 +231,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// t for 95 % and 9 degrees of freedom is 2.262157 in every table.
+    #[test]
+    fn students_interval() {
+        let samples: Vec<f64> = (1..=10).map(f64::from).collect();
+        let interval = t_mean_interval(&samples, 0.95).unwrap();
+        assert_close(interval.estimate, 5.5, 1e-12);
+        assert_close(interval.high - 5.5, 2.262_157 * (55.0_f64 / 6.0 / 10.0).sqrt(), 1e-5);
+        assert!(t_mean_interval(&[1.0], 0.95).is_none());
     }
 
     /// Expected values: Python's `statistics.NormalDist().inv_cdf`.

@@ -243,6 +243,9 @@ pub struct CostRunArguments {
     /// Stop when this much time has passed
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     pub budget: Duration,
+    /// The rule that ends a row before the time is up
+    #[arg(long, value_enum, value_name = "RULE", default_value = "precision")]
+    pub stop: cost::Stop,
     /// What an arm may cost
     #[arg(long, value_name = "PART", default_value = "2%", value_parser = percentage)]
     pub limit: f64,

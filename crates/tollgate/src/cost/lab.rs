@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use kernel::benchmark::Benchmark;
 use serde::{Deserialize, Serialize};
 use stats::order::{Quads, Random};
-use stats::sequential::{MOST, is_look, is_precise};
+use stats::sequential::{MOST, is_look, is_precise, rightspeed};
 
 use super::analysis::{BlockTime, CONFIDENCE, Pair, StoppedBy, Times, differences};
 use super::arms::{Arm, Block};
@@ -42,9 +42,29 @@ pub struct Plan {
     /// Off, A/A and injected first.
     pub arms: Vec<Arm>,
     pub exercises: Vec<Exercise>,
+    pub stop: Stop,
     pub precision: f64,
     pub budget: Duration,
     pub seed: u64,
+}
+
+/// When a benchmark has been run often enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Stop {
+    /// When each interval of a ratio is as narrow as --precision, at looks of doubling sizes
+    Precision,
+    /// As RightSpeed: each arm's mean known to 0.01 %, or 10,000 runs, or 2,000 s
+    Rightspeed,
+}
+
+impl Stop {
+    fn most_quads(self) -> usize {
+        match self {
+            Self::Precision => MOST,
+            // Two runs of each arm in a quad.
+            Self::Rightspeed => rightspeed::RUNS / 2,
+        }
+    }
 }
 
 /// Every batch of one benchmark in one block.
@@ -119,7 +139,7 @@ impl Plan {
         let mut random = Random::new(self.seed);
         let mut previous = BASE;
         let first = Instant::now();
-        for quad in 0..MOST {
+        for quad in 0..self.stop.most_quads() {
             let open: Vec<_> = (0..exercises).filter(|index| measured.stopped_by[*index].is_none()).collect();
             if open.is_empty() {
                 return Ok(());
@@ -136,9 +156,7 @@ impl Plan {
             };
             self.keep(quad, &order, previous, &open, &blocks, measured);
             previous = order[order.len() - 1];
-            if is_look(quad + 1) {
-                self.look(&open, measured);
-            }
+            self.look(quad + 1, &open, measured);
             progress.quad(quad + 1, began.elapsed(), self.widest(measured));
         }
         let open: Vec<_> = (0..exercises).filter(|index| measured.stopped_by[*index].is_none()).collect();
@@ -282,13 +300,21 @@ impl Plan {
     }
 
     /// Closes the benchmarks whose rows are all as precise as asked for.
-    fn look(&self, open: &[usize], measured: &mut Measured) {
+    fn look(&self, quads: usize, open: &[usize], measured: &mut Measured) {
+        if self.stop == Stop::Precision && !is_look(quads) {
+            return;
+        }
         for index in open {
             let times = &measured.times[*index];
-            let is_precise = |arm: usize| {
-                is_precise(&differences(&times[arm], &times[BASE]).logs, self.precision, CONFIDENCE)
+            let is_precise = |arm: usize| match self.stop {
+                Stop::Precision => {
+                    is_precise(&differences(&times[arm], &times[BASE]).logs, self.precision, CONFIDENCE)
+                }
+                Stop::Rightspeed => rightspeed::is_precise(&runs(&times[arm])),
             };
-            if (AA..self.arms.len()).all(is_precise) {
+            // The base is compared with nothing, but RightSpeed's rule is about each arm by itself.
+            let first = if self.stop == Stop::Precision { AA } else { BASE };
+            if (first..self.arms.len()).all(is_precise) {
                 measured.stopped_by[*index] = Some(StoppedBy::Precision);
             }
         }
@@ -315,6 +341,11 @@ impl Plan {
         }
         widest
     }
+}
+
+/// The means of an arm's blocks.
+fn runs(pairs: &[Pair]) -> Vec<f64> {
+    pairs.iter().flatten().map(|time| time.mean).collect()
 }
 
 fn stop(measured: &mut Measured, open: &[usize], by: StoppedBy) {

@@ -20,6 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use kernel::benchmark::BENCHMARKS;
+use stats::sequential::rightspeed;
 
 pub use compare::compare;
 pub use list::list;
@@ -31,6 +32,7 @@ use analysis::{About, Differences, StoppedBy, aa, carry_over, differences, injec
 use arms::{Arm, EMPTY, Kind, OFF, built_in};
 use document::{Document, SCHEMA};
 use environment::Environment;
+pub use lab::Stop;
 use lab::{AA, BASE, Exercise, INJECTED, Measured, Plan, pinned_cpu};
 use progress::Progress;
 
@@ -42,8 +44,12 @@ pub fn run(arguments: &CostRunArguments) -> Result<ExitCode> {
     let plan = Plan {
         arms: chosen_arms(arguments)?,
         exercises: chosen_exercises(&arguments.bench, cpu)?,
+        stop: arguments.stop,
         precision: arguments.precision,
-        budget: arguments.budget,
+        budget: match arguments.stop {
+            Stop::Precision => arguments.budget,
+            Stop::Rightspeed => rightspeed::TIME,
+        },
         seed: arguments.seed.unwrap_or_else(any_seed),
     };
     if plan.arms.iter().any(Arm::is_built_in_kernel) && kernel::gate::is_loaded() {
@@ -195,7 +201,7 @@ fn conclude(
         environment,
         precision: arguments.precision,
         limit: arguments.limit,
-        budget_s: arguments.budget.as_secs_f64(),
+        budget_s: plan.budget.as_secs_f64(),
         elapsed_s: measured.elapsed.as_secs_f64(),
         seed: plan.seed,
         partial: error.is_some() || INTERRUPTED.load(Ordering::Relaxed),
