@@ -18,6 +18,16 @@ pub struct Interval {
     pub confidence: f64,
 }
 
+/// The middle one of the samples, or of an even number the upper of the two in the middle, which is one of them.
+///
+/// # Panics
+/// Without samples.
+pub fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
 /// The sample median with a distribution-free interval: the sign test, inverted.
 ///
 /// The limits are the k-th smallest and the k-th largest sample, with the largest k whose coverage,

@@ -4,6 +4,7 @@ mod cli;
 mod cost;
 mod doctor;
 mod format;
+mod input;
 mod lens;
 mod output;
 mod report;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use kernel::gate::{Gate, Lock};
 use kernel::session::{Options, Session};
-use stats::interval::median_interval;
+use stats::interval::{median, median_interval};
 use stats::paired::{Arm, abba_order, quad_differences};
 
 use crate::report::Toll;
@@ -23,9 +23,8 @@ const SETTLE: Duration = Duration::from_micros(60);
 
 /// Median time of a call in nanoseconds, over one block.
 fn block() -> f64 {
-    let mut times: Vec<_> = (0..BATCHES).map(|_| kernel::exercise::getppid(CALLS_A_BATCH)).collect();
-    times.sort_by(f64::total_cmp);
-    times[BATCHES / 2]
+    let times: Vec<_> = (0..BATCHES).map(|_| kernel::exercise::getppid(CALLS_A_BATCH)).collect();
+    median(&times)
 }
 
 fn toll(times: &[f64], against: &str) -> Toll {

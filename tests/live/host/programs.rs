@@ -58,7 +58,9 @@ fn a_closed_descriptor_stays_closed() {
 
 #[test]
 fn numbers_are_those_of_its_pid_namespace() {
-    let mut job = Job::of(words("unshare --pid --fork --mount-proc")).with_some_rows();
+    // "/" is no mount point in a chroot; /proc is, and made private.
+    let unshare = words("unshare --pid --fork --mount-proc --propagation unchanged");
+    let mut job = Job::of(unshare).with_some_rows();
     let report = job.path("report");
     job.command.arg(crate::harness::tollgate()).args(["run", "--json", "--per", "process", "-o"]);
     job.command.arg(report).args(["--", "sh", "-c", "echo $$; :"]);

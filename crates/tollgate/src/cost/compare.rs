@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
-use stats::interval::median_interval;
+use stats::interval::{median, median_interval};
 
 use super::analysis::{BlockTime, CONFIDENCE, differences};
 use super::arms::OFF;
 use super::document::{Conclusion, Document, SCHEMA};
-use super::lab::median;
 use crate::cli::CostCompareArguments;
+use crate::input;
 use crate::output::Output;
 
 /// What an arm costs in the second run over what it cost in the first.
@@ -63,14 +63,7 @@ pub fn compare(arguments: &CostCompareArguments) -> Result<ExitCode> {
 }
 
 fn read(path: &Path) -> Result<Document> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let no_run = || format!("{} is not a document of `tollgate cost run --json`", path.display());
-    let document: serde_json::Value = serde_json::from_str(&text).with_context(no_run)?;
-    match document.get("schema").and_then(|schema| schema.as_str()) {
-        Some(SCHEMA) => serde_json::from_value(document).with_context(no_run),
-        Some(schema) => bail!("{} has schema {schema:?}; this version reads {SCHEMA:?}", path.display()),
-        None => bail!("{}: it names no schema", no_run()),
-    }
+    input::read(path, SCHEMA, "tollgate cost run --json")
 }
 
 fn of_machines(before: &Document, after: &Document) -> Vec<String> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use kernel::benchmark::Benchmark;
 use serde::{Deserialize, Serialize};
+use stats::interval::{median, median_interval};
 use stats::order::{Quads, Random};
 use stats::sequential::{MOST, is_look, is_precise, rightspeed};
 
@@ -330,7 +331,7 @@ impl Plan {
             let times = &measured.times[index];
             for arm in AA..self.arms.len() {
                 let logs = differences(&times[arm], &times[BASE]).logs;
-                let Some(interval) = stats::interval::median_interval(&logs, CONFIDENCE) else {
+                let Some(interval) = median_interval(&logs, CONFIDENCE) else {
                     continue;
                 };
                 let half = (interval.high - interval.low) / 2.0;
@@ -358,12 +359,6 @@ fn stop(measured: &mut Measured, open: &[usize], by: StoppedBy) {
 fn batches(own_ns: f64, slowest_ns: f64) -> usize {
     let fit = (PART.as_nanos() as f64 / own_ns).min(SLOWEST_PART.as_nanos() as f64 / slowest_ns);
     (fit as usize).clamp(FEWEST_BATCHES, MOST_BATCHES) | 1
-}
-
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }
 
 /// The processor that benchmarks are pinned to: the last one this process may use, as the first takes most interrupts.

@@ -20,6 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use kernel::benchmark::BENCHMARKS;
+use stats::interval::median;
 use stats::sequential::rightspeed;
 
 pub use compare::compare;
@@ -183,7 +184,7 @@ fn conclude(
         }
         let count = 2 * exercises.len();
         controls.extend(aa(&exercise.name, &of(index, AA).logs, count));
-        let truth = 1.0 + lab::median(&measured.injected[index]);
+        let truth = 1.0 + median(&measured.injected[index]);
         controls.extend(injected(&exercise.name, &of(index, INJECTED).logs, truth, count));
         leftovers.extend(carry_over(
             &exercise.name,

@@ -10,6 +10,7 @@ use kernel::benchmark::{BENCHMARKS, Benchmark, Work, spin};
 use kernel::clock::now_ns;
 use kernel::cpus;
 use serde::{Deserialize, Serialize};
+use stats::interval::median;
 
 /// Two clock readings (48 ns where they are slow) are less than 0.1 % of it.
 const BATCH_NS: u64 = 60_000;
@@ -106,13 +107,14 @@ fn enough_units(work: &mut Work) -> u32 {
 }
 
 fn own_costs() -> Answer {
-    let clock_ns = median((0..OWN_BATCHES).map(|_| batch(&mut nothing(), 0, 0) as f64));
+    let typical = |one: &mut dyn FnMut() -> f64| median(&(0..OWN_BATCHES).map(|_| one()).collect::<Vec<_>>());
+    let clock_ns = typical(&mut || batch(&mut nothing(), 0, 0) as f64);
     let mut around = nothing();
     let per_turn = |ns: u64| (ns as f64 - clock_ns) / f64::from(OWN_UNITS);
-    let loop_ns = median((0..OWN_BATCHES).map(|_| per_turn(batch(&mut around, OWN_UNITS, 0))));
+    let loop_ns = typical(&mut || per_turn(batch(&mut around, OWN_UNITS, 0)));
     let steps = u64::from(OWN_UNITS);
     let per_step = |ns: u64| (ns as f64 - clock_ns) / steps as f64;
-    let spin_ns = median((0..OWN_BATCHES).map(|_| per_step(batch(&mut nothing(), 0, steps))));
+    let spin_ns = typical(&mut || per_step(batch(&mut nothing(), 0, steps)));
     Answer { tasks: Vec::new(), spin_ns, clock_ns, loop_ns }
 }
 
@@ -122,12 +124,6 @@ fn nothing() -> Work {
             black_box(unit);
         }
     })
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<_> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 #[cfg(test)]
@@ -160,7 +156,7 @@ mod tests {
     fn an_injected_spin_takes_longer() {
         let units = of("getppid", 0, 0).units;
         let (without, with) = (of("getppid", units, 0), of("getppid", units, 200_000));
-        assert!(median(with.ns.into_iter()) > 1.5 * median(without.ns.into_iter()));
+        assert!(median(&with.ns) > 1.5 * median(&without.ns));
     }
 
     #[test]

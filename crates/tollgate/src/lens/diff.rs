@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 
 use crate::cli::ResultOptions;
 use crate::format::{count, duration, title};
+use crate::input;
 use crate::output::Output;
 use crate::report::{Call, Document, SCHEMA};
 
@@ -47,14 +48,7 @@ pub fn diff(before: &Path, after: &Path, result: &ResultOptions) -> Result<ExitC
 }
 
 fn read(path: &Path) -> Result<Document> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let no_report = || format!("{} is not a report written by `tollgate run --json`", path.display());
-    let document: serde_json::Value = serde_json::from_str(&text).with_context(no_report)?;
-    match document.get("schema").and_then(|schema| schema.as_str()) {
-        Some(SCHEMA) => serde_json::from_value(document).with_context(no_report),
-        Some(schema) => bail!("{} has schema {schema:?}; this version reads {SCHEMA:?}", path.display()),
-        None => bail!("{}: it names no schema", no_report()),
-    }
+    input::read(path, SCHEMA, "tollgate run --json")
 }
 
 fn compare(before: &Document, after: &Document) -> Comparison {
