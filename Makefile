@@ -40,6 +40,7 @@ vm: ## the tests inside two stock Debian kernels, in QEMU
 
 bench: build ## measure what the gate costs on this machine (root)
 	$(BIN)/bench
+	@cargo test --release -p stats --test coverage -- --ignored --nocapture
 
 fresh: ## demo and tests in a new Debian 12 without anything of this machine's (root)
 	@scripts/setup fresh
