@@ -30,7 +30,7 @@ fn two_runs() {
 #[test]
 fn what_is_no_report() {
     let ran = Job::typed("lens diff /dev/null /no/such/report").finish();
-    ran.exits_with(125).says("/dev/null is not a report");
+    ran.exits_with(125).says("/dev/null is not a document written by `tollgate run --json`");
     let ran = Job::typed("lens diff /no/such/report /dev/null").finish();
     ran.exits_with(125).says("cannot read /no/such/report");
 }
