@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::error::{Doing, Error, Result};
+use crate::process::is_root;
 
 const FOLDERS: [&str; 3] = ["/run", "/var/run", "/tmp"];
 const TRY_AGAIN: Duration = Duration::from_millis(5);
@@ -48,8 +49,7 @@ impl Lock {
 }
 
 fn open() -> Result<(File, PathBuf)> {
-    // SAFETY: a plain query.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return Err(Error::NotRoot);
     }
     let folder = FOLDERS.into_iter().find(|folder| Path::new(folder).is_dir()).unwrap_or("/");

@@ -13,7 +13,6 @@ mod progress;
 mod text;
 mod worker;
 
-use std::io::{BufWriter, Write as _};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -72,10 +71,7 @@ pub fn run(arguments: &CostRunArguments) -> Result<ExitCode> {
     }
     let document = conclude(&plan, measured, environment, arguments, error);
     if arguments.json {
-        let mut bytes = BufWriter::new(Vec::new());
-        serde_json::to_writer(&mut bytes, &document)?;
-        bytes.write_all(b"\n")?;
-        output.write(&String::from_utf8(bytes.into_inner()?)?)?;
+        output.write(&(serde_json::to_string(&document)? + "\n"))?;
     } else {
         output.write(&text::text(&document))?;
     }
