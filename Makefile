@@ -38,9 +38,8 @@ vm: ## the tests inside two stock Debian kernels, in QEMU
 	@scripts/setup build vm
 	@scripts/vm
 
-bench: build ## measure what the gate costs on this machine (root)
-	$(BIN)/bench
-	@cargo test --release -p stats --test coverage -- --ignored --nocapture
+bench: build ## measure what the gate costs on this machine, and the lab itself (root)
+	@scripts/bench
 
 fresh: ## demo and tests in a new Debian 12 without anything of this machine's (root)
 	@scripts/setup fresh

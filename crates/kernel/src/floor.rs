@@ -9,33 +9,67 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use crate::error::{Doing, Result};
 use crate::skeletons::floor::{FloorSkel, FloorSkelBuilder};
 
+/// A tracepoint that the gate hooks, by the kernel's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hook {
+    SchedSwitch,
+    SchedProcessFork,
+    SchedProcessExec,
+    SchedProcessExit,
+    SysExit,
+    SysEnter,
+}
+
+impl Hook {
+    /// In the order they are attached: calls last, as the gate does.
+    pub const ALL: [Self; 6] = [
+        Self::SchedSwitch,
+        Self::SchedProcessFork,
+        Self::SchedProcessExec,
+        Self::SchedProcessExit,
+        Self::SysExit,
+        Self::SysEnter,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SchedSwitch => "sched_switch",
+            Self::SchedProcessFork => "sched_process_fork",
+            Self::SchedProcessExec => "sched_process_exec",
+            Self::SchedProcessExit => "sched_process_exit",
+            Self::SysExit => "sys_exit",
+            Self::SysEnter => "sys_enter",
+        }
+    }
+}
+
 /// Attached until dropped.
 pub struct Floor {
-    _links: [Link; 6],
+    _links: Vec<Link>,
     _skeleton: FloorSkel<'static>,
 }
 
 impl Floor {
-    pub fn attach(clocks: bool) -> Result<Self> {
-        // A skeleton borrows its object; the few that a process ever loads live as long as it does.
+    pub fn attach(hooks: &[Hook], clocks: bool) -> Result<Self> {
+        // A skeleton borrows its object, some bytes that stay until the process ends, also of thousands of blocks.
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let skeleton = FloorSkelBuilder::default().open(object).doing("reading the floor's programs")?;
         let skeleton = skeleton.load().doing("loading the floor's programs")?;
-        let attach =
-            |program: &libbpf_rs::ProgramMut<'_>| program.attach_trace().doing("attaching the floor");
         let programs = &skeleton.progs;
-        let (enter, exit) = match clocks {
-            true => (&programs.clock_enter, &programs.clock_exit),
-            false => (&programs.floor_enter, &programs.floor_exit),
+        let attach = |hook: &Hook| {
+            let program = match (hook, clocks) {
+                (Hook::SchedSwitch, _) => &programs.floor_switch,
+                (Hook::SchedProcessFork, _) => &programs.floor_fork,
+                (Hook::SchedProcessExec, _) => &programs.floor_exec,
+                (Hook::SchedProcessExit, _) => &programs.floor_task_exit,
+                (Hook::SysExit, false) => &programs.floor_exit,
+                (Hook::SysExit, true) => &programs.clock_exit,
+                (Hook::SysEnter, false) => &programs.floor_enter,
+                (Hook::SysEnter, true) => &programs.clock_enter,
+            };
+            program.attach_trace().doing("attaching the floor")
         };
-        let links = [
-            attach(&programs.floor_switch)?,
-            attach(&programs.floor_fork)?,
-            attach(&programs.floor_exec)?,
-            attach(&programs.floor_task_exit)?,
-            attach(exit)?,
-            attach(enter)?,
-        ];
+        let links = hooks.iter().map(attach).collect::<Result<_>>()?;
         Ok(Self { _links: links, _skeleton: skeleton })
     }
 }

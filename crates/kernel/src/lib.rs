@@ -6,7 +6,6 @@ pub mod cells;
 pub mod clock;
 pub mod cpus;
 pub mod error;
-pub mod exercise;
 pub mod figures;
 pub mod floor;
 pub mod gate;

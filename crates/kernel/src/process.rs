@@ -73,13 +73,7 @@ impl Command {
             }
             pid => {
                 drop(writer);
-                // SAFETY: a plain system call; the child is ours and not yet waited for.
-                let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
-                if fd < 0 {
-                    return Err(io::Error::last_os_error()).doing("watch the command");
-                }
-                // SAFETY: a descriptor just made.
-                let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
+                let pidfd = open_pidfd(pid as u32).doing("watch the command")?;
                 set_command(pid);
                 Ok(Child { pid: pid as u32, pidfd, exec_result: reader.into() })
             }
@@ -176,6 +170,17 @@ pub fn current_call(tid: u32) -> Option<u32> {
 pub fn is_root() -> bool {
     // SAFETY: a plain query.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// Readable once the process, which is a child and not yet waited for, has ended.
+pub fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Waits until `descriptor` can be read, a signal comes, or `limit` passes; whether it can be read.

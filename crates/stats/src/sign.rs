@@ -1,9 +1,14 @@
 //! The sign test, and what follows from it for several comparisons at once.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 use crate::interval::binomial_tails;
 
 /// What a row's figures say of a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Below the limit.
     Within,
@@ -11,6 +16,16 @@ pub enum Verdict {
     Dearer,
     /// The samples do not tell.
     Inconclusive,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Within => "within",
+            Self::Dearer => "dearer",
+            Self::Inconclusive => "inconclusive",
+        })
+    }
 }
 
 /// The two-sided probability that samples whose median is `median` lie as far to one side of it as these do.

@@ -1,4 +1,4 @@
-//! How often intervals and verdicts are right, by simulation: blocks of two arms, in the lab's order, looked at when the
+//! How often intervals and verdicts are right, by simulation: blocks of five arms, in the lab's order, looked at when the
 //! lab looks, on noise that machines make. Seeds are fixed. The ignored tests are the same with more trials
 //! (`cargo test --release -p stats --test coverage -- --ignored`).
 
@@ -30,6 +30,8 @@ enum Noise {
 
 const ALL: [Noise; 4] = [Noise::Independent, Noise::Correlated, Noise::Spikes, Noise::Drift];
 const SPREAD: f64 = 0.02;
+/// Off, A/A, injected, the floor and what is asked about; the second is compared with the first.
+const ARMS: usize = 5;
 
 impl Machine {
     fn new(noise: Noise, seed: u64) -> Self {
@@ -61,7 +63,7 @@ impl Machine {
     }
 
     fn quad(&mut self, quads: &mut Quads, effect: f64) -> f64 {
-        let mut sums = [0.0; 2];
+        let mut sums = [0.0; ARMS];
         for arm in quads.next_quad() {
             sums[arm] += self.log_time() + if arm == 1 { effect } else { 0.0 };
         }
@@ -73,7 +75,7 @@ impl Machine {
 fn coverage(noise: Noise, trials: u64) -> f64 {
     let effect = 1.02_f64.ln();
     let covers = |trial: &u64| {
-        let (mut machine, mut quads) = (Machine::new(noise, *trial), Quads::new(2, !trial));
+        let (mut machine, mut quads) = (Machine::new(noise, *trial), Quads::new(ARMS, !trial));
         let mut logs = Vec::new();
         while logs.len() < MOST {
             logs.push(machine.quad(&mut quads, effect));
@@ -90,7 +92,7 @@ fn coverage(noise: Noise, trials: u64) -> f64 {
 /// Of so many trials without a difference, how often one is seen at any of the looks.
 fn false_alarms(noise: Noise, trials: u64, most: usize) -> f64 {
     let alarm = |trial: &u64| {
-        let (mut machine, mut quads) = (Machine::new(noise, *trial), Quads::new(2, !trial));
+        let (mut machine, mut quads) = (Machine::new(noise, *trial), Quads::new(ARMS, !trial));
         let mut logs = Vec::new();
         while logs.len() < most {
             logs.push(machine.quad(&mut quads, 0.0));
@@ -110,10 +112,10 @@ fn slack(trials: u64) -> f64 {
 
 #[test]
 fn intervals_cover_as_often_as_they_say() {
-    const TRIALS: u64 = 400;
+    const TRIALS: u64 = 1000;
     for noise in ALL {
         let share = coverage(noise, TRIALS);
-        assert!((0.94 - slack(TRIALS)..=1.0).contains(&share), "{noise:?}: {share}");
+        assert!((0.94 - slack(TRIALS)..=0.97 + slack(TRIALS) / 2.0).contains(&share), "{noise:?}: {share}");
     }
 }
 

@@ -12,7 +12,7 @@ use kernel::wire;
 
 use crate::output::Output;
 use crate::report::{Document, Layout, text};
-use crate::{cost, lens, run};
+use crate::{cost, guard, lens, run};
 
 /// As `env` and `timeout` do.
 pub const OWN_FAILURE: u8 = 125;
@@ -46,6 +46,7 @@ pub struct Cli {
 pub enum Command {
     Run(RunArguments),
     Lens(LensArguments),
+    Guard(GuardArguments),
     Cost(CostArguments),
     Doctor(DoctorArguments),
     /// Print a completion script for a shell
@@ -190,6 +191,66 @@ pub struct ResultOptions {
     pub top: usize,
 }
 
+/// Tell what programs do that they never did before (so far: in recorded traces)
+#[derive(Args)]
+pub struct GuardArguments {
+    #[command(subcommand)]
+    command: GuardCommand,
+}
+
+#[derive(Subcommand)]
+enum GuardCommand {
+    Replay(GuardReplayArguments),
+}
+
+/// Learn from traces of system calls, and say of others what the guard would have done
+///
+/// A PATH is a file or a folder of files: `PID NUMBER` lines, calls by name or number (one process a file), or the
+/// output of `strace -f`; each also compressed by gzip. Needs no root. Numbers are taken as they are, so traces of
+/// another system can be replayed, too.
+#[derive(Args)]
+#[command(after_long_help = GUARD_REPLAY_EXAMPLES)]
+pub struct GuardReplayArguments {
+    /// Normal traces to learn from
+    #[arg(long, required = true, num_args = 1.., value_name = "PATH")]
+    pub train: Vec<PathBuf>,
+    /// Normal traces that are not to be found unusual
+    #[arg(long, num_args = 1.., value_name = "PATH")]
+    pub test_normal: Vec<PathBuf>,
+    /// Traces of attacks
+    #[arg(long, num_args = 1.., value_name = "PATH")]
+    pub test_attack: Vec<PathBuf>,
+    /// Traces of which nobody knows yet
+    #[arg(long, num_args = 1.., value_name = "PATH")]
+    pub test: Vec<PathBuf>,
+    /// The model of what is normal (default: each by itself)
+    #[arg(long, value_enum)]
+    pub model: Option<guard::Model>,
+    /// Calls that the model looks at (default: lookahead 9, sequence 6)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=9))]
+    pub length: Option<u8>,
+    /// Anomalies among 128 calls from which a process counts as found
+    #[arg(long, value_name = "LFC", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub at: u32,
+    /// The delay that each anomaly among the latest 128 calls doubles
+    #[arg(long, value_name = "TIME", default_value = "40ms", value_parser = duration)]
+    pub delay_factor: Duration,
+    /// Processes to list, the most anomalous first
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the result to a file (default: stdout)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+const GUARD_REPLAY_EXAMPLES: &str = "\
+Examples:
+  strace -f -o monday ./server; tollgate guard replay --train monday --test tuesday
+  tollgate guard replay --train normal/a* --test-normal normal/b* --test-attack intrusion --json";
+
 /// Measure what an extension, an agent, a tracer or a setting costs on this machine, and how sure that is
 #[derive(Args)]
 #[command(after_long_help = COST_EXAMPLES)]
@@ -223,8 +284,8 @@ enum CostCommand {
 /// Compare arms with nothing on, block by block in random order
 ///
 /// Each arm is switched on and off anew for each block, and the workload started anew. Two controls are in every
-/// run: A/A (nothing on, twice) and an injected cost of 2 %. A row ends when its interval is as narrow as
-/// --precision, or when the time is up.
+/// run: A/A (nothing on, twice) and an injected cost of about 2 %. A benchmark ends when the intervals of all its
+/// rows are as narrow as --precision, or when the time is up.
 #[derive(Args)]
 #[command(after_long_help = COST_STATUS)]
 pub struct CostRunArguments {
@@ -234,16 +295,19 @@ pub struct CostRunArguments {
     /// An arm to compare with nothing on; may be repeated (default: lens, or all arms of --arm-file)
     #[arg(long, value_name = "NAME")]
     pub arm: Vec<String>,
-    /// Arms of one's own: tables [arm.NAME] with start and stop, background, under, settle, loss
+    /// Arms of one's own: tables [arm.NAME] with start and stop, background, under, settle, loss, limit, hooks
     #[arg(long, value_name = "ARMS.toml")]
     pub arm_file: Option<PathBuf>,
     /// Stop when a row's 95 % interval is this much to each side
     #[arg(long, value_name = "PART", default_value = "0.5%", value_parser = percentage)]
     pub precision: f64,
-    /// Stop when this much time has passed
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
-    pub budget: Duration,
-    /// The rule that ends a row before the time is up
+    /// Stop when this much time has passed, but not before the first quad (default: 10m; with --stop rightspeed 2,000 s)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub budget: Option<Duration>,
+    /// Wait at least this much between the workloads of two blocks (default: as long as the slowest arm needs)
+    #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = duration)]
+    pub settle: Duration,
+    /// The rule that ends a benchmark before the time is up
     #[arg(long, value_enum, value_name = "RULE", default_value = "precision")]
     pub stop: cost::Stop,
     /// What an arm may cost
@@ -374,6 +438,9 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
             command: Some(LensCommand::Diff { before, after, result }), ..
         }) => lens::diff(&before, &after, &result),
         Command::Lens(arguments) => lens::watch(&arguments),
+        Command::Guard(GuardArguments { command: GuardCommand::Replay(arguments) }) => {
+            guard::replay(&arguments)
+        }
         Command::Cost(CostArguments { command }) => match command {
             CostCommand::Run(arguments) => cost::run(&arguments),
             CostCommand::List { json } => cost::list(json),

@@ -4,6 +4,7 @@ mod cli;
 mod cost;
 mod doctor;
 mod format;
+mod guard;
 mod input;
 mod lens;
 mod output;

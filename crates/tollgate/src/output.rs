@@ -1,10 +1,11 @@
 //! Where results go: a file, stdout, or (for `run`, whose stdout is the command's) stderr.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 
 /// The place of a result, tried before the work begins, so that a bad path costs nobody a long run.
 pub enum Output {
@@ -24,14 +25,24 @@ impl Output {
     }
 
     pub fn write(&mut self, text: &str) -> Result<()> {
+        self.write_by(|to| to.write_all(text.as_bytes()))
+    }
+
+    /// One line, without a copy of all of it in memory.
+    pub fn write_json(&mut self, document: &impl Serialize) -> Result<()> {
+        self.write_by(|to| {
+            let mut to = BufWriter::new(to);
+            serde_json::to_writer(&mut to, document)?;
+            writeln!(to)?;
+            to.flush()
+        })
+    }
+
+    fn write_by(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         match self {
-            Self::Stdout => {
-                io::stdout().write_all(text.as_bytes()).context("cannot write the result to stdout")
-            }
-            Self::Stderr => {
-                io::stderr().write_all(text.as_bytes()).context("cannot write the result to stderr")
-            }
-            Self::File(file, path) => put(file.take(), path, text)
+            Self::Stdout => write(&mut io::stdout()).context("cannot write the result to stdout"),
+            Self::Stderr => write(&mut io::stderr()).context("cannot write the result to stderr"),
+            Self::File(file, path) => put(file.take(), path, write)
                 .with_context(|| format!("cannot write the result to {}", path.display())),
         }
     }
@@ -47,7 +58,11 @@ fn try_out(path: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-fn put(file: Option<File>, path: &Path, text: &str) -> io::Result<()> {
+fn put(
+    file: Option<File>,
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     let mut file = match file {
         Some(file) => file,
         None => File::create(path)?,
@@ -57,7 +72,7 @@ fn put(file: Option<File>, path: &Path, text: &str) -> io::Result<()> {
     if is_file {
         file.set_len(0)?;
     }
-    let written = file.write_all(text.as_bytes());
+    let written = write(&mut file);
     if written.is_err() && is_file {
         // Half a document is worse than none.
         let _ = file.set_len(0);

@@ -5,6 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use kernel::benchmark::{self, Work};
+use kernel::clock::now_ns;
 use kernel::gate::{Gate, Lock};
 use kernel::session::{Options, Session};
 use stats::interval::{median, median_interval};
@@ -21,10 +23,14 @@ const CONFIDENCE: f64 = 0.95;
 /// Long enough to be switched out and in, after which the gate knows the thread.
 const SETTLE: Duration = Duration::from_micros(60);
 
-/// Median time of a call in nanoseconds, over one block.
-fn block() -> f64 {
-    let times: Vec<_> = (0..BATCHES).map(|_| kernel::exercise::getppid(CALLS_A_BATCH)).collect();
-    median(&times)
+/// Median time of a getppid call in nanoseconds, over one block.
+fn block(getppid: &mut Work) -> f64 {
+    let mut batch = || {
+        let began = now_ns();
+        getppid(CALLS_A_BATCH);
+        (now_ns() - began) as f64 / f64::from(CALLS_A_BATCH)
+    };
+    median(&(0..BATCHES).map(|_| batch()).collect::<Vec<_>>())
 }
 
 fn toll(times: &[f64], against: &str) -> Toll {
@@ -70,9 +76,10 @@ fn time_arms(
         let cpu = kernel::cpus::current();
         scope.spawn(move || {
             kernel::cpus::run_on(cpu);
+            let mut getppid = benchmark::find("getppid").expect("it is one of them").prepare();
             while from_main.recv().is_ok() {
                 thread::sleep(SETTLE);
-                if to_main.send(block()).is_err() {
+                if to_main.send(block(&mut getppid)).is_err() {
                     return;
                 }
             }

@@ -1,14 +1,16 @@
 //! The cost lab: its document, its controls, and that nothing stays switched on.
 
-use std::fs;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use serde_json::Value;
 
 use crate::harness::bpf::abandoned_links;
 use crate::harness::job::{copy, folder, is_running};
-use crate::harness::{Finished, Job, NOBODY, eventually, tollgate};
+use crate::harness::{Finished, Job, NOBODY, eventually, tollgate, words};
 
 /// `tollgate cost run` of a few seconds, with its document in a file.
 fn lab(options: &str) -> Job {
@@ -82,7 +84,7 @@ fn a_document_has_rows_controls_and_every_sample() {
 
 #[test]
 fn the_text_says_the_same_in_words() {
-    let mut job = Job::typed("cost run --bench getppid --arm lens --budget 3s");
+    let mut job = Job::typed("cost run --bench getppid --arm lens --budget 10s");
     job = job.with_all_rows();
     let ran = job.finish();
     assert!([1, 3].contains(&ran.status), "{}", ran.err);
@@ -122,6 +124,62 @@ fn an_interrupted_run_switches_its_arm_off_and_tells_what_it_has() {
             }
         }
     }
+}
+
+#[test]
+fn an_interrupt_ends_a_long_start_a_settle_and_a_hanging_workload() {
+    let slow = [
+        "start = \"touch FOLDER/on; sleep 1000\"\nstop = \"rm FOLDER/on\"\nlimit = \"1h\"",
+        "under = \"env\"\nsettle = \"1h\"",
+        "under = \"env\"\nsettle = \"sleep 1000\"\nlimit = \"1h\"",
+        "under = \"sh -c 'sleep 1000' --\"\nlimit = \"1h\"",
+    ];
+    for arm in slow {
+        let running = with_arms(lab("--bench getppid --budget 1m"), &format!("[arm.a]\n{arm}\n")).start();
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(!running.is_over(), "{arm}");
+        running.signal(libc::SIGTERM);
+        let began = Instant::now();
+        let ran = running.finish().exits_with(3);
+        assert!(began.elapsed() < Duration::from_secs(10), "{arm}");
+        assert!(!ran.path("on").exists(), "the arm is still on");
+    }
+}
+
+/// Its gate would cost every arm something, and a lens that joins it would look cheap.
+#[test]
+fn another_tollgate_that_comes_ends_the_run() {
+    let running = lab("--bench getppid --arm lens --budget 1m").start();
+    std::thread::sleep(Duration::from_millis(1500));
+    // Without a lock of its own, as the lab has all rows.
+    let other = Job::of(
+        [tollgate().into(), "run".into(), "--".into()].into_iter().chain(words("sleep 1000")).collect(),
+    );
+    let other = other.start();
+    eventually("the lab's end", || running.is_over());
+    // Gone before the lab's hold on the rows is.
+    other.signal_group(libc::SIGKILL);
+    other.finish();
+    let ran = running.finish().exits_with(125).says("another Tollgate came");
+    assert_eq!(document(&ran)["partial"], true);
+}
+
+#[test]
+fn a_floor_that_is_asked_for_has_a_verdict() {
+    let ran = lab("--bench getppid --arm empty --limit 1000% --budget 10s").finish();
+    let document = document(&ran);
+    assert_eq!(list(&document, "rows").len(), 1);
+    assert!(!document["rows"][0]["verdict"].is_null());
+}
+
+/// What is subtracted is as small as what is left where each call takes a thousand times as long.
+#[test]
+fn a_benchmark_that_drowns_leaves_the_others() {
+    let arms = "[arm.a]\nunder = \"strace -f -o /dev/null\"\n";
+    let ran = with_arms(lab("--bench switch,getppid --budget 5s"), arms).finish();
+    assert!([1, 3].contains(&ran.status), "{}", ran.err);
+    let document = document(&ran);
+    assert!(list(&document, "rows").iter().any(|row| row["benchmark"] == "getppid"), "{document}");
 }
 
 #[test]
@@ -199,6 +257,57 @@ fn a_full_disk_is_told() {
     ran.exits_with(125).says("cannot write the result to /dev/full");
 }
 
+/// A new mount namespace in which the job's folder is on a file system of 16 KiB.
+fn on_a_small_disk(job: Job) -> Job {
+    let place = CString::new(job.path("").as_os_str().as_bytes()).expect("no NUL");
+    job.before_exec(move || {
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        let (none, tmpfs) = (c"none".as_ptr(), c"tmpfs".as_ptr());
+        // SAFETY: NUL-terminated strings, and only this process sees what is mounted.
+        let mounted = unsafe {
+            libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(none, c"/".as_ptr(), none, private, std::ptr::null()) == 0
+                && libc::mount(none, place.as_ptr(), tmpfs, 0, c"size=16k".as_ptr().cast()) == 0
+        };
+        if mounted { Ok(()) } else { Err(io::Error::last_os_error()) }
+    })
+}
+
+#[test]
+fn a_disk_that_fills_up_is_told() {
+    let ran = on_a_small_disk(lab("--bench getppid --arm lens --budget 3s")).finish();
+    ran.exits_with(125).says("No space left on device");
+    assert_eq!(abandoned_links(), [0_u32; 0]);
+}
+
+#[test]
+fn rightspeeds_rule_ends_at_the_latest_by_time() {
+    let ran = lab("--bench getppid --arm lens --stop rightspeed --budget 3s").finish();
+    assert!([1, 3].contains(&ran.status), "{}", ran.err);
+    let document = document(&ran);
+    // No machine that is shared knows a mean to 0.01 % within seconds.
+    assert_eq!(list(&document, "rows")[1]["stopped_by"], "time");
+}
+
+#[test]
+fn timing_weighs_a_thousandth_of_what_is_timed() {
+    let ran = lab("--arm off --budget 1s").finish();
+    let document = document(&ran);
+    let clock_ns = document["environment"]["clock_ns"].as_f64().expect("a number");
+    let benchmarks = list(&document, "counts");
+    assert!(benchmarks.len() > 15);
+    for counts in benchmarks {
+        let of_it =
+            list(&document, "samples").iter().filter(|block| block["benchmark"] == counts["benchmark"]);
+        let mut ns: Vec<_> =
+            of_it.flat_map(|block| list(block, "ns")).map(|ns| ns.as_f64().expect("a number")).collect();
+        ns.sort_by(f64::total_cmp);
+        // The median, as a time that is a difference may have been disturbed on either side.
+        let batch_ns = ns[ns.len() / 2] * counts["units"].as_f64().expect("a number");
+        assert!(clock_ns < batch_ns / 1000.0, "{clock_ns} ns of {batch_ns} ns: {counts}");
+    }
+}
+
 #[test]
 fn two_runs_are_compared() {
     let runs: Vec<_> = (0..2).map(|_| lab("--bench getppid --arm lens --budget 4s").finish()).collect();
@@ -212,4 +321,14 @@ fn two_runs_are_compared() {
         [Some("empty"), Some("lens")]
     );
     assert_ne!(changes[1]["verdict"], "dearer", "{comparison}");
+    // A run whose controls failed is no base for anything.
+    let mut bad = document(&runs[1]);
+    bad["controls"][0]["verdict"] = "failed".into();
+    bad["partial"] = true.into();
+    let place = runs[1].path("bad");
+    fs::write(&place, bad.to_string()).expect("a file can be written");
+    let mut job = Job::typed("cost compare --limit 1000%");
+    job.command.arg(runs[0].path("report")).arg(place);
+    let ran = job.finish().exits_with(1);
+    assert!(ran.text().starts_with("CONTROLS FAILED in the run after: 1 of 2\nPARTIAL"), "{}", ran.text());
 }

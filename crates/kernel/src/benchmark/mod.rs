@@ -16,6 +16,7 @@ pub struct Benchmark {
     /// Whether a unit is made of calls and context switches only, so that its toll can be given in floors.
     pub in_floors: bool,
     prepare: fn() -> Work,
+    less: Option<fn() -> Work>,
 }
 
 impl Benchmark {
@@ -23,6 +24,19 @@ impl Benchmark {
     pub fn prepare(&self) -> Work {
         (self.prepare)()
     }
+
+    /// What a unit has to do besides what it is about: the same number of units of this is to be subtracted.
+    pub fn less(&self) -> Option<Work> {
+        self.less.map(|prepare| prepare())
+    }
+
+    const fn minus(self, less: fn() -> Work) -> Self {
+        Self { less: Some(less), ..self }
+    }
+}
+
+pub fn find(name: &str) -> Option<&'static Benchmark> {
+    BENCHMARKS.iter().find(|benchmark| benchmark.name == name)
 }
 
 const fn benchmark(
@@ -32,7 +46,7 @@ const fn benchmark(
     prepare: fn() -> Work,
     stresses: &'static str,
 ) -> Benchmark {
-    Benchmark { name, unit, stresses, in_floors, prepare }
+    Benchmark { name, unit, stresses, in_floors, prepare, less: None }
 }
 
 #[rustfmt::skip]
@@ -52,8 +66,11 @@ pub const BENCHMARKS: &[Benchmark] = &[
     benchmark("open-close", "pair", true, calls::open_close, "path look-up and descriptors: open and close of /dev/null"),
     benchmark("pipe-ping-pong", "round trip", true, switches::pipe_ping_pong, "two sleeps, four calls, two context switches"),
     benchmark("futex-wake", "round trip", true, switches::futex_wake, "two threads that wake each other in turn"),
+    benchmark("switch", "switch", true, switches::sched_yield, "two threads on one processor that yield to each other, less a getppid each")
+        .minus(calls::getppid),
     benchmark("fork", "process", false, processes::fork, "fork, a child that exits at once, wait"),
     benchmark("fork-exec", "process", false, processes::fork_exec, "the same with execve of a static program of one call"),
+    benchmark("fork-exec-true", "process", false, processes::fork_exec_true, "the same of /bin/true, which loads a library first"),
     benchmark("fork-exec-sh", "process", false, processes::fork_exec_sh, "the same by /bin/sh -c"),
     benchmark("cpu-loop", "1,000 steps", false, calls::cpu_loop, "no call at all: what is taken from user time"),
 ];

@@ -1,6 +1,6 @@
 //! Processes that are made, run and waited for.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::AsRawFd;
 
 use super::Work;
@@ -74,6 +74,21 @@ pub fn fork_exec() -> Work {
     })
 }
 
+/// Returns only if it fails.
+///
+/// # Safety
+/// `arguments` are NUL-terminated strings, and NULL ends them.
+unsafe fn execute(path: &CStr, arguments: &[*const libc::c_char]) {
+    // SAFETY: as promised; there is no environment.
+    unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), [std::ptr::null::<libc::c_char>()].as_ptr()) };
+}
+
+pub fn fork_exec_true() -> Work {
+    let arguments = [c"true".as_ptr(), std::ptr::null()];
+    // SAFETY: static strings in a NULL-terminated array.
+    children(move || unsafe { execute(c"/bin/true", &arguments) })
+}
+
 pub fn fork_exec_sh() -> Work {
     let program = memory_file(c"tollgate-exits", &EXITS);
     let path = CString::new(format!("/proc/self/fd/{}", program.as_raw_fd())).expect("no NUL");
@@ -81,13 +96,7 @@ pub fn fork_exec_sh() -> Work {
         // The descriptor, which the path names, is open as long as this closure lives.
         let _ = &program;
         let arguments = [c"sh".as_ptr(), c"-c".as_ptr(), path.as_ptr(), std::ptr::null()];
-        // SAFETY: NUL-terminated strings in NULL-terminated arrays.
-        unsafe {
-            libc::execve(
-                c"/bin/sh".as_ptr(),
-                arguments.as_ptr(),
-                [std::ptr::null::<libc::c_char>()].as_ptr(),
-            );
-        }
+        // SAFETY: strings that live as long as this closure, in a NULL-terminated array.
+        unsafe { execute(c"/bin/sh", &arguments) };
     })
 }

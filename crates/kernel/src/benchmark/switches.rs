@@ -1,11 +1,12 @@
-//! Two threads that wait for each other: on one processor if the first is pinned to one when they begin.
+//! Two threads that take turns: on one processor if the first is pinned to one when they begin.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::Work;
+use crate::cpus;
 
 /// Ends the other thread when the work is over.
 struct Partner<T> {
@@ -93,6 +94,41 @@ pub fn futex_wake() -> Work {
         for _ in 0..units {
             give(turn, THEIRS);
             wait_for(turn, OURS);
+        }
+    })
+}
+
+/// Raised when dropped.
+struct Flag(Arc<AtomicBool>);
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn yield_once() {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
+/// A unit is one call of either thread, which hands the processor to the other. Both stay on the processor that the
+/// first is on, as there would be no switch otherwise.
+pub fn sched_yield() -> Work {
+    let cpu = cpus::current();
+    cpus::run_on(cpu);
+    let over = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&over);
+    let thread = thread::spawn(move || {
+        while !seen.load(Ordering::Relaxed) {
+            yield_once();
+        }
+    });
+    let partner = Partner { shared: Some(Flag(over)), thread: Some(thread) };
+    Box::new(move |units| {
+        let _alive = &partner;
+        for _ in 0..units.div_ceil(2) {
+            yield_once();
         }
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use stats::interval::{Interval, median_interval, quotient_interval};
+use stats::interval::{Interval, median, median_interval, quotient_interval};
 use stats::sequential::error_a_look;
 use stats::sign::{Verdict, verdicts};
 
@@ -16,6 +16,12 @@ pub struct BlockTime {
     /// Of its batches, nanoseconds a unit.
     pub median: f64,
     pub mean: f64,
+}
+
+impl BlockTime {
+    pub fn of(ns: &[f64]) -> Self {
+        Self { median: median(ns), mean: ns.iter().sum::<f64>() / ns.len() as f64 }
+    }
 }
 
 /// Both blocks of an arm in a quad.
@@ -55,6 +61,8 @@ pub enum StoppedBy {
     Precision,
     Time,
     Runs,
+    /// Nothing was left of it in a block after what is subtracted.
+    Noise,
     Interrupt,
 }
 
@@ -81,26 +89,55 @@ pub struct Row {
     pub floors: Option<f64>,
     pub floors_low: Option<f64>,
     pub floors_high: Option<f64>,
+    /// The arm that is that floor.
+    pub floor: Option<String>,
     pub quads: usize,
+    /// Of each of the intervals: 0.95 or somewhat more, less with fewer than six quads.
+    pub confidence: f64,
     pub stopped_by: StoppedBy,
     /// Events that the arm dropped in all its blocks; null if it does not say.
     pub loss: Option<u64>,
-    /// "within", "dearer" or "inconclusive"; null for the floor, which others are measured by.
-    pub verdict: Option<String>,
+    /// Null for the floor, which others are measured by.
+    pub verdict: Option<Verdict>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Control {
     pub benchmark: String,
-    /// "aa" or "injected".
-    pub kind: String,
+    pub kind: ControlKind,
     pub ratio: f64,
     /// Simultaneous with those of all other controls, at all looks.
     pub ratio_low: f64,
     pub ratio_high: f64,
+    /// What the interval is sure of; less than all controls together need where quads were too few.
+    pub confidence: f64,
     pub truth: f64,
-    /// "passed", "failed" or "inconclusive".
-    pub verdict: String,
+    pub verdict: ControlVerdict,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ControlKind {
+    Aa,
+    Injected,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ControlVerdict {
+    Passed,
+    Failed,
+    Inconclusive,
+}
+
+impl ControlVerdict {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
 }
 
 /// The confidence of each control's interval, so that all hold together.
@@ -112,23 +149,29 @@ pub fn control_confidence(controls: usize) -> f64 {
 pub fn aa(benchmark: &str, logs: &[f64], controls: usize) -> Option<Control> {
     let interval = median_interval(logs, control_confidence(controls))?;
     let verdict = match (covers(&interval, 0.0), is_sure(&interval, controls)) {
-        (true, _) => "passed",
-        (false, true) => "failed",
-        (false, false) => "inconclusive",
+        (true, _) => ControlVerdict::Passed,
+        (false, true) => ControlVerdict::Failed,
+        (false, false) => ControlVerdict::Inconclusive,
     };
-    Some(control(benchmark, "aa", interval, 1.0, verdict))
+    Some(control(benchmark, ControlKind::Aa, interval, 1.0, verdict))
 }
 
 /// Found: its interval excludes 0 and covers the truth. One too wide to exclude 0 says nothing.
 pub fn injected(benchmark: &str, logs: &[f64], truth: f64, controls: usize) -> Option<Control> {
     let interval = median_interval(logs, control_confidence(controls))?;
     let verdict = match (covers(&interval, truth.ln()), covers(&interval, 0.0)) {
-        _ if !is_sure(&interval, controls) => "inconclusive",
-        (true, false) => "passed",
-        (true, true) => "inconclusive",
-        (false, _) => "failed",
+        _ if !is_sure(&interval, controls) => ControlVerdict::Inconclusive,
+        (true, false) => ControlVerdict::Passed,
+        (true, true) => ControlVerdict::Inconclusive,
+        (false, _) => ControlVerdict::Failed,
     };
-    Some(control(benchmark, "injected", interval, truth, verdict))
+    Some(control(benchmark, ControlKind::Injected, interval, truth, verdict))
+}
+
+/// Whether the samples are enough to tell that something was injected.
+pub fn tells_injected(logs: &[f64], controls: usize) -> bool {
+    median_interval(logs, control_confidence(controls))
+        .is_some_and(|interval| is_sure(&interval, controls) && !covers(&interval, 0.0))
 }
 
 fn covers(interval: &Interval, log: f64) -> bool {
@@ -140,15 +183,22 @@ fn is_sure(interval: &Interval, controls: usize) -> bool {
     interval.confidence >= control_confidence(controls)
 }
 
-fn control(benchmark: &str, kind: &str, interval: Interval, truth: f64, verdict: &str) -> Control {
+fn control(
+    benchmark: &str,
+    kind: ControlKind,
+    interval: Interval,
+    truth: f64,
+    verdict: ControlVerdict,
+) -> Control {
     Control {
         benchmark: benchmark.into(),
-        kind: kind.into(),
+        kind,
         ratio: interval.estimate.exp(),
         ratio_low: interval.low.exp(),
         ratio_high: interval.high.exp(),
+        confidence: interval.confidence,
         truth,
-        verdict: verdict.into(),
+        verdict,
     }
 }
 
@@ -158,6 +208,7 @@ pub struct About {
     pub unit: String,
     pub arm: String,
     pub base: String,
+    pub floor: Option<String>,
     pub stopped_by: StoppedBy,
     pub loss: Option<u64>,
 }
@@ -188,7 +239,9 @@ pub fn row(about: About, own: &Differences, floor: Option<&Differences>) -> Opti
         floors: floors.map(|floors| floors.estimate),
         floors_low: floors.map(|floors| floors.low),
         floors_high: floors.map(|floors| floors.high),
+        floor: about.floor.filter(|_| floors.is_some()),
         quads: own.logs.len(),
+        confidence: ratio.confidence,
         stopped_by: about.stopped_by,
         loss: about.loss,
         verdict: None,
@@ -196,14 +249,8 @@ pub fn row(about: About, own: &Differences, floor: Option<&Differences>) -> Opti
 }
 
 /// Verdicts on rows against a limit such as 0.02, which hold for all of them together and at all looks.
-pub fn judge(logs: &[&[f64]], limit: f64) -> Vec<String> {
-    let all = verdicts(logs, (1.0 + limit).ln(), error_a_look(1.0 - CONFIDENCE));
-    let name = |verdict| match verdict {
-        Verdict::Within => "within",
-        Verdict::Dearer => "dearer",
-        Verdict::Inconclusive => "inconclusive",
-    };
-    all.into_iter().map(|verdict| name(verdict).to_owned()).collect()
+pub fn judge(logs: &[&[f64]], limit: f64) -> Vec<Verdict> {
+    verdicts(logs, (1.0 + limit).ln(), error_a_look(1.0 - CONFIDENCE))
 }
 
 /// What an arm leaves behind: blocks of the base right after it, against the base's other block of the same quad.
@@ -256,11 +303,11 @@ mod tests {
         let sure: Vec<_> = (0..40).map(|i| 0.0198 + f64::from(i % 5 - 2) * 1e-4).collect();
         let wide: Vec<_> = (0..40).map(|i| 0.0198 + f64::from(i % 5 - 2) * 0.05).collect();
         let verdict = |control: Option<Control>| control.expect("samples").verdict;
-        assert_eq!(verdict(injected("x", &sure, 1.02, 1)), "passed");
-        assert_eq!(verdict(injected("x", &sure, 1.05, 1)), "failed");
-        assert_eq!(verdict(injected("x", &wide, 1.02, 1)), "inconclusive");
-        assert_eq!(verdict(aa("x", &sure, 1)), "failed");
-        assert_eq!(verdict(aa("x", &wide, 1)), "passed");
+        assert_eq!(verdict(injected("x", &sure, 1.02, 1)), ControlVerdict::Passed);
+        assert_eq!(verdict(injected("x", &sure, 1.05, 1)), ControlVerdict::Failed);
+        assert_eq!(verdict(injected("x", &wide, 1.02, 1)), ControlVerdict::Inconclusive);
+        assert_eq!(verdict(aa("x", &sure, 1)), ControlVerdict::Failed);
+        assert_eq!(verdict(aa("x", &wide, 1)), ControlVerdict::Passed);
         // Too few samples for so much confidence never fail a control.
         assert!(control_confidence(40) > 0.9998);
     }
@@ -273,6 +320,7 @@ mod tests {
             unit: "call".into(),
             arm: "a".into(),
             base: "off".into(),
+            floor: None,
             stopped_by: StoppedBy::Precision,
             loss: None,
         };

@@ -9,6 +9,7 @@
 //! [arm.bpftrace]
 //! background = "bpftrace -e 'tracepoint:raw_syscalls:sys_enter { @ = count(); }'"
 //! settle = "1s"
+//! hooks = ["sys_enter"]
 //!
 //! [arm.strace]
 //! under = "strace -c -f -o /dev/null"
@@ -20,6 +21,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use kernel::floor::Hook;
 use serde::Deserialize;
 
 use crate::cli::duration;
@@ -42,6 +44,8 @@ pub struct FileArm {
     pub loss: Option<String>,
     /// How long each of the commands may take (default: 30s).
     pub limit: Option<String>,
+    /// The tracepoints it hooks, to be compared with empty programs on the same ones (default: the gate's six).
+    pub hooks: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -63,6 +67,14 @@ pub enum Settle {
 impl FileArm {
     pub fn limit(&self) -> Duration {
         self.limit.as_deref().and_then(|text| duration(text).ok()).unwrap_or(LIMIT)
+    }
+
+    /// In the kernel's order; names that are none were refused when the file was read.
+    pub fn hooks(&self) -> Vec<Hook> {
+        let is_named = |hook: &Hook| {
+            self.hooks.as_ref().is_none_or(|names| names.iter().any(|name| name == hook.name()))
+        };
+        Hook::ALL.into_iter().filter(is_named).collect()
     }
 
     pub fn settle(&self) -> Option<Settle> {
@@ -87,6 +99,13 @@ fn parse(text: &str) -> Result<BTreeMap<String, FileArm>> {
         bail!("it has no table such as [arm.NAME]");
     }
     for (name, arm) in &file.arm {
+        if name.is_empty() || name.chars().any(char::is_control) {
+            bail!("an arm has the name {name:?}: it is to be one that can be printed");
+        }
+        let texts = [&arm.start, &arm.stop, &arm.background, &arm.under, &arm.settle, &arm.loss];
+        if texts.into_iter().flatten().any(|text| text.trim().is_empty()) {
+            bail!("arm {name:?} has an empty command");
+        }
         if arm.start.is_none() && arm.background.is_none() && arm.under.is_none() {
             bail!("arm {name:?} does nothing: it needs start, background or under");
         }
@@ -95,8 +114,26 @@ fn parse(text: &str) -> Result<BTreeMap<String, FileArm>> {
                 "arm {name:?} has one of start and stop: it needs both, as it is switched on and off for each block"
             );
         }
-        if let Some(Err(error)) = arm.limit.as_deref().map(duration) {
-            bail!("the limit of arm {name:?}: {error}");
+        match arm.limit.as_deref().map(duration) {
+            Some(Err(error)) => bail!("the limit of arm {name:?}: {error}"),
+            Some(Ok(Duration::ZERO)) => bail!("the limit of arm {name:?}: nothing ends within no time"),
+            _ => {}
+        }
+        // Commands begin with no number.
+        if let Some(text) =
+            arm.settle.as_deref().filter(|text| text.starts_with(|c: char| c.is_ascii_digit()))
+            && let Err(error) = duration(text)
+        {
+            bail!("the settle of arm {name:?}: {error}");
+        }
+        let known = Hook::ALL.map(Hook::name);
+        if let Some(other) = arm.hooks.iter().flatten().find(|name| !known.contains(&name.as_str())) {
+            bail!("the hooks of arm {name:?}: there is no {other:?}; there are {}", known.join(", "));
+        }
+        if arm.hooks.as_ref().is_some_and(Vec::is_empty) {
+            bail!(
+                "the hooks of arm {name:?}: none is named; without `hooks` it is compared with the gate's six"
+            );
         }
     }
     Ok(file.arm)
@@ -135,5 +172,27 @@ mod tests {
         refused("", "no table such as [arm.NAME]");
         refused("[arm.a]\nsettle = \"1s\"\n", "does nothing");
         refused("[arm.a]\nstart = \"agent\"\n", "needs both");
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_refused() {
+        refused("[arm.\"\"]\nunder = \"x\"\n", "one that can be printed");
+        refused("[arm.\"a\\u001b[31m\"]\nunder = \"x\"\n", "one that can be printed");
+        refused("[arm.a]\nstart = \"\"\nstop = \"true\"\n", "has an empty command");
+        refused("[arm.a]\nunder = \"x\"\nlimit = \"0s\"\n", "nothing ends within no time");
+        refused("[arm.a]\nunder = \"x\"\nsettle = \"10\"\n", "has no unit");
+    }
+
+    #[test]
+    fn arms_name_hooks_to_be_compared_on() {
+        let hooks =
+            |hooks: &str| parse(&format!("[arm.a]\nunder = \"x\"\n{hooks}")).map(|arms| arms["a"].hooks());
+        assert_eq!(hooks("").expect("all"), Hook::ALL);
+        assert_eq!(hooks("hooks = [\"sys_enter\"]").expect("one"), [Hook::SysEnter]);
+        refused(
+            "[arm.a]\nunder = \"x\"\nhooks = [\"enter\"]\n",
+            "there is no \"enter\"; there are sched_switch",
+        );
+        refused("[arm.a]\nunder = \"x\"\nhooks = []\n", "none is named");
     }
 }

@@ -8,10 +8,12 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use stats::interval::{median, median_interval};
+use stats::sign::Verdict;
 
-use super::analysis::{BlockTime, CONFIDENCE, differences};
-use super::arms::OFF;
+use super::analysis::{BlockTime, CONFIDENCE, ControlVerdict, Row, differences};
+use super::arms::{CONTROLS, OFF};
 use super::document::{Conclusion, Document, SCHEMA};
+use super::text::in_percent;
 use crate::cli::CostCompareArguments;
 use crate::input;
 use crate::output::Output;
@@ -26,13 +28,16 @@ struct Change {
     change: f64,
     change_low: f64,
     change_high: f64,
-    verdict: &'static str,
+    /// Null for the floor.
+    verdict: Option<Verdict>,
 }
 
 #[derive(Serialize)]
 struct Comparison {
     schema: &'static str,
     limit: f64,
+    /// What makes either run untrustworthy by itself, and what cannot be compared.
+    warnings: Vec<String>,
     /// What of the two machines differs, so that more than the arms may have changed.
     differences: Vec<String>,
     changes: Vec<Change>,
@@ -44,6 +49,12 @@ pub fn compare(arguments: &CostCompareArguments) -> Result<ExitCode> {
     let comparison = Comparison {
         schema: "tollgate.cost.compare/1",
         limit: arguments.limit,
+        warnings: [("before", &before), ("after", &after)]
+            .into_iter()
+            .flat_map(untrusted)
+            .chain(alone("before", &before, &after))
+            .chain(alone("after", &after, &before))
+            .collect(),
         differences: of_machines(&before, &after),
         changes: changes(&before, &after, arguments.limit),
     };
@@ -53,17 +64,48 @@ pub fn compare(arguments: &CostCompareArguments) -> Result<ExitCode> {
     let body =
         if arguments.json { serde_json::to_string_pretty(&comparison)? + "\n" } else { text(&comparison) };
     output.write(&body)?;
-    let has = |verdict| comparison.changes.iter().any(|change| change.verdict == verdict);
-    let conclusion = match (has("dearer"), has("inconclusive")) {
-        (true, _) => Conclusion::DearerOrControlsFailed,
-        (false, true) => Conclusion::Inconclusive,
-        (false, false) => Conclusion::Within,
-    };
+    let has = |verdict| comparison.changes.iter().any(|change| change.verdict == Some(verdict));
+    let failed = [&before, &after].iter().any(|run| run.controls_with(ControlVerdict::Failed) > 0);
+    let conclusion =
+        match (has(Verdict::Dearer) || failed, has(Verdict::Inconclusive) || !comparison.warnings.is_empty())
+        {
+            (true, _) => Conclusion::DearerOrControlsFailed,
+            (false, true) => Conclusion::Inconclusive,
+            (false, false) => Conclusion::Within,
+        };
     Ok(ExitCode::from(conclusion.status()))
 }
 
 fn read(path: &Path) -> Result<Document> {
-    input::read(path, SCHEMA, "tollgate cost run --json")
+    let document: Document = input::read(path, SCHEMA, "tollgate cost run --json")?;
+    for block in &document.samples {
+        if block.ns.is_empty() || median(&block.ns) <= 0.0 {
+            bail!(
+                "{}: quad {} of {} has a block without a time",
+                path.display(),
+                block.quad,
+                block.benchmark
+            );
+        }
+    }
+    Ok(document)
+}
+
+fn untrusted((name, run): (&str, &Document)) -> Vec<String> {
+    let failed = run.controls_with(ControlVerdict::Failed);
+    let controls = (failed > 0)
+        .then(|| format!("CONTROLS FAILED in the run {name}: {failed} of {}", run.controls.len()));
+    let partial = run.partial.then(|| format!("PARTIAL: the run {name} was not finished"));
+    controls.into_iter().chain(partial).collect()
+}
+
+/// What only one of the runs has.
+fn alone(name: &str, run: &Document, other: &Document) -> Vec<String> {
+    let is_in = |row: &Row, run: &Document| {
+        run.rows.iter().any(|other| other.benchmark == row.benchmark && other.arm == row.arm)
+    };
+    let rows = run.rows.iter().filter(|row| !is_in(row, other));
+    rows.map(|row| format!("ONLY in the run {name}: {} {}", row.benchmark, row.arm)).collect()
 }
 
 fn of_machines(before: &Document, after: &Document) -> Vec<String> {
@@ -84,11 +126,8 @@ fn logs(document: &Document) -> BTreeMap<(String, String), Vec<f64>> {
     type Quad<'a> = BTreeMap<&'a str, Vec<BlockTime>>;
     let mut quads: BTreeMap<(&str, usize), Quad> = BTreeMap::new();
     for block in &document.samples {
-        let time = BlockTime {
-            median: median(&block.ns),
-            mean: block.ns.iter().sum::<f64>() / block.ns.len() as f64,
-        };
-        quads.entry((&block.benchmark, block.quad)).or_default().entry(&block.arm).or_default().push(time);
+        let quad = quads.entry((&block.benchmark, block.quad)).or_default();
+        quad.entry(&block.arm).or_default().push(BlockTime::of(&block.ns));
     }
     let mut all: BTreeMap<_, Vec<f64>> = BTreeMap::new();
     for ((benchmark, _), arms) in quads {
@@ -105,11 +144,16 @@ fn logs(document: &Document) -> BTreeMap<(String, String), Vec<f64>> {
 }
 
 fn changes(before: &Document, after: &Document, limit: f64) -> Vec<Change> {
+    // The floor has no verdict in a run either.
+    let is_reference = |benchmark: &str, arm: &str| {
+        let mut rows = before.rows.iter().chain(&after.rows);
+        rows.any(|row| row.benchmark == benchmark && row.arm == arm && row.verdict.is_none())
+    };
     let (before, after) = (logs(before), logs(after));
-    // Each of the two intervals is so sure that both hold with the confidence asked for.
-    let confidence = CONFIDENCE.sqrt();
+    // So sure that both intervals of all rows hold together with the confidence asked for (Bonferroni).
+    let confidence = 1.0 - (1.0 - CONFIDENCE) / (2 * before.len()).max(1) as f64;
     let change = |((benchmark, arm), old): (&(String, String), &Vec<f64>)| {
-        if [OFF, "aa", "injected"].contains(&arm.as_str()) {
+        if arm == OFF || CONTROLS.contains(&arm.as_str()) {
             return None;
         }
         let new = after.get(&(benchmark.clone(), arm.clone()))?;
@@ -117,9 +161,10 @@ fn changes(before: &Document, after: &Document, limit: f64) -> Vec<Change> {
         let (low, high) = ((new.low - old.high).exp(), (new.high - old.low).exp());
         let is_sure = old.confidence >= confidence && new.confidence >= confidence;
         let verdict = match is_sure {
-            true if low > 1.0 + limit => "dearer",
-            true if high < 1.0 + limit => "within",
-            _ => "inconclusive",
+            _ if is_reference(benchmark, arm) => None,
+            true if low > 1.0 + limit => Some(Verdict::Dearer),
+            true if high < 1.0 + limit => Some(Verdict::Within),
+            _ => Some(Verdict::Inconclusive),
         };
         Some(Change {
             benchmark: benchmark.clone(),
@@ -137,6 +182,9 @@ fn changes(before: &Document, after: &Document, limit: f64) -> Vec<Change> {
 
 fn text(comparison: &Comparison) -> String {
     let mut out = String::new();
+    for warning in &comparison.warnings {
+        let _ = writeln!(out, "{warning}");
+    }
     for difference in &comparison.differences {
         let _ = writeln!(out, "WARNING: {difference}");
     }
@@ -160,8 +208,13 @@ fn text(comparison: &Comparison) -> String {
                 percent(change.change_low),
                 percent(change.change_high)
             ),
-            change.verdict
+            change.verdict.map_or("(the floor)".to_owned(), |verdict| verdict.to_string())
         );
     }
+    let _ = writeln!(
+        out,
+        "\nbefore, after: times of nothing. Change: with intervals that hold for all rows together at 95 %; limit {} %.",
+        in_percent(comparison.limit)
+    );
     out
 }

@@ -1,8 +1,9 @@
 //! The document of a run: docs/cost.md describes it.
 
 use serde::{Deserialize, Serialize};
+use stats::sign::Verdict;
 
-use super::analysis::{CarryOver, Control, Row};
+use super::analysis::{CarryOver, Control, ControlVerdict, Row};
 use super::environment::Environment;
 use super::lab::{Counts, RawBlock};
 
@@ -25,6 +26,8 @@ pub struct Document {
     pub counts: Vec<Counts>,
     pub controls: Vec<Control>,
     pub rows: Vec<Row>,
+    /// Benchmarks without a row: in the first quad already nothing was left of them after what is subtracted.
+    pub drowned: Vec<String>,
     pub carry_over: Vec<CarryOver>,
     /// Every batch of every block, in the order they were timed.
     pub samples: Vec<RawBlock>,
@@ -39,17 +42,18 @@ pub enum Conclusion {
 }
 
 impl Document {
-    pub fn controls_with(&self, verdict: &str) -> usize {
+    pub fn controls_with(&self, verdict: ControlVerdict) -> usize {
         self.controls.iter().filter(|control| control.verdict == verdict).count()
     }
 
     pub fn conclusion(&self) -> Conclusion {
-        let has = |verdict: &str| self.rows.iter().any(|row| row.verdict.as_deref() == Some(verdict));
-        if self.controls_with("failed") > 0 || has("dearer") {
+        let has = |verdict| self.rows.iter().any(|row| row.verdict == Some(verdict));
+        if self.controls_with(ControlVerdict::Failed) > 0 || has(Verdict::Dearer) {
             Conclusion::DearerOrControlsFailed
-        } else if self.controls_with("inconclusive") > 0
-            || has("inconclusive")
-            || self.rows.is_empty()
+        } else if self.controls_with(ControlVerdict::Inconclusive) > 0
+            || has(Verdict::Inconclusive)
+            || self.controls.is_empty()
+            || !self.drowned.is_empty()
             || self.partial
         {
             Conclusion::Inconclusive

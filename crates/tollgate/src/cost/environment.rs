@@ -1,4 +1,4 @@
-//! The machine that was measured, as it was before and after.
+//! The machine that was measured, as it was when the run began, and what was taken from it meanwhile.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,7 @@
 //! The run: a pilot that fixes the counts, quads of blocks, looks, and when it stops.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,9 @@ use stats::interval::{median, median_interval};
 use stats::order::{Quads, Random};
 use stats::sequential::{MOST, is_look, is_precise, rightspeed};
 
-use super::analysis::{BlockTime, CONFIDENCE, Pair, StoppedBy, Times, differences};
-use super::arms::{Arm, Block};
-use super::progress::Progress;
+use super::analysis::{BlockTime, CONFIDENCE, Pair, StoppedBy, Times, differences, tells_injected};
+use super::arms::{Arm, Block, Pace};
+use super::progress::{Progress, Widest};
 use super::worker::{Answer, Request, Task};
 
 /// Where the arms that every run has stand.
@@ -29,12 +30,12 @@ const PART: Duration = Duration::from_millis(12);
 const SLOWEST_PART: Duration = Duration::from_millis(250);
 const FEWEST_BATCHES: usize = 7;
 const MOST_BATCHES: usize = 101;
-const PILOT_BATCHES: usize = 3;
+const PILOT_BATCHES: usize = 7;
 
 /// A benchmark in one placement.
 #[derive(Clone)]
 pub struct Exercise {
-    pub name: String,
+    pub name: Arc<str>,
     pub benchmark: &'static Benchmark,
     pub cpu: Option<usize>,
 }
@@ -45,6 +46,8 @@ pub struct Plan {
     pub exercises: Vec<Exercise>,
     pub stop: Stop,
     pub precision: f64,
+    /// At least so long between two workers.
+    pub settle: Duration,
     pub budget: Duration,
     pub seed: u64,
 }
@@ -74,10 +77,14 @@ pub struct RawBlock {
     pub quad: usize,
     /// Which of the quad's blocks.
     pub place: usize,
-    pub arm: String,
-    pub benchmark: String,
-    /// Nanoseconds a unit.
+    pub arm: Arc<str>,
+    pub benchmark: Arc<str>,
+    /// Nanoseconds a unit: the worker's own clock and loop, below, are subtracted already.
     pub ns: Vec<f64>,
+    pub clock_ns: f64,
+    pub loop_ns: f64,
+    /// Nanoseconds a batch that the injected chain took; 0 without one.
+    pub injected_ns: f64,
 }
 
 /// Counts that no arm changes.
@@ -103,6 +110,7 @@ pub struct Measured {
     /// By arm.
     pub losses: Vec<Option<u64>>,
     pub raw: Vec<RawBlock>,
+    pub pace: Pace,
     pub clock_ns: f64,
     pub loop_ns: f64,
     pub elapsed: Duration,
@@ -158,7 +166,7 @@ impl Plan {
             self.keep(quad, &order, previous, &open, &blocks, measured);
             previous = order[order.len() - 1];
             self.look(quad + 1, &open, measured);
-            progress.quad(quad + 1, began.elapsed(), self.widest(measured));
+            progress.quad(quad + 1, began.elapsed(), || self.widest(measured));
         }
         let open: Vec<_> = (0..exercises).filter(|index| measured.stopped_by[*index].is_none()).collect();
         stop(measured, &open, StoppedBy::Runs);
@@ -178,7 +186,8 @@ impl Plan {
                 spin: 0,
             })
             .collect();
-        let Some(base) = self.block(BASE, &tasks, given_up)? else { return Ok(None) };
+        let pace = &mut measured.pace;
+        let Some(base) = self.block(BASE, &tasks, pace, given_up)? else { return Ok(None) };
         (measured.clock_ns, measured.loop_ns) = (base.answer.clock_ns, base.answer.loop_ns);
         let batch_ns = |answer: &Answer| -> Vec<f64> {
             answer.tasks.iter().map(|timing| median(&timing.ns) * f64::from(timing.units)).collect()
@@ -189,16 +198,17 @@ impl Plan {
         }
         let mut slowest = own.clone();
         for arm in INJECTED + 1..self.arms.len() {
-            let Some(block) = self.block(arm, &tasks, given_up)? else { return Ok(None) };
+            let Some(block) = self.block(arm, &tasks, pace, given_up)? else { return Ok(None) };
             for (slowest, ns) in slowest.iter_mut().zip(batch_ns(&block.answer)) {
                 *slowest = slowest.max(ns);
             }
         }
+        pace.settle(self.settle);
         let counts = self.exercises.iter().zip(&tasks).zip(own.iter().zip(&slowest));
         Ok(Some(
             counts
                 .map(|((exercise, task), (own, slowest))| Counts {
-                    benchmark: exercise.name.clone(),
+                    benchmark: exercise.name.to_string(),
                     units: task.units,
                     batches: batches(*own, *slowest),
                     spin: (own * INJECTION / base.answer.spin_ns).round().max(1.0) as u64,
@@ -207,11 +217,14 @@ impl Plan {
         ))
     }
 
-    fn block(&self, arm: usize, tasks: &[Task], given_up: &AtomicBool) -> Result<Option<Block>> {
-        // All arms are let settle for as long as the one that needs longest: waiting itself changes a machine.
-        let settle = self.arms.iter().map(Arm::settle_time).max().unwrap_or_default();
-        let request = Request { tasks: tasks.to_vec() };
-        self.arms[arm].block(&request, settle, given_up)
+    fn block(
+        &self,
+        arm: usize,
+        tasks: &[Task],
+        pace: &mut Pace,
+        given_up: &AtomicBool,
+    ) -> Result<Option<Block>> {
+        self.arms[arm].block(&Request { tasks: tasks.to_vec() }, pace, given_up)
     }
 
     /// Each block's answer, in the order of `open`.
@@ -239,7 +252,9 @@ impl Plan {
                 }
             };
             let tasks: Vec<_> = shuffled.iter().map(task).collect();
-            let Some(block) = self.block(*arm, &tasks, given_up)? else { return Ok(None) };
+            let Some(block) = self.block(*arm, &tasks, &mut measured.pace, given_up)? else {
+                return Ok(None);
+            };
             if let Some(lost) = block.loss {
                 *measured.losses[*arm].get_or_insert(0) += lost;
             }
@@ -263,10 +278,12 @@ impl Plan {
         measured: &mut Measured,
     ) {
         for (part, index) in open.iter().enumerate() {
-            let time = |place: usize| {
-                let ns = &answers[place].tasks[part].ns;
-                BlockTime { median: median(ns), mean: ns.iter().sum::<f64>() / ns.len() as f64 }
-            };
+            let time = |place: usize| BlockTime::of(&answers[place].tasks[part].ns);
+            // A time that is a difference can be drowned in an arm's noise; it has no logarithm then.
+            if (0..order.len()).any(|place| time(place).median <= 0.0) {
+                measured.stopped_by[*index] = Some(StoppedBy::Noise);
+                continue;
+            }
             let places = |arm: usize| -> [usize; 2] {
                 let mut places =
                     order.iter().enumerate().filter(|(_, of)| **of == arm).map(|(place, _)| place);
@@ -280,14 +297,14 @@ impl Plan {
             for (own, other) in [(base[0], base[1]), (base[1], base[0])] {
                 let before = if own == 0 { previous } else { order[own - 1] };
                 let log = (time(own).median / time(other).median).ln();
-                measured.after[*index].entry(self.arms[before].name.clone()).or_default().push(log);
+                measured.after[*index].entry(self.arms[before].name.to_string()).or_default().push(log);
             }
-            // How long the injected chain takes by itself, here and now, over the benchmark's own time.
-            let counts = &measured.counts[*index];
-            let spin =
-                places(INJECTED).map(|place| answers[place].spin_ns * counts.spin as f64).iter().sum::<f64>();
-            let own = base.map(|place| time(place).median * f64::from(counts.units)).iter().sum::<f64>();
-            measured.injected[*index].push(spin / own);
+            // How long the injected chain took, here and now, over the benchmark's own time.
+            let units = f64::from(measured.counts[*index].units);
+            let chain: f64 =
+                places(INJECTED).map(|place| answers[place].tasks[part].injected_ns).iter().sum();
+            let own: f64 = base.map(|place| time(place).median * units).iter().sum();
+            measured.injected[*index].push(chain / own);
             for (place, arm) in order.iter().enumerate() {
                 measured.raw.push(RawBlock {
                     quad,
@@ -295,12 +312,15 @@ impl Plan {
                     arm: self.arms[*arm].name.clone(),
                     benchmark: self.exercises[*index].name.clone(),
                     ns: answers[place].tasks[part].ns.clone(),
+                    clock_ns: answers[place].clock_ns,
+                    loop_ns: answers[place].loop_ns,
+                    injected_ns: answers[place].tasks[part].injected_ns,
                 });
             }
         }
     }
 
-    /// Closes the benchmarks whose rows are all as precise as asked for.
+    /// Closes the benchmarks whose rows are all as precise as asked for, and whose controls tell something.
     fn look(&self, quads: usize, open: &[usize], measured: &mut Measured) {
         if self.stop == Stop::Precision && !is_look(quads) {
             return;
@@ -315,15 +335,19 @@ impl Plan {
             };
             // The base is compared with nothing, but RightSpeed's rule is about each arm by itself.
             let first = if self.stop == Stop::Precision { AA } else { BASE };
-            if (first..self.arms.len()).all(is_precise) {
+            let tells = || {
+                let injected = differences(&times[INJECTED], &times[BASE]).logs;
+                self.stop == Stop::Rightspeed || tells_injected(&injected, 2 * self.exercises.len())
+            };
+            if (first..self.arms.len()).all(is_precise) && tells() {
                 measured.stopped_by[*index] = Some(StoppedBy::Precision);
             }
         }
     }
 
     /// The least precise row of those that are still open: benchmark, arm, half the width of its interval.
-    fn widest(&self, measured: &Measured) -> Option<(String, String, f64)> {
-        let mut widest: Option<(String, String, f64)> = None;
+    fn widest(&self, measured: &Measured) -> Option<Widest> {
+        let mut widest: Option<Widest> = None;
         for (index, exercise) in self.exercises.iter().enumerate() {
             if measured.stopped_by[index].is_some() {
                 continue;
@@ -336,7 +360,7 @@ impl Plan {
                 };
                 let half = (interval.high - interval.low) / 2.0;
                 if widest.as_ref().is_none_or(|(_, _, most)| half > *most) {
-                    widest = Some((exercise.name.clone(), self.arms[arm].name.clone(), half));
+                    widest = Some((exercise.name.to_string(), self.arms[arm].name.to_string(), half));
                 }
             }
         }

@@ -29,11 +29,11 @@ fn document() -> serde_json::Value {
 fn text() -> String {
     let mut out = String::from("benchmarks (name, unit; NAME:free is not pinned to one processor)\n");
     for benchmark in BENCHMARKS {
-        let _ = writeln!(out, "  {:<15} {:<12} {}", benchmark.name, benchmark.unit, benchmark.stresses);
+        let _ = writeln!(out, "  {:<23} {:<12} {}", benchmark.name, benchmark.unit, benchmark.stresses);
     }
     out += "\narms (others come from --arm-file)\n";
     for (arm, what) in built_in() {
-        let _ = writeln!(out, "  {:<15} {what}", arm.name);
+        let _ = writeln!(out, "  {:<23} {what}", arm.name);
     }
     out += "\nEvery run also has the controls: A/A (off again) and injected (off, and a spin of 2 %).\n";
     out

@@ -1,14 +1,21 @@
 //! What a person sees meanwhile, on a terminal.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Between two messages: the widest row is not looked for at each quad.
+const EACH: Duration = Duration::from_millis(500);
 
 pub struct Progress {
     bar: ProgressBar,
     budget: Duration,
     precision: f64,
+    latest: Option<Instant>,
 }
+
+/// Benchmark, arm, and half the width of its interval.
+pub type Widest = (String, String, f64);
 
 impl Progress {
     /// On stderr, if that is a terminal.
@@ -16,7 +23,7 @@ impl Progress {
         let bar = ProgressBar::new(budget.as_secs());
         let style = ProgressStyle::with_template("[{bar:30}] {msg}").expect("the template is right");
         bar.set_style(style.progress_chars("=> "));
-        Self { bar, budget, precision }
+        Self { bar, budget, precision, latest: None }
     }
 
     pub fn say(&mut self, message: &str) {
@@ -24,10 +31,14 @@ impl Progress {
         self.bar.tick();
     }
 
-    pub fn quad(&mut self, quads: usize, elapsed: Duration, widest: Option<(String, String, f64)>) {
+    pub fn quad(&mut self, quads: usize, elapsed: Duration, widest: impl FnOnce() -> Option<Widest>) {
+        if self.bar.is_hidden() || self.latest.is_some_and(|latest| latest.elapsed() < EACH) {
+            return;
+        }
+        self.latest = Some(Instant::now());
         self.bar.set_position(elapsed.as_secs());
         let left = self.budget.saturating_sub(elapsed);
-        let row = widest.map_or(String::new(), |(benchmark, arm, half)| {
+        let row = widest().map_or(String::new(), |(benchmark, arm, half)| {
             format!("; {benchmark} {arm} ±{:.2} % of ±{:.2}", half * 100.0, self.precision * 100.0)
         });
         self.say(&format!("{quads} quads, at most {} s left{row}", left.as_secs()));

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::analysis::{Control, Row, StoppedBy};
+use stats::sequential::FIRST_LOOK;
+use stats::sign::Verdict;
+
+use super::analysis::{CONFIDENCE, Control, ControlKind, ControlVerdict, Row, StoppedBy, control_confidence};
 use super::document::Document;
 use crate::format::{count, duration, title};
 
@@ -15,7 +18,7 @@ pub fn text(document: &Document) -> String {
             benchmark = &row.benchmark;
             let _ = writeln!(
                 out,
-                "\n{:<24} {:>22} {:>26} {:>20} {:>6}  verdict",
+                "\n{:<28} {:>24} {:>26} {:>20} {:>6}  verdict",
                 format!("{} (ns a {})", row.benchmark, row.unit),
                 "more, %",
                 "more, ns",
@@ -42,7 +45,7 @@ pub fn text(document: &Document) -> String {
 }
 
 fn first_lines(out: &mut String, document: &Document) {
-    let failed = document.controls_with("failed");
+    let failed = document.controls_with(ControlVerdict::Failed);
     if failed > 0 {
         let _ = writeln!(
             out,
@@ -55,8 +58,13 @@ fn first_lines(out: &mut String, document: &Document) {
     } else if document.partial {
         let _ = writeln!(out, "PARTIAL: interrupted; what was measured until then");
     }
+    for benchmark in &document.drowned {
+        let _ =
+            writeln!(out, "NO FIGURES of {benchmark}: an arm's noise drowned what is left after subtraction");
+    }
     let losses = document.rows.iter().filter(|row| row.loss.is_some_and(|lost| lost > 0));
     let mut told: Vec<_> = losses.map(|row| (row.arm.as_str(), row.loss.unwrap_or(0))).collect();
+    told.sort_unstable();
     told.dedup();
     for (arm, lost) in told {
         let _ = writeln!(out, "LOSSES: {arm} dropped {} events", count(lost));
@@ -85,21 +93,25 @@ fn first_lines(out: &mut String, document: &Document) {
 fn line(out: &mut String, row: &Row) {
     let digits = if row.delta.abs() < 100.0 { 1 } else { 0 };
     let floors = match (row.floors, row.floors_low, row.floors_high) {
-        (Some(floors), Some(low), Some(high)) => format!("{floors:.2} [{low:.2}, {high:.2}]"),
+        (Some(floors), Some(low), Some(high)) => {
+            let digits = if floors.abs() < 100.0 { 2 } else { 0 };
+            format!("{floors:.digits$} [{low:.digits$}, {high:.digits$}]")
+        }
         _ => String::new(),
     };
     let _ = writeln!(
         out,
-        "  {:<22} {:>22} {:>26} {:>20} {:>6}  {}{}",
+        "  {:<26} {:>24} {:>26} {:>20} {:>6}  {}{}",
         row.arm,
         format!("{} [{}, {}]", percent(row.ratio), percent(row.ratio_low), percent(row.ratio_high)),
         format!("{:+.digits$} [{:+.digits$}, {:+.digits$}]", row.delta, row.delta_low, row.delta_high),
         floors,
         row.quads,
-        row.verdict.as_deref().unwrap_or("(the floor)"),
+        row.verdict.map_or("(the floor)".to_owned(), |verdict| verdict.to_string()),
         stopped(row),
     );
-    if row.mean_ratio_low > row.ratio_high || row.mean_ratio_high < row.ratio_low {
+    let is_apart = row.mean_ratio_low > row.ratio_high || row.mean_ratio_high < row.ratio_low;
+    if is_apart && row.confidence >= CONFIDENCE {
         let _ = writeln!(
             out,
             "    by means {} % [{}, {}]: what happens seldom is not in the medians",
@@ -110,31 +122,59 @@ fn line(out: &mut String, row: &Row) {
     }
 }
 
-fn stopped(row: &Row) -> &'static str {
-    match row.stopped_by {
+fn stopped(row: &Row) -> String {
+    let why = match row.stopped_by {
         StoppedBy::Precision => "",
         StoppedBy::Time => ", time was up",
         StoppedBy::Runs => ", most quads",
+        StoppedBy::Noise => ", drowned in noise",
         StoppedBy::Interrupt => ", interrupted",
+    };
+    match row.quads {
+        _ if row.confidence < CONFIDENCE => {
+            format!("{why}; intervals of {:.0} % only", row.confidence * 100.0)
+        }
+        ..FIRST_LOOK if row.verdict == Some(Verdict::Inconclusive) => format!("{why}; too few quads"),
+        _ => why.to_owned(),
     }
 }
 
+/// A part as a person would type it: "2", "0.5".
+pub fn in_percent(part: f64) -> f64 {
+    (part * 1e6).round() / 1e4
+}
+
 fn percent(ratio: f64) -> String {
-    format!("{:+.2}", (ratio - 1.0) * 100.0)
+    let percent = (ratio - 1.0) * 100.0;
+    let digits = match percent.abs() {
+        ..100.0 => 2,
+        ..1000.0 => 1,
+        _ => 0,
+    };
+    format!("{percent:+.digits$}")
 }
 
 fn controls(out: &mut String, document: &Document) {
     let _ = writeln!(out, "\ncontrols (simultaneous intervals, %)");
-    for kind in ["aa", "injected"] {
+    for kind in [ControlKind::Aa, ControlKind::Injected] {
         let of_kind: Vec<_> = document.controls.iter().filter(|control| control.kind == kind).collect();
-        let passed = of_kind.iter().filter(|control| control.verdict == "passed").count();
-        let name = if kind == "aa" { "A/A: no difference" } else { "injected: found as large as it is" };
+        let passed = of_kind.iter().filter(|control| control.verdict == ControlVerdict::Passed).count();
+        let name = match kind {
+            ControlKind::Aa => "A/A: no difference",
+            ControlKind::Injected => "injected: found as large as it is",
+        };
         let _ = writeln!(out, "  {name}: {passed} of {} passed", of_kind.len());
-        for control in of_kind.iter().filter(|control| control.verdict != "passed") {
-            let Control { benchmark, ratio, ratio_low, ratio_high, truth, verdict, .. } = control;
+        for control in of_kind.iter().filter(|control| control.verdict != ControlVerdict::Passed) {
+            let Control { benchmark, ratio, ratio_low, ratio_high, confidence, truth, verdict, .. } = control;
+            let few = if *confidence < control_confidence(document.controls.len()) {
+                "; too few quads"
+            } else {
+                ""
+            };
             let _ = writeln!(
                 out,
-                "    {verdict}: {benchmark} {} [{}, {}], in truth {}",
+                "    {}: {benchmark} {} [{}, {}], in truth {}{few}",
+                verdict.name(),
                 percent(*ratio),
                 percent(*ratio_low),
                 percent(*ratio_high),
@@ -147,11 +187,25 @@ fn controls(out: &mut String, document: &Document) {
 fn footer(out: &mut String, document: &Document) {
     let _ = writeln!(
         out,
-        "\nMedians over quads with 95 % intervals (sign test), each by itself; verdicts against {:.4} % hold for all rows together\n\
+        "\nMedians over quads with 95 % intervals (sign test), each by itself; verdicts against {} % hold for all rows together\n\
          (Holm), at every look. Clock {} and loop {:.2} ns are subtracted. Seed {}.",
-        document.limit * 100.0,
+        in_percent(document.limit),
         duration(document.environment.clock_ns.round().max(0.0) as u64),
         document.environment.loop_ns,
         document.seed
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use snapbox::{assert_data_eq, file};
+
+    use super::*;
+
+    // After a change that is meant, SNAPSHOTS=overwrite writes the new text.
+    #[test]
+    fn a_run_in_which_much_went_wrong() {
+        let document = serde_json::from_str(include_str!("fixtures/run.json")).expect("a document");
+        assert_data_eq!(text(&document), file!["fixtures/run.txt"].raw());
+    }
 }

@@ -1,0 +1,83 @@
+//! pH's parameters, with the defaults of its source (`pH_default_*`, version 0.18).
+
+use std::time::Duration;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameters {
+    /// From freezing until the profile is normal, if nothing new is seen meanwhile.
+    pub normal_wait: Duration,
+    /// A profile freezes when calls since training began, times the second, exceed calls until the last change, times
+    /// the first: at a ratio of four.
+    pub normal_factor: (u64, u64),
+    /// More anomalies than this, and the profile is no longer normal: the program has changed, not been attacked.
+    pub anomaly_limit: u64,
+    /// An LFC above this, and what was seen lately is not learned: it is an attack, not a change.
+    pub tolerize_limit: u32,
+    /// The delay at an LFC of 0, which is doubled with each anomaly in the frame; zero: no delays, as in the source. The
+    /// paper's experiments have four ticks of 10 ms.
+    pub delay_factor: Duration,
+    /// The longest delay of one call; as long as pH suspends an execve (`suspend_execve_time`).
+    pub delay_cap: Duration,
+}
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            normal_wait: DAY * 7,
+            normal_factor: (128, 32),
+            anomaly_limit: 30,
+            tolerize_limit: 12,
+            delay_factor: Duration::ZERO,
+            delay_cap: DAY * 2,
+        }
+    }
+}
+
+impl Parameters {
+    /// Of every call while so many of the latest ones are anomalous.
+    pub fn delay(&self, lfc: u32) -> Duration {
+        if lfc == 0 {
+            return Duration::ZERO;
+        }
+        let doubled = 1_u32.checked_shl(lfc).and_then(|times| self.delay_factor.checked_mul(times));
+        if self.delay_factor.is_zero() {
+            return Duration::ZERO;
+        }
+        doubled.unwrap_or(self.delay_cap).min(self.delay_cap)
+    }
+
+    /// Whether a profile has been trained for so long without a change that it freezes.
+    pub fn freezes(&self, trained: u64, since_change: u64) -> bool {
+        let until_change = trained.saturating_sub(since_change);
+        let (factor, denominator) = self.normal_factor;
+        until_change > 0
+            && u128::from(trained) * u128::from(denominator) > u128::from(until_change) * u128::from(factor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double() {
+        let parameters = Parameters { delay_factor: Duration::from_millis(40), ..Parameters::default() };
+        // The paper's backdoor: delays of 8, 16 and 32 ticks of 10 ms (section 6).
+        let delays: Vec<_> = (0..4).map(|lfc| parameters.delay(lfc).as_millis()).collect();
+        assert_eq!(delays, [0, 80, 160, 320]);
+        for lfc in [23, 31, 32, 64, 128] {
+            assert_eq!(parameters.delay(lfc), DAY * 2, "{lfc}");
+        }
+        assert_eq!(Parameters::default().delay(128), Duration::ZERO);
+    }
+
+    #[test]
+    fn profiles_freeze_at_a_ratio_of_four() {
+        let parameters = Parameters::default();
+        assert!(!parameters.freezes(400, 300));
+        assert!(parameters.freezes(401, 301));
+        assert!(!parameters.freezes(10, 10));
+    }
+}

@@ -1,0 +1,78 @@
+//! What a run compares, and by which benchmarks.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail};
+use kernel::benchmark::{BENCHMARKS, Benchmark};
+
+use super::arm_file;
+use super::arms::{Arm, CONTROLS, Kind, OFF, built_in};
+use super::lab::{Exercise, INJECTED};
+use super::worker;
+use crate::cli::CostRunArguments;
+
+/// Off and the controls, what was asked for, and the floors of its hooks where there can be any.
+pub fn chosen_arms(arguments: &CostRunArguments) -> Result<Vec<Arm>> {
+    let mut known: Vec<_> = built_in().into_iter().map(|(arm, _)| arm).collect();
+    let mut of_file = Vec::new();
+    if let Some(path) = &arguments.arm_file {
+        for (name, arm) in arm_file::read(path)? {
+            if CONTROLS.contains(&name.as_str()) || known.iter().any(|known| *known.name == *name) {
+                bail!("arm {name:?} of {} has the name of a built-in one", path.display());
+            }
+            of_file.push(name.clone());
+            known.push(Arm::new(name, Kind::File(arm)));
+        }
+    }
+    let mut wanted = arguments.arm.clone();
+    if wanted.is_empty() {
+        wanted = if of_file.is_empty() { vec!["lens".into()] } else { of_file };
+    }
+    let control = |name: &str| Arm::new(name, Kind::Off);
+    let mut arms: Vec<_> = [OFF].into_iter().chain(CONTROLS).map(control).collect();
+    for name in wanted.iter().filter(|name| *name != OFF) {
+        let Some(arm) = known.iter().find(|arm| *arm.name == **name) else {
+            bail!(
+                "there is no arm {name:?}; `tollgate cost list` shows the built-in ones, --arm-file brings others"
+            );
+        };
+        if arm.is_built_in_kernel() && !kernel::process::is_root() {
+            bail!("arm {name:?} loads programs into the kernel, which needs root; run it with sudo");
+        }
+        if !arms.iter().any(|chosen| chosen.name == arm.name) {
+            arms.push(arm.clone());
+        }
+    }
+    let with_floor = kernel::process::is_root() && std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
+    for hooks in arms.iter().filter_map(Arm::hooks).filter(|_| with_floor).collect::<BTreeSet<_>>() {
+        let floor = Arm { is_reference: true, ..Arm::floor(&hooks) };
+        if !arms.iter().any(|chosen| chosen.name == floor.name) {
+            arms.insert(INJECTED + 1, floor);
+        }
+    }
+    Ok(arms)
+}
+
+/// "getppid" stays on one processor; "getppid:free" goes where the scheduler likes.
+pub fn chosen_exercises(names: &[String], cpu: usize) -> Result<Vec<Exercise>> {
+    if names.is_empty() {
+        let pinned = |benchmark: &'static Benchmark| Exercise {
+            name: benchmark.name.into(),
+            benchmark,
+            cpu: Some(cpu),
+        };
+        return Ok(BENCHMARKS.iter().map(pinned).collect());
+    }
+    let one = |name: &str| {
+        let (plain, free) = match name.split_once(':') {
+            None => (name, false),
+            Some((plain, "free")) => (plain, true),
+            Some((_, other)) => bail!("{name:?}: {other:?} is not \"free\""),
+        };
+        let benchmark = worker::find(plain)?;
+        Ok(Exercise { name: name.into(), benchmark, cpu: (!free).then_some(cpu) })
+    };
+    // Twice the same benchmark would be no more sure than once.
+    let mut seen = BTreeSet::new();
+    names.iter().map(|name| name.trim()).filter(|name| seen.insert(*name)).map(one).collect()
+}

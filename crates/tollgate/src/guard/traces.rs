@@ -1,0 +1,222 @@
+//! Traces of system calls, read from files: each process's calls in order.
+//!
+//! Three forms, told apart by a file's first line; all also compressed by gzip:
+//! - `PID NUMBER` lines, as those of the University of New Mexico;
+//! - what `strace -f` writes, to its terminal or to a file;
+//! - calls by name or number between blanks and line ends: one trace a file, as ADFA-LD's.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use ::guard::Call;
+use anyhow::{Context, Result, bail};
+use flate2::bufread::MultiGzDecoder;
+
+/// The calls of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    pub source: String,
+    /// None in files of one trace, and where strace had no second process to tell apart.
+    pub pid: Option<u64>,
+    pub calls: Vec<Call>,
+    /// Places in `calls` from which a new program ran.
+    pub execs: Vec<usize>,
+}
+
+/// Numbers for the names of calls; the same in all files of a run.
+#[derive(Debug, Default)]
+pub struct Names {
+    numbers: BTreeMap<String, Call>,
+}
+
+impl Names {
+    fn number(&mut self, name: &str) -> Call {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.numbers.len() as Call;
+        self.numbers.insert(name.to_owned(), number);
+        number
+    }
+}
+
+/// All traces in a file, or in the files of a folder and those below, by name.
+pub fn read(path: &Path, names: &mut Names) -> Result<Vec<Trace>> {
+    let mut traces = Vec::new();
+    for file in files(path)? {
+        let context = || format!("cannot read {}", file.display());
+        let text = text(&file).with_context(context)?;
+        traces.extend(parse(&text, &file.display().to_string(), names)?);
+    }
+    Ok(traces)
+}
+
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    let context = || format!("cannot read {}", path.display());
+    if !fs::metadata(path).with_context(context)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut entries: Vec<_> =
+        fs::read_dir(path).and_then(Iterator::collect::<Result<_, _>>).with_context(context)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    let mut all = Vec::new();
+    for entry in entries {
+        all.extend(files(&entry.path())?);
+    }
+    Ok(all)
+}
+
+/// Traces are ASCII; what else a string argument may hold does not matter.
+fn text(path: &Path) -> std::io::Result<String> {
+    const GZIP: [u8; 2] = [0x1f, 0x8b]; // RFC 1952, 2.3.1
+    let mut reader = BufReader::new(File::open(path)?);
+    let is_packed = reader.fill_buf()?.starts_with(&GZIP);
+    let mut bytes = Vec::new();
+    match is_packed {
+        true => MultiGzDecoder::new(reader).read_to_end(&mut bytes)?,
+        false => reader.read_to_end(&mut bytes)?,
+    };
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn parse(text: &str, source: &str, names: &mut Names) -> Result<Vec<Trace>> {
+    let Some(first) = text.lines().find(|line| !line.trim().is_empty()) else {
+        bail!("{source} has no calls");
+    };
+    let mut traces = Traces { source, all: BTreeMap::new() };
+    if pid_and_number(first).is_some() {
+        for (line, text) in lines(text) {
+            let Some((pid, call)) = pid_and_number(text) else {
+                bail!("{source}:{line}: {text:?} is not PID and NUMBER, as the lines before");
+            };
+            traces.push(Some(pid), call, names);
+        }
+    } else if first.contains('(') || first.starts_with("strace:") {
+        for (_, text) in lines(text) {
+            if let Some((pid, call)) = strace_call(text) {
+                traces.push(pid, call, names);
+            }
+        }
+    } else {
+        for (line, text) in lines(text) {
+            for word in text.split_whitespace() {
+                if !is_call(word) {
+                    bail!("{source}:{line}: {word:?} is neither a call's name nor its number");
+                }
+                traces.push(None, word, names);
+            }
+        }
+    }
+    if traces.all.is_empty() {
+        bail!("{source} has no calls");
+    }
+    Ok(traces.all.into_values().collect())
+}
+
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..).zip(text.lines().map(str::trim)).filter(|(_, line)| !line.is_empty())
+}
+
+struct Traces<'a> {
+    source: &'a str,
+    all: BTreeMap<Option<u64>, Trace>,
+}
+
+impl Traces<'_> {
+    fn push(&mut self, pid: Option<u64>, call: &str, names: &mut Names) {
+        let new = || Trace { source: self.source.to_owned(), pid, calls: Vec::new(), execs: Vec::new() };
+        let trace = self.all.entry(pid).or_insert_with(new);
+        trace.calls.push(names.number(call));
+        if matches!(call, "execve" | "execveat") {
+            trace.execs.push(trace.calls.len());
+        }
+    }
+}
+
+fn is_call(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+fn pid_and_number(line: &str) -> Option<(u64, &str)> {
+    let mut words = line.split_whitespace();
+    let (pid, number) = (words.next()?.parse().ok()?, words.next()?);
+    (words.next().is_none() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some((pid, number))
+}
+
+/// The process, where strace names it, and the call that a line begins; none for signals, exits, and the rest of a
+/// call that was interrupted by another process's.
+fn strace_call(line: &str) -> Option<(Option<u64>, &str)> {
+    let (pid, mut rest) = match line.strip_prefix("[pid ") {
+        Some(rest) => {
+            let (pid, rest) = rest.split_once(']')?;
+            (Some(pid.trim().parse().ok()?), rest)
+        }
+        None => match line.split_once(' ') {
+            Some((pid, rest)) if !pid.contains('.') && pid.parse::<u64>().is_ok() => (pid.parse().ok(), rest),
+            _ => (None, line),
+        },
+    };
+    // Times, of -t, -tt, -ttt or -r.
+    while let Some((word, after)) = rest.trim_start().split_once(' ') {
+        if word.is_empty() || !word.bytes().all(|byte| byte.is_ascii_digit() || b":.".contains(&byte)) {
+            break;
+        }
+        rest = after;
+    }
+    let (name, _) = rest.trim_start().split_once('(')?;
+    is_call(name).then_some((pid, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn traces(text: &str) -> Vec<Trace> {
+        parse(text, "file", &mut Names::default()).expect("it has calls")
+    }
+
+    #[test]
+    fn processes_interleave() {
+        let all = traces("7 90\n8 90\n7 125\n7 90\n");
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].pid, all[0].calls.as_slice()), (Some(7), [0, 1, 0].as_slice()));
+        assert_eq!((all[1].pid, all[1].calls.as_slice()), (Some(8), [0].as_slice()));
+    }
+
+    #[test]
+    fn one_trace_a_file_by_name_or_number() {
+        assert_eq!(traces("open read read\nclose").pop().expect("one").calls, [0, 1, 1, 2]);
+        assert_eq!(traces("6 6 63 6 42 120").pop().expect("one").calls, [0, 0, 1, 0, 2, 3]);
+    }
+
+    #[test]
+    fn strace_in_all_its_forms() {
+        let all = traces(
+            "execve(\"/bin/sh\", [\"sh\"], 0x7ffd /* 20 vars */) = 0\n\
+             brk(NULL) = 0x55\n\
+             strace: Process 12 attached\n\
+             [pid    12] 10:00:00.123456 read(3,  <unfinished ...>\n\
+             [pid    11] close(3) = 0\n\
+             [pid    12] <... read resumed>\"\", 1) = 0\n\
+             --- SIGCHLD {si_signo=SIGCHLD} ---\n\
+             +++ exited with 0 +++\n",
+        );
+        let calls: Vec<_> = all.iter().map(|trace| (trace.pid, trace.calls.len())).collect();
+        assert_eq!(calls, [(None, 2), (Some(11), 1), (Some(12), 1)]);
+        assert_eq!(all[0].execs, [1]);
+        let of_file =
+            traces("100 openat(AT_FDCWD, \"x\", O_RDONLY) = 3\n101 1690000000.123 write(1, \"a\", 1) = 1\n");
+        assert_eq!(of_file.iter().map(|trace| trace.pid).collect::<Vec<_>>(), [Some(100), Some(101)]);
+    }
+
+    #[test]
+    fn mistakes_are_placed() {
+        let error = |text| parse(text, "file", &mut Names::default()).expect_err("it is wrong").to_string();
+        assert_eq!(error("7 90\n7 x\n"), "file:2: \"7 x\" is not PID and NUMBER, as the lines before");
+        assert_eq!(error("open\nre-ad\n"), "file:2: \"re-ad\" is neither a call's name nor its number");
+        assert_eq!(error("\n\n"), "file has no calls");
+        assert_eq!(error("--- SIGCHLD (x) ---"), "file has no calls");
+    }
+}

@@ -1,0 +1,43 @@
+//! Figures that only a quiet machine gives, so these tests run by themselves and one after the other. As root:
+//!
+//!     cargo test --release -p tollgate --test timing
+//!     cargo test --release -p tollgate --test timing -- --ignored --nocapture    (the lab finds what is injected)
+//!
+//! All of them are ratios of what was measured in turns.
+
+#[cfg(feature = "test-extension")]
+mod extensions;
+mod injected;
+#[expect(dead_code, reason = "these tests never share the gate")]
+#[path = "../live/harness/rows.rs"]
+mod rows;
+mod toll;
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use rows::Rows;
+
+fn tollgate(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(arguments);
+    command
+}
+
+/// The document of `tollgate cost run` with nothing else gated.
+fn lab(options: &str) -> Value {
+    let _alone = Rows::all();
+    let output = tollgate(&["cost", "run", "--json"]).args(options.split(' ')).output().expect("it starts");
+    let document: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}; {}", String::from_utf8_lossy(&output.stderr)));
+    assert!(document["error"].is_null(), "{}", document["error"]);
+    document
+}
+
+/// What an arm costs more than nothing, in nanoseconds a unit of the one benchmark.
+fn toll(document: &Value, arm: &str) -> f64 {
+    let mut rows = document["rows"].as_array().expect("rows").iter();
+    let row = rows.find(|row| row["arm"] == arm).expect("the arm ran");
+    row["delta"].as_f64().expect("a number")
+}

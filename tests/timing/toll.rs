@@ -1,0 +1,32 @@
+//! The toll that `tollgate run` prints is the one that the lab measures, within 20 %.
+
+use serde_json::Value;
+
+use crate::rows::Rows;
+use crate::{lab, toll, tollgate};
+
+/// One after the other several times, so that both see the same moods of the machine.
+const TURNS: usize = 5;
+const AGREEMENT: f64 = 0.2;
+
+fn printed() -> f64 {
+    let _alone = Rows::all();
+    let output = tollgate(&["run", "--json", "--", "true"]).output().expect("tollgate starts");
+    let report: Value = serde_json::from_slice(&output.stderr).expect("JSON");
+    assert_eq!(report["toll"]["against"], "detached", "another Tollgate is at work");
+    report["toll"]["ns_per_call"].as_f64().expect("a toll")
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[test]
+fn what_run_prints_is_what_the_lab_measures() {
+    let turn = |_| (printed(), toll(&lab("--bench getppid --arm lens --budget 3s"), "lens"));
+    let (run, lab): (Vec<_>, Vec<_>) = (0..TURNS).map(turn).unzip();
+    let (run, lab) = (median(run), median(lab));
+    eprintln!("run prints {run:.0} ns a call, the lab measures {lab:.0}");
+    assert!((run / lab - 1.0).abs() <= AGREEMENT, "run prints {run:.0} ns a call, the lab measures {lab:.0}");
+}
