@@ -8,6 +8,8 @@ use crate::{lab, toll, tollgate};
 /// One after the other several times, so that both see the same moods of the machine.
 const TURNS: usize = 5;
 const AGREEMENT: f64 = 0.2;
+/// Other work on a shared machine spoils one attempt now and then; a wrong toll spoils all.
+const ATTEMPTS: usize = 3;
 
 fn printed() -> f64 {
     let _alone = Rows::all();
@@ -25,8 +27,11 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[test]
 fn what_run_prints_is_what_the_lab_measures() {
     let turn = |_| (printed(), toll(&lab("--bench getppid --arm lens --budget 3s"), "lens"));
-    let (run, lab): (Vec<_>, Vec<_>) = (0..TURNS).map(turn).unzip();
-    let (run, lab) = (median(run), median(lab));
-    eprintln!("run prints {run:.0} ns a call, the lab measures {lab:.0}");
-    assert!((run / lab - 1.0).abs() <= AGREEMENT, "run prints {run:.0} ns a call, the lab measures {lab:.0}");
+    let agree = |_| {
+        let (run, lab): (Vec<_>, Vec<_>) = (0..TURNS).map(turn).unzip();
+        let (run, lab) = (median(run), median(lab));
+        eprintln!("run prints {run:.0} ns a call, the lab measures {lab:.0}");
+        (run / lab - 1.0).abs() <= AGREEMENT
+    };
+    assert!((0..ATTEMPTS).any(agree), "no attempt agrees within {AGREEMENT}");
 }

