@@ -18,6 +18,13 @@
 #define EXECVE_X32 520
 #define EXECVEAT_X32 545
 
+#define SIGRETURN_64 15
+#define SIGRETURN_32 119
+#define RT_SIGRETURN_32 173
+#define RT_SIGRETURN_X32 513
+#define RESTART_64 219
+#define RESTART_32 0
+
 static __always_inline u32 call_slot(struct task_struct *task, long id)
 {
 	u32 number = id, base = 0;

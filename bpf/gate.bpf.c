@@ -6,6 +6,7 @@
  */
 #include "state.bpf.h"
 #include "calls.bpf.h"
+#include "guard.bpf.h"
 #include "lens.bpf.h"
 #include "tally.bpf.h"
 #include "tasks.bpf.h"
@@ -28,11 +29,13 @@ int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 			return 0;
 		thread->until_exec = 0;
 	}
-	if (unlikely(thread->in_call) && thread->generation == config.generation)
+	if ((config.enabled & LENS) && unlikely(thread->in_call) && thread->generation == config.generation)
 		lens_abandon(thread);
 	thread->call = call;
 	thread->in_call = 1;
 	thread->generation = config.generation;
+	if (has(thread, GUARD))
+		guard_enter(thread, call);
 	if (has(thread, TALLY))
 		tally_enter(thread, call);
 	if (has(thread, LENS))

@@ -83,9 +83,20 @@ struct pid {
 	struct upid numbers[1];
 };
 
+struct super_block {
+	u32 s_dev;
+};
+
+struct timespec64 {
+	s64 tv_sec;
+	long tv_nsec;
+};
+
 struct inode {
 	unsigned short i_mode;
 	unsigned long i_ino;
+	struct super_block *i_sb;
+	long long i_size;
 };
 
 struct qstr {
@@ -132,7 +143,21 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct mm_struct {
+	struct file *exe_file;
+};
+
+struct sigaction {
+	void *sa_handler;
+	unsigned long sa_flags;
+};
+
+struct k_sigaction {
+	struct sigaction sa;
+};
+
 struct task_struct {
+	struct mm_struct *mm;
 	struct thread_info thread_info;
 	void *stack;
 	unsigned int flags;

@@ -27,8 +27,8 @@
 #define SMALL_VALUES 2048
 #define BUCKETS_PER_OCTAVE 8
 
-#define GATE_LINKS 6
-#define GATE_MAPS 22
+#define GATE_LINKS 7
+#define GATE_MAPS 26
 
 #define SESSIONS 64
 /* 6.8 MiB of cell tables. Later rows share their session's, which is counted. */
@@ -65,6 +65,7 @@ enum gate_mask {
 	LENS_SITES = 1 << 1,
 	LENS_SLOW = 1 << 2,
 	LENS_SAMPLE = 1 << 3,
+	GUARD = 1 << 4,
 	/* Only in the test build. */
 	TALLY = 1 << 16,
 };
@@ -89,6 +90,10 @@ enum loss {
 	LOSS_SLOW_CALLS,
 	/* A finished process or thread was not announced; it is read at the end instead. */
 	LOSS_GROUP_NOTICES,
+	/* A program runs without a profile: none was ready. */
+	LOSS_PROFILES,
+	/* A program's first appearance, or an anomaly, was not reported: the ring buffer was full. */
+	LOSS_GUARD_EVENTS,
 	LOSSES,
 };
 
@@ -132,6 +137,133 @@ struct gate_header {
 	/* What a joining process opens: see crates/kernel/src/gate/. */
 	__u32 link_ids[GATE_LINKS];
 	__u32 map_ids[GATE_MAPS];
+};
+
+/*
+ * Guard. A program's calls are renumbered in the order in which it first makes them, so that a window of
+ * nine fits in a word; 0 is no call, GUARD_OTHER any call after the first 126.
+ */
+#define GUARD_SYMBOL_BITS 7
+#define GUARD_SYMBOLS (1 << GUARD_SYMBOL_BITS)
+#define GUARD_OTHER (GUARD_SYMBOLS - 1)
+#define GUARD_LOOKAHEAD_MAX 9
+#define GUARD_SEQUENCE_MAX 8
+#define GUARD_WINDOW_MASK ((1ULL << (GUARD_SYMBOL_BITS * GUARD_LOOKAHEAD_MAX)) - 1)
+/* In the bit that a window leaves free: of interrupted calls, and of entries of `recent`. */
+#define GUARD_AGAIN (1ULL << 63)
+#define GUARD_KNOWN (1ULL << 63)
+/* Handlers within handlers whose windows are kept. */
+#define GUARD_HANDLERS 4
+#define GUARD_FRAME 128
+
+/* Programs that have a profile at the same time, over all sessions. */
+#define GUARD_PROFILES 1024
+/* With these, a profile is 24 KiB: docs/decisions/0003-guard.md. */
+#define GUARD_PAIRS_LOG2 11
+#define GUARD_PAIRS (1 << GUARD_PAIRS_LOG2)
+#define GUARD_WINDOWS_LOG2 10
+#define GUARD_WINDOWS (1 << GUARD_WINDOWS_LOG2)
+#define GUARD_RECENT_LOG2 9
+#define GUARD_RECENT (1 << GUARD_RECENT_LOG2)
+/* Where these windows are not enough, user space adds this many more, up to twice: 32 KiB each. */
+#define GUARD_MORE_LOG2 12
+#define GUARD_MORE (1 << GUARD_MORE_LOG2)
+#define GUARD_MORE_TIMES 2
+/* Places that are looked at for a pair or a window. */
+#define GUARD_PROBES 64
+/* The most calls of a thread that its profile's counters may lag behind. */
+#define GUARD_BATCH 1024
+
+enum guard_state {
+	GUARD_TRAINING = 0,
+	GUARD_FROZEN = 1,
+	GUARD_NORMAL = 2,
+};
+
+/* A pair's entry: the distances at which it was learned and is normal, the earlier call, the current one. */
+#define GUARD_PAIR_LEARNED 0xff
+#define GUARD_PAIR_NORMAL_SHIFT 8
+#define GUARD_PAIR_KEY_SHIFT 16
+/* A window's entry. */
+#define GUARD_WINDOW_LEARNED 1
+#define GUARD_WINDOW_NORMAL 2
+#define GUARD_WINDOW_KEY_SHIFT 2
+
+/* What a program's calls are like: pH's profile, with its training and its test data side by side. */
+struct guard_profile {
+	__u32 state;
+	/* The session that it is of, and its place in `profiles`. */
+	__u32 session;
+	__u32 slot;
+	/* Symbols that were given out. */
+	__u32 symbols;
+	/* Calls since training began, and how many of them there were at the last change. */
+	__u64 trained;
+	__u64 changed_at;
+	/* Since it became normal. */
+	__u64 anomalies;
+	/* All calls since it was made. */
+	__u64 calls;
+	/* Windows for which, or for whose pairs, there was no room. */
+	__u64 unlearned;
+	/* Places in `more_windows`, 0: none. */
+	__u32 more[GUARD_MORE_TIMES];
+	/* Counts up at each freezing; user space knows since when. */
+	__u32 freezings;
+	/* Counts up whenever training data is forgotten. */
+	__u32 forgettings;
+	/* Always 0: the entry of what has none. */
+	__u32 nothing;
+	__u32 unused;
+	__u8 symbol_of[CALL_SLOTS];
+	/* Windows of nine that the thread's way may take as known, by hash. */
+	__u64 recent[GUARD_RECENT];
+	__u64 windows[GUARD_WINDOWS];
+	__u32 pairs[GUARD_PAIRS];
+};
+
+/* Something that happens to a thread, as the differential test has it happen; then what the guard says of it. */
+enum guard_step_kind {
+	STEP_CALL = 0,
+	STEP_SIGNAL = 1,
+	STEP_SIGNAL_RESTARTS = 2,
+	STEP_STOP = 3,
+};
+
+struct guard_step {
+	__u32 kind;
+	__u32 thread;
+	__u32 call;
+	__u32 mismatches;
+	__u32 lfc;
+	__u32 state;
+	__u64 anomalies;
+};
+
+#define GUARD_STEPS 65536
+#define GUARD_STEP_THREADS 8
+
+struct guard_more {
+	__u64 windows[GUARD_MORE];
+};
+
+/* pH's parameters that the kernel side needs. */
+struct guard_parameters {
+	__u8 lookahead;
+	__u8 sequence;
+	__u16 tolerize_limit;
+	__u32 anomaly_limit;
+	__u32 normal_factor;
+	__u32 normal_factor_den;
+};
+
+/* Which file's content a program is. */
+struct guard_program {
+	__u64 inode;
+	__s64 ctime_ns;
+	__u64 size;
+	__u32 device;
+	__u32 session;
 };
 
 /* One entry a gated thread. The first 64 bytes are all a call that does not sleep needs. */
@@ -180,8 +312,34 @@ struct thread_state {
 	/* Tally, the test build's second extension: calls seen. */
 	__u64 tally;
 	__u64 longest_sleep_ns;
-	/* To a multiple of 16 bytes. */
-	__u64 padding[2];
+
+	/* Guard: its latest calls by the symbols of its program, the newest in the low bits. */
+	__u64 window;
+	/* Calls until the profile's counters are brought up to date, and how many there were at the last time. */
+	__u32 guard_left;
+	__u32 guard_batch;
+	union {
+		struct {
+			/* LFC: how many of the latest 128 calls were anomalies, and the most since exec. */
+			__u8 lfc;
+			/* Signal handlers that it is in. */
+			__u8 handlers;
+			/* The call interrupted by a signal will be made again: it is the same one. */
+			__u8 again;
+			__u8 held;
+		};
+		/* Any of them: not the fast way. */
+		__u32 attention;
+	};
+	__u16 profile;
+	__u8 max_lfc;
+	__u8 unused_too;
+	/* A bit a call, the newest in the lowest bit of the first. */
+	__u64 frame[2];
+	/* What the handlers interrupted, the latest first: windows, with GUARD_AGAIN. */
+	__u64 interrupted[GUARD_HANDLERS];
+	/* Calls made while it had no profile. */
+	__u64 unguarded;
 };
 
 /* Who watches what: one `run`, one `lens`. */
@@ -200,6 +358,7 @@ struct session {
 	__u32 owner_namespace;
 	/* Of sessions that took tasks over from this one, and ended before it. */
 	__u64 inherited_losses[LOSSES];
+	struct guard_parameters guard;
 };
 
 enum group_state {
@@ -318,6 +477,37 @@ struct arg_kinds {
 enum record_type {
 	RECORD_GROUP_DONE = 1,
 	RECORD_SLOW_CALL = 2,
+	RECORD_GUARD_PROGRAM = 3,
+	RECORD_GUARD_ANOMALY = 4,
+};
+
+/* A program's first thread has got a profile. */
+struct guard_program_record {
+	__u32 type;
+	__u32 session;
+	__u32 pid;
+	__u32 profile;
+	struct guard_program program;
+};
+
+struct guard_anomaly {
+	__u32 type;
+	__u32 session;
+	__u32 pid;
+	__u32 tgid;
+	__u32 profile;
+	__u32 call;
+	/* Global numbers, of the thread and its process. */
+	__u32 global_pid;
+	__u32 global_tgid;
+	__u64 time_ns;
+	__u64 window;
+	__u16 mismatches;
+	__u8 lfc;
+	__u8 state;
+	/* Calls before it that were anomalies but not reported one by one. */
+	__u32 unused;
+	char comm[COMM_LEN];
 };
 
 struct group_done {

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use libbpf_cargo::SkeletonBuilder;
 
 const OBJECTS: [&str; 3] = ["gate", "floor", "probe"];
+const TEST_OBJECT: &str = "guard_steps";
 
 fn main() -> Result<()> {
     let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
@@ -16,12 +17,13 @@ fn main() -> Result<()> {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
 
-    for object in OBJECTS {
+    let is_test = env::var_os("CARGO_FEATURE_TEST_EXTENSION").is_some();
+    for object in OBJECTS.into_iter().chain(is_test.then_some(TEST_OBJECT)) {
         let source = bpf.join(format!("{object}.bpf.c"));
         // v3 (Linux 5.12): 32-bit compare-and-swap.
         let mut arguments =
             vec!["-mcpu=v3".into(), "-Wall".into(), "-Werror".into(), format!("-I{}", bpf.display())];
-        if env::var_os("CARGO_FEATURE_TEST_EXTENSION").is_some() {
+        if is_test {
             arguments.push("-DTOLLGATE_TEST_EXTENSION".into());
         }
         SkeletonBuilder::new()

@@ -13,15 +13,17 @@ mod parameters;
 mod profile;
 mod roc;
 mod sequence;
+mod thread;
 mod window;
 
 pub use locality::Locality;
 pub use lookahead::Lookahead;
 pub use model::{Kind, Model};
 pub use parameters::Parameters;
-pub use profile::{Profile, State, Thread, Verdict};
+pub use profile::{Profile, State, Verdict};
 pub use roc::{area, rate_from};
 pub use sequence::Sequence;
+pub use thread::Thread;
 pub use window::Window;
 
 /// A system call, by whatever number its trace has.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Call, Kind, Locality, Model, Parameters, Window};
+use crate::{Call, Kind, Model, Parameters, Thread, Window};
 
 /// What a profile is good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,24 +13,6 @@ pub enum State {
     Frozen { normal_at: Duration },
     /// Calls are tested against what was learned until it became normal; it goes on learning beside.
     Normal,
-}
-
-/// What a thread has of its own: a fork copies it, an exec wipes it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Thread {
-    window: Window,
-    locality: Locality,
-}
-
-impl Thread {
-    pub fn wipe(&mut self) {
-        self.window.wipe();
-        self.locality.wipe();
-    }
-
-    pub fn locality(&self) -> &Locality {
-        &self.locality
-    }
 }
 
 /// What is said of one call.
@@ -84,20 +66,29 @@ impl Profile {
         self.test.iter().map(Model::size).sum()
     }
 
-    /// A call of a thread at a time: learned, tested, counted, delayed, in pH's order (`process_syscall`).
-    pub fn call(&mut self, thread: &mut Thread, call: Call, now: Duration) -> Verdict {
-        thread.window.push(call);
-        self.learn(&thread.window, now);
+    /// Time has passed: what froze long enough ago is normal. pH asks at each call; the gate reads no clock on a
+    /// usual one.
+    pub fn tick(&mut self, now: Duration) {
         if let State::Frozen { normal_at } = self.state
             && now > normal_at
         {
             self.normalize();
         }
+    }
+
+    /// A call of a thread at a time: learned, tested, counted, delayed, in pH's order (`process_syscall`).
+    pub fn call(&mut self, thread: &mut Thread, call: Call, now: Duration) -> Verdict {
+        if thread.is_made_again(call) {
+            let lfc = thread.locality.count();
+            return Verdict { mismatches: 0, lfc, delay: self.parameters.delay(lfc) };
+        }
+        thread.window.push(call);
+        self.learn(&thread.window, now);
         let mut mismatches = 0;
         if self.state == State::Normal {
             mismatches = mismatches_of(&self.test, &thread.window);
             if mismatches > 0 && self.anomalies > self.parameters.anomaly_limit {
-                self.sensitize();
+                self.tolerize();
                 thread.locality.wipe();
             }
         }
@@ -105,8 +96,7 @@ impl Profile {
         self.anomalies += u64::from(mismatches > 0);
         let lfc = thread.locality.count();
         if lfc > self.parameters.tolerize_limit {
-            self.forget_training();
-            self.anomalies = 0;
+            self.sensitize();
         }
         Verdict { mismatches, lfc, delay: self.parameters.delay(lfc) }
     }
@@ -137,14 +127,16 @@ impl Profile {
         (self.trained, self.since_change) = (0, 0);
     }
 
-    /// No longer normal: it learns until it freezes again.
-    pub fn sensitize(&mut self) {
+    /// What it does now is to become normal: it learns until it freezes again (pH's `stop_normal`).
+    pub fn tolerize(&mut self) {
         self.state = State::Training;
     }
 
-    fn forget_training(&mut self) {
+    /// What it did lately is not to become normal: what was learned is forgotten.
+    pub fn sensitize(&mut self) {
         self.train = empty(&self.kinds);
         (self.trained, self.since_change) = (0, 0);
+        self.anomalies = 0;
     }
 }
 
@@ -205,7 +197,11 @@ mod tests {
             });
         }
         assert_eq!(profile.state(), State::Frozen { normal_at: week * 2 });
-        let verdict = call(&mut profile, 2, week * 2 + Duration::from_nanos(1));
+        let later = week * 2 + Duration::from_nanos(1);
+        profile.tick(week * 2);
+        assert_eq!(profile.state(), State::Frozen { normal_at: week * 2 });
+        profile.tick(later);
+        let verdict = call(&mut profile, 2, later);
         assert_eq!((profile.state(), verdict.mismatches), (State::Normal, 0));
     }
 

@@ -10,10 +10,13 @@ pub mod figures;
 pub mod floor;
 pub mod gate;
 mod groups;
+#[cfg(feature = "test-extension")]
+pub mod guard_steps;
 pub mod losses;
 pub mod mapping;
 pub mod probe;
 pub mod process;
+pub mod profile;
 pub mod records;
 pub mod session;
 pub mod signals;

@@ -12,3 +12,5 @@ macro_rules! skeleton {
 skeleton!(gate, "/gate.skel.rs");
 skeleton!(floor, "/floor.skel.rs");
 skeleton!(probe, "/probe.skel.rs");
+#[cfg(feature = "test-extension")]
+skeleton!(guard_steps, "/guard_steps.skel.rs");

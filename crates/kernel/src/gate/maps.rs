@@ -33,6 +33,10 @@ pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
     "arg_kinds",
     "long_sleeps",
     "stack_scratch",
+    "profiles",
+    "more_windows",
+    "ready_profiles",
+    "programs",
 ];
 
 pub type MapIds = [u32; wire::GATE_MAPS as usize];

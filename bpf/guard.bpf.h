@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * guard: pH's lookahead pairs and stide's sequences, learned and tested at each call. crates/guard is the
+ * reference: both must say the same of every call (docs/decisions/0003-guard.md).
+ */
+#ifndef TOLLGATE_GUARD_BPF_H
+#define TOLLGATE_GUARD_BPF_H
+
+#include "state.bpf.h"
+#include "calls.bpf.h"
+
+/* A profile is a map of its own, made by user space when it is needed. */
+struct profile_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct guard_profile);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, GUARD_PROFILES);
+	__type(key, u32);
+	__array(values, struct profile_map);
+} profiles SEC(".maps");
+
+struct more_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	/* Not __type: of a structure that is only pointed to, clang writes no size. */
+	__uint(value_size, sizeof(struct guard_more));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, GUARD_PROFILES);
+	__type(key, u32);
+	__array(values, struct more_map);
+} more_windows SEC(".maps");
+
+/* Places of empty profiles that user space has made. */
+FREE_LIST(ready_profiles, GUARD_PROFILES);
+HASH_MAP(programs, GUARD_PROFILES, struct guard_program, u32);
+
+static __always_inline struct guard_profile *profile_at(u32 slot)
+{
+	void *map = bpf_map_lookup_elem(&profiles, &slot);
+	u32 first = 0;
+
+	return map ? bpf_map_lookup_elem(map, &first) : NULL;
+}
+
+static __always_inline struct guard_more *more_at(u32 slot)
+{
+	void *map = slot ? bpf_map_lookup_elem(&more_windows, &slot) : NULL;
+	u32 first = 0;
+
+	return map ? bpf_map_lookup_elem(map, &first) : NULL;
+}
+
+/* Fibonacci hashing: Knuth, The Art of Computer Programming 3, section 6.4. */
+#define GOLDEN_64 0x9e3779b97f4a7c15ULL
+#define GOLDEN_32 0x9e3779b1U
+
+static __always_inline u64 *recent_place(struct guard_profile *profile, u64 window)
+{
+	return &profile->recent[(window * GOLDEN_64) >> (64 - GUARD_RECENT_LOG2)];
+}
+
+/* The number that the program gives to this call. Four are in a word, as the narrowest that can be swapped. */
+static __always_inline u32 take_symbol(struct guard_profile *profile, u32 call)
+{
+	u32 shift = call % 4 * 8, symbol, old, i;
+	u32 *word;
+
+	if (call >= CALL_SLOTS)
+		return GUARD_OTHER;
+	word = (u32 *)profile->symbol_of + call / 4;
+	symbol = READ_ONCE(profile->symbols) >= GUARD_OTHER - 1 ? GUARD_OTHER :
+								   __sync_fetch_and_add(&profile->symbols, 1) + 1;
+	if (symbol > GUARD_OTHER)
+		symbol = GUARD_OTHER;
+	for (i = 0; i < 8; i++) {
+		old = READ_ONCE(*word);
+		if (old >> shift & 0xff)
+			return old >> shift & 0xff;
+		if (__sync_val_compare_and_swap(word, old, old | symbol << shift) == old)
+			return symbol;
+	}
+	return GUARD_OTHER;
+}
+
+/* Entry of a pair, or NULL. An entry that was forgotten keeps its key, so that it ends no search. */
+static __always_inline u32 *find_pair(struct guard_profile *profile, u32 key)
+{
+	u32 place = (key * GOLDEN_32) >> (32 - GUARD_PAIRS_LOG2), entry, i, *at;
+
+	for (i = 0; i < GUARD_PROBES; i++) {
+		at = &profile->pairs[(place + i) & (GUARD_PAIRS - 1)];
+		entry = READ_ONCE(*at);
+		if (entry >> GUARD_PAIR_KEY_SHIFT == key)
+			return at;
+		if (!entry)
+			break;
+	}
+	return NULL;
+}
+
+enum window_search {
+	/* Only if it is there. */
+	FIND,
+	/* Otherwise the first place with nothing in it, or with what was forgotten. */
+	CLAIM,
+};
+
+/*
+ * A window's entry in one table. `goes_on`: it may be in the next one, as no place here that could have held it
+ * was ever free.
+ */
+static __always_inline u64 *seek_window(u64 *table, u32 log2, u32 shift, u64 key, enum window_search what,
+					bool *goes_on)
+{
+	u32 place = (key * GOLDEN_64) >> shift, i;
+	u64 entry, *at;
+
+	for (i = 0; i < GUARD_PROBES; i++) {
+		at = &table[(place + i) & ((1 << log2) - 1)];
+		entry = READ_ONCE(*at);
+		if (what == FIND && entry >> GUARD_WINDOW_KEY_SHIFT == key)
+			return at;
+		if (what == FIND && !entry)
+			*goes_on = false;
+		if (what == FIND && !entry)
+			break;
+		if (what == CLAIM && !(entry & (GUARD_WINDOW_LEARNED | GUARD_WINDOW_NORMAL)) &&
+		    __sync_val_compare_and_swap(at, entry, key << GUARD_WINDOW_KEY_SHIFT) == entry)
+			return at;
+	}
+	return NULL;
+}
+
+static __always_inline u64 *window_entry(struct guard_profile *profile, u64 key, enum window_search what)
+{
+	bool goes_on = true;
+	u32 i, shift = 64 - GUARD_WINDOWS_LOG2;
+	u64 *at = seek_window(profile->windows, GUARD_WINDOWS_LOG2, shift, key, what, &goes_on);
+	struct guard_more *more;
+
+	for (i = 0; i < GUARD_MORE_TIMES; i++) {
+		if (at || !goes_on)
+			break;
+		more = more_at(profile->more[i]);
+		if (!more)
+			break;
+		/* Other bits of the product: what crowds one table is spread over the next. */
+		shift -= GUARD_MORE_LOG2;
+		at = seek_window(more->windows, GUARD_MORE_LOG2, shift, key, what, &goes_on);
+	}
+	return at;
+}
+
+/* The first place with nothing in it, or with what was forgotten. NULL: there is no room. */
+static __always_inline u32 *claim_pair(struct guard_profile *profile, u32 key)
+{
+	u32 place = (key * GOLDEN_32) >> (32 - GUARD_PAIRS_LOG2), entry, i, *at;
+
+	for (i = 0; i < GUARD_PROBES; i++) {
+		at = &profile->pairs[(place + i) & (GUARD_PAIRS - 1)];
+		entry = READ_ONCE(*at);
+		if (!(entry & (GUARD_PAIR_LEARNED | GUARD_PAIR_LEARNED << GUARD_PAIR_NORMAL_SHIFT)) &&
+		    __sync_val_compare_and_swap(at, entry, key << GUARD_PAIR_KEY_SHIFT) == entry)
+			return at;
+	}
+	return NULL;
+}
+
+/* Not just an or: another processor may have claimed the place for another key. Then the next time will do. */
+#define learn_entry(at, key, key_shift, bits)                                                                      \
+	({                                                                                                         \
+		typeof(*(at)) __old = READ_ONCE(*(at));                                                            \
+		int __tries;                                                                                       \
+		for (__tries = 0; __tries < 4 && __old >> (key_shift) == (key); __tries++) {                       \
+			typeof(*(at)) __seen = __sync_val_compare_and_swap(at, __old, __old | (bits));             \
+			if (__seen == __old)                                                                       \
+				break;                                                                             \
+			__old = __seen;                                                                            \
+		}                                                                                                  \
+	})
+
+/* The window's latest calls; 0: there are not as many. */
+static __always_inline u64 latest(u64 window, u32 length)
+{
+	u64 calls = window & ((1ULL << (GUARD_SYMBOL_BITS * length)) - 1);
+
+	return calls >> (GUARD_SYMBOL_BITS * (length - 1)) ? calls : 0;
+}
+
+#define for_each_pair(distance, key, window, lookahead)                                                            \
+	for (distance = 0;                                                                                         \
+	     distance < GUARD_LOOKAHEAD_MAX - 1 && distance + 1 < (lookahead) &&                                   \
+	     ((key) = pair_key(window, distance)) & GUARD_OTHER;                                                   \
+	     distance++)
+
+/* Of the current call and the one that is so many before the one before it. */
+static __always_inline u32 pair_key(u64 window, u32 distance)
+{
+	u32 earlier = window >> (GUARD_SYMBOL_BITS * (distance + 1)) & GUARD_OTHER;
+
+	return (window & GUARD_OTHER) << GUARD_SYMBOL_BITS | earlier;
+}
+
+/* How much of a window is not known: of what was learned in the low half, of what is normal in the high one. */
+static __always_inline u32 mismatches(struct guard_profile *profile, u32 lookahead, u32 length, u64 window)
+{
+	u32 learned = 0, normal = 0, distance, bits, key, *pair;
+	u64 sequence = latest(window, length), *at;
+
+	/* Where there is no entry, a 0 is read all the same: sums of numbers that it knew would multiply the verifier's work. */
+	for_each_pair(distance, key, window, lookahead) {
+		pair = find_pair(profile, key);
+		bits = ~READ_ONCE(*(pair ?: &profile->nothing)) >> distance;
+		learned += bits & 1;
+		normal += bits >> GUARD_PAIR_NORMAL_SHIFT & 1;
+	}
+	if (sequence) {
+		at = window_entry(profile, sequence, FIND);
+		bits = ~(at ? READ_ONCE(*at) : READ_ONCE(profile->nothing));
+		learned += bits & GUARD_WINDOW_LEARNED;
+		normal += bits >> 1 & 1;
+	}
+	return normal << 16 | learned;
+}
+
+/*
+ * From now on the window is known; returns whether there was room for all of it. Global, so that the verifier
+ * looks at it by itself.
+ */
+__noinline int guard_learn(struct guard_profile *profile, u32 lookahead, u32 length, u64 window)
+{
+	u64 sequence = latest(window, length & 15), *at;
+	u32 distance, key, *pair;
+	bool fits = true;
+
+	if (!profile)
+		return false;
+	for_each_pair(distance, key, window, lookahead) {
+		pair = find_pair(profile, key);
+		if (!pair)
+			pair = claim_pair(profile, key);
+		if (pair)
+			learn_entry(pair, key, GUARD_PAIR_KEY_SHIFT, 1U << distance);
+		else
+			fits = false;
+	}
+	if (sequence) {
+		at = window_entry(profile, sequence, FIND);
+		if (!at)
+			at = window_entry(profile, sequence, CLAIM);
+		if (at)
+			learn_entry(at, sequence, GUARD_WINDOW_KEY_SHIFT, GUARD_WINDOW_LEARNED);
+		else
+			fits = false;
+	}
+	if (!fits)
+		__sync_fetch_and_add(&profile->unlearned, 1);
+	return fits;
+}
+
+static __always_inline void forget_more(struct guard_more *more)
+{
+	u32 i;
+
+	for (i = 0; more && i < GUARD_MORE; i++)
+		more->windows[i] &= ~(u64)GUARD_WINDOW_LEARNED;
+}
+
+/* What was learned since the profile was made, or became normal, counts no more. */
+__noinline int guard_forget_training(struct guard_profile *profile)
+{
+	u32 i;
+
+	if (!profile)
+		return 0;
+	__sync_fetch_and_add(&profile->forgettings, 1);
+	for (i = 0; i < GUARD_PAIRS; i++)
+		profile->pairs[i] &= ~GUARD_PAIR_LEARNED;
+	for (i = 0; i < GUARD_WINDOWS; i++)
+		profile->windows[i] &= ~(u64)GUARD_WINDOW_LEARNED;
+	for (i = 0; i < GUARD_MORE_TIMES; i++)
+		forget_more(more_at(profile->more[i]));
+	for (i = 0; i < GUARD_RECENT; i++)
+		WRITE_ONCE(profile->recent[i], 0);
+	profile->trained = 0;
+	profile->changed_at = 0;
+	profile->anomalies = 0;
+	return 0;
+}
+
+/* The call's place in the locality frame. */
+static __always_inline void frame_push(struct thread_state *thread, bool anomalous)
+{
+	u32 lfc = thread->lfc;
+
+	lfc += anomalous;
+	lfc -= thread->frame[1] >> 63;
+	thread->frame[1] = thread->frame[1] << 1 | thread->frame[0] >> 63;
+	thread->frame[0] = thread->frame[0] << 1 | anomalous;
+	thread->lfc = lfc;
+	if (lfc > thread->max_lfc)
+		thread->max_lfc = lfc;
+}
+
+static __always_inline void frame_wipe(struct thread_state *thread)
+{
+	thread->frame[0] = 0;
+	thread->frame[1] = 0;
+	thread->lfc = 0;
+	thread->max_lfc = 0;
+}
+
+/* Freezes a profile that has learned nothing new for so long; otherwise says how many more calls that takes. */
+static __always_inline u32 guard_freeze(struct guard_profile *profile, struct guard_parameters *parameters,
+					u64 trained)
+{
+	u64 changed_at = READ_ONCE(profile->changed_at), freezes_at;
+
+	if (profile->state != GUARD_TRAINING || !changed_at || !parameters->normal_factor_den)
+		return GUARD_BATCH;
+	freezes_at = changed_at * parameters->normal_factor / parameters->normal_factor_den + 1;
+	if (trained < freezes_at)
+		return freezes_at - trained < GUARD_BATCH ? freezes_at - trained : GUARD_BATCH;
+	if (__sync_val_compare_and_swap(&profile->state, GUARD_TRAINING, GUARD_FROZEN) == GUARD_TRAINING)
+		__sync_fetch_and_add(&profile->freezings, 1);
+	return GUARD_BATCH;
+}
+
+/* pH's process_syscall, in its order. Returns the mismatches with what is normal. */
+static __always_inline u32 guard_judge(struct thread_state *thread, struct guard_profile *profile,
+				       struct guard_parameters *parameters, u64 window, u64 calls)
+{
+	u32 unknown, anomalous = 0, forgettings = READ_ONCE(profile->forgettings);
+	u64 trained = __sync_fetch_and_add(&profile->trained, calls) + calls, *recent;
+	bool is_known = true;
+
+	unknown = mismatches(profile, parameters->lookahead, parameters->sequence, window);
+	if (unknown & 0xffff) {
+		is_known = guard_learn(profile, parameters->lookahead, parameters->sequence, window);
+		profile->changed_at = trained;
+		if (profile->state == GUARD_FROZEN)
+			profile->state = GUARD_TRAINING;
+	}
+	thread->guard_batch = guard_freeze(profile, parameters, trained);
+	thread->guard_left = thread->guard_batch;
+	if (profile->state == GUARD_NORMAL)
+		anomalous = unknown >> 16;
+	if (anomalous && profile->anomalies > parameters->anomaly_limit) {
+		profile->state = GUARD_TRAINING;
+		frame_wipe(thread);
+	}
+	if (anomalous)
+		__sync_fetch_and_add(&profile->anomalies, 1);
+	if (anomalous || thread->lfc)
+		frame_push(thread, anomalous);
+	if (thread->lfc > parameters->tolerize_limit) {
+		guard_forget_training(profile);
+	} else if (!anomalous && is_known) {
+		recent = recent_place(profile, window);
+		*recent = window | GUARD_KNOWN;
+		/* It may be of what another processor has forgotten meanwhile. */
+		if (READ_ONCE(profile->forgettings) != forgettings)
+			*recent = 0;
+	}
+	return anomalous;
+}
+
+static __always_inline bool is_sigreturn(u32 call)
+{
+	return call == SIGRETURN_64 || call == ABI_I386 * CALLS_PER_ABI + SIGRETURN_32 ||
+	       call == ABI_I386 * CALLS_PER_ABI + RT_SIGRETURN_32 ||
+	       call == ABI_X32 * CALLS_PER_ABI + RT_SIGRETURN_X32;
+}
+
+static __always_inline bool is_restart(u32 call)
+{
+	return call == RESTART_64 || call == ABI_I386 * CALLS_PER_ABI + RESTART_32 ||
+	       call == ABI_X32 * CALLS_PER_ABI + RESTART_64;
+}
+
+/* A handler's end: the thread goes on with what the signal interrupted. */
+static __always_inline void handler_ends(struct thread_state *thread)
+{
+	u64 window = thread->interrupted[0];
+	u32 i;
+
+	for (i = 0; i < GUARD_HANDLERS - 1; i++)
+		thread->interrupted[i] = thread->interrupted[i + 1];
+	thread->handlers--;
+	thread->again = !!(window & GUARD_AGAIN);
+	thread->window = window & GUARD_WINDOW_MASK;
+}
+
+/* A handler begins with an empty window of its own. `again`: what it interrupts will be made again. */
+static __always_inline void handler_begins(struct thread_state *thread, bool again)
+{
+	u32 i;
+
+	for (i = GUARD_HANDLERS - 1; i > 0; i--)
+		thread->interrupted[i] = thread->interrupted[i - 1];
+	thread->interrupted[0] = thread->window | (again ? GUARD_AGAIN : 0);
+	/* Of more, the outermost are forgotten: a program that leaves its handlers by longjmp never returns from them. */
+	if (thread->handlers < GUARD_HANDLERS)
+		thread->handlers++;
+	thread->again = 0;
+	thread->window = 0;
+}
+
+/* What is not plainly a call like many before. Returns its mismatches with what is normal. */
+static __noinline u32 guard_look(struct thread_state *thread, struct guard_profile *profile,
+				 struct guard_parameters *parameters, u32 call)
+{
+	u32 symbol, calls = thread->guard_batch - thread->guard_left;
+	u64 window;
+
+	if (call >= CALL_SLOTS)
+		return 0;
+	if (unlikely(thread->again)) {
+		thread->again = 0;
+		symbol = profile->symbol_of[call];
+		if (is_restart(call) || (symbol && symbol == (thread->window & GUARD_OTHER))) {
+			thread->guard_left++;
+			return 0;
+		}
+	}
+	if (unlikely(thread->handlers) && is_sigreturn(call)) {
+		handler_ends(thread);
+		thread->guard_left++;
+		return 0;
+	}
+	symbol = profile->symbol_of[call];
+	if (!symbol)
+		symbol = take_symbol(profile, call);
+	window = (thread->window << GUARD_SYMBOL_BITS | symbol) & GUARD_WINDOW_MASK;
+	thread->window = window;
+	return guard_judge(thread, profile, parameters, window, calls);
+}
+
+/* Whether it is plainly a call like many before: this is what a usual call costs. */
+static __always_inline bool guard_is_usual(struct thread_state *thread, struct guard_profile *profile, u32 call)
+{
+	u64 window = (thread->window << GUARD_SYMBOL_BITS | profile->symbol_of[call]) & GUARD_WINDOW_MASK;
+
+	thread->guard_left--;
+	if (unlikely(thread->attention || !thread->guard_left ||
+		     *recent_place(profile, window) != (window | GUARD_KNOWN)))
+		return false;
+	thread->window = window;
+	return true;
+}
+
+/* At entry, before the call is made. */
+static __always_inline void guard_enter(struct thread_state *thread, u32 call)
+{
+	struct guard_profile *profile = profile_at(thread->profile);
+	struct session *session;
+
+	if (unlikely(!profile)) {
+		thread->unguarded++;
+		return;
+	}
+	if (likely(guard_is_usual(thread, profile, call)))
+		return;
+	session = session_at(thread->session);
+	if (!session)
+		return;
+	guard_look(thread, profile, &session->guard, call);
+}
+
+#endif

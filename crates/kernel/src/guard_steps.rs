@@ -1,0 +1,90 @@
+//! The test build's way to have the guard look at calls that nobody makes.
+
+use std::mem::MaybeUninit;
+
+use libbpf_rs::ProgramInput;
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+
+use crate::error::{Doing, Result};
+use crate::mapping::Mapping;
+use crate::profile::Profile;
+use crate::skeletons::guard_steps::{GuardStepsSkel, GuardStepsSkelBuilder};
+use crate::wire;
+
+/// A profile and some threads.
+pub struct Steps {
+    skeleton: GuardStepsSkel<'static>,
+    parameters: Mapping<wire::guard_parameters>,
+    threads: Mapping<wire::thread_state>,
+    steps: Mapping<wire::guard_step>,
+    pub profile: Profile,
+}
+
+impl Steps {
+    pub fn new() -> Result<Self> {
+        let object = Box::leak(Box::new(MaybeUninit::uninit()));
+        let skeleton = GuardStepsSkelBuilder::default().open(object).doing("reading the steps' program")?;
+        let skeleton = skeleton.load().doing("loading the steps' program")?;
+        let maps = &skeleton.maps;
+        let mut profile = Profile::new(Mapping::new(&maps.bss_s_profile, 1)?);
+        for place in 1..=wire::GUARD_MORE_TIMES {
+            profile.make_room(&maps.more_windows, place)?;
+        }
+        Ok(Self {
+            parameters: Mapping::new(&maps.bss_s_param, 1)?,
+            threads: Mapping::new(&maps.bss_s_threads, wire::GUARD_STEP_THREADS)?,
+            steps: Mapping::new(&maps.bss_steps, wire::GUARD_STEPS)?,
+            profile,
+            skeleton,
+        })
+    }
+
+    /// Starts anew: an empty profile, and threads with no calls yet.
+    pub fn start(&mut self, parameters: wire::guard_parameters) {
+        self.parameters.write(0, parameters);
+        for index in 0..self.threads.entries() {
+            self.threads.write(index, wire::thread_state::default());
+        }
+        self.profile.empty();
+    }
+
+    /// Takes the steps in turn, and fills in what the guard says of each.
+    ///
+    /// # Panics
+    /// If there are more than [`wire::GUARD_STEPS`].
+    pub fn take(&mut self, steps: &mut [wire::guard_step]) -> Result<()> {
+        for (index, step) in steps.iter().enumerate() {
+            self.steps.write(index as u32, *step);
+        }
+        self.skeleton.maps.bss_data.as_deref_mut().expect("it counts its steps").step_count =
+            steps.len() as u32;
+        self.skeleton
+            .progs
+            .guard_steps
+            .test_run(ProgramInput::default())
+            .doing("running the steps' program")?;
+        for (index, step) in steps.iter_mut().enumerate() {
+            *step = self.steps.read(index as u32);
+        }
+        Ok(())
+    }
+
+    /// Threads bring their calls to the profile in batches; this ends all batches at their next call, so that what is
+    /// done to the profile now takes effect there, as in the reference.
+    pub fn end_batches(&self) {
+        for index in 0..self.threads.entries() {
+            let thread = self.threads.read(index);
+            let guard_batch = thread.guard_batch.wrapping_sub(thread.guard_left) + 1;
+            self.threads.write(index, wire::thread_state { guard_left: 1, guard_batch, ..thread });
+        }
+    }
+
+    /// As [`Profile::normalize`], and the calls of before do not count.
+    pub fn normalize(&self) {
+        for index in 0..self.threads.entries() {
+            let thread = self.threads.read(index);
+            self.threads.write(index, wire::thread_state { guard_left: 1, guard_batch: 1, ..thread });
+        }
+        self.profile.normalize();
+    }
+}

@@ -1,0 +1,209 @@
+//! The kernel side of the guard says of every call what the reference in `crates/guard` says. As root:
+//!
+//!     cargo test -p kernel --features test-extension --test differential
+
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use guard::{Kind, Parameters, Profile, State, Thread};
+use kernel::guard_steps::Steps;
+use kernel::wire;
+use proptest::prelude::*;
+
+const CASES: u32 = 500;
+const NOW: Duration = Duration::ZERO;
+const SIGRETURN: u32 = 15;
+const RESTART: u32 = 219;
+
+/// What happens to a thread, or to the profile.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Call(u32),
+    Signal {
+        again: bool,
+    },
+    Stop,
+    /// An operator's.
+    Normalize,
+    Tolerize,
+}
+
+/// What is said of a call: mismatches, LFC, state, anomalies.
+type Said = (u32, u32, u32, u64);
+
+struct Reference {
+    profile: Profile,
+    threads: Vec<Thread>,
+}
+
+impl Reference {
+    fn new(lookahead: u8, sequence: u8, parameters: Parameters) -> Self {
+        let kinds = [(Kind::Lookahead, lookahead.into()), (Kind::Sequence, sequence.into())];
+        Self {
+            profile: Profile::new(&kinds, parameters),
+            threads: vec![Thread::default(); wire::GUARD_STEP_THREADS as usize],
+        }
+    }
+
+    fn call(&mut self, thread: usize, call: u32) -> Said {
+        let thread = &mut self.threads[thread];
+        let is_own = match call {
+            RESTART => !thread.is_restarted(),
+            SIGRETURN => !thread.handler_ends(),
+            _ => true,
+        };
+        let mismatches = if is_own { self.profile.call(thread, call, NOW).mismatches as u32 } else { 0 };
+        let state = match self.profile.state() {
+            State::Training => wire::GUARD_TRAINING,
+            State::Frozen { .. } => wire::GUARD_FROZEN,
+            State::Normal => wire::GUARD_NORMAL,
+        };
+        (mismatches, thread.locality().count(), state, self.profile.anomalies())
+    }
+}
+
+fn wire_parameters(lookahead: u8, sequence: u8, parameters: &Parameters) -> wire::guard_parameters {
+    wire::guard_parameters {
+        lookahead,
+        sequence,
+        tolerize_limit: parameters.tolerize_limit as u16,
+        anomaly_limit: parameters.anomaly_limit as u32,
+        normal_factor: parameters.normal_factor.0 as u32,
+        normal_factor_den: parameters.normal_factor.1 as u32,
+    }
+}
+
+/// Both see the same; panics at the first call of which they say different things.
+fn compare(lookahead: u8, sequence: u8, parameters: Parameters, events: &[(usize, Event)]) {
+    static LOADED: LazyLock<Mutex<Steps>> = LazyLock::new(|| {
+        kernel::quiet();
+        Mutex::new(Steps::new().expect("it loads as root"))
+    });
+    let mut steps = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    steps.start(wire_parameters(lookahead, sequence, &parameters));
+    let mut reference = Reference::new(lookahead, sequence, parameters);
+    let mut waiting: Vec<(wire::guard_step, Option<Said>)> = Vec::new();
+    let mut seen = 0;
+    let mut take = |steps: &mut Steps, waiting: &mut Vec<(wire::guard_step, Option<Said>)>| {
+        for part in waiting.chunks(wire::GUARD_STEPS as usize) {
+            let mut wires: Vec<_> = part.iter().map(|(step, _)| *step).collect();
+            steps.take(&mut wires).expect("they run");
+            for (step, (_, said)) in wires.iter().zip(part) {
+                let kernel = (step.mismatches, step.lfc, step.state, step.anomalies);
+                if let Some(said) = said {
+                    assert_eq!(
+                        kernel,
+                        *said,
+                        "step {seen}, call {} of thread {}, {} unlearned",
+                        step.call,
+                        step.thread,
+                        steps.profile.read().unlearned
+                    );
+                }
+                seen += 1;
+            }
+        }
+        waiting.clear();
+    };
+    for (thread, event) in events {
+        let step = wire::guard_step { thread: *thread as u32, ..Default::default() };
+        match *event {
+            Event::Call(call) => {
+                let said = reference.call(*thread, call);
+                waiting.push((wire::guard_step { call, ..step }, Some(said)));
+            }
+            Event::Signal { again } => {
+                reference.threads[*thread].handler_begins(again);
+                let kind = if again { wire::STEP_SIGNAL_RESTARTS } else { wire::STEP_SIGNAL };
+                waiting.push((wire::guard_step { kind, ..step }, None));
+            }
+            Event::Stop => {
+                reference.threads[*thread].stopped();
+                waiting.push((wire::guard_step { kind: wire::STEP_STOP, ..step }, None));
+            }
+            Event::Normalize => {
+                take(&mut steps, &mut waiting);
+                reference.profile.normalize();
+                steps.normalize();
+            }
+            Event::Tolerize => {
+                take(&mut steps, &mut waiting);
+                reference.profile.tolerize();
+                steps.end_batches();
+                steps.profile.tolerize();
+            }
+        }
+    }
+    take(&mut steps, &mut waiting);
+    assert_eq!(steps.profile.read().unlearned, 0, "it was to fit");
+}
+
+/// Calls come in phrases, as programs make them, so that something is learned at all.
+fn events(threads: usize, signals: bool) -> impl Strategy<Value = Vec<(usize, Event)>> {
+    let phrase = proptest::collection::vec(0..20_u32, 1..8);
+    let phrases = proptest::collection::vec(phrase, 2..8);
+    let choice = (0..threads, any::<proptest::sample::Index>(), 1..30_usize, 0..100_u32);
+    (phrases, proptest::collection::vec(choice, 1..120)).prop_map(move |(phrases, choices)| {
+        let mut events = Vec::new();
+        for (thread, phrase, times, luck) in choices {
+            for _ in 0..times {
+                let calls = phrase.get(&phrases).iter().map(|call| (thread, Event::Call(*call)));
+                events.extend(calls);
+            }
+            events.push((
+                thread,
+                match luck {
+                    0..10 => Event::Normalize,
+                    10..13 => Event::Tolerize,
+                    13..30 => Event::Call(100 + luck % 8),
+                    30..40 if signals => Event::Signal { again: luck % 2 == 0 },
+                    40..50 if signals => Event::Stop,
+                    50..60 if signals => Event::Call(SIGRETURN),
+                    60..65 if signals => Event::Call(RESTART),
+                    // The same call under another ABI is another one.
+                    _ => Event::Call(luck % 3 * wire::CALLS_PER_ABI + luck % 5),
+                },
+            ));
+        }
+        events
+    })
+}
+
+/// Threads bring their counts to the profile in batches, so the call at which several of them freeze it is not exact.
+const NEVER_FREEZES: (u64, u64) = (u32::MAX as u64, 1);
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn one_thread(events in events(1, true), lookahead in 2..10_u8, sequence in 2..9_u8) {
+        compare(lookahead, sequence, Parameters::default(), &events);
+    }
+
+    #[test]
+    fn several_threads(events in events(8, true)) {
+        compare(9, 6, Parameters { normal_factor: NEVER_FREEZES, ..Parameters::default() }, &events);
+    }
+
+    #[test]
+    fn limits(events in events(1, false), anomaly_limit in 0..100_u64, tolerize_limit in 0..128_u32) {
+        compare(9, 6, Parameters { anomaly_limit, tolerize_limit, ..Parameters::default() }, &events);
+    }
+}
+
+#[test]
+fn many_windows_go_beyond_the_first_table() {
+    // Of ten calls in no order, nearly all windows differ. The generator is Knuth's MMIX.
+    let next = |state: &u64| Some(state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
+    let calls = std::iter::successors(Some(1_u64), next).map(|state| (state >> 33) as u32 % 10);
+    let walk: Vec<_> = calls.take(8000).map(|call| (0, Event::Call(call))).collect();
+    let events: Vec<_> = [walk.clone(), vec![(0, Event::Normalize)], walk].concat();
+    compare(9, 6, Parameters::default(), &events);
+}
+
+#[test]
+fn a_long_run_freezes_at_the_same_call() {
+    let mut events: Vec<_> = (0..3000_u32).map(|n| (0, Event::Call(n / 7 % 30))).collect();
+    events.extend((0..50_000_u32).map(|n| (0, Event::Call([3, 3, 4, 9][n as usize % 4]))));
+    compare(9, 6, Parameters::default(), &events);
+}
