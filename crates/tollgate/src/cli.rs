@@ -28,7 +28,8 @@ Exit status:
   others  0, or 125 if they failed
 
 Environment:
-  NO_COLOR  no colours in messages";
+  NO_COLOR        no colours in messages
+  TOLLGATE_STORE  the folder of the guard's baselines, where --store does not say";
 
 /// A programmable gate at the Linux system-call boundary: see where a program's kernel time goes, and what
 /// looking cost.
