@@ -28,7 +28,8 @@ Exit status:
   others  0, or 125 if they failed
 
 Environment:
-  NO_COLOR  no colours in messages";
+  NO_COLOR        no colours in messages
+  TOLLGATE_STORE  the folder of the guard's baselines, where --store does not say";
 
 /// A programmable gate at the Linux system-call boundary: see where a program's kernel time goes, and what
 /// looking cost.
@@ -46,7 +47,7 @@ pub struct Cli {
 pub enum Command {
     Run(RunArguments),
     Lens(LensArguments),
-    Guard(GuardArguments),
+    Guard(guard::Arguments),
     Cost(CostArguments),
     Doctor(DoctorArguments),
     /// Print a completion script for a shell
@@ -190,66 +191,6 @@ pub struct ResultOptions {
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
 }
-
-/// Tell what programs do that they never did before (so far: in recorded traces)
-#[derive(Args)]
-pub struct GuardArguments {
-    #[command(subcommand)]
-    command: GuardCommand,
-}
-
-#[derive(Subcommand)]
-enum GuardCommand {
-    Replay(GuardReplayArguments),
-}
-
-/// Learn from traces of system calls, and say of others what the guard would have done
-///
-/// A PATH is a file or a folder of files: `PID NUMBER` lines, calls by name or number (one process a file), or the
-/// output of `strace -f`; each also compressed by gzip. Needs no root. Numbers are taken as they are, so traces of
-/// another system can be replayed, too.
-#[derive(Args)]
-#[command(after_long_help = GUARD_REPLAY_EXAMPLES)]
-pub struct GuardReplayArguments {
-    /// Normal traces to learn from
-    #[arg(long, required = true, num_args = 1.., value_name = "PATH")]
-    pub train: Vec<PathBuf>,
-    /// Normal traces that are not to be found unusual
-    #[arg(long, num_args = 1.., value_name = "PATH")]
-    pub test_normal: Vec<PathBuf>,
-    /// Traces of attacks
-    #[arg(long, num_args = 1.., value_name = "PATH")]
-    pub test_attack: Vec<PathBuf>,
-    /// Traces of which nobody knows yet
-    #[arg(long, num_args = 1.., value_name = "PATH")]
-    pub test: Vec<PathBuf>,
-    /// The model of what is normal (default: each by itself)
-    #[arg(long, value_enum)]
-    pub model: Option<guard::Model>,
-    /// Calls that the model looks at (default: lookahead 9, sequence 6)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=9))]
-    pub length: Option<u8>,
-    /// Anomalies among 128 calls from which a process counts as found
-    #[arg(long, value_name = "LFC", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
-    pub at: u32,
-    /// The delay that each anomaly among the latest 128 calls doubles
-    #[arg(long, value_name = "TIME", default_value = "40ms", value_parser = duration)]
-    pub delay_factor: Duration,
-    /// Processes to list, the most anomalous first
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub top: usize,
-    /// Print one JSON document instead of text
-    #[arg(long)]
-    pub json: bool,
-    /// Write the result to a file (default: stdout)
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-}
-
-const GUARD_REPLAY_EXAMPLES: &str = "\
-Examples:
-  strace -f -o monday ./server; tollgate guard replay --train monday --test tuesday
-  tollgate guard replay --train normal/a* --test-normal normal/b* --test-attack intrusion --json";
 
 /// Measure what an extension, an agent, a tracer or a setting costs on this machine, and how sure that is
 #[derive(Args)]
@@ -438,9 +379,7 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
             command: Some(LensCommand::Diff { before, after, result }), ..
         }) => lens::diff(&before, &after, &result),
         Command::Lens(arguments) => lens::watch(&arguments),
-        Command::Guard(GuardArguments { command: GuardCommand::Replay(arguments) }) => {
-            guard::replay(&arguments)
-        }
+        Command::Guard(arguments) => guard::run(&arguments),
         Command::Cost(CostArguments { command }) => match command {
             CostCommand::Run(arguments) => cost::run(&arguments),
             CostCommand::List { json } => cost::list(json),

@@ -22,6 +22,18 @@ fn three_digits(value: f64) -> String {
     }
 }
 
+/// A time in which nanoseconds do not matter: "12 s", "5 min", "26 h", "3 days".
+pub fn span(seconds: u64) -> String {
+    const HOUR: u64 = 60 * 60;
+    const DAY: u64 = 24 * HOUR;
+    match seconds {
+        ..60 => format!("{seconds} s"),
+        60..HOUR => format!("{} min", seconds / 60),
+        HOUR.. if seconds < 2 * DAY => format!("{} h", seconds / HOUR),
+        _ => format!("{} days", count(seconds / DAY)),
+    }
+}
+
 /// "1,234,567"
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
@@ -111,6 +123,12 @@ mod tests {
         for (ns, text) in cases {
             assert_eq!(duration(ns), text);
         }
+    }
+
+    #[test]
+    fn spans_have_one_unit() {
+        let spans = [0, 59, 60, 3_599, 3_600, 172_799, 172_800, 86_400_000].map(span);
+        assert_eq!(spans, ["0 s", "59 s", "1 min", "59 min", "1 h", "47 h", "2 days", "1,000 days"]);
     }
 
     #[test]

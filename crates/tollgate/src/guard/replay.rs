@@ -8,9 +8,9 @@ use std::time::Duration;
 use ::guard::{Kind, Parameters, Profile, Thread, Verdict, area, rate_from};
 use anyhow::{Result, bail};
 
+use super::arguments::ReplayArguments;
 use super::report::{Label, Process, Report, SCHEMA, Summary, Trained, text};
 use super::traces::{Names, Trace, read};
-use crate::cli::GuardReplayArguments;
 use crate::output::Output;
 
 /// `--model`
@@ -25,7 +25,7 @@ pub enum Model {
 /// Traces have no times; to a profile that a person normalized, none has passed.
 const NOW: Duration = Duration::ZERO;
 
-pub fn replay(arguments: &GuardReplayArguments) -> Result<ExitCode> {
+pub fn replay(arguments: &ReplayArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     let mut names = Names::default();
     let mut traces = |paths: &[PathBuf]| -> Result<Vec<Trace>> {
@@ -70,7 +70,7 @@ pub fn replay(arguments: &GuardReplayArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn kinds(arguments: &GuardReplayArguments) -> Vec<Kind> {
+fn kinds(arguments: &ReplayArguments) -> Vec<Kind> {
     match arguments.model {
         None => Kind::ALL.to_vec(),
         Some(Model::Lookahead) => vec![Kind::Lookahead],
@@ -79,7 +79,7 @@ fn kinds(arguments: &GuardReplayArguments) -> Vec<Kind> {
 }
 
 /// Normal once it has seen all the traces.
-fn trained(kind: Kind, length: usize, arguments: &GuardReplayArguments, train: &[Trace]) -> Profile {
+fn trained(kind: Kind, length: usize, arguments: &ReplayArguments, train: &[Trace]) -> Profile {
     let parameters = Parameters { delay_factor: arguments.delay_factor, ..Parameters::default() };
     let mut profile = Profile::new(&[(kind, length)], parameters);
     for trace in train {

@@ -1,0 +1,173 @@
+//! The command line of `tollgate guard`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::replay::Model;
+use crate::cli::{ResultOptions, duration};
+
+/// Tell what programs do that they never did before (so far: in recorded traces)
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    Replay(ReplayArguments),
+    /// Show the stored baselines of programs, or one of them with which calls follow which
+    Show(ShowArguments),
+    /// Write baselines to one document, for another machine or as a copy
+    Export(ExportArguments),
+    /// Add exported baselines to the stored ones
+    ///
+    /// What either knows is known afterwards, the counters add up, and the state is the less sure one. What
+    /// has nothing new changes nothing. A line a baseline says what was done. If one of the files cannot be used,
+    /// nothing is changed.
+    Import(ImportArguments),
+    /// Merge exported baselines, those of the same program by what either knows
+    Merge(MergeArguments),
+    /// Make what a program's baseline has learned its normal behaviour, at once
+    ///
+    /// From now on, calls are tested against what was learned until now, and what is new is an anomaly. A baseline
+    /// becomes normal by itself when nothing new came for long; use this when you know that the program has shown all
+    /// that it does, or that what it did lately was good and is to be normal, too.
+    Normalize(Programs),
+    /// Let a program do what it did not do before: its baseline is no longer normal, and learns
+    ///
+    /// Nothing is forgotten, and its anomalies are no longer counted; it becomes normal again when nothing new came
+    /// for long. Use this when a program is slowed down though it does nothing wrong, such as after a change of its
+    /// configuration.
+    Tolerize(Programs),
+    /// Forget what a program's baseline has learned, and keep what is normal
+    ///
+    /// It learns from nothing, so what the program did lately does not become normal. Use this when a program
+    /// was attacked, or misused, while its baseline learned.
+    Sensitize(Programs),
+    /// Delete a program's baseline
+    ///
+    /// The program is unknown from then on, as if it had never been seen. Use this when its baseline is of
+    /// no use any more: `tollgate guard export` keeps a copy.
+    Reset(Programs),
+}
+
+#[derive(Args)]
+pub struct ShowArguments {
+    /// A path, the start of a digest (6 digits or more), or the name of a program (default: a table of all)
+    #[arg(value_name = "PROGRAM")]
+    pub program: Option<String>,
+    #[command(flatten)]
+    pub store: StoreOption,
+    #[command(flatten)]
+    pub result: ResultOptions,
+}
+
+#[derive(Args)]
+pub struct Programs {
+    /// Each a path, the start of a digest (6 digits or more), or the name of a program
+    #[arg(required = true, value_name = "PROGRAM")]
+    pub programs: Vec<String>,
+    #[command(flatten)]
+    pub store: StoreOption,
+}
+
+#[derive(Args)]
+pub struct ExportArguments {
+    /// Each a path, the start of a digest (6 digits or more), or the name of a program
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "PROGRAM")]
+    pub programs: Vec<String>,
+    /// All that are stored
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub store: StoreOption,
+    /// Write the result to a file (default: stdout)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct ImportArguments {
+    /// Written by `tollgate guard export` or `merge`
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Put them in place of what is stored of the same programs, instead of merging
+    #[arg(long)]
+    pub replace: bool,
+    #[command(flatten)]
+    pub store: StoreOption,
+}
+
+#[derive(Args)]
+pub struct MergeArguments {
+    /// Written by `tollgate guard export` or `merge`
+    #[arg(required = true, num_args = 2.., value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Write the result to a file (default: stdout)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct StoreOption {
+    /// The folder of the stored baselines
+    #[arg(
+        long = "store",
+        value_name = "DIR",
+        env = "TOLLGATE_STORE",
+        hide_env_values = true,
+        default_value = "/var/lib/tollgate/baselines"
+    )]
+    pub folder: PathBuf,
+}
+
+/// Learn from traces of system calls, and say of others what the guard would have done
+///
+/// A PATH is a file or a folder of files: `PID NUMBER` lines, calls by name or number (one process a file), or the
+/// output of `strace -f`; each also compressed by gzip. Needs no root. Numbers are taken as they are, so traces of
+/// another system can be replayed, too.
+#[derive(Args)]
+#[command(after_long_help = REPLAY_EXAMPLES)]
+pub struct ReplayArguments {
+    /// Normal traces to learn from
+    #[arg(long, required = true, num_args = 1.., value_name = "PATH")]
+    pub train: Vec<PathBuf>,
+    /// Normal traces that are not to be found unusual
+    #[arg(long, num_args = 1.., value_name = "PATH")]
+    pub test_normal: Vec<PathBuf>,
+    /// Traces of attacks
+    #[arg(long, num_args = 1.., value_name = "PATH")]
+    pub test_attack: Vec<PathBuf>,
+    /// Traces of which nobody knows yet
+    #[arg(long, num_args = 1.., value_name = "PATH")]
+    pub test: Vec<PathBuf>,
+    /// The model of what is normal (default: each by itself)
+    #[arg(long, value_enum)]
+    pub model: Option<Model>,
+    /// Calls that the model looks at (default: lookahead 9, sequence 6)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=9))]
+    pub length: Option<u8>,
+    /// Anomalies among 128 calls from which a process counts as found
+    #[arg(long, value_name = "LFC", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub at: u32,
+    /// The delay that each anomaly among the latest 128 calls doubles
+    #[arg(long, value_name = "TIME", default_value = "40ms", value_parser = duration)]
+    pub delay_factor: Duration,
+    /// Processes to list, the most anomalous first
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the result to a file (default: stdout)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  strace -f -o monday ./server; tollgate guard replay --train monday --test tuesday
+  tollgate guard replay --train normal/a* --test-normal normal/b* --test-attack intrusion --json";

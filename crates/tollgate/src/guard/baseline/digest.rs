@@ -1,0 +1,101 @@
+//! Which content a program has.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// SHA-256, in text as 64 small hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    pub fn of_file(path: &Path) -> Result<Self> {
+        let context = || format!("cannot read {}", path.display());
+        // A pipe would be waited for.
+        if !path.metadata().with_context(context)?.is_file() {
+            bail!("{} is not a program: it is no plain file", path.display());
+        }
+        let mut hash = Sha256::new();
+        File::open(path).and_then(|mut file| io::copy(&mut file, &mut hash)).with_context(context)?;
+        Ok(Self(hash.finalize().into()))
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Digest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let not_one = || format!("{text:?} is not a SHA-256 digest of 64 small hexadecimal digits");
+        if text.len() != 64 || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(not_one());
+        }
+        let mut bytes = [0; 32];
+        for (place, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * place..][..2], 16).map_err(|_| not_one())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.to_string()
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of FIPS 180-4 for one block.
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn digests_are_read_as_they_are_written() {
+        assert_eq!(Digest::of(b"abc").to_string(), ABC);
+        assert_eq!(ABC.parse(), Ok(Digest::of(b"abc")));
+        for wrong in [&ABC[1..], &ABC.to_uppercase(), &ABC.replace('b', "g"), &ABC.replacen("ba", "é", 1)] {
+            assert!(Digest::from_str(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn files_are_digested_by_content() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("program");
+        std::fs::write(&path, "abc").expect("written");
+        assert_eq!(Digest::of_file(&path).expect("a file"), Digest::of(b"abc"));
+        assert!(Digest::of_file(folder.path()).unwrap_err().to_string().contains("no plain file"));
+    }
+}

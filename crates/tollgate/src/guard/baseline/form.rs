@@ -1,0 +1,212 @@
+//! A baseline as the text of a file: a header line with the version and a checksum, then one JSON document, which
+//! also other programs read.
+
+use std::collections::HashSet;
+
+use super::{ANY_OTHER, Baseline, Digest, MOST_CALLS};
+
+/// In the header, before the checksum of all after it.
+const VERSION: &str = "tollgate-baseline/1";
+
+/// What is wrong with a text; each completes "NAME: ".
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    #[error("it is no baseline, or was cut short: its first line is no header")]
+    Header,
+    #[error("it is of version {0:?}; this version of Tollgate reads {VERSION:?}")]
+    Version(String),
+    #[error("it was cut short or changed: its checksum is not the one in its header")]
+    Checksum,
+    #[error("its content is not the JSON of a baseline: {0}")]
+    Json(serde_json::Error),
+    #[error("its windows have {lookahead} and {sequence} calls; 2 to 9 and 2 to 16 are possible")]
+    Lengths { lookahead: usize, sequence: usize },
+    #[error("it names {0} calls; {MOST_CALLS} are the most")]
+    Calls(usize),
+    #[error("its {place} names call {index}, and there are only {calls}")]
+    Index { place: String, index: u8, calls: usize },
+    #[error("its {place} has calls further apart than its windows are long")]
+    Distance { place: String },
+    #[error("its {place} has {found} calls instead of {expected}")]
+    Length { place: String, found: usize, expected: usize },
+    #[error("its {place} is there twice")]
+    Twice { place: String },
+}
+
+impl Baseline {
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        let body = serde_json::to_string(self)? + "\n";
+        Ok(header(body.as_bytes()) + &body)
+    }
+
+    pub fn from_text(text: &[u8]) -> Result<Self, Fault> {
+        let end = text.iter().position(|byte| *byte == b'\n').ok_or(Fault::Header)?;
+        let (line, body) = text.split_at(end + 1);
+        let line_text = str::from_utf8(line).map_err(|_| Fault::Header)?;
+        let version = line_text.split_once(' ').map(|(version, _)| version).ok_or(Fault::Header)?;
+        if !version.starts_with("tollgate-baseline/") {
+            return Err(Fault::Header);
+        }
+        if version != VERSION {
+            return Err(Fault::Version(version.to_owned()));
+        }
+        if line_text != header(body) {
+            return Err(Fault::Checksum);
+        }
+        let baseline: Self = serde_json::from_slice(body).map_err(Fault::Json)?;
+        baseline.check()?;
+        Ok(baseline)
+    }
+
+    /// What a checksum does not tell: that all refers to something that is there.
+    pub fn check(&self) -> Result<(), Fault> {
+        let Self { lookahead, sequence, .. } = *self;
+        if !(2..=9).contains(&lookahead) || !(2..=16).contains(&sequence) {
+            return Err(Fault::Lengths { lookahead, sequence });
+        }
+        if self.calls.len() > MOST_CALLS {
+            return Err(Fault::Calls(self.calls.len()));
+        }
+        let mut names = HashSet::new();
+        if let Some(call) = self.calls.iter().find(|call| !names.insert(*call)) {
+            return Err(Fault::Twice { place: format!("call {call:?}") });
+        }
+        let mut pairs = HashSet::new();
+        for (number, pair) in (1..).zip(&self.pairs) {
+            let place = || format!("pair {number}");
+            self.check_indices(&[pair.call, pair.earlier], place)?;
+            if u32::from(pair.learned | pair.normal) >> (lookahead - 1) != 0 {
+                return Err(Fault::Distance { place: place() });
+            }
+            if !pairs.insert((pair.call, pair.earlier)) {
+                return Err(Fault::Twice { place: place() });
+            }
+        }
+        let mut windows = HashSet::new();
+        for (number, window) in (1..).zip(&self.windows) {
+            let place = || format!("window {number}");
+            self.check_indices(&window.calls, place)?;
+            let found = window.calls.len();
+            if found != sequence {
+                return Err(Fault::Length { place: place(), found, expected: sequence });
+            }
+            if !windows.insert(&window.calls) {
+                return Err(Fault::Twice { place: place() });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_indices(&self, indices: &[u8], place: impl Fn() -> String) -> Result<(), Fault> {
+        let calls = self.calls.len();
+        match indices.iter().find(|index| usize::from(**index) >= calls && **index != ANY_OTHER) {
+            Some(index) => Err(Fault::Index { place: place(), index: *index, calls }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn header(body: &[u8]) -> String {
+    format!("{VERSION} sha256={}\n", Digest::of(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::example;
+    use super::super::{State, Window};
+    use super::*;
+
+    fn text() -> Vec<u8> {
+        example().to_text().expect("JSON").into_bytes()
+    }
+
+    fn with_header(body: &str) -> String {
+        header(body.as_bytes()) + body
+    }
+
+    #[test]
+    fn texts_are_read_as_they_are_written() {
+        let with_scope = Baseline { scope: Some("nginx.service".into()), ..example() };
+        for state in [State::Training, State::Normal, State::Frozen { normal_at: u64::MAX }] {
+            let baseline = Baseline { state, ..with_scope.clone() };
+            let text = baseline.to_text().expect("JSON");
+            assert_eq!(Baseline::from_text(text.as_bytes()).expect("whole"), baseline);
+        }
+    }
+
+    #[test]
+    fn the_rest_is_json_of_one_line() {
+        let text = example().to_text().expect("JSON");
+        let (_, body) = text.split_once('\n').expect("a header");
+        let json: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!((&json["state"], &json["normal_at"]), (&"frozen".into(), &1_700_600_000.into()));
+        assert_eq!(json["windows"][0]["calls"], serde_json::json!([0, 1, 2]));
+        assert_eq!(body.lines().count(), 1);
+    }
+
+    #[test]
+    fn no_cut_and_no_flipped_bit_goes_unseen() {
+        let text = text();
+        for length in 0..text.len() {
+            assert!(Baseline::from_text(&text[..length]).is_err(), "{length}");
+        }
+        for bit in 0..text.len() * 8 {
+            let mut flipped = text.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Baseline::from_text(&flipped).is_err(), "{bit}");
+        }
+    }
+
+    #[test]
+    fn every_fault_has_its_sentence() {
+        let fault = |text: &str| Baseline::from_text(text.as_bytes()).expect_err("faulty").to_string();
+        let whole = String::from_utf8(text()).expect("UTF-8");
+        assert_eq!(fault(""), "it is no baseline, or was cut short: its first line is no header");
+        assert_eq!(
+            fault(&whole.replacen("/1", "/2", 1)),
+            "it is of version \"tollgate-baseline/2\"; this version of Tollgate reads \"tollgate-baseline/1\""
+        );
+        assert_eq!(
+            fault(&whole.replacen("500", "501", 1)),
+            "it was cut short or changed: its checksum is not the one in its header"
+        );
+        assert!(
+            fault(&with_header("{]\n")).starts_with("its content is not the JSON of a baseline: key must")
+        );
+        assert!(fault(&with_header("{}\n")).ends_with("missing field `digest` at line 1 column 2"));
+    }
+
+    #[test]
+    fn what_refers_to_nothing_is_found() {
+        let fault = |change: fn(&mut Baseline)| {
+            let mut baseline = example();
+            change(&mut baseline);
+            let text = baseline.to_text().expect("JSON");
+            Baseline::from_text(text.as_bytes()).expect_err("faulty").to_string()
+        };
+        assert_eq!(fault(|it| it.pairs[2].earlier = 3), "its pair 3 names call 3, and there are only 3");
+        assert_eq!(
+            fault(|it| it.windows[0].calls[1] = 126),
+            "its window 1 names call 126, and there are only 3"
+        );
+        assert_eq!(
+            fault(|it| it.calls = (0..127).map(|n| n.to_string()).collect()),
+            "it names 127 calls; 126 are the most"
+        );
+        assert_eq!(fault(|it| it.calls[2] = "open".into()), "its call \"open\" is there twice");
+        assert_eq!(fault(|it| it.pairs.push(it.pairs[0])), "its pair 6 is there twice");
+        assert_eq!(
+            fault(|it| it.lookahead = 2),
+            "its pair 2 has calls further apart than its windows are long"
+        );
+        assert_eq!(
+            fault(|it| it.lookahead = 10),
+            "its windows have 10 and 3 calls; 2 to 9 and 2 to 16 are possible"
+        );
+        assert_eq!(
+            fault(|it| it.windows.push(Window { calls: vec![0], learned: true, normal: true })),
+            "its window 3 has 1 calls instead of 3"
+        );
+        assert_eq!(fault(|it| it.windows.push(it.windows[0].clone())), "its window 3 is there twice");
+    }
+}

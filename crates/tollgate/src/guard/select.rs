@@ -1,0 +1,135 @@
+//! PROGRAM on the command line: which of the stored baselines is meant.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use super::baseline::{Baseline, Digest};
+use crate::format::printable;
+
+/// Fewer digits could as well be a program's name.
+const LEAST_DIGITS: usize = 6;
+
+/// The one baseline that a path, the start of a digest or a program's name means.
+pub fn select<'a>(program: &str, all: &'a [Baseline]) -> Result<&'a Baseline> {
+    let matching = |fits: &dyn Fn(&Baseline) -> bool| all.iter().filter(|it| fits(it)).collect::<Vec<_>>();
+    if program.contains('/') {
+        let digest = Digest::of_file(Path::new(program))?;
+        let found = matching(&|it| it.digest == digest);
+        if found.is_empty() && all.iter().any(|it| it.paths.contains(program)) {
+            bail!(
+                "{program} has another content than when its baseline was learned: \
+                 `tollgate guard show` has that one's digest"
+            );
+        }
+        return only(program, &found);
+    }
+    let named = matching(&|it| it.paths.iter().any(|path| base_name(path) == program));
+    let digested = matching(&|it| starts(it, program));
+    only(program, if digested.is_empty() { &named } else { &digested })
+}
+
+/// Of each, without repetitions.
+pub fn select_all<'a>(programs: &[String], all: &'a [Baseline]) -> Result<Vec<&'a Baseline>> {
+    let mut found: Vec<&Baseline> = Vec::new();
+    for program in programs {
+        let baseline = select(program, all)?;
+        if !found.contains(&baseline) {
+            found.push(baseline);
+        }
+    }
+    Ok(found)
+}
+
+/// That of a content alone goes before those of its scopes, which have names of their own.
+fn only<'a>(program: &str, found: &[&'a Baseline]) -> Result<&'a Baseline> {
+    let is_one_program = found.iter().all(|it| it.digest == found[0].digest);
+    if let Some(alone) = found.iter().find(|it| is_one_program && it.scope.is_none()) {
+        return Ok(alone);
+    }
+    match found {
+        [one] => Ok(one),
+        [] => bail!("no baseline of {program} is stored: `tollgate guard show` lists those that are"),
+        several => {
+            let one = |it: &&Baseline| format!("{} ({})", short_name(it), title(it));
+            let names: Vec<_> = several.iter().map(one).collect();
+            bail!("{program} can be any of {} baselines; name one of {}", several.len(), names.join(", "))
+        }
+    }
+}
+
+/// "DIGEST", or "DIGEST-SCOPE" with the start of either.
+fn starts(baseline: &Baseline, text: &str) -> bool {
+    let (digest, scope) = text.split_once('-').map_or((text, None), |(digest, scope)| (digest, Some(scope)));
+    let name = baseline.name();
+    let own_scope = name.split_once('-').map(|(_, scope)| scope);
+    digest.len() >= LEAST_DIGITS
+        && baseline.digest.to_string().starts_with(digest)
+        && scope.is_none_or(|start| own_scope.is_some_and(|own| !start.is_empty() && own.starts_with(start)))
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// As tables have it, and as PROGRAM may be written.
+pub fn short_name(baseline: &Baseline) -> String {
+    let name = baseline.name();
+    match name.split_once('-') {
+        Some((digest, scope)) => format!("{}-{}", &digest[..12], &scope[..6]),
+        None => name[..12].to_owned(),
+    }
+}
+
+/// For people: where it was seen, and its scope.
+pub fn title(baseline: &Baseline) -> String {
+    let path = baseline.paths.first().map_or("(at no path)", String::as_str);
+    let scope = baseline.scope.as_ref().map_or(String::new(), |scope| format!(" [{scope}]"));
+    printable(&(path.to_owned() + &scope))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::baseline::tests::example;
+    use super::*;
+
+    fn baseline(content: &str, path: &str, scope: Option<&str>) -> Baseline {
+        Baseline {
+            digest: Digest::of(content.as_bytes()),
+            scope: scope.map(str::to_owned),
+            paths: [path.to_owned()].into(),
+            ..example()
+        }
+    }
+
+    #[test]
+    fn a_program_is_named_by_its_path_its_digest_or_its_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("server").display().to_string();
+        std::fs::write(&path, "one").expect("written");
+        let all = [
+            baseline("one", &path, None),
+            baseline("two", "/bin/shell", None),
+            baseline("two", "/bin/shell", Some("backup.sh")),
+            baseline("three", "/opt/server", None),
+        ];
+        let found = |program: &str| select(program, &all).map_err(|error| error.to_string());
+        assert_eq!(found(&path), Ok(&all[0]));
+        for baseline in &all {
+            assert_eq!(found(&baseline.name()), Ok(baseline));
+            assert_eq!(found(&short_name(baseline)), Ok(baseline));
+        }
+        assert_eq!(found("shell"), Ok(&all[1]));
+        assert_eq!(found(&all[3].digest.to_string()), Ok(&all[3]));
+        assert!(found("server").unwrap_err().starts_with("server can be any of 2 baselines; name one of "));
+        assert!(found(&all[3].digest.to_string()[..5]).unwrap_err().starts_with("no baseline of "));
+        std::fs::write(&path, "changed").expect("written");
+        assert!(found(&path).unwrap_err().contains("has another content than when its baseline was learned"));
+        assert!(found("/no/such").unwrap_err().starts_with("cannot read /no/such"));
+    }
+
+    #[test]
+    fn titles_cannot_steer_a_terminal() {
+        assert_eq!(title(&baseline("x", "/bin/\u{1b}[2J", Some("a\nb"))), "/bin/\\x1b[2J [a\\nb]");
+    }
+}

@@ -1,0 +1,168 @@
+//! `tollgate guard show`: what is stored, for people and as JSON. docs/guard.md describes the latter.
+
+mod text;
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::arguments::ShowArguments;
+use super::baseline::{Baseline, Digest, Pair, State};
+use super::select::select;
+use super::store::Store;
+use super::unix_now;
+use crate::output::Output;
+
+#[derive(Serialize)]
+struct Listing<'a> {
+    schema: &'static str,
+    baselines: Vec<Summary<'a>>,
+}
+
+#[derive(Serialize)]
+struct Single<'a> {
+    schema: &'static str,
+    #[serde(flatten)]
+    summary: Summary<'a>,
+    successors: Vec<Successors<'a>>,
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    /// Its start is enough to name it.
+    name: String,
+    digest: Digest,
+    scope: Option<&'a str>,
+    paths: &'a BTreeSet<String>,
+    #[serde(flatten)]
+    state: State,
+    seen_calls: u64,
+    distinct_calls: usize,
+    pairs: usize,
+    windows: usize,
+    anomalies: u64,
+    trained: u64,
+    changed_at: u64,
+    /// `trained` over `changed_at`; null where nothing new was learned.
+    ratio: Option<f64>,
+    first_seen: u64,
+    last_changed: u64,
+    saved: u64,
+}
+
+impl<'a> From<&'a Baseline> for Summary<'a> {
+    fn from(it: &'a Baseline) -> Self {
+        Self {
+            name: it.name(),
+            digest: it.digest,
+            scope: it.scope.as_deref(),
+            paths: &it.paths,
+            state: it.state,
+            seen_calls: it.seen_calls,
+            distinct_calls: it.calls.len(),
+            pairs: it.pairs.len(),
+            windows: it.windows.len(),
+            anomalies: it.anomalies,
+            trained: it.trained,
+            changed_at: it.changed_at,
+            ratio: it.ratio(),
+            first_seen: it.first_seen,
+            last_changed: it.last_changed,
+            saved: it.saved,
+        }
+    }
+}
+
+/// What came right after a call.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Successors<'a> {
+    call: &'a str,
+    followed_by: Vec<Successor<'a>>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Successor<'a> {
+    call: &'a str,
+    learned: bool,
+    normal: bool,
+}
+
+impl Successor<'_> {
+    fn is_new(&self) -> bool {
+        self.learned && !self.normal
+    }
+}
+
+pub fn show(arguments: &ShowArguments) -> Result<ExitCode> {
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    let store = Store::new(&arguments.store.folder);
+    let mut all = store.load_all()?;
+    all.sort_by(|a, b| (&a.paths, &a.scope, a.digest).cmp(&(&b.paths, &b.scope, b.digest)));
+    match &arguments.program {
+        None if result.json => output.write_json(&Listing {
+            schema: "tollgate.guard.baselines/1",
+            baselines: all.iter().map(Summary::from).collect(),
+        })?,
+        None => output.write(&text::list(&all, store.folder(), result.top, unix_now()))?,
+        Some(program) => {
+            let baseline = select(program, &all)?;
+            let successors = successors(baseline);
+            match result.json {
+                true => output.write_json(&Single {
+                    schema: "tollgate.guard.baseline/1",
+                    summary: baseline.into(),
+                    successors,
+                })?,
+                false => output.write(&text::one(baseline, &successors, result.top, unix_now()))?,
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// In the order in which calls were first seen, but what is not normal yet first.
+fn successors(baseline: &Baseline) -> Vec<Successors<'_>> {
+    const ONE_BEFORE: u8 = 1;
+    let successor = |pair: &Pair| Successor {
+        call: baseline.call(pair.call),
+        learned: pair.learned & ONE_BEFORE != 0,
+        normal: pair.normal & ONE_BEFORE != 0,
+    };
+    let mut pairs: Vec<_> =
+        baseline.pairs.iter().filter(|pair| (pair.learned | pair.normal) & ONE_BEFORE != 0).collect();
+    pairs.sort_by_key(|pair| (pair.earlier, Reverse(successor(pair).is_new()), pair.call));
+    let of_one_call = |pairs: &[&Pair]| Successors {
+        call: baseline.call(pairs[0].earlier),
+        followed_by: pairs.iter().map(|pair| successor(pair)).collect(),
+    };
+    let mut all: Vec<_> = pairs.chunk_by(|a, b| a.earlier == b.earlier).map(of_one_call).collect();
+    all.sort_by_key(|of_one| Reverse(of_one.followed_by.iter().any(Successor::is_new)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::baseline::tests::example;
+    use super::*;
+
+    #[test]
+    fn only_what_comes_right_after_follows_and_news_come_first() {
+        let baseline = example();
+        let successor = |call, learned, normal| Successor { call, learned, normal };
+        assert_eq!(
+            successors(&baseline),
+            [
+                Successors { call: "read", followed_by: vec![successor("close", true, false)] },
+                Successors {
+                    call: "close",
+                    followed_by: vec![successor("read", true, false), successor("open", false, true)]
+                },
+                Successors { call: "open", followed_by: vec![successor("read", true, true)] },
+            ]
+        );
+    }
+}

@@ -1,0 +1,199 @@
+//! As people read it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use ::guard::Parameters;
+
+use super::super::baseline::{Baseline, State, freezing_ratio};
+use super::super::select::{short_name, title};
+use super::{Successor, Successors};
+use crate::format::{count, number_of, printable, span};
+
+pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {
+    if all.is_empty() {
+        return format!("no baselines in {}\n", folder.display());
+    }
+    let mut out = format!(
+        "{:<9} {:>15} {:>8} {:>7} {:>8} {:>12} {:>7}  {:<19}  program\n",
+        "state", "calls", "distinct", "pairs", "windows", "last new", "ratio", "digest"
+    );
+    for it in all.iter().take(top) {
+        let _ = writeln!(
+            out,
+            "{:<9} {:>15} {:>8} {:>7} {:>8} {:>12} {:>7}  {:<19}  {}",
+            it.state.name(),
+            count(it.seen_calls),
+            it.calls.len(),
+            count(it.pairs.len() as u64),
+            count(it.windows.len() as u64),
+            ago(it.last_changed, now),
+            it.ratio().map_or("-".into(), |ratio| format!("{ratio:.1}")),
+            short_name(it),
+            title(it)
+        );
+    }
+    more(&mut out, all.len(), top);
+    let _ = writeln!(
+        out,
+        "ratio: calls learned from, over those until something new came last; above {} a baseline freezes",
+        freezing_ratio()
+    );
+    out
+}
+
+pub fn one(it: &Baseline, successors: &[Successors<'_>], top: usize, now: u64) -> String {
+    let mut out = format!("{}\n\n", title(it));
+    let mut row = |name: &str, value: &str| {
+        let _ = writeln!(out, "{name:<8} {value}");
+    };
+    row("digest", &it.digest.to_string());
+    for path in it.paths.iter().skip(1) {
+        row("also at", &printable(path));
+    }
+    row("seen", &format!("{} calls since {}", count(it.seen_calls), ago(it.first_seen, now)));
+    row("state", &state(it, now));
+    row("sure", &sureness(it, now));
+    row(
+        "knows",
+        &format!(
+            "{}, {}, {}",
+            number_of(it.calls.len(), "call"),
+            number_of(it.pairs.len(), "pair"),
+            number_of(it.windows.len(), "window")
+        ),
+    );
+    let is_any_normal = it.pairs.iter().any(|pair| pair.normal != 0);
+    follow(&mut out, successors, is_any_normal, top);
+    out
+}
+
+/// And what it waits for.
+fn state(it: &Baseline, now: u64) -> String {
+    let Parameters { normal_wait, anomaly_limit, .. } = Parameters::default();
+    match it.state {
+        State::Training => format!(
+            "training: it freezes when the ratio is above {}, and is normal {} later",
+            freezing_ratio(),
+            span(normal_wait.as_secs())
+        ),
+        State::Frozen { normal_at } if normal_at < now => {
+            "frozen: normal with its next call, unless that is new".into()
+        }
+        State::Frozen { normal_at } => {
+            format!("frozen: normal in {}, if nothing new comes before", span(normal_at - now))
+        }
+        State::Normal => format!(
+            "normal: {} since; after more than {anomaly_limit} it is training again",
+            match it.anomalies {
+                1 => "1 anomaly".into(),
+                n => format!("{} anomalies", count(n)),
+            }
+        ),
+    }
+}
+
+fn sureness(it: &Baseline, now: u64) -> String {
+    let trained = count(it.trained);
+    match it.ratio() {
+        None if it.trained == 0 => "no call since training began".into(),
+        None => format!("nothing new in the {trained} calls learned from"),
+        Some(ratio) => format!(
+            "ratio {ratio:.1}: {trained} calls learned from, the last new one after {} ({})",
+            count(it.changed_at),
+            ago(it.last_changed, now)
+        ),
+    }
+}
+
+fn follow(out: &mut String, all: &[Successors<'_>], is_any_normal: bool, top: usize) {
+    let is_any_new = all.iter().flat_map(|it| &it.followed_by).any(Successor::is_new);
+    let note = match (is_any_normal, is_any_new) {
+        (false, _) => " (nothing is normal yet)",
+        (true, true) => " (*: learned, not normal yet)",
+        (true, false) => "",
+    };
+    let _ = writeln!(out, "\n{:<24} followed by{note}", "call");
+    for Successors { call, followed_by } in all.iter().take(top) {
+        let mark = |it: &Successor<'_>| if is_any_normal && it.is_new() { "*" } else { "" };
+        let mut names: Vec<_> =
+            followed_by.iter().take(top).map(|it| printable(it.call) + mark(it)).collect();
+        if followed_by.len() > top {
+            names.push(format!("… {} more", followed_by.len() - top));
+        }
+        let _ = writeln!(out, "{:<24} {}", printable(call), names.join(", "));
+    }
+    more(out, all.len(), top);
+}
+
+fn more(out: &mut String, all: usize, top: usize) {
+    if all > top {
+        let _ = writeln!(out, "… {} more", all - top);
+    }
+}
+
+/// A time to come is of another machine's clock.
+fn ago(then: u64, now: u64) -> String {
+    format!("{} ago", span(now.saturating_sub(then)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::baseline::tests::example;
+    use super::super::successors;
+    use super::*;
+
+    const NOW: u64 = 1_700_007_300;
+
+    #[test]
+    fn states_say_what_they_wait_for() {
+        let said = |state_of| state(&Baseline { state: state_of, anomalies: 1, ..example() }, NOW);
+        assert_eq!(
+            said(State::Training),
+            "training: it freezes when the ratio is above 4, and is normal 7 days later"
+        );
+        assert_eq!(
+            said(State::Frozen { normal_at: NOW + 7200 }),
+            "frozen: normal in 2 h, if nothing new comes before"
+        );
+        assert_eq!(
+            said(State::Frozen { normal_at: NOW - 1 }),
+            "frozen: normal with its next call, unless that is new"
+        );
+        assert_eq!(said(State::Normal), "normal: 1 anomaly since; after more than 30 it is training again");
+    }
+
+    #[test]
+    fn sureness_is_the_ratio() {
+        assert_eq!(
+            sureness(&example(), NOW),
+            "ratio 5.0: 500 calls learned from, the last new one after 100 (2 h ago)"
+        );
+        let normal = Baseline { trained: 1234, changed_at: 0, ..example() };
+        assert_eq!(sureness(&normal, NOW), "nothing new in the 1,234 calls learned from");
+        assert_eq!(sureness(&Baseline { trained: 0, ..normal }, NOW), "no call since training began");
+    }
+
+    #[test]
+    fn what_follows_is_marked_where_it_is_new_and_cut() {
+        let table = |it: &Baseline, top| {
+            let text = one(it, &successors(it), top, NOW);
+            text.split_once("\ncall ").expect("a table").1.to_owned()
+        };
+        let columns = |call: &str, followed_by: &str| format!("{call:<24} {followed_by}\n");
+        assert_eq!(
+            table(&example(), 20),
+            columns("", "followed by (*: learned, not normal yet)")[5..].to_owned()
+                + &columns("read", "close*")
+                + &columns("close", "read*, open")
+                + &columns("open", "read")
+        );
+        assert!(table(&example(), 2).ends_with("\n… 1 more\n"));
+        assert!(table(&example(), 1).contains("close*\n… 2 more\n"));
+
+        let mut fresh = example();
+        fresh.pairs.iter_mut().for_each(|pair| pair.normal = 0);
+        let fresh_table = table(&fresh, 20);
+        assert!(fresh_table.contains("(nothing is normal yet)") && !fresh_table.contains('*'));
+    }
+}

@@ -1,0 +1,104 @@
+//! What several processes at once, and writes that fail, leave of the guard's store.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+const CONTENT: [u8; 4] = *b"test";
+
+fn tollgate() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_tollgate"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An export of one baseline, which knows this call after itself, and nothing else.
+fn export(folder: &Path, call: &str) -> PathBuf {
+    let baselines = json!([{
+        "digest": hex(&CONTENT), "scope": null, "paths": ["/bin/test"], "lookahead": 9, "sequence": 6,
+        "state": "training", "calls": [call],
+        "pairs": [{"call": 0, "earlier": 0, "learned": 1, "normal": 0}], "windows": [],
+        "trained": 2, "changed_at": 2, "anomalies": 0, "seen_calls": 2,
+        "first_seen": 1_767_225_600, "last_changed": 1_767_225_600, "saved": 0,
+    }]);
+    let path = folder.join(format!("{call}.json"));
+    let sum = hex(baselines.to_string().as_bytes());
+    let document = json!({"schema": "tollgate.baselines/1", "sha256": sum, "baselines": baselines});
+    fs::write(&path, document.to_string()).expect("written");
+    path
+}
+
+fn succeeded(command: &mut Command) -> Output {
+    let output = command.output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn shown(store: &Path) -> Value {
+    let output = succeeded(tollgate().args(["guard", "show", "test", "--json", "--store"]).arg(store));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn what_processes_import_at_once_is_all_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("store");
+    let exports: Vec<_> = (0..40).map(|n| export(folder.path(), &format!("syscall_{n}"))).collect();
+    let import = |file| {
+        let mut command = tollgate();
+        command.args(["guard", "import", "--store"]).args([&store, file]).stdout(Stdio::null());
+        command.spawn().expect("it starts")
+    };
+    let imports: Vec<_> = exports.iter().map(import).collect();
+    for mut import in imports {
+        assert!(import.wait().expect("it ends").success());
+    }
+    let shown = shown(&store);
+    assert_eq!((&shown["pairs"], &shown["seen_calls"]), (&40.into(), &80.into()));
+}
+
+/// An import of many more calls, in a shell that limits how long a file may be; the shell's command before it says
+/// what becomes of a process that writes more.
+fn limited(folder: &Path, before: &str) -> Output {
+    let store = folder.join("store");
+    succeeded(tollgate().args(["guard", "import", "--store"]).args([&store, &export(folder, "read")]));
+    let before_import = shown(&store);
+    let more: Vec<_> = (0..40).map(|n| export(folder, &format!("syscall_{n}"))).collect();
+    let script = format!("{before} ulimit -f 1; ulimit -c 0; exec \"$0\" guard import --store \"$@\"");
+    let shell = Command::new("sh")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")])
+        .arg(&store)
+        .args(&more)
+        .output()
+        .expect("sh runs");
+    assert!(!shell.status.success());
+    assert_eq!(shown(&store), before_import);
+    // And the next one is not hindered by what was left.
+    succeeded(tollgate().args(["guard", "import", "--store"]).arg(&store).args(&more));
+    assert_eq!(shown(&store)["pairs"], 41);
+    shell
+}
+
+#[test]
+fn a_write_that_fails_half_way_leaves_the_old_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = limited(folder.path(), "trap '' XFSZ;");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.starts_with("tollgate: cannot save "), "{message}");
+    assert!(message.ends_with(".baseline: File too large\n"), "{message}");
+    let names = fs::read_dir(folder.path().join("store")).expect("a folder");
+    assert_eq!(names.count(), 2, "the baseline and the lock");
+}
+
+#[test]
+fn a_process_that_is_killed_half_way_leaves_the_old_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = limited(folder.path(), "");
+    assert!(output.stdout.is_empty() && output.stderr.is_empty());
+}
