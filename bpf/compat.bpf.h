@@ -17,4 +17,39 @@ static __always_inline struct task_struct *running_task(u64 address)
 	return bpf_get_current_task_btf();
 }
 
+/*
+ * v6.6: 13bc24457850 ("fs: rename i_ctime field to __i_ctime"); v6.11: 3aa63a569c64 ("fs: switch timespec64
+ * fields in inode to discrete integers").
+ */
+struct inode___v6_1 {
+	struct timespec64 i_ctime;
+} __attribute__((preserve_access_index));
+
+struct inode___v6_6 {
+	struct timespec64 __i_ctime;
+} __attribute__((preserve_access_index));
+
+struct inode___v6_11 {
+	s64 i_ctime_sec;
+	u32 i_ctime_nsec;
+} __attribute__((preserve_access_index));
+
+/* v6.13: 4e40eff0b573 ("fs: add infrastructure for multigrain timestamps"): whether stat() has asked for it. */
+#define I_CTIME_QUERIED (1U << 31)
+
+static __always_inline s64 inode_ctime_ns(struct inode *inode)
+{
+	struct inode___v6_1 *first = (void *)inode;
+	struct inode___v6_6 *second = (void *)inode;
+	struct inode___v6_11 *third = (void *)inode;
+
+	if (bpf_core_field_exists(third->i_ctime_sec))
+		return BPF_CORE_READ(third, i_ctime_sec) * 1000000000LL +
+		       (BPF_CORE_READ(third, i_ctime_nsec) & ~I_CTIME_QUERIED);
+	if (bpf_core_field_exists(second->__i_ctime))
+		return BPF_CORE_READ(second, __i_ctime.tv_sec) * 1000000000LL +
+		       BPF_CORE_READ(second, __i_ctime.tv_nsec);
+	return BPF_CORE_READ(first, i_ctime.tv_sec) * 1000000000LL + BPF_CORE_READ(first, i_ctime.tv_nsec);
+}
+
 #endif

@@ -166,6 +166,19 @@ int BPF_PROG(gate_task_exit, struct task_struct *task)
 	return 0;
 }
 
+/* Only where the guard is on. */
+SEC("tp_btf/signal_deliver")
+int BPF_PROG(gate_signal, int signal, void *info, struct k_sigaction *action)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 slot = slot_of(task);
+	struct thread_state *thread = slot ? thread_at(slot) : NULL;
+
+	if (thread && has(thread, GUARD) && !retired())
+		guard_signal(thread, task, action);
+	return 0;
+}
+
 /* Takes in tasks that already run: user space fills `adoptions`, reads the iterator, then visits each CPU. */
 SEC("iter/task")
 int gate_adopt(struct bpf_iter__task *ctx)

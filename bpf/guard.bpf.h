@@ -93,6 +93,11 @@ static __always_inline u32 take_symbol(struct guard_profile *profile, u32 call)
 	return GUARD_OTHER;
 }
 
+/*
+ * The searches are global functions, which the verifier looks at by themselves: the loops of nine of them would
+ * be more than it bears. So they return numbers, not places.
+ */
+
 /* Entry of a pair, or NULL. An entry that was forgotten keeps its key, so that it ends no search. */
 static __always_inline u32 *find_pair(struct guard_profile *profile, u32 key)
 {
@@ -107,59 +112,6 @@ static __always_inline u32 *find_pair(struct guard_profile *profile, u32 key)
 			break;
 	}
 	return NULL;
-}
-
-enum window_search {
-	/* Only if it is there. */
-	FIND,
-	/* Otherwise the first place with nothing in it, or with what was forgotten. */
-	CLAIM,
-};
-
-/*
- * A window's entry in one table. `goes_on`: it may be in the next one, as no place here that could have held it
- * was ever free.
- */
-static __always_inline u64 *seek_window(u64 *table, u32 log2, u32 shift, u64 key, enum window_search what,
-					bool *goes_on)
-{
-	u32 place = (key * GOLDEN_64) >> shift, i;
-	u64 entry, *at;
-
-	for (i = 0; i < GUARD_PROBES; i++) {
-		at = &table[(place + i) & ((1 << log2) - 1)];
-		entry = READ_ONCE(*at);
-		if (what == FIND && entry >> GUARD_WINDOW_KEY_SHIFT == key)
-			return at;
-		if (what == FIND && !entry)
-			*goes_on = false;
-		if (what == FIND && !entry)
-			break;
-		if (what == CLAIM && !(entry & (GUARD_WINDOW_LEARNED | GUARD_WINDOW_NORMAL)) &&
-		    __sync_val_compare_and_swap(at, entry, key << GUARD_WINDOW_KEY_SHIFT) == entry)
-			return at;
-	}
-	return NULL;
-}
-
-static __always_inline u64 *window_entry(struct guard_profile *profile, u64 key, enum window_search what)
-{
-	bool goes_on = true;
-	u32 i, shift = 64 - GUARD_WINDOWS_LOG2;
-	u64 *at = seek_window(profile->windows, GUARD_WINDOWS_LOG2, shift, key, what, &goes_on);
-	struct guard_more *more;
-
-	for (i = 0; i < GUARD_MORE_TIMES; i++) {
-		if (at || !goes_on)
-			break;
-		more = more_at(profile->more[i]);
-		if (!more)
-			break;
-		/* Other bits of the product: what crowds one table is spread over the next. */
-		shift -= GUARD_MORE_LOG2;
-		at = seek_window(more->windows, GUARD_MORE_LOG2, shift, key, what, &goes_on);
-	}
-	return at;
 }
 
 /* The first place with nothing in it, or with what was forgotten. NULL: there is no room. */
@@ -190,6 +142,101 @@ static __always_inline u32 *claim_pair(struct guard_profile *profile, u32 key)
 		}                                                                                                  \
 	})
 
+/* At which distances a pair was learned and is normal: an entry without its key. */
+__noinline u32 guard_find_pair(struct guard_profile *profile, u32 key)
+{
+	u32 *at = profile ? find_pair(profile, key) : NULL;
+
+	return at ? READ_ONCE(*at) & 0xffff : 0;
+}
+
+/* Returns whether there was room. */
+__noinline u32 guard_learn_pair(struct guard_profile *profile, u32 key, u32 distance)
+{
+	u32 *at = profile ? find_pair(profile, key) : NULL;
+
+	if (profile && !at)
+		at = claim_pair(profile, key);
+	if (!at)
+		return false;
+	learn_entry(at, key, GUARD_PAIR_KEY_SHIFT, 1U << (distance & 7));
+	return true;
+}
+
+enum window_search {
+	/* Only if it is there. */
+	FIND,
+	/* Otherwise the first place with nothing in it, or with what was forgotten. */
+	CLAIM,
+};
+
+/*
+ * A window's entry in one table. `goes_on`: it may be in the next one, as no place here that could have held it
+ * was ever free.
+ */
+static __always_inline u64 *seek_window(u64 *table, u32 log2, u32 shift, u64 key, enum window_search what,
+					bool *goes_on)
+{
+	u32 place = (key * GOLDEN_64) >> shift, i;
+	u64 entry, *at;
+
+	for (i = 0; i < GUARD_PROBES; i++) {
+		at = &table[(place + i) & ((1 << log2) - 1)];
+		entry = READ_ONCE(*at);
+		if (what == FIND && entry >> GUARD_WINDOW_KEY_SHIFT == key)
+			return at;
+		if (what == FIND && !entry) {
+			*goes_on = false;
+			break;
+		}
+		if (what == CLAIM && !(entry & (GUARD_WINDOW_LEARNED | GUARD_WINDOW_NORMAL)) &&
+		    __sync_val_compare_and_swap(at, entry, key << GUARD_WINDOW_KEY_SHIFT) == entry)
+			return at;
+	}
+	return NULL;
+}
+
+static __always_inline u64 *window_entry(struct guard_profile *profile, u64 key, enum window_search what)
+{
+	u32 i, shift = 64 - GUARD_WINDOWS_LOG2;
+	bool goes_on = true;
+	u64 *at = seek_window(profile->windows, GUARD_WINDOWS_LOG2, shift, key, what, &goes_on);
+	struct guard_more *more;
+
+	for (i = 0; i < GUARD_MORE_TIMES; i++) {
+		if (at || !goes_on)
+			break;
+		more = more_at(profile->more[i]);
+		if (!more)
+			break;
+		/* Other bits of the product: what crowds one table is spread over the next. */
+		shift -= GUARD_MORE_LOG2;
+		at = seek_window(more->windows, GUARD_MORE_LOG2, shift, key, what, &goes_on);
+	}
+	return at;
+}
+
+/* Whether a window was learned and is normal: GUARD_WINDOW_LEARNED, GUARD_WINDOW_NORMAL. */
+__noinline u32 guard_find_window(struct guard_profile *profile, u64 key)
+{
+	u64 *at = profile ? window_entry(profile, key, FIND) : NULL;
+
+	return at ? READ_ONCE(*at) & (GUARD_WINDOW_LEARNED | GUARD_WINDOW_NORMAL) : 0;
+}
+
+/* Returns whether there was room. */
+__noinline u32 guard_learn_window(struct guard_profile *profile, u64 key)
+{
+	u64 *at = profile ? window_entry(profile, key, FIND) : NULL;
+
+	if (profile && !at)
+		at = window_entry(profile, key, CLAIM);
+	if (!at)
+		return false;
+	learn_entry(at, key, GUARD_WINDOW_KEY_SHIFT, GUARD_WINDOW_LEARNED);
+	return true;
+}
+
 /* The window's latest calls; 0: there are not as many. */
 static __always_inline u64 latest(u64 window, u32 length)
 {
@@ -197,12 +244,6 @@ static __always_inline u64 latest(u64 window, u32 length)
 
 	return calls >> (GUARD_SYMBOL_BITS * (length - 1)) ? calls : 0;
 }
-
-#define for_each_pair(distance, key, window, lookahead)                                                            \
-	for (distance = 0;                                                                                         \
-	     distance < GUARD_LOOKAHEAD_MAX - 1 && distance + 1 < (lookahead) &&                                   \
-	     ((key) = pair_key(window, distance)) & GUARD_OTHER;                                                   \
-	     distance++)
 
 /* Of the current call and the one that is so many before the one before it. */
 static __always_inline u32 pair_key(u64 window, u32 distance)
@@ -212,58 +253,41 @@ static __always_inline u32 pair_key(u64 window, u32 distance)
 	return (window & GUARD_OTHER) << GUARD_SYMBOL_BITS | earlier;
 }
 
+#define for_each_pair(distance, key, window, lookahead)                                                            \
+	for (distance = 0;                                                                                         \
+	     distance < GUARD_LOOKAHEAD_MAX - 1 && distance + 1 < (lookahead) &&                                   \
+	     ((key) = pair_key(window, distance)) & GUARD_OTHER;                                                   \
+	     distance++)
+
 /* How much of a window is not known: of what was learned in the low half, of what is normal in the high one. */
 static __always_inline u32 mismatches(struct guard_profile *profile, u32 lookahead, u32 length, u64 window)
 {
-	u32 learned = 0, normal = 0, distance, bits, key, *pair;
-	u64 sequence = latest(window, length), *at;
+	u64 sequence = latest(window, length & 15);
+	u32 learned = 0, normal = 0, distance, bits, key;
 
-	/* Where there is no entry, a 0 is read all the same: sums of numbers that it knew would multiply the verifier's work. */
 	for_each_pair(distance, key, window, lookahead) {
-		pair = find_pair(profile, key);
-		bits = ~READ_ONCE(*(pair ?: &profile->nothing)) >> distance;
+		bits = ~guard_find_pair(profile, key) >> distance;
 		learned += bits & 1;
 		normal += bits >> GUARD_PAIR_NORMAL_SHIFT & 1;
 	}
 	if (sequence) {
-		at = window_entry(profile, sequence, FIND);
-		bits = ~(at ? READ_ONCE(*at) : READ_ONCE(profile->nothing));
+		bits = ~guard_find_window(profile, sequence);
 		learned += bits & GUARD_WINDOW_LEARNED;
 		normal += bits >> 1 & 1;
 	}
 	return normal << 16 | learned;
 }
 
-/*
- * From now on the window is known; returns whether there was room for all of it. Global, so that the verifier
- * looks at it by itself.
- */
-__noinline int guard_learn(struct guard_profile *profile, u32 lookahead, u32 length, u64 window)
+/* From now on the window is known; returns whether there was room for all of it. */
+static __always_inline bool learn(struct guard_profile *profile, u32 lookahead, u32 length, u64 window)
 {
-	u64 sequence = latest(window, length & 15), *at;
-	u32 distance, key, *pair;
-	bool fits = true;
+	u64 sequence = latest(window, length & 15);
+	u32 distance, key, fits = 1;
 
-	if (!profile)
-		return false;
-	for_each_pair(distance, key, window, lookahead) {
-		pair = find_pair(profile, key);
-		if (!pair)
-			pair = claim_pair(profile, key);
-		if (pair)
-			learn_entry(pair, key, GUARD_PAIR_KEY_SHIFT, 1U << distance);
-		else
-			fits = false;
-	}
-	if (sequence) {
-		at = window_entry(profile, sequence, FIND);
-		if (!at)
-			at = window_entry(profile, sequence, CLAIM);
-		if (at)
-			learn_entry(at, sequence, GUARD_WINDOW_KEY_SHIFT, GUARD_WINDOW_LEARNED);
-		else
-			fits = false;
-	}
+	for_each_pair(distance, key, window, lookahead)
+		fits &= guard_learn_pair(profile, key, distance);
+	if (sequence)
+		fits &= guard_learn_window(profile, sequence);
 	if (!fits)
 		__sync_fetch_and_add(&profile->unlearned, 1);
 	return fits;
@@ -345,9 +369,10 @@ static __always_inline u32 guard_judge(struct thread_state *thread, struct guard
 	u64 trained = __sync_fetch_and_add(&profile->trained, calls) + calls, *recent;
 	bool is_known = true;
 
+	__sync_fetch_and_add(&profile->calls, calls);
 	unknown = mismatches(profile, parameters->lookahead, parameters->sequence, window);
 	if (unknown & 0xffff) {
-		is_known = guard_learn(profile, parameters->lookahead, parameters->sequence, window);
+		is_known = learn(profile, parameters->lookahead, parameters->sequence, window);
 		profile->changed_at = trained;
 		if (profile->state == GUARD_FROZEN)
 			profile->state = GUARD_TRAINING;
@@ -460,22 +485,236 @@ static __always_inline bool guard_is_usual(struct thread_state *thread, struct g
 	return true;
 }
 
+/* Until now only the thread knows of these calls. */
+static __always_inline void guard_flush(struct thread_state *thread)
+{
+	struct guard_profile *profile = profile_at(thread->profile);
+
+	if (profile) {
+		__sync_fetch_and_add(&profile->trained, thread->guard_batch - thread->guard_left);
+		__sync_fetch_and_add(&profile->calls, thread->guard_batch - thread->guard_left);
+	}
+	thread->guard_batch = 0;
+	thread->guard_left = 0;
+}
+
+static __always_inline void guard_tell(struct thread_state *thread, u32 call, u32 mismatches, u32 action, u64 now)
+{
+	struct guard_event *event = reserve_record(thread->guard_session, sizeof(*event), LOSS_GUARD_EVENTS);
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct session *session = session_at(thread->guard_session);
+
+	if (!event)
+		return;
+	event->type = RECORD_GUARD_EVENT;
+	event->session = thread->guard_session;
+	event->pid = thread->visible_pid;
+	event->tgid = session ? visible_pid(task->group_leader, session->pid_level) : 0;
+	event->profile = thread->profile;
+	event->call = call;
+	event->time_ns = now;
+	event->held_until_ns = thread->held ? thread->held_until_ns : 0;
+	event->window = thread->window;
+	event->mismatches = mismatches;
+	event->lfc = thread->lfc;
+	event->action = action;
+	event->unused = 0;
+	bpf_probe_read_kernel(event->comm, sizeof(event->comm), &task->comm);
+	bpf_ringbuf_submit(event, 0);
+}
+
+/* include/uapi/asm-generic/signal.h */
+#define SIGKILL 9
+#define SIGSTOP 19
+
+/* pH's delay: 2^LFC times the factor. */
+static __always_inline u64 guard_delay(struct guard_parameters *parameters, u32 lfc)
+{
+	u64 factor = parameters->delay_factor_ns;
+
+	if (!factor)
+		return 0;
+	/* 2^63 ns are 292 years. */
+	if (lfc > 62 || factor >= 1ULL << (63 - lfc) || factor << lfc > parameters->delay_cap_ns)
+		return parameters->delay_cap_ns;
+	return factor << lfc;
+}
+
+/*
+ * What the policy does where a thread has anomalies among its latest calls. The signal takes effect when the
+ * call ends, or at once if it sleeps; then the call is made again.
+ */
+static __noinline int guard_respond(struct thread_state *thread, struct session *session, u32 call, u32 mismatches)
+{
+	u32 response = session->guard.response, action = GUARD_OBSERVE;
+	u64 now = bpf_ktime_get_ns(), delay_ns = 0;
+
+	if (response == GUARD_KILL || (response == GUARD_DENY && is_execve(call)))
+		action = bpf_send_signal(SIGKILL) ? GUARD_OBSERVE : response;
+	else if (response == GUARD_STOP)
+		delay_ns = ~0ULL - now;
+	else if (response != GUARD_OBSERVE)
+		delay_ns = guard_delay(&session->guard, thread->lfc);
+	if (delay_ns) {
+		/* Before the signal, so that who releases after a crash finds it. */
+		thread->held_until_ns = now + delay_ns;
+		thread->held = 1;
+		if (bpf_send_signal(SIGSTOP))
+			thread->held = 0;
+		else
+			action = response == GUARD_DENY ? GUARD_DELAY : response;
+	}
+	if (mismatches || action)
+		guard_tell(thread, call, mismatches, action, now);
+	return 0;
+}
+
+/* A held thread makes a call: its time is over, or somebody else has let it go on too early. */
+static __always_inline void guard_hold_on(struct thread_state *thread)
+{
+	if (bpf_ktime_get_ns() < thread->held_until_ns)
+		bpf_send_signal(SIGSTOP);
+	else
+		thread->held = 0;
+}
+
 /* At entry, before the call is made. */
 static __always_inline void guard_enter(struct thread_state *thread, u32 call)
 {
 	struct guard_profile *profile = profile_at(thread->profile);
 	struct session *session;
+	u32 mismatches;
 
 	if (unlikely(!profile)) {
-		thread->unguarded++;
+		/* Before its first execve it has no program of its own. */
+		if (thread->profile)
+			thread->unguarded++;
 		return;
 	}
 	if (likely(guard_is_usual(thread, profile, call)))
 		return;
-	session = session_at(thread->session);
+	session = session_at(thread->guard_session);
 	if (!session)
 		return;
-	guard_look(thread, profile, &session->guard, call);
+	if (thread->held)
+		guard_hold_on(thread);
+	mismatches = guard_look(thread, profile, &session->guard, call);
+	if (thread->lfc && !thread->held)
+		guard_respond(thread, session, call, mismatches);
+}
+
+/* Which file this task's program is. */
+static __always_inline void program_of(struct task_struct *task, u32 session, struct guard_program *program)
+{
+	struct inode *inode = BPF_CORE_READ(task, mm, exe_file, f_inode);
+
+	program->session = session;
+	if (!inode)
+		return;
+	program->inode = BPF_CORE_READ(inode, i_ino);
+	program->device = BPF_CORE_READ(inode, i_sb, s_dev);
+	program->size = BPF_CORE_READ(inode, i_size);
+	program->ctime_ns = inode_ctime_ns(inode);
+}
+
+/* The place of this program's profile, which is made if need be. */
+static __always_inline u32 profile_of(struct task_struct *task, u32 session)
+{
+	struct guard_program_record *record;
+	struct guard_program program = {};
+	struct guard_profile *profile;
+	u32 *known, slot;
+
+	program_of(task, session, &program);
+	if (!program.inode)
+		return GUARD_NO_PROFILE;
+	known = bpf_map_lookup_elem(&programs, &program);
+	if (known)
+		return *known;
+	if (bpf_map_pop_elem(&ready_profiles, &slot)) {
+		lose(session, LOSS_PROFILES);
+		return GUARD_NO_PROFILE;
+	}
+	if (bpf_map_update_elem(&programs, &program, &slot, BPF_NOEXIST)) {
+		/* Another processor was faster, or there are too many. */
+		bpf_map_push_elem(&ready_profiles, &slot, BPF_ANY);
+		known = bpf_map_lookup_elem(&programs, &program);
+		if (!known)
+			lose(session, LOSS_PROFILES);
+		return known ? *known : GUARD_NO_PROFILE;
+	}
+	profile = profile_at(slot);
+	if (profile) {
+		profile->slot = slot;
+		profile->session = session;
+	}
+	record = reserve_record(session, sizeof(*record), LOSS_GUARD_EVENTS);
+	if (record) {
+		record->type = RECORD_GUARD_PROGRAM;
+		record->session = session;
+		record->pid = visible_pid(task, 0);
+		record->profile = slot;
+		record->program = program;
+		bpf_ringbuf_submit(record, 0);
+	}
+	return slot;
+}
+
+/* A thread begins a program, or is met in one: it has made no calls yet. */
+static __always_inline void guard_begin(struct thread_state *thread, struct task_struct *task)
+{
+	u32 i;
+
+	guard_flush(thread);
+	thread->window = 0;
+	thread->attention = 0;
+	frame_wipe(thread);
+	for (i = 0; i < GUARD_HANDLERS; i++)
+		WRITE_ONCE(thread->interrupted[i], 0);
+	thread->profile = profile_of(task, thread->guard_session);
+}
+
+/* pH: a child goes on with a copy of its parent's sequence. */
+static __always_inline void guard_inherit(struct thread_state *thread, struct thread_state *parent)
+{
+	u32 i;
+
+	thread->guard_session = parent->guard_session;
+	thread->window = parent->window;
+	thread->profile = parent->profile;
+	thread->lfc = parent->lfc;
+	thread->max_lfc = parent->lfc;
+	thread->handlers = parent->handlers;
+	thread->frame[0] = parent->frame[0];
+	thread->frame[1] = parent->frame[1];
+	for (i = 0; i < GUARD_HANDLERS; i++)
+		thread->interrupted[i] = parent->interrupted[i];
+}
+
+/* include/uapi/asm-generic/signal.h, include/linux/errno.h */
+#define SIG_IGNORE 1
+#define SA_RESTART 0x10000000
+#define ERESTARTSYS 512
+#define ERESTARTNOINTR 513
+#define ERESTARTNOHAND 514
+#define ERESTART_RESTARTBLOCK 516
+
+/* A signal arrives: whether the kernel will make the interrupted call again is arch/x86/kernel/signal.c's rule. */
+static __always_inline void guard_signal(struct thread_state *thread, struct task_struct *task,
+					 struct k_sigaction *action)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+	bool in_call = (long)regs->orig_ax >= 0, handled = (u64)action->sa.sa_handler > SIG_IGNORE;
+	long result = -(long)regs->ax;
+
+	if (!handled) {
+		if (in_call && (result == ERESTARTSYS || result == ERESTARTNOINTR || result == ERESTARTNOHAND ||
+				result == ERESTART_RESTARTBLOCK))
+			thread->again = 1;
+		return;
+	}
+	handler_begins(thread, in_call && (result == ERESTARTNOINTR || (result == ERESTARTSYS &&
+									(action->sa.sa_flags & SA_RESTART))));
 }
 
 #endif

@@ -4,6 +4,7 @@
 #define TOLLGATE_TASKS_BPF_H
 
 #include "state.bpf.h"
+#include "guard.bpf.h"
 
 static __always_inline void name_group(struct group *group, struct task_struct *task, u32 level)
 {
@@ -136,13 +137,42 @@ static __always_inline void forget_thread(struct thread_state *thread, u32 slot)
 
 static __always_inline void task_exited(struct thread_state *thread, u32 slot)
 {
+	if (has(thread, GUARD))
+		guard_flush(thread);
 	forget_thread(thread, slot);
 	this_cpu()->slot = 0;
 }
 
-/* Makes `task` a gated thread of the session. */
+/*
+ * What applies to a thread that a session takes. Who was guarded stays so: by the new session's guard, or by
+ * the one that guarded it, or its parent, before.
+ */
+static __always_inline void guard_take(struct thread_state *thread, struct task_struct *task, u32 session_index,
+				       struct session *session, struct thread_state *before)
+{
+	u32 mask = session->mask;
+	bool was_guarded = before && has(before, GUARD);
+
+	if (!(config.enabled & GUARD)) {
+		thread->mask = mask;
+		return;
+	}
+	if ((mask & GUARD) && (!was_guarded || before->guard_session != session_index)) {
+		thread->guard_session = session_index;
+		/* Before its first execve it is still Tollgate's own copy. */
+		if (!thread->until_exec)
+			guard_begin(thread, task);
+	} else if (was_guarded) {
+		mask |= GUARD;
+		if (before != thread)
+			guard_inherit(thread, before);
+	}
+	thread->mask = mask;
+}
+
+/* Makes `task` a gated thread of the session; `parent` is the gated thread that made it, if one did. */
 static __always_inline void gate_task(struct task_struct *task, u32 session_index, struct session *session, u32 group,
-				      u32 until_exec)
+				      u32 until_exec, struct thread_state *parent)
 {
 	struct thread_state *thread;
 	u32 slot;
@@ -163,7 +193,7 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	thread->group = group;
 	thread->session = session_index;
 	thread->until_exec = until_exec;
-	thread->mask = session->mask;
+	guard_take(thread, task, session_index, session, parent);
 	group_add_thread(group, 1);
 	if (!enter_slot(task, slot)) {
 		lose(session_index, LOSS_THREADS_FULL);
@@ -220,7 +250,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		/* A watcher that is itself watched: what its child does counts there too. */
 		group = thread && thread->mask ? thread->group : 0;
 		index = first_group(nursery->session, session, child, group);
-		gate_task(child, nursery->session, session, index, nursery->until_exec);
+		gate_task(child, nursery->session, session, index, nursery->until_exec, thread);
 		return;
 	}
 	if (!thread || !thread->mask) {
@@ -229,7 +259,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 			return;
 		session = session_at(index);
 		if (session)
-			gate_task(child, index, session, first_group(index, session, child, 0), 0);
+			gate_task(child, index, session, first_group(index, session, child, 0), 0, NULL);
 		return;
 	}
 	index = thread->session;
@@ -239,7 +269,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	group = thread->group;
 	if (session->per == PER_THREAD || (session->per == PER_PROCESS && child->tgid != parent->tgid))
 		group = row_or_base(take_row(index, session, child, parent_of(thread->group)), index, session);
-	gate_task(child, index, session, group, thread->until_exec);
+	gate_task(child, index, session, group, thread->until_exec, thread);
 }
 
 static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
@@ -268,6 +298,8 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	if (!thread->mask || !session)
 		return;
 	thread->visible_pid = visible_pid(task, session->pid_level);
+	if (has(thread, GUARD))
+		guard_begin(thread, task);
 	if (session->per == PER_COMMAND) {
 		index = shared_row(thread->session, session, task, parent_of(thread->group));
 		index = row_or_base(index, thread->session, session);
@@ -299,7 +331,7 @@ static __always_inline void task_adopted(struct task_struct *task)
 	session->pid_level = level;
 	slot = slot_of(task);
 	if (!slot) {
-		gate_task(task, *index, session, first_group(*index, session, task, 0), 0);
+		gate_task(task, *index, session, first_group(*index, session, task, 0), 0, NULL);
 		/* If its end was not seen as a gated thread's, nobody else gives its slot back. */
 		slot = slot_of(task);
 		if (slot && (READ_ONCE(task->flags) & PF_EXITING))
@@ -328,7 +360,7 @@ static __always_inline void task_adopted(struct task_struct *task)
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	thread->group = group;
 	thread->session = *index;
-	thread->mask = session->mask;
+	guard_take(thread, task, *index, session, thread->mask ? thread : NULL);
 }
 
 #endif

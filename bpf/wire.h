@@ -158,6 +158,8 @@ struct gate_header {
 
 /* Programs that have a profile at the same time, over all sessions. */
 #define GUARD_PROFILES 1024
+/* The place of a program for which none was ready. */
+#define GUARD_NO_PROFILE GUARD_PROFILES
 /* With these, a profile is 24 KiB: docs/decisions/0003-guard.md. */
 #define GUARD_PAIRS_LOG2 11
 #define GUARD_PAIRS (1 << GUARD_PAIRS_LOG2)
@@ -210,11 +212,8 @@ struct guard_profile {
 	__u32 more[GUARD_MORE_TIMES];
 	/* Counts up at each freezing; user space knows since when. */
 	__u32 freezings;
-	/* Counts up whenever training data is forgotten. */
+	/* Counts up whenever training data is forgotten, or normal data is set. */
 	__u32 forgettings;
-	/* Always 0: the entry of what has none. */
-	__u32 nothing;
-	__u32 unused;
 	__u8 symbol_of[CALL_SLOTS];
 	/* Windows of nine that the thread's way may take as known, by hash. */
 	__u64 recent[GUARD_RECENT];
@@ -255,6 +254,10 @@ struct guard_parameters {
 	__u32 anomaly_limit;
 	__u32 normal_factor;
 	__u32 normal_factor_den;
+	/* enum guard_response */
+	__u32 response;
+	__u64 delay_factor_ns;
+	__u64 delay_cap_ns;
 };
 
 /* Which file's content a program is. */
@@ -333,13 +336,17 @@ struct thread_state {
 	};
 	__u16 profile;
 	__u8 max_lfc;
-	__u8 unused_too;
+	/* The session that guards it, which may be another than the one it counts in. */
+	__u8 guard_session;
 	/* A bit a call, the newest in the lowest bit of the first. */
 	__u64 frame[2];
 	/* What the handlers interrupted, the latest first: windows, with GUARD_AGAIN. */
 	__u64 interrupted[GUARD_HANDLERS];
 	/* Calls made while it had no profile. */
 	__u64 unguarded;
+	/* With `held`. */
+	__u64 held_until_ns;
+	__u64 padding;
 };
 
 /* Who watches what: one `run`, one `lens`. */
@@ -478,7 +485,7 @@ enum record_type {
 	RECORD_GROUP_DONE = 1,
 	RECORD_SLOW_CALL = 2,
 	RECORD_GUARD_PROGRAM = 3,
-	RECORD_GUARD_ANOMALY = 4,
+	RECORD_GUARD_EVENT = 4,
 };
 
 /* A program's first thread has got a profile. */
@@ -490,30 +497,44 @@ struct guard_program_record {
 	struct guard_program program;
 };
 
-struct guard_anomaly {
-	__u32 type;
-	__u32 session;
-	__u32 pid;
-	__u32 tgid;
-	__u32 profile;
-	__u32 call;
-	/* Global numbers, of the thread and its process. */
-	__u32 global_pid;
-	__u32 global_tgid;
-	__u64 time_ns;
-	__u64 window;
-	__u16 mismatches;
-	__u8 lfc;
-	__u8 state;
-	/* Calls before it that were anomalies but not reported one by one. */
-	__u32 unused;
-	char comm[COMM_LEN];
-};
-
 struct group_done {
 	__u32 type;
 	__u32 session;
 	__u32 group;
+};
+
+/* What is done where a call leaves its program's usual sequences; from DELAY on, all calls with an LFC. */
+enum guard_response {
+	GUARD_OBSERVE = 0,
+	/* Held for 2^LFC times the factor. */
+	GUARD_DELAY = 1,
+	/* As that, but killed at an execve, before the new program runs. */
+	GUARD_DENY = 2,
+	/* Held until somebody releases it. */
+	GUARD_STOP = 3,
+	GUARD_KILL = 4,
+};
+
+/* A call that was an anomaly, or at which its thread was held. */
+struct guard_event {
+	__u32 type;
+	__u32 session;
+	/* As seen in the session's PID namespace. */
+	__u32 pid;
+	__u32 tgid;
+	__u32 profile;
+	__u32 call;
+	__u64 time_ns;
+	/* Until when it is held, 0: it is not. */
+	__u64 held_until_ns;
+	/* With this call. */
+	__u64 window;
+	__u16 mismatches;
+	__u8 lfc;
+	/* enum guard_response: what was done. */
+	__u8 action;
+	char comm[COMM_LEN];
+	__u32 unused;
 };
 
 struct fd_path {

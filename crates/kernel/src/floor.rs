@@ -8,6 +8,7 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 use crate::error::{Doing, Result};
 use crate::skeletons::floor::{FloorSkel, FloorSkelBuilder};
+use crate::wire;
 
 /// A tracepoint that the gate hooks, by the kernel's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,20 +17,36 @@ pub enum Hook {
     SchedProcessFork,
     SchedProcessExec,
     SchedProcessExit,
+    SignalDeliver,
     SysExit,
     SysEnter,
 }
 
 impl Hook {
     /// In the order they are attached: calls last, as the gate does.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; wire::GATE_LINKS as usize] = [
         Self::SchedSwitch,
         Self::SchedProcessFork,
         Self::SchedProcessExec,
         Self::SchedProcessExit,
+        Self::SignalDeliver,
         Self::SysExit,
         Self::SysEnter,
     ];
+
+    /// Whether a gate with these extensions ([`wire::gate_mask`]) hooks it.
+    pub fn is_used(self, enabled: u32) -> bool {
+        match self {
+            Self::SignalDeliver => enabled & wire::GUARD != 0,
+            Self::SysExit => enabled & wire::LENS != 0,
+            _ => true,
+        }
+    }
+
+    /// The hooks of a gate with these extensions.
+    pub fn used(enabled: u32) -> Vec<Self> {
+        Self::ALL.into_iter().filter(|hook| hook.is_used(enabled)).collect()
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -37,6 +54,7 @@ impl Hook {
             Self::SchedProcessFork => "sched_process_fork",
             Self::SchedProcessExec => "sched_process_exec",
             Self::SchedProcessExit => "sched_process_exit",
+            Self::SignalDeliver => "signal_deliver",
             Self::SysExit => "sys_exit",
             Self::SysEnter => "sys_enter",
         }
@@ -62,6 +80,7 @@ impl Floor {
                 (Hook::SchedProcessFork, _) => &programs.floor_fork,
                 (Hook::SchedProcessExec, _) => &programs.floor_exec,
                 (Hook::SchedProcessExit, _) => &programs.floor_task_exit,
+                (Hook::SignalDeliver, _) => &programs.floor_signal,
                 (Hook::SysExit, false) => &programs.floor_exit,
                 (Hook::SysExit, true) => &programs.clock_exit,
                 (Hook::SysEnter, false) => &programs.floor_enter,

@@ -26,7 +26,7 @@ impl Steps {
         let skeleton = GuardStepsSkelBuilder::default().open(object).doing("reading the steps' program")?;
         let skeleton = skeleton.load().doing("loading the steps' program")?;
         let maps = &skeleton.maps;
-        let mut profile = Profile::new(Mapping::new(&maps.bss_s_profile, 1)?);
+        let mut profile = Profile::new(Mapping::new(&maps.bss_s_profile, 1)?, Vec::new());
         for place in 1..=wire::GUARD_MORE_TIMES {
             profile.make_room(&maps.more_windows, place)?;
         }

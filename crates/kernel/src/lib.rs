@@ -12,11 +12,13 @@ pub mod gate;
 mod groups;
 #[cfg(feature = "test-extension")]
 pub mod guard_steps;
+pub mod guarded;
 pub mod losses;
 pub mod mapping;
 pub mod probe;
 pub mod process;
 pub mod profile;
+pub mod profiles;
 pub mod records;
 pub mod session;
 pub mod signals;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapFlags, MapHandle, MapType};
 
 use crate::error::{Doing, Result};
 use crate::mapping::{Mapping, atomic_field};
@@ -13,6 +13,50 @@ pub struct Profile {
     mapping: Mapping<wire::guard_profile>,
     more: Vec<Mapping<wire::guard_more>>,
 }
+
+/// A profile's contents, by its own symbols: 1 is the first of `calls`, 127 any call after the first 126.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// One of [`wire::guard_state`].
+    pub state: u32,
+    /// Call slots in the order in which they were first made; none: a number that two processors took at once.
+    pub calls: Vec<Option<u32>>,
+    pub pairs: Vec<Pair>,
+    pub windows: Vec<Window>,
+    pub trained: u64,
+    pub changed_at: u64,
+    pub anomalies: u64,
+    /// All calls since the profile was made.
+    pub made: u64,
+}
+
+/// Which calls were seen how many calls before which: a bit for each distance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair {
+    pub current: u8,
+    pub earlier: u8,
+    pub learned: u8,
+    pub normal: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    /// The oldest first.
+    pub calls: Vec<u8>,
+    pub learned: bool,
+    pub normal: bool,
+}
+
+/// A window's symbols, the oldest first.
+pub fn symbols(window: u64) -> Vec<u8> {
+    let places = (0..wire::GUARD_LOOKAHEAD_MAX).rev();
+    let symbol = |place| (window >> (wire::GUARD_SYMBOL_BITS * place)) as u8 & wire::GUARD_OTHER as u8;
+    places.map(symbol).skip_while(|symbol| *symbol == 0).collect()
+}
+
+/// As in bpf/guard.bpf.h.
+const GOLDEN_32: u32 = 0x9e37_79b1;
+const GOLDEN_64: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A map with one entry, which user space can map.
 pub fn new_map<T: Copy>(name: &str) -> Result<MapHandle> {
@@ -26,8 +70,25 @@ pub fn new_map<T: Copy>(name: &str) -> Result<MapHandle> {
 }
 
 impl Profile {
-    pub fn new(mapping: Mapping<wire::guard_profile>) -> Self {
-        Self { mapping, more: Vec::new() }
+    pub fn new(mapping: Mapping<wire::guard_profile>, more: Vec<Mapping<wire::guard_more>>) -> Self {
+        Self { mapping, more }
+    }
+
+    /// One of [`wire::guard_state`].
+    pub fn state(&self) -> u32 {
+        atomic_field!(self.mapping, 0, state).load(Ordering::SeqCst)
+    }
+
+    /// How often it froze.
+    pub fn freezings(&self) -> u32 {
+        atomic_field!(self.mapping, 0, freezings).load(Ordering::SeqCst)
+    }
+
+    /// Windows that were not learned for want of room.
+    pub fn unlearned(&self) -> u64 {
+        let place = self.mapping.entry(0);
+        // SAFETY: an aligned field of the mapping.
+        unsafe { (&raw const (*place).unlearned).read_volatile() }
     }
 
     /// Adds room for windows, at a free place of `more_windows`; false: it has all that it may have.
@@ -43,7 +104,10 @@ impl Profile {
         self.more.push(Mapping::new(&map, 1)?);
         let first = self.mapping.entry(0);
         // SAFETY: an aligned field of the mapped entry, which only its one owner writes.
-        unsafe { (&raw mut (*first).more[free]).write_volatile(place) };
+        unsafe {
+            (&raw mut (*first).more[free]).write_volatile(place);
+            (&raw mut (*first).unlearned).write_volatile(0);
+        }
         Ok(true)
     }
 
@@ -76,12 +140,174 @@ impl Profile {
         own.chain(more)
     }
 
+    /// It could not learn something, and may have more room.
+    pub fn wants_room(&self) -> bool {
+        self.unlearned() > 0 && self.more.len() < wire::GUARD_MORE_TIMES as usize
+    }
+
+    /// How many windows there is room for; above three quarters of the places a search becomes long.
+    pub fn room_for_windows(&self) -> usize {
+        (wire::GUARD_WINDOWS as usize + self.more.len() * wire::GUARD_MORE as usize) / 4 * 3
+    }
+
+    /// Kernel memory for it: maps are of whole pages.
+    pub fn bytes(&self) -> usize {
+        const PAGE: usize = 4096;
+        size_of::<wire::guard_profile>().next_multiple_of(PAGE)
+            + self.more.len() * size_of::<wire::guard_more>().next_multiple_of(PAGE)
+    }
+
     /// Knows nothing, as when it was made, but keeps its room.
     pub fn empty(&self) {
         let wire::guard_profile { more, slot, session, .. } = self.mapping.read(0);
         self.mapping.write(0, wire::guard_profile { more, slot, session, ..Default::default() });
         for more in &self.more {
             more.write(0, wire::guard_more::default());
+        }
+    }
+
+    /// All that it knows.
+    pub fn contents(&self) -> Contents {
+        let profile = self.read();
+        let mut calls = vec![None; wire::GUARD_OTHER as usize - 1];
+        for (call, symbol) in (0..).zip(profile.symbol_of) {
+            if let Some(place) = usize::from(symbol).checked_sub(1).and_then(|place| calls.get_mut(place)) {
+                *place = Some(call);
+            }
+        }
+        calls.truncate(profile.symbols as usize);
+        let known = (wire::GUARD_PAIR_LEARNED, wire::GUARD_PAIR_NORMAL_SHIFT, wire::GUARD_PAIR_KEY_SHIFT);
+        let pair = |entry: u32| Pair {
+            current: (entry >> known.2 >> wire::GUARD_SYMBOL_BITS) as u8,
+            earlier: (entry >> known.2 & wire::GUARD_OTHER) as u8,
+            learned: entry as u8,
+            normal: (entry >> known.1) as u8,
+        };
+        let window = |entry: u64| Window {
+            calls: symbols(entry >> wire::GUARD_WINDOW_KEY_SHIFT),
+            learned: entry & u64::from(wire::GUARD_WINDOW_LEARNED) != 0,
+            normal: entry & u64::from(wire::GUARD_WINDOW_NORMAL) != 0,
+        };
+        Contents {
+            state: profile.state,
+            calls,
+            pairs: self
+                .pairs()
+                .map(|pair| pair.load(Ordering::Relaxed))
+                .filter(|entry| entry & 0xffff != 0)
+                .map(pair)
+                .collect(),
+            windows: self
+                .windows()
+                .map(|window| window.load(Ordering::Relaxed))
+                .filter(|entry| entry & 3 != 0)
+                .map(window)
+                .collect(),
+            trained: profile.trained,
+            changed_at: profile.changed_at,
+            anomalies: profile.anomalies,
+            made: profile.calls,
+        }
+    }
+
+    /// Adds what is known of the program from before, while it runs. Returns for how many pairs and windows there was
+    /// no room.
+    pub fn add(&self, contents: &Contents) -> usize {
+        let symbols: Vec<_> =
+            contents.calls.iter().map(|call| call.map_or(0, |call| self.symbol(call))).collect();
+        let own = |symbol: u8| match u32::from(symbol) {
+            wire::GUARD_OTHER => wire::GUARD_OTHER,
+            symbol => symbols.get(symbol as usize - 1).copied().unwrap_or(0),
+        };
+        let mut unfit = 0;
+        for pair in &contents.pairs {
+            let key = own(pair.current) << wire::GUARD_SYMBOL_BITS | own(pair.earlier);
+            let bits = u32::from(pair.learned) | u32::from(pair.normal) << wire::GUARD_PAIR_NORMAL_SHIFT;
+            unfit += usize::from(!self.add_pair(key, bits));
+        }
+        for window in &contents.windows {
+            let key = window
+                .calls
+                .iter()
+                .fold(0, |key, symbol| key << wire::GUARD_SYMBOL_BITS | u64::from(own(*symbol)));
+            let bits = u64::from(window.learned) * u64::from(wire::GUARD_WINDOW_LEARNED)
+                | u64::from(window.normal) * u64::from(wire::GUARD_WINDOW_NORMAL);
+            unfit += usize::from(!self.add_window(key, bits));
+        }
+        self.start_counting_from(contents);
+        atomic_field!(self.mapping, 0, state).store(contents.state, Ordering::SeqCst);
+        self.forget_recent();
+        unfit
+    }
+
+    /// As `take_symbol` of the kernel side.
+    fn symbol(&self, call: u32) -> u32 {
+        let first = self.mapping.entry(0);
+        let shift = call % 4 * 8;
+        // SAFETY: four aligned bytes of the array, which both sides change as one word.
+        let word = unsafe {
+            AtomicU32::from_ptr((&raw mut (*first).symbol_of).cast::<u32>().add(call as usize / 4))
+        };
+        let given = |word: u32| word >> shift & 0xff;
+        if given(word.load(Ordering::SeqCst)) != 0 {
+            return given(word.load(Ordering::SeqCst));
+        }
+        let new = (atomic_field!(self.mapping, 0, symbols).fetch_add(1, Ordering::SeqCst) + 1)
+            .min(wire::GUARD_OTHER);
+        let put = |old: u32| (given(old) == 0).then_some(old | new << shift);
+        match word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, put) {
+            Ok(_) => new,
+            Err(old) => given(old),
+        }
+    }
+
+    fn add_pair(&self, key: u32, bits: u32) -> bool {
+        let pairs: Vec<_> = self.pairs().collect();
+        let first = (key.wrapping_mul(GOLDEN_32) >> (32 - wire::GUARD_PAIRS_LOG2)) as usize;
+        let places = || (0..wire::GUARD_PROBES as usize).map(|n| pairs[(first + n) % pairs.len()]);
+        let is_own = |entry: u32| entry >> wire::GUARD_PAIR_KEY_SHIFT == key;
+        let add = |entry: u32| is_own(entry).then_some(entry | bits);
+        let claim = |entry: u32| (entry & 0xffff == 0).then_some(key << wire::GUARD_PAIR_KEY_SHIFT | bits);
+        places().any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok())
+            || places().any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok())
+    }
+
+    fn add_window(&self, key: u64, bits: u64) -> bool {
+        let product = key.wrapping_mul(GOLDEN_64);
+        let windows: Vec<_> = self.windows().collect();
+        let (own, more) = windows.split_at(wire::GUARD_WINDOWS as usize);
+        let tables = std::iter::once(own).chain(more.chunks(wire::GUARD_MORE as usize));
+        let mut shift = u64::BITS;
+        let mut places = Vec::new();
+        for table in tables {
+            shift -= table.len().ilog2();
+            let first = (product >> shift) as usize;
+            places.extend((0..wire::GUARD_PROBES as usize).map(|n| table[(first + n) % table.len()]));
+        }
+        let is_own = |entry: u64| entry >> wire::GUARD_WINDOW_KEY_SHIFT == key;
+        let add = |entry: u64| is_own(entry).then_some(entry | bits);
+        let claim = |entry: u64| (entry & 3 == 0).then_some(key << wire::GUARD_WINDOW_KEY_SHIFT | bits);
+        places.iter().any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok())
+            || places
+                .iter()
+                .any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok())
+    }
+
+    /// What was taken as known may not be normal.
+    fn forget_recent(&self) {
+        atomic_field!(self.mapping, 0, forgettings).fetch_add(1, Ordering::SeqCst);
+        let place = self.mapping.entry(0);
+        // SAFETY: aligned words of the mapped entry, each changed as a whole.
+        unsafe { (&raw mut (*place).recent).write_volatile([0; wire::GUARD_RECENT as usize]) };
+    }
+
+    fn start_counting_from(&self, contents: &Contents) {
+        let place = self.mapping.entry(0);
+        // SAFETY: aligned fields of the mapped entry, which the gate adds to by atomic operations.
+        unsafe {
+            (&raw mut (*place).trained).write_volatile(contents.trained);
+            (&raw mut (*place).changed_at).write_volatile(contents.changed_at);
+            (&raw mut (*place).anomalies).write_volatile(contents.anomalies);
         }
     }
 
@@ -99,18 +325,8 @@ impl Profile {
                 Some(if old & learned != 0 { old | normal } else { old & !normal })
             });
         }
-        self.start_counting();
+        self.start_counting_from(&Contents::default());
         atomic_field!(self.mapping, 0, state).store(wire::GUARD_NORMAL, Ordering::SeqCst);
-    }
-
-    fn start_counting(&self) {
-        let place = self.mapping.entry(0);
-        // SAFETY: aligned fields of the mapped entry, which the gate adds to by atomic operations.
-        unsafe {
-            (&raw mut (*place).trained).write_volatile(0);
-            (&raw mut (*place).changed_at).write_volatile(0);
-            (&raw mut (*place).anomalies).write_volatile(0);
-        }
     }
 
     /// What it does now is to become normal: it learns until it freezes again (pH's `stop_normal`).

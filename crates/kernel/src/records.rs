@@ -19,6 +19,14 @@ pub fn slow_call(bytes: &[u8]) -> Option<wire::slow_call> {
     decode(bytes, wire::RECORD_SLOW_CALL)
 }
 
+pub fn guard_program(bytes: &[u8]) -> Option<wire::guard_program_record> {
+    decode(bytes, wire::RECORD_GUARD_PROGRAM)
+}
+
+pub fn guard_event(bytes: &[u8]) -> Option<wire::guard_event> {
+    decode(bytes, wire::RECORD_GUARD_EVENT)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

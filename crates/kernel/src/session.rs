@@ -16,7 +16,7 @@ use crate::mapping::atomic_field;
 use crate::wire;
 
 /// What a session wants.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     /// Bits of [`wire::gate_mask`].
     pub mask: u32,
@@ -24,6 +24,8 @@ pub struct Options {
     pub per: u32,
     /// With `LENS_SLOW`: calls that take at least this long are reported one by one.
     pub slower_ns: u64,
+    /// With `GUARD`: by what it judges, and what it does then.
+    pub guard: wire::guard_parameters,
 }
 
 pub struct Session {
@@ -50,11 +52,12 @@ pub struct LiveThread {
 }
 
 /// Wire types without padding.
-trait Plain: Copy {}
+pub(crate) trait Plain: Copy {}
 impl Plain for wire::nursery_key {}
 impl Plain for wire::nursery {}
+impl Plain for wire::guard_program {}
 
-fn as_bytes<T: Plain>(value: &T) -> &[u8] {
+pub(crate) fn as_bytes<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: every byte of a `Plain` value is initialised, and the slice does not outlive it.
     unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
 }
@@ -108,6 +111,7 @@ impl Gate {
                 per: options.per,
                 base_group,
                 slower_ns: options.slower_ns,
+                guard: options.guard,
                 holds_generation: self.generation(),
                 owner_pid: std::process::id(),
                 owner_namespace: own_pid_namespace(),
@@ -190,6 +194,7 @@ impl Gate {
     pub fn release(&self, _lock: &Lock, session: u32) {
         let everything = atomic_field!(self.header, 0, everything);
         let _ = everything.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst);
+        self.let_all_go(session);
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if thread.task == 0 || u32::from(thread.session) != session {
@@ -207,7 +212,9 @@ impl Gate {
                     (&raw mut (*place).group).write_volatile(parent as u16);
                     (&raw mut (*place).session).write_volatile(heir.session as u16);
                 }
-                mask.store(heir_mask, Ordering::SeqCst);
+                // A guard that is neither's stays.
+                let guard = mask.load(Ordering::SeqCst) & wire::GUARD;
+                mask.store(heir_mask & !wire::GUARD | guard, Ordering::SeqCst);
             } else {
                 mask.store(0, Ordering::SeqCst);
                 let place = self.threads.entry(slot);

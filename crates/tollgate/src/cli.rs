@@ -71,11 +71,13 @@ pub enum Command {
 #[derive(Args)]
 #[command(after_long_help = RUN_EXAMPLES)]
 pub struct RunArguments {
-    /// Time calls and say where they block (the default, and so far the only extension)
+    /// Time calls and say where they block (the default without another extension)
     #[arg(long)]
     pub lens: bool,
     #[command(flatten)]
     pub lens_options: LensOptions,
+    #[command(flatten, next_help_heading = "Guard")]
+    pub guard: guard::GuardArguments,
     #[command(flatten)]
     pub result: ResultOptions,
     /// Run the command as this user (a name, UID or UID:GID) while Tollgate stays root

@@ -15,7 +15,7 @@ use crate::cli::{CANNOT_EXECUTE, LensOptions, NOT_FOUND, RunArguments};
 use crate::format::command_line;
 use crate::output::{Output, say};
 use crate::user;
-use crate::watch::{Ending, TICK, Watch};
+use crate::watch::{Ending, Watch};
 
 pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stderr)?;
@@ -25,7 +25,12 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         Ok(program) => program,
         Err(refusal) => return refuse(&words[0], refusal),
     };
-    let mut watch = Watch::start(options(&arguments.lens_options))?;
+    let policy = arguments.guard.policy()?;
+    let mut options = options(&arguments.lens_options);
+    if policy.is_some() && !arguments.lens {
+        options.mask = 0;
+    }
+    let mut watch = Watch::start_guarded(options, policy.map(|policy| (policy, program.as_path())))?;
     // Not before: until there is a command, Ctrl-C is for Tollgate.
     let signals = Dispositions::take_over();
     let command = Command::new(
@@ -45,7 +50,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         watch.give_up()?;
         return refuse(&words[0], refusal(&error));
     }
-    while !child.ended_within(TICK.as_millis() as i32, watch.descriptor()) {
+    while !child.ended_within(watch.patience().as_millis() as i32, watch.descriptor()) {
         watch.tend()?;
     }
     let (status, usage) = child.collect()?;
@@ -70,6 +75,7 @@ pub fn options(lens: &LensOptions) -> Options {
         mask: lens.mask(),
         per: lens.per(),
         slower_ns: lens.slower.map_or(0, |limit| limit.as_nanos() as u64),
+        ..Options::default()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use kernel::wire;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 
 use crate::format::number_of;
+use crate::guard::{Guard, Notice, Policy};
 use crate::output::say;
 use crate::report::{Document, Facts, InProgress, Toll, call_name, document};
 use crate::slow::SlowCalls;
@@ -38,7 +40,18 @@ pub struct Ending {
     pub notes: Vec<String>,
 }
 
-type Inbox = Rc<RefCell<(BTreeSet<u32>, SlowCalls)>>;
+/// What came from the gate and is still to be worked on.
+struct Inbox {
+    done: BTreeSet<u32>,
+    slow: SlowCalls,
+    guard: Vec<Notice>,
+}
+
+impl Inbox {
+    fn new(began_ns: u64) -> Self {
+        Self { done: BTreeSet::new(), slow: SlowCalls::new(began_ns), guard: Vec::new() }
+    }
+}
 
 pub struct Watch {
     pub gate: Gate,
@@ -46,7 +59,8 @@ pub struct Watch {
     options: Options,
     collector: Collector,
     ring: RingBuffer<'static>,
-    inbox: Inbox,
+    inbox: Rc<RefCell<Inbox>>,
+    guard: Option<Guard>,
     began_ns: u64,
     read_ns: u64,
     gaps: u64,
@@ -63,9 +77,22 @@ const REASONS: [&str; wire::LOSSES as usize] = [
     "blocking sites not recorded (table full)",
     "slow calls not reported (buffer full)",
     "group notices not sent (buffer full)",
+    "programs without a profile (none was ready)",
+    "guard events not reported (buffer full)",
 ];
 
 impl Watch {
+    /// Guards the command too, where there is a policy.
+    pub fn start_guarded(mut options: Options, guard: Option<(Policy, &Path)>) -> Result<Self> {
+        let Some((policy, command)) = guard else { return Self::start(options) };
+        options.guard = policy.wire;
+        options.mask |= wire::GUARD;
+        let mut watch = Self::start(options)?;
+        let lock = Lock::take()?;
+        watch.guard = Some(Guard::start(&watch.gate, &lock, &watch.session, policy, command)?);
+        Ok(watch)
+    }
+
     pub fn start(options: Options) -> Result<Self> {
         let lock = Lock::take_with_notice(PATIENCE, |path| {
             let _ = say(&format!(
@@ -77,7 +104,7 @@ impl Watch {
         let session = gate.start_session(&lock, &options)?;
         drop(lock);
         let began_ns = now_ns();
-        let inbox = Rc::new(RefCell::new((BTreeSet::new(), SlowCalls::new(began_ns))));
+        let inbox = Rc::new(RefCell::new(Inbox::new(began_ns)));
         let ring = ring(&session, &inbox)?;
         Ok(Self {
             gate,
@@ -86,6 +113,7 @@ impl Watch {
             collector: Collector::default(),
             ring,
             inbox,
+            guard: None,
             began_ns,
             read_ns: began_ns,
             gaps: 0,
@@ -100,7 +128,15 @@ impl Watch {
     /// Starts the elapsed time anew.
     pub fn begin(&mut self) {
         self.began_ns = now_ns();
-        self.inbox.borrow_mut().1 = SlowCalls::new(self.began_ns);
+        self.inbox.borrow_mut().slow = SlowCalls::new(self.began_ns);
+        if let Some(guard) = &mut self.guard {
+            guard.begin();
+        }
+    }
+
+    /// How long nothing needs to be looked after.
+    pub fn patience(&self) -> Duration {
+        self.guard.as_ref().map_or(TICK, |guard| guard.patience(TICK))
     }
 
     /// Ends the session without a report.
@@ -112,12 +148,13 @@ impl Watch {
     /// To be called at least every [`TICK`].
     pub fn tend(&mut self) -> Result<()> {
         self.ring.consume()?;
-        let mut done = std::mem::take(&mut self.inbox.borrow_mut().0);
+        self.tend_guard()?;
+        let mut done = std::mem::take(&mut self.inbox.borrow_mut().done);
         done.extend(self.gate.groups_handed_over(self.session.index));
         if !done.is_empty() {
             match Lock::try_take()? {
                 Some(lock) => self.collector.finish_groups(&self.gate, &lock, &done)?,
-                None => self.inbox.borrow_mut().0.extend(done),
+                None => self.inbox.borrow_mut().done.extend(done),
             }
         }
         if !self.gate.tend_session(&self.session)? {
@@ -130,6 +167,13 @@ impl Watch {
         Ok(())
     }
 
+    fn tend_guard(&mut self) -> Result<()> {
+        let Some(guard) = &mut self.guard else { return Ok(()) };
+        let notices = std::mem::take(&mut self.inbox.borrow_mut().guard);
+        notices.iter().try_for_each(|notice| guard.take(&self.gate, notice))?;
+        guard.tend(&self.gate)
+    }
+
     /// Lets the tasks go, reads everything, measures the toll, and gives the session back.
     pub fn finish(mut self, ending: Ending) -> Result<Document> {
         let elapsed_ns = now_ns() - self.began_ns;
@@ -137,10 +181,14 @@ impl Watch {
         let live = self.gate.live_threads(self.session.index);
         let now = now_ns();
         let in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
+        let mut notes = ending.notes;
+        let guard = self.guard.take().map(Guard::finish).transpose().unwrap_or_else(|error| {
+            notes.push(format!("what the guard learned could not be stored: {error:#}"));
+            None
+        });
         self.gate.release(&Lock::take()?, self.session.index);
         let figures = self.collector.figures(&self.gate, self.session.index)?;
         let losses = self.losses()?;
-        let mut notes = ending.notes;
         if !live.is_empty() && ending.exit.is_some() {
             let threads = number_of(live.len(), "thread");
             notes.push(format!("still running, and not gated any more: {threads} of the command"));
@@ -157,7 +205,7 @@ impl Watch {
         };
         self.stay_for_others()?;
         self.gate.end_session(&self.session)?;
-        let slow = self.inbox.replace((BTreeSet::new(), SlowCalls::new(0))).1;
+        let slow = self.inbox.replace(Inbox::new(0)).slow;
         let (slow, slow_seen) = slow.finish();
         if slow_seen > slow.len() as u64 {
             notes.push(format!(
@@ -175,6 +223,7 @@ impl Watch {
             per: self.options.per,
             slow,
             in_progress,
+            guard,
             toll,
             losses,
             notes,
@@ -222,14 +271,18 @@ fn in_progress(thread: &LiveThread, now: u64) -> Option<InProgress> {
     Some(InProgress { tid, name, abi: abi.as_str().into(), ns })
 }
 
-fn ring(session: &Session, inbox: &Inbox) -> Result<RingBuffer<'static>> {
+fn ring(session: &Session, inbox: &Rc<RefCell<Inbox>>) -> Result<RingBuffer<'static>> {
     let inbox = Rc::clone(inbox);
     let mut builder = RingBufferBuilder::new();
     builder.add(&session.ring, move |bytes: &[u8]| {
         if let Some(done) = kernel::records::group_done(bytes) {
-            inbox.borrow_mut().0.insert(done.group);
+            inbox.borrow_mut().done.insert(done.group);
         } else if let Some(slow) = kernel::records::slow_call(bytes) {
-            inbox.borrow_mut().1.take(&slow);
+            inbox.borrow_mut().slow.take(&slow);
+        } else if let Some(program) = kernel::records::guard_program(bytes) {
+            inbox.borrow_mut().guard.push(Notice::Program(program));
+        } else if let Some(event) = kernel::records::guard_event(bytes) {
+            inbox.borrow_mut().guard.push(Notice::Event(event));
         }
         0
     })?;

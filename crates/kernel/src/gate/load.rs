@@ -9,6 +9,7 @@ use libbpf_rs::{Iter, Link, MapCore as _, MapHandle};
 use super::maps::{LinkIds, MapIds, Maps, SHARED};
 use crate::cpus;
 use crate::error::{Doing, Result};
+use crate::floor::Hook;
 use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::symbols::KernelSymbols;
 use crate::wire;
@@ -23,6 +24,7 @@ const CELLS_KEPT: u32 = 512;
 /// One generation's programs.
 pub struct Loaded {
     skeleton: GateSkel<'static>,
+    enabled: u32,
     links: Vec<Link>,
 }
 
@@ -83,8 +85,10 @@ impl Loaded {
             reuse(&mut skeleton, maps)?;
         }
         skeleton.progs.gate_adopt.set_autoload(false);
+        skeleton.progs.gate_exit.set_autoload(Hook::SysExit.is_used(enabled));
+        skeleton.progs.gate_signal.set_autoload(Hook::SignalDeliver.is_used(enabled));
         let skeleton = skeleton.load().doing("loading its programs")?;
-        let loaded = Self { skeleton, links: Vec::new() };
+        let loaded = Self { skeleton, enabled, links: Vec::new() };
         if maps.is_none() {
             loaded.name_arguments()?;
         }
@@ -118,21 +122,22 @@ impl Loaded {
         Ok(())
     }
 
-    /// Attaches all programs, context switches first: who runs where must be known before a call is seen.
+    /// Attaches its programs, context switches first: who runs where must be known before a call is seen.
     pub fn attach(&mut self) -> Result<LinkIds> {
         let programs = &self.skeleton.progs;
-        let all = [
-            ("sched_switch", &programs.gate_switch),
-            ("sched_process_fork", &programs.gate_fork),
-            ("sched_process_exec", &programs.gate_exec),
-            ("sched_process_exit", &programs.gate_task_exit),
-            ("sys_exit", &programs.gate_exit),
-            ("sys_enter", &programs.gate_enter),
-        ];
         let mut ids = LinkIds::default();
-        for ((hook, program), id) in all.into_iter().zip(&mut ids) {
-            let link = program.attach_trace().doing(format!("attaching to {hook}"))?;
-            *id = link.info().doing(format!("numbering its link on {hook}"))?.id;
+        for (hook, id) in Hook::ALL.into_iter().zip(&mut ids).filter(|(hook, _)| hook.is_used(self.enabled)) {
+            let program = match hook {
+                Hook::SchedSwitch => &programs.gate_switch,
+                Hook::SchedProcessFork => &programs.gate_fork,
+                Hook::SchedProcessExec => &programs.gate_exec,
+                Hook::SchedProcessExit => &programs.gate_task_exit,
+                Hook::SignalDeliver => &programs.gate_signal,
+                Hook::SysExit => &programs.gate_exit,
+                Hook::SysEnter => &programs.gate_enter,
+            };
+            let link = program.attach_trace().doing(format!("attaching to {}", hook.name()))?;
+            *id = link.info().doing(format!("numbering its link on {}", hook.name()))?.id;
             self.links.push(link);
         }
         Ok(ids)

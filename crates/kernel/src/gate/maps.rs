@@ -79,9 +79,10 @@ pub fn headers() -> impl Iterator<Item = MapHandle> {
         .filter_map(|info| MapHandle::from_map_id(info.id).ok())
 }
 
-/// All links, or `None` if one is gone.
+/// All links that there are (0 stands for none), or `None` if one is gone.
 pub fn open_links(ids: &LinkIds) -> Option<Vec<OwnedFd>> {
     ids.iter()
+        .filter(|id| **id != 0)
         .map(|id| {
             // SAFETY: asks the kernel for a new descriptor of a link by its number.
             let fd = unsafe { libbpf_rs::libbpf_sys::bpf_link_get_fd_by_id(*id) };

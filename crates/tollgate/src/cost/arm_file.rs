@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kernel::floor::Hook;
+use kernel::wire;
 use serde::Deserialize;
 
 use crate::cli::duration;
@@ -71,10 +72,8 @@ impl FileArm {
 
     /// In the kernel's order; names that are none were refused when the file was read.
     pub fn hooks(&self) -> Vec<Hook> {
-        let is_named = |hook: &Hook| {
-            self.hooks.as_ref().is_none_or(|names| names.iter().any(|name| name == hook.name()))
-        };
-        Hook::ALL.into_iter().filter(is_named).collect()
+        let Some(names) = &self.hooks else { return Hook::used(wire::LENS) };
+        Hook::ALL.into_iter().filter(|hook| names.iter().any(|name| name == hook.name())).collect()
     }
 
     pub fn settle(&self) -> Option<Settle> {
@@ -187,7 +186,7 @@ mod tests {
     fn arms_name_hooks_to_be_compared_on() {
         let hooks =
             |hooks: &str| parse(&format!("[arm.a]\nunder = \"x\"\n{hooks}")).map(|arms| arms["a"].hooks());
-        assert_eq!(hooks("").expect("all"), Hook::ALL);
+        assert_eq!(hooks("").expect("those of lens"), Hook::used(wire::LENS));
         assert_eq!(hooks("hooks = [\"sys_enter\"]").expect("one"), [Hook::SysEnter]);
         refused(
             "[arm.a]\nunder = \"x\"\nhooks = [\"enter\"]\n",

@@ -67,13 +67,13 @@ impl Arm {
 
 /// Every built-in arm, with what it is.
 pub fn built_in() -> Vec<(Arm, String)> {
-    let empty = Arm::new("empty-clocks", Kind::Empty { hooks: Hook::ALL.to_vec(), clocks: true });
+    let lens = Hook::used(wire::LENS);
+    let empty = Arm::new("empty-clocks", Kind::Empty { hooks: lens.clone(), clocks: true });
     let mut all = vec![
         (Arm::new(OFF, Kind::Off), "nothing: what all others are compared with".to_owned()),
         (
-            Arm::floor(&Hook::ALL),
-            "empty programs on the gate's six hooks: the floor; an arm of a file names its own hooks"
-                .to_owned(),
+            Arm::floor(&lens),
+            "empty programs on lens's six hooks: its floor; an arm of a file names its own hooks".to_owned(),
         ),
         (empty, "the same with a clock reading at each side of a call".to_owned()),
     ];
@@ -97,6 +97,8 @@ const GATED: &[(&str, u32, &str)] = &[
         wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE,
         "lens that times one in sixteen cheap calls",
     ),
+    ("guard", wire::GUARD, "guard with both models, which learns the workload"),
+    ("lens+guard", wire::LENS | wire::LENS_SITES | wire::GUARD, "lens and guard together"),
     #[cfg(feature = "test-extension")]
     ("tally", wire::TALLY, "the test extension"),
     #[cfg(feature = "test-extension")]
@@ -166,7 +168,12 @@ impl Arm {
     /// Nothing but empty programs on these hooks.
     pub fn floor(hooks: &[Hook]) -> Self {
         let names: Vec<_> = hooks.iter().map(|hook| hook.name()).collect();
-        let name = if hooks == Hook::ALL { EMPTY.to_owned() } else { format!("{EMPTY}:{}", names.join(",")) };
+        let name = match hooks {
+            hooks if hooks == Hook::used(wire::LENS) => EMPTY.to_owned(),
+            hooks if hooks == Hook::used(wire::GUARD) => format!("{EMPTY}-guard"),
+            hooks if hooks == Hook::ALL => format!("{EMPTY}-all"),
+            _ => format!("{EMPTY}:{}", names.join(",")),
+        };
         Self::new(name, Kind::Empty { hooks: hooks.to_vec(), clocks: false })
     }
 
@@ -175,7 +182,7 @@ impl Arm {
         match &self.kind {
             Kind::Off => None,
             Kind::Empty { hooks, clocks } => clocks.then(|| hooks.clone()),
-            Kind::Gate { .. } => Some(Hook::ALL.to_vec()),
+            Kind::Gate { mask, .. } => Some(Hook::used(*mask)),
             Kind::File(arm) => Some(arm.hooks()),
         }
     }
@@ -220,8 +227,13 @@ impl Arm {
             Kind::Gate { mask, bystander } => {
                 let lock = Lock::take()?;
                 let gate = Gate::open(&lock, *mask)?;
-                let options = Options { mask: *mask, per: wire::PER_ALL, slower_ns: 0 };
+                let guard =
+                    if mask & wire::GUARD != 0 { crate::guard::watching() } else { Default::default() };
+                let options = Options { mask: *mask, per: wire::PER_ALL, guard, ..Options::default() };
                 let session = gate.start_session(&lock, &options)?;
+                if mask & wire::GUARD != 0 {
+                    gate.make_profiles(&lock, kernel::profiles::READY)?;
+                }
                 On::Gate {
                     gate: Box::new(gate),
                     session: Box::new(session),

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use super::replay::Model;
 use crate::cli::{ResultOptions, duration};
 
-/// Tell what programs do that they never did before (so far: in recorded traces)
+/// Learn what programs normally do, and keep those baselines (`tollgate run --guard` uses them)
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -52,6 +52,19 @@ pub enum Command {
     /// The program is unknown from then on, as if it had never been seen. Use this when its baseline is of
     /// no use any more: `tollgate guard export` keeps a copy.
     Reset(Programs),
+    /// Let go whom a guard holds when its Tollgate has ended (started by the guard)
+    #[command(hide = true)]
+    Warden(WardenArguments),
+}
+
+#[derive(Args)]
+pub struct WardenArguments {
+    /// The process of the guard
+    pub owner: u32,
+    /// Its session in the gate
+    pub session: u32,
+    /// The number of the gate's map of threads
+    pub threads_map: u32,
 }
 
 #[derive(Args)]

@@ -3,6 +3,9 @@
 mod arguments;
 mod baseline;
 mod exchange;
+mod live;
+mod policy;
+mod program;
 mod replay;
 mod report;
 mod select;
@@ -10,6 +13,7 @@ mod show;
 mod store;
 mod traces;
 mod verbs;
+mod warden;
 
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,6 +22,8 @@ use anyhow::Result;
 
 pub use arguments::Arguments;
 use arguments::Command;
+pub use live::{Guard, Notice};
+pub use policy::{GuardArguments, Policy, watching};
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
@@ -30,6 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Tolerize(arguments) => verbs::tolerize(arguments),
         Command::Sensitize(arguments) => verbs::sensitize(arguments),
         Command::Reset(arguments) => verbs::reset(arguments),
+        Command::Warden(arguments) => warden::keep(arguments),
     }
 }
 

@@ -9,7 +9,7 @@ use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
-use super::{BlockedIn, Call, Document, Group, InProgress, SCHEMA, SlowCall, Toll, WallInterval};
+use super::{BlockedIn, Call, Document, Group, Guard, InProgress, SCHEMA, SlowCall, Toll, WallInterval};
 
 /// Everything a session learned.
 pub struct Facts {
@@ -23,6 +23,7 @@ pub struct Facts {
     pub per: u32,
     pub slow: Vec<SlowCall>,
     pub in_progress: Vec<InProgress>,
+    pub guard: Option<Guard>,
     pub toll: Toll,
     pub losses: BTreeMap<String, u64>,
     pub notes: Vec<String>,
@@ -48,11 +49,13 @@ pub fn document(facts: Facts, symbols: &KernelSymbols) -> Document {
         groups,
         slow: facts.slow,
         in_progress: facts.in_progress,
+        guard: facts.guard,
         toll: facts.toll,
         losses: facts.losses,
         notes: facts.notes,
     };
-    document.toll.calls = document.calls_seen();
+    let guarded = document.guard.iter().flat_map(|guard| &guard.programs).map(|program| program.calls).sum();
+    document.toll.calls = document.calls_seen().max(guarded);
     document
 }
 

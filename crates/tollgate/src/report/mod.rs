@@ -1,6 +1,7 @@
 //! What a session saw, as one document: `--json` prints it, the text is drawn from it, `lens diff` reads it.
 
 mod build;
+mod guard;
 mod text;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use build::{Facts, call_name, document};
+pub use guard::{Event, Guard, GuardedProgram};
 pub use text::{Layout, text};
 
 /// Name and version of the document's shape.
@@ -33,6 +35,9 @@ pub struct Document {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowCall>,
     pub in_progress: Vec<InProgress>,
+    /// With `--guard`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<Guard>,
     pub toll: Toll,
     pub losses: BTreeMap<String, u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -22,7 +22,11 @@ pub fn text(document: &Document, layout: &Layout) -> String {
         let _ = writeln!(out, "LOSSES: {}", losses.join(", "));
     }
     headline(&mut out, document);
-    if document.groups.is_empty() {
+    let is_timed = !document.calls.is_empty() || document.guard.is_none();
+    if is_timed {
+        calls_headline(&mut out, document);
+    }
+    if is_timed && document.groups.is_empty() {
         table(&mut out, &document.calls, layout);
     }
     for group in document.groups.iter().take(layout.top) {
@@ -32,6 +36,9 @@ pub fn text(document: &Document, layout: &Layout) -> String {
     more(&mut out, document.groups.len(), layout.top, "groups");
     slow_calls(&mut out, &document.slow, layout);
     in_progress(&mut out, document, layout);
+    if let Some(guard) = &document.guard {
+        super::guard::text(&mut out, guard, layout);
+    }
     let _ = writeln!(out);
     for note in &document.notes {
         let _ = writeln!(out, "note: {note}");
@@ -53,6 +60,9 @@ fn headline(out: &mut String, document: &Document) {
         duration(document.elapsed_ns),
         cpu_used(document),
     );
+}
+
+fn calls_headline(out: &mut String, document: &Document) {
     let sum = |part: fn(&Call) -> u64| document.calls.iter().map(part).sum::<u64>();
     let wall = sum(|call| call.wall_ns);
     let (cpu, blocked, waiting) =
@@ -182,7 +192,7 @@ fn details(call: &Call) -> Vec<String> {
     lines
 }
 
-fn more(out: &mut String, all: usize, shown: usize, what: &str) {
+pub fn more(out: &mut String, all: usize, shown: usize, what: &str) {
     if all > shown {
         let _ = writeln!(out, "… {} of {all} {what} are not shown (--top {all} shows all)", all - shown);
     }

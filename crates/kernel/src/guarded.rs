@@ -1,0 +1,142 @@
+//! Threads that the guard holds, and letting them go.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{MapCore as _, MapHandle};
+
+use crate::clock::now_ns;
+use crate::error::{Doing, Result};
+use crate::gate::Gate;
+use crate::mapping::{Mapping, atomic_field};
+use crate::{process, wire};
+
+/// A process that is stopped until a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// In the initial PID namespace.
+    pub tgid: u32,
+    /// One of its threads, as this process's PID namespace numbers it.
+    pub thread: u32,
+    pub until_ns: u64,
+}
+
+fn held_flag(threads: &Mapping<wire::thread_state>, slot: u32) -> &AtomicU8 {
+    let place = threads.entry(slot);
+    // SAFETY: a byte within the mapping, which both sides access as a whole.
+    unsafe { AtomicU8::from_ptr(&raw mut (*place).__bindgen_anon_1.__bindgen_anon_1.held) }
+}
+
+fn is_held(threads: &Mapping<wire::thread_state>, slot: u32) -> bool {
+    held_flag(threads, slot).load(Ordering::SeqCst) != 0
+}
+
+fn held(threads: &Mapping<wire::thread_state>, slots: u32, session: u32) -> Vec<Held> {
+    let mut until = BTreeMap::new();
+    for slot in 1..slots {
+        if !is_held(threads, slot) {
+            continue;
+        }
+        let thread = threads.read(slot);
+        if thread.task != 0 && u32::from(thread.guard_session) == session {
+            let Held { until_ns, .. } = until.entry(thread.tgid).or_insert(Held {
+                tgid: thread.tgid,
+                thread: thread.visible_pid,
+                until_ns: 0,
+            });
+            *until_ns = thread.held_until_ns.max(*until_ns);
+        }
+    }
+    until.into_values().collect()
+}
+
+fn let_go(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held) {
+    for slot in 1..slots {
+        if is_held(threads, slot) && threads.read(slot).tgid == held.tgid {
+            held_flag(threads, slot).store(0, Ordering::SeqCst);
+        }
+    }
+    // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
+    unsafe { libc::kill(held.thread as i32, libc::SIGCONT) };
+}
+
+/// How often the warden wakes for nothing.
+const LOOK: Duration = Duration::from_secs(3600);
+/// How long the gate of a process that was killed may go on acting: the kernel closes its links soon after.
+const AFTERMATH: Duration = Duration::from_secs(1);
+
+/// The warden: waits for the end of the process `owner`, and then lets go all whom its guard, a session, holds.
+/// It needs nothing of its owner but the number of the map of threads ([`Gate::threads_map`]).
+pub fn let_go_after(owner: u32, session: u32, threads_map: u32) -> Result<()> {
+    let owner = process::open_pidfd(owner).doing("watch its owner")?;
+    let threads = Mapping::<wire::thread_state>::new(
+        &MapHandle::from_map_id(threads_map).doing("opening the gate's threads")?,
+        wire::THREADS,
+    )?;
+    while !process::wait_readable(owner.as_raw_fd(), LOOK) {}
+    let began = Instant::now();
+    while began.elapsed() < AFTERMATH {
+        held(&threads, threads.entries(), session)
+            .iter()
+            .for_each(|held| let_go(&threads, threads.entries(), held));
+        sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+impl Gate {
+    /// For [`let_go_after`].
+    pub fn threads_map(&self) -> Result<u32> {
+        Ok(self.maps.get(".bss.threads").info().doing("numbering its maps")?.info.id)
+    }
+
+    /// Processes held by the session's guard, each until the latest time of its threads.
+    pub fn held(&self, session: u32) -> Vec<Held> {
+        held(&self.threads, self.used_slots(), session)
+    }
+
+    /// Slots that were ever taken.
+    fn used_slots(&self) -> u32 {
+        self.header.read(0).next_thread.min(self.threads.entries())
+    }
+
+    /// The process runs again.
+    pub fn let_go(&self, held: &Held) {
+        let_go(&self.threads, self.used_slots(), held);
+    }
+
+    /// Lets go whom the session holds and whose time has come. Returns the next time, if any is still held.
+    pub fn let_go_in_time(&self, session: u32) -> Option<u64> {
+        let now = now_ns();
+        let held = self.held(session);
+        held.iter().filter(|held| held.until_ns <= now).for_each(|held| self.let_go(held));
+        held.iter().map(|held| held.until_ns).filter(|until| *until > now).min()
+    }
+
+    /// The session guards nobody any more, and whom it holds runs again.
+    pub(crate) fn let_all_go(&self, session: u32) {
+        for slot in 1..self.threads.entries() {
+            let thread = self.threads.read(slot);
+            if thread.task != 0 && u32::from(thread.guard_session) == session {
+                atomic_field!(self.threads, slot, mask).fetch_and(!wire::GUARD, Ordering::SeqCst);
+            }
+        }
+        crate::cpus::wait_for_all();
+        self.held(session).iter().for_each(|held| self.let_go(held));
+        for slot in 1..self.threads.entries() {
+            let thread = self.threads.read(slot);
+            if u32::from(thread.guard_session) == session {
+                let place = self.threads.entry(slot);
+                // SAFETY: aligned fields of the mapped entry, which the gate does not use without GUARD.
+                unsafe {
+                    (&raw mut (*place).profile).write_volatile(0);
+                    (&raw mut (*place).guard_session).write_volatile(0);
+                }
+            }
+        }
+        self.drop_profiles(session);
+    }
+}

@@ -1,0 +1,128 @@
+//! Which programs have a profile, and the empty ones that wait for new programs.
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+
+use crate::cpus;
+use crate::error::{Doing, Result};
+use crate::gate::{Gate, Lock};
+use crate::mapping::Mapping;
+use crate::profile::{Profile, new_map};
+use crate::session::as_bytes;
+use crate::wire;
+
+/// How many empty profiles wait for new programs: a shell script begins some dozens within the tenth of a second
+/// after which more are made.
+pub const READY: usize = 64;
+
+impl Gate {
+    fn has_map(&self, maps: &str, place: u32) -> bool {
+        matches!(self.maps.get(maps).lookup(&place.to_ne_bytes(), MapFlags::ANY), Ok(Some(_)))
+    }
+
+    fn free_place(&self, maps: &str, from: u32) -> Option<u32> {
+        (from..wire::GUARD_PROFILES).find(|place| !self.has_map(maps, *place))
+    }
+
+    fn new_profile(&self, place: u32) -> Result<()> {
+        let map = new_map::<wire::guard_profile>("tollgate_profile")?;
+        let descriptor = map.as_fd().as_raw_fd();
+        self.maps
+            .get("profiles")
+            .update(&place.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
+            .doing("making a program's profile")
+    }
+
+    /// Makes empty profiles for programs that begin from now on. Returns how many; fewer if all places are taken.
+    pub fn make_profiles(&self, _lock: &Lock, count: usize) -> Result<usize> {
+        let mut place = 0;
+        for made in 0..count {
+            let Some(free) = self.free_place("profiles", place + 1) else { return Ok(made) };
+            place = free;
+            self.new_profile(place)?;
+            self.maps
+                .get("ready_profiles")
+                .update(&[], &place.to_ne_bytes(), MapFlags::ANY)
+                .doing("making a program's profile")?;
+        }
+        Ok(count)
+    }
+
+    /// Gives a program that has not begun yet a profile; none: all places are taken.
+    pub fn give_profile(&self, _lock: &Lock, program: &wire::guard_program) -> Result<Option<u32>> {
+        let Some(place) = self.free_place("profiles", 1) else { return Ok(None) };
+        self.new_profile(place)?;
+        self.maps
+            .get("programs")
+            .update(as_bytes(program), &place.to_ne_bytes(), MapFlags::ANY)
+            .doing("naming a program")?;
+        Ok(Some(place))
+    }
+
+    fn open_map<T: Copy>(&self, maps: &str, place: u32) -> Result<Mapping<T>> {
+        let id =
+            self.maps.get(maps).lookup(&place.to_ne_bytes(), MapFlags::ANY).doing("finding a profile")?;
+        let id = id.and_then(|id| id.try_into().ok()).map_or(0, u32::from_ne_bytes);
+        Mapping::new(&MapHandle::from_map_id(id).doing("opening a profile")?, 1)
+    }
+
+    pub fn profile(&self, place: u32) -> Result<Profile> {
+        let own = self.open_map::<wire::guard_profile>("profiles", place)?;
+        let more = own.read(0).more.into_iter().filter(|more| *more != 0);
+        let more = more.map(|more| self.open_map("more_windows", more)).collect::<Result<_>>()?;
+        Ok(Profile::new(own, more))
+    }
+
+    /// Two files are the same program, by what user space knows of them: the second's threads use the first's profile
+    /// from now on.
+    pub fn share_profile(
+        &self,
+        _lock: &Lock,
+        program: &wire::guard_program,
+        from: u32,
+        to: u32,
+    ) -> Result<()> {
+        self.maps
+            .get("programs")
+            .update(as_bytes(program), &to.to_ne_bytes(), MapFlags::ANY)
+            .doing("naming a program")?;
+        for slot in 1..self.threads.entries() {
+            let place = self.threads.entry(slot);
+            if u32::from(self.threads.read(slot).profile) == from {
+                // SAFETY: an aligned field of the mapped entry, written as a whole.
+                unsafe { (&raw mut (*place).profile).write_volatile(to as u16) };
+            }
+        }
+        cpus::wait_for_all();
+        self.maps.get("profiles").delete(&from.to_ne_bytes()).doing("giving a profile back")
+    }
+
+    /// More room for a program's windows; false: it has all that it may have.
+    pub fn make_room(&self, _lock: &Lock, profile: &mut Profile) -> Result<bool> {
+        let Some(place) = self.free_place("more_windows", 1) else { return Ok(false) };
+        profile.make_room(self.maps.get("more_windows"), place)
+    }
+
+    /// The session's programs have no profiles any more.
+    pub(crate) fn drop_profiles(&self, session: u32) {
+        let programs = self.maps.get("programs");
+        let keys: Vec<_> = programs.keys().collect();
+        for key in keys {
+            let of_session = key[size_of::<wire::guard_program>() - 4..] == session.to_ne_bytes();
+            let Ok(Some(place)) = programs.lookup(&key, MapFlags::ANY) else { continue };
+            if !of_session {
+                continue;
+            }
+            // Nothing can be done about a map that refuses; the places are few, and gone with the gate.
+            let _ = programs.delete(&key);
+            let place = u32::from_ne_bytes(place.try_into().unwrap_or_default());
+            if let Ok(profile) = self.profile(place) {
+                for more in profile.read().more.into_iter().filter(|more| *more != 0) {
+                    let _ = self.maps.get("more_windows").delete(&more.to_ne_bytes());
+                }
+            }
+            let _ = self.maps.get("profiles").delete(&place.to_ne_bytes());
+        }
+    }
+}

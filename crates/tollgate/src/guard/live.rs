@@ -1,0 +1,370 @@
+//! The guard at work on a session: programs get their baselines, time passes for them, the held are let go, and what
+//! was learned is stored.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use kernel::clock::now_ns;
+use kernel::gate::{Gate, Lock};
+use kernel::profile::symbols;
+use kernel::profiles::READY;
+use kernel::session::Session;
+use kernel::wire;
+
+use super::baseline::Digest;
+use super::policy::{Mode, Policy};
+use super::program::{Program, name};
+use super::store::Store;
+use super::unix_now;
+use super::warden::Warden;
+use crate::output::say;
+use crate::report::{Event, Guard as Report, GuardedProgram};
+
+/// More events than this are counted only.
+const EVENTS: usize = 10_000;
+/// `dev_t` in the kernel has 20 bits for the minor number (include/linux/kdev_t.h).
+const MINOR_BITS: u32 = 20;
+
+/// A record from the gate.
+pub enum Notice {
+    Program(wire::guard_program_record),
+    Event(wire::guard_event),
+}
+
+/// What a program did in this session.
+#[derive(Default)]
+struct Deeds {
+    anomalies: u64,
+    max_lfc: u32,
+    holds: u64,
+    held_ns: u64,
+    killed: u64,
+}
+
+pub struct Guard {
+    policy: Policy,
+    store: Store,
+    session: u32,
+    programs: BTreeMap<u32, (Program, Deeds)>,
+    places: BTreeMap<Digest, u32>,
+    events: Vec<Event>,
+    events_left_out: u64,
+    unidentified: u64,
+    /// Empty profiles that nobody of this session has taken yet.
+    ready: usize,
+    began_ns: u64,
+    next_release_ns: Option<u64>,
+    warden: Option<Warden>,
+}
+
+/// What the gate knows a file by. The device's number is not the kernel's own where a file system has several
+/// (btrfs); then a program is met when it begins.
+fn key(metadata: &fs::Metadata, session: u32) -> wire::guard_program {
+    let device = metadata.dev();
+    wire::guard_program {
+        inode: metadata.ino(),
+        ctime_ns: metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec(),
+        size: metadata.size(),
+        device: libc::major(device) << MINOR_BITS | libc::minor(device),
+        session,
+    }
+}
+
+fn is_same_file(metadata: &fs::Metadata, key: &wire::guard_program) -> bool {
+    let wire::guard_program { inode, ctime_ns, size, .. } = self::key(metadata, key.session);
+    (inode, ctime_ns, size) == (key.inode, key.ctime_ns, key.size)
+}
+
+/// The interpreter of a script is the program that runs.
+fn executed(path: &Path) -> PathBuf {
+    use std::io::Read as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    /// BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h
+    const LONGEST: u64 = 256;
+    let mut first = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut first));
+    let line = first.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    match line.strip_prefix(b"#!") {
+        Some(rest) if read.is_ok() => {
+            let interpreter = rest.trim_ascii().split(u8::is_ascii_whitespace).next().unwrap_or_default();
+            PathBuf::from(std::ffi::OsStr::from_bytes(interpreter))
+        }
+        _ => path.to_owned(),
+    }
+}
+
+impl Guard {
+    /// Before the command begins: its own program has its baseline from its first call on.
+    pub fn start(
+        gate: &Gate,
+        lock: &Lock,
+        session: &Session,
+        policy: Policy,
+        command: &Path,
+    ) -> Result<Self> {
+        let store = Store::new(&policy.store);
+        let warden = match policy.wire.response {
+            wire::GUARD_OBSERVE => None,
+            _ => Some(Warden::start(gate, session.index)?),
+        };
+        let mut guard = Self {
+            policy,
+            store,
+            session: session.index,
+            programs: BTreeMap::new(),
+            places: BTreeMap::new(),
+            events: Vec::new(),
+            events_left_out: 0,
+            unidentified: 0,
+            ready: gate.make_profiles(lock, READY)?,
+            began_ns: now_ns(),
+            next_release_ns: None,
+            warden,
+        };
+        guard.expect(gate, lock, &executed(command))?;
+        Ok(guard)
+    }
+
+    pub fn begin(&mut self) {
+        self.began_ns = now_ns();
+    }
+
+    fn expect(&mut self, gate: &Gate, lock: &Lock, path: &Path) -> Result<()> {
+        // What cannot be read now is met when it begins, or fails to.
+        let (Ok(metadata), Ok(digest)) = (fs::metadata(path), Digest::of_file(path)) else { return Ok(()) };
+        let Some(place) = gate.give_profile(lock, &key(&metadata, self.session))? else { return Ok(()) };
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let mut program = Program::new(gate.profile(place)?, Some(path), Some(digest));
+        self.install(&mut program, gate, lock, &digest)?;
+        self.places.insert(digest, place);
+        self.programs.insert(place, (program, Deeds::default()));
+        Ok(())
+    }
+
+    fn install(&self, program: &mut Program, gate: &Gate, lock: &Lock, digest: &Digest) -> Result<()> {
+        let Some(baseline) = self.store.lock()?.load(digest, None)? else { return Ok(()) };
+        let wire::guard_parameters { lookahead, sequence, .. } = self.policy.wire;
+        if (baseline.lookahead, baseline.sequence) != (lookahead.into(), sequence.into()) {
+            let _ = say(&format!(
+                "tollgate: the baseline of {} has windows of {} and {} calls, not {lookahead} and {sequence}: it is left \
+                 alone, and learned anew",
+                super::select::short_name(&baseline),
+                baseline.lookahead,
+                baseline.sequence
+            ));
+            program.digest = None;
+            return Ok(());
+        }
+        while baseline.windows.len() > program.profile.room_for_windows()
+            && gate.make_room(lock, &mut program.profile)?
+        {}
+        program.install(baseline, self.policy.mode);
+        Ok(())
+    }
+
+    pub fn take(&mut self, gate: &Gate, notice: &Notice) -> Result<()> {
+        match notice {
+            Notice::Program(record) => self.meet(gate, record),
+            Notice::Event(event) => {
+                self.note(event);
+                Ok(())
+            }
+        }
+    }
+
+    /// A program that began.
+    fn meet(&mut self, gate: &Gate, record: &wire::guard_program_record) -> Result<()> {
+        self.ready = self.ready.saturating_sub(1);
+        let lock = Lock::take()?;
+        let place = record.profile;
+        let link = PathBuf::from(format!("/proc/{}/exe", record.pid));
+        // Opened once: what the number stands for may change at any time.
+        let file = File::open(&link).ok();
+        let same =
+            |file: &File| file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program));
+        let Some(file) = file.filter(same) else {
+            self.unidentified += 1;
+            self.programs.insert(place, (Program::new(gate.profile(place)?, None, None), Deeds::default()));
+            return Ok(());
+        };
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let digest = Digest::of_file(&opened)?;
+        let path = fs::read_link(&opened).ok();
+        if let Some(known) = self.places.get(&digest).filter(|known| **known != place) {
+            return Ok(gate.share_profile(&lock, &record.program, place, *known)?);
+        }
+        let mut program = Program::new(gate.profile(place)?, path, Some(digest));
+        self.install(&mut program, gate, &lock, &digest)?;
+        self.places.insert(digest, place);
+        self.programs.insert(place, (program, Deeds::default()));
+        Ok(())
+    }
+
+    fn note(&mut self, event: &wire::guard_event) {
+        let Some((program, deeds)) = self.programs.get_mut(&event.profile) else { return };
+        let held_ns = if event.held_until_ns == 0 { 0 } else { event.held_until_ns - event.time_ns };
+        let action = u32::from(event.action);
+        deeds.anomalies += u64::from(event.mismatches > 0);
+        deeds.max_lfc = deeds.max_lfc.max(event.lfc.into());
+        deeds.holds += u64::from(held_ns > 0);
+        deeds.held_ns = deeds.held_ns.saturating_add(held_ns);
+        deeds.killed += u64::from(held_ns == 0 && matches!(action, wire::GUARD_DENY | wire::GUARD_KILL));
+        if held_ns > 0 {
+            self.next_release_ns = Some(self.next_release_ns.unwrap_or(u64::MAX).min(event.held_until_ns));
+        }
+        if self.events.len() == EVENTS {
+            self.events_left_out += 1;
+            return;
+        }
+        let window = symbols(event.window);
+        let before = window.len().checked_sub(2).map(|place| window[place]);
+        let expected = before.filter(|_| event.mismatches > 0).map(|symbol| program.expected_after(symbol));
+        self.events.push(Event {
+            at_ns: event.time_ns.saturating_sub(self.began_ns),
+            pid: event.tgid,
+            tid: event.pid,
+            program: path_of(program),
+            command: text(&event.comm),
+            call: name(event.call),
+            sequence: window.iter().map(|symbol| program.call(*symbol)).collect(),
+            expected: expected.unwrap_or_default(),
+            mismatches: event.mismatches,
+            lfc: event.lfc,
+            action: action_name(action).into(),
+            held_ns,
+            late_ns: now_ns().saturating_sub(event.time_ns),
+        });
+    }
+
+    /// To be called at least as often as [`Guard::patience`] says.
+    pub fn tend(&mut self, gate: &Gate) -> Result<()> {
+        self.next_release_ns = gate.let_go_in_time(self.session);
+        let now = unix_now();
+        let (mode, wait) = (self.policy.mode, self.policy.normal_wait);
+        for (program, _) in self.programs.values_mut() {
+            program.tick(now, wait, mode);
+        }
+        let is_small = |(program, _): &(Program, Deeds)| program.profile.wants_room();
+        if self.ready < READY / 2 || self.programs.values().any(is_small) {
+            let lock = Lock::take()?;
+            for (program, _) in self.programs.values_mut().filter(|entry| is_small(entry)) {
+                gate.make_room(&lock, &mut program.profile)?;
+            }
+            if self.ready < READY / 2 {
+                self.ready += gate.make_profiles(&lock, READY - self.ready)?;
+            }
+        }
+        if let Some(warden) = &mut self.warden {
+            warden.tend(gate, self.session)?;
+        }
+        Ok(())
+    }
+
+    /// Until when somebody must be let go, from now on.
+    pub fn patience(&self, most: Duration) -> Duration {
+        let until = |end: u64| Duration::from_nanos(end.saturating_sub(now_ns()));
+        self.next_release_ns.map_or(most, |end| until(end).min(most))
+    }
+
+    /// Stores what was learned, and tells what happened.
+    pub fn finish(mut self) -> Result<Report> {
+        let store = self.store.lock()?;
+        let now = unix_now();
+        for (program, _) in self.programs.values() {
+            let Some(mut baseline) = program.baseline(&self.policy.wire, now) else { continue };
+            // Another run of the same program may have stored something meanwhile.
+            let before = program.stored.as_ref().map(|stored| stored.saved);
+            match store.load(&baseline.digest, None)? {
+                Some(other) if Some(other.saved) != before => {
+                    baseline.merge(&other)?;
+                }
+                _ => {}
+            }
+            store.save(&mut baseline)?;
+        }
+        drop(store);
+        if let Some(warden) = self.warden.take() {
+            warden.dismiss();
+        }
+        let mut programs: Vec<_> =
+            self.programs.values().map(|(program, deeds)| account(program, deeds)).collect();
+        programs
+            .sort_by_key(|program| (std::cmp::Reverse(program.anomalies), std::cmp::Reverse(program.calls)));
+        programs.retain(|program| program.calls > 0);
+        Ok(Report {
+            mode: self.policy.mode.name().into(),
+            response: response(&self.policy),
+            programs,
+            events: self.events,
+            events_left_out: self.events_left_out,
+            unidentified: self.unidentified,
+        })
+    }
+}
+
+fn account(program: &Program, deeds: &Deeds) -> GuardedProgram {
+    let contents = program.profile.contents();
+    let state = match contents.state {
+        wire::GUARD_NORMAL => "normal",
+        wire::GUARD_FROZEN => "frozen",
+        _ => "training",
+    };
+    GuardedProgram {
+        path: path_of(program),
+        digest: program.digest.map(|digest| digest.to_string()),
+        state: state.into(),
+        calls: contents.made,
+        early_calls: program.early_calls,
+        pairs: contents.pairs.len(),
+        windows: contents.windows.len(),
+        unlearned: program.profile.unlearned(),
+        anomalies: deeds.anomalies,
+        max_lfc: deeds.max_lfc,
+        holds: deeds.holds,
+        held_ns: deeds.held_ns,
+        killed: deeds.killed,
+        bytes: program.profile.bytes() as u64,
+    }
+}
+
+fn path_of(program: &Program) -> String {
+    program
+        .path
+        .as_ref()
+        .map_or_else(|| "(ended too soon)".into(), |path| path.to_string_lossy().into_owned())
+}
+
+fn text(comm: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<_> = comm.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn action_name(action: u32) -> &'static str {
+    match action {
+        wire::GUARD_DELAY => "delay",
+        wire::GUARD_DENY => "deny",
+        wire::GUARD_STOP => "stop",
+        wire::GUARD_KILL => "kill",
+        _ => "observe",
+    }
+}
+
+/// In words, with when it takes effect.
+fn response(policy: &Policy) -> String {
+    let at_the_end = "a stop takes effect at the end of the call, or at once where it sleeps";
+    match policy.wire.response {
+        wire::GUARD_DELAY => format!("delay; {at_the_end}"),
+        wire::GUARD_DENY => format!("delay, and kill at an execve before the new program runs; {at_the_end}"),
+        wire::GUARD_STOP => format!("stop; {at_the_end}"),
+        wire::GUARD_KILL => "kill, before the call's end".into(),
+        _ => match policy.mode {
+            Mode::Learn => "none; nothing is tested".into(),
+            _ => "none".into(),
+        },
+    }
+}

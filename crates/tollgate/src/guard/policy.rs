@@ -1,0 +1,263 @@
+//! What the guard goes by: pH's parameters, from the defaults, a file and the command line, in this order.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ::guard::{Kind, Parameters};
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use kernel::wire;
+use serde::Deserialize;
+
+use super::arguments::StoreOption;
+use crate::cli::duration;
+
+/// `run --guard=MODE`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Learn what the programs do, and test nothing: those that were normal learn again
+    Learn,
+    /// Also test, and tell what is unusual
+    Watch,
+    /// Also do something about it
+    Enforce,
+}
+
+impl Mode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Learn => "learn",
+            Self::Watch => "watch",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+/// What is done about unusual calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Response {
+    /// Hold each call for 2^n times the delay factor, n being the anomalies among the latest 128 calls
+    Delay,
+    /// The same, but kill it at an execve, before the new program runs
+    Deny,
+    /// Hold it for good: until the end of the run
+    Stop,
+    /// Kill it
+    Kill,
+}
+
+/// How the guard judges and responds.
+#[derive(Args, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct GuardOptions {
+    /// A TOML file with any of the following by their names, such as `normal-wait = "1h"`
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub guard_config: Option<PathBuf>,
+    /// What enforce does about unusual calls (default: delay)
+    #[arg(long, value_enum, value_name = "RESPONSE")]
+    pub respond: Option<Response>,
+    /// The delay that each anomaly among the latest 128 calls doubles (default: 40ms, as in pH's paper)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[serde(deserialize_with = "time")]
+    pub delay_factor: Option<Duration>,
+    /// The longest delay of one call (default: 2 days, as pH suspends an execve)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[serde(deserialize_with = "time")]
+    pub delay_cap: Option<Duration>,
+    /// From freezing until a baseline is normal (default: 7 days)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[serde(deserialize_with = "time")]
+    pub normal_wait: Option<Duration>,
+    /// A baseline freezes when its calls are more than this many times those until the last new one (default: 4)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub normal_ratio: Option<u32>,
+    /// More anomalies than this one by one, and the program has changed: it learns again (default: 30)
+    #[arg(long, value_name = "N")]
+    pub anomaly_limit: Option<u32>,
+    /// More of them among 128 calls, and it is an attack: nothing of it is learned (default: 12)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub tolerize_limit: Option<u16>,
+    /// Calls that the pairs look at (default: 9)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=9))]
+    pub lookahead: Option<u8>,
+    /// Calls in a sequence (default: 6)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=8))]
+    pub sequence: Option<u8>,
+}
+
+fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// What `tollgate run` is asked to guard, and how.
+#[derive(Args)]
+pub struct GuardArguments {
+    /// Guard the command's programs by what they normally do: learn it, tell what is unusual, or respond to it
+    #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]
+    pub mode: Option<Mode>,
+    #[command(flatten)]
+    pub options: GuardOptions,
+    #[command(flatten)]
+    pub store: StoreOption,
+}
+
+/// All settled.
+pub struct Policy {
+    pub mode: Mode,
+    pub wire: wire::guard_parameters,
+    pub normal_wait: Duration,
+    pub store: PathBuf,
+}
+
+/// pH's source has no delays by default; the paper's experiments have four ticks of 10 ms.
+const DELAY_FACTOR: Duration = Duration::from_millis(40);
+
+fn read(path: &Path) -> Result<GuardOptions> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("{} is not a guard configuration", path.display()))
+}
+
+/// The published parameters, and no response.
+pub fn watching() -> wire::guard_parameters {
+    let default = Parameters::default();
+    wire::guard_parameters {
+        lookahead: Kind::Lookahead.usual_length() as u8,
+        sequence: Kind::Sequence.usual_length() as u8,
+        tolerize_limit: default.tolerize_limit as u16,
+        anomaly_limit: default.anomaly_limit as u32,
+        normal_factor: (default.normal_factor.0 / default.normal_factor.1) as u32,
+        normal_factor_den: 1,
+        response: wire::GUARD_OBSERVE,
+        delay_factor_ns: ns(DELAY_FACTOR),
+        delay_cap_ns: ns(default.delay_cap),
+        ..Default::default()
+    }
+}
+
+impl GuardArguments {
+    pub fn policy(&self) -> Result<Option<Policy>> {
+        let Some(mode) = self.mode else {
+            if self.options.is_given() {
+                bail!("the guard's options need --guard=learn, --guard=watch or --guard=enforce");
+            }
+            return Ok(None);
+        };
+        let file = self.options.guard_config.as_deref().map(read).transpose()?.unwrap_or_default();
+        let own = &self.options;
+        let default = watching();
+        let response = match mode {
+            Mode::Learn | Mode::Watch => wire::GUARD_OBSERVE,
+            Mode::Enforce => match own.respond.or(file.respond).unwrap_or(Response::Delay) {
+                Response::Delay => wire::GUARD_DELAY,
+                Response::Deny => wire::GUARD_DENY,
+                Response::Stop => wire::GUARD_STOP,
+                Response::Kill => wire::GUARD_KILL,
+            },
+        };
+        let wire = wire::guard_parameters {
+            lookahead: own.lookahead.or(file.lookahead).unwrap_or(default.lookahead),
+            sequence: own.sequence.or(file.sequence).unwrap_or(default.sequence),
+            tolerize_limit: own.tolerize_limit.or(file.tolerize_limit).unwrap_or(default.tolerize_limit),
+            anomaly_limit: own.anomaly_limit.or(file.anomaly_limit).unwrap_or(default.anomaly_limit),
+            normal_factor: own.normal_ratio.or(file.normal_ratio).unwrap_or(default.normal_factor),
+            response,
+            delay_factor_ns: own.delay_factor.or(file.delay_factor).map_or(default.delay_factor_ns, ns),
+            delay_cap_ns: own.delay_cap.or(file.delay_cap).map_or(default.delay_cap_ns, ns),
+            ..default
+        };
+        check(&wire)?;
+        Ok(Some(Policy {
+            mode,
+            wire,
+            normal_wait: own.normal_wait.or(file.normal_wait).unwrap_or(Parameters::default().normal_wait),
+            store: self.store.folder.clone(),
+        }))
+    }
+}
+
+/// The command line's values are checked as they are read; a file's are not.
+fn check(wire: &wire::guard_parameters) -> Result<()> {
+    if !(2..=wire::GUARD_LOOKAHEAD_MAX as u8).contains(&wire.lookahead) {
+        bail!(
+            "lookahead is {}, but the pairs look at 2 to {} calls",
+            wire.lookahead,
+            wire::GUARD_LOOKAHEAD_MAX
+        );
+    }
+    if !(2..=wire::GUARD_SEQUENCE_MAX as u8).contains(&wire.sequence) {
+        bail!("sequence is {}, but a sequence has 2 to {} calls", wire.sequence, wire::GUARD_SEQUENCE_MAX);
+    }
+    if wire.normal_factor == 0
+        || wire.tolerize_limit == 0
+        || u32::from(wire.tolerize_limit) > wire::GUARD_FRAME
+    {
+        bail!("normal-ratio is at least 1, and tolerize-limit is 1 to {}", wire::GUARD_FRAME);
+    }
+    Ok(())
+}
+
+fn ns(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
+impl GuardOptions {
+    fn is_given(&self) -> bool {
+        self.guard_config.is_some()
+            || self.respond.is_some()
+            || [self.delay_factor, self.delay_cap, self.normal_wait].iter().any(Option::is_some)
+            || [self.normal_ratio, self.anomaly_limit].iter().any(Option::is_some)
+            || self.tolerize_limit.is_some()
+            || [self.lookahead, self.sequence].iter().any(Option::is_some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(options: GuardOptions) -> Result<Policy> {
+        let store = StoreOption { folder: "store".into() };
+        let arguments = GuardArguments { mode: Some(Mode::Enforce), options, store };
+        arguments.policy().map(|policy| policy.expect("a mode is given"))
+    }
+
+    #[test]
+    fn defaults_are_those_published() {
+        let policy = policy(GuardOptions::default()).expect("defaults");
+        let wire = policy.wire;
+        assert_eq!((wire.lookahead, wire.sequence, wire.tolerize_limit, wire.anomaly_limit), (9, 6, 12, 30));
+        assert_eq!((wire.normal_factor, wire.normal_factor_den), (4, 1));
+        assert_eq!((wire.response, wire.delay_factor_ns), (wire::GUARD_DELAY, 40_000_000));
+        assert_eq!(
+            (policy.normal_wait, wire.delay_cap_ns),
+            (Duration::from_secs(604_800), 172_800_000_000_000)
+        );
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("guard.toml");
+        fs::write(&file, "normal-wait = \"1h\"\nlookahead = 5\nrespond = \"stop\"\n").expect("a file");
+        let options =
+            GuardOptions { guard_config: Some(file.clone()), lookahead: Some(7), ..GuardOptions::default() };
+        let policy_of_both = policy(options).expect("it is right");
+        assert_eq!((policy_of_both.wire.lookahead, policy_of_both.wire.response), (7, wire::GUARD_STOP));
+        assert_eq!(policy_of_both.normal_wait, Duration::from_secs(3600));
+        for (text, words) in [
+            ("normal_wait = \"1h\"", "unknown field"),
+            ("normal-wait = \"soon\"", "time"),
+            ("lookahead = 10", "2 to 9"),
+            ("tolerize-limit = 0", "1 to 128"),
+        ] {
+            fs::write(&file, text).expect("a file");
+            let options = GuardOptions { guard_config: Some(file.clone()), ..GuardOptions::default() };
+            let Err(error) = policy(options) else { panic!("{text} was taken") };
+            assert!(format!("{error:#}").contains(words), "{error:#}");
+        }
+    }
+}

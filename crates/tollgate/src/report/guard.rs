@@ -1,0 +1,157 @@
+//! What the guard saw, as a part of the document.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::Layout;
+use crate::format::{count, duration, number_of, printable};
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Guard {
+    /// learn, watch or enforce
+    pub mode: String,
+    /// What enforce does, and where that takes effect.
+    pub response: String,
+    pub programs: Vec<GuardedProgram>,
+    /// Anomalies, and calls at which something was done, in order.
+    pub events: Vec<Event>,
+    /// Events that are not listed, as there were too many.
+    pub events_left_out: u64,
+    /// Programs that ended before their file could be looked at: what they did is not stored.
+    pub unidentified: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GuardedProgram {
+    pub path: String,
+    /// SHA-256 of its content; none: it ended before it could be read.
+    pub digest: Option<String>,
+    pub state: String,
+    /// Judged in this run, the early ones included.
+    pub calls: u64,
+    /// Of them, made before its baseline was there: learned, but not tested.
+    pub early_calls: u64,
+    pub pairs: usize,
+    pub windows: usize,
+    /// Windows for which there is no room: such a program does not become normal.
+    pub unlearned: u64,
+    pub anomalies: u64,
+    /// The most anomalies among 128 calls.
+    pub max_lfc: u32,
+    pub holds: u64,
+    /// The sum of what was asked for; a hold ends early with the run.
+    pub held_ns: u64,
+    pub killed: u64,
+    /// Kernel memory of its profile.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Event {
+    /// Nanoseconds after the run began.
+    pub at_ns: u64,
+    pub pid: u32,
+    pub tid: u32,
+    pub program: String,
+    pub command: String,
+    pub call: String,
+    /// With the call, the oldest first.
+    pub sequence: Vec<String>,
+    /// What normally follows the call before it.
+    pub expected: Vec<String>,
+    pub mismatches: u16,
+    pub lfc: u8,
+    /// observe, delay, deny, stop or kill
+    pub action: String,
+    pub held_ns: u64,
+    /// From the call to when Tollgate took the event in.
+    pub late_ns: u64,
+}
+
+const EXPECTED_SHOWN: usize = 5;
+
+pub fn text(out: &mut String, guard: &Guard, layout: &Layout) {
+    let sum = |part: fn(&GuardedProgram) -> u64| guard.programs.iter().map(part).sum::<u64>();
+    let _ = writeln!(
+        out,
+        "\nguard ({}): {} made {} calls, {} of them unusual; {} of {}",
+        guard.mode,
+        number_of(guard.programs.len(), "program"),
+        count(sum(|program| program.calls)),
+        count(sum(|program| program.anomalies)),
+        number_of(sum(|program| program.holds) as usize, "hold"),
+        duration(sum(|program| program.held_ns)),
+    );
+    if guard.mode == "enforce" {
+        let _ = writeln!(out, "  response: {}", guard.response);
+    }
+    let _ = writeln!(
+        out,
+        "\n  {:<40} {:>9} {:>12} {:>8} {:>8} {:>8} {:>6} {:>10}",
+        "program", "state", "calls", "unusual", "most/128", "holds", "killed", "held"
+    );
+    for program in guard.programs.iter().take(layout.top) {
+        let _ = writeln!(
+            out,
+            "  {:<40} {:>9} {:>12} {:>8} {:>8} {:>8} {:>6} {:>10}",
+            printable(&program.path),
+            program.state,
+            count(program.calls),
+            count(program.anomalies),
+            program.max_lfc,
+            count(program.holds),
+            program.killed,
+            duration(program.held_ns)
+        );
+        if program.unlearned > 0 {
+            let _ =
+                writeln!(out, "    has more windows than there is room for, so it does not become normal");
+        }
+        if program.early_calls > 0 && program.state == "normal" {
+            let early = count(program.early_calls);
+            let _ =
+                writeln!(out, "    {early} calls were made before its baseline was there, and not tested");
+        }
+    }
+    super::text::more(out, guard.programs.len(), layout.top, "programs");
+    events(out, guard, layout);
+    if guard.unidentified > 0 {
+        let ended = number_of(guard.unidentified as usize, "program");
+        let _ =
+            writeln!(out, "note: {ended} ended before they could be identified; what they did is not stored");
+    }
+}
+
+fn events(out: &mut String, guard: &Guard, layout: &Layout) {
+    if guard.events.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n  unusual calls, and what was done:");
+    for event in guard.events.iter().take(layout.top) {
+        let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
+        let held =
+            if event.held_ns > 0 { format!(" for {}", duration(event.held_ns)) } else { String::new() };
+        let _ = writeln!(
+            out,
+            "  {:>10}  {} {}: {} after {} (LFC {}): {}{held}",
+            duration(event.at_ns),
+            printable(&event.command),
+            event.tid,
+            event.call,
+            before.join(" "),
+            event.lfc,
+            event.action,
+        );
+        if event.mismatches > 0 && !event.expected.is_empty() {
+            let shown = event.expected.iter().take(EXPECTED_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+            let more = event.expected.len().saturating_sub(EXPECTED_SHOWN);
+            let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+            let _ = writeln!(out, "              usual there: {shown}{more}");
+        }
+    }
+    let hidden = guard.events.len().saturating_sub(layout.top) as u64 + guard.events_left_out;
+    if hidden > 0 {
+        let _ = writeln!(out, "  … and {} more", count(hidden));
+    }
+}
