@@ -8,6 +8,7 @@
 
 #include "state.bpf.h"
 #include "calls.bpf.h"
+#include "path.bpf.h"
 
 /* A profile is a map of its own, made by user space when it is needed. */
 struct profile_map {
@@ -635,9 +636,11 @@ static __always_inline u32 profile_of(struct task_struct *task, u32 session)
 		lose(session, LOSS_PROFILES);
 		return GUARD_NO_PROFILE;
 	}
+	__sync_fetch_and_add(&header.ready_profiles, -1);
 	if (bpf_map_update_elem(&programs, &program, &slot, BPF_NOEXIST)) {
 		/* Another processor was faster, or there are too many. */
 		bpf_map_push_elem(&ready_profiles, &slot, BPF_ANY);
+		__sync_fetch_and_add(&header.ready_profiles, 1);
 		known = bpf_map_lookup_elem(&programs, &program);
 		if (!known)
 			lose(session, LOSS_PROFILES);
@@ -655,6 +658,8 @@ static __always_inline u32 profile_of(struct task_struct *task, u32 session)
 		record->pid = visible_pid(task, 0);
 		record->profile = slot;
 		record->program = program;
+		/* Short-lived programs are gone before anybody can look at them. */
+		path_of_file(&record->path, task, BPF_CORE_READ(task, mm, exe_file));
 		bpf_ringbuf_submit(record, 0);
 	}
 	return slot;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The path behind a file descriptor. bpf_d_path() is refused to tracepoints, so the names are walked. */
+/* The path of an open file. bpf_d_path() is refused to tracepoints, so the names are walked. */
 #ifndef TOLLGATE_PATH_BPF_H
 #define TOLLGATE_PATH_BPF_H
 
@@ -24,9 +24,8 @@ static __always_inline struct mount *mount_of(struct vfsmount *vfsmount)
 	return (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
 }
 
-static __always_inline bool path_of_fd(struct fd_path *path, struct task_struct *task, u32 fd)
+static __always_inline bool path_of_file(struct fd_path *path, struct task_struct *task, struct file *file)
 {
-	struct file *file = file_of_fd(task, fd);
 	struct dentry *dentry, *parent, *root;
 	struct mount *mount, *root_mount;
 	u32 part = 0;
@@ -69,6 +68,11 @@ static __always_inline bool path_of_fd(struct fd_path *path, struct task_struct 
 	}
 	path->parts = part;
 	return true;
+}
+
+static __always_inline bool path_of_fd(struct fd_path *path, struct task_struct *task, u32 fd)
+{
+	return path_of_file(path, task, file_of_fd(task, fd));
 }
 
 #endif

@@ -134,6 +134,8 @@ struct gate_header {
 	__u32 nurseries;
 	/* Session that gates every new process, or 0. */
 	__u32 everything;
+	/* How many empty profiles wait in the queue of this name. */
+	__s32 ready_profiles;
 	/* What a joining process opens: see crates/kernel/src/gate/. */
 	__u32 link_ids[GATE_LINKS];
 	__u32 map_ids[GATE_MAPS];
@@ -488,15 +490,6 @@ enum record_type {
 	RECORD_GUARD_EVENT = 4,
 };
 
-/* A program's first thread has got a profile. */
-struct guard_program_record {
-	__u32 type;
-	__u32 session;
-	__u32 pid;
-	__u32 profile;
-	struct guard_program program;
-};
-
 struct group_done {
 	__u32 type;
 	__u32 session;
@@ -548,6 +541,16 @@ struct fd_path {
 	__u64 inode;
 	/* From the file up to the root, mount points crossed; each cut where it is longer. */
 	char part[PATH_PARTS][PATH_PART_LEN];
+};
+
+/* A program's first thread has got a profile. */
+struct guard_program_record {
+	__u32 type;
+	__u32 session;
+	__u32 pid;
+	__u32 profile;
+	struct guard_program program;
+	struct fd_path path;
 };
 
 struct arg_string {

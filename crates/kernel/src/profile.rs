@@ -157,6 +157,11 @@ impl Profile {
             + self.more.len() * size_of::<wire::guard_more>().next_multiple_of(PAGE)
     }
 
+    /// As when it was made.
+    pub(crate) fn start_anew(&self) {
+        self.mapping.write(0, wire::guard_profile::default());
+    }
+
     /// Knows nothing, as when it was made, but keeps its room.
     pub fn empty(&self) {
         let wire::guard_profile { more, slot, session, .. } = self.mapping.read(0);
@@ -230,8 +235,9 @@ impl Profile {
                 .calls
                 .iter()
                 .fold(0, |key, symbol| key << wire::GUARD_SYMBOL_BITS | u64::from(own(*symbol)));
-            let bits = u64::from(window.learned) * u64::from(wire::GUARD_WINDOW_LEARNED)
-                | u64::from(window.normal) * u64::from(wire::GUARD_WINDOW_NORMAL);
+            let bit = |is_set: bool, bit: u32| if is_set { u64::from(bit) } else { 0 };
+            let bits = bit(window.learned, wire::GUARD_WINDOW_LEARNED)
+                | bit(window.normal, wire::GUARD_WINDOW_NORMAL);
             unfit += usize::from(!self.add_window(key, bits));
         }
         self.start_counting_from(contents);

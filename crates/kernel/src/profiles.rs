@@ -1,6 +1,7 @@
 //! Which programs have a profile, and the empty ones that wait for new programs.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
@@ -14,7 +15,7 @@ use crate::wire;
 
 /// How many empty profiles wait for new programs: a shell script begins some dozens within the tenth of a second
 /// after which more are made.
-pub const READY: usize = 64;
+const READY: i32 = 64;
 
 impl Gate {
     fn has_map(&self, maps: &str, place: u32) -> bool {
@@ -25,39 +26,72 @@ impl Gate {
         (from..wire::GUARD_PROFILES).find(|place| !self.has_map(maps, *place))
     }
 
-    fn new_profile(&self, place: u32) -> Result<()> {
-        let map = new_map::<wire::guard_profile>("tollgate_profile")?;
-        let descriptor = map.as_fd().as_raw_fd();
+    /// Puts new profiles at these places. At once, as the kernel waits for all running programs each time.
+    fn new_profiles(&self, places: &[u32]) -> Result<()> {
+        let new = |_: &u32| new_map::<wire::guard_profile>("tollgate_profile");
+        let maps: Vec<_> = places.iter().map(new).collect::<Result<_>>()?;
+        let keys: Vec<_> = places.iter().flat_map(|place| place.to_ne_bytes()).collect();
+        let values: Vec<_> = maps.iter().flat_map(|map| map.as_fd().as_raw_fd().to_ne_bytes()).collect();
         self.maps
             .get("profiles")
-            .update(&place.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
-            .doing("making a program's profile")
+            .update_batch(&keys, &values, places.len() as u32, MapFlags::ANY, MapFlags::ANY)
+            .doing("making profiles of programs")
     }
 
-    /// Makes empty profiles for programs that begin from now on. Returns how many; fewer if all places are taken.
-    pub fn make_profiles(&self, _lock: &Lock, count: usize) -> Result<usize> {
-        let mut place = 0;
-        for made in 0..count {
-            let Some(free) = self.free_place("profiles", place + 1) else { return Ok(made) };
-            place = free;
-            self.new_profile(place)?;
-            self.maps
-                .get("ready_profiles")
-                .update(&[], &place.to_ne_bytes(), MapFlags::ANY)
-                .doing("making a program's profile")?;
+    fn offer_profile(&self, place: u32) -> Result<()> {
+        self.maps
+            .get("ready_profiles")
+            .update(&[], &place.to_ne_bytes(), MapFlags::ANY)
+            .doing("offering a profile to new programs")?;
+        self.ready_count().fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn ready_count(&self) -> &AtomicI32 {
+        let header = self.header.entry(0);
+        // SAFETY: an aligned field of the mapping, which both sides change by atomic operations.
+        unsafe { AtomicI32::from_ptr(&raw mut (*header).ready_profiles) }
+    }
+
+    /// Whether so few empty profiles wait for new programs that more are to be made.
+    pub fn wants_profiles(&self) -> bool {
+        self.ready_count().load(Ordering::SeqCst) < READY / 2
+    }
+
+    /// Makes empty profiles for programs that begin from now on; fewer than usual if all places are taken.
+    pub fn make_profiles(&self, _lock: &Lock) -> Result<()> {
+        let missing = READY - self.ready_count().load(Ordering::SeqCst);
+        let mut places = Vec::new();
+        while (places.len() as i32) < missing
+            && let Some(place) = self.free_place("profiles", places.last().map_or(1, |last| last + 1))
+        {
+            places.push(place);
         }
-        Ok(count)
+        if !places.is_empty() {
+            self.new_profiles(&places)?;
+        }
+        places.into_iter().try_for_each(|place| self.offer_profile(place))
     }
 
     /// Gives a program that has not begun yet a profile; none: all places are taken.
     pub fn give_profile(&self, _lock: &Lock, program: &wire::guard_program) -> Result<Option<u32>> {
         let Some(place) = self.free_place("profiles", 1) else { return Ok(None) };
-        self.new_profile(place)?;
+        self.new_profiles(&[place])?;
         self.maps
             .get("programs")
             .update(as_bytes(program), &place.to_ne_bytes(), MapFlags::ANY)
             .doing("naming a program")?;
         Ok(Some(place))
+    }
+
+    /// Nobody uses the profile any more: it waits, empty, for another program.
+    fn recycle(&self, place: u32) -> Result<()> {
+        let profile = self.profile(place)?;
+        for more in profile.read().more.into_iter().filter(|more| *more != 0) {
+            self.maps.get("more_windows").delete(&more.to_ne_bytes()).doing("giving a profile back")?;
+        }
+        profile.start_anew();
+        self.offer_profile(place)
     }
 
     fn open_map<T: Copy>(&self, maps: &str, place: u32) -> Result<Mapping<T>> {
@@ -95,7 +129,7 @@ impl Gate {
             }
         }
         cpus::wait_for_all();
-        self.maps.get("profiles").delete(&from.to_ne_bytes()).doing("giving a profile back")
+        self.recycle(from)
     }
 
     /// More room for a program's windows; false: it has all that it may have.
@@ -114,15 +148,9 @@ impl Gate {
             if !of_session {
                 continue;
             }
-            // Nothing can be done about a map that refuses; the places are few, and gone with the gate.
+            // Nothing can be done about a map that refuses; its place is gone with the gate.
             let _ = programs.delete(&key);
-            let place = u32::from_ne_bytes(place.try_into().unwrap_or_default());
-            if let Ok(profile) = self.profile(place) {
-                for more in profile.read().more.into_iter().filter(|more| *more != 0) {
-                    let _ = self.maps.get("more_windows").delete(&more.to_ne_bytes());
-                }
-            }
-            let _ = self.maps.get("profiles").delete(&place.to_ne_bytes());
+            let _ = self.recycle(u32::from_ne_bytes(place.try_into().unwrap_or_default()));
         }
     }
 }

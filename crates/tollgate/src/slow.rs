@@ -150,7 +150,7 @@ fn argument(record: &wire::slow_call, abi: calls::Abi, index: usize, kind: Kind)
 }
 
 /// A file as /proc/PID/fd shows it.
-fn path(fd: &wire::fd_path) -> String {
+pub fn path(fd: &wire::fd_path) -> String {
     match u32::from(fd.mode) & libc::S_IFMT {
         libc::S_IFSOCK => return format!("socket:[{}]", fd.inode),
         libc::S_IFIFO if fd.parts <= 1 => return format!("pipe:[{}]", fd.inode),

@@ -232,7 +232,7 @@ impl Arm {
                 let options = Options { mask: *mask, per: wire::PER_ALL, guard, ..Options::default() };
                 let session = gate.start_session(&lock, &options)?;
                 if mask & wire::GUARD != 0 {
-                    gate.make_profiles(&lock, kernel::profiles::READY)?;
+                    gate.make_profiles(&lock)?;
                 }
                 On::Gate {
                     gate: Box::new(gate),

@@ -12,7 +12,6 @@ use anyhow::Result;
 use kernel::clock::now_ns;
 use kernel::gate::{Gate, Lock};
 use kernel::profile::symbols;
-use kernel::profiles::READY;
 use kernel::session::Session;
 use kernel::wire;
 
@@ -55,8 +54,6 @@ pub struct Guard {
     events: Vec<Event>,
     events_left_out: u64,
     unidentified: u64,
-    /// Empty profiles that nobody of this session has taken yet.
-    ready: usize,
     began_ns: u64,
     next_release_ns: Option<u64>,
     warden: Option<Warden>,
@@ -98,6 +95,14 @@ fn executed(path: &Path) -> PathBuf {
     }
 }
 
+/// The file that began: of the process, if it still runs, or by its path. Opened, as what either stands for may
+/// change at any time.
+fn open_program(record: &wire::guard_program_record) -> Option<File> {
+    let same = |file: &File| file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program));
+    let ways = [format!("/proc/{}/exe", record.pid), crate::slow::path(&record.path)];
+    ways.iter().find_map(|way| File::open(way).ok().filter(same))
+}
+
 impl Guard {
     /// Before the command begins: its own program has its baseline from its first call on.
     pub fn start(
@@ -108,6 +113,7 @@ impl Guard {
         command: &Path,
     ) -> Result<Self> {
         let store = Store::new(&policy.store);
+        gate.make_profiles(lock)?;
         let warden = match policy.wire.response {
             wire::GUARD_OBSERVE => None,
             _ => Some(Warden::start(gate, session.index)?),
@@ -121,7 +127,6 @@ impl Guard {
             events: Vec::new(),
             events_left_out: 0,
             unidentified: 0,
-            ready: gate.make_profiles(lock, READY)?,
             began_ns: now_ns(),
             next_release_ns: None,
             warden,
@@ -179,15 +184,9 @@ impl Guard {
 
     /// A program that began.
     fn meet(&mut self, gate: &Gate, record: &wire::guard_program_record) -> Result<()> {
-        self.ready = self.ready.saturating_sub(1);
         let lock = Lock::take()?;
         let place = record.profile;
-        let link = PathBuf::from(format!("/proc/{}/exe", record.pid));
-        // Opened once: what the number stands for may change at any time.
-        let file = File::open(&link).ok();
-        let same =
-            |file: &File| file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program));
-        let Some(file) = file.filter(same) else {
+        let Some(file) = open_program(record) else {
             self.unidentified += 1;
             self.programs.insert(place, (Program::new(gate.profile(place)?, None, None), Deeds::default()));
             return Ok(());
@@ -250,14 +249,12 @@ impl Guard {
             program.tick(now, wait, mode);
         }
         let is_small = |(program, _): &(Program, Deeds)| program.profile.wants_room();
-        if self.ready < READY / 2 || self.programs.values().any(is_small) {
+        if gate.wants_profiles() || self.programs.values().any(is_small) {
             let lock = Lock::take()?;
             for (program, _) in self.programs.values_mut().filter(|entry| is_small(entry)) {
                 gate.make_room(&lock, &mut program.profile)?;
             }
-            if self.ready < READY / 2 {
-                self.ready += gate.make_profiles(&lock, READY - self.ready)?;
-            }
+            gate.make_profiles(&lock)?;
         }
         if let Some(warden) = &mut self.warden {
             warden.tend(gate, self.session)?;

@@ -134,7 +134,6 @@ pub fn watching() -> wire::guard_parameters {
         response: wire::GUARD_OBSERVE,
         delay_factor_ns: ns(DELAY_FACTOR),
         delay_cap_ns: ns(default.delay_cap),
-        ..Default::default()
     }
 }
 
