@@ -1,6 +1,7 @@
 //! Threads that the guard holds, and letting them go.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::sleep;
@@ -68,29 +69,69 @@ const LOOK: Duration = Duration::from_secs(3600);
 /// How long the gate of a process that was killed may go on acting: the kernel closes its links soon after.
 const AFTERMATH: Duration = Duration::from_secs(1);
 
-/// The warden: waits for the end of the process `owner`, and then lets go all whom its guard, a session, holds.
-/// It needs nothing of its owner but the number of the map of threads ([`Gate::threads_map`]).
-pub fn let_go_after(owner: u32, session: u32, threads_map: u32) -> Result<()> {
-    let owner = process::open_pidfd(owner).doing("watch its owner")?;
-    let threads = Mapping::<wire::thread_state>::new(
-        &MapHandle::from_map_id(threads_map).doing("opening the gate's threads")?,
-        wire::THREADS,
-    )?;
+/// A process in the process group `group` whose parent is the warden, which is in another group of the same
+/// session, keeps the kernel from taking the group for an orphaned one when the guard's process is killed: the stopped
+/// processes of such a group get SIGHUP (kernel/exit.c, `kill_orphaned_pgrp`). It ends with the warden.
+fn hold_group(group: i32) -> Result<()> {
+    let mut pipe = [0; 2];
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error()).doing("make a pipe");
+    }
+    // SAFETY: the warden has one thread; the child makes system calls only.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()).doing("start a process"),
+        0 => {
+            // SAFETY: plain calls on our own descriptors and process; the read ends with the warden.
+            unsafe {
+                libc::close(pipe[1]);
+                for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP] {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
+                libc::setpgid(0, group);
+                let mut byte = 0_u8;
+                libc::read(pipe[0], (&raw mut byte).cast(), 1);
+                libc::_exit(0)
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a warden needs to know of its guard: the process, its session, and the numbers of two of the gate's maps.
+#[derive(Debug, Clone, Copy)]
+pub struct Ward {
+    pub owner: u32,
+    pub session: u32,
+    pub threads_map: u32,
+    pub sessions_map: u32,
+}
+
+/// The warden: waits for the end of the guard's process, and then lets go all whom the guard holds.
+pub fn let_go_after(ward: Ward) -> Result<()> {
+    // SAFETY: a plain query.
+    hold_group(unsafe { libc::getpgid(ward.owner as i32) })?;
+    let owner = process::open_pidfd(ward.owner).doing("watch the guard's process")?;
+    let open = |id| MapHandle::from_map_id(id).doing("opening the gate's maps");
+    let threads = Mapping::<wire::thread_state>::new(&open(ward.threads_map)?, wire::THREADS)?;
+    let sessions = Mapping::<wire::session>::new(&open(ward.sessions_map)?, wire::SESSIONS)?;
     while !process::wait_readable(owner.as_raw_fd(), LOOK) {}
     let began = Instant::now();
-    while began.elapsed() < AFTERMATH {
-        held(&threads, threads.entries(), session)
-            .iter()
-            .for_each(|held| let_go(&threads, threads.entries(), held));
+    // Until another Tollgate has cleared the session away, which lets go as well: its number may be used again.
+    while began.elapsed() < AFTERMATH && sessions.read(ward.session).owner_pid == ward.owner {
+        let slots = threads.entries();
+        held(&threads, slots, ward.session).iter().for_each(|held| let_go(&threads, slots, held));
         sleep(Duration::from_millis(1));
     }
     Ok(())
 }
 
 impl Gate {
-    /// For [`let_go_after`].
-    pub fn threads_map(&self) -> Result<u32> {
-        Ok(self.maps.get(".bss.threads").info().doing("numbering its maps")?.info.id)
+    /// For the warden of this process's guard.
+    pub fn ward(&self, session: u32) -> Result<Ward> {
+        let id = |map| Ok(self.maps.get(map).info().doing("numbering its maps")?.info.id);
+        let (threads_map, sessions_map) = (id(".bss.threads")?, id("sessions")?);
+        Ok(Ward { owner: std::process::id(), session, threads_map, sessions_map })
     }
 
     /// Processes held by the session's guard, each until the latest time of its threads.

@@ -6,6 +6,7 @@ mod counts;
 mod details;
 mod endings;
 mod groups;
+mod guard;
 mod refusals;
 mod sharing;
 mod split;

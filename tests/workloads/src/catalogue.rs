@@ -2,7 +2,7 @@
 
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
-use crate::{abi, blocking, calls, children, outcomes, reading, seccomp, signals};
+use crate::{abi, blocking, calls, children, outcomes, reading, routine, seccomp, signals};
 
 pub struct Workload {
     pub name: &'static str,
@@ -81,6 +81,11 @@ pub const WORKLOADS: &[Workload] = &[
         "Blocks in pause() until it is killed, in its only thread or in T threads."),
     workload("leader-ends", "MS", signals::leader_ends,
         "Ends its first thread, and MS ms later the other one. How many calls that takes varies."),
+    workload("routine", "ROUNDS UNUSUAL", routine::routine,
+        "Makes the same four calls ROUNDS times, then UNUSUAL calls of other kinds; prints \"done\"."),
+    workload("alarms", "ROUNDS", routine::alarms,
+        "Makes the same calls ROUNDS times while SIGALRM comes at irregular times, and handles it. \
+         How many calls that takes varies."),
     workload("exit", "N", outcomes::exit,
         "Exits with status N."),
     workload("kill-self", "SIG", signals::kill_self,

@@ -21,6 +21,7 @@ mod pipe;
 mod process;
 mod raw;
 mod reading;
+mod routine;
 mod seccomp;
 mod signals;
 mod team;

@@ -65,6 +65,8 @@ pub struct WardenArguments {
     pub session: u32,
     /// The number of the gate's map of threads
     pub threads_map: u32,
+    /// The number of the gate's map of sessions
+    pub sessions_map: u32,
 }
 
 #[derive(Args)]

@@ -5,7 +5,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 use kernel::gate::Gate;
-use kernel::guarded::let_go_after;
+use kernel::guarded::{Ward, let_go_after};
 
 use super::arguments::WardenArguments;
 use crate::output::say;
@@ -15,10 +15,11 @@ pub struct Warden {
 }
 
 fn start(gate: &Gate, session: u32) -> Result<Child> {
-    let owner = std::process::id().to_string();
-    let numbers = [session, gate.threads_map()?].map(|number| number.to_string());
+    let Ward { owner, session, threads_map, sessions_map } = gate.ward(session)?;
+    let numbers = [owner, session, threads_map, sessions_map].map(|number| number.to_string());
     Command::new("/proc/self/exe")
-        .args(["guard", "warden", &owner, &numbers[0], &numbers[1]])
+        .args(["guard", "warden"])
+        .args(numbers)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         // Not of the terminal's foreground group: what ends Tollgate must not end its warden.
@@ -50,7 +51,7 @@ impl Warden {
 
 /// What the warden itself does.
 pub fn keep(arguments: &WardenArguments) -> Result<ExitCode> {
-    let WardenArguments { owner, session, threads_map } = *arguments;
-    let_go_after(owner, session, threads_map)?;
+    let WardenArguments { owner, session, threads_map, sessions_map } = *arguments;
+    let_go_after(Ward { owner, session, threads_map, sessions_map })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,272 @@
+//! The guard on real processes: it learns a program, tells what it never did before, and holds it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::bpf::abandoned_links;
+use crate::harness::job::{copy, folder, is_running, kill, processes, state};
+use crate::harness::{Finished, Job, Running, eventually, tollgate, words, workloads};
+
+/// A program of the test's own, with the store of what is known of it.
+struct Guarded {
+    folder: TempDir,
+    program: PathBuf,
+}
+
+impl Guarded {
+    fn new() -> Self {
+        let folder = folder();
+        let program = folder.path().join("guarded");
+        copy(&workloads(), &program);
+        Self { folder, program }
+    }
+
+    fn job(&self, options: &str, command: &str) -> Job {
+        let command: Vec<OsString> =
+            [self.program.clone().into()].into_iter().chain(words(command)).collect();
+        let mut job = Job::run(options, command);
+        job.command.env("TOLLGATE_STORE", self.folder.path().join("store"));
+        job
+    }
+
+    fn run(&self, options: &str, command: &str) -> Guard {
+        Guard::of(&self.job(options, command).finish().success())
+    }
+
+    /// Its baseline is what it does here.
+    fn normal(commands: &[&str]) -> Self {
+        let it = Self::new();
+        for command in commands {
+            it.run("--guard=learn", command);
+        }
+        it.change("normalize");
+        it
+    }
+
+    fn change(&self, verb: &str) {
+        let mut command = std::process::Command::new(tollgate());
+        command.args(["guard", verb]).arg(&self.program);
+        let done =
+            command.env("TOLLGATE_STORE", self.folder.path().join("store")).output().expect("it starts");
+        assert!(done.status.success(), "{done:?}");
+    }
+}
+
+/// What the guard reports.
+struct Guard(Value);
+
+impl Guard {
+    fn of(ran: &Finished) -> Self {
+        let text = std::fs::read_to_string(ran.path("report")).expect("there is a report");
+        let report: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(report["losses"], serde_json::json!({}), "{report}");
+        Self(report["guard"].clone())
+    }
+
+    #[track_caller]
+    fn program(&self) -> &Value {
+        let programs = self.0["programs"].as_array().expect("programs");
+        let mut found =
+            programs.iter().filter(|program| program["path"].as_str().expect("a path").ends_with("/guarded"));
+        found.next().unwrap_or_else(|| panic!("it is not in {}", self.0))
+    }
+
+    #[track_caller]
+    fn number(&self, name: &str) -> u64 {
+        self.program()[name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.0))
+    }
+
+    fn events(&self) -> &Vec<Value> {
+        self.0["events"].as_array().expect("events")
+    }
+}
+
+const DELAYS: &str = "--guard=enforce --delay-factor 1ms";
+
+#[test]
+fn what_was_learned_is_usual_and_the_rest_is_not() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let usual = it.run("--guard=watch", "routine 50000 0");
+    assert_eq!((usual.number("anomalies"), usual.number("early_calls")), (0, 0));
+    assert_eq!(usual.program()["state"], "normal");
+    assert!(usual.number("calls") >= 200_000, "{}", usual.0);
+    assert!(usual.number("bytes") <= 24 << 10, "{}", usual.0);
+    let unusual = it.run("--guard=watch", "routine 100 6");
+    // Each of the six, and the usual ones after them while their windows have one.
+    assert!(unusual.number("anomalies") >= 6, "{}", unusual.0);
+    assert_eq!(unusual.number("holds"), 0);
+    let first = &unusual.events()[0];
+    assert_eq!(
+        (&first["call"], &first["lfc"], &first["action"]),
+        (&"getgid".into(), &1.into(), &"observe".into())
+    );
+    let before: Vec<_> = first["sequence"].as_array().expect("calls").iter().rev().skip(1).take(2).collect();
+    assert_eq!(before, ["getppid", "getuid"]);
+    assert!(first["expected"].as_array().expect("calls").contains(&"getuid".into()), "{first}");
+}
+
+#[test]
+fn what_it_does_not_know_it_learns_and_what_is_tolerized_too() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    it.change("tolerize");
+    assert_eq!(it.run("--guard=watch", "routine 100 6").number("anomalies"), 0);
+    it.change("normalize");
+    assert_eq!(it.run("--guard=watch", "routine 100 6").number("anomalies"), 0);
+    // As if it had never been seen.
+    it.change("reset");
+    let anew = it.run("--guard=watch", "routine 100 6");
+    assert_eq!((anew.number("anomalies"), &anew.program()["state"]), (0, &"training".into()));
+}
+
+#[test]
+fn a_copy_is_the_same_program_and_a_changed_one_is_not() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let mut other = Guarded { folder: folder(), program: it.folder.path().join("elsewhere/guarded") };
+    std::fs::create_dir(it.folder.path().join("elsewhere")).expect("a folder");
+    copy(&it.program, &other.program);
+    std::mem::swap(&mut other.folder, &mut { it.folder });
+    assert!(other.run("--guard=watch", "routine 100 6").number("anomalies") >= 6);
+    let mut changed = std::fs::read(&other.program).expect("it can be read");
+    changed.push(0);
+    std::fs::write(&other.program, changed).expect("it can be written");
+    let anew = other.run("--guard=watch", "routine 100 6");
+    assert_eq!((anew.number("anomalies"), &anew.program()["state"]), (0, &"training".into()));
+}
+
+#[test]
+fn unusual_calls_are_held_longer_and_longer() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let began = Instant::now();
+    let guard = it.run(DELAYS, "routine 100 6");
+    let held: Vec<_> =
+        guard.events().iter().map(|event| event["held_ns"].as_u64().expect("a time") / 1_000_000).collect();
+    assert_eq!(held[..6], [2, 4, 8, 16, 32, 64]);
+    let all = Duration::from_nanos(guard.number("held_ns"));
+    assert!(began.elapsed() >= all, "held for {all:?} of {:?}", began.elapsed());
+    assert!(guard.number("holds") > 6, "the calls after them, too: {}", guard.0);
+    assert_eq!(abandoned_links(), [0_u32; 0]);
+}
+
+/// Unusual enough to be held for hours.
+fn held(it: &Guarded, options: &str) -> (Running, u32) {
+    let running = it.job(options, "routine 100 100").start();
+    let guarded = running.child_running("guarded");
+    eventually("the hold", || state(guarded) == Some('T'));
+    // Not one of the first, short ones.
+    std::thread::sleep(Duration::from_millis(500));
+    eventually("a long hold", || state(guarded) == Some('T'));
+    (running, guarded)
+}
+
+#[test]
+fn a_continue_of_somebody_else_does_not_free_it() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let (running, guarded) = held(&it, "--guard=enforce --respond stop");
+    for _ in 0..20 {
+        kill(guarded as i32, libc::SIGCONT);
+        eventually("the hold again", || state(guarded) == Some('T'));
+    }
+    kill(guarded as i32, libc::SIGKILL);
+    let ran = running.finish().exits_with(137);
+    assert!(ran.out.is_empty(), "it went on: {:?}", ran.text());
+}
+
+#[test]
+fn nobody_stays_held_when_tollgate_is_killed() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    for milliseconds in [0, 1, 5, 20, 100] {
+        let (running, guarded) = held(&it, "--guard=enforce --respond stop");
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        kill(running.pid() as i32, libc::SIGKILL);
+        let began = Instant::now();
+        eventually("its end", || !is_running(guarded));
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_eq!(running.finish().exits_with(137).text(), "done\n");
+    }
+}
+
+/// The warden of this Tollgate.
+fn warden_of(owner: u32) -> Option<u32> {
+    let is_warden = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.windows(8 + owner.to_string().len()).any(|part| part == format!("\0warden\0{owner}").as_bytes())
+    };
+    processes().into_iter().find(is_warden)
+}
+
+#[test]
+fn a_warden_that_is_killed_has_a_successor() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let (running, guarded) = held(&it, "--guard=enforce --respond stop");
+    let first = warden_of(running.pid()).expect("a warden");
+    kill(first as i32, libc::SIGKILL);
+    eventually("another warden", || warden_of(running.pid()).is_some_and(|warden| warden != first));
+    assert_eq!(state(guarded), Some('T'));
+    kill(running.pid() as i32, libc::SIGKILL);
+    running.finish().exits_with(137);
+    eventually("its end", || !is_running(guarded));
+}
+
+#[test]
+fn unusual_programs_are_killed_where_that_is_the_response() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let ran = it.job("--guard=enforce --respond kill", "routine 100 6").finish().exits_with(137);
+    assert!(ran.out.is_empty());
+    let guard = Guard::of(&ran);
+    assert_eq!((guard.number("killed"), guard.number("holds")), (1, 0));
+}
+
+#[test]
+fn an_unusual_execve_never_runs_the_new_program() {
+    // It forks and executes in earnest, which a routine never does.
+    let it = Guarded::normal(&["routine 100 0"]);
+    let ran = it.job("--guard=enforce --respond deny --delay-cap 1ms", "fork-exec 1").finish();
+    assert_ne!(ran.status, 0);
+    let guard = Guard::of(&ran);
+    assert_eq!(guard.number("killed"), 1, "{}", guard.0);
+    let denied: Vec<_> = guard.events().iter().filter(|event| event["action"] == "deny").collect();
+    assert_eq!(denied[0]["call"], "execve");
+    // A child goes on with a copy of its parent's sequence.
+    let sequence = denied[0]["sequence"].as_array().expect("calls");
+    assert!(sequence.iter().any(|call| call == "clone"), "{sequence:?}");
+}
+
+#[test]
+fn signal_handlers_are_no_anomalies() {
+    let it = Guarded::normal(&["alarms 60000", "alarms 60000"]);
+    let guard = it.run("--guard=watch", "alarms 250000");
+    assert!(guard.number("calls") > 1_000_000);
+    assert_eq!(guard.number("anomalies"), 0, "{:?}", guard.events());
+}
+
+#[test]
+fn ten_thousand_children_are_all_judged() {
+    let it = Guarded::normal(&["fork 100"]);
+    let guard = it.run("--guard=watch", "fork 10000");
+    // fork, wait and the child's end.
+    assert!(guard.number("calls") >= 30_000, "{}", guard.0);
+    assert_eq!(guard.number("anomalies"), 0, "{:?}", guard.events().first());
+}
+
+#[test]
+fn two_thousand_threads_count_every_call() {
+    let guard = Guarded::new().run("--guard=learn", "threads 2000 100");
+    assert!(guard.number("calls") >= 200_000, "{}", guard.0);
+}
+
+#[test]
+fn an_inner_session_does_not_lead_out_of_the_guard() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let mut outer = Job::run("--guard=watch", vec![tollgate().into()]);
+    outer.command.env("TOLLGATE_STORE", it.folder.path().join("store"));
+    let inner = outer.path("inner");
+    outer.command.args(["run", "-o"]).arg(inner).arg("--").arg(&it.program);
+    // Long enough for its baseline to come: it is not the outer session's command.
+    outer.command.args(["routine", "100000", "6"]);
+    let guard = Guard::of(&outer.finish().success());
+    assert!(guard.number("anomalies") >= 6, "{}", guard.0);
+}

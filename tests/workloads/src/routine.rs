@@ -1,0 +1,81 @@
+//! What a guard is to learn: the same calls over and over, interrupted by signals, and then something else.
+
+use crate::arguments::{Arguments, MANY};
+use crate::failure::{Outcome, check};
+use crate::print_line;
+use libc::{c_int, c_long};
+
+/// Calls without arguments or effects, none of which the routine makes.
+const UNUSUAL: [c_long; 6] = [
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getpgrp,
+    libc::SYS_gettid,
+    libc::SYS_sched_yield,
+];
+
+fn round() {
+    for call in [libc::SYS_getpid, libc::SYS_getppid, libc::SYS_getuid, libc::SYS_getppid] {
+        // SAFETY: these take no arguments and touch no memory.
+        unsafe { libc::syscall(call) };
+    }
+}
+
+pub fn routine(mut arguments: Arguments) -> Outcome {
+    let rounds = arguments.number("ROUNDS", 0..=MANY)?;
+    let unusual = arguments.number("UNUSUAL", 0..=MANY)?;
+    arguments.end()?;
+    (0..rounds).for_each(|_| round());
+    for call in UNUSUAL.iter().cycle().take(unusual as usize) {
+        // SAFETY: as above.
+        unsafe { libc::syscall(*call) };
+    }
+    print_line("done")
+}
+
+/// Between 20 and 420 microseconds: Knuth's MMIX generator, whose upper bits are the good ones.
+fn next_alarm(state: &mut u64) -> c_long {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    20 + (*state >> 33) as c_long % 400
+}
+
+fn set_alarm(microseconds: c_long) -> c_int {
+    let once = libc::itimerval {
+        it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 },
+        it_value: libc::timeval { tv_sec: 0, tv_usec: microseconds },
+    };
+    // SAFETY: a valid value; nothing is asked back.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &once, std::ptr::null_mut()) }
+}
+
+extern "C" fn on_alarm(_signal: c_int) {
+    static STATE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    let mut state = STATE.load(std::sync::atomic::Ordering::Relaxed);
+    set_alarm(next_alarm(&mut state));
+    STATE.store(state, std::sync::atomic::Ordering::Relaxed);
+}
+
+pub fn alarms(mut arguments: Arguments) -> Outcome {
+    let rounds = arguments.number("ROUNDS", 0..=MANY)?;
+    arguments.end()?;
+    // SAFETY: a zeroed sigaction is a valid one: an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_alarm as *const () as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the handler makes one system call and changes an atomic.
+    check(unsafe { libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()) }, "handle SIGALRM")?;
+    check(set_alarm(20), "set an alarm")?;
+    let nap = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
+    for number in 0..rounds {
+        round();
+        if number % 64 == 0 {
+            // Most of these are interrupted.
+            // SAFETY: a valid time; nothing is asked back.
+            unsafe { libc::syscall(libc::SYS_nanosleep, &nap, std::ptr::null::<libc::timespec>()) };
+        }
+    }
+    // SAFETY: SIG_IGN runs no code of ours.
+    unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
+    print_line("done")
+}
