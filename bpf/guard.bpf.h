@@ -443,7 +443,10 @@ static __always_inline void handler_begins(struct thread_state *thread, bool aga
 	thread->window = 0;
 }
 
-/* What is not plainly a call like many before. Returns its mismatches with what is normal. */
+/* In place of mismatches: it is no call of the program's own, or the same one once more. */
+#define NOT_JUDGED (~0U)
+
+/* What is not plainly a call like many before. Returns its mismatches with what is normal, or NOT_JUDGED. */
 static __noinline u32 guard_look(struct thread_state *thread, struct guard_profile *profile,
 				 struct guard_parameters *parameters, u32 call)
 {
@@ -457,13 +460,13 @@ static __noinline u32 guard_look(struct thread_state *thread, struct guard_profi
 		symbol = profile->symbol_of[call];
 		if (is_restart(call) || (symbol && symbol == (thread->window & GUARD_OTHER))) {
 			thread->guard_left++;
-			return 0;
+			return NOT_JUDGED;
 		}
 	}
 	if (unlikely(thread->handlers) && is_sigreturn(call)) {
 		handler_ends(thread);
 		thread->guard_left++;
-		return 0;
+		return NOT_JUDGED;
 	}
 	symbol = profile->symbol_of[call];
 	if (!symbol)
@@ -486,6 +489,13 @@ static __always_inline bool guard_is_usual(struct thread_state *thread, struct g
 	return true;
 }
 
+/* No calls that its profile does not know of, and the next one goes there. */
+static __always_inline void guard_start_batch(struct thread_state *thread)
+{
+	thread->guard_batch = 1;
+	thread->guard_left = 1;
+}
+
 /* Until now only the thread knows of these calls. */
 static __always_inline void guard_flush(struct thread_state *thread)
 {
@@ -495,8 +505,7 @@ static __always_inline void guard_flush(struct thread_state *thread)
 		__sync_fetch_and_add(&profile->trained, thread->guard_batch - thread->guard_left);
 		__sync_fetch_and_add(&profile->calls, thread->guard_batch - thread->guard_left);
 	}
-	thread->guard_batch = 0;
-	thread->guard_left = 0;
+	guard_start_batch(thread);
 }
 
 static __always_inline void guard_tell(struct thread_state *thread, u32 call, u32 mismatches, u32 action, u64 now)
@@ -600,7 +609,8 @@ static __always_inline void guard_enter(struct thread_state *thread, u32 call)
 	if (thread->held)
 		guard_hold_on(thread);
 	mismatches = guard_look(thread, profile, &session->guard, call);
-	if (thread->lfc && !thread->held)
+	/* A call that is made again has served its hold: a fork never succeeds with a stop before it. */
+	if (thread->lfc && !thread->held && mismatches != NOT_JUDGED)
 		guard_respond(thread, session, call, mismatches);
 }
 
@@ -684,6 +694,7 @@ static __always_inline void guard_inherit(struct thread_state *thread, struct th
 {
 	u32 i;
 
+	guard_start_batch(thread);
 	thread->guard_session = parent->guard_session;
 	thread->window = parent->window;
 	thread->profile = parent->profile;

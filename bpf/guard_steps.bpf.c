@@ -27,6 +27,8 @@ static long take_step(u64 index, void *unused)
 		step->mismatches = guard_is_usual(thread, &step_profile, call) ?
 					   0 :
 					   guard_look(thread, &step_profile, &step_parameters, call);
+		if (step->mismatches == NOT_JUDGED)
+			step->mismatches = 0;
 		break;
 	case STEP_STOP:
 		thread->again = 1;

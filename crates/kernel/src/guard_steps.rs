@@ -43,7 +43,8 @@ impl Steps {
     pub fn start(&mut self, parameters: wire::guard_parameters) {
         self.parameters.write(0, parameters);
         for index in 0..self.threads.entries() {
-            self.threads.write(index, wire::thread_state::default());
+            self.threads
+                .write(index, wire::thread_state { guard_left: 1, guard_batch: 1, ..Default::default() });
         }
         self.profile.empty();
     }
@@ -74,7 +75,7 @@ impl Steps {
     pub fn end_batches(&self) {
         for index in 0..self.threads.entries() {
             let thread = self.threads.read(index);
-            let guard_batch = thread.guard_batch.wrapping_sub(thread.guard_left) + 1;
+            let guard_batch = thread.guard_batch - thread.guard_left + 1;
             self.threads.write(index, wire::thread_state { guard_left: 1, guard_batch, ..thread });
         }
     }

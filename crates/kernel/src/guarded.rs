@@ -109,6 +109,8 @@ pub struct Ward {
 
 /// The warden: waits for the end of the guard's process, and then lets go all whom the guard holds.
 pub fn let_go_after(ward: Ward) -> Result<()> {
+    // SAFETY: a name of less than 16 bytes. Started by way of /proc, it would be called "exe".
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"tollgate-warden".as_ptr()) };
     // SAFETY: a plain query.
     hold_group(unsafe { libc::getpgid(ward.owner as i32) })?;
     let owner = process::open_pidfd(ward.owner).doing("watch the guard's process")?;
@@ -147,6 +149,15 @@ impl Gate {
     /// The process runs again.
     pub fn let_go(&self, held: &Held) {
         let_go(&self.threads, self.used_slots(), held);
+    }
+
+    /// Somebody asks the held to end. They wake for that only: whoever handles the signal is stopped again at its next
+    /// call.
+    pub fn wake_held(&self, session: u32) {
+        for held in self.held(session) {
+            // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
+            unsafe { libc::kill(held.thread as i32, libc::SIGCONT) };
+        }
     }
 
     /// Lets go whom the session holds and whose time has come. Returns the next time, if any is still held.

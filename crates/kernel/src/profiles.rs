@@ -109,14 +109,14 @@ impl Gate {
     }
 
     /// Two files are the same program, by what user space knows of them: the second's threads use the first's profile
-    /// from now on.
+    /// from now on. Returns how many calls they made before; what was learned of them is forgotten.
     pub fn share_profile(
         &self,
         _lock: &Lock,
         program: &wire::guard_program,
         from: u32,
         to: u32,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         self.maps
             .get("programs")
             .update(as_bytes(program), &to.to_ne_bytes(), MapFlags::ANY)
@@ -124,12 +124,19 @@ impl Gate {
         for slot in 1..self.threads.entries() {
             let place = self.threads.entry(slot);
             if u32::from(self.threads.read(slot).profile) == from {
-                // SAFETY: an aligned field of the mapped entry, written as a whole.
-                unsafe { (&raw mut (*place).profile).write_volatile(to as u16) };
+                // SAFETY: aligned fields of the mapped entry, each written as a whole. Its windows are of the other
+                // profile's symbols: it begins a new one.
+                unsafe {
+                    (&raw mut (*place).profile).write_volatile(to as u16);
+                    (&raw mut (*place).window).write_volatile(0);
+                    (&raw mut (*place).interrupted).write_volatile(Default::default());
+                }
             }
         }
         cpus::wait_for_all();
-        self.recycle(from)
+        let calls = self.profile(from)?.read().calls;
+        self.recycle(from)?;
+        Ok(calls)
     }
 
     /// More room for a program's windows; false: it has all that it may have.

@@ -14,6 +14,9 @@ const HANDLED: [libc::c_int; 7] =
 /// A terminal sends these to the whole foreground group: the command has them already.
 const OF_THE_KEYBOARD: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
 
+/// Who sends these usually wants an end.
+const TO_END: [libc::c_int; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM];
+
 /// asm-generic/siginfo.h: sent by the kernel, not by a process.
 const SI_KERNEL: libc::c_int = 0x80;
 
@@ -23,9 +26,18 @@ static COMMAND: AtomicI32 = AtomicI32::new(0);
 /// Signals that came before there was a command, a bit each: they are for it.
 static HELD: AtomicU64 = AtomicU64::new(0);
 
+/// The command was asked to end, by a signal that this process saw.
+static ASKED_TO_END: AtomicBool = AtomicBool::new(false);
+
+/// Whether the command was asked to end since this was asked last.
+pub fn was_asked_to_end() -> bool {
+    ASKED_TO_END.swap(false, Ordering::SeqCst)
+}
+
 extern "C" fn pass_on(signal: libc::c_int, info: *const libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel's own, valid as long as the handler runs (SA_SIGINFO).
     let by_kernel = unsafe { (*info).si_code } == SI_KERNEL;
+    ASKED_TO_END.fetch_or(TO_END.contains(&signal), Ordering::SeqCst);
     match COMMAND.load(Ordering::SeqCst) {
         0 => {
             HELD.fetch_or(1 << signal, Ordering::SeqCst);

@@ -70,6 +70,7 @@ fn wire_parameters(lookahead: u8, sequence: u8, parameters: &Parameters) -> wire
         anomaly_limit: parameters.anomaly_limit as u32,
         normal_factor: parameters.normal_factor.0 as u32,
         normal_factor_den: parameters.normal_factor.1 as u32,
+        ..Default::default()
     }
 }
 

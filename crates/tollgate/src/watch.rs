@@ -182,11 +182,13 @@ impl Watch {
         let now = now_ns();
         let in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
         let mut notes = ending.notes;
-        let guard = self.guard.take().map(Guard::finish).transpose().unwrap_or_else(|error| {
+        let guard = self.guard.as_mut().map(Guard::finish).transpose().unwrap_or_else(|error| {
             notes.push(format!("what the guard learned could not be stored: {error:#}"));
             None
         });
         self.gate.release(&Lock::take()?, self.session.index);
+        // With its warden, as nobody is held any more.
+        self.guard = None;
         let figures = self.collector.figures(&self.gate, self.session.index)?;
         let losses = self.losses()?;
         if !live.is_empty() && ending.exit.is_some() {

@@ -13,6 +13,7 @@ use kernel::clock::now_ns;
 use kernel::gate::{Gate, Lock};
 use kernel::profile::symbols;
 use kernel::session::Session;
+use kernel::signals::was_asked_to_end;
 use kernel::wire;
 
 use super::baseline::Digest;
@@ -168,7 +169,15 @@ impl Guard {
         while baseline.windows.len() > program.profile.room_for_windows()
             && gate.make_room(lock, &mut program.profile)?
         {}
-        program.install(baseline, self.policy.mode);
+        let unfit = program.install(baseline, self.policy.mode);
+        if unfit > 0 {
+            // What it lacks would be unusual.
+            program.profile.tolerize();
+            let _ = say(&format!(
+                "tollgate: {unfit} pairs and windows of {} have no room in the kernel, so it is not tested",
+                path_of(program)
+            ));
+        }
         Ok(())
     }
 
@@ -195,7 +204,11 @@ impl Guard {
         let digest = Digest::of_file(&opened)?;
         let path = fs::read_link(&opened).ok();
         if let Some(known) = self.places.get(&digest).filter(|known| **known != place) {
-            return Ok(gate.share_profile(&lock, &record.program, place, *known)?);
+            let (known, calls) = (*known, gate.share_profile(&lock, &record.program, place, *known)?);
+            if let Some((program, _)) = self.programs.get_mut(&known) {
+                program.early_calls += calls;
+            }
+            return Ok(());
         }
         let mut program = Program::new(gate.profile(place)?, path, Some(digest));
         self.install(&mut program, gate, &lock, &digest)?;
@@ -206,13 +219,16 @@ impl Guard {
 
     fn note(&mut self, event: &wire::guard_event) {
         let Some((program, deeds)) = self.programs.get_mut(&event.profile) else { return };
-        let held_ns = if event.held_until_ns == 0 { 0 } else { event.held_until_ns - event.time_ns };
+        let is_held = event.held_until_ns != 0;
+        // For good has no time.
+        let until = if event.held_until_ns == u64::MAX { event.time_ns } else { event.held_until_ns };
+        let held_ns = until.saturating_sub(event.time_ns);
         let action = u32::from(event.action);
         deeds.anomalies += u64::from(event.mismatches > 0);
         deeds.max_lfc = deeds.max_lfc.max(event.lfc.into());
-        deeds.holds += u64::from(held_ns > 0);
+        deeds.holds += u64::from(is_held);
         deeds.held_ns = deeds.held_ns.saturating_add(held_ns);
-        deeds.killed += u64::from(held_ns == 0 && matches!(action, wire::GUARD_DENY | wire::GUARD_KILL));
+        deeds.killed += u64::from(!is_held && matches!(action, wire::GUARD_DENY | wire::GUARD_KILL));
         if held_ns > 0 {
             self.next_release_ns = Some(self.next_release_ns.unwrap_or(u64::MAX).min(event.held_until_ns));
         }
@@ -242,6 +258,9 @@ impl Guard {
 
     /// To be called at least as often as [`Guard::patience`] says.
     pub fn tend(&mut self, gate: &Gate) -> Result<()> {
+        if was_asked_to_end() {
+            gate.wake_held(self.session);
+        }
         self.next_release_ns = gate.let_go_in_time(self.session);
         let now = unix_now();
         let (mode, wait) = (self.policy.mode, self.policy.normal_wait);
@@ -268,8 +287,8 @@ impl Guard {
         self.next_release_ns.map_or(most, |end| until(end).min(most))
     }
 
-    /// Stores what was learned, and tells what happened.
-    pub fn finish(mut self) -> Result<Report> {
+    /// Stores what was learned, and tells what happened. The warden is to be dismissed when nobody is held any more.
+    pub fn finish(&mut self) -> Result<Report> {
         let store = self.store.lock()?;
         let now = unix_now();
         for (program, _) in self.programs.values() {
@@ -285,9 +304,6 @@ impl Guard {
             store.save(&mut baseline)?;
         }
         drop(store);
-        if let Some(warden) = self.warden.take() {
-            warden.dismiss();
-        }
         let mut programs: Vec<_> =
             self.programs.values().map(|(program, deeds)| account(program, deeds)).collect();
         programs
@@ -297,10 +313,18 @@ impl Guard {
             mode: self.policy.mode.name().into(),
             response: response(&self.policy),
             programs,
-            events: self.events,
+            events: std::mem::take(&mut self.events),
             events_left_out: self.events_left_out,
             unidentified: self.unidentified,
         })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(warden) = self.warden.take() {
+            warden.dismiss();
+        }
     }
 }
 
