@@ -107,8 +107,9 @@ pub struct Ward {
     pub sessions_map: u32,
 }
 
-/// The warden: waits for the end of the guard's process, and then lets go all whom the guard holds.
-pub fn let_go_after(ward: Ward) -> Result<()> {
+/// The warden: says when it is on duty, waits for the end of the guard's process, and then lets go all whom the guard
+/// holds.
+pub fn let_go_after(ward: Ward, on_duty: impl FnOnce()) -> Result<()> {
     // SAFETY: a name of less than 16 bytes. Started by way of /proc, it would be called "exe".
     unsafe { libc::prctl(libc::PR_SET_NAME, c"tollgate-warden".as_ptr()) };
     // SAFETY: a plain query.
@@ -117,6 +118,7 @@ pub fn let_go_after(ward: Ward) -> Result<()> {
     let open = |id| MapHandle::from_map_id(id).doing("opening the gate's maps");
     let threads = Mapping::<wire::thread_state>::new(&open(ward.threads_map)?, wire::THREADS)?;
     let sessions = Mapping::<wire::session>::new(&open(ward.sessions_map)?, wire::SESSIONS)?;
+    on_duty();
     while !process::wait_readable(owner.as_raw_fd(), LOOK) {}
     let began = Instant::now();
     // Until another Tollgate has cleared the session away, which lets go as well: its number may be used again.

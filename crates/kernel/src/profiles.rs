@@ -26,15 +26,20 @@ impl Gate {
         (from..wire::GUARD_PROFILES).find(|place| !self.has_map(maps, *place))
     }
 
-    /// Puts new profiles at these places. At once, as the kernel waits for all running programs each time.
+    /// Puts new profiles at these places. At once, as the kernel waits for all running programs each time; where it
+    /// does not put maps into a map so (6.1 says EINVAL), one by one.
     fn new_profiles(&self, places: &[u32]) -> Result<()> {
         let new = |_: &u32| new_map::<wire::guard_profile>("tollgate_profile");
         let maps: Vec<_> = places.iter().map(new).collect::<Result<_>>()?;
-        let keys: Vec<_> = places.iter().flat_map(|place| place.to_ne_bytes()).collect();
-        let values: Vec<_> = maps.iter().flat_map(|map| map.as_fd().as_raw_fd().to_ne_bytes()).collect();
-        self.maps
-            .get("profiles")
-            .update_batch(&keys, &values, places.len() as u32, MapFlags::ANY, MapFlags::ANY)
+        let keys: Vec<_> = places.iter().map(|place| place.to_ne_bytes()).collect();
+        let values: Vec<_> = maps.iter().map(|map| map.as_fd().as_raw_fd().to_ne_bytes()).collect();
+        let (profiles, count) = (self.maps.get("profiles"), places.len() as u32);
+        let any = MapFlags::ANY;
+        if profiles.update_batch(&keys.concat(), &values.concat(), count, any, any).is_ok() {
+            return Ok(());
+        }
+        let mut each = keys.iter().zip(&values);
+        each.try_for_each(|(key, value)| profiles.update(key, value, any))
             .doing("making profiles of programs")
     }
 

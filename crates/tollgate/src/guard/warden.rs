@@ -1,5 +1,6 @@
 //! The warden: a process of its own that lets go whom the guard holds, should Tollgate be killed.
 
+use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -8,28 +9,41 @@ use kernel::gate::Gate;
 use kernel::guarded::{Ward, let_go_after};
 
 use super::arguments::WardenArguments;
-use crate::output::say;
+use crate::output::{Output, say};
 
 pub struct Warden {
     child: Child,
 }
 
+const PURPOSE: &str = "cannot start the warden, which lets go whom the guard holds should Tollgate be killed";
+/// What it prints then.
+const ON_DUTY: &str = "on duty\n";
+
 fn start(gate: &Gate, session: u32) -> Result<Child> {
     let Ward { owner, session, threads_map, sessions_map } = gate.ward(session)?;
     let numbers = [owner, session, threads_map, sessions_map].map(|number| number.to_string());
-    Command::new("/proc/self/exe")
+    let mut child = Command::new("/proc/self/exe")
         .args(["guard", "warden"])
         .args(numbers)
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         // Not of the terminal's foreground group: what ends Tollgate must not end its warden.
         .process_group(0)
         .spawn()
-        .context("cannot start the warden, which lets go whom the guard holds should Tollgate be killed")
+        .context(PURPOSE)?;
+    // Nobody is held before it is on duty.
+    let mut word = [0; ON_DUTY.len()];
+    child.stdout.take().expect("a pipe").read_exact(&mut word).context(PURPOSE)?;
+    Ok(child)
 }
 
 impl Warden {
-    pub fn start(gate: &Gate, session: u32) -> Result<Self> {
+    pub const PURPOSE: &str =
+        "cannot start the warden, which lets go whom the guard holds should Tollgate be killed";
+    /// What it prints then.
+    const ON_DUTY: &str = "on duty\n";
+
+    fn start(gate: &Gate, session: u32) -> Result<Self> {
         Ok(Self { child: start(gate, session)? })
     }
 
@@ -52,6 +66,9 @@ impl Warden {
 /// What the warden itself does.
 pub fn keep(arguments: &WardenArguments) -> Result<ExitCode> {
     let WardenArguments { owner, session, threads_map, sessions_map } = *arguments;
-    let_go_after(Ward { owner, session, threads_map, sessions_map })?;
+    let_go_after(Ward { owner, session, threads_map, sessions_map }, || {
+        // Whoever started it may be gone already; then it has work to do.
+        let _ = Output::Stdout.write(ON_DUTY);
+    })?;
     Ok(ExitCode::SUCCESS)
 }
