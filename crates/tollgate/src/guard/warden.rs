@@ -38,12 +38,7 @@ fn start(gate: &Gate, session: u32) -> Result<Child> {
 }
 
 impl Warden {
-    pub const PURPOSE: &str =
-        "cannot start the warden, which lets go whom the guard holds should Tollgate be killed";
-    /// What it prints then.
-    const ON_DUTY: &str = "on duty\n";
-
-    fn start(gate: &Gate, session: u32) -> Result<Self> {
+    pub fn start(gate: &Gate, session: u32) -> Result<Self> {
         Ok(Self { child: start(gate, session)? })
     }
 
