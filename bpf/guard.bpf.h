@@ -10,13 +10,16 @@
 #include "calls.bpf.h"
 #include "path.bpf.h"
 
-/* A profile is a map of its own, made by user space when it is needed. */
+/*
+ * A profile is a map of its own, made by user space when it is needed. By sizes and not by types: to 6.1, a
+ * map with types is not of the same kind as one without (bpf_map_meta_equal).
+ */
 struct profile_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, u32);
-	__type(value, struct guard_profile);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct guard_profile));
 };
 
 struct {
@@ -30,8 +33,7 @@ struct more_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, u32);
-	/* Not __type: of a structure that is only pointed to, clang writes no size. */
+	__uint(key_size, sizeof(u32));
 	__uint(value_size, sizeof(struct guard_more));
 };
 

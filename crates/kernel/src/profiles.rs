@@ -26,8 +26,7 @@ impl Gate {
         (from..wire::GUARD_PROFILES).find(|place| !self.has_map(maps, *place))
     }
 
-    /// Puts new profiles at these places. At once, as the kernel waits for all running programs each time; where it
-    /// does not put maps into a map so (6.1 says EINVAL), one by one.
+    /// Puts new profiles at these places. At once, as the kernel waits for all running programs each time.
     fn new_profiles(&self, places: &[u32]) -> Result<()> {
         let new = |_: &u32| new_map::<wire::guard_profile>("tollgate_profile");
         let maps: Vec<_> = places.iter().map(new).collect::<Result<_>>()?;

@@ -76,8 +76,6 @@ pub struct RunArguments {
     pub lens: bool,
     #[command(flatten)]
     pub lens_options: LensOptions,
-    #[command(flatten, next_help_heading = "Guard")]
-    pub guard: guard::GuardArguments,
     #[command(flatten)]
     pub result: ResultOptions,
     /// Run the command as this user (a name, UID or UID:GID) while Tollgate stays root
@@ -86,6 +84,9 @@ pub struct RunArguments {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+    // Last, as the heading is that of all that follows.
+    #[command(flatten, next_help_heading = "Guard")]
+    pub guard: guard::GuardArguments,
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -93,7 +94,9 @@ Examples:
   tollgate run -- tar cf /dev/null /usr/include
   tollgate run --per process --top 5 -- make -j4
   tollgate run --slower 10ms -u www-data -- ./server --port 8080
-  tollgate run --json -o report.json -- ./benchmark";
+  tollgate run --json -o report.json -- ./benchmark
+  tollgate run --guard=learn -- ./server, then tollgate guard normalize ./server, then
+  tollgate run --guard=enforce -- ./server";
 
 /// Report the same for processes that already run
 ///
