@@ -64,6 +64,16 @@ fn let_go(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held) {
     unsafe { libc::kill(held.thread as i32, libc::SIGCONT) };
 }
 
+/// The session's guard judges nobody any more.
+fn unguard(threads: &Mapping<wire::thread_state>, session: u32) {
+    for slot in 1..threads.entries() {
+        let thread = threads.read(slot);
+        if thread.task != 0 && u32::from(thread.guard_session) == session {
+            atomic_field!(threads, slot, mask).fetch_and(!wire::GUARD, Ordering::SeqCst);
+        }
+    }
+}
+
 /// How often the warden wakes for nothing.
 const LOOK: Duration = Duration::from_secs(3600);
 /// How long the gate of a process that was killed may go on acting: the kernel closes its links soon after.
@@ -124,6 +134,11 @@ pub fn let_go_after(ward: Ward, on_duty: impl FnOnce()) -> Result<()> {
     // Until another Tollgate has cleared the session away, which lets go as well: its number may be used again.
     while began.elapsed() < AFTERMATH && sessions.read(ward.session).owner_pid == ward.owner {
         let slots = threads.entries();
+        // Another Tollgate may keep the gate, and so the dead one's guard, at work.
+        let place = sessions.entry(ward.session);
+        // SAFETY: an aligned field of the mapped entry, whose owner is dead; the gate only reads it.
+        unsafe { (&raw mut (*place).guard.response).write_volatile(wire::GUARD_OBSERVE) };
+        unguard(&threads, ward.session);
         held(&threads, slots, ward.session).iter().for_each(|held| let_go(&threads, slots, held));
         sleep(Duration::from_millis(1));
     }
@@ -172,12 +187,7 @@ impl Gate {
 
     /// The session guards nobody any more, and whom it holds runs again.
     pub(crate) fn let_all_go(&self, session: u32) {
-        for slot in 1..self.threads.entries() {
-            let thread = self.threads.read(slot);
-            if thread.task != 0 && u32::from(thread.guard_session) == session {
-                atomic_field!(self.threads, slot, mask).fetch_and(!wire::GUARD, Ordering::SeqCst);
-            }
-        }
+        unguard(&self.threads, session);
         crate::cpus::wait_for_all();
         self.held(session).iter().for_each(|held| self.let_go(held));
         for slot in 1..self.threads.entries() {

@@ -282,7 +282,7 @@ fn ring(session: &Session, inbox: &Rc<RefCell<Inbox>>) -> Result<RingBuffer<'sta
         } else if let Some(slow) = kernel::records::slow_call(bytes) {
             inbox.borrow_mut().slow.take(&slow);
         } else if let Some(program) = kernel::records::guard_program(bytes) {
-            inbox.borrow_mut().guard.push(Notice::Program(program));
+            inbox.borrow_mut().guard.push(Notice::Program(Box::new(program)));
         } else if let Some(event) = kernel::records::guard_event(bytes) {
             inbox.borrow_mut().guard.push(Notice::Event(event));
         }

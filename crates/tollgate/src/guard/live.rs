@@ -32,7 +32,7 @@ const MINOR_BITS: u32 = 20;
 
 /// A record from the gate.
 pub enum Notice {
-    Program(wire::guard_program_record),
+    Program(Box<wire::guard_program_record>),
     Event(wire::guard_event),
 }
 

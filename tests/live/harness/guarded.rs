@@ -1,0 +1,84 @@
+//! Programs that the guard knows, and what it reports of them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::job::{copy, folder};
+use super::{Finished, Job, tollgate, words, workloads};
+
+/// A program of the test's own, with the store of what is known of it.
+pub struct Guarded {
+    pub folder: TempDir,
+    pub program: PathBuf,
+}
+
+impl Guarded {
+    pub fn new() -> Self {
+        let folder = folder();
+        let program = folder.path().join("guarded");
+        copy(&workloads(), &program);
+        Self { folder, program }
+    }
+
+    pub fn job(&self, options: &str, command: &str) -> Job {
+        let command: Vec<OsString> =
+            [self.program.clone().into()].into_iter().chain(words(command)).collect();
+        let mut job = Job::run(options, command);
+        job.command.env("TOLLGATE_STORE", self.folder.path().join("store"));
+        job
+    }
+
+    pub fn run(&self, options: &str, command: &str) -> Guard {
+        Guard::of(&self.job(options, command).finish().success())
+    }
+
+    /// Its baseline is what it does here.
+    pub fn normal(commands: &[&str]) -> Self {
+        let it = Self::new();
+        for command in commands {
+            it.run("--guard=learn", command);
+        }
+        it.change("normalize");
+        it
+    }
+
+    pub fn change(&self, verb: &str) {
+        let mut command = std::process::Command::new(tollgate());
+        command.args(["guard", verb]).arg(&self.program);
+        let done =
+            command.env("TOLLGATE_STORE", self.folder.path().join("store")).output().expect("it starts");
+        assert!(done.status.success(), "{done:?}");
+    }
+}
+
+/// What the guard reports.
+pub struct Guard(pub Value);
+
+impl Guard {
+    pub fn of(ran: &Finished) -> Self {
+        let text = std::fs::read_to_string(ran.path("report")).expect("there is a report");
+        let report: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(report["losses"], serde_json::json!({}), "{report}");
+        Self(report["guard"].clone())
+    }
+
+    #[track_caller]
+    pub fn program(&self) -> &Value {
+        let programs = self.0["programs"].as_array().expect("programs");
+        let mut found =
+            programs.iter().filter(|program| program["path"].as_str().expect("a path").ends_with("/guarded"));
+        found.next().unwrap_or_else(|| panic!("it is not in {}", self.0))
+    }
+
+    #[track_caller]
+    pub fn number(&self, name: &str) -> u64 {
+        self.program()[name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.0))
+    }
+
+    pub fn events(&self) -> &Vec<Value> {
+        self.0["events"].as_array().expect("events")
+    }
+}
