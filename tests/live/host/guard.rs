@@ -1,6 +1,9 @@
-//! The guard and many calls, children and threads.
+//! The guard: what does not depend on the kernel, and many calls, children and threads. Each run loads a gate, which
+//! takes the VM seconds.
 
-use crate::harness::guarded::Guarded;
+use crate::harness::guarded::{Guard, Guarded};
+use crate::harness::job::copy;
+use crate::harness::{Job, tollgate};
 
 #[test]
 fn signal_handlers_are_no_anomalies() {
@@ -23,4 +26,56 @@ fn ten_thousand_children_are_all_judged() {
 fn two_thousand_threads_count_every_call() {
     let guard = Guarded::new().run("--guard=learn", "threads 2000 100");
     assert!(guard.number("calls") >= 200_000, "{}", guard.0);
+}
+
+#[test]
+fn what_it_does_not_know_it_learns_and_what_is_tolerized_too() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    it.change("tolerize");
+    assert_eq!(it.run("--guard=watch", "routine 100 6").number("anomalies"), 0);
+    it.change("normalize");
+    assert_eq!(it.run("--guard=watch", "routine 100 6").number("anomalies"), 0);
+    // As if it had never been seen.
+    it.change("reset");
+    let anew = it.run("--guard=watch", "routine 100 6");
+    assert_eq!((anew.number("anomalies"), &anew.program()["state"]), (0, &"training".into()));
+}
+
+#[test]
+fn a_copy_is_the_same_program_and_a_changed_one_is_not() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let elsewhere = it.folder.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("a folder");
+    copy(&it.program, &elsewhere.join("guarded"));
+    let other = Guarded { folder: it.folder, program: elsewhere.join("guarded") };
+    assert!(other.run("--guard=watch", "routine 100 6").number("anomalies") >= 6);
+    let mut changed = std::fs::read(&other.program).expect("it can be read");
+    changed.push(0);
+    std::fs::write(&other.program, changed).expect("it can be written");
+    let anew = other.run("--guard=watch", "routine 100 6");
+    assert_eq!((anew.number("anomalies"), &anew.program()["state"]), (0, &"training".into()));
+}
+
+#[test]
+fn a_fork_that_was_held_succeeds_then() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let ran = it.job("--guard=enforce --delay-cap 1ms", "fork 5").finish().success();
+    let guard = Guard::of(&ran);
+    let forks = guard.events().iter().filter(|event| event["call"] == "clone").count();
+    // Once each, as the kernel makes them again after the stop, which is not another call. Only if a hold is over before
+    // the stop has begun, nothing tells that it is the same one.
+    assert!((5..=20).contains(&forks), "{forks} forks in {}", guard.0);
+}
+
+#[test]
+fn an_inner_session_does_not_lead_out_of_the_guard() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let mut outer = Job::run("--guard=watch", vec![tollgate().into()]);
+    outer.command.env("TOLLGATE_STORE", it.folder.path().join("store"));
+    let inner = outer.path("inner");
+    outer.command.args(["run", "-o"]).arg(inner).arg("--").arg(&it.program);
+    // Long enough for its baseline to come: it is not the outer session's command.
+    outer.command.args(["routine", "100000", "6"]);
+    let guard = Guard::of(&outer.finish().success());
+    assert!(guard.number("anomalies") >= 6, "{}", guard.0);
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::harness::bpf::abandoned_links;
 use crate::harness::guarded::{Guard, Guarded};
-use crate::harness::job::{copy, folder, is_running, kill, processes, state};
-use crate::harness::{Job, Running, eventually, tollgate};
+use crate::harness::job::{is_running, kill, processes, state};
+use crate::harness::{Running, eventually};
 
 const DELAYS: &str = "--guard=enforce --delay-factor 1ms";
 
@@ -29,34 +29,6 @@ fn what_was_learned_is_usual_and_the_rest_is_not() {
     let before: Vec<_> = first["sequence"].as_array().expect("calls").iter().rev().skip(1).take(2).collect();
     assert_eq!(before, ["getppid", "getuid"]);
     assert!(first["expected"].as_array().expect("calls").contains(&"getuid".into()), "{first}");
-}
-
-#[test]
-fn what_it_does_not_know_it_learns_and_what_is_tolerized_too() {
-    let it = Guarded::normal(&["routine 100 0"]);
-    it.change("tolerize");
-    assert_eq!(it.run("--guard=watch", "routine 100 6").number("anomalies"), 0);
-    it.change("normalize");
-    assert_eq!(it.run("--guard=watch", "routine 100 6").number("anomalies"), 0);
-    // As if it had never been seen.
-    it.change("reset");
-    let anew = it.run("--guard=watch", "routine 100 6");
-    assert_eq!((anew.number("anomalies"), &anew.program()["state"]), (0, &"training".into()));
-}
-
-#[test]
-fn a_copy_is_the_same_program_and_a_changed_one_is_not() {
-    let it = Guarded::normal(&["routine 100 0"]);
-    let mut other = Guarded { folder: folder(), program: it.folder.path().join("elsewhere/guarded") };
-    std::fs::create_dir(it.folder.path().join("elsewhere")).expect("a folder");
-    copy(&it.program, &other.program);
-    std::mem::swap(&mut other.folder, &mut { it.folder });
-    assert!(other.run("--guard=watch", "routine 100 6").number("anomalies") >= 6);
-    let mut changed = std::fs::read(&other.program).expect("it can be read");
-    changed.push(0);
-    std::fs::write(&other.program, changed).expect("it can be written");
-    let anew = other.run("--guard=watch", "routine 100 6");
-    assert_eq!((anew.number("anomalies"), &anew.program()["state"]), (0, &"training".into()));
 }
 
 #[test]
@@ -136,17 +108,6 @@ fn a_warden_that_is_killed_has_a_successor() {
 }
 
 #[test]
-fn a_fork_that_was_held_succeeds_then() {
-    let it = Guarded::normal(&["routine 100 0"]);
-    let ran = it.job("--guard=enforce --delay-cap 1ms", "fork 5").finish().success();
-    let guard = Guard::of(&ran);
-    let forks = guard.events().iter().filter(|event| event["call"] == "clone").count();
-    // Once each, as the kernel makes them again after the stop, which is not another call. Only if a hold is over before
-    // the stop has begun, nothing tells that it is the same one.
-    assert!((5..=20).contains(&forks), "{forks} forks in {}", guard.0);
-}
-
-#[test]
 fn a_held_program_ends_when_it_is_asked_to() {
     let it = Guarded::normal(&["routine 100 0"]);
     for signal in [libc::SIGINT, libc::SIGTERM] {
@@ -180,17 +141,4 @@ fn an_unusual_execve_never_runs_the_new_program() {
     // A child goes on with a copy of its parent's sequence.
     let sequence = denied[0]["sequence"].as_array().expect("calls");
     assert!(sequence.iter().any(|call| call == "clone"), "{sequence:?}");
-}
-
-#[test]
-fn an_inner_session_does_not_lead_out_of_the_guard() {
-    let it = Guarded::normal(&["routine 100 0"]);
-    let mut outer = Job::run("--guard=watch", vec![tollgate().into()]);
-    outer.command.env("TOLLGATE_STORE", it.folder.path().join("store"));
-    let inner = outer.path("inner");
-    outer.command.args(["run", "-o"]).arg(inner).arg("--").arg(&it.program);
-    // Long enough for its baseline to come: it is not the outer session's command.
-    outer.command.args(["routine", "100000", "6"]);
-    let guard = Guard::of(&outer.finish().success());
-    assert!(guard.number("anomalies") >= 6, "{}", guard.0);
 }
