@@ -296,34 +296,49 @@ static __always_inline bool learn(struct guard_profile *profile, u32 lookahead, 
 	return fits;
 }
 
-static __always_inline void forget_more(struct guard_more *more)
-{
-	u32 i;
+struct forgetting {
+	struct guard_profile *profile;
+	struct guard_more *more[GUARD_MORE_TIMES];
+};
 
-	for (i = 0; more && i < GUARD_MORE; i++)
-		more->windows[i] &= ~(u64)GUARD_WINDOW_LEARNED;
+static long forget_place(u32 i, struct forgetting *what)
+{
+	struct guard_profile *profile = what->profile;
+	u32 k;
+
+	/* As it will be: but the verifier must see it. */
+	if (i >= GUARD_MORE)
+		return 1;
+	if (i < GUARD_PAIRS)
+		profile->pairs[i] &= ~GUARD_PAIR_LEARNED;
+	if (i < GUARD_WINDOWS)
+		profile->windows[i] &= ~(u64)GUARD_WINDOW_LEARNED;
+	if (i < GUARD_RECENT)
+		WRITE_ONCE(profile->recent[i], 0);
+	for (k = 0; k < GUARD_MORE_TIMES; k++) {
+		if (what->more[k])
+			what->more[k]->windows[i] &= ~(u64)GUARD_WINDOW_LEARNED;
+	}
+	return 0;
 }
 
-/* What was learned since the profile was made, or became normal, counts no more. */
-__noinline int guard_forget_training(struct guard_profile *profile)
+/*
+ * What was learned since the profile was made, or became normal, counts no more. By bpf_loop(): a plain loop is
+ * verified turn by turn, at each load of the gate before 6.8.
+ */
+static __always_inline void guard_forget_training(struct guard_profile *profile)
 {
-	u32 i;
+	struct forgetting what = { .profile = profile };
+	u32 k;
 
-	if (!profile)
-		return 0;
 	__sync_fetch_and_add(&profile->forgettings, 1);
-	for (i = 0; i < GUARD_PAIRS; i++)
-		profile->pairs[i] &= ~GUARD_PAIR_LEARNED;
-	for (i = 0; i < GUARD_WINDOWS; i++)
-		profile->windows[i] &= ~(u64)GUARD_WINDOW_LEARNED;
-	for (i = 0; i < GUARD_MORE_TIMES; i++)
-		forget_more(more_at(profile->more[i]));
-	for (i = 0; i < GUARD_RECENT; i++)
-		WRITE_ONCE(profile->recent[i], 0);
+	for (k = 0; k < GUARD_MORE_TIMES; k++)
+		what.more[k] = more_at(profile->more[k]);
+	/* GUARD_MORE is the largest of the tables. */
+	bpf_loop(GUARD_MORE, forget_place, &what, 0);
 	profile->trained = 0;
 	profile->changed_at = 0;
 	profile->anomalies = 0;
-	return 0;
 }
 
 /* The call's place in the locality frame. */
@@ -336,8 +351,6 @@ static __always_inline void frame_push(struct thread_state *thread, bool anomalo
 	thread->frame[1] = thread->frame[1] << 1 | thread->frame[0] >> 63;
 	thread->frame[0] = thread->frame[0] << 1 | anomalous;
 	thread->lfc = lfc;
-	if (lfc > thread->max_lfc)
-		thread->max_lfc = lfc;
 }
 
 static __always_inline void frame_wipe(struct thread_state *thread)
@@ -345,7 +358,6 @@ static __always_inline void frame_wipe(struct thread_state *thread)
 	thread->frame[0] = 0;
 	thread->frame[1] = 0;
 	thread->lfc = 0;
-	thread->max_lfc = 0;
 }
 
 /* Freezes a profile that has learned nothing new for so long; otherwise says how many more calls that takes. */
@@ -600,7 +612,7 @@ static __always_inline void guard_enter(struct thread_state *thread, u32 call)
 	if (unlikely(!profile)) {
 		/* Before its first execve it has no program of its own. */
 		if (thread->profile)
-			thread->unguarded++;
+			lose(thread->guard_session, LOSS_UNGUARDED_CALLS);
 		return;
 	}
 	if (likely(guard_is_usual(thread, profile, call)))
@@ -635,7 +647,6 @@ static __always_inline u32 profile_of(struct task_struct *task, u32 session)
 {
 	struct guard_program_record *record;
 	struct guard_program program = {};
-	struct guard_profile *profile;
 	u32 *known, slot;
 
 	program_of(task, session, &program);
@@ -657,11 +668,6 @@ static __always_inline u32 profile_of(struct task_struct *task, u32 session)
 		if (!known)
 			lose(session, LOSS_PROFILES);
 		return known ? *known : GUARD_NO_PROFILE;
-	}
-	profile = profile_at(slot);
-	if (profile) {
-		profile->slot = slot;
-		profile->session = session;
 	}
 	record = reserve_record(session, sizeof(*record), LOSS_GUARD_EVENTS);
 	if (record) {
@@ -701,7 +707,6 @@ static __always_inline void guard_inherit(struct thread_state *thread, struct th
 	thread->window = parent->window;
 	thread->profile = parent->profile;
 	thread->lfc = parent->lfc;
-	thread->max_lfc = parent->lfc;
 	thread->handlers = parent->handlers;
 	thread->frame[0] = parent->frame[0];
 	thread->frame[1] = parent->frame[1];

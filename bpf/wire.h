@@ -92,6 +92,8 @@ enum loss {
 	LOSS_GROUP_NOTICES,
 	/* A program runs without a profile: none was ready. */
 	LOSS_PROFILES,
+	/* A call of such a program was not judged. */
+	LOSS_UNGUARDED_CALLS,
 	/* A program's first appearance, or an anomaly, was not reported: the ring buffer was full. */
 	LOSS_GUARD_EVENTS,
 	LOSSES,
@@ -196,9 +198,6 @@ enum guard_state {
 /* What a program's calls are like: pH's profile, with its training and its test data side by side. */
 struct guard_profile {
 	__u32 state;
-	/* The session that it is of, and its place in `profiles`. */
-	__u32 session;
-	__u32 slot;
 	/* Symbols that were given out. */
 	__u32 symbols;
 	/* Calls since training began, and how many of them there were at the last change. */
@@ -325,7 +324,7 @@ struct thread_state {
 	__u32 guard_batch;
 	union {
 		struct {
-			/* LFC: how many of the latest 128 calls were anomalies, and the most since exec. */
+			/* LFC: how many of the latest 128 calls were anomalies. */
 			__u8 lfc;
 			/* Signal handlers that it is in. */
 			__u8 handlers;
@@ -337,18 +336,15 @@ struct thread_state {
 		__u32 attention;
 	};
 	__u16 profile;
-	__u8 max_lfc;
 	/* The session that guards it, which may be another than the one it counts in. */
-	__u8 guard_session;
+	__u16 guard_session;
 	/* A bit a call, the newest in the lowest bit of the first. */
 	__u64 frame[2];
 	/* What the handlers interrupted, the latest first: windows, with GUARD_AGAIN. */
 	__u64 interrupted[GUARD_HANDLERS];
-	/* Calls made while it had no profile. */
-	__u64 unguarded;
 	/* With `held`. */
 	__u64 held_until_ns;
-	__u64 padding;
+	__u64 padding[2];
 };
 
 /* Who watches what: one `run`, one `lens`. */

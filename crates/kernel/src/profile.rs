@@ -164,8 +164,8 @@ impl Profile {
 
     /// Knows nothing, as when it was made, but keeps its room.
     pub fn empty(&self) {
-        let wire::guard_profile { more, slot, session, .. } = self.mapping.read(0);
-        self.mapping.write(0, wire::guard_profile { more, slot, session, ..Default::default() });
+        let wire::guard_profile { more, .. } = self.mapping.read(0);
+        self.mapping.write(0, wire::guard_profile { more, ..Default::default() });
         for more in &self.more {
             more.write(0, wire::guard_more::default());
         }

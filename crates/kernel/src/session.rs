@@ -194,7 +194,10 @@ impl Gate {
     pub fn release(&self, _lock: &Lock, session: u32) {
         let everything = atomic_field!(self.header, 0, everything);
         let _ = everything.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst);
-        self.let_all_go(session);
+        // It waits for all processors, which a session that guards nobody need not.
+        if self.sessions.read(session).mask & wire::GUARD != 0 {
+            self.let_all_go(session);
+        }
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if thread.task == 0 || u32::from(thread.session) != session {

@@ -96,7 +96,7 @@ fn frames(stack: &[u64], count: u32) -> &[u64] {
     &stack[..(count as usize).min(stack.len())]
 }
 
-fn text(bytes: &[std::ffi::c_char]) -> String {
+pub fn text(bytes: &[std::ffi::c_char]) -> String {
     let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }

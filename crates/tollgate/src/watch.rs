@@ -78,6 +78,7 @@ const REASONS: [&str; wire::LOSSES as usize] = [
     "slow calls not reported (buffer full)",
     "group notices not sent (buffer full)",
     "programs without a profile (none was ready)",
+    "calls of programs without a profile",
     "guard events not reported (buffer full)",
 ];
 

@@ -24,6 +24,7 @@ use super::unix_now;
 use super::warden::Warden;
 use crate::output::say;
 use crate::report::{Event, Guard as Report, GuardedProgram};
+use crate::slow;
 
 /// More events than this are counted only.
 const EVENTS: usize = 10_000;
@@ -100,7 +101,7 @@ fn executed(path: &Path) -> PathBuf {
 /// change at any time.
 fn open_program(record: &wire::guard_program_record) -> Option<File> {
     let same = |file: &File| file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program));
-    let ways = [format!("/proc/{}/exe", record.pid), crate::slow::path(&record.path)];
+    let ways = [format!("/proc/{}/exe", record.pid), slow::path(&record.path)];
     ways.iter().find_map(|way| File::open(way).ok().filter(same))
 }
 
@@ -145,7 +146,19 @@ impl Guard {
         let (Ok(metadata), Ok(digest)) = (fs::metadata(path), Digest::of_file(path)) else { return Ok(()) };
         let Some(place) = gate.give_profile(lock, &key(&metadata, self.session))? else { return Ok(()) };
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let mut program = Program::new(gate.profile(place)?, Some(path), Some(digest));
+        self.admit(gate, lock, place, Some(path), digest)
+    }
+
+    /// The profile at this place is of this program, and gets its baseline.
+    fn admit(
+        &mut self,
+        gate: &Gate,
+        lock: &Lock,
+        place: u32,
+        path: Option<PathBuf>,
+        digest: Digest,
+    ) -> Result<()> {
+        let mut program = Program::new(gate.profile(place)?, path, Some(digest));
         self.install(&mut program, gate, lock, &digest)?;
         self.places.insert(digest, place);
         self.programs.insert(place, (program, Deeds::default()));
@@ -210,11 +223,7 @@ impl Guard {
             }
             return Ok(());
         }
-        let mut program = Program::new(gate.profile(place)?, path, Some(digest));
-        self.install(&mut program, gate, &lock, &digest)?;
-        self.places.insert(digest, place);
-        self.programs.insert(place, (program, Deeds::default()));
-        Ok(())
+        self.admit(gate, &lock, place, path, digest)
     }
 
     fn note(&mut self, event: &wire::guard_event) {
@@ -244,7 +253,7 @@ impl Guard {
             pid: event.tgid,
             tid: event.pid,
             program: path_of(program),
-            command: text(&event.comm),
+            command: slow::text(&event.comm),
             call: name(event.call),
             sequence: window.iter().map(|symbol| program.call(*symbol)).collect(),
             expected: expected.unwrap_or_default(),
@@ -358,11 +367,6 @@ fn path_of(program: &Program) -> String {
         .path
         .as_ref()
         .map_or_else(|| "(ended too soon)".into(), |path| path.to_string_lossy().into_owned())
-}
-
-fn text(comm: &[std::ffi::c_char]) -> String {
-    let bytes: Vec<_> = comm.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn action_name(action: u32) -> &'static str {
