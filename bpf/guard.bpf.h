@@ -522,7 +522,8 @@ static __always_inline void guard_flush(struct thread_state *thread)
 	guard_start_batch(thread);
 }
 
-static __always_inline void guard_tell(struct thread_state *thread, u32 call, u32 mismatches, u32 action, u64 now)
+static __always_inline void guard_tell(struct thread_state *thread, u32 call, u32 mismatches, u32 action,
+				       u32 restraint, u64 now)
 {
 	struct guard_event *event = reserve_record(thread->guard_session, sizeof(*event), LOSS_GUARD_EVENTS);
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -542,7 +543,7 @@ static __always_inline void guard_tell(struct thread_state *thread, u32 call, u3
 	event->mismatches = mismatches;
 	event->lfc = thread->lfc;
 	event->action = action;
-	event->unused = 0;
+	event->restraint = restraint;
 	bpf_probe_read_kernel(event->comm, sizeof(event->comm), &task->comm);
 	bpf_ringbuf_submit(event, 0);
 }
@@ -564,15 +565,39 @@ static __always_inline u64 guard_delay(struct guard_parameters *parameters, u32 
 	return factor << lfc;
 }
 
+/* Its session's (setsid) number in the initial PID namespace. */
+static __always_inline u32 sid_of(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, signal, pids[PIDTYPE_SID], numbers[0].nr);
+}
+
+/* Whether, and why, it is only observed, whatever the policy says. */
+static __always_inline u32 guard_restraint(struct thread_state *thread, struct session *session)
+{
+	struct guard_profile *profile = profile_at(thread->profile);
+	u32 spared_sid = session->guard.spared_sid;
+
+	if ((profile && profile->is_spared) || (spared_sid && sid_of(bpf_get_current_task_btf()) == spared_sid))
+		return GUARD_SPARED;
+	/* No process makes more holds than one while it is stopped, but for threads that met theirs at once. */
+	if (session->held + __sync_fetch_and_add(&session->holds_since, 1) >= session->guard.held_most)
+		return GUARD_TOO_MANY;
+	return GUARD_UNRESTRAINED;
+}
+
 /*
  * What the policy does where a thread has anomalies among its latest calls. The signal takes effect when the
  * call ends, or at once if it sleeps; then the call is made again.
  */
 static __noinline int guard_respond(struct thread_state *thread, struct session *session, u32 call, u32 mismatches)
 {
-	u32 response = session->guard.response, action = GUARD_OBSERVE;
+	u32 response = session->guard.response, action = GUARD_OBSERVE, restraint = GUARD_UNRESTRAINED;
 	u64 now = bpf_ktime_get_ns(), delay_ns = 0;
 
+	if (response != GUARD_OBSERVE)
+		restraint = guard_restraint(thread, session);
+	if (restraint)
+		response = GUARD_OBSERVE;
 	if (response == GUARD_KILL || (response == GUARD_DENY && is_execve(call)))
 		action = bpf_send_signal(SIGKILL) ? GUARD_OBSERVE : response;
 	else if (response == GUARD_STOP)
@@ -589,7 +614,7 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 			action = response == GUARD_DENY ? GUARD_DELAY : response;
 	}
 	if (mismatches || action)
-		guard_tell(thread, call, mismatches, action, now);
+		guard_tell(thread, call, mismatches, action, restraint, now);
 	return 0;
 }
 
@@ -611,7 +636,7 @@ static __always_inline void guard_enter(struct thread_state *thread, u32 call)
 
 	if (unlikely(!profile)) {
 		/* Before its first execve it has no program of its own. */
-		if (thread->profile)
+		if (thread->profile == GUARD_NO_PROFILE)
 			lose(thread->guard_session, LOSS_UNGUARDED_CALLS);
 		return;
 	}

@@ -156,6 +156,19 @@ struct k_sigaction {
 	struct sigaction sa;
 };
 
+/* include/linux/pid_types.h, the same since 4.19 */
+enum pid_type {
+	PIDTYPE_PID,
+	PIDTYPE_TGID,
+	PIDTYPE_PGID,
+	PIDTYPE_SID,
+	PIDTYPE_MAX,
+};
+
+struct signal_struct {
+	struct pid *pids[PIDTYPE_MAX];
+};
+
 struct task_struct {
 	struct mm_struct *mm;
 	struct thread_info thread_info;
@@ -165,6 +178,7 @@ struct task_struct {
 	int tgid;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
+	struct signal_struct *signal;
 	unsigned long min_flt;
 	unsigned long maj_flt;
 	struct sched_info sched_info;

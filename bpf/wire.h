@@ -164,6 +164,8 @@ struct gate_header {
 #define GUARD_PROFILES 1024
 /* The place of a program for which none was ready. */
 #define GUARD_NO_PROFILE GUARD_PROFILES
+/* The place of programs that the session was not asked to guard. */
+#define GUARD_NOT_CHOSEN (GUARD_PROFILES + 1)
 /* With these, a profile is 24 KiB: docs/decisions/0003-guard.md. */
 #define GUARD_PAIRS_LOG2 11
 #define GUARD_PAIRS (1 << GUARD_PAIRS_LOG2)
@@ -211,6 +213,9 @@ struct guard_profile {
 	__u64 unlearned;
 	/* Places in `more_windows`, 0: none. */
 	__u32 more[GUARD_MORE_TIMES];
+	/* Never held or killed, only observed. */
+	__u32 is_spared;
+	__u32 unused;
 	/* Counts up at each freezing; user space knows since when. */
 	__u32 freezings;
 	/* Counts up whenever training data is forgotten, or normal data is set. */
@@ -259,6 +264,10 @@ struct guard_parameters {
 	__u32 response;
 	__u64 delay_factor_ns;
 	__u64 delay_cap_ns;
+	/* Beyond so many held processes, what would be held is observed only. */
+	__u32 held_most;
+	/* Processes of this session (setsid) are observed only; the initial PID namespace's number, 0: none. */
+	__u32 spared_sid;
 };
 
 /* Which file's content a program is. */
@@ -364,6 +373,9 @@ struct session {
 	/* Of sessions that took tasks over from this one, and ended before it. */
 	__u64 inherited_losses[LOSSES];
 	struct guard_parameters guard;
+	/* Processes held when user space last looked, and holds that began since. */
+	__u32 held;
+	__u32 holds_since;
 };
 
 enum group_state {
@@ -504,6 +516,15 @@ enum guard_response {
 	GUARD_KILL = 4,
 };
 
+/* Why less was done than the response says. */
+enum guard_restraint {
+	GUARD_UNRESTRAINED = 0,
+	/* Its program, or its session (setsid), is never held. */
+	GUARD_SPARED = 1,
+	/* As many processes as may be are held already. */
+	GUARD_TOO_MANY = 2,
+};
+
 /* A call that was an anomaly, or at which its thread was held. */
 struct guard_event {
 	__u32 type;
@@ -523,7 +544,8 @@ struct guard_event {
 	/* enum guard_response: what was done. */
 	__u8 action;
 	char comm[COMM_LEN];
-	__u32 unused;
+	/* enum guard_restraint */
+	__u32 restraint;
 };
 
 struct fd_path {

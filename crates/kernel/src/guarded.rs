@@ -22,6 +22,9 @@ pub struct Held {
     pub tgid: u32,
     /// One of its threads, as this process's PID namespace numbers it.
     pub thread: u32,
+    /// That thread's program, by its place.
+    pub profile: u32,
+    /// `u64::MAX`: for good.
     pub until_ns: u64,
 }
 
@@ -35,17 +38,19 @@ fn is_held(threads: &Mapping<wire::thread_state>, slot: u32) -> bool {
     held_flag(threads, slot).load(Ordering::SeqCst) != 0
 }
 
-fn held(threads: &Mapping<wire::thread_state>, slots: u32, session: u32) -> Vec<Held> {
+/// By the session, or by any (None).
+fn held(threads: &Mapping<wire::thread_state>, slots: u32, session: Option<u32>) -> Vec<Held> {
     let mut until = BTreeMap::new();
     for slot in 1..slots {
         if !is_held(threads, slot) {
             continue;
         }
         let thread = threads.read(slot);
-        if thread.task != 0 && u32::from(thread.guard_session) == session {
+        if thread.task != 0 && session.is_none_or(|session| u32::from(thread.guard_session) == session) {
             let Held { until_ns, .. } = until.entry(thread.tgid).or_insert(Held {
                 tgid: thread.tgid,
                 thread: thread.visible_pid,
+                profile: thread.profile.into(),
                 until_ns: 0,
             });
             *until_ns = thread.held_until_ns.max(*until_ns);
@@ -62,6 +67,19 @@ fn let_go(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held) {
     }
     // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
     unsafe { libc::kill(held.thread as i32, libc::SIGCONT) };
+}
+
+/// Of a table whose gate is gone. Returns how many processes were held.
+pub(crate) fn release_all(threads: &Mapping<wire::thread_state>) -> usize {
+    let held = held(threads, threads.entries(), None);
+    held.iter().for_each(|held| let_go(threads, threads.entries(), held));
+    held.len()
+}
+
+fn respond(sessions: &Mapping<wire::session>, session: u32, response: u32) {
+    let place = sessions.entry(session);
+    // SAFETY: an aligned field of the mapped entry, which the gate only reads.
+    unsafe { (&raw mut (*place).guard.response).write_volatile(response) };
 }
 
 /// The session's guard judges nobody any more.
@@ -135,11 +153,9 @@ pub fn let_go_after(ward: Ward, on_duty: impl FnOnce()) -> Result<()> {
     while began.elapsed() < AFTERMATH && sessions.read(ward.session).owner_pid == ward.owner {
         let slots = threads.entries();
         // Another Tollgate may keep the gate, and so the dead one's guard, at work.
-        let place = sessions.entry(ward.session);
-        // SAFETY: an aligned field of the mapped entry, whose owner is dead; the gate only reads it.
-        unsafe { (&raw mut (*place).guard.response).write_volatile(wire::GUARD_OBSERVE) };
+        respond(&sessions, ward.session, wire::GUARD_OBSERVE);
         unguard(&threads, ward.session);
-        held(&threads, slots, ward.session).iter().for_each(|held| let_go(&threads, slots, held));
+        held(&threads, slots, Some(ward.session)).iter().for_each(|held| let_go(&threads, slots, held));
         sleep(Duration::from_millis(1));
     }
     Ok(())
@@ -155,7 +171,7 @@ impl Gate {
 
     /// Processes held by the session's guard, each until the latest time of its threads.
     pub fn held(&self, session: u32) -> Vec<Held> {
-        held(&self.threads, self.used_slots(), session)
+        held(&self.threads, self.used_slots(), Some(session))
     }
 
     /// Slots that were ever taken.
@@ -177,10 +193,56 @@ impl Gate {
         }
     }
 
+    /// Holds all threads of a process that the session guards, until somebody lets it go; false: it guards none.
+    pub fn hold(&self, session: u32, tgid: u32) -> bool {
+        let is_own = |thread: &wire::thread_state| {
+            thread.task != 0 && thread.tgid == tgid && thread.mask & wire::GUARD != 0
+        };
+        let mut number = None;
+        for slot in 1..self.used_slots() {
+            let thread = self.threads.read(slot);
+            if is_own(&thread) && u32::from(thread.guard_session) == session {
+                let place = self.threads.entry(slot);
+                // SAFETY: an aligned field of the mapped entry, which the gate reads where `held` is set.
+                unsafe { (&raw mut (*place).held_until_ns).write_volatile(u64::MAX) };
+                held_flag(&self.threads, slot).store(1, Ordering::SeqCst);
+                number = Some(thread.visible_pid);
+            }
+        }
+        // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
+        number.is_some_and(|number| unsafe { libc::kill(number as i32, libc::SIGSTOP) == 0 })
+    }
+
+    /// What its threads did does not count against them any more, and the process runs again.
+    pub fn forgive(&self, held: &Held) {
+        for slot in 1..self.used_slots() {
+            if self.threads.read(slot).tgid == held.tgid {
+                let place = self.threads.entry(slot);
+                // SAFETY: aligned fields of the mapped entry, whose thread is stopped.
+                unsafe {
+                    (&raw mut (*place).frame).write_volatile([0; 2]);
+                    (&raw mut (*place).__bindgen_anon_1.__bindgen_anon_1.lfc).write_volatile(0);
+                }
+            }
+        }
+        self.let_go(held);
+    }
+
+    /// What the session's guard does from now on: one of [`wire::guard_response`].
+    pub fn respond(&self, session: u32, response: u32) {
+        respond(&self.sessions, session, response);
+    }
+
     /// Lets go whom the session holds and whose time has come. Returns the next time, if any is still held.
     pub fn let_go_in_time(&self, session: u32) -> Option<u64> {
         let now = now_ns();
         let held = self.held(session);
+        let place = self.sessions.entry(session);
+        // SAFETY: aligned fields of the mapped entry. A hold that begins meanwhile counts at the next look.
+        unsafe {
+            (&raw mut (*place).holds_since).write_volatile(0);
+            (&raw mut (*place).held).write_volatile(held.len() as u32);
+        }
         held.iter().filter(|held| held.until_ns <= now).for_each(|held| self.let_go(held));
         held.iter().map(|held| held.until_ns).filter(|until| *until > now).min()
     }

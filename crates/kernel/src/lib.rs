@@ -16,6 +16,7 @@ pub mod guarded;
 pub mod losses;
 pub mod mapping;
 pub mod probe;
+pub mod pinned;
 pub mod process;
 pub mod profile;
 pub mod profiles;

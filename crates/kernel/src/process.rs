@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use crate::error::{Doing, Result};
 use crate::signals::{Dispositions, no_command, set_command};
@@ -116,13 +117,9 @@ impl Child {
         Some(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
     }
 
-    /// Waits until the command ends or `timeout_ms` pass or `other` can be read; false: the command still runs.
-    pub fn ended_within(&self, timeout_ms: i32, other: i32) -> bool {
-        let mut fds =
-            [self.pidfd.as_raw_fd(), other].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: two valid entries.
-        unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout_ms) };
-        fds[0].revents != 0
+    /// Waits until the command ends, `limit` passes, or `other` can be read; false: the command still runs.
+    pub fn ended_within(&self, limit: Duration, other: i32) -> bool {
+        wait_for([self.pidfd.as_raw_fd(), other], limit)[0]
     }
 
     /// Collects the ended command: its status and what it used.
@@ -184,8 +181,43 @@ pub fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
 }
 
 /// Waits until `descriptor` can be read, a signal comes, or `limit` passes; whether it can be read.
-pub fn wait_readable(descriptor: i32, limit: std::time::Duration) -> bool {
-    let mut fd = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid entry.
-    unsafe { libc::poll(&mut fd, 1, limit.as_millis() as i32) > 0 }
+pub fn wait_readable(descriptor: i32, limit: Duration) -> bool {
+    wait_for([descriptor], limit)[0]
+}
+
+/// Waits until one of the descriptors can be read, a signal comes, or `limit` passes; which of them can be read.
+pub fn wait_for<const N: usize>(descriptors: [i32; N], limit: Duration) -> [bool; N] {
+    let mut polls = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // Rounded up, as who wakes too early waits again.
+    let limit = limit.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX);
+    // SAFETY: as many entries as are said to be there.
+    unsafe { libc::poll(polls.as_mut_ptr(), N as libc::nfds_t, limit) };
+    polls.map(|poll| poll.revents != 0)
+}
+
+/// Whether the other end of a UNIX socket was opened by root.
+pub fn peer_is_root(socket: i32) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: a place of the length that is given.
+    let got = unsafe {
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    got == 0 && peer.uid == 0
+}
+
+/// The session (setsid) that this process is in, if numbers here are those of the initial PID namespace.
+pub fn own_session() -> Option<u32> {
+    /// include/linux/proc_ns.h, PROC_PID_INIT_INO
+    const INITIAL: u64 = 0xefff_fffc;
+    let namespace = std::os::unix::fs::MetadataExt::ino(&fs::metadata("/proc/self/ns/pid").ok()?);
+    // SAFETY: a plain query.
+    let session = unsafe { libc::getsid(0) };
+    (namespace == INITIAL).then(|| session.try_into().ok()).flatten()
 }

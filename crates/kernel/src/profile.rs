@@ -84,6 +84,11 @@ impl Profile {
         atomic_field!(self.mapping, 0, freezings).load(Ordering::SeqCst)
     }
 
+    /// How often training data was forgotten, or normal data set.
+    pub fn forgettings(&self) -> u32 {
+        atomic_field!(self.mapping, 0, forgettings).load(Ordering::SeqCst)
+    }
+
     /// Windows that were not learned for want of room.
     pub fn unlearned(&self) -> u64 {
         let place = self.mapping.entry(0);
@@ -164,8 +169,11 @@ impl Profile {
 
     /// Knows nothing, as when it was made, but keeps its room.
     pub fn empty(&self) {
-        let wire::guard_profile { more, .. } = self.mapping.read(0);
-        self.mapping.write(0, wire::guard_profile { more, ..Default::default() });
+        let wire::guard_profile { more, is_spared, calls, freezings, forgettings, .. } = self.mapping.read(0);
+        self.mapping.write(
+            0,
+            wire::guard_profile { more, is_spared, calls, freezings, forgettings, ..Default::default() },
+        );
         for more in &self.more {
             more.write(0, wire::guard_more::default());
         }
@@ -317,6 +325,11 @@ impl Profile {
         }
     }
 
+    /// Its processes are only observed from now on.
+    pub fn spare(&self) {
+        atomic_field!(self.mapping, 0, is_spared).store(1, Ordering::SeqCst);
+    }
+
     /// What was learned is normal from now on.
     pub fn normalize(&self) {
         let (learned, shift) = (wire::GUARD_PAIR_LEARNED, wire::GUARD_PAIR_NORMAL_SHIFT);
@@ -332,6 +345,7 @@ impl Profile {
             });
         }
         self.start_counting_from(&Contents::default());
+        self.forget_recent();
         atomic_field!(self.mapping, 0, state).store(wire::GUARD_NORMAL, Ordering::SeqCst);
     }
 

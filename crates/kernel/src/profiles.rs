@@ -1,5 +1,6 @@
 //! Which programs have a profile, and the empty ones that wait for new programs.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -77,15 +78,79 @@ impl Gate {
         places.into_iter().try_for_each(|place| self.offer_profile(place))
     }
 
-    /// Gives a program that has not begun yet a profile; none: all places are taken.
-    pub fn give_profile(&self, _lock: &Lock, program: &wire::guard_program) -> Result<Option<u32>> {
-        let Some(place) = self.free_place("profiles", 1) else { return Ok(None) };
-        self.new_profiles(&[place])?;
+    /// Gives programs that are not known yet a profile each; fewer, if all places are taken.
+    pub fn give_profiles(&self, _lock: &Lock, programs: &[wire::guard_program]) -> Result<Vec<u32>> {
+        let mut places = Vec::new();
+        while places.len() < programs.len()
+            && let Some(place) = self.free_place("profiles", places.last().map_or(1, |last| last + 1))
+        {
+            places.push(place);
+        }
+        if !places.is_empty() {
+            self.new_profiles(&places)?;
+        }
+        for (program, place) in programs.iter().zip(&places) {
+            self.name_program(program, *place)?;
+        }
+        Ok(places)
+    }
+
+    fn name_program(&self, program: &wire::guard_program, place: u32) -> Result<()> {
         self.maps
             .get("programs")
             .update(as_bytes(program), &place.to_ne_bytes(), MapFlags::ANY)
-            .doing("naming a program")?;
-        Ok(Some(place))
+            .doing("naming a program")
+    }
+
+    /// The profiles that threads use now.
+    pub fn profiles_in_use(&self) -> BTreeSet<u32> {
+        let threads = (1..self.threads.entries()).map(|slot| self.threads.read(slot));
+        threads.filter(|thread| thread.task != 0).map(|thread| thread.profile.into()).collect()
+    }
+
+    /// Takes a profile back that no thread uses; false: one began to use it meanwhile.
+    pub fn retire_profile(&self, _lock: &Lock, place: u32) -> Result<bool> {
+        let programs = self.maps.get("programs");
+        let names: Vec<_> = programs
+            .keys()
+            .filter(|key| {
+                let named = programs.lookup(key, MapFlags::ANY);
+                named.is_ok_and(|value| value.is_some_and(|value| value == place.to_ne_bytes()))
+            })
+            .collect();
+        for name in &names {
+            programs.delete(name).doing("forgetting a program")?;
+        }
+        // Who found it before has noted it by then.
+        cpus::wait_for_all();
+        if self.profiles_in_use().contains(&place) {
+            for name in &names {
+                programs.update(name, &place.to_ne_bytes(), MapFlags::ANY).doing("naming a program")?;
+            }
+            return Ok(false);
+        }
+        self.recycle(place)?;
+        Ok(true)
+    }
+
+    /// The profile has other contents: threads that use it begin new windows, as its symbols have changed.
+    pub fn begin_windows_anew(&self, profile: u32) {
+        self.move_threads(profile, profile);
+    }
+
+    fn move_threads(&self, from: u32, to: u32) {
+        for slot in 1..self.threads.entries() {
+            let place = self.threads.entry(slot);
+            if u32::from(self.threads.read(slot).profile) == from {
+                // SAFETY: aligned fields of the mapped entry, each written as a whole. Its windows are of other
+                // symbols: it begins a new one.
+                unsafe {
+                    (&raw mut (*place).profile).write_volatile(to as u16);
+                    (&raw mut (*place).window).write_volatile(0);
+                    (&raw mut (*place).interrupted).write_volatile(Default::default());
+                }
+            }
+        }
     }
 
     /// Nobody uses the profile any more: it waits, empty, for another program.
@@ -113,7 +178,7 @@ impl Gate {
     }
 
     /// Two files are the same program, by what user space knows of them: the second's threads use the first's profile
-    /// from now on. Returns how many calls they made before; what was learned of them is forgotten.
+    /// from now on. Or none, where that is [`wire::GUARD_NOT_CHOSEN`]. Returns how many calls they made before; what was learned of them is forgotten.
     pub fn share_profile(
         &self,
         _lock: &Lock,
@@ -121,22 +186,8 @@ impl Gate {
         from: u32,
         to: u32,
     ) -> Result<u64> {
-        self.maps
-            .get("programs")
-            .update(as_bytes(program), &to.to_ne_bytes(), MapFlags::ANY)
-            .doing("naming a program")?;
-        for slot in 1..self.threads.entries() {
-            let place = self.threads.entry(slot);
-            if u32::from(self.threads.read(slot).profile) == from {
-                // SAFETY: aligned fields of the mapped entry, each written as a whole. Its windows are of the other
-                // profile's symbols: it begins a new one.
-                unsafe {
-                    (&raw mut (*place).profile).write_volatile(to as u16);
-                    (&raw mut (*place).window).write_volatile(0);
-                    (&raw mut (*place).interrupted).write_volatile(Default::default());
-                }
-            }
-        }
+        self.name_program(program, to)?;
+        self.move_threads(from, to);
         cpus::wait_for_all();
         let calls = self.profile(from)?.read().calls;
         self.recycle(from)?;
@@ -153,6 +204,8 @@ impl Gate {
     pub(crate) fn drop_profiles(&self, session: u32) {
         let programs = self.maps.get("programs");
         let keys: Vec<_> = programs.keys().collect();
+        // Copies of a program share one.
+        let mut places = BTreeSet::new();
         for key in keys {
             let of_session = key[size_of::<wire::guard_program>() - 4..] == session.to_ne_bytes();
             let Ok(Some(place)) = programs.lookup(&key, MapFlags::ANY) else { continue };
@@ -161,7 +214,10 @@ impl Gate {
             }
             // Nothing can be done about a map that refuses; its place is gone with the gate.
             let _ = programs.delete(&key);
-            let _ = self.recycle(u32::from_ne_bytes(place.try_into().unwrap_or_default()));
+            places.insert(u32::from_ne_bytes(place.try_into().unwrap_or_default()));
+        }
+        for place in places.into_iter().filter(|place| *place < wire::GUARD_PROFILES) {
+            let _ = self.recycle(place);
         }
     }
 }

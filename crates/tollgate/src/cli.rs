@@ -12,7 +12,7 @@ use kernel::wire;
 
 use crate::output::Output;
 use crate::report::{Document, Layout, text};
-use crate::{cost, guard, lens, run};
+use crate::{cost, daemon, guard, lens, run, select};
 
 /// As `env` and `timeout` do.
 pub const OWN_FAILURE: u8 = 125;
@@ -29,7 +29,8 @@ Exit status:
 
 Environment:
   NO_COLOR        no colours in messages
-  TOLLGATE_STORE  the folder of the guard's baselines, where --store does not say";
+  TOLLGATE_STORE  the folder of the guard's baselines, where --store does not say
+  TOLLGATE_SOCKET the daemon's control socket, where --socket does not say";
 
 /// A programmable gate at the Linux system-call boundary: see where a program's kernel time goes, and what
 /// looking cost.
@@ -48,6 +49,7 @@ pub enum Command {
     Run(RunArguments),
     Lens(LensArguments),
     Guard(guard::Arguments),
+    Daemon(daemon::DaemonArguments),
     Cost(CostArguments),
     Doctor(DoctorArguments),
     /// Print a completion script for a shell
@@ -148,7 +150,7 @@ pub struct Select {
     pub comm: Vec<OsString>,
     /// Processes in this control group or below it (a path under /sys/fs/cgroup, or as /proc/PID/cgroup
     /// names it); also later ones, as above
-    #[arg(long, value_name = "PATH", value_parser = lens::parse_cgroup)]
+    #[arg(long, value_name = "PATH", value_parser = select::parse_cgroup)]
     pub cgroup: Vec<String>,
     /// Processes of this systemd unit; also later ones, as above
     #[arg(long, value_name = "UNIT", value_parser = NonEmptyStringValueParser::new())]
@@ -385,6 +387,7 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
         }) => lens::diff(&before, &after, &result),
         Command::Lens(arguments) => lens::watch(&arguments),
         Command::Guard(arguments) => guard::run(&arguments),
+        Command::Daemon(arguments) => daemon::run(&arguments),
         Command::Cost(CostArguments { command }) => match command {
             CostCommand::Run(arguments) => cost::run(&arguments),
             CostCommand::List { json } => cost::list(json),

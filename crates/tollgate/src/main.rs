@@ -2,6 +2,7 @@
 
 mod cli;
 mod cost;
+mod daemon;
 mod doctor;
 mod format;
 mod guard;
@@ -10,6 +11,7 @@ mod lens;
 mod output;
 mod report;
 mod run;
+mod select;
 mod slow;
 mod toll;
 mod user;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use kernel::gate::Lock;
 use kernel::process::Command;
 use kernel::session::Options;
 use kernel::signals::Dispositions;
@@ -30,7 +31,13 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if policy.is_some() && !arguments.lens {
         options.mask = 0;
     }
-    let mut watch = Watch::start_guarded(options, policy.map(|policy| (policy, program.as_path())))?;
+    let mut watch = match policy {
+        Some(policy) => Watch::start_guarded(options, policy)?,
+        None => Watch::start(options)?,
+    };
+    if let Some((guard, gate)) = watch.guard() {
+        guard.expect_command(gate, &Lock::take()?, &program)?;
+    }
     // Not before: until there is a command, Ctrl-C is for Tollgate.
     let signals = Dispositions::take_over();
     let command = Command::new(
@@ -50,7 +57,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         watch.give_up()?;
         return refuse(&words[0], refusal(&error));
     }
-    while !child.ended_within(watch.patience().as_millis() as i32, watch.descriptor()) {
+    while !child.ended_within(watch.patience(), watch.descriptor()) {
         watch.tend()?;
     }
     let (status, usage) = child.collect()?;

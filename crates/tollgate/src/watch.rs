@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -83,15 +82,18 @@ const REASONS: [&str; wire::LOSSES as usize] = [
 ];
 
 impl Watch {
-    /// Guards the command too, where there is a policy.
-    pub fn start_guarded(mut options: Options, guard: Option<(Policy, &Path)>) -> Result<Self> {
-        let Some((policy, command)) = guard else { return Self::start(options) };
+    /// Guards, too.
+    pub fn start_guarded(mut options: Options, policy: Policy) -> Result<Self> {
         options.guard = policy.wire;
         options.mask |= wire::GUARD;
         let mut watch = Self::start(options)?;
-        let lock = Lock::take()?;
-        watch.guard = Some(Guard::start(&watch.gate, &lock, &watch.session, policy, command)?);
+        watch.guard = Some(Guard::start(&watch.gate, &Lock::take()?, &watch.session, policy)?);
         Ok(watch)
+    }
+
+    /// The guard, and the gate that it works on.
+    pub fn guard(&mut self) -> Option<(&mut Guard, &Gate)> {
+        self.guard.as_mut().map(|guard| (guard, &self.gate))
     }
 
     pub fn start(options: Options) -> Result<Self> {
@@ -234,7 +236,7 @@ impl Watch {
         Ok(document(facts, KernelSymbols::get()))
     }
 
-    fn losses(&self) -> Result<BTreeMap<String, u64>> {
+    pub fn losses(&self) -> Result<BTreeMap<String, u64>> {
         let mut losses: BTreeMap<_, _> = REASONS
             .iter()
             .zip(self.gate.losses(self.session.index)?)

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::replay::Model;
 use crate::cli::{ResultOptions, duration};
+use crate::daemon::SocketOption;
 
 /// Learn what programs normally do, and keep those baselines (`tollgate run --guard` uses them)
 #[derive(Args)]
@@ -52,6 +53,22 @@ pub enum Command {
     /// The program is unknown from then on, as if it had never been seen. Use this when its baseline is of
     /// no use any more: `tollgate guard export` keeps a copy.
     Reset(Programs),
+    /// Tell what the daemon guards, and whom it holds
+    Status(StatusArguments),
+    /// Show programs, who is held, and the latest unusual calls, live
+    Top(SocketOption),
+    /// Print the unusual calls that the daemon saw, at most the latest 10,000
+    Events(EventsArguments),
+    /// Let everybody go at once, and hold nobody until `guard on`; what is unusual is still told
+    ///
+    /// Where no daemon runs, those are let go whom one had held that was killed together with its warden.
+    Off(SocketOption),
+    /// Respond to unusual calls again, after `guard off`
+    On(SocketOption),
+    /// Hold processes that the daemon guards, until they are released
+    Hold(HoldArguments),
+    /// Let processes go that the daemon holds; what they did so far does not count against them any more
+    Release(ReleaseArguments),
     /// Let go whom a guard holds when its Tollgate has ended (started by the guard)
     #[command(hide = true)]
     Warden(WardenArguments),
@@ -70,6 +87,51 @@ pub struct WardenArguments {
 }
 
 #[derive(Args)]
+pub struct StatusArguments {
+    #[command(flatten)]
+    pub socket: SocketOption,
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the result to a file (default: stdout)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Show at most this many programs
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+}
+
+#[derive(Args)]
+pub struct EventsArguments {
+    /// Go on with those to come, until Ctrl-C
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Print each as a line of JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+#[derive(Args)]
+pub struct HoldArguments {
+    /// Process numbers
+    #[arg(required = true, value_name = "PID")]
+    pub pids: Vec<u32>,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+#[derive(Args)]
+pub struct ReleaseArguments {
+    /// Process numbers, or names or paths of programs (default: all who are held)
+    #[arg(value_name = "PID|PROGRAM")]
+    pub whom: Vec<String>,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+#[derive(Args)]
 pub struct ShowArguments {
     /// A path, the start of a digest (6 digits or more), or the name of a program (default: a table of all)
     #[arg(value_name = "PROGRAM")]
@@ -78,6 +140,8 @@ pub struct ShowArguments {
     pub store: StoreOption,
     #[command(flatten)]
     pub result: ResultOptions,
+    #[command(flatten)]
+    pub socket: SocketOption,
 }
 
 #[derive(Args)]
@@ -87,6 +151,8 @@ pub struct Programs {
     pub programs: Vec<String>,
     #[command(flatten)]
     pub store: StoreOption,
+    #[command(flatten)]
+    pub socket: SocketOption,
 }
 
 #[derive(Args)]
@@ -102,6 +168,8 @@ pub struct ExportArguments {
     /// Write the result to a file (default: stdout)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub socket: SocketOption,
 }
 
 #[derive(Args)]

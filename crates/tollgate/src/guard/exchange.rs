@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arguments::{ExportArguments, ImportArguments, MergeArguments};
 use super::baseline::{Baseline, Digest, Gain};
+use super::remote::serves;
 use super::select::{select_all, short_name, title};
 use super::store::Store;
 use crate::input;
@@ -32,6 +33,8 @@ impl Export {
 
 pub fn export(arguments: &ExportArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+    // What a daemon knows is in the store then.
+    serves(&arguments.socket, &arguments.store.folder)?;
     let all = Store::new(&arguments.store.folder).load_all()?;
     let chosen = match arguments.all {
         true => all,

@@ -1,12 +1,11 @@
-//! The guard at work on a session: programs get their baselines, time passes for them, the held are let go, and what
-//! was learned is stored.
+//! The guard at work on a session: programs get their baselines, time passes for them, and the held are let go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use kernel::clock::now_ns;
@@ -17,13 +16,14 @@ use kernel::signals::was_asked_to_end;
 use kernel::wire;
 
 use super::baseline::Digest;
-use super::policy::{Mode, Policy};
+use super::placement::Placement;
+use super::policy::Policy;
 use super::program::{Program, name};
 use super::store::Store;
 use super::unix_now;
 use super::warden::Warden;
 use crate::output::say;
-use crate::report::{Event, Guard as Report, GuardedProgram};
+use crate::report::Event;
 use crate::slow;
 
 /// More events than this are counted only.
@@ -39,26 +39,28 @@ pub enum Notice {
 
 /// What a program did in this session.
 #[derive(Default)]
-struct Deeds {
-    anomalies: u64,
-    max_lfc: u32,
-    holds: u64,
-    held_ns: u64,
-    killed: u64,
+pub(super) struct Deeds {
+    pub anomalies: u64,
+    pub max_lfc: u32,
+    pub holds: u64,
+    pub held_ns: u64,
+    pub killed: u64,
 }
 
 pub struct Guard {
-    policy: Policy,
-    store: Store,
-    session: u32,
-    programs: BTreeMap<u32, (Program, Deeds)>,
-    places: BTreeMap<Digest, u32>,
-    events: Vec<Event>,
-    events_left_out: u64,
-    unidentified: u64,
+    pub(super) policy: Policy,
+    /// An operator has switched responses off.
+    pub(super) is_off: bool,
+    pub(super) store: Store,
+    pub(super) session: u32,
+    pub(super) programs: BTreeMap<u32, (Program, Deeds)>,
+    pub(super) places: BTreeMap<Digest, u32>,
+    pub(super) events: Vec<Event>,
+    pub(super) events_left_out: u64,
+    pub(super) unidentified: u64,
     began_ns: u64,
     next_release_ns: Option<u64>,
-    warden: Option<Warden>,
+    pub(super) warden: Option<Warden>,
 }
 
 /// What the gate knows a file by. The device's number is not the kernel's own where a file system has several
@@ -106,22 +108,16 @@ fn open_program(record: &wire::guard_program_record) -> Option<File> {
 }
 
 impl Guard {
-    /// Before the command begins: its own program has its baseline from its first call on.
-    pub fn start(
-        gate: &Gate,
-        lock: &Lock,
-        session: &Session,
-        policy: Policy,
-        command: &Path,
-    ) -> Result<Self> {
+    pub fn start(gate: &Gate, lock: &Lock, session: &Session, policy: Policy) -> Result<Self> {
         let store = Store::new(&policy.store);
         gate.make_profiles(lock)?;
         let warden = match policy.wire.response {
             wire::GUARD_OBSERVE => None,
             _ => Some(Warden::start(gate, session.index)?),
         };
-        let mut guard = Self {
+        Ok(Self {
             policy,
+            is_off: false,
             store,
             session: session.index,
             programs: BTreeMap::new(),
@@ -132,21 +128,47 @@ impl Guard {
             began_ns: now_ns(),
             next_release_ns: None,
             warden,
-        };
-        guard.expect(gate, lock, &executed(command))?;
-        Ok(guard)
+        })
     }
 
     pub fn begin(&mut self) {
         self.began_ns = now_ns();
     }
 
-    fn expect(&mut self, gate: &Gate, lock: &Lock, path: &Path) -> Result<()> {
-        // What cannot be read now is met when it begins, or fails to.
-        let (Ok(metadata), Ok(digest)) = (fs::metadata(path), Digest::of_file(path)) else { return Ok(()) };
-        let Some(place) = gate.give_profile(lock, &key(&metadata, self.session))? else { return Ok(()) };
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        self.admit(gate, lock, place, Some(path), digest)
+    /// Before a command begins: its own program has its baseline from its first call on.
+    pub fn expect_command(&mut self, gate: &Gate, lock: &Lock, command: &Path) -> Result<()> {
+        self.expect(gate, lock, &[executed(command)])
+    }
+
+    /// Before processes are taken in: their programs have their baselines from then on.
+    pub fn expect_processes(&mut self, gate: &Gate, pids: &[u32]) -> Result<()> {
+        let programs: Vec<_> = pids.iter().map(|pid| PathBuf::from(format!("/proc/{pid}/exe"))).collect();
+        self.expect(gate, &Lock::take()?, &programs)
+    }
+
+    fn expect(&mut self, gate: &Gate, lock: &Lock, paths: &[PathBuf]) -> Result<()> {
+        let mut programs = Vec::new();
+        let mut seen = BTreeSet::new();
+        for path in paths {
+            // What cannot be read now is met when it begins, or fails to.
+            let Ok((file, metadata)) = File::open(path).and_then(|file| file.metadata().map(|it| (file, it))) else {
+                continue;
+            };
+            if !seen.insert((metadata.dev(), metadata.ino())) {
+                continue;
+            }
+            let path = opened_path(&file).unwrap_or_else(|| path.clone());
+            let Ok(digest) = Digest::of_file(&descriptor_path(&file)) else { continue };
+            if self.policy.selection.is_chosen(&path, &metadata) && !self.places.contains_key(&digest) {
+                programs.push((path, metadata, digest));
+            }
+        }
+        let keys: Vec<_> = programs.iter().map(|(_, metadata, _)| key(metadata, self.session)).collect();
+        let places = gate.give_profiles(lock, &keys)?;
+        for (place, (path, metadata, digest)) in places.into_iter().zip(programs) {
+            self.admit(gate, lock, place, (path, metadata, digest))?;
+        }
+        Ok(())
     }
 
     /// The profile at this place is of this program, and gets its baseline.
@@ -155,17 +177,19 @@ impl Guard {
         gate: &Gate,
         lock: &Lock,
         place: u32,
-        path: Option<PathBuf>,
-        digest: Digest,
+        (path, metadata, digest): (PathBuf, fs::Metadata, Digest),
     ) -> Result<()> {
-        let mut program = Program::new(gate.profile(place)?, path, Some(digest));
+        let mut program = Program::new(gate.profile(place)?, Some(path), Some(digest));
+        if self.policy.selection.is_spared(&metadata) {
+            program.profile.spare();
+        }
         self.install(&mut program, gate, lock, &digest)?;
         self.places.insert(digest, place);
         self.programs.insert(place, (program, Deeds::default()));
         Ok(())
     }
 
-    fn install(&self, program: &mut Program, gate: &Gate, lock: &Lock, digest: &Digest) -> Result<()> {
+    pub(super) fn install(&self, program: &mut Program, gate: &Gate, lock: &Lock, digest: &Digest) -> Result<()> {
         let Some(baseline) = self.store.lock()?.load(digest, None)? else { return Ok(()) };
         let wire::guard_parameters { lookahead, sequence, .. } = self.policy.wire;
         if (baseline.lookahead, baseline.sequence) != (lookahead.into(), sequence.into()) {
@@ -204,18 +228,22 @@ impl Guard {
         }
     }
 
+    /// Those since the last time.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
     /// A program that began.
     fn meet(&mut self, gate: &Gate, record: &wire::guard_program_record) -> Result<()> {
         let lock = Lock::take()?;
         let place = record.profile;
-        let Some(file) = open_program(record) else {
-            self.unidentified += 1;
-            self.programs.insert(place, (Program::new(gate.profile(place)?, None, None), Deeds::default()));
+        let Some(file) = open_program(record) else { return self.meet_unknown(gate, place) };
+        let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
+        if !self.policy.selection.is_chosen(&path, &metadata) {
+            gate.share_profile(&lock, &record.program, place, wire::GUARD_NOT_CHOSEN)?;
             return Ok(());
-        };
-        let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let digest = Digest::of_file(&opened)?;
-        let path = fs::read_link(&opened).ok();
+        }
+        let Ok(digest) = Digest::of_file(&descriptor_path(&file)) else { return self.meet_unknown(gate, place) };
         if let Some(known) = self.places.get(&digest).filter(|known| **known != place) {
             let (known, calls) = (*known, gate.share_profile(&lock, &record.program, place, *known)?);
             if let Some((program, _)) = self.programs.get_mut(&known) {
@@ -223,7 +251,14 @@ impl Guard {
             }
             return Ok(());
         }
-        self.admit(gate, &lock, place, path, digest)
+        self.admit(gate, &lock, place, (path, metadata, digest))
+    }
+
+    /// It learns, but nobody would find again what.
+    fn meet_unknown(&mut self, gate: &Gate, place: u32) -> Result<()> {
+        self.unidentified += 1;
+        self.programs.insert(place, (Program::new(gate.profile(place)?, None, None), Deeds::default()));
+        Ok(())
     }
 
     fn note(&mut self, event: &wire::guard_event) {
@@ -248,8 +283,13 @@ impl Guard {
         let window = symbols(event.window);
         let before = window.len().checked_sub(2).map(|place| window[place]);
         let expected = before.filter(|_| event.mismatches > 0).map(|symbol| program.expected_after(symbol));
+        let late_ns = now_ns().saturating_sub(event.time_ns);
+        let Placement { unit, container } = Placement::of(event.tgid);
         self.events.push(Event {
+            time: humantime::format_rfc3339_micros(SystemTime::now() - Duration::from_nanos(late_ns)).to_string(),
             at_ns: event.time_ns.saturating_sub(self.began_ns),
+            unit,
+            container,
             pid: event.tgid,
             tid: event.pid,
             program: path_of(program),
@@ -260,8 +300,9 @@ impl Guard {
             mismatches: event.mismatches,
             lfc: event.lfc,
             action: action_name(action).into(),
+            restraint: restraint(event.restraint).map(str::to_owned),
             held_ns,
-            late_ns: now_ns().saturating_sub(event.time_ns),
+            late_ns,
         });
     }
 
@@ -295,38 +336,6 @@ impl Guard {
         let until = |end: u64| Duration::from_nanos(end.saturating_sub(now_ns()));
         self.next_release_ns.map_or(most, |end| until(end).min(most))
     }
-
-    /// Stores what was learned, and tells what happened. The warden is to be dismissed when nobody is held any more.
-    pub fn finish(&mut self) -> Result<Report> {
-        let store = self.store.lock()?;
-        let now = unix_now();
-        for (program, _) in self.programs.values() {
-            let Some(mut baseline) = program.baseline(&self.policy.wire, now) else { continue };
-            // Another run of the same program may have stored something meanwhile.
-            let before = program.stored.as_ref().map(|stored| stored.saved);
-            match store.load(&baseline.digest, None)? {
-                Some(other) if Some(other.saved) != before => {
-                    baseline.merge(&other)?;
-                }
-                _ => {}
-            }
-            store.save(&mut baseline)?;
-        }
-        drop(store);
-        let mut programs: Vec<_> =
-            self.programs.values().map(|(program, deeds)| account(program, deeds)).collect();
-        programs
-            .sort_by_key(|program| (std::cmp::Reverse(program.anomalies), std::cmp::Reverse(program.calls)));
-        programs.retain(|program| program.calls > 0);
-        Ok(Report {
-            mode: self.policy.mode.name().into(),
-            response: response(&self.policy),
-            programs,
-            events: std::mem::take(&mut self.events),
-            events_left_out: self.events_left_out,
-            unidentified: self.unidentified,
-        })
-    }
 }
 
 impl Drop for Guard {
@@ -337,32 +346,7 @@ impl Drop for Guard {
     }
 }
 
-fn account(program: &Program, deeds: &Deeds) -> GuardedProgram {
-    let contents = program.profile.contents();
-    let state = match contents.state {
-        wire::GUARD_NORMAL => "normal",
-        wire::GUARD_FROZEN => "frozen",
-        _ => "training",
-    };
-    GuardedProgram {
-        path: path_of(program),
-        digest: program.digest.map(|digest| digest.to_string()),
-        state: state.into(),
-        calls: contents.made,
-        early_calls: program.early_calls,
-        pairs: contents.pairs.len(),
-        windows: contents.windows.len(),
-        unlearned: program.profile.unlearned(),
-        anomalies: deeds.anomalies,
-        max_lfc: deeds.max_lfc,
-        holds: deeds.holds,
-        held_ns: deeds.held_ns,
-        killed: deeds.killed,
-        bytes: program.profile.bytes() as u64,
-    }
-}
-
-fn path_of(program: &Program) -> String {
+pub(super) fn path_of(program: &Program) -> String {
     program
         .path
         .as_ref()
@@ -379,17 +363,25 @@ fn action_name(action: u32) -> &'static str {
     }
 }
 
-/// In words, with when it takes effect.
-fn response(policy: &Policy) -> String {
-    let at_the_end = "a stop takes effect at the end of the call, or at once where it sleeps";
-    match policy.wire.response {
-        wire::GUARD_DELAY => format!("delay; {at_the_end}"),
-        wire::GUARD_DENY => format!("delay, and kill at an execve before the new program runs; {at_the_end}"),
-        wire::GUARD_STOP => format!("stop; {at_the_end}"),
-        wire::GUARD_KILL => "kill, before the call's end".into(),
-        _ => match policy.mode {
-            Mode::Learn => "none; nothing is tested".into(),
-            _ => "none".into(),
-        },
+fn restraint(why: u32) -> Option<&'static str> {
+    match why {
+        wire::GUARD_SPARED => Some("never held"),
+        wire::GUARD_TOO_MANY => Some("too many are held"),
+        _ => None,
     }
+}
+
+fn descriptor_path(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The kernel says so of a file whose name is another one's by now.
+const DELETED: &[u8] = b" (deleted)";
+
+fn opened_path(file: &File) -> Option<PathBuf> {
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    let path = fs::read_link(descriptor_path(file)).ok()?;
+    let bytes = path.as_os_str().as_bytes();
+    let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
+    Some(std::ffi::OsString::from_vec(bytes).into())
 }

@@ -2,15 +2,21 @@
 
 mod arguments;
 mod baseline;
+mod control;
 mod exchange;
+mod keep;
 mod live;
+mod placement;
 mod policy;
 mod program;
+mod remote;
 mod replay;
 mod report;
 mod select;
+mod selection;
 mod show;
 mod store;
+mod top;
 mod traces;
 mod verbs;
 mod warden;
@@ -20,10 +26,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
-pub use arguments::Arguments;
 use arguments::Command;
+pub use arguments::{Arguments, StoreOption};
+pub use control::{Request, Status};
+pub use keep::Save;
 pub use live::{Guard, Notice};
-pub use policy::{GuardArguments, Policy, watching};
+pub use policy::{GuardArguments, GuardOptions, Mode, Policy, watching};
+pub use selection::Selection;
+use verbs::Verb;
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
@@ -32,10 +42,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Export(arguments) => exchange::export(arguments),
         Command::Import(arguments) => exchange::import(arguments),
         Command::Merge(arguments) => exchange::merge(arguments),
-        Command::Normalize(arguments) => verbs::normalize(arguments),
-        Command::Tolerize(arguments) => verbs::tolerize(arguments),
-        Command::Sensitize(arguments) => verbs::sensitize(arguments),
-        Command::Reset(arguments) => verbs::reset(arguments),
+        Command::Normalize(arguments) => remote::verb(Verb::Normalize, arguments),
+        Command::Tolerize(arguments) => remote::verb(Verb::Tolerize, arguments),
+        Command::Sensitize(arguments) => remote::verb(Verb::Sensitize, arguments),
+        Command::Reset(arguments) => remote::verb(Verb::Reset, arguments),
+        Command::Status(arguments) => remote::status(arguments),
+        Command::Top(socket) => top::top(socket),
+        Command::Events(arguments) => remote::events(arguments),
+        Command::Off(socket) => remote::off(socket),
+        Command::On(socket) => remote::on(socket),
+        Command::Hold(arguments) => remote::hold(arguments),
+        Command::Release(arguments) => remote::release(arguments),
         Command::Warden(arguments) => warden::keep(arguments),
     }
 }

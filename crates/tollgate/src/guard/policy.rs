@@ -11,6 +11,7 @@ use kernel::wire;
 use serde::Deserialize;
 
 use super::arguments::StoreOption;
+use super::selection::Selection;
 use crate::cli::duration;
 
 /// `run --guard=MODE`
@@ -80,6 +81,9 @@ pub struct GuardOptions {
     /// More of them among 128 calls, and it is an attack: nothing of it is learned (default: 12)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
     pub tolerize_limit: Option<u16>,
+    /// Processes that may be held at the same time; what else would be held is only told of (default: 64)
+    #[arg(long, value_name = "N")]
+    pub held_most: Option<u32>,
     /// Calls that the pairs look at (default: 9)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=9))]
     pub lookahead: Option<u8>,
@@ -107,11 +111,16 @@ pub struct GuardArguments {
 
 /// All settled.
 pub struct Policy {
+    pub selection: Selection,
     pub mode: Mode,
     pub wire: wire::guard_parameters,
     pub normal_wait: Duration,
     pub store: PathBuf,
 }
+
+/// Our choice: an attack seldom has as many processes, and a machine on which so many programs have changed at once
+/// was upgraded.
+const HELD_MOST: u32 = 64;
 
 /// pH's source has no delays by default; the paper's experiments have four ticks of 10 ms.
 const DELAY_FACTOR: Duration = Duration::from_millis(40);
@@ -134,6 +143,8 @@ pub fn watching() -> wire::guard_parameters {
         response: wire::GUARD_OBSERVE,
         delay_factor_ns: ns(DELAY_FACTOR),
         delay_cap_ns: ns(default.delay_cap),
+        held_most: HELD_MOST,
+        spared_sid: 0,
     }
 }
 
@@ -145,8 +156,14 @@ impl GuardArguments {
             }
             return Ok(None);
         };
-        let file = self.options.guard_config.as_deref().map(read).transpose()?.unwrap_or_default();
-        let own = &self.options;
+        self.options.policy(mode, &self.store.folder).map(Some)
+    }
+}
+
+impl GuardOptions {
+    pub fn policy(&self, mode: Mode, store: &Path) -> Result<Policy> {
+        let file = self.guard_config.as_deref().map(read).transpose()?.unwrap_or_default();
+        let own = self;
         let default = watching();
         let response = match mode {
             Mode::Learn | Mode::Watch => wire::GUARD_OBSERVE,
@@ -166,15 +183,17 @@ impl GuardArguments {
             response,
             delay_factor_ns: own.delay_factor.or(file.delay_factor).map_or(default.delay_factor_ns, ns),
             delay_cap_ns: own.delay_cap.or(file.delay_cap).map_or(default.delay_cap_ns, ns),
+            held_most: own.held_most.or(file.held_most).unwrap_or(default.held_most),
             ..default
         };
         check(&wire)?;
-        Ok(Some(Policy {
+        Ok(Policy {
+            selection: Selection::default(),
             mode,
             wire,
             normal_wait: own.normal_wait.or(file.normal_wait).unwrap_or(Parameters::default().normal_wait),
-            store: self.store.folder.clone(),
-        }))
+            store: store.to_owned(),
+        })
     }
 }
 
@@ -210,6 +229,7 @@ impl GuardOptions {
             || [self.delay_factor, self.delay_cap, self.normal_wait].iter().any(Option::is_some)
             || [self.normal_ratio, self.anomaly_limit].iter().any(Option::is_some)
             || self.tolerize_limit.is_some()
+            || self.held_most.is_some()
             || [self.lookahead, self.sequence].iter().any(Option::is_some)
     }
 }

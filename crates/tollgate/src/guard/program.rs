@@ -1,6 +1,6 @@
 //! A guarded program: its profile in the kernel, and the baseline that it came from and goes to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,24 +17,78 @@ pub struct Program {
     /// Where it was seen; none: it had ended before it could be looked at.
     pub path: Option<PathBuf>,
     pub digest: Option<Digest>,
-    /// As it was in the store when the program was first seen.
+    /// As it was in the store when it was installed.
     pub stored: Option<Baseline>,
+    /// Calls that are in it already.
+    stored_calls: u64,
+    pub saved: Saved,
     /// Calls that it had made before the baseline was there.
     pub early_calls: u64,
     /// When it is normal if it stays frozen, in unix seconds, and its freezing that this is of.
     normal_at: Option<(u32, u64)>,
     /// Slots of the calls behind the symbols, so far.
     calls: Vec<Option<u32>>,
+    /// Symbols that normally follow each, as of so many forgettings.
+    next: Option<(u32, BTreeMap<u8, BTreeSet<u8>>)>,
+}
+
+/// What of a program is in the store.
+#[derive(Default)]
+pub struct Saved {
+    pub at: Option<u64>,
+    calls: u64,
+    state: Option<State>,
+    sizes: (usize, usize),
+}
+
+impl Saved {
+    pub fn note(&mut self, baseline: &Baseline) {
+        *self = Self {
+            at: Some(baseline.saved),
+            calls: baseline.seen_calls,
+            state: Some(baseline.state),
+            sizes: sizes(baseline),
+        };
+    }
+
+    pub fn differs(&self, baseline: &Baseline, also_calls: bool) -> bool {
+        self.state != Some(baseline.state)
+            || self.sizes != sizes(baseline)
+            || also_calls && self.calls != baseline.seen_calls
+    }
 }
 
 impl Program {
     pub fn new(profile: Profile, path: Option<PathBuf>, digest: Option<Digest>) -> Self {
-        Self { profile, path, digest, stored: None, early_calls: 0, normal_at: None, calls: Vec::new() }
+        Self {
+            profile,
+            path,
+            digest,
+            stored: None,
+            stored_calls: 0,
+            saved: Saved::default(),
+            early_calls: 0,
+            normal_at: None,
+            calls: Vec::new(),
+            next: None,
+        }
+    }
+
+    /// Before another baseline is installed, or none.
+    pub fn forget(&mut self) {
+        self.profile.empty();
+        self.stored = None;
+        self.stored_calls = self.profile.read().calls;
+        self.saved = Saved::default();
+        self.normal_at = None;
+        self.calls.clear();
+        self.next = None;
     }
 
     /// The stored baseline becomes the profile's. Returns what of it had no room.
     pub fn install(&mut self, baseline: Baseline, mode: Mode) -> usize {
-        self.early_calls = self.profile.read().calls;
+        self.early_calls += self.profile.read().calls - self.stored_calls;
+        self.saved.note(&baseline);
         let contents = contents(&baseline, mode);
         let unfit = self.profile.add(&contents);
         if let State::Frozen { normal_at } = baseline.state {
@@ -71,12 +125,16 @@ impl Program {
 
     /// What normally follows a call at once.
     pub fn expected_after(&mut self, symbol: u8) -> Vec<String> {
-        let contents = self.profile.contents();
-        self.calls = contents.calls;
-        let next = contents.pairs.iter().filter(|pair| pair.earlier == symbol && pair.normal & 1 != 0);
-        let mut symbols: Vec<_> = next.map(|pair| pair.current).collect();
-        symbols.sort_unstable();
-        symbols.into_iter().map(|symbol| self.call(symbol)).collect()
+        let forgettings = self.profile.forgettings();
+        if self.next.as_ref().is_none_or(|(of, _)| *of != forgettings) {
+            let mut next = BTreeMap::<_, BTreeSet<_>>::new();
+            for pair in self.profile.contents().pairs.iter().filter(|pair| pair.normal & 1 != 0) {
+                next.entry(pair.earlier).or_default().insert(pair.current);
+            }
+            self.next = Some((forgettings, next));
+        }
+        let next = self.next.as_ref().and_then(|(_, next)| next.get(&symbol)).cloned().unwrap_or_default();
+        next.into_iter().map(|symbol| self.call(symbol)).collect()
     }
 
     /// What is known now, to be stored; none: the file could not be read, so nobody would find it again.
@@ -106,7 +164,7 @@ impl Program {
             trained: contents.trained,
             changed_at: contents.changed_at,
             anomalies: contents.anomalies,
-            seen_calls: contents.made + before.map_or(0, |stored| stored.seen_calls),
+            seen_calls: contents.made - self.stored_calls + before.map_or(0, |stored| stored.seen_calls),
             first_seen: before.map_or(now, |stored| stored.first_seen),
             last_changed: before.map_or(now, |stored| stored.last_changed),
             saved: 0,

@@ -1,77 +1,75 @@
-//! pH's commands, on stored baselines.
-
-use std::process::ExitCode;
+//! pH's commands, on stored baselines: of the store by itself, or by a daemon that has them in use.
 
 use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
 
-use super::arguments::Programs;
-use super::baseline::{Baseline, State};
+use super::baseline::{Baseline, Digest, State};
 use super::select::{select_all, short_name, title};
 use super::store::{Locked, Store};
 use crate::format::number_of;
-use crate::output::Output;
 
-pub fn normalize(arguments: &Programs) -> Result<ExitCode> {
-    for_each(arguments, |lock, mut baseline| {
-        if !baseline.has_learned() {
-            bail!(
-                "{} {} has learned nothing: all that the program does would be an anomaly",
-                title(&baseline),
-                short_name(&baseline)
-            );
-        }
-        baseline.normalize();
-        lock.save(&mut baseline)?;
-        let (pairs, windows) =
-            (number_of(baseline.pairs.len(), "pair"), number_of(baseline.windows.len(), "window"));
-        Ok(format!("normal from now on, with {pairs} and {windows}"))
-    })
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verb {
+    Normalize,
+    Tolerize,
+    Sensitize,
+    Reset,
 }
 
-pub fn tolerize(arguments: &Programs) -> Result<ExitCode> {
-    for_each(arguments, |lock, mut baseline| {
-        let before = baseline.state;
-        baseline.tolerize();
-        lock.save(&mut baseline)?;
-        Ok(match before {
-            State::Training => "was training already; its anomalies are no longer counted".into(),
-            before => format!("training again, no longer {}", before.name()),
-        })
-    })
+/// What was done to one baseline, in a line.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Done {
+    pub digest: Digest,
+    pub line: String,
 }
 
-pub fn sensitize(arguments: &Programs) -> Result<ExitCode> {
-    for_each(arguments, |lock, mut baseline| {
-        let before = (baseline.pairs.len(), baseline.windows.len());
-        baseline.sensitize();
-        lock.save(&mut baseline)?;
-        let (pairs, windows) = (before.0 - baseline.pairs.len(), before.1 - baseline.windows.len());
-        Ok(format!(
-            "forgot what was learned; {} and {} of it were not normal",
-            number_of(pairs, "pair"),
-            number_of(windows, "window")
-        ))
-    })
-}
-
-pub fn reset(arguments: &Programs) -> Result<ExitCode> {
-    for_each(arguments, |lock, baseline| {
-        lock.remove(&baseline)?;
-        Ok("deleted".into())
-    })
-}
-
-/// All are found before the first is changed. A line each says what was done.
-fn for_each(
-    arguments: &Programs,
-    change: impl Fn(&Locked<'_>, Baseline) -> Result<String>,
-) -> Result<ExitCode> {
-    let store = Store::new(&arguments.store.folder);
+/// All are found before the first is changed.
+pub fn apply(store: &Store, verb: Verb, programs: &[String]) -> Result<Vec<Done>> {
     let lock = store.lock()?;
     let all = lock.load_all()?;
-    for baseline in select_all(&arguments.programs, &all)? {
-        let done = change(&lock, baseline.clone())?;
-        Output::Stdout.write(&format!("{} {}: {done}\n", title(baseline), short_name(baseline)))?;
+    select_all(programs, &all)?
+        .into_iter()
+        .map(|baseline| {
+            let done = change(&lock, verb, baseline.clone())?;
+            let line = format!("{} {}: {done}", title(baseline), short_name(baseline));
+            Ok(Done { digest: baseline.digest, line })
+        })
+        .collect()
+}
+
+fn change(lock: &Locked<'_>, verb: Verb, mut baseline: Baseline) -> Result<String> {
+    let (state, sizes) = (baseline.state, (baseline.pairs.len(), baseline.windows.len()));
+    match verb {
+        Verb::Normalize if !baseline.has_learned() => bail!(
+            "{} {} has learned nothing: all that the program does would be an anomaly",
+            title(&baseline),
+            short_name(&baseline)
+        ),
+        Verb::Normalize => baseline.normalize(),
+        Verb::Tolerize => baseline.tolerize(),
+        Verb::Sensitize => baseline.sensitize(),
+        Verb::Reset => {
+            lock.remove(&baseline)?;
+            return Ok("deleted".into());
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    lock.save(&mut baseline)?;
+    let (pairs, windows) = (baseline.pairs.len(), baseline.windows.len());
+    Ok(match verb {
+        Verb::Normalize => format!(
+            "normal from now on, with {} and {}",
+            number_of(pairs, "pair"),
+            number_of(windows, "window")
+        ),
+        Verb::Tolerize if state == State::Training => {
+            "was training already; its anomalies are no longer counted".into()
+        }
+        Verb::Tolerize => format!("training again, no longer {}", state.name()),
+        _ => format!(
+            "forgot what was learned; {} and {} of it were not normal",
+            number_of(sizes.0 - pairs, "pair"),
+            number_of(sizes.1 - windows, "window")
+        ),
+    })
 }

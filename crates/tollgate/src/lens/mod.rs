@@ -1,7 +1,7 @@
 //! `tollgate lens`: watch what already runs, and compare reports.
 
 mod diff;
-mod select;
+
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -12,12 +12,12 @@ use anyhow::{Result, bail};
 use kernel::process::wait_readable;
 
 pub use diff::diff;
-pub use select::parse_cgroup;
 
 use crate::cli::LensArguments;
 use crate::format::{command_line, number_of};
 use crate::output::{Output, say};
 use crate::run::options;
+use crate::select;
 use crate::watch::{Ending, TICK, Watch};
 
 /// How often later processes are looked for (--comm, --cgroup, --unit).

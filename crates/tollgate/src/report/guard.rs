@@ -22,7 +22,7 @@ pub struct Guard {
     pub unidentified: u64,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuardedProgram {
     pub path: String,
     /// SHA-256 of its content; none: it ended before it could be read.
@@ -49,8 +49,14 @@ pub struct GuardedProgram {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Event {
+    /// RFC 3339, by the machine's clock.
+    pub time: String,
     /// Nanoseconds after the run began.
     pub at_ns: u64,
+    /// The systemd unit that it belongs to.
+    pub unit: Option<String>,
+    /// The start of its container's number.
+    pub container: Option<String>,
     pub pid: u32,
     pub tid: u32,
     pub program: String,
@@ -64,9 +70,19 @@ pub struct Event {
     pub lfc: u8,
     /// observe, delay, deny, stop or kill
     pub action: String,
+    /// Why less was done than the response says: "never held" or "too many are held".
+    pub restraint: Option<String>,
     pub held_ns: u64,
     /// From the call to when Tollgate took the event in.
     pub late_ns: u64,
+}
+
+impl Event {
+    pub fn what_was_done(&self) -> String {
+        let held = if self.held_ns > 0 { format!(" for {}", duration(self.held_ns)) } else { String::new() };
+        let restraint = self.restraint.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+        format!("{}{held}{restraint}", self.action)
+    }
 }
 
 const EXPECTED_SHOWN: usize = 5;
@@ -130,18 +146,16 @@ fn events(out: &mut String, guard: &Guard, layout: &Layout) {
     let _ = writeln!(out, "\n  unusual calls, and what was done:");
     for event in guard.events.iter().take(layout.top) {
         let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
-        let held =
-            if event.held_ns > 0 { format!(" for {}", duration(event.held_ns)) } else { String::new() };
         let _ = writeln!(
             out,
-            "  {:>10}  {} {}: {} after {} (LFC {}): {}{held}",
+            "  {:>10}  {} {}: {} after {} (LFC {}): {}",
             duration(event.at_ns),
             printable(&event.command),
             event.tid,
             event.call,
             before.join(" "),
             event.lfc,
-            event.action,
+            event.what_was_done(),
         );
         if event.mismatches > 0 && !event.expected.is_empty() {
             let shown = event.expected.iter().take(EXPECTED_SHOWN).cloned().collect::<Vec<_>>().join(", ");

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::arguments::ShowArguments;
 use super::baseline::{Baseline, Digest, Pair, State};
+use super::remote::serves;
 use super::select::select;
 use super::store::Store;
 use super::unix_now;
@@ -99,6 +100,8 @@ impl Successor<'_> {
 pub fn show(arguments: &ShowArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    // What a daemon knows is in the store then.
+    serves(&arguments.socket, &arguments.store.folder)?;
     let store = Store::new(&arguments.store.folder);
     let mut all = store.load_all()?;
     all.sort_by(|a, b| (&a.paths, &a.scope, a.digest).cmp(&(&b.paths, &b.scope, b.digest)));

@@ -1,4 +1,4 @@
-//! Which processes `lens` watches.
+//! Which processes are watched, of those that run already.
 
 use std::ffi::OsString;
 use std::fs;

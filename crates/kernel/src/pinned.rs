@@ -1,0 +1,94 @@
+//! The table of holds outlives its daemon in the BPF file system, for the case that its warden is killed as well.
+//! No link is pinned: the gate itself is gone with its processes.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{MapCore as _, MapHandle};
+
+use crate::error::{Doing, Result};
+use crate::gate::Gate;
+use crate::guarded::release_all;
+use crate::mapping::Mapping;
+use crate::wire;
+
+const BPF_FS: &str = "/sys/fs/bpf";
+/// include/uapi/linux/magic.h
+const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
+/// Before the daemon's process number.
+const PREFIX: &str = "tollgate-";
+const TABLE: &str = "threads";
+
+/// Until dropped.
+pub struct Pin {
+    folder: PathBuf,
+}
+
+fn is_mounted() -> bool {
+    let path = CString::new(BPF_FS).expect("no NUL in it");
+    // SAFETY: an all-zero statfs is valid, and a place for the result.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    unsafe { libc::statfs(path.as_ptr(), &raw mut found) == 0 && found.f_type == BPF_FS_MAGIC }
+}
+
+/// systemd does so at boot; elsewhere it is everybody's own business.
+fn mount() -> io::Result<()> {
+    let (kind, path) = (c"bpf", CString::new(BPF_FS)?);
+    // SAFETY: NUL-terminated strings.
+    match unsafe { libc::mount(kind.as_ptr(), path.as_ptr(), kind.as_ptr(), 0, std::ptr::null()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn remove(folder: &Path) {
+    let _ = fs::remove_file(folder.join(TABLE));
+    let _ = fs::remove_dir(folder);
+}
+
+impl Gate {
+    pub fn pin_holds(&self) -> Result<Pin> {
+        if !is_mounted() {
+            mount().doing("mounting the BPF file system")?;
+        }
+        let folder = Path::new(BPF_FS).join(format!("{PREFIX}{}", std::process::id()));
+        // Of a killed one that had the same number.
+        remove(&folder);
+        fs::create_dir(&folder).doing("making a folder in the BPF file system")?;
+        let pin = Pin { folder };
+        let map = self.maps.get(".bss.threads").info().doing("numbering its maps")?.info.id;
+        let mut map = MapHandle::from_map_id(map).doing("opening the gate's maps")?;
+        map.pin(pin.folder.join(TABLE)).doing("pinning the table of holds")?;
+        Ok(pin)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        remove(&self.folder);
+    }
+}
+
+/// Lets go whom daemons held that are no more. Returns how many processes these were.
+pub fn release_pinned() -> Result<usize> {
+    let mut released = 0;
+    if !is_mounted() {
+        return Ok(released);
+    }
+    for entry in fs::read_dir(BPF_FS).doing("reading the BPF file system")?.flatten() {
+        let owner = entry.file_name().as_bytes().strip_prefix(PREFIX.as_bytes()).map(<[u8]>::to_vec);
+        let owner = owner.and_then(|number| String::from_utf8(number).ok()?.parse().ok());
+        // SAFETY: signal 0 only asks whether the process exists.
+        if owner.is_some_and(|owner: i32| unsafe { libc::kill(owner, 0) } != 0) {
+            if let Ok(map) = MapHandle::from_pinned_path(entry.path().join(TABLE)) {
+                released += release_all(&Mapping::<wire::thread_state>::new(&map, wire::THREADS)?);
+            }
+            remove(&entry.path());
+        }
+    }
+    Ok(released)
+}

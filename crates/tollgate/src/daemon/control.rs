@@ -1,0 +1,162 @@
+//! The control socket: a request a connection, as a line of JSON; the answer is a line, and for events more of them.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::guard::Request;
+use crate::output::say;
+
+/// A request has names of programs, at most as many as there are arguments to a command.
+const LONGEST_REQUEST: u64 = 1 << 20;
+/// Who connects and says nothing is not waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a request is answered with.
+pub enum Response {
+    Value(Value),
+    /// Lines that are there, and lines to come.
+    Lines(Vec<Arc<str>>, Option<Receiver<Arc<str>>>),
+}
+
+/// A request, and where its answer goes.
+pub struct Ask {
+    pub request: Request,
+    pub answer: Sender<Result<Response>>,
+}
+
+/// The first line of every answer.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Ok(Value),
+    Error(String),
+}
+
+/// The socket's file is there as long as this.
+pub struct Control {
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+impl Control {
+    /// Only one daemon listens at a path; what a killed one left there is replaced.
+    pub fn listen(path: &Path) -> Result<Self> {
+        let context = || format!("cannot listen at {}", path.display());
+        if UnixStream::connect(path).is_ok() {
+            bail!("a daemon listens at {} already: `tollgate guard status` tells of it", path.display());
+        }
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).with_context(context)?;
+        }
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(context),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path).with_context(context)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).with_context(context)?;
+        Ok(Self { path: path.to_owned(), listener })
+    }
+
+    /// Requests come by the channel; the stream can be read when there is one.
+    pub fn serve(&self) -> Result<(Receiver<Ask>, UnixStream)> {
+        let (asks, asked) = channel();
+        let (wake, awake) = UnixStream::pair()?;
+        awake.set_nonblocking(true)?;
+        let listener = self.listener.try_clone()?;
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (Ok(wake), asks) = (wake.try_clone(), asks.clone()) else { continue };
+                // Whoever goes before the answer has nobody to tell of it.
+                thread::spawn(move || answer(stream, &asks, wake));
+            }
+        });
+        Ok((asked, awake))
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn answer(mut stream: UnixStream, asks: &Sender<Ask>, mut wake: UnixStream) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    let response = if kernel::process::peer_is_root(stream.as_raw_fd()) {
+        BufReader::new(stream.try_clone()?.take(LONGEST_REQUEST)).read_line(&mut line)?;
+        match serde_json::from_str(&line) {
+            Ok(request) => {
+                let (answer, answered) = channel();
+                asks.send(Ask { request, answer })?;
+                wake.write_all(&[0])?;
+                answered.recv()?
+            }
+            Err(error) => Err(anyhow::anyhow!("the daemon does not understand this request: {error}")),
+        }
+    } else {
+        Err(anyhow::anyhow!("only root may control the daemon"))
+    };
+    let mut put = |line: &str| writeln!(stream, "{line}");
+    match response {
+        Ok(Response::Value(value)) => put(&serde_json::to_string(&Answer::Ok(value))?)?,
+        Err(error) => put(&serde_json::to_string(&Answer::Error(format!("{error:#}")))?)?,
+        Ok(Response::Lines(lines, more)) => {
+            put(&serde_json::to_string(&Answer::Ok(Value::Null))?)?;
+            lines.iter().try_for_each(|line| put(line))?;
+            more.into_iter().flatten().try_for_each(|line| put(&line))?;
+        }
+    }
+    Ok(())
+}
+
+/// The other side: a connection to the daemon, if one listens there.
+pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
+    match UnixStream::connect(path) {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!("only root may control the daemon that listens at {}", path.display())
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot reach the daemon at {}", path.display())),
+    }
+}
+
+/// What the daemon says to a request, and the lines after it.
+pub fn ask(
+    stream: &UnixStream,
+    request: &Request,
+) -> Result<(Value, impl Iterator<Item = String> + use<>)> {
+    const GONE: &str = "the daemon has gone away";
+    let mut to = stream;
+    to.write_all((serde_json::to_string(request)? + "\n").as_bytes()).context(GONE)?;
+    let mut lines = BufReader::new(stream.try_clone()?).lines().map_while(Result::ok);
+    match serde_json::from_str(&lines.next().context(GONE)?)? {
+        Answer::Ok(value) => Ok((value, lines)),
+        Answer::Error(sentence) => bail!(sentence),
+    }
+}
+
+/// For commands that nobody but a daemon can carry out.
+pub fn running(path: &Path) -> Result<UnixStream> {
+    connect(path)?.with_context(|| {
+        format!("no daemon listens at {}: `tollgate daemon` starts one, or name its --socket", path.display())
+    })
+}
+
+/// Nobody may be left to tell.
+pub fn tell(message: &str) {
+    let _ = say(&format!("tollgate: {message}"));
+}

@@ -1,0 +1,311 @@
+//! `tollgate daemon`: extensions at work on the whole machine, or a part of it, until it is stopped.
+
+pub mod control;
+mod journal;
+mod metrics;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use kernel::process::wait_for;
+use kernel::session::Options;
+use libsystemd::daemon::{NotifyState, notify};
+
+use crate::cli::Select;
+use crate::format::number_of;
+use crate::guard::{GuardOptions, Mode, Request, Save, Selection, StoreOption};
+use crate::report::Event;
+use crate::select;
+use crate::watch::Watch;
+use control::{Ask, Control, Response, tell};
+use journal::Journal;
+pub use journal::line;
+use metrics::Page;
+
+/// Guard the whole machine, or a part of it, until stopped
+///
+/// Learns what every program normally does, tells what is unusual, and with --guard=enforce responds to it. `tollgate guard
+/// status`, `top`, `events`, `off`, `hold` and `release` talk to it, and so do `normalize` and the like. SIGTERM or Ctrl-C
+/// ends it: what it learned is stored, and everybody whom it holds runs again. PID 1, Tollgate, the journal, the SSH server
+/// and the session that it was started from are never held, unless --exe names them.
+#[derive(Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct DaemonArguments {
+    /// Learn only, also tell what is unusual, or also respond to it
+    #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true, default_value = "watch")]
+    pub mode: Mode,
+    /// Guard only this executable; may be repeated
+    #[arg(long, value_name = "PATH")]
+    pub exe: Vec<PathBuf>,
+    /// Guard only processes of this systemd unit, and what they start; may be repeated
+    #[arg(long, value_name = "UNIT")]
+    pub unit: Vec<String>,
+    /// Guard only processes in this control group or below it, and what they start; may be repeated
+    #[arg(long, value_name = "PATH", value_parser = select::parse_cgroup)]
+    pub cgroup: Vec<String>,
+    /// Never hold this executable; may be repeated
+    #[arg(long, value_name = "PATH")]
+    pub spare: Vec<PathBuf>,
+    /// Append each event to this file, as a line of JSON
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+    /// Serve counts for Prometheus by HTTP, such as at 127.0.0.1:9478
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<String>,
+    #[command(flatten)]
+    pub socket: SocketOption,
+    #[command(flatten)]
+    pub store: StoreOption,
+    #[command(flatten, next_help_heading = "Guard")]
+    pub options: GuardOptions,
+}
+
+#[derive(Args)]
+pub struct SocketOption {
+    /// The daemon's control socket
+    #[arg(
+        long = "socket",
+        value_name = "PATH",
+        env = "TOLLGATE_SOCKET",
+        hide_env_values = true,
+        default_value = "/run/tollgate/control.sock"
+    )]
+    pub path: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate daemon
+  tollgate daemon --guard=enforce --unit nginx --unit php8.2-fpm --respond deny
+  tollgate daemon --exe /usr/bin/redis-server --metrics 127.0.0.1:9478 --events /var/log/tollgate.jsonl";
+
+/// Events that `guard events` can still show.
+const KEPT: usize = 10_000;
+/// Who follows and does not read loses what comes then.
+const BEHIND: usize = 10_000;
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// How often later processes are looked for, profiles given back, and counts made anew.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+struct Daemon<'a> {
+    arguments: &'a DaemonArguments,
+    select: Select,
+    watch: Watch,
+    known: BTreeSet<u32>,
+    began: SystemTime,
+    journal: Journal,
+    file: Option<File>,
+    kept: VecDeque<Arc<str>>,
+    followers: Vec<SyncSender<Arc<str>>>,
+    page: Page,
+    looked: Instant,
+    saved: Instant,
+}
+
+pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
+    let mut policy = arguments.options.policy(arguments.mode, &arguments.store.folder)?;
+    policy.selection = Selection::of_machine(&arguments.exe, &arguments.spare)?;
+    policy.wire.spared_sid = policy.selection.spared_sid;
+    let control = Control::listen(&arguments.socket.path)?;
+    let file = arguments.events.as_ref().map(|path| {
+        let options = OpenOptions::new().create(true).append(true).open(path);
+        options.with_context(|| format!("cannot write events to {}", path.display()))
+    });
+    let file = file.transpose()?;
+    let page = Page::default();
+    if let Some(address) = &arguments.metrics {
+        tell(&format!("counts are at {}", metrics::serve(address, Arc::clone(&page))?));
+    }
+    let watch = Watch::start_guarded(Options::default(), policy)?;
+    // So that `guard off` finds whom it holds, even if the warden is killed with it.
+    let _holds = match arguments.mode {
+        Mode::Enforce => watch.gate.pin_holds().map_err(|error| tell(&format!("{error}; if this process and its warden are killed at once, who is held stays so"))).ok(),
+        _ => None,
+    };
+    let (unit, cgroup) = (arguments.unit.clone(), arguments.cgroup.clone());
+    let select = Select { all: unit.is_empty() && cgroup.is_empty(), unit, cgroup, ..Select::default() };
+    let mut daemon = Daemon {
+        arguments,
+        select,
+        watch,
+        known: BTreeSet::new(),
+        began: SystemTime::now(),
+        journal: Journal::new(),
+        file,
+        kept: VecDeque::new(),
+        followers: Vec::new(),
+        page,
+        looked: Instant::now(),
+        saved: Instant::now(),
+    };
+    kernel::signals::on_interrupt(&INTERRUPTED)?;
+    daemon.take_in()?;
+    daemon.work(&control)?;
+    daemon.end()
+}
+
+impl Daemon<'_> {
+    fn take_in(&mut self) -> Result<()> {
+        if self.select.all {
+            self.watch.gate.gate_everything_new(&self.watch.session);
+        }
+        // Those that were forked by others while the first were taken in.
+        for _ in 0..3 {
+            self.look()?;
+        }
+        let what = match self.select.all {
+            true => "every process".into(),
+            false => number_of(self.known.len(), "process"),
+        };
+        tell(&format!(
+            "guarding {what} ({}); `tollgate guard status` tells how it goes, SIGTERM or Ctrl-C ends it",
+            self.arguments.mode.name()
+        ));
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<()> {
+        let running: BTreeSet<_> = select::matching(&self.select).into_iter().collect();
+        let new: Vec<_> = running.difference(&self.known).copied().collect();
+        if !new.is_empty() {
+            if let Some((guard, gate)) = self.watch.guard() {
+                guard.expect_processes(gate, &new)?;
+            }
+            self.watch.gate.adopt(&mut self.watch.session, &new)?;
+        }
+        // A number may be another process's by the next time.
+        self.known = running;
+        Ok(())
+    }
+
+    fn work(&mut self, control: &Control) -> Result<()> {
+        let (asked, mut wake) = control.serve()?;
+        // Nobody waits for it, where it was not started by systemd.
+        let _ = notify(false, &[NotifyState::Ready]);
+        while !INTERRUPTED.load(Ordering::Relaxed) {
+            let descriptors = [self.watch.descriptor(), wake.as_raw_fd()];
+            if wait_for(descriptors, self.watch.patience())[1] {
+                let _ = wake.read(&mut [0; 64]);
+            }
+            self.watch.tend()?;
+            self.tell_events();
+            for Ask { request, answer } in asked.try_iter() {
+                // Whoever asked may be gone.
+                let _ = answer.send(self.answer(request));
+            }
+            if self.looked.elapsed() > LOOK_EVERY {
+                self.looked = Instant::now();
+                self.look_after()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look_after(&mut self) -> Result<()> {
+        // New ones of the whole machine are seen as they begin.
+        if !self.select.all {
+            self.look()?;
+        }
+        self.journal.tend();
+        let save = self.saved.elapsed() > SAVE_EVERY;
+        if let Some((guard, gate)) = self.watch.guard() {
+            let mut done = guard.retire_unused(gate);
+            if save {
+                self.saved = Instant::now();
+                done = done.and(guard.save(Save::Changed));
+            }
+            // It may be possible the next time, such as on a disk that was full.
+            if let Err(error) = done {
+                tell(&format!("{error:#}"));
+            }
+        }
+        if self.arguments.metrics.is_some() {
+            let page = metrics::page(&self.status()?);
+            if let Ok(mut shown) = self.page.lock() {
+                *shown = page;
+            }
+        }
+        Ok(())
+    }
+
+    fn status(&mut self) -> Result<crate::guard::Status> {
+        let (losses, began) = (self.watch.losses()?, self.began);
+        let (guard, gate) = self.watch.guard().context("nothing is guarded")?;
+        Ok(guard.status(gate, began, losses))
+    }
+
+    fn tell_events(&mut self) {
+        let Some((guard, _)) = self.watch.guard() else { return };
+        for event in guard.take_events() {
+            self.tell_event(&event);
+        }
+    }
+
+    fn tell_event(&mut self, event: &Event) {
+        self.journal.tell(event);
+        let line: Arc<str> = serde_json::to_string(event).unwrap_or_default().into();
+        if let Some(Err(error)) = self.file.as_mut().map(|file| writeln!(file, "{line}")) {
+            tell(&format!("no more events are written to the file: {error}"));
+            self.file = None;
+        }
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(Arc::clone(&line));
+        self.followers
+            .retain(|to| !matches!(to.try_send(Arc::clone(&line)), Err(TrySendError::Disconnected(_))));
+    }
+
+    fn answer(&mut self, request: Request) -> Result<Response> {
+        let status = match request {
+            Request::Status => Some(self.status()?),
+            _ => None,
+        };
+        let (guard, gate) = self.watch.guard().context("nothing is guarded")?;
+        let value = match request {
+            Request::Events { follow } => {
+                let kept = self.kept.iter().cloned().collect();
+                let follower = follow.then(|| {
+                    let (to, from) = sync_channel(BEHIND);
+                    self.followers.push(to);
+                    from
+                });
+                return Ok(Response::Lines(kept, follower));
+            }
+            Request::Status => serde_json::to_value(status)?,
+            Request::Store => {
+                guard.save(Save::All)?;
+                serde_json::to_value(self.arguments.store.folder.canonicalize()?)?
+            }
+            Request::Verb { verb, programs } => serde_json::to_value(guard.verb(gate, verb, &programs)?)?,
+            Request::Off => serde_json::to_value(guard.switch(gate, true))?,
+            Request::On => serde_json::to_value(guard.switch(gate, false))?,
+            Request::Hold { pid } => serde_json::to_value(guard.hold(gate, pid)?)?,
+            Request::Release { whom } => serde_json::to_value(guard.release(gate, &whom)?)?,
+        };
+        Ok(Response::Value(value))
+    }
+
+    fn end(mut self) -> Result<ExitCode> {
+        let _ = notify(false, &[NotifyState::Stopping]);
+        self.watch.tend()?;
+        self.tell_events();
+        let saved = self.watch.guard().map_or(Ok(()), |(guard, _)| guard.save(Save::All));
+        self.watch.give_up()?;
+        saved?;
+        tell("ended; what was learned is stored, and nobody is held");
+        Ok(ExitCode::SUCCESS)
+    }
+}

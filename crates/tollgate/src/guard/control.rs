@@ -1,0 +1,161 @@
+//! What an operator asks of a guard that is at work, and what it answers.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Result, bail};
+use kernel::clock::now_ns;
+use kernel::gate::Gate;
+use kernel::guarded::Held;
+use kernel::wire;
+use serde::{Deserialize, Serialize};
+
+use super::keep::Save;
+use super::live::{Guard, path_of};
+use super::placement::Placement;
+use super::verbs::{self, Done, Verb};
+use crate::format::printable;
+use crate::report::GuardedProgram;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+pub enum Request {
+    Status,
+    /// All that are kept, and with `follow` those to come.
+    Events {
+        follow: bool,
+    },
+    /// Answered with the folder of the store, in which everything is up to date then.
+    Store,
+    Verb {
+        verb: Verb,
+        programs: Vec<String>,
+    },
+    Off,
+    On,
+    Hold {
+        pid: u32,
+    },
+    /// Process numbers, or names or paths of programs; none: all.
+    Release {
+        whom: Vec<String>,
+    },
+}
+
+/// `tollgate guard status --json`
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    pub schema: String,
+    /// learn, watch or enforce
+    pub mode: String,
+    pub response: String,
+    /// An operator has switched responses off.
+    pub is_off: bool,
+    pub pid: u32,
+    /// RFC 3339
+    pub since: String,
+    /// Processes that may be held at the same time.
+    pub held_most: u32,
+    pub held: Vec<HeldProcess>,
+    pub programs: Vec<GuardedProgram>,
+    pub losses: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HeldProcess {
+    pub pid: u32,
+    pub program: String,
+    pub command: String,
+    pub unit: Option<String>,
+    pub container: Option<String>,
+    /// Nanoseconds until it is let go; none: not before somebody does.
+    pub left_ns: Option<u64>,
+}
+
+impl Guard {
+    pub fn status(&mut self, gate: &Gate, since: SystemTime, losses: BTreeMap<String, u64>) -> Status {
+        let held = gate.held(self.session).iter().map(|held| self.held_process(held)).collect();
+        let report = self.report();
+        Status {
+            schema: "tollgate-guard-status/1".into(),
+            mode: report.mode,
+            response: report.response,
+            is_off: self.is_off,
+            pid: std::process::id(),
+            since: humantime::format_rfc3339_seconds(since).to_string(),
+            held_most: self.policy.wire.held_most,
+            held,
+            programs: report.programs,
+            losses,
+        }
+    }
+
+    fn held_process(&self, held: &Held) -> HeldProcess {
+        let Placement { unit, container } = Placement::of(held.tgid);
+        let command = std::fs::read_to_string(format!("/proc/{}/comm", held.tgid)).unwrap_or_default();
+        HeldProcess {
+            pid: held.tgid,
+            program: self.program_of(held),
+            command: command.trim_end().to_owned(),
+            unit,
+            container,
+            left_ns: (held.until_ns != u64::MAX).then(|| held.until_ns.saturating_sub(now_ns())),
+        }
+    }
+
+    fn program_of(&self, held: &Held) -> String {
+        self.programs.get(&held.profile).map_or_else(String::new, |(program, _)| path_of(program))
+    }
+
+    pub fn verb(&mut self, gate: &Gate, verb: Verb, programs: &[String]) -> Result<Vec<Done>> {
+        self.save(Save::All)?;
+        let done = verbs::apply(&self.store, verb, programs)?;
+        done.iter().try_for_each(|done| self.reload(gate, &done.digest))?;
+        Ok(done)
+    }
+
+    /// Nobody is held, denied or killed any more, until it is switched on again. Returns who was let go.
+    pub fn switch(&mut self, gate: &Gate, off: bool) -> Vec<String> {
+        self.is_off = off;
+        gate.respond(self.session, if off { wire::GUARD_OBSERVE } else { self.policy.wire.response });
+        if off { self.release(gate, &[]).unwrap_or_default() } else { Vec::new() }
+    }
+
+    pub fn hold(&mut self, gate: &Gate, pid: u32) -> Result<()> {
+        if self.warden.is_none() {
+            bail!("this guard holds nobody: it was not started with --guard=enforce");
+        }
+        if !gate.hold(self.session, pid) {
+            bail!("process {pid} is not guarded here: it may have ended, or be a kernel thread");
+        }
+        Ok(())
+    }
+
+    /// Whom it lets go, in a line each.
+    pub fn release(&mut self, gate: &Gate, whom: &[String]) -> Result<Vec<String>> {
+        let held = gate.held(self.session);
+        let is_meant = |held: &Held, who: &String| {
+            let program = self.program_of(held);
+            *who == held.tgid.to_string() || *who == program || program.rsplit('/').next() == Some(who)
+        };
+        if let Some(who) = whom.iter().find(|who| !held.iter().any(|held| is_meant(held, who))) {
+            bail!("nobody is held by this number or name: {who}; `tollgate guard status` lists who is");
+        }
+        let meant = held.iter().filter(|held| whom.is_empty() || whom.iter().any(|who| is_meant(held, who)));
+        Ok(meant
+            .map(|held| {
+                gate.forgive(held);
+                printable(&format!("{} {}: released", held.tgid, self.program_of(held)))
+            })
+            .collect())
+    }
+}
+
+impl HeldProcess {
+    pub fn left(&self) -> String {
+        self.left_ns.map_or_else(
+            || "until released".into(),
+            |ns| format!("{} more", crate::format::span(Duration::from_nanos(ns).as_secs())),
+        )
+    }
+}

@@ -1,0 +1,146 @@
+//! What the guard knows of its programs: stored while it works, given back when nobody uses it, and told.
+
+use anyhow::{Context as _, Result};
+use kernel::gate::{Gate, Lock};
+use kernel::wire;
+
+use super::baseline::Digest;
+use super::live::{Deeds, Guard, path_of};
+use super::policy::{Mode, Policy};
+use super::program::Program;
+use super::store::Locked;
+use super::unix_now;
+use crate::report::{Guard as Report, GuardedProgram};
+
+/// Which programs are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Save {
+    /// Those that made calls since.
+    All,
+    /// Those that learned something or changed their state since.
+    Changed,
+}
+
+impl Guard {
+    /// All are tried; the first failure is returned.
+    pub fn save(&mut self, which: Save) -> Result<()> {
+        let store = self.store.lock()?;
+        let mut result = Ok(());
+        for (program, _) in self.programs.values_mut() {
+            result = result.and(save(&store, program, &self.policy.wire, which));
+        }
+        result
+    }
+
+    /// Stores what was learned, and tells what happened. The warden is to be dismissed when nobody is held any more.
+    pub fn finish(&mut self) -> Result<Report> {
+        self.save(Save::All)?;
+        Ok(self.report())
+    }
+
+    /// With the events since the last one.
+    pub fn report(&mut self) -> Report {
+        let mut programs: Vec<_> =
+            self.programs.values().map(|(program, deeds)| account(program, deeds)).collect();
+        programs
+            .sort_by_key(|program| (std::cmp::Reverse(program.anomalies), std::cmp::Reverse(program.calls)));
+        programs.retain(|program| program.calls > 0);
+        Report {
+            mode: self.policy.mode.name().into(),
+            response: response(&self.policy),
+            programs,
+            events: std::mem::take(&mut self.events),
+            events_left_out: self.events_left_out,
+            unidentified: self.unidentified,
+        }
+    }
+
+    /// Programs that nobody runs are stored, and their profiles given back, if few are left for new ones.
+    pub fn retire_unused(&mut self, gate: &Gate) -> Result<()> {
+        /// As many are made ahead (`READY` of crates/kernel/src/profiles.rs), several times over.
+        const SPARE: usize = 256;
+        if self.programs.len() + SPARE < wire::GUARD_PROFILES as usize {
+            return Ok(());
+        }
+        let in_use = gate.profiles_in_use();
+        let unused: Vec<_> = self.programs.keys().copied().filter(|place| !in_use.contains(place)).collect();
+        for place in unused {
+            let Some((program, _)) = self.programs.get_mut(&place) else { continue };
+            save(&self.store.lock()?, program, &self.policy.wire, Save::All)?;
+            if gate.retire_profile(&Lock::take()?, place)? {
+                self.programs.remove(&place);
+                self.places.retain(|_, known| *known != place);
+            }
+        }
+        Ok(())
+    }
+
+    /// The store has another baseline of this program than what is in use.
+    pub fn reload(&mut self, gate: &Gate, digest: &Digest) -> Result<()> {
+        let Some(place) = self.places.get(digest).copied() else { return Ok(()) };
+        let Some((mut program, deeds)) = self.programs.remove(&place) else { return Ok(()) };
+        program.forget();
+        gate.begin_windows_anew(place);
+        let installed = self.install(&mut program, gate, &Lock::take()?, digest);
+        self.programs.insert(place, (program, deeds));
+        installed
+    }
+}
+
+fn save(store: &Locked<'_>, program: &mut Program, wire: &wire::guard_parameters, which: Save) -> Result<()> {
+    let Some(mut baseline) = program.baseline(wire, unix_now()) else { return Ok(()) };
+    if !program.saved.differs(&baseline, which == Save::All) {
+        return Ok(());
+    }
+    let context = || format!("what {} does could not be stored", path_of(program));
+    // Another Tollgate may have stored something meanwhile.
+    match store.load(&baseline.digest, None).with_context(context)? {
+        Some(other) if Some(other.saved) != program.saved.at => {
+            baseline.merge(&other)?;
+        }
+        _ => {}
+    }
+    store.save(&mut baseline).with_context(context)?;
+    program.saved.note(&baseline);
+    Ok(())
+}
+
+fn account(program: &Program, deeds: &Deeds) -> GuardedProgram {
+    let contents = program.profile.contents();
+    let state = match contents.state {
+        wire::GUARD_NORMAL => "normal",
+        wire::GUARD_FROZEN => "frozen",
+        _ => "training",
+    };
+    GuardedProgram {
+        path: path_of(program),
+        digest: program.digest.map(|digest| digest.to_string()),
+        state: state.into(),
+        calls: contents.made,
+        early_calls: program.early_calls,
+        pairs: contents.pairs.len(),
+        windows: contents.windows.len(),
+        unlearned: program.profile.unlearned(),
+        anomalies: deeds.anomalies,
+        max_lfc: deeds.max_lfc,
+        holds: deeds.holds,
+        held_ns: deeds.held_ns,
+        killed: deeds.killed,
+        bytes: program.profile.bytes() as u64,
+    }
+}
+
+/// In words, with when it takes effect.
+fn response(policy: &Policy) -> String {
+    let at_the_end = "a stop takes effect at the end of the call, or at once where it sleeps";
+    match policy.wire.response {
+        wire::GUARD_DELAY => format!("delay; {at_the_end}"),
+        wire::GUARD_DENY => format!("delay, and kill at an execve before the new program runs; {at_the_end}"),
+        wire::GUARD_STOP => format!("stop; {at_the_end}"),
+        wire::GUARD_KILL => "kill, before the call's end".into(),
+        _ => match policy.mode {
+            Mode::Learn => "none; nothing is tested".into(),
+            _ => "none".into(),
+        },
+    }
+}

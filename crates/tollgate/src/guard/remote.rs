@@ -1,0 +1,179 @@
+//! Commands that a daemon carries out, and those on the store that it must know of.
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use serde::de::DeserializeOwned;
+
+use super::arguments::{EventsArguments, HoldArguments, Programs, ReleaseArguments, StatusArguments};
+use super::control::{Request, Status};
+use super::store::Store;
+use super::verbs::{Done, Verb, apply};
+use crate::daemon::SocketOption;
+use crate::daemon::control::{ask, connect, running};
+use crate::format::{count, duration, number_of, printable};
+use crate::output::Output;
+use crate::report::Event;
+
+pub fn answer<T: DeserializeOwned>(socket: &SocketOption, request: &Request) -> Result<T> {
+    let (value, _) = ask(&running(&socket.path)?, request)?;
+    serde_json::from_value(value).context("the daemon is of another version: its answer is not understood")
+}
+
+/// By the daemon, if one uses this store.
+pub fn verb(verb: Verb, arguments: &Programs) -> Result<ExitCode> {
+    let store = &arguments.store.folder;
+    let absolute = |program: &String| {
+        let path = program.contains('/').then(|| std::path::absolute(program));
+        path.and_then(Result::ok).map_or_else(|| program.clone(), |path| path.to_string_lossy().into_owned())
+    };
+    let programs: Vec<_> = arguments.programs.iter().map(absolute).collect();
+    let done: Vec<Done> = if serves(&arguments.socket, store)? {
+        answer(&arguments.socket, &Request::Verb { verb, programs })?
+    } else {
+        apply(&Store::new(store), verb, &programs)?
+    };
+    done.iter().try_for_each(|done| Output::Stdout.write(&format!("{}\n", done.line)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a daemon uses this store; then everything that it knows is in it by now.
+pub fn serves(socket: &SocketOption, store: &std::path::Path) -> Result<bool> {
+    // Without the right to ask a daemon there is none to the store that it writes, either.
+    let Ok(Some(stream)) = connect(&socket.path) else { return Ok(false) };
+    let (folder, _) = ask(&stream, &Request::Store)?;
+    Ok(store.canonicalize().is_ok_and(|store| folder.as_str() == store.to_str()))
+}
+
+pub fn status(arguments: &StatusArguments) -> Result<ExitCode> {
+    let status: Status = answer(&arguments.socket, &Request::Status)?;
+    let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+    if arguments.json { output.write_json(&status)? } else { output.write(&text(&status, arguments.top))? }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(status: &Status, top: usize) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::new();
+    if !status.losses.is_empty() {
+        let losses: Vec<_> =
+            status.losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
+        let _ = writeln!(out, "LOSSES: {}", losses.join(", "));
+    }
+    let off = if status.is_off { ", OFF: nobody is held until `tollgate guard on`" } else { "" };
+    let _ = writeln!(out, "guard ({}) since {}, process {}{off}", status.mode, status.since, status.pid);
+    if status.mode == "enforce" {
+        let _ = writeln!(out, "response: {}; at most {} processes are held", status.response, status.held_most);
+    }
+    let states = |state: &str| status.programs.iter().filter(|program| program.state == state).count();
+    let _ = writeln!(
+        out,
+        "{}: {} training, {} frozen, {} normal",
+        number_of(status.programs.len(), "program"),
+        states("training"),
+        states("frozen"),
+        states("normal")
+    );
+    let _ = writeln!(out, "\nheld now: {}", number_of(status.held.len(), "process"));
+    for held in &status.held {
+        let place = held.unit.iter().chain(&held.container).map(|name| format!("  {name}")).collect::<String>();
+        let _ = writeln!(
+            out,
+            "{}",
+            printable(&format!("  {:>7}  {}  {}{place}  {}", held.pid, held.command, held.program, held.left()))
+        );
+    }
+    let _ = writeln!(
+        out,
+        "\n{:<40} {:>9} {:>14} {:>8} {:>8} {:>8} {:>6} {:>10}",
+        "program", "state", "calls", "unusual", "most/128", "holds", "killed", "held"
+    );
+    for program in status.programs.iter().take(top) {
+        let _ = writeln!(
+            out,
+            "{:<40} {:>9} {:>14} {:>8} {:>8} {:>8} {:>6} {:>10}",
+            printable(&program.path),
+            program.state,
+            count(program.calls),
+            count(program.anomalies),
+            program.max_lfc,
+            count(program.holds),
+            program.killed,
+            duration(program.held_ns)
+        );
+    }
+    if status.programs.len() > top {
+        let _ = writeln!(out, "… and {} more (--top)", status.programs.len() - top);
+    }
+    out
+}
+
+pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
+    let stream = running(&arguments.socket.path)?;
+    let (_, lines) = ask(&stream, &Request::Events { follow: arguments.follow })?;
+    for line in lines {
+        let text = if arguments.json { line } else { shown(&line)? };
+        // `| head` has seen enough.
+        if Output::Stdout.write(&(text + "\n")).is_err() {
+            break;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shown(line: &str) -> Result<String> {
+    let event: Event = serde_json::from_str(line)?;
+    let mut text = format!("{}  {}", event.time, crate::daemon::line(&event));
+    if event.mismatches > 0 && !event.expected.is_empty() {
+        text += &format!("\n    usual there: {}", event.expected.join(", "));
+    }
+    Ok(text)
+}
+
+pub fn off(socket: &SocketOption) -> Result<ExitCode> {
+    let Some(stream) = connect(&socket.path)? else {
+        let released = kernel::pinned::release_pinned()?;
+        let who = number_of(released, "process");
+        return print(&format!("no daemon listens at {}; {who} that one had held let go", socket.path.display()));
+    };
+    let (value, _) = ask(&stream, &Request::Off)?;
+    let released: Vec<String> = serde_json::from_value(value)?;
+    released.iter().try_for_each(|line| print(line).map(drop))?;
+    print("off: programs are watched, and nobody is held until `tollgate guard on`")
+}
+
+pub fn on(socket: &SocketOption) -> Result<ExitCode> {
+    let _: Vec<String> = answer(socket, &Request::On)?;
+    print("on: unusual calls are responded to again")
+}
+
+pub fn hold(arguments: &HoldArguments) -> Result<ExitCode> {
+    for pid in &arguments.pids {
+        let () = answer(&arguments.socket, &Request::Hold { pid: *pid })?;
+        print(&format!("{pid}: held until `tollgate guard release {pid}`"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn release(arguments: &ReleaseArguments) -> Result<ExitCode> {
+    let request = Request::Release { whom: arguments.whom.clone() };
+    let released: Vec<String> = answer(&arguments.socket, &request)?;
+    if released.is_empty() {
+        return print("nobody is held");
+    }
+    released.iter().try_for_each(|line| print(line).map(drop))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(line: &str) -> Result<ExitCode> {
+    Output::Stdout.write(&format!("{line}\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn needs_terminal() -> Result<()> {
+    if !std::io::stdout().is_terminal() {
+        anyhow::bail!("`guard top` needs a terminal; `guard status` prints the same once");
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! `tollgate guard top`: programs, who is held and the latest events, live.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, KeyCode, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
+
+use super::control::{Request, Status};
+use super::remote::{answer, needs_terminal};
+use crate::daemon::SocketOption;
+use crate::daemon::control::{ask, running};
+use crate::format::{count, duration, printable};
+use crate::report::Event;
+
+const REFRESH: Duration = Duration::from_secs(1);
+const LATEST: usize = 200;
+
+/// What is drawn.
+struct View {
+    status: Status,
+    rates: BTreeMap<String, f64>,
+    events: VecDeque<Event>,
+    has_colours: bool,
+}
+
+pub fn top(socket: &SocketOption) -> Result<ExitCode> {
+    needs_terminal()?;
+    let mut view = View {
+        status: answer(socket, &Request::Status)?,
+        rates: BTreeMap::new(),
+        events: VecDeque::new(),
+        has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+    };
+    let events = follow(socket)?;
+    let mut terminal = ratatui::init();
+    let result = show(&mut terminal, socket, &mut view, &events);
+    ratatui::restore();
+    result?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn follow(socket: &SocketOption) -> Result<Receiver<Event>> {
+    let stream = running(&socket.path)?;
+    let (_, lines) = ask(&stream, &Request::Events { follow: true })?;
+    let (to, events) = channel();
+    thread::spawn(move || {
+        for line in lines {
+            if serde_json::from_str(&line).is_ok_and(|event| to.send(event).is_err()) {
+                break;
+            }
+        }
+    });
+    Ok(events)
+}
+
+fn show(
+    terminal: &mut ratatui::DefaultTerminal,
+    socket: &SocketOption,
+    view: &mut View,
+    events: &Receiver<Event>,
+) -> Result<()> {
+    let mut read = Instant::now();
+    loop {
+        view.events.extend(events.try_iter());
+        let surplus = view.events.len().saturating_sub(LATEST);
+        view.events.drain(..surplus);
+        terminal.draw(|frame| draw(frame, view))?;
+        if event::poll(REFRESH.saturating_sub(read.elapsed()))?
+            && let event::Event::Key(key) = event::read()?
+        {
+            let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+            if is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
+                return Ok(());
+            }
+        }
+        if read.elapsed() >= REFRESH {
+            let status: Status = answer(socket, &Request::Status)?;
+            view.rates = rates(&view.status, &status, read.elapsed());
+            view.status = status;
+            read = Instant::now();
+        }
+    }
+}
+
+/// Calls a second.
+fn rates(before: &Status, now: &Status, time: Duration) -> BTreeMap<String, f64> {
+    let calls: BTreeMap<_, _> =
+        before.programs.iter().map(|program| (program.digest.clone(), program.calls)).collect();
+    now.programs
+        .iter()
+        .map(|program| {
+            let before = calls.get(&program.digest).copied().unwrap_or(program.calls);
+            (program.path.clone(), program.calls.saturating_sub(before) as f64 / time.as_secs_f64())
+        })
+        .collect()
+}
+
+fn draw(frame: &mut Frame<'_>, view: &View) {
+    let status = &view.status;
+    let held = status.held.len() as u16;
+    let [head, programs, holds, events] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Min(6),
+        Constraint::Length(held.clamp(1, 6) + 2),
+        Constraint::Length((view.events.len() as u16).clamp(1, 10) + 2),
+    ])
+    .areas(frame.area());
+    let strong = Style::new().add_modifier(Modifier::BOLD);
+    let alarm = if view.has_colours { strong.fg(Color::Red) } else { strong };
+    let off = if status.is_off { "  OFF" } else { "" };
+    let losses: u64 = status.losses.values().sum();
+    let lost = if losses > 0 { format!("  LOSSES: {}", count(losses)) } else { String::new() };
+    let rate: f64 = view.rates.values().sum();
+    frame.render_widget(
+        Paragraph::new(vec![
+            Line::styled(
+                format!("tollgate guard ({}){off}  since {}{lost}", status.mode, status.since),
+                if losses > 0 || status.is_off { alarm } else { strong },
+            ),
+            Line::raw(format!(
+                "{} programs  {} calls/s  {} of {} held        q: quit",
+                status.programs.len(),
+                count(rate as u64),
+                status.held.len(),
+                status.held_most
+            )),
+        ]),
+        head,
+    );
+    let rows = status.programs.iter().map(|program| {
+        let row = Row::new(vec![
+            printable(&program.path),
+            program.state.clone(),
+            count(view.rates.get(&program.path).copied().unwrap_or_default() as u64),
+            count(program.calls),
+            count(program.anomalies),
+            program.max_lfc.to_string(),
+            count(program.holds),
+            duration(program.held_ns),
+        ]);
+        if program.anomalies > 0 { row.style(alarm) } else { row }
+    });
+    let widths = [
+        Constraint::Min(20),
+        Constraint::Length(8),
+        Constraint::Length(10),
+        Constraint::Length(14),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(7),
+        Constraint::Length(10),
+    ];
+    let names = ["program", "state", "calls/s", "calls", "unusual", "most/128", "holds", "held"];
+    frame.render_widget(
+        Table::new(rows, widths).header(Row::new(names).style(strong)).block(Block::new().borders(Borders::TOP)),
+        programs,
+    );
+    let list = |lines: Vec<String>, title: &'static str| {
+        let lines: Vec<_> = lines.into_iter().map(Line::raw).collect();
+        Paragraph::new(lines).block(Block::new().borders(Borders::TOP).title(title))
+    };
+    let held = status.held.iter().map(|held| {
+        printable(&format!("{:>7}  {}  {}  {}", held.pid, held.command, held.program, held.left()))
+    });
+    frame.render_widget(list(held.collect(), " held "), holds);
+    let latest = view.events.iter().rev().take(events.height.saturating_sub(1).into());
+    let latest = latest.map(|event| {
+        let time = event.time.get(11..19).unwrap_or_default();
+        format!("{time}  {}", crate::daemon::line(event))
+    });
+    frame.render_widget(list(latest.collect(), " unusual calls, the latest first "), events);
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::control::HeldProcess;
+    use super::*;
+    use crate::report::GuardedProgram;
+
+    #[test]
+    fn it_shows_who_is_held_and_what_was_unusual() {
+        let program = GuardedProgram {
+            path: "/usr/sbin/nginx".into(),
+            state: "normal".into(),
+            anomalies: 3,
+            calls: 1_234_567,
+            ..GuardedProgram::default()
+        };
+        let held = HeldProcess {
+            pid: 4711,
+            program: program.path.clone(),
+            command: "nginx".into(),
+            unit: None,
+            container: None,
+            left_ns: None,
+        };
+        let status = Status { mode: "enforce".into(), held: vec![held], programs: vec![program], ..Status::default() };
+        let view = View { status, rates: BTreeMap::new(), events: VecDeque::new(), has_colours: false };
+        let mut terminal = Terminal::new(TestBackend::new(110, 20)).expect("a screen");
+        terminal.draw(|frame| draw(frame, &view)).expect("drawn");
+        let screen = terminal.backend().to_string();
+        for part in ["tollgate guard (enforce)", "1,234,567", "4711  nginx  /usr/sbin/nginx  until released"] {
+            assert!(screen.contains(part), "{part} is not in\n{screen}");
+        }
+    }
+}
