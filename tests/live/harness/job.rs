@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -160,6 +160,15 @@ impl Running {
 
     pub fn stdin(&mut self) -> ChildStdin {
         self.child.stdin.take().expect("the job was given a pipe as stdin")
+    }
+
+    /// As `stdin`, which stays open.
+    pub fn input(&mut self) -> &mut ChildStdin {
+        self.child.stdin.as_mut().expect("the job was given a pipe as stdin")
+    }
+
+    pub fn stdout(&mut self) -> ChildStdout {
+        self.child.stdout.take().expect("the job was given a pipe as stdout")
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -2,6 +2,8 @@
 
 pub mod bpf;
 pub mod busy;
+pub mod cgroup;
+pub mod daemon;
 pub mod guarded;
 pub mod job;
 pub mod pty;

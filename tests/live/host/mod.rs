@@ -1,6 +1,7 @@
 //! Tests that need more of a machine: strace, tar, sh, bash and the like, or much of its time.
 
 mod cost;
+mod daemon;
 mod guard;
 mod programs;
 mod scale;

@@ -1,13 +1,13 @@
 //! `tollgate lens`: processes that already run.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::harness::cgroup::ControlGroup;
 use crate::harness::job::{copy, folder, is_in_call, state, threads_of};
 use crate::harness::report::Group;
 use crate::harness::{Busy, Job, NOBODY, Report, Running, eventually, workload, workloads};
@@ -319,40 +319,6 @@ fn calls_of(report: &Report, pid: u32) -> u64 {
     let row = row.unwrap_or_else(|| panic!("no {pid} in {:?}", report.groups));
     let getppid = row.calls.iter().find(|call| call.name == "getppid");
     getppid.map_or(0, |call| call.count)
-}
-
-/// A control group of the test's own.
-struct ControlGroup(PathBuf);
-
-impl ControlGroup {
-    fn new() -> Self {
-        // Version 2 alone, version 2 beside version 1, or one of version 1.
-        let roots = ["", "unified", "freezer", "pids", "cpu"];
-        let root = roots
-            .map(|root| Path::new("/sys/fs/cgroup").join(root))
-            .into_iter()
-            .find(|root| root.join("cgroup.procs").exists());
-        let root = root.expect("control groups are mounted at /sys/fs/cgroup");
-        let path = root.join(format!("tollgate-live-{}", std::process::id()));
-        fs::create_dir(&path).expect("root may make a control group");
-        Self(path)
-    }
-
-    fn add(&self, pid: u32) {
-        fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("it may be added");
-    }
-}
-
-impl Drop for ControlGroup {
-    fn drop(&mut self) {
-        // The last process may not have left yet.
-        for _ in 0..100 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
 }
 
 #[test]

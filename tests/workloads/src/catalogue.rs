@@ -83,6 +83,9 @@ pub const WORKLOADS: &[Workload] = &[
         "Ends its first thread, and MS ms later the other one. How many calls that takes varies."),
     workload("routine", "ROUNDS UNUSUAL", routine::routine,
         "Makes the same four calls ROUNDS times, then UNUSUAL calls of other kinds; prints \"done\"."),
+    workload("servant", "", routine::servant,
+        "Answers each byte of its input with the same byte, after the four calls of `routine` for a \"u\", \
+         and after a call of another kind for any other."),
     workload("alarms", "ROUNDS", routine::alarms,
         "Makes the same calls ROUNDS times while SIGALRM comes at irregular times, and handles it. \
          How many calls that takes varies."),

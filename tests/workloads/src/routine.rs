@@ -34,6 +34,26 @@ pub fn routine(mut arguments: Arguments) -> Outcome {
     print_line("done")
 }
 
+/// Answers each byte of its input with the same byte, when it has done what that asks for.
+pub fn servant(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    let mut unusual = UNUSUAL.iter().cycle();
+    let mut byte = 0_u8;
+    // SAFETY: room for a byte.
+    while unsafe { libc::read(0, (&raw mut byte).cast(), 1) } == 1 {
+        match byte {
+            b'u' => round(),
+            _ => {
+                // SAFETY: as in `routine`.
+                unsafe { libc::syscall(*unusual.next().expect("a cycle")) };
+            }
+        }
+        // SAFETY: a byte that is there.
+        check(unsafe { libc::write(1, (&raw const byte).cast(), 1) } as c_int, "answer")?;
+    }
+    Ok(())
+}
+
 /// Between 20 and 420 microseconds: Knuth's MMIX generator, whose upper bits are the good ones.
 fn next_alarm(state: &mut u64) -> c_long {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,0 +1,132 @@
+//! A daemon that guards one control group, and a program in it that does what it is told.
+
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::{ChildStdout, Stdio};
+
+use serde_json::Value;
+
+use super::cgroup::ControlGroup;
+use super::guarded::Guarded;
+use super::job::state;
+use super::{Finished, Job, Running, eventually, tollgate, words};
+
+pub struct Daemon {
+    pub running: Running,
+    pub store: PathBuf,
+    pub socket: PathBuf,
+}
+
+impl Daemon {
+    pub fn job(it: &Guarded, options: &str) -> Job {
+        let mut job = Job::typed("daemon").with_some_rows();
+        let folder = it.folder.path();
+        job.command.env("TOLLGATE_STORE", folder.join("store")).env("TOLLGATE_SOCKET", folder.join("socket"));
+        job.command.args(words(options));
+        job
+    }
+
+    /// Of the processes in the group, with DELAYS small enough to see them end.
+    #[track_caller]
+    pub fn start(it: &Guarded, group: &ControlGroup, options: &str) -> Self {
+        let mut job = Self::job(it, options);
+        job.command.arg("--cgroup").arg(&group.0);
+        let running = job.start();
+        eventually("the daemon", || {
+            assert!(!running.is_over(), "{}", running.read("err"));
+            running.read("err").contains("guarding ")
+        });
+        let folder = it.folder.path();
+        Self { running, store: folder.join("store"), socket: folder.join("socket") }
+    }
+
+    pub fn ask_job(&self, arguments: &str) -> Job {
+        let mut job = Job::of(vec![tollgate().into(), "guard".into()]);
+        job.command.args(words(arguments));
+        job.command.env("TOLLGATE_STORE", &self.store).env("TOLLGATE_SOCKET", &self.socket);
+        job
+    }
+
+    #[track_caller]
+    pub fn ask(&self, arguments: &str) -> Finished {
+        self.ask_job(arguments).finish().success()
+    }
+
+    pub fn status(&self) -> Value {
+        self.ask("status --json").json()
+    }
+
+    /// What it knows of the guarded program.
+    pub fn program(&self) -> Option<Value> {
+        let status = self.status();
+        let programs = status["programs"].as_array().expect("programs").iter();
+        let mut found = programs.filter(|it| it["path"].as_str().is_some_and(|path| path.ends_with("/guarded")));
+        found.next().cloned()
+    }
+
+    pub fn events(&self) -> Vec<Value> {
+        let lines = self.ask("events --json").text();
+        lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+}
+
+/// Calls that it makes when it is told to, and how many answers it has given.
+pub struct Servant {
+    running: Running,
+    answers: ChildStdout,
+    answered: usize,
+    asked: usize,
+}
+
+impl Servant {
+    #[track_caller]
+    pub fn start(it: &Guarded, group: &ControlGroup) -> Self {
+        let mut job = Job::of(vec![it.program.clone().into(), "servant".into()]);
+        job.command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let procs = OpenOptions::new().write(true).open(group.0.join("cgroup.procs")).expect("our group");
+        let mut running = job
+            .before_exec(move || {
+                // SAFETY: two bytes that are there; "0" is who writes.
+                let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };
+                if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            })
+            .start();
+        let answers = running.stdout();
+        // SAFETY: our own descriptor.
+        unsafe { libc::fcntl(answers.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        Self { running, answers, answered: 0, asked: 0 }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// 'u': something usual, any other byte: something unusual.
+    pub fn tell(&mut self, what: &[u8]) {
+        self.running.input().write_all(what).expect("it listens");
+        self.asked += what.len();
+    }
+
+    /// How many are still to be answered.
+    pub fn unanswered(&mut self) -> usize {
+        let mut bytes = [0; 4096];
+        while let Ok(read) = self.answers.read(&mut bytes)
+            && read > 0
+        {
+            self.answered += read;
+        }
+        self.asked - self.answered
+    }
+
+    #[track_caller]
+    pub fn serve(&mut self, what: &[u8]) {
+        self.tell(what);
+        eventually("its answers", || self.unanswered() == 0);
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        state(self.pid()) == Some('T')
+    }
+}
