@@ -55,6 +55,7 @@ impl Gate {
         if !is_mounted() {
             mount().doing("mounting the BPF file system")?;
         }
+        release_pinned()?;
         let folder = Path::new(BPF_FS).join(format!("{PREFIX}{}", std::process::id()));
         // Of a killed one that had the same number.
         remove(&folder);

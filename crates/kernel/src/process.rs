@@ -201,13 +201,7 @@ pub fn peer_is_root(socket: i32) -> bool {
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: a place of the length that is given.
     let got = unsafe {
-        libc::getsockopt(
-            socket,
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut length,
-        )
+        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut length)
     };
     got == 0 && peer.uid == 0
 }

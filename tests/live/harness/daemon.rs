@@ -62,7 +62,8 @@ impl Daemon {
     pub fn program(&self) -> Option<Value> {
         let status = self.status();
         let programs = status["programs"].as_array().expect("programs").iter();
-        let mut found = programs.filter(|it| it["path"].as_str().is_some_and(|path| path.ends_with("/guarded")));
+        let mut found =
+            programs.filter(|it| it["path"].as_str().is_some_and(|path| path.ends_with("/guarded")));
         found.next().cloned()
     }
 
@@ -83,10 +84,18 @@ pub struct Servant {
 impl Servant {
     #[track_caller]
     pub fn start(it: &Guarded, group: &ControlGroup) -> Self {
+        Self::with_threads(it, group, 0)
+    }
+
+    #[track_caller]
+    pub fn with_threads(it: &Guarded, group: &ControlGroup, threads: u32) -> Self {
         let mut job = Job::of(vec![it.program.clone().into(), "servant".into()]);
+        job.command.arg("--threads").arg(threads.to_string());
         job.command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let procs = OpenOptions::new().write(true).open(group.0.join("cgroup.procs")).expect("our group");
+        // The daemon never holds its own session, which is the tests'.
         let mut running = job
+            .in_own_session()
             .before_exec(move || {
                 // SAFETY: two bytes that are there; "0" is who writes.
                 let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };
@@ -128,5 +137,11 @@ impl Servant {
 
     pub fn is_stopped(&self) -> bool {
         state(self.pid()) == Some('T')
+    }
+
+    /// What it says at its end.
+    pub fn end(mut self) -> String {
+        drop(self.running.stdin());
+        self.running.finish().success().err
     }
 }

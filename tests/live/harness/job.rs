@@ -21,7 +21,7 @@ use super::{LIMIT, Report, eventually, tollgate, words};
 pub struct Job {
     pub command: Command,
     folder: TempDir,
-    terminal: bool,
+    leads_session: bool,
     rows: Option<Rows>,
 }
 
@@ -64,7 +64,7 @@ impl Job {
         let mut command = Command::new(words.next().expect("a command has a name"));
         command.args(words).stdin(Stdio::null());
         command.stdout(out).stderr(err);
-        let job = Self { command, folder, terminal: false, rows: None };
+        let job = Self { command, folder, leads_session: false, rows: None };
         job.before_exec(with_usual_signals)
     }
 
@@ -127,13 +127,22 @@ impl Job {
     pub fn on(mut self, terminal: &Terminal) -> Self {
         let [input, output, errors] = std::array::from_fn(|_| Stdio::from(terminal.open()));
         self.command.stdin(input).stdout(output).stderr(errors);
-        self.terminal = true;
+        self.leads_session = true;
         self.before_exec(Terminal::take)
+    }
+
+    /// Not in the session (setsid) of the tests.
+    pub fn in_own_session(mut self) -> Self {
+        self.leads_session = true;
+        // SAFETY: a plain system call.
+        self.before_exec(|| unsafe {
+            if libc::setsid() > 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        })
     }
 
     #[track_caller]
     pub fn start(mut self) -> Running {
-        if !self.terminal {
+        if !self.leads_session {
             self.command.process_group(0);
         }
         let child = loop {

@@ -69,7 +69,10 @@ fn what_it_holds_an_operator_releases() {
     servant.serve(&[b'u'; 100]);
 
     let event = &daemon.events()[0];
-    assert_eq!((&event["call"], &event["action"], &event["lfc"]), (&"getgid".into(), &"stop".into(), &1.into()));
+    assert_eq!(
+        (&event["call"], &event["action"], &event["lfc"]),
+        (&"getgid".into(), &"stop".into(), &1.into())
+    );
     assert!(event["time"].as_str().is_some_and(|time| time.len() > 20 && time.ends_with('Z')), "{event}");
     assert!(event["late_ns"].as_u64().is_some_and(|late| late > 0));
     assert!(daemon.ask("events").text().contains("usual there: "));
@@ -215,15 +218,22 @@ fn counts_for_prometheus_and_events_in_a_file() {
     let options = format!("--guard=watch --metrics 127.0.0.1:0 --events {}", events.display());
     let (daemon, mut servant) = learned(&it, &group, &options);
     servant.serve(b"xxx");
-    eventually("events in the file", || std::fs::read_to_string(&events).is_ok_and(|text| text.lines().count() >= 3));
+    eventually("events in the file", || {
+        std::fs::read_to_string(&events).is_ok_and(|text| text.lines().count() >= 3)
+    });
     let said = daemon.running.read("err");
-    let address = said.split("http://").nth(1).and_then(|rest| rest.split("/metrics").next()).expect("an address");
+    let address =
+        said.split("http://").nth(1).and_then(|rest| rest.split("/metrics").next()).expect("an address");
     eventually("the counts", || {
         let mut stream = TcpStream::connect(address).expect("it listens");
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");
         let mut page = String::new();
         stream.read_to_string(&mut page).expect("it answers");
-        let count = page.lines().find(|line| line.starts_with("tollgate_guard_anomalies_total{") && line.contains("/guarded"));
-        count.is_some_and(|line| line.rsplit(' ').next().is_some_and(|n| n.parse::<f64>().is_ok_and(|n| n >= 3.0)))
+        let count = page
+            .lines()
+            .find(|line| line.starts_with("tollgate_guard_anomalies_total{") && line.contains("/guarded"));
+        count.is_some_and(|line| {
+            line.rsplit(' ').next().is_some_and(|n| n.parse::<f64>().is_ok_and(|n| n >= 3.0))
+        })
     });
 }

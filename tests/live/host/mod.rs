@@ -3,6 +3,7 @@
 mod cost;
 mod daemon;
 mod guard;
+mod held;
 mod programs;
 mod scale;
 mod second_source;

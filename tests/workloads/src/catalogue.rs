@@ -2,7 +2,7 @@
 
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
-use crate::{abi, blocking, calls, children, outcomes, reading, routine, seccomp, signals};
+use crate::{abi, blocking, calls, children, outcomes, reading, routine, seccomp, servant, signals};
 
 pub struct Workload {
     pub name: &'static str,
@@ -83,9 +83,10 @@ pub const WORKLOADS: &[Workload] = &[
         "Ends its first thread, and MS ms later the other one. How many calls that takes varies."),
     workload("routine", "ROUNDS UNUSUAL", routine::routine,
         "Makes the same four calls ROUNDS times, then UNUSUAL calls of other kinds; prints \"done\"."),
-    workload("servant", "", routine::servant,
+    workload("servant", "[--threads T]", servant::servant,
         "Answers each byte of its input with the same byte, after the four calls of `routine` for a \"u\", \
-         and after a call of another kind for any other."),
+         and after a call of another kind for any other; T threads sleep 10 ms again and again. At the end of its \
+         input it says how many of its waits and their sleeps were interrupted."),
     workload("alarms", "ROUNDS", routine::alarms,
         "Makes the same calls ROUNDS times while SIGALRM comes at irregular times, and handles it. \
          How many calls that takes varies."),

@@ -23,6 +23,7 @@ mod raw;
 mod reading;
 mod routine;
 mod seccomp;
+mod servant;
 mod signals;
 mod team;
 

@@ -6,7 +6,7 @@ use crate::print_line;
 use libc::{c_int, c_long};
 
 /// Calls without arguments or effects, none of which the routine makes.
-const UNUSUAL: [c_long; 6] = [
+pub const UNUSUAL: [c_long; 6] = [
     libc::SYS_getgid,
     libc::SYS_getegid,
     libc::SYS_geteuid,
@@ -15,7 +15,7 @@ const UNUSUAL: [c_long; 6] = [
     libc::SYS_sched_yield,
 ];
 
-fn round() {
+pub fn round() {
     for call in [libc::SYS_getpid, libc::SYS_getppid, libc::SYS_getuid, libc::SYS_getppid] {
         // SAFETY: these take no arguments and touch no memory.
         unsafe { libc::syscall(call) };
@@ -32,26 +32,6 @@ pub fn routine(mut arguments: Arguments) -> Outcome {
         unsafe { libc::syscall(*call) };
     }
     print_line("done")
-}
-
-/// Answers each byte of its input with the same byte, when it has done what that asks for.
-pub fn servant(arguments: Arguments) -> Outcome {
-    arguments.end()?;
-    let mut unusual = UNUSUAL.iter().cycle();
-    let mut byte = 0_u8;
-    // SAFETY: room for a byte.
-    while unsafe { libc::read(0, (&raw mut byte).cast(), 1) } == 1 {
-        match byte {
-            b'u' => round(),
-            _ => {
-                // SAFETY: as in `routine`.
-                unsafe { libc::syscall(*unusual.next().expect("a cycle")) };
-            }
-        }
-        // SAFETY: a byte that is there.
-        check(unsafe { libc::write(1, (&raw const byte).cast(), 1) } as c_int, "answer")?;
-    }
-    Ok(())
 }
 
 /// Between 20 and 420 microseconds: Knuth's MMIX generator, whose upper bits are the good ones.

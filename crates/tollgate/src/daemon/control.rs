@@ -135,10 +135,7 @@ pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
 }
 
 /// What the daemon says to a request, and the lines after it.
-pub fn ask(
-    stream: &UnixStream,
-    request: &Request,
-) -> Result<(Value, impl Iterator<Item = String> + use<>)> {
+pub fn ask(stream: &UnixStream, request: &Request) -> Result<(Value, impl Iterator<Item = String> + use<>)> {
     const GONE: &str = "the daemon has gone away";
     let mut to = stream;
     to.write_all((serde_json::to_string(request)? + "\n").as_bytes()).context(GONE)?;

@@ -22,7 +22,8 @@ pub struct Journal {
 /// A line that stands for itself.
 pub fn line(event: &Event) -> String {
     let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
-    let place = event.unit.iter().chain(&event.container).map(|name| format!(" in {name}")).collect::<String>();
+    let place =
+        event.unit.iter().chain(&event.container).map(|name| format!(" in {name}")).collect::<String>();
     printable(&format!(
         "{} {} ({}){place}: {} after {} (LFC {}): {}",
         event.command,

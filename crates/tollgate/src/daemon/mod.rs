@@ -131,7 +131,15 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let watch = Watch::start_guarded(Options::default(), policy)?;
     // So that `guard off` finds whom it holds, even if the warden is killed with it.
     let _holds = match arguments.mode {
-        Mode::Enforce => watch.gate.pin_holds().map_err(|error| tell(&format!("{error}; if this process and its warden are killed at once, who is held stays so"))).ok(),
+        Mode::Enforce => watch
+            .gate
+            .pin_holds()
+            .map_err(|error| {
+                tell(&format!(
+                    "{error}; if this process and its warden are killed at once, who is held stays so"
+                ))
+            })
+            .ok(),
         _ => None,
     };
     let (unit, cgroup) = (arguments.unit.clone(), arguments.cgroup.clone());

@@ -151,7 +151,8 @@ impl Guard {
         let mut seen = BTreeSet::new();
         for path in paths {
             // What cannot be read now is met when it begins, or fails to.
-            let Ok((file, metadata)) = File::open(path).and_then(|file| file.metadata().map(|it| (file, it))) else {
+            let Ok((file, metadata)) = File::open(path).and_then(|file| file.metadata().map(|it| (file, it)))
+            else {
                 continue;
             };
             if !seen.insert((metadata.dev(), metadata.ino())) {
@@ -189,7 +190,13 @@ impl Guard {
         Ok(())
     }
 
-    pub(super) fn install(&self, program: &mut Program, gate: &Gate, lock: &Lock, digest: &Digest) -> Result<()> {
+    pub(super) fn install(
+        &self,
+        program: &mut Program,
+        gate: &Gate,
+        lock: &Lock,
+        digest: &Digest,
+    ) -> Result<()> {
         let Some(baseline) = self.store.lock()?.load(digest, None)? else { return Ok(()) };
         let wire::guard_parameters { lookahead, sequence, .. } = self.policy.wire;
         if (baseline.lookahead, baseline.sequence) != (lookahead.into(), sequence.into()) {
@@ -243,7 +250,9 @@ impl Guard {
             gate.share_profile(&lock, &record.program, place, wire::GUARD_NOT_CHOSEN)?;
             return Ok(());
         }
-        let Ok(digest) = Digest::of_file(&descriptor_path(&file)) else { return self.meet_unknown(gate, place) };
+        let Ok(digest) = Digest::of_file(&descriptor_path(&file)) else {
+            return self.meet_unknown(gate, place);
+        };
         if let Some(known) = self.places.get(&digest).filter(|known| **known != place) {
             let (known, calls) = (*known, gate.share_profile(&lock, &record.program, place, *known)?);
             if let Some((program, _)) = self.programs.get_mut(&known) {
@@ -286,7 +295,8 @@ impl Guard {
         let late_ns = now_ns().saturating_sub(event.time_ns);
         let Placement { unit, container } = Placement::of(event.tgid);
         self.events.push(Event {
-            time: humantime::format_rfc3339_micros(SystemTime::now() - Duration::from_nanos(late_ns)).to_string(),
+            time: humantime::format_rfc3339_micros(SystemTime::now() - Duration::from_nanos(late_ns))
+                .to_string(),
             at_ns: event.time_ns.saturating_sub(self.began_ns),
             unit,
             container,

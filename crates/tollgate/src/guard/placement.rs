@@ -22,17 +22,22 @@ impl Placement {
     /// `cgroups` is /proc/PID/cgroup: "hierarchy:controllers:path" lines.
     fn parse(cgroups: &str) -> Self {
         let parts = || {
-            cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).flat_map(|path| path.split('/').rev())
+            cgroups
+                .lines()
+                .filter_map(|line| line.splitn(3, ':').nth(2))
+                .flat_map(|path| path.split('/').rev())
         };
         let container = parts().find_map(container_of);
-        let unit = parts().find(|part| UNITS.iter().any(|kind| part.ends_with(kind)) && container_of(part).is_none());
+        let unit = parts()
+            .find(|part| UNITS.iter().any(|kind| part.ends_with(kind)) && container_of(part).is_none());
         Self { unit: unit.map(str::to_owned), container }
     }
 }
 
 fn container_of(part: &str) -> Option<String> {
     let words = part.strip_suffix(".scope").unwrap_or(part).split(['-', ':']);
-    let is_digits = |word: &str| word.len() == CONTAINER_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_digits =
+        |word: &str| word.len() == CONTAINER_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     words.into_iter().find(|word| is_digits(word)).map(|digits| digits[..SHOWN_DIGITS].to_owned())
 }
 
@@ -53,10 +58,7 @@ mod tests {
             found("4:memory:/\n1:name=systemd:/user.slice/user-0.slice/session-3.scope\n0::/\n"),
             expect("session-3.scope", "")
         );
-        assert_eq!(
-            found(&format!("0::/system.slice/docker-{digits}.scope\n")),
-            expect("", "3f2a3f2a3f2a")
-        );
+        assert_eq!(found(&format!("0::/system.slice/docker-{digits}.scope\n")), expect("", "3f2a3f2a3f2a"));
         assert_eq!(
             found(&format!("0::/kubepods.slice/pod1.slice/cri-containerd-{digits}.scope\n")),
             expect("", "3f2a3f2a3f2a")

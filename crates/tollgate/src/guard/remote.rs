@@ -49,7 +49,11 @@ pub fn serves(socket: &SocketOption, store: &std::path::Path) -> Result<bool> {
 pub fn status(arguments: &StatusArguments) -> Result<ExitCode> {
     let status: Status = answer(&arguments.socket, &Request::Status)?;
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
-    if arguments.json { output.write_json(&status)? } else { output.write(&text(&status, arguments.top))? }
+    if arguments.json {
+        output.write_json(&status)?
+    } else {
+        output.write(&text(&status, arguments.top))?
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -64,7 +68,8 @@ fn text(status: &Status, top: usize) -> String {
     let off = if status.is_off { ", OFF: nobody is held until `tollgate guard on`" } else { "" };
     let _ = writeln!(out, "guard ({}) since {}, process {}{off}", status.mode, status.since, status.pid);
     if status.mode == "enforce" {
-        let _ = writeln!(out, "response: {}; at most {} processes are held", status.response, status.held_most);
+        let _ =
+            writeln!(out, "response: {}; at most {} processes are held", status.response, status.held_most);
     }
     let states = |state: &str| status.programs.iter().filter(|program| program.state == state).count();
     let _ = writeln!(
@@ -77,11 +82,18 @@ fn text(status: &Status, top: usize) -> String {
     );
     let _ = writeln!(out, "\nheld now: {}", number_of(status.held.len(), "process"));
     for held in &status.held {
-        let place = held.unit.iter().chain(&held.container).map(|name| format!("  {name}")).collect::<String>();
+        let place =
+            held.unit.iter().chain(&held.container).map(|name| format!("  {name}")).collect::<String>();
         let _ = writeln!(
             out,
             "{}",
-            printable(&format!("  {:>7}  {}  {}{place}  {}", held.pid, held.command, held.program, held.left()))
+            printable(&format!(
+                "  {:>7}  {}  {}{place}  {}",
+                held.pid,
+                held.command,
+                held.program,
+                held.left()
+            ))
         );
     }
     let _ = writeln!(
@@ -135,7 +147,10 @@ pub fn off(socket: &SocketOption) -> Result<ExitCode> {
     let Some(stream) = connect(&socket.path)? else {
         let released = kernel::pinned::release_pinned()?;
         let who = number_of(released, "process");
-        return print(&format!("no daemon listens at {}; {who} that one had held let go", socket.path.display()));
+        return print(&format!(
+            "no daemon listens at {}; {who} that one had held let go",
+            socket.path.display()
+        ));
     };
     let (value, _) = ask(&stream, &Request::Off)?;
     let released: Vec<String> = serde_json::from_value(value)?;

@@ -72,6 +72,8 @@ mod tests {
         assert!(selection.is_chosen(&other, &of(&other)));
         let named = Selection { chosen: vec![sshd.clone()], spared: vec![sshd.clone()], spared_sid: 0 };
         assert!(!named.is_spared(&of(&sshd)));
-        assert!(named.is_chosen(Path::new("/elsewhere"), &of(&sshd)) && !named.is_chosen(&other, &of(&other)));
+        assert!(
+            named.is_chosen(Path::new("/elsewhere"), &of(&sshd)) && !named.is_chosen(&other, &of(&other))
+        );
     }
 }

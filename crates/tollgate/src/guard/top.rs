@@ -77,7 +77,8 @@ fn show(
         if event::poll(REFRESH.saturating_sub(read.elapsed()))?
             && let event::Event::Key(key) = event::read()?
         {
-            let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+            let is_interrupt =
+                key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
             if is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
                 return Ok(());
             }
@@ -161,7 +162,9 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
     ];
     let names = ["program", "state", "calls/s", "calls", "unusual", "most/128", "holds", "held"];
     frame.render_widget(
-        Table::new(rows, widths).header(Row::new(names).style(strong)).block(Block::new().borders(Borders::TOP)),
+        Table::new(rows, widths)
+            .header(Row::new(names).style(strong))
+            .block(Block::new().borders(Borders::TOP)),
         programs,
     );
     let list = |lines: Vec<String>, title: &'static str| {
@@ -206,12 +209,14 @@ mod tests {
             container: None,
             left_ns: None,
         };
-        let status = Status { mode: "enforce".into(), held: vec![held], programs: vec![program], ..Status::default() };
+        let status =
+            Status { mode: "enforce".into(), held: vec![held], programs: vec![program], ..Status::default() };
         let view = View { status, rates: BTreeMap::new(), events: VecDeque::new(), has_colours: false };
         let mut terminal = Terminal::new(TestBackend::new(110, 20)).expect("a screen");
         terminal.draw(|frame| draw(frame, &view)).expect("drawn");
         let screen = terminal.backend().to_string();
-        for part in ["tollgate guard (enforce)", "1,234,567", "4711  nginx  /usr/sbin/nginx  until released"] {
+        for part in ["tollgate guard (enforce)", "1,234,567", "4711  nginx  /usr/sbin/nginx  until released"]
+        {
             assert!(screen.contains(part), "{part} is not in\n{screen}");
         }
     }

@@ -2,7 +2,6 @@
 
 mod diff;
 
-
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};

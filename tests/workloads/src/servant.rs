@@ -1,0 +1,78 @@
+//! A server that does what its input says, and counts what a hold lets it see.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use libc::c_int;
+
+use crate::arguments::Arguments;
+use crate::failure::{Outcome, check};
+use crate::routine::{UNUSUAL, round};
+
+static INTERRUPTED_WAITS: AtomicU64 = AtomicU64::new(0);
+static INTERRUPTED_NAPS: AtomicU64 = AtomicU64::new(0);
+
+fn was_interrupted() -> bool {
+    io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+}
+
+/// Answers each byte of its input with the same byte, when it has done what that asks for.
+pub fn servant(mut arguments: Arguments) -> Outcome {
+    let threads = arguments.flag("--threads", "T", 0..=100)?.unwrap_or(0);
+    arguments.end()?;
+    // SAFETY: a plain call.
+    let epoll = check(unsafe { libc::epoll_create1(0) }, "make an epoll set")?;
+    let mut input = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: a valid event.
+    check(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, 0, &mut input) }, "wait for the input")?;
+    for _ in 0..threads {
+        thread::spawn(|| {
+            loop {
+                nap();
+            }
+        });
+    }
+    let mut unusual = UNUSUAL.iter().cycle();
+    while let Some(byte) = next(epoll)? {
+        match byte {
+            b'u' => round(),
+            _ => {
+                // SAFETY: these take no arguments and touch no memory.
+                unsafe { libc::syscall(*unusual.next().expect("a cycle")) };
+            }
+        }
+        // SAFETY: a byte that is there.
+        check(unsafe { libc::write(1, (&raw const byte).cast(), 1) } as c_int, "answer")?;
+    }
+    eprintln!(
+        "interrupted: {} waits, {} naps",
+        INTERRUPTED_WAITS.load(Ordering::Relaxed),
+        INTERRUPTED_NAPS.load(Ordering::Relaxed)
+    );
+    Ok(())
+}
+
+/// As servers wait: an interrupted wait is begun again.
+fn next(epoll: c_int) -> Result<Option<u8>, crate::failure::Failure> {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for an event.
+    while unsafe { libc::epoll_wait(epoll, &mut event, 1, -1) } < 0 {
+        if !was_interrupted() {
+            return Err(crate::failure::os_failure("wait", io::Error::last_os_error()));
+        }
+        INTERRUPTED_WAITS.fetch_add(1, Ordering::Relaxed);
+    }
+    let mut byte = 0_u8;
+    // SAFETY: room for a byte.
+    let read = unsafe { libc::read(0, (&raw mut byte).cast(), 1) };
+    Ok((read == 1).then_some(byte))
+}
+
+fn nap() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    // SAFETY: a valid time; nothing is asked back.
+    if unsafe { libc::nanosleep(&time, std::ptr::null_mut()) } < 0 && was_interrupted() {
+        INTERRUPTED_NAPS.fetch_add(1, Ordering::Relaxed);
+    }
+}
