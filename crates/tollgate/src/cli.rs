@@ -28,9 +28,9 @@ Exit status:
   others  0, or 125 if they failed
 
 Environment:
-  NO_COLOR        no colours in messages
-  TOLLGATE_STORE  the folder of the guard's baselines, where --store does not say
-  TOLLGATE_SOCKET the daemon's control socket, where --socket does not say";
+  NO_COLOR         no colours in messages
+  TOLLGATE_STORE   the folder of the guard's baselines, where --store does not say
+  TOLLGATE_SOCKET  the daemon's control socket, where --socket does not say";
 
 /// A programmable gate at the Linux system-call boundary: see where a program's kernel time goes, and what
 /// looking cost.

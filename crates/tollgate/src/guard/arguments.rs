@@ -9,7 +9,7 @@ use super::replay::Model;
 use crate::cli::{ResultOptions, duration};
 use crate::daemon::SocketOption;
 
-/// Learn what programs normally do, and keep those baselines (`tollgate run --guard` uses them)
+/// What programs normally do: baselines, which `run --guard` and the daemon use, and whom the daemon holds
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]

@@ -43,7 +43,7 @@ pub enum Response {
     Delay,
     /// The same, but kill it at an execve, before the new program runs
     Deny,
-    /// Hold it for good: until the end of the run
+    /// Hold it until it is released, or until Tollgate ends
     Stop,
     /// Kill it
     Kill,
