@@ -575,9 +575,8 @@ static __always_inline u32 sid_of(struct task_struct *task)
 static __always_inline u32 guard_restraint(struct thread_state *thread, struct session *session)
 {
 	struct guard_profile *profile = profile_at(thread->profile);
-	u32 spared_sid = session->guard.spared_sid;
 
-	if ((profile && profile->is_spared) || (spared_sid && sid_of(bpf_get_current_task_btf()) == spared_sid))
+	if ((profile && profile->is_spared) || sid_of(bpf_get_current_task_btf()) == session->guard.spared_sid)
 		return GUARD_SPARED;
 	/* No process makes more holds than one while it is stopped, but for threads that met theirs at once. */
 	if (session->held + __sync_fetch_and_add(&session->holds_since, 1) >= session->guard.held_most)

@@ -252,6 +252,9 @@ struct guard_more {
 	__u64 windows[GUARD_MORE];
 };
 
+/* No session has this number; that of the kernel's own processes is 0. */
+#define GUARD_NO_SID 0xffffffff
+
 /* pH's parameters that the kernel side needs. */
 struct guard_parameters {
 	__u8 lookahead;
@@ -266,7 +269,7 @@ struct guard_parameters {
 	__u64 delay_cap_ns;
 	/* Beyond so many held processes, what would be held is observed only. */
 	__u32 held_most;
-	/* Processes of this session (setsid) are observed only; the initial PID namespace's number, 0: none. */
+	/* Processes of this session (setsid) are observed only; the initial PID namespace's number, or GUARD_NO_SID. */
 	__u32 spared_sid;
 };
 

@@ -6,6 +6,7 @@
 mod harness;
 
 mod clock;
+mod daemon;
 mod doctor;
 mod everything;
 mod versions;

@@ -38,15 +38,14 @@ fn is_held(threads: &Mapping<wire::thread_state>, slot: u32) -> bool {
     held_flag(threads, slot).load(Ordering::SeqCst) != 0
 }
 
-/// By the session, or by any (None).
-fn held(threads: &Mapping<wire::thread_state>, slots: u32, session: Option<u32>) -> Vec<Held> {
+fn held(threads: &Mapping<wire::thread_state>, slots: u32, session: u32) -> Vec<Held> {
     let mut until = BTreeMap::new();
     for slot in 1..slots {
         if !is_held(threads, slot) {
             continue;
         }
         let thread = threads.read(slot);
-        if thread.task != 0 && session.is_none_or(|session| u32::from(thread.guard_session) == session) {
+        if thread.task != 0 && u32::from(thread.guard_session) == session {
             let Held { until_ns, .. } = until.entry(thread.tgid).or_insert(Held {
                 tgid: thread.tgid,
                 thread: thread.visible_pid,
@@ -69,9 +68,16 @@ fn let_go(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held) {
     unsafe { libc::kill(held.thread as i32, libc::SIGCONT) };
 }
 
-/// Of a table whose gate is gone. Returns how many processes were held.
-pub(crate) fn release_all(threads: &Mapping<wire::thread_state>) -> usize {
-    let held = held(threads, threads.entries(), None);
+/// Ends the guard of a process that was killed: another Tollgate may keep the gate, and so it, at work. Returns how
+/// many processes were held.
+pub(crate) fn end_guard(
+    threads: &Mapping<wire::thread_state>,
+    sessions: &Mapping<wire::session>,
+    session: u32,
+) -> usize {
+    respond(sessions, session, wire::GUARD_OBSERVE);
+    unguard(threads, session);
+    let held = held(threads, threads.entries(), session);
     held.iter().for_each(|held| let_go(threads, threads.entries(), held));
     held.len()
 }
@@ -151,11 +157,7 @@ pub fn let_go_after(ward: Ward, on_duty: impl FnOnce()) -> Result<()> {
     let began = Instant::now();
     // Until another Tollgate has cleared the session away, which lets go as well: its number may be used again.
     while began.elapsed() < AFTERMATH && sessions.read(ward.session).owner_pid == ward.owner {
-        let slots = threads.entries();
-        // Another Tollgate may keep the gate, and so the dead one's guard, at work.
-        respond(&sessions, ward.session, wire::GUARD_OBSERVE);
-        unguard(&threads, ward.session);
-        held(&threads, slots, Some(ward.session)).iter().for_each(|held| let_go(&threads, slots, held));
+        end_guard(&threads, &sessions, ward.session);
         sleep(Duration::from_millis(1));
     }
     Ok(())
@@ -171,7 +173,7 @@ impl Gate {
 
     /// Processes held by the session's guard, each until the latest time of its threads.
     pub fn held(&self, session: u32) -> Vec<Held> {
-        held(&self.threads, self.used_slots(), Some(session))
+        held(&self.threads, self.used_slots(), session)
     }
 
     /// Slots that were ever taken.

@@ -11,7 +11,7 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use crate::error::{Doing, Result};
 use crate::gate::Gate;
-use crate::guarded::release_all;
+use crate::guarded::end_guard;
 use crate::mapping::Mapping;
 use crate::wire;
 
@@ -20,7 +20,8 @@ const BPF_FS: &str = "/sys/fs/bpf";
 const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
 /// Before the daemon's process number.
 const PREFIX: &str = "tollgate-";
-const TABLE: &str = "threads";
+/// Maps as they are called there, and in the gate.
+const TABLES: [(&str, &str); 2] = [("threads", ".bss.threads"), ("sessions", "sessions")];
 
 /// Until dropped.
 pub struct Pin {
@@ -46,7 +47,9 @@ fn mount() -> io::Result<()> {
 }
 
 fn remove(folder: &Path) {
-    let _ = fs::remove_file(folder.join(TABLE));
+    for (name, _) in TABLES {
+        let _ = fs::remove_file(folder.join(name));
+    }
     let _ = fs::remove_dir(folder);
 }
 
@@ -61,9 +64,11 @@ impl Gate {
         remove(&folder);
         fs::create_dir(&folder).doing("making a folder in the BPF file system")?;
         let pin = Pin { folder };
-        let map = self.maps.get(".bss.threads").info().doing("numbering its maps")?.info.id;
-        let mut map = MapHandle::from_map_id(map).doing("opening the gate's maps")?;
-        map.pin(pin.folder.join(TABLE)).doing("pinning the table of holds")?;
+        for (name, map) in TABLES {
+            let id = self.maps.get(map).info().doing("numbering its maps")?.info.id;
+            let mut map = MapHandle::from_map_id(id).doing("opening the gate's maps")?;
+            map.pin(pin.folder.join(name)).doing("pinning the table of holds")?;
+        }
         Ok(pin)
     }
 }
@@ -84,12 +89,20 @@ pub fn release_pinned() -> Result<usize> {
         let owner = entry.file_name().as_bytes().strip_prefix(PREFIX.as_bytes()).map(<[u8]>::to_vec);
         let owner = owner.and_then(|number| String::from_utf8(number).ok()?.parse().ok());
         // SAFETY: signal 0 only asks whether the process exists.
-        if owner.is_some_and(|owner: i32| unsafe { libc::kill(owner, 0) } != 0) {
-            if let Ok(map) = MapHandle::from_pinned_path(entry.path().join(TABLE)) {
-                released += release_all(&Mapping::<wire::thread_state>::new(&map, wire::THREADS)?);
-            }
+        if let Some(owner) = owner.filter(|owner: &i32| unsafe { libc::kill(*owner, 0) } != 0) {
+            released += release(&entry.path(), owner as u32)?;
             remove(&entry.path());
         }
     }
     Ok(released)
+}
+
+fn release(folder: &Path, owner: u32) -> Result<usize> {
+    let open = |(name, _): (&str, &str)| MapHandle::from_pinned_path(folder.join(name));
+    // A daemon that was killed while it pinned them held nobody yet.
+    let (Ok(threads), Ok(sessions)) = (open(TABLES[0]), open(TABLES[1])) else { return Ok(0) };
+    let threads = Mapping::new(&threads, wire::THREADS)?;
+    let sessions = Mapping::<wire::session>::new(&sessions, wire::SESSIONS)?;
+    let of_owner = (1..wire::SESSIONS).filter(|session| sessions.read(*session).owner_pid == owner);
+    Ok(of_owner.map(|session| end_guard(&threads, &sessions, session)).sum())
 }

@@ -38,6 +38,10 @@ impl Daemon {
             assert!(!running.is_over(), "{}", running.read("err"));
             running.read("err").contains("guarding ")
         });
+        Self::of(running, it)
+    }
+
+    pub fn of(running: Running, it: &Guarded) -> Self {
         let folder = it.folder.path();
         Self { running, store: folder.join("store"), socket: folder.join("socket") }
     }

@@ -68,8 +68,8 @@ fn a_shell_sees_a_stopped_job_that_runs_again() {
     terminal.read_until("ready> ");
     terminal.press(format!("sleep 10000 | {} servant\n", it.program.display()).as_bytes());
     let servant = shell.child_running("guarded");
-    eventually("it is guarded", || daemon.program().is_some());
-    daemon.ask(&format!("hold {servant}"));
+    let hold = format!("hold {servant}");
+    eventually("it is guarded, and held", || daemon.ask_job(&hold).finish().status == 0);
     eventually("the hold", || state(servant) == Some('T'));
     // The pipeline's other process runs: the shell goes on waiting for it.
     let sleeper = shell.child_running("sleep");

@@ -19,6 +19,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use kernel::process::wait_for;
 use kernel::session::Options;
+use kernel::wire;
 use libsystemd::daemon::{NotifyState, notify};
 
 use crate::cli::Select;
@@ -117,7 +118,7 @@ struct Daemon<'a> {
 pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let mut policy = arguments.options.policy(arguments.mode, &arguments.store.folder)?;
     policy.selection = Selection::of_machine(&arguments.exe, &arguments.spare)?;
-    policy.wire.spared_sid = policy.selection.spared_sid;
+    policy.wire.spared_sid = policy.selection.spared_sid.unwrap_or(wire::GUARD_NO_SID);
     let control = Control::listen(&arguments.socket.path)?;
     let file = arguments.events.as_ref().map(|path| {
         let options = OpenOptions::new().create(true).append(true).open(path);

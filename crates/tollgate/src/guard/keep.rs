@@ -89,7 +89,8 @@ impl Guard {
 
 fn save(store: &Locked<'_>, program: &mut Program, wire: &wire::guard_parameters, which: Save) -> Result<()> {
     let Some(mut baseline) = program.baseline(wire, unix_now()) else { return Ok(()) };
-    if !program.saved.differs(&baseline, which == Save::All) {
+    let is_new = program.saved.at.is_none();
+    if is_new && !baseline.has_learned() || !program.saved.differs(&baseline, which == Save::All) {
         return Ok(());
     }
     let context = || format!("what {} does could not be stored", path_of(program));

@@ -144,7 +144,7 @@ pub fn watching() -> wire::guard_parameters {
         delay_factor_ns: ns(DELAY_FACTOR),
         delay_cap_ns: ns(default.delay_cap),
         held_most: HELD_MOST,
-        spared_sid: 0,
+        spared_sid: wire::GUARD_NO_SID,
     }
 }
 

@@ -146,11 +146,11 @@ fn shown(line: &str) -> Result<String> {
 pub fn off(socket: &SocketOption) -> Result<ExitCode> {
     let Some(stream) = connect(&socket.path)? else {
         let released = kernel::pinned::release_pinned()?;
-        let who = number_of(released, "process");
-        return print(&format!(
-            "no daemon listens at {}; {who} that one had held let go",
-            socket.path.display()
-        ));
+        let who = match released {
+            0 => "nobody is held by one that was killed".into(),
+            n => format!("let go of {} that one held that was killed", number_of(n, "process")),
+        };
+        return print(&format!("no daemon listens at {}; {who}", socket.path.display()));
     };
     let (value, _) = ask(&stream, &Request::Off)?;
     let released: Vec<String> = serde_json::from_value(value)?;

@@ -11,8 +11,8 @@ pub struct Selection {
     /// Empty: all.
     pub chosen: Vec<PathBuf>,
     pub spared: Vec<PathBuf>,
-    /// Processes of this session (setsid) are never held; 0: none.
-    pub spared_sid: u32,
+    /// Processes of this session (setsid) are never held.
+    pub spared_sid: Option<u32>,
 }
 
 /// A machine whose administrators cannot log in, or that does not log, is worse off than with any of these running.
@@ -42,7 +42,7 @@ impl Selection {
         let chosen = chosen.iter().map(found).collect::<Result<_>>()?;
         let named: Vec<_> = spared.iter().map(found).collect::<Result<_>>()?;
         let spared = NEVER_HELD.iter().map(PathBuf::from).chain(named).collect();
-        Ok(Self { chosen, spared, spared_sid: kernel::process::own_session().unwrap_or(0) })
+        Ok(Self { chosen, spared, spared_sid: kernel::process::own_session() })
     }
 
     pub fn is_chosen(&self, path: &Path, file: &Metadata) -> bool {
@@ -70,7 +70,7 @@ mod tests {
         let selection = Selection { spared: vec![sshd.clone()], ..Selection::default() };
         assert!(selection.is_spared(&of(&sshd)) && !selection.is_spared(&of(&other)));
         assert!(selection.is_chosen(&other, &of(&other)));
-        let named = Selection { chosen: vec![sshd.clone()], spared: vec![sshd.clone()], spared_sid: 0 };
+        let named = Selection { chosen: vec![sshd.clone()], spared: vec![sshd.clone()], spared_sid: None };
         assert!(!named.is_spared(&of(&sshd)));
         assert!(
             named.is_chosen(Path::new("/elsewhere"), &of(&sshd)) && !named.is_chosen(&other, &of(&other))

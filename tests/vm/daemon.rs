@@ -1,0 +1,31 @@
+//! `tollgate daemon` for everything, which is for a machine of one's own.
+
+use crate::harness::daemon::Daemon;
+use crate::harness::guarded::Guarded;
+use crate::harness::job::state;
+use crate::harness::{Job, eventually, words};
+
+#[test]
+fn a_new_process_of_anybody_is_held_and_nobody_else() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let running = Daemon::job(&it, "--guard=enforce --respond stop").start();
+    eventually("the daemon", || running.read("err").contains("guarding every process"));
+    let daemon = Daemon::of(running, &it);
+    let command = [it.program.clone().into()].into_iter().chain(words("routine 100 6")).collect();
+    let unusual = Job::of(command).in_own_session().start();
+    eventually("the hold", || state(unusual.pid()) == Some('T'));
+    let status = daemon.status();
+    let held = status["held"].as_array().expect("a list");
+    assert_eq!((held.len(), held[0]["pid"].as_u64()), (1, Some(unusual.pid().into())), "{status}");
+    assert_ne!(state(1), Some('T'));
+    daemon.ask("off");
+    unusual.finish().success();
+    // What the tests' own session does is only told.
+    daemon.ask("on");
+    let mut own = Job::of(vec![it.program.clone().into()]);
+    own.command.args(words("routine 100 6"));
+    own.finish().success();
+    assert!(daemon.events().iter().any(|event| event["restraint"] == "never held"));
+    daemon.running.signal(libc::SIGTERM);
+    daemon.running.finish().success();
+}
