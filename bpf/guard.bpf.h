@@ -542,7 +542,7 @@ static __always_inline void guard_tell(struct thread_state *thread, u32 call, u3
 	event->mismatches = mismatches;
 	event->lfc = thread->lfc;
 	event->action = action;
-	event->unused = 0;
+	event->before = thread->before;
 	bpf_probe_read_kernel(event->comm, sizeof(event->comm), &task->comm);
 	bpf_ringbuf_submit(event, 0);
 }
@@ -564,16 +564,25 @@ static __always_inline u64 guard_delay(struct guard_parameters *parameters, u32 
 	return factor << lfc;
 }
 
+/* How the call can be kept from taking effect: enum guard_before, 0: it cannot. */
+static __always_inline u32 before_of(u32 call)
+{
+	return call < CALL_SLOTS ? config.before[call] : 0;
+}
+
 /*
- * What the policy does where a thread has anomalies among its latest calls. The signal takes effect when the
- * call ends, or at once if it sleeps; then the call is made again.
+ * What the policy does where a thread has anomalies among its latest calls. The signal takes effect when a hook undoes
+ * the call (guard_before.bpf.h), when the call ends, or at once if it sleeps; then the call is made again.
  */
 static __noinline int guard_respond(struct thread_state *thread, struct session *session, u32 call, u32 mismatches)
 {
 	u32 response = session->guard.response, action = GUARD_OBSERVE;
 	u64 now = bpf_ktime_get_ns(), delay_ns = 0;
 
-	if (response == GUARD_KILL || (response == GUARD_DENY && is_execve(call)))
+	if (response == GUARD_DENY && is_execve(call) && before_of(call)) {
+		thread->before = BEFORE_REFUSED;
+		action = GUARD_DENY;
+	} else if (response == GUARD_KILL || (response == GUARD_DENY && is_execve(call)))
 		action = bpf_send_signal(SIGKILL) ? GUARD_OBSERVE : response;
 	else if (response == GUARD_STOP)
 		delay_ns = ~0ULL - now;
@@ -583,10 +592,12 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 		/* Before the signal, so that who releases after a crash finds it. */
 		thread->held_until_ns = now + delay_ns;
 		thread->held = 1;
-		if (bpf_send_signal(SIGSTOP))
+		if (bpf_send_signal(SIGSTOP)) {
 			thread->held = 0;
-		else
+		} else {
+			thread->before = before_of(call);
 			action = response == GUARD_DENY ? GUARD_DELAY : response;
+		}
 	}
 	if (mismatches || action)
 		guard_tell(thread, call, mismatches, action, now);
@@ -594,12 +605,12 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 }
 
 /* A held thread makes a call: its time is over, or somebody else has let it go on too early. */
-static __always_inline void guard_hold_on(struct thread_state *thread)
+static __always_inline void guard_hold_on(struct thread_state *thread, u32 call)
 {
-	if (bpf_ktime_get_ns() < thread->held_until_ns)
-		bpf_send_signal(SIGSTOP);
-	else
+	if (bpf_ktime_get_ns() >= thread->held_until_ns)
 		thread->held = 0;
+	else if (!bpf_send_signal(SIGSTOP))
+		thread->before = before_of(call);
 }
 
 /* At entry, before the call is made. */
@@ -620,11 +631,13 @@ static __always_inline void guard_enter(struct thread_state *thread, u32 call)
 	session = session_at(thread->guard_session);
 	if (!session)
 		return;
+	thread->before = 0;
 	if (thread->held)
-		guard_hold_on(thread);
+		guard_hold_on(thread, call);
 	mismatches = guard_look(thread, profile, &session->guard, call);
 	/* A call that is made again has served its hold: a fork never succeeds with a stop before it. */
-	if (thread->lfc && !thread->held && mismatches != NOT_JUDGED)
+	if (thread->lfc && mismatches != NOT_JUDGED &&
+	    (!thread->held || (session->guard.response == GUARD_DENY && is_execve(call))))
 		guard_respond(thread, session, call, mismatches);
 }
 
@@ -691,6 +704,7 @@ static __always_inline void guard_begin(struct thread_state *thread, struct task
 	guard_flush(thread);
 	thread->window = 0;
 	thread->attention = 0;
+	thread->before = 0;
 	frame_wipe(thread);
 	for (i = 0; i < GUARD_HANDLERS; i++)
 		WRITE_ONCE(thread->interrupted[i], 0);

@@ -87,7 +87,7 @@ impl Watch {
     pub fn start_guarded(mut options: Options, guard: Option<(Policy, &Path)>) -> Result<Self> {
         let Some((policy, command)) = guard else { return Self::start(options) };
         options.guard = policy.wire;
-        options.mask |= wire::GUARD;
+        options.mask |= wire::GUARD | policy.holds_before();
         let mut watch = Self::start(options)?;
         let lock = Lock::take()?;
         watch.guard = Some(Guard::start(&watch.gate, &lock, &watch.session, policy, command)?);

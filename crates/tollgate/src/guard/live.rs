@@ -14,7 +14,7 @@ use kernel::gate::{Gate, Lock};
 use kernel::profile::symbols;
 use kernel::session::Session;
 use kernel::signals::was_asked_to_end;
-use kernel::wire;
+use kernel::{before, wire};
 
 use super::baseline::Digest;
 use super::policy::{Mode, Policy};
@@ -45,10 +45,13 @@ struct Deeds {
     holds: u64,
     held_ns: u64,
     killed: u64,
+    refused: u64,
 }
 
 pub struct Guard {
     policy: Policy,
+    /// What the gate does for it: bits of [`wire::gate_mask`].
+    enabled: u32,
     store: Store,
     session: u32,
     programs: BTreeMap<u32, (Program, Deeds)>,
@@ -122,6 +125,7 @@ impl Guard {
         };
         let mut guard = Self {
             policy,
+            enabled: gate.sessions.read(session.index).mask,
             store,
             session: session.index,
             programs: BTreeMap::new(),
@@ -237,7 +241,10 @@ impl Guard {
         deeds.max_lfc = deeds.max_lfc.max(event.lfc.into());
         deeds.holds += u64::from(is_held);
         deeds.held_ns = deeds.held_ns.saturating_add(held_ns);
-        deeds.killed += u64::from(!is_held && matches!(action, wire::GUARD_DENY | wire::GUARD_KILL));
+        let is_refused = event.before & wire::BEFORE_REFUSED != 0;
+        let is_killed = !is_held && matches!(action, wire::GUARD_DENY | wire::GUARD_KILL) && !is_refused;
+        deeds.killed += u64::from(is_killed);
+        deeds.refused += u64::from(is_refused);
         if held_ns > 0 {
             self.next_release_ns = Some(self.next_release_ns.unwrap_or(u64::MAX).min(event.held_until_ns));
         }
@@ -260,6 +267,7 @@ impl Guard {
             mismatches: event.mismatches,
             lfc: event.lfc,
             action: action_name(action).into(),
+            effect: effect(event).map(Into::into),
             held_ns,
             late_ns: now_ns().saturating_sub(event.time_ns),
         });
@@ -320,7 +328,7 @@ impl Guard {
         programs.retain(|program| program.calls > 0);
         Ok(Report {
             mode: self.policy.mode.name().into(),
-            response: response(&self.policy),
+            response: response(&self.policy, self.enabled),
             programs,
             events: std::mem::take(&mut self.events),
             events_left_out: self.events_left_out,
@@ -358,6 +366,7 @@ fn account(program: &Program, deeds: &Deeds) -> GuardedProgram {
         holds: deeds.holds,
         held_ns: deeds.held_ns,
         killed: deeds.killed,
+        refused: deeds.refused,
         bytes: program.profile.bytes() as u64,
     }
 }
@@ -369,6 +378,8 @@ fn path_of(program: &Program) -> String {
         .map_or_else(|| "(ended too soon)".into(), |path| path.to_string_lossy().into_owned())
 }
 
+const KILL_AT_EXECVE: &str = "kill at an execve, before the new program runs";
+
 fn action_name(action: u32) -> &'static str {
     match action {
         wire::GUARD_DELAY => "delay",
@@ -379,13 +390,29 @@ fn action_name(action: u32) -> &'static str {
     }
 }
 
-/// In words, with when it takes effect.
-fn response(policy: &Policy) -> String {
-    let at_the_end = "a stop takes effect at the end of the call, or at once where it sleeps";
+/// Where what was done takes effect.
+fn effect(event: &wire::guard_event) -> Option<&'static str> {
+    match (u32::from(event.action), event.before) {
+        (wire::GUARD_OBSERVE, _) => None,
+        (wire::GUARD_DELAY | wire::GUARD_STOP, 0) | (wire::GUARD_KILL, _) => Some("end"),
+        (_, before) if before & wire::BEFORE_IP_ONLY != 0 => Some("before-ip"),
+        _ => Some("before"),
+    }
+}
+
+/// In words, with when it takes effect in a gate with `enabled`.
+fn response(policy: &Policy, enabled: u32) -> String {
+    let calls = before::names(enabled).join(", ");
+    let (way, denial) = match enabled {
+        lsm if lsm & wire::GUARD_LSM != 0 => ("", "refuse an execve"),
+        cgroup if cgroup & wire::GUARD_CGROUP != 0 => (" (sockets: over IPv4 and IPv6)", KILL_AT_EXECVE),
+        _ => ("", KILL_AT_EXECVE),
+    };
+    let when = format!("before {calls}{way}; at the end of other calls, or at once where they sleep");
     match policy.wire.response {
-        wire::GUARD_DELAY => format!("delay; {at_the_end}"),
-        wire::GUARD_DENY => format!("delay, and kill at an execve before the new program runs; {at_the_end}"),
-        wire::GUARD_STOP => format!("stop; {at_the_end}"),
+        wire::GUARD_DELAY => format!("delay {when}"),
+        wire::GUARD_DENY => format!("{denial}, and delay {when}"),
+        wire::GUARD_STOP => format!("stop {when}"),
         wire::GUARD_KILL => "kill, before the call's end".into(),
         _ => match policy.mode {
             Mode::Learn => "none; nothing is tested".into(),

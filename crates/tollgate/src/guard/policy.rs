@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::guard::{Kind, Parameters};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use kernel::wire;
+use kernel::{before, wire};
 use serde::Deserialize;
 
 use super::arguments::StoreOption;
@@ -111,6 +111,16 @@ pub struct Policy {
     pub wire: wire::guard_parameters,
     pub normal_wait: Duration,
     pub store: PathBuf,
+}
+
+impl Policy {
+    /// What its holds, or refusals, need in the gate so that they come before calls take effect.
+    pub fn holds_before(&self) -> u32 {
+        match self.wire.response {
+            wire::GUARD_OBSERVE | wire::GUARD_KILL => 0,
+            _ => before::possible(),
+        }
+    }
 }
 
 /// pH's source has no delays by default; the paper's experiments have four ticks of 10 ms.

@@ -43,6 +43,9 @@ pub struct GuardedProgram {
     /// The sum of what was asked for; a hold ends early with the run.
     pub held_ns: u64,
     pub killed: u64,
+    /// Of execves, with deny.
+    #[serde(default)]
+    pub refused: u64,
     /// Kernel memory of its profile.
     pub bytes: u64,
 }
@@ -64,9 +67,21 @@ pub struct Event {
     pub lfc: u8,
     /// observe, delay, deny, stop or kill
     pub action: String,
+    /// Where that takes effect: before, before-ip or end; none: nothing was done.
+    #[serde(default)]
+    pub effect: Option<String>,
     pub held_ns: u64,
     /// From the call to when Tollgate took the event in.
     pub late_ns: u64,
+}
+
+fn effect_in_words(effect: Option<&str>) -> &'static str {
+    match effect {
+        Some("before") => ", before it",
+        Some("before-ip") => ", before it over IP, else at its end",
+        Some(_) => ", at its end",
+        None => "",
+    }
 }
 
 const EXPECTED_SHOWN: usize = 5;
@@ -132,9 +147,10 @@ fn events(out: &mut String, guard: &Guard, layout: &Layout) {
         let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
         let held =
             if event.held_ns > 0 { format!(" for {}", duration(event.held_ns)) } else { String::new() };
+        let effect = effect_in_words(event.effect.as_deref());
         let _ = writeln!(
             out,
-            "  {:>10}  {} {}: {} after {} (LFC {}): {}{held}",
+            "  {:>10}  {} {}: {} after {} (LFC {}): {}{held}{effect}",
             duration(event.at_ns),
             printable(&event.command),
             event.tid,
