@@ -571,6 +571,15 @@ static __always_inline u32 before_of(u32 call)
 }
 
 /*
+ * Stops the process. The signal is this thread's own: one that another thread was just sent would not have this one
+ * look for it at its call's end, so that a call that was undone would fail with -ERESTARTNOINTR.
+ */
+static __always_inline bool stop_here(void)
+{
+	return !bpf_send_signal_thread(SIGSTOP);
+}
+
+/*
  * What the policy does where a thread has anomalies among its latest calls. The signal takes effect when a hook undoes
  * the call (guard_before.bpf.h), when the call ends, or at once if it sleeps; then the call is made again.
  */
@@ -592,11 +601,11 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 		/* Before the signal, so that who releases after a crash finds it. */
 		thread->held_until_ns = now + delay_ns;
 		thread->held = 1;
-		if (bpf_send_signal(SIGSTOP)) {
-			thread->held = 0;
-		} else {
+		if (stop_here()) {
 			thread->before = before_of(call);
 			action = response == GUARD_DENY ? GUARD_DELAY : response;
+		} else {
+			thread->held = 0;
 		}
 	}
 	if (mismatches || action)
@@ -609,7 +618,7 @@ static __always_inline void guard_hold_on(struct thread_state *thread, u32 call)
 {
 	if (bpf_ktime_get_ns() >= thread->held_until_ns)
 		thread->held = 0;
-	else if (!bpf_send_signal(SIGSTOP))
+	else if (stop_here())
 		thread->before = before_of(call);
 }
 

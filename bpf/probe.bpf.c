@@ -164,7 +164,7 @@ static __always_inline void keep_for_task(void)
 }
 
 PROBE(task_storage, "tp_btf/sys_enter", 0, keep_for_task())
-PROBE(send_signal, "tp_btf/sys_enter", 0, bpf_send_signal(SIGSTOP))
+PROBE(send_signal, "tp_btf/sys_enter", 0, bpf_send_signal_thread(SIGSTOP))
 /* Attached to security_bpf: whether it ran shows in `counter`. */
 PROBE(lsm, "lsm/bpf", 0, count())
 EMPTY(fmod_ret, "fmod_ret/__x64_sys_getpgid", 0)

@@ -2,6 +2,7 @@
 
 pub mod bpf;
 pub mod busy;
+pub mod deeds;
 pub mod guarded;
 pub mod job;
 pub mod pty;

@@ -133,16 +133,16 @@ const GUARDING: &[Capability] = &[
         machine.typed_answer(|| probe::load("task_storage", &["tasks"]))
     }),
     optional(
-        "bpf_send_signal",
+        "bpf_send_signal_thread",
         GUARD,
         "a signal from user space, which comes some calls later",
-        "Linux 5.3 or newer",
+        "Linux 5.5 or newer",
         |machine| typed(machine, "send_signal"),
     ),
     optional(
         "bpf_send_signal_task",
         GUARD,
-        "bpf_send_signal to the running task, and user space for others",
+        "bpf_send_signal_thread to the running task, and user space for others",
         "Linux 6.13 or newer",
         |machine| machine.kfunc("bpf_send_signal_task"),
     ),

@@ -40,7 +40,7 @@ impl Mode {
 pub enum Response {
     /// Hold each call for 2^n times the delay factor, n being the anomalies among the latest 128 calls
     Delay,
-    /// The same, but kill it at an execve, before the new program runs
+    /// The same, but refuse an execve; without BPF LSM, kill it there
     Deny,
     /// Hold it for good: until the end of the run
     Stop,
