@@ -11,6 +11,8 @@ fn held_calls_take_effect_when_they_are_let_go() {
         println!("{} is held before it takes effect", deed.name);
     }
     assert_eq!(innocent.is_held_at_its_end(write)["effect"], "end");
+    innocent.see_another_generation();
+    innocent.is_held_before(&held[0]);
     innocent.end();
 }
 

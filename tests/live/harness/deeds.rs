@@ -187,7 +187,7 @@ pub struct Innocent {
 }
 
 /// Twice the factor is what the first unusual call is held for.
-const HOLD: &str = "--guard=enforce --delay-factor 4s --delay-cap 8s";
+const HOLD: &str = "--guard=enforce --delay-factor 4s --delay-cap 8s --anomaly-limit 1000";
 /// Of these eight seconds, how long it is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 
@@ -256,6 +256,11 @@ impl Innocent {
         let [event] = events.collect::<Vec<_>>()[..] else { panic!("{}: {:?}", deed.name, guard.events()) };
         assert_eq!(event["action"], "delay", "{event}");
         event.clone()
+    }
+
+    /// Another Tollgate wants more of the gate, loads it anew, and goes.
+    pub fn see_another_generation(&self) {
+        Job::run("--slower 1s", workload("exit 0")).finish().success();
     }
 
     pub fn end(self) {

@@ -11,6 +11,8 @@ fn held_calls_on_sockets_take_effect_when_they_are_let_go() {
         let effect = event["effect"].as_str().expect("it is held");
         assert!(effect.starts_with("before"), "{event}");
     }
+    innocent.see_another_generation();
+    innocent.is_held_before(&ANYWHERE[0]);
     innocent.end();
 }
 

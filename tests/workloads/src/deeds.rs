@@ -177,7 +177,8 @@ pub fn sockets_in_threads(mut arguments: Arguments) -> Outcome {
     let worker = move || -> Outcome {
         for _ in 0..times {
             // SAFETY: makes a descriptor, and closes it.
-            let socket = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) }, "make a socket")?;
+            let socket =
+                check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) }, "make a socket")?;
             // SAFETY: as above.
             check(unsafe { libc::close(socket) }, "close it")?;
         }
