@@ -549,6 +549,7 @@ static __always_inline void guard_tell(struct thread_state *thread, u32 call, u3
 
 /* include/uapi/asm-generic/signal.h */
 #define SIGKILL 9
+#define SIGCONT 18
 #define SIGSTOP 19
 
 /* pH's delay: 2^LFC times the factor. */
@@ -574,9 +575,14 @@ static __always_inline u32 before_of(u32 call)
  * Stops the process. The signal is this thread's own: one that another thread was just sent would not have this one
  * look for it at its call's end, so that a call that was undone would fail with -ERESTARTNOINTR.
  */
-static __always_inline bool stop_here(void)
+static __always_inline bool stop_here(struct thread_state *thread)
 {
-	return !bpf_send_signal_thread(SIGSTOP);
+	if (bpf_send_signal_thread(SIGSTOP))
+		return false;
+	/* Who has let it go meanwhile may have sent the SIGCONT too early. */
+	if (unlikely(!READ_ONCE(thread->held)))
+		bpf_send_signal(SIGCONT);
+	return true;
 }
 
 /*
@@ -600,8 +606,8 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 	if (delay_ns) {
 		/* Before the signal, so that who releases after a crash finds it. */
 		thread->held_until_ns = now + delay_ns;
-		thread->held = 1;
-		if (stop_here()) {
+		WRITE_ONCE(thread->held, 1);
+		if (stop_here(thread)) {
 			thread->before = before_of(call);
 			action = response == GUARD_DENY ? GUARD_DELAY : response;
 		} else {
@@ -618,7 +624,7 @@ static __always_inline void guard_hold_on(struct thread_state *thread, u32 call)
 {
 	if (bpf_ktime_get_ns() >= thread->held_until_ns)
 		thread->held = 0;
-	else if (stop_here())
+	else if (stop_here(thread))
 		thread->before = before_of(call);
 }
 
