@@ -6,10 +6,10 @@ use crate::harness::deeds::{ANYWHERE, Innocent, WITH_LSM};
 fn held_calls_take_effect_when_they_are_let_go() {
     let innocent = Innocent::new();
     let (write, held) = WITH_LSM.split_last().expect("there are some");
-    for deed in ANYWHERE.iter().chain(held) {
-        assert_eq!(innocent.is_held_before(deed)["effect"], "before", "{}", deed.name);
+    innocent.are_held_before(ANYWHERE.iter().chain(held), |deed, event| {
+        assert_eq!(event["effect"], "before", "{}", deed.name);
         println!("{} is held before it takes effect", deed.name);
-    }
+    });
     assert_eq!(innocent.is_held_at_its_end(write)["effect"], "end");
     innocent.see_another_generation();
     innocent.is_held_before(&held[0]);

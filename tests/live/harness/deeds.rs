@@ -121,10 +121,10 @@ impl Scene {
         fs::create_dir_all(folder.join("folder")).expect("folders");
         fs::write(folder.join("there"), "contents").expect("a file");
         fs::write(folder.join("removed"), "").expect("a file");
-        copy(&workloads(), &folder.join("other"));
         // Not the guarded program's content.
-        let mut other = fs::OpenOptions::new().append(true).open(folder.join("other")).expect("a file");
-        std::io::Write::write_all(&mut other, b"other").expect("it can be written");
+        let other = [fs::read(workloads()).expect("a program"), b"other".to_vec()].concat();
+        fs::write(folder.join("content"), other).expect("a file");
+        copy(&folder.join("content"), &folder.join("other"));
         let (listener, datagrams) = sockets();
         let port = listener.local_addr().expect("it has one").port();
         let leader = victim(0);
@@ -181,15 +181,15 @@ impl Scene {
 /// A program that never did any of them.
 pub struct Innocent {
     it: Guarded,
-    folder: PathBuf,
     /// So that not each run loads a gate, which takes the VM seconds.
     keeper: Running,
 }
 
 /// Twice the factor is what the first unusual call is held for.
-const HOLD: &str = "--guard=enforce --delay-factor 4s --delay-cap 8s --anomaly-limit 1000";
-/// Of these eight seconds, how long it is looked at.
+const HOLD: &str = "--guard=enforce --delay-factor 8s --delay-cap 16s --anomaly-limit 1000";
+/// Of these sixteen seconds, how long it is looked at.
 const LOOK: Duration = Duration::from_millis(300);
+const AT_ONCE: usize = 7;
 
 impl Innocent {
     pub fn new() -> Self {
@@ -198,16 +198,35 @@ impl Innocent {
         keeper.command.env("TOLLGATE_STORE", it.folder.path().join("other-store"));
         let keeper = keeper.start();
         keeper.child_running("workloads");
-        let folder = it.folder.path().join("scene");
-        it.run("--guard=learn", &Scene::new(&folder).command("nothing"));
+        it.run("--guard=learn", &Scene::new(&it.folder.path().join("nothing")).command("nothing"));
         it.change("normalize");
-        Self { it, folder, keeper }
+        Self { it, keeper }
+    }
+
+    fn scene(&self, deed: &Deed) -> Scene {
+        Scene::new(&self.it.folder.path().join(deed.name))
+    }
+
+    /// Several at once, as each takes as long as it is held.
+    pub fn are_held_before<'a>(
+        &self,
+        deeds: impl IntoIterator<Item = &'a Deed>,
+        look: impl Fn(&Deed, &Value) + Sync,
+    ) {
+        let deeds: Vec<_> = deeds.into_iter().collect();
+        for some in deeds.chunks(AT_ONCE) {
+            std::thread::scope(|scope| {
+                for deed in some {
+                    scope.spawn(|| look(deed, &self.is_held_before(deed)));
+                }
+            });
+        }
     }
 
     /// The call is held, and nothing of it is seen until it is let go; then it is done. Its event.
     #[track_caller]
     pub fn is_held_before(&self, deed: &Deed) -> Value {
-        let mut scene = Scene::new(&self.folder);
+        let mut scene = self.scene(deed);
         let running = self.it.job(HOLD, &scene.command(deed.name)).start();
         scene.guarded = running.child_running("guarded");
         eventually("the hold", || state(scene.guarded) == Some('T'));
@@ -234,7 +253,7 @@ impl Innocent {
     /// The call is done while it is held.
     #[track_caller]
     pub fn is_held_at_its_end(&self, deed: &Deed) -> Value {
-        let mut scene = Scene::new(&self.folder);
+        let mut scene = self.scene(deed);
         let running = self.it.job(HOLD, &scene.command(deed.name)).start();
         scene.guarded = running.child_running("guarded");
         eventually("the hold", || state(scene.guarded) == Some('T'));
@@ -245,7 +264,7 @@ impl Innocent {
     /// With deny.
     #[track_caller]
     pub fn is_refused(&self, deed: &Deed) -> Guard {
-        let scene = Scene::new(&self.folder);
+        let scene = self.scene(deed);
         let ran = self.it.job(&format!("{HOLD} --respond deny"), &scene.command(deed.name)).finish();
         Guard::of(&ran.exits_with(libc::EPERM))
     }

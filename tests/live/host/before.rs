@@ -6,11 +6,10 @@ use crate::harness::guarded::Guarded;
 #[test]
 fn held_calls_on_sockets_take_effect_when_they_are_let_go() {
     let innocent = Innocent::new();
-    for deed in &ANYWHERE {
-        let event = innocent.is_held_before(deed);
+    innocent.are_held_before(&ANYWHERE, |_, event| {
         let effect = event["effect"].as_str().expect("it is held");
         assert!(effect.starts_with("before"), "{event}");
-    }
+    });
     innocent.see_another_generation();
     innocent.is_held_before(&ANYWHERE[0]);
     innocent.end();
