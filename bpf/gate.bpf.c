@@ -7,6 +7,7 @@
 #include "state.bpf.h"
 #include "calls.bpf.h"
 #include "guard.bpf.h"
+#include "guard_before.bpf.h"
 #include "lens.bpf.h"
 #include "tally.bpf.h"
 #include "tasks.bpf.h"

@@ -544,12 +544,14 @@ static __always_inline void guard_tell(struct thread_state *thread, u32 call, u3
 	event->lfc = thread->lfc;
 	event->action = action;
 	event->restraint = restraint;
+	event->before = thread->before;
 	bpf_probe_read_kernel(event->comm, sizeof(event->comm), &task->comm);
 	bpf_ringbuf_submit(event, 0);
 }
 
 /* include/uapi/asm-generic/signal.h */
 #define SIGKILL 9
+#define SIGCONT 18
 #define SIGSTOP 19
 
 /* pH's delay: 2^LFC times the factor. */
@@ -571,46 +573,77 @@ static __always_inline u32 sid_of(struct task_struct *task)
 	return BPF_CORE_READ(task, signal, pids[PIDTYPE_SID], numbers[0].nr);
 }
 
-/* Whether, and why, it is only observed, whatever the policy says. */
-static __always_inline u32 guard_restraint(struct thread_state *thread, struct session *session)
+/* Whether it is only observed, whatever the policy says. */
+static __always_inline bool is_spared(struct thread_state *thread, struct session *session)
 {
 	struct guard_profile *profile = profile_at(thread->profile);
 
-	if ((profile && profile->is_spared) || sid_of(bpf_get_current_task_btf()) == session->guard.spared_sid)
-		return GUARD_SPARED;
-	/* No process makes more holds than one while it is stopped, but for threads that met theirs at once. */
-	if (session->held + __sync_fetch_and_add(&session->holds_since, 1) >= session->guard.held_most)
-		return GUARD_TOO_MANY;
-	return GUARD_UNRESTRAINED;
+	return (profile && profile->is_spared) ||
+	       sid_of(bpf_get_current_task_btf()) == session->guard.spared_sid;
+}
+
+/* No process makes more holds than one while it is stopped, but for threads that meet theirs at once. */
+static __always_inline bool too_many_held(struct session *session)
+{
+	return session->held + __sync_fetch_and_add(&session->holds_since, 1) >= session->guard.held_most;
+}
+
+/* How the call can be kept from taking effect: enum guard_before, 0: it cannot. */
+static __always_inline u32 before_of(u32 call)
+{
+	return call < CALL_SLOTS ? config.before[call] : 0;
 }
 
 /*
- * What the policy does where a thread has anomalies among its latest calls. The signal takes effect when the
- * call ends, or at once if it sleeps; then the call is made again.
+ * Stops the process. The signal is this thread's own: one that another thread was just sent would not have this one
+ * look for it at its call's end, so that a call that was undone would fail with -ERESTARTNOINTR.
+ */
+static __always_inline bool stop_here(struct thread_state *thread)
+{
+	if (bpf_send_signal_thread(SIGSTOP))
+		return false;
+	/* Who has let it go meanwhile may have sent the SIGCONT too early. */
+	if (unlikely(!READ_ONCE(thread->held)))
+		bpf_send_signal(SIGCONT);
+	return true;
+}
+
+/*
+ * What the policy does where a thread has anomalies among its latest calls. The signal takes effect when a hook undoes
+ * the call (guard_before.bpf.h), when the call ends, or at once if it sleeps; then the call is made again.
  */
 static __noinline int guard_respond(struct thread_state *thread, struct session *session, u32 call, u32 mismatches)
 {
 	u32 response = session->guard.response, action = GUARD_OBSERVE, restraint = GUARD_UNRESTRAINED;
 	u64 now = bpf_ktime_get_ns(), delay_ns = 0;
 
-	if (response != GUARD_OBSERVE)
-		restraint = guard_restraint(thread, session);
-	if (restraint)
+	if (response != GUARD_OBSERVE && is_spared(thread, session)) {
+		restraint = GUARD_SPARED;
 		response = GUARD_OBSERVE;
-	if (response == GUARD_KILL || (response == GUARD_DENY && is_execve(call)))
+	}
+	if (response == GUARD_DENY && is_execve(call) && before_of(call)) {
+		thread->before = BEFORE_REFUSED;
+		action = GUARD_DENY;
+	} else if (response == GUARD_KILL || (response == GUARD_DENY && is_execve(call)))
 		action = bpf_send_signal(SIGKILL) ? GUARD_OBSERVE : response;
 	else if (response == GUARD_STOP)
 		delay_ns = ~0ULL - now;
 	else if (response != GUARD_OBSERVE)
 		delay_ns = guard_delay(&session->guard, thread->lfc);
+	if (delay_ns && too_many_held(session)) {
+		restraint = GUARD_TOO_MANY;
+		delay_ns = 0;
+	}
 	if (delay_ns) {
 		/* Before the signal, so that who releases after a crash finds it. */
 		thread->held_until_ns = now + delay_ns;
-		thread->held = 1;
-		if (bpf_send_signal(SIGSTOP))
-			thread->held = 0;
-		else
+		WRITE_ONCE(thread->held, 1);
+		if (stop_here(thread)) {
+			thread->before = before_of(call);
 			action = response == GUARD_DENY ? GUARD_DELAY : response;
+		} else {
+			thread->held = 0;
+		}
 	}
 	if (mismatches || action)
 		guard_tell(thread, call, mismatches, action, restraint, now);
@@ -618,12 +651,12 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 }
 
 /* A held thread makes a call: its time is over, or somebody else has let it go on too early. */
-static __always_inline void guard_hold_on(struct thread_state *thread)
+static __always_inline void guard_hold_on(struct thread_state *thread, u32 call)
 {
-	if (bpf_ktime_get_ns() < thread->held_until_ns)
-		bpf_send_signal(SIGSTOP);
-	else
+	if (bpf_ktime_get_ns() >= thread->held_until_ns)
 		thread->held = 0;
+	else if (stop_here(thread))
+		thread->before = before_of(call);
 }
 
 /* At entry, before the call is made. */
@@ -644,11 +677,13 @@ static __always_inline void guard_enter(struct thread_state *thread, u32 call)
 	session = session_at(thread->guard_session);
 	if (!session)
 		return;
+	thread->before = 0;
 	if (thread->held)
-		guard_hold_on(thread);
+		guard_hold_on(thread, call);
 	mismatches = guard_look(thread, profile, &session->guard, call);
 	/* A call that is made again has served its hold: a fork never succeeds with a stop before it. */
-	if (thread->lfc && !thread->held && mismatches != NOT_JUDGED)
+	if (thread->lfc && mismatches != NOT_JUDGED &&
+	    (!thread->held || (session->guard.response == GUARD_DENY && is_execve(call))))
 		guard_respond(thread, session, call, mismatches);
 }
 
@@ -715,6 +750,7 @@ static __always_inline void guard_begin(struct thread_state *thread, struct task
 	guard_flush(thread);
 	thread->window = 0;
 	thread->attention = 0;
+	thread->before = 0;
 	frame_wipe(thread);
 	for (i = 0; i < GUARD_HANDLERS; i++)
 		WRITE_ONCE(thread->interrupted[i], 0);

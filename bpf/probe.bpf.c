@@ -164,15 +164,25 @@ static __always_inline void keep_for_task(void)
 }
 
 PROBE(task_storage, "tp_btf/sys_enter", 0, keep_for_task())
-PROBE(send_signal, "tp_btf/sys_enter", 0, bpf_send_signal(SIGSTOP))
+PROBE(send_signal, "tp_btf/sys_enter", 0, bpf_send_signal_thread(SIGSTOP))
 /* Attached to security_bpf: whether it ran shows in `counter`. */
 PROBE(lsm, "lsm/bpf", 0, count())
 EMPTY(fmod_ret, "fmod_ret/__x64_sys_getpgid", 0)
 PROBE(override_return, "kprobe/__x64_sys_getpgid", 0, bpf_override_return(ctx, 0))
-PROBE(connect4, "cgroup/connect4", 1, bpf_set_retval(-ERESTARTNOINTR))
-PROBE(bind4, "cgroup/bind4", 1, bpf_set_retval(-ERESTARTNOINTR))
-PROBE(sendmsg4, "cgroup/sendmsg4", 1, bpf_set_retval(-ERESTARTNOINTR))
-PROBE(sock_create, "cgroup/sock_create", 1, bpf_set_retval(-ERESTARTNOINTR))
+
+static __always_inline void undo_call(void)
+{
+	if (bpf_get_current_task_btf())
+		bpf_set_retval(-ERESTARTNOINTR);
+}
+
+PROBE(connect4, "cgroup/connect4", 1, undo_call())
+PROBE(connect6, "cgroup/connect6", 1, undo_call())
+PROBE(bind4, "cgroup/bind4", 1, undo_call())
+PROBE(bind6, "cgroup/bind6", 1, undo_call())
+PROBE(sendmsg4, "cgroup/sendmsg4", 1, undo_call())
+PROBE(sendmsg6, "cgroup/sendmsg6", 1, undo_call())
+PROBE(sock_create, "cgroup/sock_create", 1, undo_call())
 
 /* service */
 EMPTY(sock_ops, "sockops", 1)

@@ -27,7 +27,10 @@
 #define SMALL_VALUES 2048
 #define BUCKETS_PER_OCTAVE 8
 
-#define GATE_LINKS 7
+#define GATE_HOOKS 7
+/* The most that hold calls before they take effect: crates/kernel/src/before.rs. */
+#define GUARD_HOOKS 23
+#define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS)
 #define GATE_MAPS 26
 
 #define SESSIONS 64
@@ -66,6 +69,9 @@ enum gate_mask {
 	LENS_SLOW = 1 << 2,
 	LENS_SAMPLE = 1 << 3,
 	GUARD = 1 << 4,
+	/* Its holds come before calls take effect, by programs on hooks of security modules or of control groups. */
+	GUARD_LSM = 1 << 5,
+	GUARD_CGROUP = 1 << 6,
 	/* Only in the test build. */
 	TALLY = 1 << 16,
 };
@@ -118,6 +124,8 @@ struct gate_config {
 	__u32 cells_for_all;
 	/* The histogram's buckets of the smallest values. */
 	__u8 small_buckets[SMALL_VALUES];
+	/* Which calls can be held before they take effect: enum guard_before. */
+	__u32 before[CALL_SLOTS];
 };
 
 /* Shared by all generations and all Tollgate processes. */
@@ -356,7 +364,10 @@ struct thread_state {
 	__u64 interrupted[GUARD_HANDLERS];
 	/* With `held`. */
 	__u64 held_until_ns;
-	__u64 padding[2];
+	/* enum guard_before: what is to happen to the call that it is in. */
+	__u32 before;
+	__u32 unused_too;
+	__u64 padding;
 };
 
 /* Who watches what: one `run`, one `lens`. */
@@ -528,6 +539,39 @@ enum guard_restraint {
 	GUARD_TOO_MANY = 2,
 };
 
+/*
+ * Calls that can be held before they take effect, by the hooks that they pass first. A hook acts in its own calls
+ * only: most are also passed within others, where to undo them is not clean.
+ */
+enum guard_before {
+	BEFORE_EXECVE = 1 << 0,
+	BEFORE_OPEN = 1 << 1,
+	/* mkdir, mknod, link, symlink */
+	BEFORE_MAKE = 1 << 2,
+	/* unlink, rmdir, rename */
+	BEFORE_REMOVE = 1 << 3,
+	BEFORE_CONNECT = 1 << 4,
+	BEFORE_BIND = 1 << 5,
+	BEFORE_SOCKET = 1 << 6,
+	BEFORE_SEND = 1 << 7,
+	BEFORE_MMAP = 1 << 8,
+	BEFORE_MPROTECT = 1 << 9,
+	BEFORE_PTRACE = 1 << 10,
+	BEFORE_KILL = 1 << 11,
+	BEFORE_SETUID = 1 << 12,
+	BEFORE_SETGID = 1 << 13,
+	BEFORE_SETGROUPS = 1 << 14,
+	BEFORE_BPF = 1 << 15,
+	/* By itself: the kernel makes no process while a signal waits. */
+	BEFORE_FORK = 1 << 16,
+	/* Over IPv4 and IPv6 only, as control groups' programs see nothing else. */
+	BEFORE_IP_ONLY = 1 << 17,
+	/* Of one call: it is not held, but refused. */
+	BEFORE_REFUSED = 1 << 18,
+	/* Of one call: it was undone in part, and so the rest must be. */
+	BEFORE_UNDONE = 1 << 19,
+};
+
 /* A call that was an anomaly, or at which its thread was held. */
 struct guard_event {
 	__u32 type;
@@ -549,6 +593,8 @@ struct guard_event {
 	char comm[COMM_LEN];
 	/* enum guard_restraint */
 	__u32 restraint;
+	/* enum guard_before: where that takes effect; 0: at the call's end. */
+	__u32 before;
 };
 
 struct fd_path {

@@ -22,7 +22,16 @@ fn the_main_job_can_run() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["can_run"], true, "{report:#}");
     assert_eq!(output.status.code(), Some(0));
-    for name in ["BPF LSM", "fentry programs", "kprobes", "task storage", "cgroup v2", "cpu controller"] {
+    for name in [
+        "BPF LSM",
+        "cgroup programs that set the errno",
+        "holds before calls take effect",
+        "fentry programs",
+        "kprobes",
+        "task storage",
+        "cgroup v2",
+        "cpu controller",
+    ] {
         assert!(has(&report, name), "{name} is missing: {report:#}");
     }
 }

@@ -5,6 +5,7 @@
 #[allow(dead_code, unused_imports)]
 mod harness;
 
+mod before;
 mod clock;
 mod daemon;
 mod doctor;

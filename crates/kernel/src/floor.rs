@@ -24,7 +24,7 @@ pub enum Hook {
 
 impl Hook {
     /// In the order they are attached: calls last, as the gate does.
-    pub const ALL: [Self; wire::GATE_LINKS as usize] = [
+    pub const ALL: [Self; wire::GATE_HOOKS as usize] = [
         Self::SchedSwitch,
         Self::SchedProcessFork,
         Self::SchedProcessExec,

@@ -1,6 +1,7 @@
 //! The border to the kernel: the BPF objects, the types that cross, the gate's life, processes that start
 //! gated. All of the workspace's `unsafe` lives here.
 
+pub mod before;
 pub mod benchmark;
 pub mod cells;
 pub mod clock;

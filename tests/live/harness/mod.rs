@@ -4,6 +4,7 @@ pub mod bpf;
 pub mod busy;
 pub mod cgroup;
 pub mod daemon;
+pub mod deeds;
 pub mod guarded;
 pub mod job;
 pub mod pty;

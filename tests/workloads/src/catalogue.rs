@@ -2,7 +2,7 @@
 
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
-use crate::{abi, blocking, calls, children, outcomes, reading, routine, seccomp, servant, signals};
+use crate::{abi, blocking, calls, children, deeds, outcomes, reading, routine, seccomp, servant, signals};
 
 pub struct Workload {
     pub name: &'static str,
@@ -90,6 +90,11 @@ pub const WORKLOADS: &[Workload] = &[
     workload("alarms", "ROUNDS", routine::alarms,
         "Makes the same calls ROUNDS times while SIGALRM comes at irregular times, and handles it. \
          How many calls that takes varies."),
+    workload("deed", "DEED FOLDER PORT VICTIM", deeds::deed,
+        "Makes the same four calls 100 times, then one that does something to files of FOLDER, the local PORT or the \
+         process VICTIM, and exits with its errno; deeds.rs lists them, and \"nothing\" is one."),
+    workload("sockets-in-threads", "THREADS TIMES", deeds::sockets_in_threads,
+        "Makes and closes a socket TIMES times in each of THREADS threads, none of which may fail."),
     workload("exit", "N", outcomes::exit,
         "Exits with status N."),
     workload("kill-self", "SIG", signals::kill_self,

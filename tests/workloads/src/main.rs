@@ -14,6 +14,7 @@ mod calls;
 mod catalogue;
 mod children;
 mod clock;
+mod deeds;
 mod failure;
 mod memory;
 mod outcomes;

@@ -67,3 +67,27 @@ pub fn int80_getpid() -> i32 {
     }
     result
 }
+
+/// A call with two arguments through the 32-bit entry. Returns the result, or minus the errno.
+#[inline(always)]
+pub fn int80(number: i32, first: u32, second: u32) -> i32 {
+    let result;
+    // SAFETY: as above; what the call does is its caller's concern. The compiler keeps rbx for itself.
+    unsafe {
+        asm!(
+            "xchg {first}, rbx",
+            "int 0x80",
+            "xchg {first}, rbx",
+            first = inout(reg) u64::from(first) => _,
+            inlateout("eax") number => result,
+            in("ecx") second,
+            in("edx") 0,
+            lateout("r8") _,
+            lateout("r9") _,
+            lateout("r10") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}

@@ -3,10 +3,11 @@
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
-use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Iter, Link, MapCore as _, MapHandle};
 
 use super::maps::{LinkIds, MapIds, Maps, SHARED};
+use crate::before::{Before, PREFIX};
 use crate::cpus;
 use crate::error::{Doing, Result};
 use crate::floor::Hook;
@@ -26,6 +27,9 @@ pub struct Loaded {
     skeleton: GateSkel<'static>,
     enabled: u32,
     links: Vec<Link>,
+    before: Before,
+    /// Of the programs that hold calls before they take effect.
+    before_links: Vec<Link>,
 }
 
 fn cells() -> u32 {
@@ -87,8 +91,18 @@ impl Loaded {
         skeleton.progs.gate_adopt.set_autoload(false);
         skeleton.progs.gate_exit.set_autoload(Hook::SysExit.is_used(enabled));
         skeleton.progs.gate_signal.set_autoload(Hook::SignalDeliver.is_used(enabled));
+        let before = Before::new(enabled);
+        skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants").config.before =
+            before.table();
+        let hooks = before.hooks();
+        for mut program in skeleton.open_object_mut().progs_mut() {
+            let name = program.name().to_string_lossy();
+            if name.strip_prefix(PREFIX).is_some_and(|hook| hooks.contains(hook)) {
+                program.set_autoload(true);
+            }
+        }
         let skeleton = skeleton.load().doing("loading its programs")?;
-        let loaded = Self { skeleton, enabled, links: Vec::new() };
+        let loaded = Self { skeleton, enabled, links: Vec::new(), before, before_links: Vec::new() };
         if maps.is_none() {
             loaded.name_arguments()?;
         }
@@ -97,7 +111,7 @@ impl Loaded {
 
     pub fn map_ids(&self) -> Result<MapIds> {
         let mut ids = MapIds::default();
-        for map in libbpf_rs::skel::Skel::object(&self.skeleton).maps() {
+        for map in self.skeleton.object().maps() {
             if let Some(index) = SHARED.iter().position(|name| map.name() == *name) {
                 ids[index] = map.info().doing("numbering its maps")?.info.id;
             }
@@ -126,6 +140,12 @@ impl Loaded {
     pub fn attach(&mut self) -> Result<LinkIds> {
         let programs = &self.skeleton.progs;
         let mut ids = LinkIds::default();
+        if self.before_links.is_empty() {
+            self.before_links = self.before.attach(self.skeleton.object())?;
+        }
+        for (link, id) in self.before_links.iter().zip(&mut ids[wire::GATE_HOOKS as usize..]) {
+            *id = link.info().doing("numbering a link")?.id;
+        }
         for (hook, id) in Hook::ALL.into_iter().zip(&mut ids).filter(|(hook, _)| hook.is_used(self.enabled)) {
             let program = match hook {
                 Hook::SchedSwitch => &programs.gate_switch,
@@ -143,6 +163,7 @@ impl Loaded {
         Ok(ids)
     }
 
+    /// Detaches what each call pays for.
     pub fn detach(&mut self) {
         self.links.clear();
     }

@@ -74,6 +74,7 @@ pub fn page(status: &Status) -> String {
         program.held_ns as f64 / 1e9
     });
     of_programs("guard_kills_total", "Processes killed.", |program| program.killed as f64);
+    of_programs("guard_refusals_total", "Calls of execve refused.", |program| program.refused as f64);
     let losses = status.losses.iter().map(|(reason, n)| (label("reason", reason), *n as f64));
     family(&mut out, "losses_total", "counter", "What could not be recorded, by reason.", losses);
     out

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use kernel::probe::{self, Answer};
+use kernel::{before, wire};
 
-use super::finding::{Capability, Finding, Machine, without_types};
+use super::finding::{AS_ROOT, Capability, Finding, Machine, without_types};
 use super::{cgroups, files, security};
 
 type Test = fn(&Machine) -> Finding;
@@ -132,16 +133,16 @@ const GUARDING: &[Capability] = &[
         machine.typed_answer(|| probe::load("task_storage", &["tasks"]))
     }),
     optional(
-        "bpf_send_signal",
+        "bpf_send_signal_thread",
         GUARD,
         "a signal from user space, which comes some calls later",
-        "Linux 5.3 or newer",
+        "Linux 5.5 or newer",
         |machine| typed(machine, "send_signal"),
     ),
     optional(
         "bpf_send_signal_task",
         GUARD,
-        "bpf_send_signal to the running task, and user space for others",
+        "bpf_send_signal_thread to the running task, and user space for others",
         "Linux 6.13 or newer",
         |machine| machine.kfunc("bpf_send_signal_task"),
     ),
@@ -171,7 +172,14 @@ const GUARDING: &[Capability] = &[
         GUARD,
         "BPF LSM, or a signal",
         "Linux 5.18 or newer with CONFIG_CGROUP_BPF=y",
-        |machine| machine.each(&["connect4", "bind4", "sendmsg4", "sock_create"], load),
+        |machine| machine.each(&CGROUP_PROGRAMS, load),
+    ),
+    optional(
+        "holds before calls take effect",
+        GUARD,
+        "at their end, or at once where they sleep; forks before",
+        "BPF LSM, or cgroup programs and cgroup v2",
+        holds,
     ),
 ];
 
@@ -284,6 +292,9 @@ const PACING: &[Capability] = &[
 
 const TRAMPOLINES: &str = "Linux 5.5 or newer with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y";
 
+const CGROUP_PROGRAMS: [&str; 7] =
+    ["connect4", "connect6", "bind4", "bind6", "sendmsg4", "sendmsg6", "sock_create"];
+
 const HOOKS: [&str; 6] = [
     "sys_enter",
     "sys_exit",
@@ -333,6 +344,23 @@ fn run_delay(machine: &Machine) -> Finding {
         Ok(types) if types.has_member("sched_info", "run_delay") => Finding::yes(""),
         Ok(_) => Finding::no("the kernel does not count it"),
         Err(_) => without_types(),
+    }
+}
+
+/// Which way is used, and for which calls.
+fn holds(machine: &Machine) -> Finding {
+    let (Ok(()), Ok(_)) = (&machine.may_use_bpf, &machine.types) else {
+        return Finding::untried("not tried").how(AS_ROOT);
+    };
+    let possible = before::possible();
+    let calls = before::names(possible).join(", ");
+    match possible {
+        wire::GUARD_LSM => Finding::yes(format!("by BPF LSM: {calls}")),
+        wire::GUARD_CGROUP => {
+            Finding::yes(format!("by cgroup programs, so over IPv4 and IPv6 only: {calls}"))
+                .instead("at the end of other calls")
+        }
+        _ => Finding::no("neither BPF LSM nor cgroup programs"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use kernel::gate::{Gate, Lock};
-use kernel::wire;
+use kernel::{before, wire};
 
 use super::baseline::Digest;
 use super::live::{Deeds, Guard, path_of};
@@ -47,7 +47,7 @@ impl Guard {
         programs.retain(|program| program.calls > 0);
         Report {
             mode: self.policy.mode.name().into(),
-            response: response(&self.policy),
+            response: response(&self.policy, self.enabled),
             programs,
             events: std::mem::take(&mut self.events),
             events_left_out: self.events_left_out,
@@ -127,17 +127,26 @@ fn account(program: &Program, deeds: &Deeds) -> GuardedProgram {
         holds: deeds.holds,
         held_ns: deeds.held_ns,
         killed: deeds.killed,
+        refused: deeds.refused,
         bytes: program.profile.bytes() as u64,
     }
 }
 
-/// In words, with when it takes effect.
-fn response(policy: &Policy) -> String {
-    let at_the_end = "a stop takes effect at the end of the call, or at once where it sleeps";
+const KILL_AT_EXECVE: &str = "kill at an execve, before the new program runs";
+
+/// In words, with when it takes effect in a gate with `enabled`.
+fn response(policy: &Policy, enabled: u32) -> String {
+    let calls = before::names(enabled).join(", ");
+    let (way, denial) = match enabled {
+        lsm if lsm & wire::GUARD_LSM != 0 => ("", "refuse an execve"),
+        cgroup if cgroup & wire::GUARD_CGROUP != 0 => (" (sockets: over IPv4 and IPv6)", KILL_AT_EXECVE),
+        _ => ("", KILL_AT_EXECVE),
+    };
+    let when = format!("before {calls}{way}; at the end of other calls, or at once where they sleep");
     match policy.wire.response {
-        wire::GUARD_DELAY => format!("delay; {at_the_end}"),
-        wire::GUARD_DENY => format!("delay, and kill at an execve before the new program runs; {at_the_end}"),
-        wire::GUARD_STOP => format!("stop; {at_the_end}"),
+        wire::GUARD_DELAY => format!("delay {when}"),
+        wire::GUARD_DENY => format!("{denial}, and delay {when}"),
+        wire::GUARD_STOP => format!("stop {when}"),
         wire::GUARD_KILL => "kill, before the call's end".into(),
         _ => match policy.mode {
             Mode::Learn => "none; nothing is tested".into(),

@@ -45,10 +45,13 @@ pub(super) struct Deeds {
     pub holds: u64,
     pub held_ns: u64,
     pub killed: u64,
+    pub refused: u64,
 }
 
 pub struct Guard {
     pub(super) policy: Policy,
+    /// What the gate does for it: bits of [`wire::gate_mask`].
+    pub(super) enabled: u32,
     /// An operator has switched responses off.
     pub(super) is_off: bool,
     pub(super) store: Store,
@@ -118,6 +121,7 @@ impl Guard {
         Ok(Self {
             policy,
             is_off: false,
+            enabled: gate.sessions.read(session.index).mask,
             store,
             session: session.index,
             programs: BTreeMap::new(),
@@ -281,7 +285,10 @@ impl Guard {
         deeds.max_lfc = deeds.max_lfc.max(event.lfc.into());
         deeds.holds += u64::from(is_held);
         deeds.held_ns = deeds.held_ns.saturating_add(held_ns);
-        deeds.killed += u64::from(!is_held && matches!(action, wire::GUARD_DENY | wire::GUARD_KILL));
+        let is_refused = event.before & wire::BEFORE_REFUSED != 0;
+        let is_killed = !is_held && matches!(action, wire::GUARD_DENY | wire::GUARD_KILL) && !is_refused;
+        deeds.killed += u64::from(is_killed);
+        deeds.refused += u64::from(is_refused);
         if held_ns > 0 {
             self.next_release_ns = Some(self.next_release_ns.unwrap_or(u64::MAX).min(event.held_until_ns));
         }
@@ -311,6 +318,7 @@ impl Guard {
             lfc: event.lfc,
             action: action_name(action).into(),
             restraint: restraint(event.restraint).map(str::to_owned),
+            effect: effect(event).map(Into::into),
             held_ns,
             late_ns,
         });
@@ -378,6 +386,16 @@ fn restraint(why: u32) -> Option<&'static str> {
         wire::GUARD_SPARED => Some("never held"),
         wire::GUARD_TOO_MANY => Some("too many are held"),
         _ => None,
+    }
+}
+
+/// Where what was done takes effect.
+fn effect(event: &wire::guard_event) -> Option<&'static str> {
+    match (u32::from(event.action), event.before) {
+        (wire::GUARD_OBSERVE, _) => None,
+        (wire::GUARD_DELAY | wire::GUARD_STOP, 0) | (wire::GUARD_KILL, _) => Some("end"),
+        (_, before) if before & wire::BEFORE_IP_ONLY != 0 => Some("before-ip"),
+        _ => Some("before"),
     }
 }
 

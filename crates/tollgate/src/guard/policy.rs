@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::guard::{Kind, Parameters};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use kernel::wire;
+use kernel::{before, wire};
 use serde::Deserialize;
 
 use super::arguments::StoreOption;
@@ -41,7 +41,7 @@ impl Mode {
 pub enum Response {
     /// Hold each call for 2^n times the delay factor, n being the anomalies among the latest 128 calls
     Delay,
-    /// The same, but kill it at an execve, before the new program runs
+    /// The same, but refuse an execve; without BPF LSM, kill it there
     Deny,
     /// Hold it until it is released, or until Tollgate ends
     Stop,
@@ -116,6 +116,16 @@ pub struct Policy {
     pub wire: wire::guard_parameters,
     pub normal_wait: Duration,
     pub store: PathBuf,
+}
+
+impl Policy {
+    /// What its holds, or refusals, need in the gate so that they come before calls take effect.
+    pub fn holds_before(&self) -> u32 {
+        match self.wire.response {
+            wire::GUARD_OBSERVE | wire::GUARD_KILL => 0,
+            _ => before::possible(),
+        }
+    }
 }
 
 /// Our choice: an attack seldom has as many processes, and a machine on which so many programs have changed at once

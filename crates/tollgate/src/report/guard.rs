@@ -43,6 +43,9 @@ pub struct GuardedProgram {
     /// The sum of what was asked for; a hold ends early with the run.
     pub held_ns: u64,
     pub killed: u64,
+    /// Of execves, with deny.
+    #[serde(default)]
+    pub refused: u64,
     /// Kernel memory of its profile.
     pub bytes: u64,
 }
@@ -72,6 +75,9 @@ pub struct Event {
     pub action: String,
     /// Why less was done than the response says: "never held" or "too many are held".
     pub restraint: Option<String>,
+    /// Where that takes effect: before, before-ip or end; none: nothing was done.
+    #[serde(default)]
+    pub effect: Option<String>,
     pub held_ns: u64,
     /// From the call to when Tollgate took the event in.
     pub late_ns: u64,
@@ -81,7 +87,13 @@ impl Event {
     pub fn what_was_done(&self) -> String {
         let held = if self.held_ns > 0 { format!(" for {}", duration(self.held_ns)) } else { String::new() };
         let restraint = self.restraint.as_ref().map_or(String::new(), |why| format!(" ({why})"));
-        format!("{}{held}{restraint}", self.action)
+        let effect = match self.effect.as_deref() {
+            Some("before") => ", before it",
+            Some("before-ip") => ", before it over IP, else at its end",
+            Some(_) => ", at its end",
+            None => "",
+        };
+        format!("{}{held}{effect}{restraint}", self.action)
     }
 }
 
