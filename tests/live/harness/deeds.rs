@@ -186,7 +186,7 @@ pub struct Innocent {
 }
 
 /// Twice the factor is what the first unusual call is held for.
-const HOLD: &str = "--guard=enforce --delay-factor 8s --delay-cap 16s --anomaly-limit 1000";
+const HOLD: &str = "--guard=enforce --delay-factor 8s --delay-cap 16s";
 /// Of these sixteen seconds, how long it is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 const AT_ONCE: usize = 7;
@@ -205,6 +205,18 @@ impl Innocent {
 
     fn scene(&self, deed: &Deed) -> Scene {
         Scene::new(&self.it.folder.path().join(deed.name))
+    }
+
+    /// With a store of its own: of others it learns nothing.
+    fn job(&self, options: &str, scene: &Scene, deed: &Deed) -> Job {
+        let store = scene.folder.join("store");
+        fs::create_dir(&store).expect("a folder");
+        for file in fs::read_dir(self.it.folder.path().join("store")).expect("it is there").flatten() {
+            fs::copy(file.path(), store.join(file.file_name())).expect("it can be copied");
+        }
+        let mut job = self.it.job(options, &scene.command(deed.name));
+        job.command.env("TOLLGATE_STORE", store);
+        job
     }
 
     /// Several at once, as each takes as long as it is held.
@@ -227,7 +239,7 @@ impl Innocent {
     #[track_caller]
     pub fn is_held_before(&self, deed: &Deed) -> Value {
         let mut scene = self.scene(deed);
-        let running = self.it.job(HOLD, &scene.command(deed.name)).start();
+        let running = self.job(HOLD, &scene, deed).start();
         scene.guarded = running.child_running("guarded");
         eventually("the hold", || state(scene.guarded) == Some('T'));
         // Somebody else's SIGCONT changes nothing.
@@ -254,7 +266,7 @@ impl Innocent {
     #[track_caller]
     pub fn is_held_at_its_end(&self, deed: &Deed) -> Value {
         let mut scene = self.scene(deed);
-        let running = self.it.job(HOLD, &scene.command(deed.name)).start();
+        let running = self.job(HOLD, &scene, deed).start();
         scene.guarded = running.child_running("guarded");
         eventually("the hold", || state(scene.guarded) == Some('T'));
         assert_eq!((deed.effects)(&scene), deed.all, "{}", deed.name);
@@ -265,7 +277,7 @@ impl Innocent {
     #[track_caller]
     pub fn is_refused(&self, deed: &Deed) -> Guard {
         let scene = self.scene(deed);
-        let ran = self.it.job(&format!("{HOLD} --respond deny"), &scene.command(deed.name)).finish();
+        let ran = self.job(&format!("{HOLD} --respond deny"), &scene, deed).finish();
         Guard::of(&ran.exits_with(libc::EPERM))
     }
 
