@@ -390,6 +390,9 @@ struct session {
 	/* Processes held when user space last looked, and holds that began since. */
 	__u32 held;
 	__u32 holds_since;
+	/* It gates every new process, unless another session does so now. */
+	__u32 wants_everything;
+	__u32 unused;
 };
 
 enum group_state {

@@ -163,7 +163,19 @@ impl Gate {
 
     /// From now on also every new process whose parent is not gated belongs to `session`.
     pub fn gate_everything_new(&self, session: &Session) {
+        atomic_field!(self.sessions, session.index, wants_everything).store(1, Ordering::SeqCst);
         atomic_field!(self.header, 0, everything).store(session.index, Ordering::SeqCst);
+    }
+
+    /// The session gates new processes no more, but another one that wants to does again.
+    fn leave_everything(&self, session: u32) {
+        let wants = |index: u32| atomic_field!(self.sessions, index, wants_everything);
+        wants(session).store(0, Ordering::SeqCst);
+        let heir = (1..wire::SESSIONS)
+            .find(|index| self.is_open(*index) && wants(*index).load(Ordering::SeqCst) != 0);
+        let everything = atomic_field!(self.header, 0, everything);
+        let heir = heir.unwrap_or(0);
+        let _ = everything.compare_exchange(session, heir, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Whether any thread is left that counts in the session, also if another session watches it now.
@@ -192,8 +204,7 @@ impl Gate {
 
     /// Lets all threads of a session go: back to the session they were taken over from, or free.
     pub fn release(&self, _lock: &Lock, session: u32) {
-        let everything = atomic_field!(self.header, 0, everything);
-        let _ = everything.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst);
+        self.leave_everything(session);
         // It waits for all processors, which a session that guards nobody need not.
         if self.sessions.read(session).mask & wire::GUARD != 0 {
             self.let_all_go(session);
