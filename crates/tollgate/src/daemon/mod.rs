@@ -167,6 +167,9 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
 
 impl Daemon<'_> {
     fn take_in(&mut self) -> Result<()> {
+        if let Some((guard, gate)) = self.watch.guard() {
+            guard.expect_stored(gate)?;
+        }
         if self.select.all {
             self.watch.gate.gate_everything_new(&self.watch.session);
         }

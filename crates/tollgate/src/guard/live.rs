@@ -150,21 +150,30 @@ impl Guard {
         self.expect(gate, &Lock::take()?, &programs)
     }
 
+    /// Programs that the store knows have their baselines before they begin.
+    pub fn expect_stored(&mut self, gate: &Gate) -> Result<()> {
+        /// For programs that are not known yet there is as much room again.
+        const MOST: usize = wire::GUARD_PROFILES as usize / 2;
+        let stored = self.store.load_all()?;
+        let paths = stored.iter().flat_map(|baseline| &baseline.paths).map(PathBuf::from);
+        let paths: Vec<_> = paths.take(MOST).collect();
+        self.expect(gate, &Lock::take()?, &paths)
+    }
+
     fn expect(&mut self, gate: &Gate, lock: &Lock, paths: &[PathBuf]) -> Result<()> {
         let mut programs = Vec::new();
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut digests) = (BTreeSet::new(), BTreeSet::new());
         for path in paths {
             // What cannot be read now is met when it begins, or fails to.
-            let Ok((file, metadata)) = File::open(path).and_then(|file| file.metadata().map(|it| (file, it)))
-            else {
-                continue;
-            };
+            let Ok((file, metadata)) = open_file(path) else { continue };
             if !seen.insert((metadata.dev(), metadata.ino())) {
                 continue;
             }
             let path = opened_path(&file).unwrap_or_else(|| path.clone());
             let Ok(digest) = Digest::of_file(&descriptor_path(&file)) else { continue };
-            if self.policy.selection.is_chosen(&path, &metadata) && !self.places.contains_key(&digest) {
+            // A copy shares the profile of the first when it begins.
+            let is_first = !self.places.contains_key(&digest) && digests.insert(digest);
+            if is_first && self.policy.selection.is_chosen(&path, &metadata) {
                 programs.push((path, metadata, digest));
             }
         }
@@ -397,6 +406,14 @@ fn effect(event: &wire::guard_event) -> Option<&'static str> {
         (_, before) if before & wire::BEFORE_IP_ONLY != 0 => Some("before-ip"),
         _ => Some("before"),
     }
+}
+
+/// Whatever is at the path by now, it is not waited for.
+fn open_file(path: &Path) -> std::io::Result<(File, fs::Metadata)> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok((file, metadata)) } else { Err(std::io::ErrorKind::InvalidInput.into()) }
 }
 
 fn descriptor_path(file: &File) -> PathBuf {
