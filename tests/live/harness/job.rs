@@ -326,7 +326,7 @@ pub fn state(pid: u32) -> Option<char> {
 }
 
 /// Children by the parent field of each process, which needs no kernel option.
-fn children(parent: u32) -> Vec<u32> {
+pub fn children(parent: u32) -> Vec<u32> {
     let is_child = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);

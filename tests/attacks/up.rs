@@ -1,0 +1,113 @@
+//! A server that is up: each of its programs below a Tollgate of its own, or without one.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::harness::guarded::Guard;
+use crate::harness::job::{children, kill};
+use crate::harness::{Job, Running, eventually};
+
+/// One program of a server.
+pub struct Program {
+    /// What its process is called.
+    pub name: &'static str,
+    pub command: Vec<OsString>,
+    pub environment: Vec<(&'static str, OsString)>,
+    /// The signal that ends it in good order.
+    pub end: i32,
+}
+
+impl Program {
+    /// As the kernel has it, and so the guard.
+    pub fn file(&self) -> PathBuf {
+        Path::new(&self.command[0]).canonicalize().expect("it is there")
+    }
+}
+
+pub struct Up {
+    running: Vec<(Program, Running)>,
+    guarded: bool,
+}
+
+impl Up {
+    /// With these options of the guard; none: without Tollgate.
+    pub fn start(programs: Vec<Program>, guard: Option<(&str, &Path)>) -> Self {
+        let start = |program: Program| {
+            let mut job = match guard {
+                Some((options, _)) => Job::run(options, program.command.clone()),
+                None => Job::of(program.command.clone()),
+            };
+            if let Some((_, store)) = guard {
+                job.command.env("TOLLGATE_STORE", store);
+            }
+            job.command.envs(program.environment.clone());
+            (program, job.start())
+        };
+        Self { running: programs.into_iter().map(start).collect(), guarded: guard.is_some() }
+    }
+
+    fn find(&self, name: &str) -> &(Program, Running) {
+        self.running.iter().find(|(program, _)| program.name == name).expect("it is one of its programs")
+    }
+
+    /// The process that was started as this program.
+    fn main_of(&self, (program, running): &(Program, Running)) -> u32 {
+        if self.guarded { running.child_running(program.name) } else { running.pid() }
+    }
+
+    pub fn signal(&self, name: &str, signal: i32) {
+        kill(self.main_of(self.find(name)) as i32, signal);
+    }
+
+    /// Ends one of the program's workers, and waits for the next one.
+    pub fn restart_worker(&self, name: &str, signal: i32) {
+        let main = self.main_of(self.find(name));
+        let before = children(main);
+        let worker = *before.first().expect("it has workers");
+        kill(worker as i32, signal);
+        eventually("another worker", || {
+            let now = children(main);
+            !now.contains(&worker) && now.len() == before.len()
+        });
+    }
+
+    pub fn complaints(&self) -> String {
+        self.running.iter().map(|(_, running)| running.read("err") + &running.read("out")).collect()
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.running.iter().any(|(_, running)| running.is_over())
+    }
+
+    /// Asks all to end. What the guard saw of each.
+    pub fn end(self) -> Vec<Value> {
+        for program in &self.running {
+            kill(self.main_of(program) as i32, program.0.end);
+        }
+        self.reports()
+    }
+
+    /// Ends all at once, also who is held.
+    pub fn kill(self) -> Vec<Value> {
+        for program in &self.running {
+            kill_tree(self.main_of(program));
+        }
+        self.reports()
+    }
+
+    fn reports(self) -> Vec<Value> {
+        let guarded = self.guarded;
+        let finished = self.running.into_iter().map(|(_, running)| running.finish());
+        let reports = finished.filter(|_| guarded).map(|finished| Guard::of(&finished).0);
+        reports.collect()
+    }
+}
+
+/// A process, and what it started.
+fn kill_tree(root: u32) {
+    let below = children(root);
+    kill(root as i32, libc::SIGKILL);
+    below.into_iter().for_each(kill_tree);
+}
