@@ -19,6 +19,11 @@ const NOTE: usize = 512;
 /// From there to the return address, and some more: all of it is overwritten with it.
 const BEYOND: usize = 128;
 
+const SECRET: &[u8] = b"the secret\n";
+
+/// What that code sends before the file.
+const HEAD: usize = 4;
+
 /// The server's connection to its client, which is the only one that a worker has.
 const CLIENT: u32 = 5;
 
@@ -29,7 +34,7 @@ pub struct CServer {
 }
 
 /// Runs gcc or the like.
-pub fn build(command: &str, more: &[&Path]) -> Vec<u8> {
+fn build(command: &str, more: &[&Path]) -> Vec<u8> {
     let mut words = command.split(' ');
     let mut builder = Command::new(words.next().expect("a name"));
     let output = builder.args(words).args(more).output();
@@ -52,20 +57,30 @@ impl CServer {
         for (name, size) in [("small", 100), ("large", 50_000)] {
             fs::write(folder.path().join(name), vec![b'.'; size]).expect("it can be written");
         }
-        let symbols = String::from_utf8(build("nm", &[&server])).expect("text");
-        let system = symbols.lines().find_map(|line| line.strip_suffix(" W system")).expect("the C library's");
-        let kind = if kind == "SYSTEM" { format!("SYSTEM=0x{system}") } else { kind.to_owned() };
+        fs::write(folder.path().join("secret"), SECRET).expect("it can be written");
         let mut it = Self { folder, port: free_port(), payload: Vec::new() };
-        let (object, code) = (it.path("payload.o"), it.path("payload"));
-        let command = format!("echo pwned>{}", it.effect().display());
-        let definitions = format!("-DCLIENT={CLIENT} -D{kind} -DSECRET=\"/etc/hostname\"");
-        let mut gcc = Command::new("gcc");
-        gcc.arg("-c").args(definitions.split(' ')).arg(format!("-DCOMMAND=\"{command}\""));
-        let done = gcc.arg(source("payload.S")).arg("-o").arg(&object).output().expect("gcc starts");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        build("objcopy -O binary -j .text", &[&object, &code]);
-        it.payload = fs::read(code).expect("it was made");
+        it.send_code(kind);
         it
+    }
+
+    /// Attacks with this code of payload.S from now on.
+    pub fn send_code(&mut self, kind: &str) {
+        let symbols = String::from_utf8(build("nm", &[&self.path("server")])).expect("text");
+        let system =
+            symbols.lines().find_map(|line| line.strip_suffix(" W system")).expect("the C library's");
+        let kind = if kind == "SYSTEM" { format!("SYSTEM=0x{system}") } else { kind.to_owned() };
+        let (object, code) = (self.path("payload.o"), self.path("payload"));
+        let place = self.folder.path().display();
+        build(
+            &format!("gcc -c -D{kind} -DCLIENT={CLIENT} -DFOLDER=\"{place}\" -o"),
+            &[&object, &source("payload.S")],
+        );
+        build("objcopy -O binary -j .text", &[&object, &code]);
+        self.payload = fs::read(code).expect("it was made");
+    }
+
+    pub fn forget_effect(&self) {
+        fs::remove_file(self.effect()).expect("it is there");
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -146,15 +161,15 @@ fn note(connection: &mut Connection, text: &[u8]) -> io::Result<String> {
 
 impl Server for CServer {
     const NAME: &'static str = "C server";
-    const ATTACK: &'static str = "a stack overflow whose code calls system()";
     const TRAININGS: u64 = 10;
 
+    fn attack_in_words(&self) -> &'static str {
+        "a stack overflow whose code calls system()"
+    }
+
     fn programs(&self) -> Vec<Program> {
-        let command = vec![
-            self.path("server").into(),
-            self.port.to_string().into(),
-            self.folder.path().into(),
-        ];
+        let command =
+            vec![self.path("server").into(), self.port.to_string().into(), self.folder.path().into()];
         vec![Program { name: "server", command, environment: Vec::new(), end: libc::SIGTERM }]
     }
 
@@ -166,9 +181,15 @@ impl Server for CServer {
         let mut dice = Dice::new(seed);
         for round in 0..20 {
             let event = dice.below(4);
-            many(1 + dice.below(4), 250, 100 * seed + round, |dice, count| self.requests(dice, count, 20), || {
-                self.event(up, event);
-            });
+            many(
+                1 + dice.below(4),
+                250,
+                100 * seed + round,
+                |dice, count| self.requests(dice, count, 20),
+                || {
+                    self.event(up, event);
+                },
+            );
             self.event(up, dice.below(4));
         }
     }
@@ -178,9 +199,15 @@ impl Server for CServer {
         up.restart_worker("server", libc::SIGKILL);
         many(1, 1000, 102, |dice, count| self.requests(dice, count, 1), || ());
         self.rotate_log(up);
-        many(2, 2500, 103, |dice, count| self.requests(dice, count, 10), || {
-            up.signal("server", libc::SIGHUP);
-        });
+        many(
+            2,
+            2500,
+            103,
+            |dice, count| self.requests(dice, count, 10),
+            || {
+                up.signal("server", libc::SIGHUP);
+            },
+        );
         many(4, 2500, 104, |dice, count| self.requests(dice, count, 1000), || ());
         4000 + 1000 + 2500 + 2500
     }
@@ -190,11 +217,17 @@ impl Server for CServer {
         let _ = self.connect().and_then(|mut connection| {
             // Where notes are is what it calls their number.
             let number = note(&mut connection, b"hello")?;
-            let place: u64 = number.strip_prefix("200 ").and_then(|text| text.parse().ok()).expect("a number");
+            let place: u64 =
+                number.strip_prefix("200 ").and_then(|text| text.parse().ok()).expect("a number");
             let mut overflow = self.payload.clone();
             overflow.resize(NOTE, 0x90);
             overflow.extend(place.to_le_bytes().repeat(BEYOND / 8));
-            note(&mut connection, &overflow)
+            note(&mut connection, &overflow)?;
+            // Code that reads the secret waits for a byte.
+            connection.send(b"\n")?;
+            let answer = connection.bytes(HEAD + SECRET.len())?;
+            assert_eq!(&answer[HEAD..], SECRET);
+            fs::write(self.effect(), answer)
         });
     }
 
@@ -205,5 +238,6 @@ impl Server for CServer {
 
 #[test]
 fn a_stack_overflow_is_held() {
-    Experiment::new(CServer::new("SYSTEM")).all();
+    let it = Experiment::new(CServer::new("SYSTEM"));
+    it.is_held();
 }

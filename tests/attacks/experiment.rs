@@ -1,28 +1,31 @@
 //! One server's way through it: trained, used in another way, attacked without and with the guard.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::harness::job::folder;
 use crate::harness::{eventually, tollgate};
+use crate::timeline::{Moment, seconds, table};
 use crate::up::{Program, Up};
 
 /// The attack's effect is not there so long after it began.
 const HELD_FOR: Duration = Duration::from_secs(60);
 /// Without the guard it is there by then.
 const UNGUARDED: Duration = Duration::from_secs(5);
-const EVENTS_SHOWN: usize = 12;
 
 pub trait Server: Sync {
     const NAME: &'static str;
-    const ATTACK: &'static str;
     /// How often it is trained.
     const TRAININGS: u64;
 
+    /// What is done to it, in words.
+    fn attack_in_words(&self) -> &'static str;
     /// In the order in which they start.
     fn programs(&self) -> Vec<Program>;
     fn is_ready(&self) -> bool;
@@ -37,17 +40,43 @@ pub trait Server: Sync {
 }
 
 pub struct Experiment<S> {
-    server: S,
-    store: tempfile::TempDir,
+    pub server: S,
+    store: TempDir,
+}
+
+/// What the guard saw of one that was attacked.
+pub struct Attacked {
+    /// When the attack had its effect.
+    pub took: Option<Duration>,
+    pub anomalies: u64,
+    pub moments: Vec<Moment>,
 }
 
 impl<S: Server> Experiment<S> {
+    /// The server is trained.
     pub fn new(server: S) -> Self {
-        Self { server, store: folder() }
+        let it = Self { server, store: folder() };
+        it.train();
+        it
     }
 
-    fn tell(&self, text: &str) {
-        eprintln!("{:<10} {text}", S::NAME);
+    /// Normal use goes on, and the attack does not.
+    pub fn is_held(&self) {
+        let rate = self.use_normally();
+        if std::env::var("SHORT").is_ok() {
+            return;
+        }
+        assert!(rate < 1e4, "{rate} holds per million calls in normal use");
+        self.attack_unguarded();
+        let attacked = self.attack_guarded("--guard=enforce", HELD_FOR);
+        assert!(attacked.took.is_none(), "the attack's effect is there after {:?}", attacked.took);
+        assert!(attacked.anomalies > 0 && !attacked.moments.is_empty());
+    }
+
+    pub fn tell(&self, text: &str) {
+        for line in text.lines() {
+            eprintln!("{:<9} {line}", S::NAME);
+        }
     }
 
     fn start(&self, options: Option<&str>) -> Up {
@@ -59,15 +88,7 @@ impl<S: Server> Experiment<S> {
         up
     }
 
-    pub fn all(&self) {
-        self.train();
-        self.use_normally(&std::env::var("MODE").unwrap_or("--guard=watch".into()));
-        if std::env::var("SHORT").is_ok() { return }
-        self.attack_unguarded();
-        self.attack_guarded("--guard=enforce");
-    }
-
-    pub fn train(&self) {
+    fn train(&self) {
         let began = Instant::now();
         let mut calls = 0;
         for seed in 0..S::TRAININGS {
@@ -75,6 +96,12 @@ impl<S: Server> Experiment<S> {
             self.server.train(&up, seed);
             calls += sum(&self.ours(&up.end()), "calls");
         }
+        self.tell(&format!("learned from {calls} calls in {}", seconds(began.elapsed())));
+        self.normalize();
+    }
+
+    /// What its programs have learned is normal.
+    pub fn normalize(&self) {
         for program in self.server.programs() {
             let mut command = Command::new(tollgate());
             command.args(["guard", "normalize"]).arg(program.file()).arg("--store").arg(self.store.path());
@@ -82,72 +109,76 @@ impl<S: Server> Experiment<S> {
             assert!(done.status.success(), "{done:?}");
             self.tell(&format!("  {}", String::from_utf8_lossy(&done.stdout).trim_end()));
         }
-        self.tell(&format!("learned from {calls} calls in {:.1} s", began.elapsed().as_secs_f64()));
     }
 
-    pub fn use_normally(&self, options: &str) {
+    /// Holds per million calls.
+    pub fn use_normally(&self) -> f64 {
         let began = Instant::now();
-        let up = self.start(Some(options));
+        let up = self.start(Some("--guard=enforce"));
         let requests = self.server.use_normally(&up);
         let reports = up.end();
+        let took = began.elapsed();
         let ours = self.ours(&reports);
-        let (calls, holds, anomalies) = (sum(&ours, "calls"), sum(&ours, "holds"), sum(&ours, "anomalies"));
+        let [calls, anomalies, holds] = ["calls", "anomalies", "holds"].map(|figure| sum(&ours, figure));
+        let rate = holds as f64 * 1e6 / calls as f64;
         self.tell(&format!(
-            "normal use, another script: {requests} requests in {:.1} s, {calls} calls, {anomalies} anomalies, {holds} holds: {:.1} holds per million calls",
-            began.elapsed().as_secs_f64(),
-            holds as f64 * 1e6 / calls as f64,
+            "normal use by another script: {requests} requests, {calls} calls in {}; \
+             {anomalies} unusual calls, {holds} holds: {rate:.1} a million calls",
+            seconds(took)
         ));
-        for event in events(&reports).filter(|event| event["mismatches"].as_u64() > Some(0)) {
-            self.tell(&format!("    {}", in_words(event)));
-        }
+        let unusual = moments(&reports, Duration::ZERO).into_iter().filter(|moment| moment.mismatches > 0);
+        self.tell(&table(&unusual.collect::<Vec<_>>()));
+        rate
     }
 
-    pub fn attack_unguarded(&self) {
+    /// How long it takes without the guard.
+    pub fn attack_unguarded(&self) -> Duration {
         let up = self.start(None);
-        let began = Instant::now();
-        let took = thread::scope(|scope| {
-            scope.spawn(|| self.server.attack());
-            let took = self.effect_within(began, UNGUARDED);
-            up.kill();
-            took
-        });
+        let took = self.attack(up, UNGUARDED).0;
         let took = took.expect("the attack works where nothing is guarded");
-        self.tell(&format!("attacked without guard: its effect is there after {:.2} ms", took.as_secs_f64() * 1e3));
-        std::fs::remove_file(self.server.effect()).expect("it is there");
+        fs::remove_file(self.server.effect()).expect("it is there");
+        self.tell(&format!("attack: {}", self.server.attack_in_words()));
+        self.tell(&format!(
+            "without the guard\n    0 ms  it begins\n{:>8}  its effect is there",
+            seconds(took)
+        ));
+        took
     }
 
-    pub fn attack_guarded(&self, options: &str) {
+    pub fn attack_guarded(&self, options: &str, limit: Duration) -> Attacked {
         let up = self.start(Some(options));
-        let began = Instant::now();
-        let (took, reports) = thread::scope(|scope| {
-            scope.spawn(|| self.server.attack());
-            let took = self.effect_within(began, HELD_FOR);
-            (took, up.kill())
+        self.tell(&format!("with {options}: it is attacked, and looked at for {}", seconds(limit)));
+        let (took, reports, end) = self.attack(up, limit);
+        let moments = moments(&reports, end);
+        self.tell(&format!("with {options}\n    0 ms  it begins"));
+        self.tell(&table(&moments));
+        self.tell(&match took {
+            Some(took) => format!("{:>8}  its effect is there", seconds(took)),
+            None => format!("{:>8}  its effect is not there, and the server is killed", seconds(end)),
         });
-        self.tell(&format!("attacked with guard: {took:?}"));
-        for event in events(&reports).take(EVENTS_SHOWN) {
-            self.tell(&format!("    {}", in_words(event)));
-        }
-        self.tell(&format!("    {} events", events(&reports).count()));
-        assert!(took.is_none(), "the attack's effect is there after {took:?}");
+        Attacked { took, anomalies: sum(&self.ours(&reports), "anomalies"), moments }
     }
 
-    /// When it was there, if it was.
-    fn effect_within(&self, began: Instant, limit: Duration) -> Option<Duration> {
+    /// When its effect was there; what the guard reports; when the server was killed.
+    fn attack(&self, up: Up, limit: Duration) -> (Option<Duration>, Vec<Value>, Duration) {
+        let began = Instant::now();
         let effect = self.server.effect();
-        while began.elapsed() < limit {
-            if effect.exists() {
-                return Some(began.elapsed());
+        thread::scope(|scope| {
+            scope.spawn(|| self.server.attack());
+            while began.elapsed() < limit && !effect.exists() {
+                thread::sleep(Duration::from_micros(200));
             }
-            thread::sleep(Duration::from_micros(200));
-        }
-        None
+            let took = effect.exists().then(|| began.elapsed());
+            let end = began.elapsed();
+            (took, up.kill(), end)
+        })
     }
 
     /// Of what the guard saw, the server's own programs.
     fn ours<'a>(&self, reports: &'a [Value]) -> Vec<&'a Value> {
         let files: Vec<_> = self.server.programs().iter().map(Program::file).collect();
-        let programs = reports.iter().flat_map(|report| report["programs"].as_array().expect("programs"));
+        let programs =
+            reports.iter().flat_map(|report| report["guard"]["programs"].as_array().expect("programs"));
         let is_ours = |program: &&Value| {
             files.iter().any(|file| Some(file.to_string_lossy().as_ref()) == program["path"].as_str())
         };
@@ -159,21 +190,15 @@ fn sum(programs: &[&Value], figure: &str) -> u64 {
     programs.iter().map(|program| program[figure].as_u64().expect("a number")).sum()
 }
 
-fn events(reports: &[Value]) -> impl Iterator<Item = &Value> {
-    reports.iter().flat_map(|report| report["events"].as_array().expect("events"))
-}
-
-fn in_words(event: &Value) -> String {
-    let sequence: Vec<_> =
-        event["sequence"].as_array().expect("calls").iter().filter_map(Value::as_str).collect();
-    format!(
-        "{:>8.1} ms {} {}: {} LFC {} held {:.1} s, {} mismatches",
-        event["at_ns"].as_f64().unwrap_or_default() / 1e6,
-        event["command"],
-        event["tid"],
-        sequence.join(" "),
-        event["lfc"],
-        event["held_ns"].as_f64().unwrap_or_default() / 1e9,
-        event["mismatches"],
-    )
+/// The events of all reports in order. What they tell the time of ended at `end`; zero: is counted from its beginning.
+fn moments(reports: &[Value], end: Duration) -> Vec<Moment> {
+    let of = |report: &Value| {
+        let elapsed = report["elapsed_ns"].as_u64().expect("a time");
+        let before = if end.is_zero() { 0 } else { elapsed.saturating_sub(end.as_nanos() as u64) };
+        let events = report["guard"]["events"].as_array().expect("events");
+        events.iter().map(|event| Moment::of(event, before)).collect::<Vec<_>>()
+    };
+    let mut all: Vec<_> = reports.iter().flat_map(of).collect();
+    all.sort_by_key(|moment| moment.at);
+    all
 }

