@@ -161,7 +161,7 @@ fn note(connection: &mut Connection, text: &[u8]) -> io::Result<String> {
 
 impl Server for CServer {
     const NAME: &'static str = "C server";
-    const TRAININGS: u64 = 10;
+    const TRAININGS: u64 = 12;
 
     fn attack_in_words(&self) -> &'static str {
         "a stack overflow whose code calls system()"
@@ -179,7 +179,7 @@ impl Server for CServer {
 
     fn train(&self, up: &Up, seed: u64) {
         let mut dice = Dice::new(seed);
-        for round in 0..20 {
+        for round in 0..10 {
             let event = dice.below(4);
             many(
                 1 + dice.below(4),
@@ -188,6 +188,7 @@ impl Server for CServer {
                 |dice, count| self.requests(dice, count, 20),
                 || {
                     self.event(up, event);
+                    (0..10).for_each(|_| up.interrupt());
                 },
             );
             self.event(up, dice.below(4));

@@ -189,7 +189,7 @@ fn answer(connection: &mut Connection) -> io::Result<Answer> {
 
 impl Server for NginxPhp {
     const NAME: &'static str = "nginx+php";
-    const TRAININGS: u64 = 3;
+    const TRAININGS: u64 = 8;
 
     fn attack_in_words(&self) -> &'static str {
         "a web shell is uploaded, and asked to execute a command"
@@ -210,7 +210,7 @@ impl Server for NginxPhp {
 
     fn train(&self, up: &Up, seed: u64) {
         let mut dice = Dice::new(seed);
-        for round in 0..12 {
+        for round in 0..6 {
             let event = dice.below(4);
             many(
                 1 + dice.below(8),
@@ -219,6 +219,7 @@ impl Server for NginxPhp {
                 |dice, count| self.requests(dice, count, 20),
                 || {
                     self.event(up, event);
+                    (0..10).for_each(|_| up.interrupt());
                 },
             );
             self.event(up, dice.below(4));

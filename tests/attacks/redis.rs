@@ -135,7 +135,7 @@ fn answer(connection: &mut Connection) -> io::Result<String> {
 
 impl Server for Redis {
     const NAME: &'static str = "redis";
-    const TRAININGS: u64 = 3;
+    const TRAININGS: u64 = 12;
 
     fn attack_in_words(&self) -> &'static str {
         "a module that calls system() while it is loaded"
@@ -160,9 +160,9 @@ impl Server for Redis {
         self.ask(&["PING"]).is_ok_and(|answer| answer == "+PONG")
     }
 
-    fn train(&self, _up: &Up, seed: u64) {
+    fn train(&self, up: &Up, seed: u64) {
         let mut dice = Dice::new(seed);
-        for round in 0..12 {
+        for round in 0..5 {
             let event = dice.below(4);
             many(
                 1 + dice.below(8),
@@ -171,6 +171,7 @@ impl Server for Redis {
                 |dice, count| self.requests(dice, count, 100),
                 || {
                     self.event(event);
+                    (0..10).for_each(|_| up.interrupt());
                 },
             );
             self.event(dice.below(4));

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -70,6 +72,17 @@ impl Up {
         });
     }
 
+    /// Stops and continues each of its processes, as a hold does: what they do when a call is interrupted by that.
+    pub fn interrupt(&self) {
+        for program in &self.running {
+            for process in tree(self.main_of(program)) {
+                kill(process as i32, libc::SIGSTOP);
+                thread::sleep(Duration::from_millis(1));
+                kill(process as i32, libc::SIGCONT);
+            }
+        }
+    }
+
     pub fn complaints(&self) -> String {
         self.running.iter().map(|(_, running)| running.read("err") + &running.read("out")).collect()
     }
@@ -89,7 +102,7 @@ impl Up {
     /// Ends all at once, also who is held.
     pub fn kill(self) -> Vec<Value> {
         for program in &self.running {
-            kill_tree(self.main_of(program));
+            tree(self.main_of(program)).into_iter().for_each(|process| kill(process as i32, libc::SIGKILL));
         }
         self.reports()
     }
@@ -110,8 +123,7 @@ fn report(finished: &Finished) -> Value {
 }
 
 /// A process, and what it started.
-fn kill_tree(root: u32) {
-    let below = children(root);
-    kill(root as i32, libc::SIGKILL);
-    below.into_iter().for_each(kill_tree);
+fn tree(root: u32) -> Vec<u32> {
+    let below = children(root).into_iter().flat_map(tree);
+    [root].into_iter().chain(below).collect()
 }
