@@ -102,7 +102,9 @@ impl Up {
     /// Ends all at once, also who is held.
     pub fn kill(self) -> Vec<Value> {
         for program in &self.running {
-            tree(self.main_of(program)).into_iter().for_each(|process| kill(process as i32, libc::SIGKILL));
+            stopped_tree(self.main_of(program))
+                .into_iter()
+                .for_each(|process| kill(process as i32, libc::SIGKILL));
         }
         self.reports()
     }
@@ -126,4 +128,18 @@ fn report(finished: &Finished) -> Value {
 fn tree(root: u32) -> Vec<u32> {
     let below = children(root).into_iter().flat_map(tree);
     [root].into_iter().chain(below).collect()
+}
+
+/// The same, stopped: a worker that ended just now has no successor then.
+fn stopped_tree(root: u32) -> Vec<u32> {
+    let mut before = Vec::new();
+    loop {
+        let now = tree(root);
+        now.iter().for_each(|process| kill(*process as i32, libc::SIGSTOP));
+        if now == before {
+            return now;
+        }
+        before = now;
+        thread::sleep(Duration::from_millis(2));
+    }
 }
