@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -99,14 +99,15 @@ impl Up {
         self.reports()
     }
 
-    /// Ends all at once, also who is held.
-    pub fn kill(self) -> Vec<Value> {
+    /// Ends all at once, also who is held. And when that was.
+    pub fn kill(self) -> (Instant, Vec<Value>) {
+        let mut killed = Instant::now();
         for program in &self.running {
-            stopped_tree(self.main_of(program))
-                .into_iter()
-                .for_each(|process| kill(process as i32, libc::SIGKILL));
+            let processes = stopped_tree(self.main_of(program));
+            killed = Instant::now();
+            processes.into_iter().for_each(|process| kill(process as i32, libc::SIGKILL));
         }
-        self.reports()
+        (killed, self.reports())
     }
 
     fn reports(self) -> Vec<Value> {
