@@ -161,7 +161,7 @@ fn note(connection: &mut Connection, text: &[u8]) -> io::Result<String> {
 
 impl Server for CServer {
     const NAME: &'static str = "C server";
-    const TRAININGS: u64 = 2;
+    const TRAININGS: u64 = 12;
 
     fn attack_in_words(&self) -> &'static str {
         "a stack overflow whose code calls system()"
