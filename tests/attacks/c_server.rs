@@ -31,6 +31,7 @@ pub struct CServer {
     folder: TempDir,
     port: u16,
     payload: Vec<u8>,
+    attack: &'static str,
 }
 
 /// Runs gcc or the like.
@@ -58,7 +59,7 @@ impl CServer {
             fs::write(folder.path().join(name), vec![b'.'; size]).expect("it can be written");
         }
         fs::write(folder.path().join("secret"), SECRET).expect("it can be written");
-        let mut it = Self { folder, port: free_port(), payload: Vec::new() };
+        let mut it = Self { folder, port: free_port(), payload: Vec::new(), attack: "" };
         it.send_code(kind);
         it
     }
@@ -68,6 +69,12 @@ impl CServer {
         let symbols = String::from_utf8(build("nm", &[&self.path("server")])).expect("text");
         let system =
             symbols.lines().find_map(|line| line.strip_suffix(" W system")).expect("the C library's");
+        self.attack = match kind {
+            "SYSTEM" => "a stack overflow, whose code calls system()",
+            "FORK" => "a stack overflow, whose code forks, redirects and executes a shell",
+            "EXECVE" => "a stack overflow, whose code executes a shell in the server's place",
+            _ => "a stack overflow, whose code sends a file as the server does",
+        };
         let kind = if kind == "SYSTEM" { format!("SYSTEM=0x{system}") } else { kind.to_owned() };
         let (object, code) = (self.path("payload.o"), self.path("payload"));
         let place = self.folder.path().display();
@@ -164,7 +171,7 @@ impl Server for CServer {
     const TRAININGS: u64 = 12;
 
     fn attack_in_words(&self) -> &'static str {
-        "a stack overflow whose code calls system()"
+        self.attack
     }
 
     fn programs(&self) -> Vec<Program> {
