@@ -745,12 +745,15 @@ static __always_inline u32 profile_of(struct task_struct *task, u32 session)
 /* A thread begins a program, or is met in one: it has made no calls yet. */
 static __always_inline void guard_begin(struct thread_state *thread, struct task_struct *task)
 {
+	/* Who was held at its execve has yet to be let go. */
+	u8 held = thread->held;
 	u32 i;
 
 	guard_flush(thread);
 	thread->window = 0;
 	thread->attention = 0;
 	thread->before = 0;
+	thread->held = held;
 	frame_wipe(thread);
 	for (i = 0; i < GUARD_HANDLERS; i++)
 		WRITE_ONCE(thread->interrupted[i], 0);

@@ -143,3 +143,11 @@ fn an_unusual_execve_never_runs_the_new_program() {
     let sequence = denied[0]["sequence"].as_array().expect("calls");
     assert!(sequence.iter().any(|call| call == "clone"), "{sequence:?}");
 }
+
+#[test]
+fn who_is_held_at_an_execve_runs_the_new_program_then() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let guard = Guard::of(&it.job("--guard=enforce --delay-cap 1ms", "fork-exec 1").finish().success());
+    let held = |event: &&serde_json::Value| event["call"] == "execve" && event["held_ns"].as_u64() > Some(0);
+    assert!(guard.events().iter().any(|event| held(&event)), "{}", guard.0);
+}

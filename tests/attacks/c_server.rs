@@ -1,0 +1,251 @@
+//! A small server of ours (server.c) with a stack that is executable and overflows.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::client::{Connection, Dice, free_port, many};
+use crate::experiment::{Experiment, Server};
+use crate::harness::eventually;
+use crate::harness::job::folder;
+use crate::source;
+use crate::up::{Program, Up};
+
+/// Room for a note in the server.
+const NOTE: usize = 512;
+/// From there to the return address, and some more: all of it is overwritten with it.
+const BEYOND: usize = 128;
+
+const SECRET: &[u8] = b"the secret\n";
+
+/// What that code sends before the file.
+const HEAD: usize = 4;
+
+/// The server's connection to its client, which is the only one that a worker has.
+const CLIENT: u32 = 5;
+
+pub struct CServer {
+    folder: TempDir,
+    port: u16,
+    payload: Vec<u8>,
+    attack: &'static str,
+}
+
+/// Runs gcc or the like.
+fn build(command: &str, more: &[&Path]) -> Vec<u8> {
+    let mut words = command.split(' ');
+    let mut builder = Command::new(words.next().expect("a name"));
+    let output = builder.args(words).args(more).output();
+    let output = output.unwrap_or_else(|error| panic!("{command}: {error}; `make setup` installs it"));
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+impl CServer {
+    /// `kind` is one of payload.S.
+    pub fn new(kind: &str) -> Self {
+        let folder = folder();
+        let server = folder.path().join("server");
+        build(
+            "gcc -O1 -Wall -Wextra -Werror -static -no-pie -fno-stack-protector -fcf-protection=none \
+             -z execstack -Wl,-u,system -o",
+            &[&server, &source("server.c")],
+        );
+        fs::write(folder.path().join("greeting"), "hello\n").expect("it can be written");
+        for (name, size) in [("small", 100), ("large", 50_000)] {
+            fs::write(folder.path().join(name), vec![b'.'; size]).expect("it can be written");
+        }
+        fs::write(folder.path().join("secret"), SECRET).expect("it can be written");
+        let mut it = Self { folder, port: free_port(), payload: Vec::new(), attack: "" };
+        it.send_code(kind);
+        it
+    }
+
+    /// Attacks with this code of payload.S from now on.
+    pub fn send_code(&mut self, kind: &str) {
+        let symbols = String::from_utf8(build("nm", &[&self.path("server")])).expect("text");
+        let system =
+            symbols.lines().find_map(|line| line.strip_suffix(" W system")).expect("the C library's");
+        self.attack = match kind {
+            "SYSTEM" => "a stack overflow, whose code calls system()",
+            "FORK" => "a stack overflow, whose code forks, redirects and executes a shell",
+            "EXECVE" => "a stack overflow, whose code executes a shell in the server's place",
+            _ => "a stack overflow, whose code sends a file as the server does",
+        };
+        let kind = if kind == "SYSTEM" { format!("SYSTEM=0x{system}") } else { kind.to_owned() };
+        let (object, code) = (self.path("payload.o"), self.path("payload"));
+        let place = self.folder.path().display();
+        build(
+            &format!("gcc -c -D{kind} -DCLIENT={CLIENT} -DFOLDER=\"{place}\" -o"),
+            &[&object, &source("payload.S")],
+        );
+        build("objcopy -O binary -j .text", &[&object, &code]);
+        self.payload = fs::read(code).expect("it was made");
+    }
+
+    pub fn forget_effect(&self) {
+        fs::remove_file(self.effect()).expect("it is there");
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn connect(&self) -> io::Result<Connection> {
+        let mut connection = Connection::to(self.port)?;
+        connection.line()?;
+        Ok(connection)
+    }
+
+    fn request(&self, connection: &mut Connection, dice: &mut Dice) -> io::Result<()> {
+        match dice.below(10) {
+            0..=3 => get(connection, "small"),
+            4 => get(connection, "large"),
+            5 => get(connection, "missing"),
+            6 => put(connection, &format!("upload-{}", dice.below(10)), 1 + dice.below(30_000)),
+            7 | 8 => note(connection, &vec![b'n'; 1 + dice.below(NOTE)]).map(drop),
+            _ => {
+                connection.send(b"NONSENSE\n")?;
+                connection.line().map(drop)
+            }
+        }
+    }
+
+    /// So many of them, at most `longest` by one connection.
+    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
+        let mut left = count;
+        while left > 0 {
+            // Whose worker ends must connect again.
+            let Ok(mut connection) = self.connect() else { continue };
+            for _ in 0..(1 + dice.below(longest)).min(left) {
+                if self.request(&mut connection, dice).is_err() {
+                    break;
+                }
+                left -= 1;
+            }
+        }
+    }
+
+    fn rotate_log(&self, up: &Up) {
+        fs::rename(self.path("log"), self.path("log.1")).expect("there is a log");
+        up.signal("server", libc::SIGUSR1);
+        eventually("a new log", || self.path("log").exists());
+    }
+
+    fn event(&self, up: &Up, number: usize) {
+        match number {
+            0 => up.signal("server", libc::SIGHUP),
+            1 => self.rotate_log(up),
+            2 => up.restart_worker("server", libc::SIGTERM),
+            _ => up.restart_worker("server", libc::SIGKILL),
+        }
+    }
+}
+
+fn get(connection: &mut Connection, name: &str) -> io::Result<()> {
+    connection.send(format!("GET {name}\n").as_bytes())?;
+    let head = connection.line()?;
+    match head.strip_prefix("200 ") {
+        Some(length) => connection.bytes(length.parse().expect("a length")).map(drop),
+        None => Ok(()),
+    }
+}
+
+fn put(connection: &mut Connection, name: &str, length: usize) -> io::Result<()> {
+    connection.send(format!("PUT {name} {length}\n").as_bytes())?;
+    connection.send(&vec![b'+'; length])?;
+    connection.line().map(drop)
+}
+
+fn note(connection: &mut Connection, text: &[u8]) -> io::Result<String> {
+    connection.send(format!("NOTE {}\n", text.len()).as_bytes())?;
+    connection.send(text)?;
+    connection.line()
+}
+
+impl Server for CServer {
+    const NAME: &'static str = "C server";
+    const TRAININGS: u64 = 12;
+
+    fn attack_in_words(&self) -> &'static str {
+        self.attack
+    }
+
+    fn programs(&self) -> Vec<Program> {
+        let command =
+            vec![self.path("server").into(), self.port.to_string().into(), self.folder.path().into()];
+        vec![Program { name: "server", command, environment: Vec::new(), end: libc::SIGTERM }]
+    }
+
+    fn is_ready(&self) -> bool {
+        self.connect().is_ok()
+    }
+
+    fn train(&self, up: &Up, seed: u64) {
+        let mut dice = Dice::new(seed);
+        for round in 0..10 {
+            let event = dice.below(4);
+            many(
+                1 + dice.below(4),
+                250,
+                100 * seed + round,
+                |dice, count| self.requests(dice, count, 20),
+                || {
+                    self.event(up, event);
+                    (0..10).for_each(|_| up.interrupt());
+                },
+            );
+            self.event(up, dice.below(4));
+        }
+    }
+
+    fn use_normally(&self, up: &Up) -> usize {
+        many(5, 4000, 101, |dice, count| self.requests(dice, count, 50), || ());
+        up.restart_worker("server", libc::SIGKILL);
+        many(1, 1000, 102, |dice, count| self.requests(dice, count, 1), || ());
+        self.rotate_log(up);
+        many(
+            2,
+            2500,
+            103,
+            |dice, count| self.requests(dice, count, 10),
+            || {
+                up.signal("server", libc::SIGHUP);
+            },
+        );
+        many(4, 2500, 104, |dice, count| self.requests(dice, count, 1000), || ());
+        4000 + 1000 + 2500 + 2500
+    }
+
+    fn attack(&self) {
+        // The server is gone before it answers, or after it.
+        let _ = self.connect().and_then(|mut connection| {
+            // Where notes are is what it calls their number.
+            let number = note(&mut connection, b"hello")?;
+            let place: u64 =
+                number.strip_prefix("200 ").and_then(|text| text.parse().ok()).expect("a number");
+            let mut overflow = self.payload.clone();
+            overflow.resize(NOTE, 0x90);
+            overflow.extend(place.to_le_bytes().repeat(BEYOND / 8));
+            note(&mut connection, &overflow)?;
+            // Code that reads the secret waits for a byte.
+            connection.send(b"\n")?;
+            let answer = connection.bytes(HEAD + SECRET.len())?;
+            assert_eq!(&answer[HEAD..], SECRET);
+            fs::write(self.effect(), answer)
+        });
+    }
+
+    fn effect(&self) -> PathBuf {
+        self.path("pwned")
+    }
+}
+
+#[test]
+fn a_stack_overflow_is_held() {
+    let it = Experiment::new(CServer::new("SYSTEM"));
+    it.is_held();
+}

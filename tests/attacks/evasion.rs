@@ -1,0 +1,44 @@
+//! What gets past the guard, as attackers who know of it would try: docs/attacks.md has what it means.
+
+use std::time::Duration;
+
+use crate::c_server::CServer;
+use crate::experiment::Experiment;
+
+/// The shortest one.
+const ONE_HOLD: Duration = Duration::from_millis(80);
+const SECONDS: Duration = Duration::from_secs(20);
+
+/// An execve is one call, and the new program has a profile of its own: a response that ends it is needed.
+#[test]
+fn a_shell_in_the_servers_place_is_only_held_up() {
+    let mut it = Experiment::new(CServer::new("FORK"));
+    for kind in ["EXECVE", "FORK"] {
+        it.server.send_code(kind);
+        it.attack_unguarded();
+        let held = it.attack_guarded("--guard=enforce", SECONDS);
+        assert!(held.took.is_some() && held.anomalies > 0, "{kind}: {:?}", held.took);
+        it.server.forget_effect();
+        let denied = it.attack_guarded("--guard=enforce --respond deny", SECONDS);
+        assert!(denied.took.is_none(), "{kind}: {:?}", denied.took);
+    }
+}
+
+/// Arguments are not looked at.
+#[test]
+fn calls_in_the_usual_order_are_not_seen() {
+    let it = Experiment::new(CServer::new("READ"));
+    let attacked = it.attack_guarded("--guard=enforce", SECONDS);
+    // Its end is unusual, but it has what it wanted then.
+    assert!(attacked.took < Some(ONE_HOLD), "{:?}", attacked.took);
+}
+
+#[test]
+fn what_was_done_in_training_is_normal() {
+    let it = Experiment::new(CServer::new("SYSTEM"));
+    it.attack_guarded("--guard=learn", SECONDS).took.expect("nothing is held in training");
+    it.server.forget_effect();
+    it.normalize();
+    let attacked = it.attack_guarded("--guard=enforce", SECONDS);
+    assert!(attacked.took < Some(ONE_HOLD) && attacked.anomalies == 0, "{:?}", attacked.took);
+}

