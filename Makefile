@@ -16,7 +16,7 @@ build: ## build the one static binary
 	cargo build --release
 	@echo "The binary: $(BIN)/tollgate"
 
-demo: build ## watch a Redis server through the gate (root)
+demo: build ## watch a Redis server through the gate, then three attacks on guarded servers (root)
 	@scripts/setup build demo
 	@scripts/demo
 

@@ -21,6 +21,8 @@ const UNGUARDED: Duration = Duration::from_secs(5);
 
 /// Full holds would leave no time for the rest of the requests; and at 31 anomalies, the baseline would be training again.
 const COUNT_HOLDS: &str = "--guard=enforce --delay-cap 1ms --anomaly-limit 1000000";
+const FALSE_ALARMS_SHOWN: usize = 4;
+const HOLDS_SHOWN: usize = 20;
 /// How exactly it is known when an attack began.
 const EXACTLY: Duration = Duration::from_millis(20);
 
@@ -144,7 +146,7 @@ impl<S: Server> Experiment<S> {
             per_million(anomalies),
             per_million(holds),
         ));
-        self.tell(&table(&moments(&reports, None)));
+        self.tell(&table(&moments(&reports, None), FALSE_ALARMS_SHOWN));
     }
 
     /// How long it takes without the guard.
@@ -172,7 +174,7 @@ impl<S: Server> Experiment<S> {
             "with {options}\n    0 ms  it begins; {} events before it were false alarms",
             before.len()
         ));
-        self.tell(&table(&moments));
+        self.tell(&table(&moments, HOLDS_SHOWN));
         self.tell(&match took {
             Some(took) => format!("{:>8}  its effect is there", seconds(took)),
             None => format!("{:>8}  its effect is not there, and the server is killed", seconds(end)),

@@ -17,7 +17,6 @@ pub struct Moment {
     pub action: String,
 }
 
-const SHOWN: usize = 20;
 /// Of the calls before it.
 const CALLS_SHOWN: usize = 4;
 
@@ -47,7 +46,7 @@ pub fn seconds(time: Duration) -> String {
 }
 
 /// A line for each time that a thread has more unusual calls than ever before.
-pub fn table(moments: &[Moment]) -> String {
+pub fn table(moments: &[Moment], shown: usize) -> String {
     let mut text = String::new();
     let mut most = BTreeMap::new();
     let rises = moments.iter().filter(|moment| {
@@ -55,7 +54,7 @@ pub fn table(moments: &[Moment]) -> String {
         moment.lfc > std::mem::replace(most, moment.lfc.max(*most))
     });
     let rises: Vec<_> = rises.collect();
-    for moment in rises.iter().take(SHOWN) {
+    for moment in rises.iter().take(shown) {
         let Some((call, before)) = moment.sequence.split_last() else { continue };
         let before = &before[before.len().saturating_sub(CALLS_SHOWN)..];
         let held = if moment.held.is_zero() { String::new() } else { format!(" {}", seconds(moment.held)) };
@@ -69,7 +68,7 @@ pub fn table(moments: &[Moment]) -> String {
             moment.action
         );
     }
-    let others = moments.len() - rises.len().min(SHOWN);
+    let others = moments.len() - rises.len().min(shown);
     if others > 0 {
         let _ = writeln!(text, "          and {others} others");
     }
