@@ -181,7 +181,7 @@ impl Server for CServer {
     }
 
     fn is_ready(&self) -> bool {
-        self.connect().is_ok()
+        Connection::impatient(self.port).and_then(|mut connection| connection.line()).is_ok()
     }
 
     fn train(&self, up: &Up, seed: u64) {

@@ -52,8 +52,17 @@ pub struct Connection {
 
 impl Connection {
     pub fn to(port: u16) -> io::Result<Self> {
+        Self::with_patience(port, PATIENCE)
+    }
+
+    /// To ask whether anybody answers.
+    pub fn impatient(port: u16) -> io::Result<Self> {
+        Self::with_patience(port, Duration::from_secs(1))
+    }
+
+    fn with_patience(port: u16, patience: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
         stream.set_nodelay(true)?;
         Ok(Self { stream: BufReader::new(stream) })
     }

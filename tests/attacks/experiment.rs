@@ -21,6 +21,9 @@ const UNGUARDED: Duration = Duration::from_secs(5);
 
 /// Full holds would leave no time for the rest of the requests; and at 31 anomalies, the baseline would be training again.
 const COUNT_HOLDS: &str = "--guard=enforce --delay-cap 1ms --anomaly-limit 1000000";
+/// A guarded server answers by then, or is held.
+const START_LIMIT: Duration = Duration::from_secs(20);
+const STARTS: usize = 5;
 const FALSE_ALARMS_SHOWN: usize = 4;
 const HOLDS_SHOWN: usize = 20;
 /// How exactly it is known when an attack began.
@@ -36,6 +39,8 @@ pub trait Server: Sync {
     /// In the order in which they start.
     fn programs(&self) -> Vec<Program>;
     fn is_ready(&self) -> bool;
+    /// Before each start.
+    fn prepare(&self) {}
     /// What it is to be used for: script A, between a start and an end of the server; each time with another seed.
     fn train(&self, up: &Up, seed: u64);
     /// The same in another way: script B. How many requests that were.
@@ -86,9 +91,32 @@ impl<S: Server> Experiment<S> {
         self.start_with(options, self.store.path())
     }
 
-    fn start_with(&self, options: Option<&str>, store: &Path) -> Up {
+    /// With what was learned, whatever happens to it. False alarms may hold it before it answers at all.
+    fn start_guarded(&self, options: &str) -> (Up, TempDir) {
+        for _ in 0..STARTS {
+            let store = self.copy_of_store();
+            let up = self.begin(Some(options), store.path());
+            let began = Instant::now();
+            while began.elapsed() < START_LIMIT {
+                if self.server.is_ready() {
+                    return (up, store);
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            let alarms = sum(&self.ours(&up.kill().1), "anomalies");
+            self.tell(&format!("its start was held by {alarms} false alarms, and is tried again"));
+        }
+        panic!("false alarms held each of {STARTS} starts for {START_LIMIT:?}");
+    }
+
+    fn begin(&self, options: Option<&str>, store: &Path) -> Up {
         assert!(!self.server.is_ready(), "something of the server before is left");
-        let up = Up::start(self.server.programs(), options.map(|options| (options, store)));
+        self.server.prepare();
+        Up::start(self.server.programs(), options.map(|options| (options, store)))
+    }
+
+    fn start_with(&self, options: Option<&str>, store: &Path) -> Up {
+        let up = self.begin(options, store);
         eventually("the server's first answer", || {
             assert!(!up.is_over(), "it ended: {}", up.complaints());
             self.server.is_ready()
@@ -108,8 +136,16 @@ impl<S: Server> Experiment<S> {
         self.normalize();
     }
 
+    /// The attack is made so many times while the server learns.
+    pub fn learn_attack(&self, times: usize) {
+        let up = self.start(Some("--guard=learn"));
+        (0..times).for_each(|_| self.server.attack());
+        up.end();
+        self.normalize();
+    }
+
     /// What its programs have learned is normal.
-    pub fn normalize(&self) {
+    fn normalize(&self) {
         for program in self.server.programs() {
             let mut command = Command::new(tollgate());
             command.args(["guard", "normalize"]).arg(program.file()).arg("--store").arg(self.store.path());
@@ -164,7 +200,7 @@ impl<S: Server> Experiment<S> {
     }
 
     pub fn attack_guarded(&self, options: &str, limit: Duration) -> Attacked {
-        let up = self.start(Some(options));
+        let (up, _store) = self.start_guarded(options);
         self.tell(&format!("with {options}: it is attacked, and looked at for {}", seconds(limit)));
         let (took, reports, end) = self.attack(up, limit);
         let moments = moments(&reports, Some(end));

@@ -204,7 +204,7 @@ impl Server for NginxPhp {
     }
 
     fn is_ready(&self) -> bool {
-        let answer = Connection::to(self.port).and_then(|mut it| get(&mut it, "/hello.php", false));
+        let answer = Connection::impatient(self.port).and_then(|mut it| get(&mut it, "/hello.php", false));
         answer.is_ok_and(|answer| answer.status == 200)
     }
 

@@ -142,22 +142,26 @@ impl Server for Redis {
     }
 
     fn programs(&self) -> Vec<Program> {
-        let config = self.path("config");
-        if !config.exists() {
-            let text = format!(
-                "port {}\nbind 127.0.0.1\ndir {}\nsave \"\"\nappendonly yes\nlogfile {}\nenable-module-command yes\n",
-                self.port,
-                self.folder.path().display(),
-                self.path("log").display()
-            );
-            fs::write(&config, text).expect("it can be written");
-        }
-        let command = vec![self.path("redis-server").into(), config.into()];
+        let command = vec![self.path("redis-server").into(), self.path("config").into()];
         vec![Program { name: "redis-server", command, environment: Vec::new(), end: libc::SIGTERM }]
     }
 
     fn is_ready(&self) -> bool {
-        self.ask(&["PING"]).is_ok_and(|answer| answer == "+PONG")
+        let answer =
+            Connection::impatient(self.port).and_then(|mut connection| ask(&mut connection, &[b"PING"]));
+        answer.is_ok_and(|answer| answer == "+PONG")
+    }
+
+    /// Without data: what a start reads depends on what was there at the end before, and would hold it.
+    fn prepare(&self) {
+        let _ = fs::remove_dir_all(self.path("appendonlydir"));
+        let text = format!(
+            "port {}\nbind 127.0.0.1\ndir {}\nsave \"\"\nappendonly yes\nlogfile {}\nenable-module-command yes\n",
+            self.port,
+            self.folder.path().display(),
+            self.path("log").display()
+        );
+        fs::write(self.path("config"), text).expect("it can be written");
     }
 
     fn train(&self, up: &Up, seed: u64) {
