@@ -164,7 +164,9 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 			guard_begin(thread, task);
 	} else if (was_guarded) {
 		mask |= GUARD;
-		if (before != thread)
+		/* 6.1's verifier no longer knows by now that there is one. */
+		barrier_var(before);
+		if (before && before != thread)
 			guard_inherit(thread, before);
 	}
 	thread->mask = mask;
