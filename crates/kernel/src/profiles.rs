@@ -43,6 +43,20 @@ impl Gate {
             .doing("making profiles of programs")
     }
 
+    /// New profiles at so many free places; fewer, if all are taken.
+    fn new_places(&self, count: usize) -> Result<Vec<u32>> {
+        let mut places = Vec::new();
+        while places.len() < count
+            && let Some(place) = self.free_place("profiles", places.last().map_or(1, |last| last + 1))
+        {
+            places.push(place);
+        }
+        if !places.is_empty() {
+            self.new_profiles(&places)?;
+        }
+        Ok(places)
+    }
+
     fn offer_profile(&self, place: u32) -> Result<()> {
         self.maps
             .get("ready_profiles")
@@ -66,29 +80,13 @@ impl Gate {
     /// Makes empty profiles for programs that begin from now on; fewer than usual if all places are taken.
     pub fn make_profiles(&self, _lock: &Lock) -> Result<()> {
         let missing = READY - self.ready_count().load(Ordering::SeqCst);
-        let mut places = Vec::new();
-        while (places.len() as i32) < missing
-            && let Some(place) = self.free_place("profiles", places.last().map_or(1, |last| last + 1))
-        {
-            places.push(place);
-        }
-        if !places.is_empty() {
-            self.new_profiles(&places)?;
-        }
+        let places = self.new_places(missing.max(0) as usize)?;
         places.into_iter().try_for_each(|place| self.offer_profile(place))
     }
 
     /// Gives programs that are not known yet a profile each; fewer, if all places are taken.
     pub fn give_profiles(&self, _lock: &Lock, programs: &[wire::guard_program]) -> Result<Vec<u32>> {
-        let mut places = Vec::new();
-        while places.len() < programs.len()
-            && let Some(place) = self.free_place("profiles", places.last().map_or(1, |last| last + 1))
-        {
-            places.push(place);
-        }
-        if !places.is_empty() {
-            self.new_profiles(&places)?;
-        }
+        let places = self.new_places(programs.len())?;
         for (program, place) in programs.iter().zip(&places) {
             self.name_program(program, *place)?;
         }

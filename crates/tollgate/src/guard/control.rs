@@ -73,19 +73,18 @@ pub struct HeldProcess {
 }
 
 impl Guard {
-    pub fn status(&mut self, gate: &Gate, since: SystemTime, losses: BTreeMap<String, u64>) -> Status {
+    pub fn status(&self, gate: &Gate, since: SystemTime, losses: BTreeMap<String, u64>) -> Status {
         let held = gate.held(self.session).iter().map(|held| self.held_process(held)).collect();
-        let report = self.report();
         Status {
             schema: "tollgate-guard-status/1".into(),
-            mode: report.mode,
-            response: report.response,
+            mode: self.policy.mode.name().into(),
+            response: self.response(),
             is_off: self.is_off,
             pid: std::process::id(),
             since: humantime::format_rfc3339_seconds(since).to_string(),
             held_most: self.policy.wire.held_most,
             held,
-            programs: report.programs,
+            programs: self.accounts(),
             losses,
         }
     }

@@ -39,20 +39,29 @@ impl Guard {
     }
 
     /// With the events since the last one.
-    pub fn report(&mut self) -> Report {
+    fn report(&mut self) -> Report {
+        Report {
+            mode: self.policy.mode.name().into(),
+            response: self.response(),
+            programs: self.accounts(),
+            events: std::mem::take(&mut self.events),
+            events_left_out: self.events_left_out,
+            unidentified: self.unidentified,
+        }
+    }
+
+    /// Of each program that made calls, the most unusual one first.
+    pub(super) fn accounts(&self) -> Vec<GuardedProgram> {
         let mut programs: Vec<_> =
             self.programs.values().map(|(program, deeds)| account(program, deeds)).collect();
         programs
             .sort_by_key(|program| (std::cmp::Reverse(program.anomalies), std::cmp::Reverse(program.calls)));
         programs.retain(|program| program.calls > 0);
-        Report {
-            mode: self.policy.mode.name().into(),
-            response: response(&self.policy, self.enabled),
-            programs,
-            events: std::mem::take(&mut self.events),
-            events_left_out: self.events_left_out,
-            unidentified: self.unidentified,
-        }
+        programs
+    }
+
+    pub(super) fn response(&self) -> String {
+        response(&self.policy, self.enabled)
     }
 
     /// Programs that nobody runs are stored, and their profiles given back, if few are left for new ones.

@@ -12,9 +12,9 @@ use super::store::Store;
 use super::verbs::{Done, Verb, apply};
 use crate::daemon::SocketOption;
 use crate::daemon::control::{ask, connect, running};
-use crate::format::{count, duration, number_of, printable};
+use crate::format::{count, number_of, printable};
 use crate::output::Output;
-use crate::report::Event;
+use crate::report::{Event, GuardedProgram};
 
 pub fn answer<T: DeserializeOwned>(socket: &SocketOption, request: &Request) -> Result<T> {
     let (value, _) = ask(&running(&socket.path)?, request)?;
@@ -57,6 +57,9 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Of weeks.
+const CALLS_WIDTH: usize = 14;
+
 fn text(status: &Status, top: usize) -> String {
     use std::fmt::Write as _;
     let mut out = String::new();
@@ -96,24 +99,9 @@ fn text(status: &Status, top: usize) -> String {
             ))
         );
     }
-    let _ = writeln!(
-        out,
-        "\n{:<40} {:>9} {:>14} {:>8} {:>8} {:>8} {:>6} {:>10}",
-        "program", "state", "calls", "unusual", "most/128", "holds", "killed", "held"
-    );
+    let _ = writeln!(out, "\n{}", GuardedProgram::heading(CALLS_WIDTH));
     for program in status.programs.iter().take(top) {
-        let _ = writeln!(
-            out,
-            "{:<40} {:>9} {:>14} {:>8} {:>8} {:>8} {:>6} {:>10}",
-            printable(&program.path),
-            program.state,
-            count(program.calls),
-            count(program.anomalies),
-            program.max_lfc,
-            count(program.holds),
-            program.killed,
-            duration(program.held_ns)
-        );
+        let _ = writeln!(out, "{}", program.row(CALLS_WIDTH));
     }
     if status.programs.len() > top {
         let _ = writeln!(out, "… and {} more (--top)", status.programs.len() - top);

@@ -97,6 +97,31 @@ impl Event {
     }
 }
 
+impl GuardedProgram {
+    /// Of a table with so many places for the calls.
+    pub fn heading(calls: usize) -> String {
+        format!(
+            "{:<40} {:>9} {:>calls$} {:>8} {:>8} {:>8} {:>6} {:>10}",
+            "program", "state", "calls", "unusual", "most/128", "holds", "killed", "held"
+        )
+    }
+
+    pub fn row(&self, calls: usize) -> String {
+        format!(
+            "{:<40} {:>9} {:>calls$} {:>8} {:>8} {:>8} {:>6} {:>10}",
+            printable(&self.path),
+            self.state,
+            count(self.calls),
+            count(self.anomalies),
+            self.max_lfc,
+            count(self.holds),
+            self.killed,
+            duration(self.held_ns)
+        )
+    }
+}
+
+const CALLS_WIDTH: usize = 12;
 const EXPECTED_SHOWN: usize = 5;
 
 pub fn text(out: &mut String, guard: &Guard, layout: &Layout) {
@@ -114,24 +139,9 @@ pub fn text(out: &mut String, guard: &Guard, layout: &Layout) {
     if guard.mode == "enforce" {
         let _ = writeln!(out, "  response: {}", guard.response);
     }
-    let _ = writeln!(
-        out,
-        "\n  {:<40} {:>9} {:>12} {:>8} {:>8} {:>8} {:>6} {:>10}",
-        "program", "state", "calls", "unusual", "most/128", "holds", "killed", "held"
-    );
+    let _ = writeln!(out, "\n  {}", GuardedProgram::heading(CALLS_WIDTH));
     for program in guard.programs.iter().take(layout.top) {
-        let _ = writeln!(
-            out,
-            "  {:<40} {:>9} {:>12} {:>8} {:>8} {:>8} {:>6} {:>10}",
-            printable(&program.path),
-            program.state,
-            count(program.calls),
-            count(program.anomalies),
-            program.max_lfc,
-            count(program.holds),
-            program.killed,
-            duration(program.held_ns)
-        );
+        let _ = writeln!(out, "  {}", program.row(CALLS_WIDTH));
         if program.unlearned > 0 {
             let _ =
                 writeln!(out, "    has more windows than there is room for, so it does not become normal");
