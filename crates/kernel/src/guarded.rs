@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -141,8 +141,27 @@ pub struct Ward {
     pub sessions_map: u32,
 }
 
-/// The warden: says when it is on duty, waits for the end of the guard's process, and then lets go all whom the guard
-/// holds.
+/// Above the descriptors of the gate: the kernel closes those of a process that was killed from the last to the first
+/// (v6.18 kernel/task_work.c, `task_work_run`), and each link of the gate takes it a while.
+const LIFELINE: i32 = 512;
+
+/// A pipe that ends with this process: who reads the first half then finds nothing. The process itself is seen to
+/// end only after its gate is gone.
+pub fn lifeline() -> Result<(OwnedFd, OwnedFd)> {
+    let what = "make a pipe for the warden";
+    let (near, far) = io::pipe().doing(what)?;
+    // SAFETY: a plain call, which gives us a descriptor of our own.
+    let high = unsafe { libc::fcntl(far.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LIFELINE) };
+    if high < 0 {
+        // Fewer are allowed.
+        return Ok((near.into(), far.into()));
+    }
+    // SAFETY: as above.
+    Ok((near.into(), unsafe { OwnedFd::from_raw_fd(high) }))
+}
+
+/// The warden: says when it is on duty, waits for the end of the guard's process or of its lifeline, which is the
+/// standard input, and then lets go all whom the guard holds.
 pub fn let_go_after(ward: Ward, on_duty: impl FnOnce()) -> Result<()> {
     // SAFETY: a name of less than 16 bytes. Started by way of /proc, it would be called "exe".
     unsafe { libc::prctl(libc::PR_SET_NAME, c"tollgate-warden".as_ptr()) };
@@ -153,7 +172,7 @@ pub fn let_go_after(ward: Ward, on_duty: impl FnOnce()) -> Result<()> {
     let threads = Mapping::<wire::thread_state>::new(&open(ward.threads_map)?, wire::THREADS)?;
     let sessions = Mapping::<wire::session>::new(&open(ward.sessions_map)?, wire::SESSIONS)?;
     on_duty();
-    while !process::wait_readable(owner.as_raw_fd(), LOOK) {}
+    while process::wait_for([libc::STDIN_FILENO, owner.as_raw_fd()], LOOK) == [false, false] {}
     let began = Instant::now();
     // Until another Tollgate has cleared the session away, which lets go as well: its number may be used again.
     while began.elapsed() < AFTERMATH && sessions.read(ward.session).owner_pid == ward.owner {

@@ -129,9 +129,9 @@ fn sampling_counts_all_and_estimates_times() {
     assert_eq!((all.count, sampled.count), (300_000, 300_000));
     assert_eq!(all.untimed, 0);
     assert!(all.wall_interval_ns.is_none());
-    // One in sixteen is timed.
+    // One in sixteen is timed; a call that is interrupted has those after it timed, too, and a slow machine has many.
     let untimed = sampled.untimed as f64 / 300_000.0;
-    assert!((0.9..0.97).contains(&untimed), "{sampled:?}");
+    assert!((0.5..0.97).contains(&untimed), "{sampled:?}");
     let interval = sampled.wall_interval_ns.as_ref().expect("an interval");
     assert!(interval.low <= sampled.wall_ns && sampled.wall_ns <= interval.high);
     // Medians, as one preemption in a call may outweigh thousands of calls. Whatever else is attached to

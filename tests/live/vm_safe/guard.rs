@@ -80,7 +80,7 @@ fn nobody_stays_held_when_tollgate_is_killed() {
         kill(running.pid() as i32, libc::SIGKILL);
         let began = Instant::now();
         eventually("its end", || !is_running(guarded));
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         assert_eq!(running.finish().exits_with(137).text(), "done\n");
     }
 }
