@@ -351,6 +351,8 @@ static __always_inline void frame_push(struct thread_state *thread, bool anomalo
 	thread->frame[1] = thread->frame[1] << 1 | thread->frame[0] >> 63;
 	thread->frame[0] = thread->frame[0] << 1 | anomalous;
 	thread->lfc = lfc;
+	if (lfc > thread->lfc_most)
+		thread->lfc_most = lfc;
 }
 
 static __always_inline void frame_wipe(struct thread_state *thread)
@@ -378,7 +380,7 @@ static __always_inline u32 guard_freeze(struct guard_profile *profile, struct gu
 
 /* pH's process_syscall, in its order. Returns the mismatches with what is normal. */
 static __always_inline u32 guard_judge(struct thread_state *thread, struct guard_profile *profile,
-				       struct guard_parameters *parameters, u64 window, u64 calls)
+				       struct guard_parameters *parameters, u32 call, u64 window, u64 calls)
 {
 	u32 unknown, anomalous = 0, forgettings = READ_ONCE(profile->forgettings);
 	u64 trained = __sync_fetch_and_add(&profile->trained, calls) + calls, *recent;
@@ -406,7 +408,7 @@ static __always_inline u32 guard_judge(struct thread_state *thread, struct guard
 		frame_push(thread, anomalous);
 	if (thread->lfc > parameters->tolerize_limit) {
 		guard_forget_training(profile);
-	} else if (!anomalous && is_known) {
+	} else if (!anomalous && is_known && !(parameters->suspend_execve && is_execve(call))) {
 		recent = recent_place(profile, window);
 		*recent = window | GUARD_KNOWN;
 		/* It may be of what another processor has forgotten meanwhile. */
@@ -487,7 +489,7 @@ static __noinline u32 guard_look(struct thread_state *thread, struct guard_profi
 		symbol = take_symbol(profile, call);
 	window = (thread->window << GUARD_SYMBOL_BITS | symbol) & GUARD_WINDOW_MASK;
 	thread->window = window;
-	return guard_judge(thread, profile, parameters, window, calls);
+	return guard_judge(thread, profile, parameters, call, window, calls);
 }
 
 /* Whether it is plainly a call like many before: this is what a usual call costs. */
@@ -598,14 +600,27 @@ static __always_inline u32 before_of(u32 call)
  * Stops the process. The signal is this thread's own: one that another thread was just sent would not have this one
  * look for it at its call's end, so that a call that was undone would fail with -ERESTARTNOINTR.
  */
-static __always_inline bool stop_here(struct thread_state *thread)
+static __always_inline bool stop_here(struct thread_state *thread, u32 call)
 {
-	if (bpf_send_signal_thread(SIGSTOP))
+	thread->before = before_of(call);
+	/* What the program does about EINTR it never did before: that would be held in turn, and so on. */
+	if (thread->before & BEFORE_NEXT)
+		return true;
+	if (bpf_send_signal_thread(SIGSTOP)) {
+		thread->before = 0;
 		return false;
+	}
 	/* Who has let it go meanwhile may have sent the SIGCONT too early. */
 	if (unlikely(!READ_ONCE(thread->held)))
 		bpf_send_signal(SIGCONT);
 	return true;
+}
+
+/* pH's suspend_execve: what it executes begins with no anomalies, so it must not begin. */
+static __always_inline bool suspends(struct guard_parameters *parameters, struct thread_state *thread, u32 call)
+{
+	return unlikely(parameters->suspend_execve && is_execve(call)) &&
+	       thread->lfc_most >= parameters->suspend_execve;
 }
 
 /*
@@ -628,6 +643,8 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 		action = bpf_send_signal(SIGKILL) ? GUARD_OBSERVE : response;
 	else if (response == GUARD_STOP)
 		delay_ns = ~0ULL - now;
+	else if (response != GUARD_OBSERVE && suspends(&session->guard, thread, call))
+		delay_ns = session->guard.suspend_execve_ns;
 	else if (response != GUARD_OBSERVE)
 		delay_ns = guard_delay(&session->guard, thread->lfc);
 	if (delay_ns && too_many_held(session)) {
@@ -638,12 +655,10 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 		/* Before the signal, so that who releases after a crash finds it. */
 		thread->held_until_ns = now + delay_ns;
 		WRITE_ONCE(thread->held, 1);
-		if (stop_here(thread)) {
-			thread->before = before_of(call);
+		if (stop_here(thread, call))
 			action = response == GUARD_DENY ? GUARD_DELAY : response;
-		} else {
+		else
 			thread->held = 0;
-		}
 	}
 	if (mismatches || action)
 		guard_tell(thread, call, mismatches, action, restraint, now);
@@ -655,14 +670,15 @@ static __always_inline void guard_hold_on(struct thread_state *thread, u32 call)
 {
 	if (bpf_ktime_get_ns() >= thread->held_until_ns)
 		thread->held = 0;
-	else if (stop_here(thread))
-		thread->before = before_of(call);
+	else
+		stop_here(thread, call);
 }
 
 /* At entry, before the call is made. */
 static __always_inline void guard_enter(struct thread_state *thread, u32 call)
 {
 	struct guard_profile *profile = profile_at(thread->profile);
+	bool is_suspended, is_final;
 	struct session *session;
 	u32 mismatches;
 
@@ -681,9 +697,10 @@ static __always_inline void guard_enter(struct thread_state *thread, u32 call)
 	if (thread->held)
 		guard_hold_on(thread, call);
 	mismatches = guard_look(thread, profile, &session->guard, call);
+	is_suspended = suspends(&session->guard, thread, call);
+	is_final = is_suspended || (session->guard.response == GUARD_DENY && is_execve(call));
 	/* A call that is made again has served its hold: a fork never succeeds with a stop before it. */
-	if (thread->lfc && mismatches != NOT_JUDGED &&
-	    (!thread->held || (session->guard.response == GUARD_DENY && is_execve(call))))
+	if ((thread->lfc || is_suspended) && mismatches != NOT_JUDGED && (!thread->held || is_final))
 		guard_respond(thread, session, call, mismatches);
 }
 
@@ -755,6 +772,7 @@ static __always_inline void guard_begin(struct thread_state *thread, struct task
 	thread->before = 0;
 	thread->held = held;
 	frame_wipe(thread);
+	thread->lfc_most = 0;
 	for (i = 0; i < GUARD_HANDLERS; i++)
 		WRITE_ONCE(thread->interrupted[i], 0);
 	thread->profile = profile_of(task, thread->guard_session);
@@ -770,6 +788,7 @@ static __always_inline void guard_inherit(struct thread_state *thread, struct th
 	thread->window = parent->window;
 	thread->profile = parent->profile;
 	thread->lfc = parent->lfc;
+	thread->lfc_most = parent->lfc_most;
 	thread->handlers = parent->handlers;
 	thread->frame[0] = parent->frame[0];
 	thread->frame[1] = parent->frame[1];

@@ -279,6 +279,10 @@ struct guard_parameters {
 	__u32 held_most;
 	/* Processes of this session (setsid) are observed only; the initial PID namespace's number, or GUARD_NO_SID. */
 	__u32 spared_sid;
+	/* An execve is held for so long by a thread that once had this LFC; 0: by none. */
+	__u64 suspend_execve_ns;
+	__u32 suspend_execve;
+	__u32 unused;
 };
 
 /* Which file's content a program is. */
@@ -366,7 +370,8 @@ struct thread_state {
 	__u64 held_until_ns;
 	/* enum guard_before: what is to happen to the call that it is in. */
 	__u32 before;
-	__u32 unused_too;
+	/* The largest LFC since its execve. */
+	__u32 lfc_most;
 	__u64 padding;
 };
 
@@ -573,6 +578,8 @@ enum guard_before {
 	BEFORE_REFUSED = 1 << 18,
 	/* Of one call: it was undone in part, and so the rest must be. */
 	BEFORE_UNDONE = 1 << 19,
+	/* It would fail with EINTR, were it stopped: who makes it is stopped at the next one. */
+	BEFORE_NEXT = 1 << 20,
 };
 
 /* A call that was an anomaly, or at which its thread was held. */

@@ -67,6 +67,23 @@ const CLASSES: [Class; 17] = [
         lsm: &[], cgroup: &[] },
 ];
 
+/// Calls that return EINTR after a stop, even without a handler: signal(7), "Interruption of system calls and library
+/// functions by stop signals", and those that it leaves out (v6.18 fs/aio.c, `read_events`).
+const INTERRUPTED: [&str; 12] = [
+    "epoll_wait",
+    "epoll_wait_old",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "semop",
+    "semtimedop",
+    "semtimedop_time64",
+    "rt_sigtimedwait",
+    "rt_sigtimedwait_time64",
+    "io_getevents",
+    "io_pgetevents",
+    "io_pgetevents_time64",
+];
+
 /// What holds calls before they take effect in a gate.
 enum Way {
     Lsm,
@@ -136,16 +153,18 @@ impl Before {
     /// [`wire::guard_before`] of each call.
     pub fn table(&self) -> [u32; wire::CALL_SLOTS as usize] {
         let mut table = [0; wire::CALL_SLOTS as usize];
-        for class in &self.classes {
-            for (abi, name) in
-                Abi::ALL.into_iter().flat_map(|abi| class.calls.iter().map(move |name| (abi, name)))
+        let mut mark = |calls: &[&str], bits| {
+            for (abi, name) in Abi::ALL.into_iter().flat_map(|abi| calls.iter().map(move |name| (abi, name)))
             {
                 if let Some(number) = calls::number(abi, name) {
-                    table[(abi as u32 * wire::CALLS_PER_ABI + number) as usize] |=
-                        class.bit | self.limits(class);
+                    table[(abi as u32 * wire::CALLS_PER_ABI + number) as usize] |= bits;
                 }
             }
+        };
+        for class in &self.classes {
+            mark(class.calls, class.bit | self.limits(class));
         }
+        mark(&INTERRUPTED, wire::BEFORE_NEXT);
         table
     }
 
@@ -213,11 +232,12 @@ mod tests {
             assert_eq!(of(abi, "openat"), wire::BEFORE_OPEN);
             assert_eq!(of(abi, "read"), 0);
             assert_eq!(of(abi, "io_uring_enter"), 0);
+            assert_eq!(of(abi, "epoll_wait"), wire::BEFORE_NEXT);
         }
         assert_eq!(of(Abi::I386, "setuid32"), wire::BEFORE_SETUID);
         let sockets = wire::BEFORE_CONNECT | wire::BEFORE_BIND | wire::BEFORE_SOCKET | wire::BEFORE_SEND;
         assert_eq!(of(Abi::I386, "socketcall"), sockets);
-        for name in CLASSES.iter().flat_map(|class| class.calls) {
+        for name in CLASSES.iter().flat_map(|class| class.calls).chain(&INTERRUPTED) {
             assert!(Abi::ALL.into_iter().any(|abi| calls::number(abi, name).is_some()), "no call {name}");
         }
     }

@@ -116,7 +116,7 @@ impl Servant {
         self.running.pid()
     }
 
-    /// 'u': something usual, any other byte: something unusual.
+    /// 'u': something usual, 'e': it executes a program, any other byte: something unusual.
     pub fn tell(&mut self, what: &[u8]) {
         self.running.input().write_all(what).expect("it listens");
         self.asked += what.len();

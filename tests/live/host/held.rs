@@ -37,6 +37,64 @@ fn an_event_loop_sees_one_interrupted_wait_a_hold() {
     assert!(servant.end().contains("interrupted: 3 waits, 0 naps"));
 }
 
+/// A daemon that has learned what a servant does when it is told this.
+fn learned(it: &Guarded, group: &ControlGroup, options: &str, usual: &[u8]) -> (Daemon, Servant) {
+    let daemon = Daemon::start(it, group, &format!("--guard=enforce --anomaly-limit 1000 {options}"));
+    let mut servant = Servant::start(it, group);
+    eventually("it is guarded", || {
+        servant.serve(usual);
+        daemon.program().is_some_and(|program| program["calls"].as_u64() > Some(2000))
+    });
+    daemon.ask("normalize guarded");
+    servant.serve(usual);
+    assert_eq!(daemon.program().expect("it is known")["anomalies"], 0);
+    (daemon, servant)
+}
+
+/// What it does after an EINTR would be unusual again.
+#[test]
+fn an_event_loop_that_is_held_for_its_calls_sees_no_interrupted_wait() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (daemon, mut servant) = learned(&it, &group, "--delay-cap 5ms", &[b'u'; 100]);
+    for _ in 0..3 {
+        servant.serve(b"x");
+        // One by one, so that it waits for each.
+        (0..10).for_each(|_| servant.serve(b"u"));
+    }
+    let events = daemon.events();
+    assert!(
+        events.iter().any(|event| event["effect"] == "next" && event["call"] == "epoll_wait"),
+        "{events:?}"
+    );
+    let holds = daemon.program().expect("it is known")["holds"].as_u64();
+    assert!(holds > Some(60), "{holds:?}");
+    assert!(servant.end().contains("interrupted: 0 waits"));
+}
+
+#[test]
+fn an_execve_of_who_was_unusual_once_is_suspended() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let usual = [[b'u'; 100], [b'e'; 100]].concat();
+    let (daemon, mut servant) = learned(&it, &group, "--delay-cap 1ms --suspend-execve 1", &usual);
+    servant.serve(b"e");
+    servant.serve(b"x");
+    // The anomaly is no longer among the latest 128 calls.
+    servant.serve(&[b'u'; 100]);
+    let lfc = |event: &serde_json::Value| event["lfc"].as_u64();
+    assert!(daemon.events().iter().all(|event| lfc(event) > Some(0)));
+    servant.tell(b"e");
+    let suspended = || daemon.events().into_iter().find(|event| lfc(event) == Some(0));
+    eventually("the suspension", || suspended().is_some());
+    let event = suspended().expect("it is there");
+    assert_eq!((&event["call"], &event["mismatches"]), (&"execve".into(), &0.into()), "{event}");
+    assert_eq!(event["held_ns"].as_u64(), Some(172_800_000_000_000));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(servant.unanswered(), 1);
+    assert!(daemon.ask("status").text().contains("held now: 1 process"));
+    daemon.ask("release");
+    eventually("its answer", || servant.unanswered() == 0);
+}
+
 #[test]
 fn all_threads_stop_and_sleep_on_uninterrupted() {
     let (it, group) = (Guarded::new(), ControlGroup::new());

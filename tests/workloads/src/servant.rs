@@ -1,6 +1,7 @@
 //! A server that does what its input says, and counts what a hold lets it see.
 
 use std::io;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -37,6 +38,7 @@ pub fn servant(mut arguments: Arguments) -> Outcome {
     while let Some(byte) = next(epoll)? {
         match byte {
             b'u' => round(),
+            b'e' => execute()?,
             _ => {
                 // SAFETY: these take no arguments and touch no memory.
                 unsafe { libc::syscall(*unusual.next().expect("a cycle")) };
@@ -51,6 +53,16 @@ pub fn servant(mut arguments: Arguments) -> Outcome {
         INTERRUPTED_NAPS.load(Ordering::Relaxed)
     );
     Ok(())
+}
+
+/// Another program, which does nothing.
+fn execute() -> Outcome {
+    let ran = Command::new("/proc/self/exe").args(["calls", "0"]).stdout(Stdio::null()).status();
+    match ran {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(crate::failure::os_failure("execute itself", io::ErrorKind::Other.into())),
+        Err(error) => Err(crate::failure::os_failure("execute itself", error)),
+    }
 }
 
 /// As servers wait: an interrupted wait is begun again.

@@ -404,6 +404,7 @@ fn effect(event: &wire::guard_event) -> Option<&'static str> {
         (wire::GUARD_OBSERVE, _) => None,
         (wire::GUARD_DELAY | wire::GUARD_STOP, 0) | (wire::GUARD_KILL, _) => Some("end"),
         (_, before) if before & wire::BEFORE_IP_ONLY != 0 => Some("before-ip"),
+        (_, before) if before & wire::BEFORE_NEXT != 0 => Some("next"),
         _ => Some("before"),
     }
 }

@@ -68,6 +68,13 @@ pub struct GuardOptions {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "time")]
     pub delay_cap: Option<Duration>,
+    /// Hold an execve whose thread has had this many anomalies among 128 calls at any time; 0: none (default: 0)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=128))]
+    pub suspend_execve: Option<u32>,
+    /// For how long (default: 2 days)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[serde(deserialize_with = "time")]
+    pub suspend_execve_time: Option<Duration>,
     /// From freezing until a baseline is normal (default: 7 days)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "time")]
@@ -155,6 +162,10 @@ pub fn watching() -> wire::guard_parameters {
         delay_cap_ns: ns(default.delay_cap),
         held_most: HELD_MOST,
         spared_sid: wire::GUARD_NO_SID,
+        // pH's source suspends none.
+        suspend_execve: 0,
+        suspend_execve_ns: ns(default.delay_cap),
+        unused: 0,
     }
 }
 
@@ -194,6 +205,11 @@ impl GuardOptions {
             delay_factor_ns: own.delay_factor.or(file.delay_factor).map_or(default.delay_factor_ns, ns),
             delay_cap_ns: own.delay_cap.or(file.delay_cap).map_or(default.delay_cap_ns, ns),
             held_most: own.held_most.or(file.held_most).unwrap_or(default.held_most),
+            suspend_execve: own.suspend_execve.or(file.suspend_execve).unwrap_or(default.suspend_execve),
+            suspend_execve_ns: own
+                .suspend_execve_time
+                .or(file.suspend_execve_time)
+                .map_or(default.suspend_execve_ns, ns),
             ..default
         };
         check(&wire)?;
@@ -225,6 +241,9 @@ fn check(wire: &wire::guard_parameters) -> Result<()> {
     {
         bail!("normal-ratio is at least 1, and tolerize-limit is 1 to {}", wire::GUARD_FRAME);
     }
+    if wire.suspend_execve > wire::GUARD_FRAME {
+        bail!("suspend-execve is 0, for none, to {}", wire::GUARD_FRAME);
+    }
     Ok(())
 }
 
@@ -236,10 +255,13 @@ impl GuardOptions {
     fn is_given(&self) -> bool {
         self.guard_config.is_some()
             || self.respond.is_some()
-            || [self.delay_factor, self.delay_cap, self.normal_wait].iter().any(Option::is_some)
-            || [self.normal_ratio, self.anomaly_limit].iter().any(Option::is_some)
+            || [self.delay_factor, self.delay_cap, self.suspend_execve_time, self.normal_wait]
+                .iter()
+                .any(Option::is_some)
+            || [self.normal_ratio, self.anomaly_limit, self.held_most, self.suspend_execve]
+                .iter()
+                .any(Option::is_some)
             || self.tolerize_limit.is_some()
-            || self.held_most.is_some()
             || [self.lookahead, self.sequence].iter().any(Option::is_some)
     }
 }
@@ -282,6 +304,7 @@ mod tests {
             ("normal-wait = \"soon\"", "time"),
             ("lookahead = 10", "2 to 9"),
             ("tolerize-limit = 0", "1 to 128"),
+            ("suspend-execve = 129", "to 128"),
         ] {
             fs::write(&file, text).expect("a file");
             let options = GuardOptions { guard_config: Some(file.clone()), ..GuardOptions::default() };

@@ -75,7 +75,7 @@ pub struct Event {
     pub action: String,
     /// Why less was done than the response says: "never held" or "too many are held".
     pub restraint: Option<String>,
-    /// Where that takes effect: before, before-ip or end; none: nothing was done.
+    /// Where that takes effect: before, before-ip, end or next; none: nothing was done.
     #[serde(default)]
     pub effect: Option<String>,
     pub held_ns: u64,
@@ -90,6 +90,7 @@ impl Event {
         let effect = match self.effect.as_deref() {
             Some("before") => ", before it",
             Some("before-ip") => ", before it over IP, else at its end",
+            Some("next") => ", at the next call",
             Some(_) => ", at its end",
             None => "",
         };
