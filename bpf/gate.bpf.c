@@ -92,10 +92,13 @@ int BPF_PROG(gate_exit, struct pt_regs *regs, long result)
 }
 
 static __always_inline void leaves(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
-				   bool sleeps)
+				   unsigned int state)
 {
 	if (thread && thread->in_call && has(thread, LENS) && !retired())
-		lens_leave(thread, task, cpu, sleeps, bpf_ktime_get_ns());
+		lens_leave(thread, task, cpu, state, bpf_ktime_get_ns());
+	/* All threads of a process that stops, where only one gets the signal. */
+	if (unlikely(thread && state & STATE_STOPPED) && has(thread, GUARD))
+		guard_interrupted(thread, task);
 }
 
 static __always_inline void returns(struct thread_state *thread, struct task_struct *task)
@@ -112,7 +115,7 @@ static __noinline int switch_gated(bool preempt, struct task_struct *prev, struc
 
 	slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev);
 	if (slot)
-		leaves(thread_at(slot), prev, cpu, !preempt && prev_state);
+		leaves(thread_at(slot), prev, cpu, preempt ? 0 : prev_state);
 	slot = slot_of(next);
 	note_running(cpu, next, slot);
 	if (slot)

@@ -471,7 +471,7 @@ static __noinline u32 guard_look(struct thread_state *thread, struct guard_profi
 
 	if (call >= CALL_SLOTS)
 		return 0;
-	if (unlikely(thread->again)) {
+	if (unlikely(thread->again || is_restart(call))) {
 		thread->again = 0;
 		symbol = profile->symbol_of[call];
 		if (is_restart(call) || (symbol && symbol == (thread->window & GUARD_OTHER))) {
@@ -798,28 +798,45 @@ static __always_inline void guard_inherit(struct thread_state *thread, struct th
 
 /* include/uapi/asm-generic/signal.h, include/linux/errno.h */
 #define SIG_IGNORE 1
+#define EINTR 4
 #define SA_RESTART 0x10000000
 #define ERESTARTSYS 512
 #define ERESTARTNOINTR 513
 #define ERESTARTNOHAND 514
 #define ERESTART_RESTARTBLOCK 516
 
+/* include/linux/sched.h, __TASK_STOPPED; not in BTF */
+#define STATE_STOPPED 0x4
+
+/*
+ * A thread stops in a call, or a signal without a handler wakes it: the kernel, or the program, makes the same call
+ * again if its result is one of these.
+ */
+static __always_inline void guard_interrupted(struct thread_state *thread, struct task_struct *task)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+	long result = -(long)regs->ax;
+
+	if ((long)regs->orig_ax < 0)
+		return;
+	if (result == ERESTARTSYS || result == ERESTARTNOINTR || result == ERESTARTNOHAND ||
+	    result == ERESTART_RESTARTBLOCK || (result == EINTR && before_of(thread->call) & BEFORE_NEXT))
+		thread->again = 1;
+}
+
 /* A signal arrives: whether the kernel will make the interrupted call again is arch/x86/kernel/signal.c's rule. */
 static __always_inline void guard_signal(struct thread_state *thread, struct task_struct *task,
 					 struct k_sigaction *action)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
-	bool in_call = (long)regs->orig_ax >= 0, handled = (u64)action->sa.sa_handler > SIG_IGNORE;
+	bool in_call = (long)regs->orig_ax >= 0;
 	long result = -(long)regs->ax;
 
-	if (!handled) {
-		if (in_call && (result == ERESTARTSYS || result == ERESTARTNOINTR || result == ERESTARTNOHAND ||
-				result == ERESTART_RESTARTBLOCK))
-			thread->again = 1;
-		return;
-	}
-	handler_begins(thread, in_call && (result == ERESTARTNOINTR || (result == ERESTARTSYS &&
-									(action->sa.sa_flags & SA_RESTART))));
+	if ((u64)action->sa.sa_handler <= SIG_IGNORE)
+		guard_interrupted(thread, task);
+	else
+		handler_begins(thread, in_call && (result == ERESTARTNOINTR || (result == ERESTARTSYS &&
+										(action->sa.sa_flags & SA_RESTART))));
 }
 
 #endif

@@ -45,18 +45,19 @@ impl Thread {
         true
     }
 
-    /// It was stopped in a call, or a signal without a handler woke it: the kernel makes the same call again.
+    /// It was stopped in a call, or a signal without a handler woke it: the kernel, or the program, makes the same call
+    /// again.
     pub fn stopped(&mut self) {
         self.again = true;
     }
 
-    /// To be asked at a `restart_syscall`, by which the kernel makes some calls again.
-    pub fn is_restarted(&mut self) -> bool {
-        std::mem::take(&mut self.again)
+    /// A `restart_syscall`, by which the kernel makes some calls again: it is no call of the program's own.
+    pub fn restarts(&mut self) {
+        self.again = false;
     }
 
     pub(crate) fn is_made_again(&mut self, call: Call) -> bool {
-        self.is_restarted() && self.window.current() == Some(call)
+        std::mem::take(&mut self.again) && self.window.current() == Some(call)
     }
 }
 
@@ -100,7 +101,6 @@ mod tests {
         thread.stopped();
         profile.call(&mut thread, 4, std::time::Duration::ZERO);
         assert_eq!(thread.window.latest(2), Some(vec![3, 4]), "another call is not");
-        assert!(!thread.is_restarted());
     }
 
     #[test]

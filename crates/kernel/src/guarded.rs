@@ -214,8 +214,9 @@ impl Gate {
         }
     }
 
-    /// Holds all threads of a process that the session guards, until somebody lets it go; false: it guards none.
-    pub fn hold(&self, session: u32, tgid: u32) -> bool {
+    /// Holds all threads of a process that the session guards until a time, `u64::MAX`: until somebody lets it go; false:
+    /// it guards none.
+    pub fn hold(&self, session: u32, tgid: u32, until_ns: u64) -> bool {
         let is_own = |thread: &wire::thread_state| {
             thread.task != 0 && thread.tgid == tgid && thread.mask & wire::GUARD != 0
         };
@@ -225,7 +226,7 @@ impl Gate {
             if is_own(&thread) && u32::from(thread.guard_session) == session {
                 let place = self.threads.entry(slot);
                 // SAFETY: an aligned field of the mapped entry, which the gate reads where `held` is set.
-                unsafe { (&raw mut (*place).held_until_ns).write_volatile(u64::MAX) };
+                unsafe { (&raw mut (*place).held_until_ns).write_volatile(until_ns) };
                 held_flag(&self.threads, slot).store(1, Ordering::SeqCst);
                 number = Some(thread.visible_pid);
             }

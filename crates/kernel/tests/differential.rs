@@ -14,6 +14,8 @@ const CASES: u32 = 500;
 const NOW: Duration = Duration::ZERO;
 const SIGRETURN: u32 = 15;
 const RESTART: u32 = 219;
+/// i386 has it as number 0.
+const RESTART_I386: u32 = calls::Abi::I386 as u32 * wire::CALLS_PER_ABI;
 
 /// What happens to a thread, or to the profile.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +50,10 @@ impl Reference {
     fn call(&mut self, thread: usize, call: u32) -> Said {
         let thread = &mut self.threads[thread];
         let is_own = match call {
-            RESTART => !thread.is_restarted(),
+            RESTART | RESTART_I386 => {
+                thread.restarts();
+                false
+            }
             SIGRETURN => !thread.handler_ends(),
             _ => true,
         };

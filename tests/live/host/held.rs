@@ -37,10 +37,30 @@ fn an_event_loop_sees_one_interrupted_wait_a_hold() {
     assert!(servant.end().contains("interrupted: 3 waits, 0 naps"));
 }
 
+/// What the kernel, or an event loop, does again is the same call.
+#[test]
+fn threads_that_were_stopped_are_not_unusual_for_it() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (daemon, mut servant) = learned(&it, &group, "--delay-cap 1ms", &[b'u'; 100], 4);
+    for _ in 0..20 {
+        daemon.ask(&format!("hold {}", servant.pid()));
+        eventually("all of them", || states(servant.pid()) == ['T'; 5]);
+        daemon.ask("release");
+        servant.serve(b"u");
+    }
+    assert_eq!(daemon.events(), Vec::<serde_json::Value>::new());
+}
+
 /// A daemon that has learned what a servant does when it is told this.
-fn learned(it: &Guarded, group: &ControlGroup, options: &str, usual: &[u8]) -> (Daemon, Servant) {
+fn learned(
+    it: &Guarded,
+    group: &ControlGroup,
+    options: &str,
+    usual: &[u8],
+    threads: u32,
+) -> (Daemon, Servant) {
     let daemon = Daemon::start(it, group, &format!("--guard=enforce --anomaly-limit 1000 {options}"));
-    let mut servant = Servant::start(it, group);
+    let mut servant = Servant::with_threads(it, group, threads);
     eventually("it is guarded", || {
         servant.serve(usual);
         daemon.program().is_some_and(|program| program["calls"].as_u64() > Some(2000))
@@ -55,7 +75,7 @@ fn learned(it: &Guarded, group: &ControlGroup, options: &str, usual: &[u8]) -> (
 #[test]
 fn an_event_loop_that_is_held_for_its_calls_sees_no_interrupted_wait() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut servant) = learned(&it, &group, "--delay-cap 5ms", &[b'u'; 100]);
+    let (daemon, mut servant) = learned(&it, &group, "--delay-cap 5ms", &[b'u'; 100], 0);
     for _ in 0..3 {
         servant.serve(b"x");
         // One by one, so that it waits for each.
@@ -75,7 +95,7 @@ fn an_event_loop_that_is_held_for_its_calls_sees_no_interrupted_wait() {
 fn an_execve_of_who_was_unusual_once_is_suspended() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let usual = [[b'u'; 100], [b'e'; 100]].concat();
-    let (daemon, mut servant) = learned(&it, &group, "--delay-cap 1ms --suspend-execve 1", &usual);
+    let (daemon, mut servant) = learned(&it, &group, "--delay-cap 1ms --suspend-execve 1", &usual, 0);
     servant.serve(b"e");
     servant.serve(b"x");
     // The anomaly is no longer among the latest 128 calls.

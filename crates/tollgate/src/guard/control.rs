@@ -124,7 +124,7 @@ impl Guard {
         if self.warden.is_none() {
             bail!("this guard holds nobody: it was not started with --guard=enforce");
         }
-        if !gate.hold(self.session, pid) {
+        if !gate.hold(self.session, pid, u64::MAX) {
             bail!("process {pid} is not guarded here: it may have ended, or be a kernel thread");
         }
         Ok(())
