@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::client::{Connection, Dice, free_port, many};
-use crate::experiment::{Experiment, Server};
+use crate::experiment::{Experiment, Server, Training};
 use crate::harness::eventually;
 use crate::harness::job::folder;
 use crate::source;
@@ -114,34 +114,10 @@ impl CServer {
         }
     }
 
-    /// So many of them, at most `longest` by one connection.
-    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
-        let mut left = count;
-        while left > 0 {
-            // Whose worker ends must connect again.
-            let Ok(mut connection) = self.connect() else { continue };
-            for _ in 0..(1 + dice.below(longest)).min(left) {
-                if self.request(&mut connection, dice).is_err() {
-                    break;
-                }
-                left -= 1;
-            }
-        }
-    }
-
     fn rotate_log(&self, up: &Up) {
         fs::rename(self.path("log"), self.path("log.1")).expect("there is a log");
         up.signal("server", libc::SIGUSR1);
         eventually("a new log", || self.path("log").exists());
-    }
-
-    fn event(&self, up: &Up, number: usize) {
-        match number {
-            0 => up.signal("server", libc::SIGHUP),
-            1 => self.rotate_log(up),
-            2 => up.restart_worker("server", libc::SIGTERM),
-            _ => up.restart_worker("server", libc::SIGKILL),
-        }
     }
 }
 
@@ -168,7 +144,8 @@ fn note(connection: &mut Connection, text: &[u8]) -> io::Result<String> {
 
 impl Server for CServer {
     const NAME: &'static str = "C server";
-    const TRAININGS: u64 = 12;
+    const TRAINING: Training =
+        Training { times: 12, rounds: 10, most_clients: 4, requests: 250, longest: 20 };
 
     fn attack_in_words(&self) -> &'static str {
         self.attack
@@ -184,21 +161,27 @@ impl Server for CServer {
         Connection::impatient(self.port).and_then(|mut connection| connection.line()).is_ok()
     }
 
-    fn train(&self, up: &Up, seed: u64) {
-        let mut dice = Dice::new(seed);
-        for round in 0..10 {
-            let event = dice.below(4);
-            many(
-                1 + dice.below(4),
-                250,
-                100 * seed + round,
-                |dice, count| self.requests(dice, count, 20),
-                || {
-                    self.event(up, event);
-                    (0..10).for_each(|_| up.interrupt());
-                },
-            );
-            self.event(up, dice.below(4));
+    /// So many of them, at most `longest` by one connection.
+    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
+        let mut left = count;
+        while left > 0 {
+            // Whose worker ends must connect again.
+            let Ok(mut connection) = self.connect() else { continue };
+            for _ in 0..(1 + dice.below(longest)).min(left) {
+                if self.request(&mut connection, dice).is_err() {
+                    break;
+                }
+                left -= 1;
+            }
+        }
+    }
+
+    fn event(&self, up: &Up, number: usize) {
+        match number {
+            0 => up.signal("server", libc::SIGHUP),
+            1 => self.rotate_log(up),
+            2 => up.restart_worker("server", libc::SIGTERM),
+            _ => up.restart_worker("server", libc::SIGKILL),
         }
     }
 

@@ -19,8 +19,10 @@ fn a_shell_in_the_servers_place_is_only_held_up() {
         let held = it.attack_guarded("--guard=enforce", SECONDS);
         assert!(held.took.is_some() && held.anomalies > 0, "{kind}: {:?}", held.took);
         it.server.forget_effect();
-        let denied = it.attack_guarded("--guard=enforce --respond deny", SECONDS);
-        assert!(denied.took.is_none(), "{kind}: {:?}", denied.took);
+        for response in ["--respond deny", "--suspend-execve 1"] {
+            let ended = it.attack_guarded(&format!("--guard=enforce {response}"), SECONDS);
+            assert!(ended.took.is_none(), "{kind}, {response}: {:?}", ended.took);
+        }
     }
 }
 

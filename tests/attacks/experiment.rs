@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::client::{Dice, many};
 use crate::harness::job::folder;
 use crate::harness::{eventually, tollgate};
 use crate::timeline::{Moment, seconds, table};
@@ -24,15 +25,29 @@ const COUNT_HOLDS: &str = "--guard=enforce --delay-cap 1ms --anomaly-limit 10000
 /// A guarded server answers by then, or is held.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const STARTS: usize = 5;
+/// It also learns what holds make it do.
+const LEARN: &str = "--guard=learn --rehearse 50ms";
+const EVENTS: usize = 4;
 const FALSE_ALARMS_SHOWN: usize = 4;
 const HOLDS_SHOWN: usize = 20;
 /// How exactly it is known when an attack began.
 const EXACTLY: Duration = Duration::from_millis(20);
 
+/// Script A.
+pub struct Training {
+    /// Starts of the server, each with dice of its own.
+    pub times: u64,
+    pub rounds: u64,
+    pub most_clients: usize,
+    /// In a round, of all clients.
+    pub requests: usize,
+    /// Requests on one connection.
+    pub longest: usize,
+}
+
 pub trait Server: Sync {
     const NAME: &'static str;
-    /// How often it is trained.
-    const TRAININGS: u64;
+    const TRAINING: Training;
 
     /// What is done to it, in words.
     fn attack_in_words(&self) -> &'static str;
@@ -41,8 +56,10 @@ pub trait Server: Sync {
     fn is_ready(&self) -> bool;
     /// Before each start.
     fn prepare(&self) {}
-    /// What it is to be used for: script A, between a start and an end of the server; each time with another seed.
-    fn train(&self, up: &Up, seed: u64);
+    /// What it is to be used for, on connections for up to `longest` requests each.
+    fn requests(&self, dice: &mut Dice, count: usize, longest: usize);
+    /// One of four things that happen to a server beside.
+    fn event(&self, up: &Up, number: usize);
     /// The same in another way: script B. How many requests that were.
     fn use_normally(&self, up: &Up) -> usize;
     /// Returns when the server answers, or is gone.
@@ -127,18 +144,34 @@ impl<S: Server> Experiment<S> {
     fn train(&self) {
         let began = Instant::now();
         let mut calls = 0;
-        for seed in 0..S::TRAININGS {
-            let up = self.start(Some("--guard=learn"));
-            self.server.train(&up, seed);
+        for seed in 0..S::TRAINING.times {
+            let up = self.start(Some(LEARN));
+            self.rounds(&up, seed);
             calls += sum(&self.ours(&up.end()), "calls");
         }
         self.tell(&format!("learned from {calls} calls in {}", seconds(began.elapsed())));
         self.normalize();
     }
 
+    fn rounds(&self, up: &Up, seed: u64) {
+        let Training { rounds, most_clients, requests, longest, .. } = S::TRAINING;
+        let mut dice = Dice::new(seed);
+        for round in 0..rounds {
+            let event = dice.below(EVENTS);
+            many(
+                1 + dice.below(most_clients),
+                requests,
+                100 * seed + round,
+                |dice, count| self.server.requests(dice, count, longest),
+                || self.server.event(up, event),
+            );
+            self.server.event(up, dice.below(EVENTS));
+        }
+    }
+
     /// The attack is made so many times while the server learns.
     pub fn learn_attack(&self, times: usize) {
-        let up = self.start(Some("--guard=learn"));
+        let up = self.start(Some(LEARN));
         (0..times).for_each(|_| self.server.attack());
         up.end();
         self.normalize();

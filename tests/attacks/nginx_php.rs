@@ -10,7 +10,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::client::{Connection, Dice, free_port, many};
-use crate::experiment::{Experiment, Server};
+use crate::experiment::{Experiment, Server, Training};
 use crate::harness::eventually;
 use crate::harness::job::folder;
 use crate::source;
@@ -92,35 +92,11 @@ impl NginxPhp {
         }
     }
 
-    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
-        let mut left = count;
-        while left > 0 {
-            let Ok(mut connection) = Connection::to(self.port) else { continue };
-            for number in (0..(1 + dice.below(longest)).min(left)).rev() {
-                let Ok(answer) = request(&mut connection, dice, number > 0) else { break };
-                assert!(answer.status < 600);
-                left -= 1;
-                if !answer.stays_open {
-                    break;
-                }
-            }
-        }
-    }
-
     fn rotate_logs(&self, up: &Up) {
         for (program, log) in [("nginx", "access.log"), ("php-fpm", "php-fpm.log")] {
             fs::rename(self.path(log), self.path(&format!("{log}.1"))).expect("there is a log");
             up.signal(program, libc::SIGUSR1);
             eventually("a new log", || self.path(log).exists());
-        }
-    }
-
-    fn event(&self, up: &Up, number: usize) {
-        match number {
-            0 => up.signal("nginx", libc::SIGHUP),
-            1 => self.rotate_logs(up),
-            2 => up.restart_worker("nginx", libc::SIGTERM),
-            _ => up.restart_worker("php-fpm", libc::SIGTERM),
         }
     }
 }
@@ -189,7 +165,7 @@ fn answer(connection: &mut Connection) -> io::Result<Answer> {
 
 impl Server for NginxPhp {
     const NAME: &'static str = "nginx+php";
-    const TRAININGS: u64 = 8;
+    const TRAINING: Training = Training { times: 8, rounds: 6, most_clients: 8, requests: 1000, longest: 20 };
 
     fn attack_in_words(&self) -> &'static str {
         "a web shell is uploaded, and asked to execute a command"
@@ -208,21 +184,27 @@ impl Server for NginxPhp {
         answer.is_ok_and(|answer| answer.status == 200)
     }
 
-    fn train(&self, up: &Up, seed: u64) {
-        let mut dice = Dice::new(seed);
-        for round in 0..6 {
-            let event = dice.below(4);
-            many(
-                1 + dice.below(8),
-                1000,
-                100 * seed + round,
-                |dice, count| self.requests(dice, count, 20),
-                || {
-                    self.event(up, event);
-                    (0..10).for_each(|_| up.interrupt());
-                },
-            );
-            self.event(up, dice.below(4));
+    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
+        let mut left = count;
+        while left > 0 {
+            let Ok(mut connection) = Connection::to(self.port) else { continue };
+            for number in (0..(1 + dice.below(longest)).min(left)).rev() {
+                let Ok(answer) = request(&mut connection, dice, number > 0) else { break };
+                assert!(answer.status < 600);
+                left -= 1;
+                if !answer.stays_open {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn event(&self, up: &Up, number: usize) {
+        match number {
+            0 => up.signal("nginx", libc::SIGHUP),
+            1 => self.rotate_logs(up),
+            2 => up.restart_worker("nginx", libc::SIGTERM),
+            _ => up.restart_worker("php-fpm", libc::SIGTERM),
         }
     }
 

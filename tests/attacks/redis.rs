@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::client::{Connection, Dice, free_port, many};
-use crate::experiment::{Experiment, Server};
+use crate::experiment::{Experiment, Server, Training};
 use crate::harness::eventually;
 use crate::harness::job::folder;
 use crate::source;
@@ -71,16 +71,6 @@ impl Redis {
         ask(connection, words).expect("an answer");
     }
 
-    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
-        let mut left = count;
-        while left > 0 {
-            let some = (1 + dice.below(longest)).min(left);
-            let mut connection = self.connect().expect("it listens");
-            (0..some).for_each(|_| self.request(&mut connection, dice));
-            left -= some;
-        }
-    }
-
     /// It opens its log for each line.
     fn rotate_log(&self) {
         fs::rename(self.path("log"), self.path("log.1")).expect("there is a log");
@@ -93,18 +83,6 @@ impl Redis {
             let about = self.ask(&["INFO", "persistence"]).expect("an answer");
             about.contains("rdb_bgsave_in_progress:0") && about.contains("aof_rewrite_in_progress:0")
         });
-    }
-
-    fn event(&self, number: usize) {
-        match number {
-            0 => self.save("BGSAVE"),
-            1 => {
-                self.save("BGREWRITEAOF");
-                self.rotate_log();
-            }
-            2 => drop(self.ask(&["CONFIG", "REWRITE"]).expect("an answer")),
-            _ => drop(self.ask(&["INFO"]).expect("an answer")),
-        }
     }
 }
 
@@ -135,7 +113,8 @@ fn answer(connection: &mut Connection) -> io::Result<String> {
 
 impl Server for Redis {
     const NAME: &'static str = "redis";
-    const TRAININGS: u64 = 12;
+    const TRAINING: Training =
+        Training { times: 12, rounds: 5, most_clients: 8, requests: 3000, longest: 100 };
 
     fn attack_in_words(&self) -> &'static str {
         "a module that calls system() while it is loaded"
@@ -164,31 +143,35 @@ impl Server for Redis {
         fs::write(self.path("config"), text).expect("it can be written");
     }
 
-    fn train(&self, up: &Up, seed: u64) {
-        let mut dice = Dice::new(seed);
-        for round in 0..5 {
-            let event = dice.below(4);
-            many(
-                1 + dice.below(8),
-                3000,
-                100 * seed + round,
-                |dice, count| self.requests(dice, count, 100),
-                || {
-                    self.event(event);
-                    (0..10).for_each(|_| up.interrupt());
-                },
-            );
-            self.event(dice.below(4));
+    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
+        let mut left = count;
+        while left > 0 {
+            let some = (1 + dice.below(longest)).min(left);
+            let mut connection = self.connect().expect("it listens");
+            (0..some).for_each(|_| self.request(&mut connection, dice));
+            left -= some;
         }
     }
 
-    fn use_normally(&self, _up: &Up) -> usize {
+    fn event(&self, _up: &Up, number: usize) {
+        match number {
+            0 => self.save("BGSAVE"),
+            1 => {
+                self.save("BGREWRITEAOF");
+                self.rotate_log();
+            }
+            2 => drop(self.ask(&["CONFIG", "REWRITE"]).expect("an answer")),
+            _ => drop(self.ask(&["INFO"]).expect("an answer")),
+        }
+    }
+
+    fn use_normally(&self, up: &Up) -> usize {
         many(10, 4000, 101, |dice, count| self.requests(dice, count, 1000), || ());
         self.save("BGSAVE");
         many(1, 1000, 102, |dice, count| self.requests(dice, count, 1), || ());
         self.rotate_log();
         many(3, 3000, 103, |dice, count| self.requests(dice, count, 30), || self.save("BGREWRITEAOF"));
-        self.event(2);
+        self.event(up, 2);
         many(5, 2000, 104, |dice, count| self.requests(dice, count, 300), || ());
         4000 + 1000 + 3000 + 2000
     }

@@ -72,17 +72,6 @@ impl Up {
         });
     }
 
-    /// Stops and continues each of its processes, as a hold does: what they do when a call is interrupted by that.
-    pub fn interrupt(&self) {
-        for program in &self.running {
-            for process in tree(self.main_of(program)) {
-                kill(process as i32, libc::SIGSTOP);
-                thread::sleep(Duration::from_millis(1));
-                kill(process as i32, libc::SIGCONT);
-            }
-        }
-    }
-
     pub fn complaints(&self) -> String {
         self.running.iter().map(|(_, running)| running.read("err") + &running.read("out")).collect()
     }

@@ -195,6 +195,22 @@ impl Gate {
         held(&self.threads, self.used_slots(), session)
     }
 
+    /// Processes that the session guards and does not hold, with their programs' places.
+    pub fn guarded(&self, session: u32) -> BTreeMap<u32, u32> {
+        let mut guarded = BTreeMap::new();
+        for slot in 1..self.used_slots() {
+            let thread = self.threads.read(slot);
+            let is_own = u32::from(thread.guard_session) == session && thread.mask & wire::GUARD != 0;
+            if thread.task != 0 && is_own {
+                guarded.insert(thread.tgid, thread.profile.into());
+            }
+        }
+        self.held(session).iter().for_each(|held| {
+            guarded.remove(&held.tgid);
+        });
+        guarded
+    }
+
     /// Slots that were ever taken.
     fn used_slots(&self) -> u32 {
         self.header.read(0).next_thread.min(self.threads.entries())

@@ -211,7 +211,11 @@ pub fn own_session() -> Option<u32> {
     /// include/linux/proc_ns.h, PROC_PID_INIT_INO
     const INITIAL: u64 = 0xefff_fffc;
     let namespace = std::os::unix::fs::MetadataExt::ino(&fs::metadata("/proc/self/ns/pid").ok()?);
+    (namespace == INITIAL).then(|| session_of(0)).flatten()
+}
+
+/// The POSIX session of a process, 0: of this one.
+pub fn session_of(process: u32) -> Option<u32> {
     // SAFETY: a plain query.
-    let session = unsafe { libc::getsid(0) };
-    (namespace == INITIAL).then(|| session.try_into().ok()).flatten()
+    unsafe { libc::getsid(process as i32) }.try_into().ok()
 }

@@ -92,6 +92,28 @@ fn an_event_loop_that_is_held_for_its_calls_sees_no_interrupted_wait() {
 }
 
 #[test]
+fn stops_are_rehearsed_while_a_program_learns() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, "--guard=watch --rehearse 10ms");
+    let mut servant = Servant::start(&it, &group);
+    for _ in 0..3 {
+        eventually("a stop", || servant.is_stopped());
+        eventually("its end", || !servant.is_stopped());
+        servant.serve(b"u");
+    }
+    daemon.ask("normalize guarded");
+    let mut normal_and_stopped = 0;
+    for _ in 0..100 {
+        servant.serve(b"u");
+        normal_and_stopped += u32::from(servant.is_stopped());
+    }
+    // One may have begun before it was normal.
+    assert!(normal_and_stopped < 10, "{normal_and_stopped}");
+    assert_eq!(daemon.events(), Vec::<serde_json::Value>::new());
+    assert!(!servant.end().contains("interrupted: 0 waits"));
+}
+
+#[test]
 fn an_execve_of_who_was_unusual_once_is_suspended() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let usual = [[b'u'; 100], [b'e'; 100]].concat();

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use kernel::clock::now_ns;
 use kernel::gate::{Gate, Lock};
+use kernel::process::session_of;
 use kernel::profile::symbols;
 use kernel::session::Session;
 use kernel::signals::was_asked_to_end;
@@ -19,6 +20,7 @@ use super::baseline::Digest;
 use super::placement::Placement;
 use super::policy::Policy;
 use super::program::{Program, name};
+use super::rehearsal::Rehearsal;
 use super::store::Store;
 use super::unix_now;
 use super::warden::Warden;
@@ -63,7 +65,9 @@ pub struct Guard {
     pub(super) unidentified: u64,
     began_ns: u64,
     next_release_ns: Option<u64>,
+    next_rehearsal_ns: u64,
     pub(super) warden: Option<Warden>,
+    rehearsal: Option<Rehearsal>,
 }
 
 /// What the gate knows a file by. The device's number is not the kernel's own where a file system has several
@@ -114,11 +118,9 @@ impl Guard {
     pub fn start(gate: &Gate, lock: &Lock, session: &Session, policy: Policy) -> Result<Self> {
         let store = Store::new(&policy.store);
         gate.make_profiles(lock)?;
-        let warden = match policy.wire.response {
-            wire::GUARD_OBSERVE => None,
-            _ => Some(Warden::start(gate, session.index)?),
-        };
+        let warden = policy.holds().then(|| Warden::start(gate, session.index)).transpose()?;
         Ok(Self {
+            rehearsal: policy.rehearse.map(Rehearsal::new),
             policy,
             is_off: false,
             enabled: gate.sessions.read(session.index).mask,
@@ -131,6 +133,7 @@ impl Guard {
             unidentified: 0,
             began_ns: now_ns(),
             next_release_ns: None,
+            next_rehearsal_ns: u64::MAX,
             warden,
         })
     }
@@ -338,6 +341,15 @@ impl Guard {
         if was_asked_to_end() {
             gate.wake_held(self.session);
         }
+        if let (Some(rehearsal), false) = (&mut self.rehearsal, self.is_off) {
+            let spared = self.policy.selection.spared_sid;
+            let is_learning = |tgid, place| {
+                let program = self.programs.get(&place).map(|(program, _)| &program.profile);
+                program.is_some_and(|it| it.state() != wire::GUARD_NORMAL && !it.is_spared())
+                    && (spared.is_none() || session_of(tgid) != spared)
+            };
+            self.next_rehearsal_ns = rehearsal.tend(gate, self.session, is_learning);
+        }
         self.next_release_ns = gate.let_go_in_time(self.session);
         let now = unix_now();
         let (mode, wait) = (self.policy.mode, self.policy.normal_wait);
@@ -358,10 +370,10 @@ impl Guard {
         Ok(())
     }
 
-    /// Until when somebody must be let go, from now on.
+    /// Until when somebody must be let go, or stopped, from now on.
     pub fn patience(&self, most: Duration) -> Duration {
-        let until = |end: u64| Duration::from_nanos(end.saturating_sub(now_ns()));
-        self.next_release_ns.map_or(most, |end| until(end).min(most))
+        let next = self.next_release_ns.unwrap_or(u64::MAX).min(self.next_rehearsal_ns);
+        Duration::from_nanos(next.saturating_sub(now_ns())).min(most)
     }
 }
 

@@ -9,6 +9,7 @@ mod live;
 mod placement;
 mod policy;
 mod program;
+mod rehearsal;
 mod remote;
 mod replay;
 mod report;

@@ -91,6 +91,11 @@ pub struct GuardOptions {
     /// Processes that may be held at the same time; what else would be held is only told of (default: 64)
     #[arg(long, value_name = "N")]
     pub held_most: Option<u32>,
+    /// Stop each process whose program learns for a moment, about so often, in any mode: what it, its parent and its
+    /// other threads do about a hold is usual then (default: never)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[serde(deserialize_with = "time")]
+    pub rehearse: Option<Duration>,
     /// Calls that the pairs look at (default: 9)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=9))]
     pub lookahead: Option<u8>,
@@ -122,10 +127,16 @@ pub struct Policy {
     pub mode: Mode,
     pub wire: wire::guard_parameters,
     pub normal_wait: Duration,
+    pub rehearse: Option<Duration>,
     pub store: PathBuf,
 }
 
 impl Policy {
+    /// Whether anybody may ever be stopped.
+    pub fn holds(&self) -> bool {
+        self.wire.response != wire::GUARD_OBSERVE || self.rehearse.is_some()
+    }
+
     /// What its holds, or refusals, need in the gate so that they come before calls take effect.
     pub fn holds_before(&self) -> u32 {
         match self.wire.response {
@@ -218,6 +229,7 @@ impl GuardOptions {
             mode,
             wire,
             normal_wait: own.normal_wait.or(file.normal_wait).unwrap_or(Parameters::default().normal_wait),
+            rehearse: own.rehearse.or(file.rehearse),
             store: store.to_owned(),
         })
     }
@@ -255,7 +267,7 @@ impl GuardOptions {
     fn is_given(&self) -> bool {
         self.guard_config.is_some()
             || self.respond.is_some()
-            || [self.delay_factor, self.delay_cap, self.suspend_execve_time, self.normal_wait]
+            || [self.delay_factor, self.delay_cap, self.suspend_execve_time, self.normal_wait, self.rehearse]
                 .iter()
                 .any(Option::is_some)
             || [self.normal_ratio, self.anomaly_limit, self.held_most, self.suspend_execve]
