@@ -13,7 +13,7 @@ use crate::error::{Doing, Result};
 use crate::gate::Gate;
 use crate::guarded::end_guard;
 use crate::mapping::Mapping;
-use crate::wire;
+use crate::{process, wire};
 
 const BPF_FS: &str = "/sys/fs/bpf";
 /// include/uapi/linux/magic.h
@@ -88,10 +88,9 @@ pub fn release_pinned() -> Result<usize> {
     for entry in fs::read_dir(BPF_FS).doing("reading the BPF file system")?.flatten() {
         let owner = entry.file_name().as_bytes().strip_prefix(PREFIX.as_bytes()).map(<[u8]>::to_vec);
         let owner = owner.and_then(|number| String::from_utf8(number).ok()?.parse().ok());
-        // SAFETY: signal 0 only asks whether the process exists.
-        if let Some(owner) = owner.filter(|owner: &i32| unsafe { libc::kill(*owner, 0) } != 0) {
+        if let Some(owner) = owner.filter(|owner| !process::exists(*owner)) {
             // Another version's tables, which have other sizes, are of no use to anybody any more.
-            released += release(&entry.path(), owner as u32).unwrap_or(0);
+            released += release(&entry.path(), owner).unwrap_or(0);
             remove(&entry.path());
         }
     }

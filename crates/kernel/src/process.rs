@@ -214,6 +214,12 @@ pub fn own_session() -> Option<u32> {
     (namespace == INITIAL).then(|| session_of(0)).flatten()
 }
 
+/// Whether it exists, be it that it has ended and is waited for.
+pub fn exists(process: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    unsafe { libc::kill(process as i32, 0) == 0 }
+}
+
 /// The POSIX session of a process, 0: of this one.
 pub fn session_of(process: u32) -> Option<u32> {
     // SAFETY: a plain query.

@@ -13,7 +13,7 @@ use crate::error::{Doing, Error, Result};
 use crate::gate::{Adopter, Gate, Lock, new_ring};
 use crate::groups::session_groups;
 use crate::mapping::atomic_field;
-use crate::wire;
+use crate::{process, wire};
 
 /// What a session wants.
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,8 +77,7 @@ fn own_pid_namespace() -> u32 {
 
 /// Whether the session's owner lives; that of another PID namespace cannot be asked for, and is taken to.
 fn is_owned(session: &wire::session) -> bool {
-    // SAFETY: signal 0 only asks whether the process exists.
-    session.owner_namespace != own_pid_namespace() || unsafe { libc::kill(session.owner_pid as i32, 0) == 0 }
+    session.owner_namespace != own_pid_namespace() || process::exists(session.owner_pid)
 }
 
 impl Gate {

@@ -368,9 +368,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
+        "d" => 86400.0,
         "" => return Err(format!("{text:?} has no unit: say {text}ms or {text}s")),
         _ => {
-            return Err(format!("{unit:?} is not a unit of time: ns, us, ms, s, m or h"));
+            return Err(format!("{unit:?} is not a unit of time: ns, us, ms, s, m, h or d"));
         }
     };
     Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("{text:?} is too long"))
@@ -434,6 +435,7 @@ mod tests {
         assert_eq!(duration("10ms"), Ok(Duration::from_millis(10)));
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(604_800)));
         assert!(duration("10").unwrap_err().contains("10ms"));
         assert!(duration("10x").unwrap_err().contains("unit"));
         assert!(duration("fast").is_err());

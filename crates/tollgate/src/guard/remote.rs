@@ -12,9 +12,9 @@ use super::store::Store;
 use super::verbs::{Done, Verb, apply};
 use crate::daemon::SocketOption;
 use crate::daemon::control::{ask, connect, running};
-use crate::format::{count, number_of, printable};
+use crate::format::{number_of, printable};
 use crate::output::Output;
-use crate::report::{Event, GuardedProgram};
+use crate::report::{Event, GuardedProgram, losses};
 
 pub fn answer<T: DeserializeOwned>(socket: &SocketOption, request: &Request) -> Result<T> {
     let (value, _) = ask(&running(&socket.path)?, request)?;
@@ -62,12 +62,7 @@ const CALLS_WIDTH: usize = 14;
 
 fn text(status: &Status, top: usize) -> String {
     use std::fmt::Write as _;
-    let mut out = String::new();
-    if !status.losses.is_empty() {
-        let losses: Vec<_> =
-            status.losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
-        let _ = writeln!(out, "LOSSES: {}", losses.join(", "));
-    }
+    let mut out = losses(&status.losses);
     let off = if status.is_off { ", OFF: nobody is held until `tollgate guard on`" } else { "" };
     let _ = writeln!(out, "guard ({}) since {}, process {}{off}", status.mode, status.since, status.pid);
     if status.mode == "enforce" {

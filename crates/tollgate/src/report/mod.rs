@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use build::{Facts, call_name, document};
 pub use guard::{Event, Guard, GuardedProgram};
-pub use text::{Layout, text};
+pub use text::{Layout, losses, text};
 
 /// Name and version of the document's shape.
 pub const SCHEMA: &str = "tollgate.lens/1";

@@ -1,5 +1,6 @@
 //! The document as a person reads it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::{Call, Document, Group, SlowCall, Toll};
@@ -14,13 +15,15 @@ pub struct Layout {
 const SITE_SHARE_MIN: f64 = 0.05;
 const SITES_SHOWN: usize = 3;
 
+/// A line of what is missing; nothing, if nothing is.
+pub fn losses(losses: &BTreeMap<String, u64>) -> String {
+    let losses: Vec<_> = losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
+    if losses.is_empty() { String::new() } else { format!("LOSSES: {}\n", losses.join(", ")) }
+}
+
 pub fn text(document: &Document, layout: &Layout) -> String {
     let mut out = String::new();
-    if !document.losses.is_empty() {
-        let losses: Vec<_> =
-            document.losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
-        let _ = writeln!(out, "LOSSES: {}", losses.join(", "));
-    }
+    out += &losses(&document.losses);
     headline(&mut out, document);
     let is_timed = !document.calls.is_empty() || document.guard.is_none();
     if is_timed {
