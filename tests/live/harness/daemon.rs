@@ -28,17 +28,30 @@ impl Daemon {
         job
     }
 
-    /// Of the processes in the group, with DELAYS small enough to see them end.
-    #[track_caller]
-    pub fn start(it: &Guarded, group: &ControlGroup, options: &str) -> Self {
+    /// Of the processes in the group.
+    pub fn job_in(it: &Guarded, group: &ControlGroup, options: &str) -> Job {
         let mut job = Self::job(it, options);
         job.command.arg("--cgroup").arg(&group.0);
-        let running = job.start();
-        eventually("the daemon", || {
-            assert!(!running.is_over(), "{}", running.read("err"));
-            running.read("err").contains("guarding ")
-        });
-        Self::of(running, it)
+        job
+    }
+
+    #[track_caller]
+    pub fn start(it: &Guarded, group: &ControlGroup, options: &str) -> Self {
+        Self::at_work(Self::job_in(it, group, options), it)
+    }
+
+    /// Once it guards.
+    #[track_caller]
+    pub fn at_work(job: Job, it: &Guarded) -> Self {
+        let daemon = Self::of(job.start(), it);
+        eventually("the daemon", || daemon.is_at_work());
+        daemon
+    }
+
+    #[track_caller]
+    pub fn is_at_work(&self) -> bool {
+        assert!(!self.running.is_over(), "{}", self.running.read("err"));
+        self.running.read("err").contains("guarding ")
     }
 
     pub fn of(running: Running, it: &Guarded) -> Self {

@@ -5,6 +5,7 @@ mod cost;
 mod daemon;
 mod guard;
 mod held;
+mod killed;
 mod programs;
 mod scale;
 mod second_source;

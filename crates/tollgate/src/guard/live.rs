@@ -210,7 +210,19 @@ impl Guard {
         lock: &Lock,
         digest: &Digest,
     ) -> Result<()> {
-        let Some(baseline) = self.store.lock()?.load(digest, None)? else { return Ok(()) };
+        let baseline = match self.store.load(digest, None) {
+            Ok(Some(baseline)) => baseline,
+            Ok(None) => return Ok(()),
+            // Of one program, which nobody else has to suffer for.
+            Err(error) => {
+                let path = path_of(program);
+                let _ = say(&format!(
+                    "tollgate: the baseline of {path} is left alone, and learned anew: {error:#}"
+                ));
+                program.digest = None;
+                return Ok(());
+            }
+        };
         let wire::guard_parameters { lookahead, sequence, .. } = self.policy.wire;
         if (baseline.lookahead, baseline.sequence) != (lookahead.into(), sequence.into()) {
             let _ = say(&format!(
@@ -358,18 +370,17 @@ impl Guard {
         Ok(())
     }
 
+    /// When nobody is held any more. Where Tollgate ends before it could see to that, the warden does.
+    pub fn dismiss_warden(&mut self) {
+        if let Some(warden) = self.warden.take() {
+            warden.dismiss();
+        }
+    }
+
     /// Until when somebody must be let go, from now on.
     pub fn patience(&self, most: Duration) -> Duration {
         let until = |end: u64| Duration::from_nanos(end.saturating_sub(now_ns()));
         self.next_release_ns.map_or(most, |end| until(end).min(most))
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if let Some(warden) = self.warden.take() {
-            warden.dismiss();
-        }
     }
 }
 
