@@ -45,7 +45,7 @@ struct Range {
     /// How long a daemon takes until it is at work.
     start: Duration,
     /// Rounds in which somebody was held when the shot fell.
-    hits: u32,
+    hits: usize,
 }
 
 fn wardens(daemon: u32) -> Vec<u32> {
@@ -58,8 +58,7 @@ impl Range {
         let it = Guarded::new();
         let group = ControlGroup::new();
         let daemon = Daemon::start(&it, &group, "--guard=watch");
-        let mut victims: Vec<_> =
-            [0, 4, 0].map(|threads| Servant::with_threads(&it, &group, threads)).into();
+        let mut victims: Vec<_> = [0, 4, 0].map(|threads| Servant::with_threads(&it, &group, threads)).into();
         eventually("they are learned", || {
             victims.iter_mut().for_each(|victim| victim.serve(&[b'u'; 1000]));
             daemon.program().is_some_and(|program| program["calls"].as_u64() > Some(20_000))
@@ -127,16 +126,18 @@ impl Range {
     #[track_caller]
     fn round(&mut self, whom: Whom, then: While) {
         let daemon = self.comes_to(then);
-        self.hits += u32::from(self.victims.iter().any(Servant::is_stopped));
+        self.hits += usize::from(self.victims.iter().any(Servant::is_stopped));
         let pid = daemon.running.pid();
         match whom {
             Whom::Daemon => kill(pid as i32, libc::SIGKILL),
             Whom::Warden => {
                 let first = wardens(pid);
                 first.iter().for_each(|warden| kill(*warden as i32, libc::SIGKILL));
+                // None is needed before it is at work, nor when it has ended.
+                let is_at_work = daemon.running.read("err").contains("guarding ");
                 eventually("a successor", || {
-                    daemon.running.is_over()
-                        || then == While::Starting && !daemon.is_at_work()
+                    !is_at_work
+                        || daemon.running.is_over()
                         || wardens(pid).iter().any(|warden| !first.contains(warden))
                 });
                 kill(pid as i32, libc::SIGKILL);
@@ -148,10 +149,9 @@ impl Range {
                 kill(pid as i32, libc::SIGKILL);
             }
         }
-        let mut off = daemon.ask_job("off");
+        let off = daemon.ask_job("off");
         drop(daemon.running.finish());
         if whom == Whom::Both {
-            off.command.stdin(std::process::Stdio::null());
             off.finish().success();
         }
         let began = Instant::now();
@@ -172,14 +172,19 @@ fn keeper() -> Running {
     keeper
 }
 
-fn kill_at_random_moments(rounds: u32) {
+fn kill_at_random_moments(rounds: usize) {
     let seed = RandomState::new().hash_one(());
     println!("seed {seed}");
     let mut range = Range::new(Random::new(seed));
+    let mut rest = Vec::new();
     let mut kept = None;
     for round in 0..rounds {
-        let (whom, then) = (WHOM[range.random.below(3)], WHILE[range.random.below(4)]);
-        // The gate of every other ten is the daemon's alone.
+        if rest.is_empty() {
+            rest = WHOM.iter().flat_map(|whom| WHILE.map(|then| (*whom, then))).collect();
+            range.random.shuffle(&mut rest);
+        }
+        let (whom, then) = rest.pop().expect("just filled");
+        // In every other ten the gate goes with its daemon.
         if round % 10 == 0 {
             kept = (round % 20 == 10).then(keeper);
         }
@@ -187,7 +192,9 @@ fn kill_at_random_moments(rounds: u32) {
         range.round(whom, then);
         println!("{round}: {whom:?} while {then:?}, gate kept: {}, {:?}", kept.is_some(), began.elapsed());
     }
-    assert!(range.hits > rounds / 4, "only {} rounds found somebody held", range.hits);
+    println!("in {} of {rounds} rounds somebody was held then", range.hits);
+    // All that it was to wait for the holds in.
+    assert!(range.hits >= rounds / 12 * 3, "only in {} of {rounds} rounds somebody was held", range.hits);
     for victim in range.victims {
         victim.end();
     }

@@ -192,10 +192,13 @@ pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
 /// What the daemon says to a request, and the lines after it.
 pub fn ask(stream: &UnixStream, request: &Request) -> Result<(Value, impl Iterator<Item = String> + use<>)> {
     const GONE: &str = "the daemon has gone away";
-    let mut to = stream;
-    to.write_all((serde_json::to_string(request)? + "\n").as_bytes()).context(GONE)?;
+    // Who is refused unheard is told so nevertheless.
+    let written = put(stream, &serde_json::to_string(request)?);
     let mut lines = BufReader::new(stream.try_clone()?).lines().map_while(Result::ok);
-    match serde_json::from_str(&lines.next().context(GONE)?)? {
+    let answer = lines
+        .next()
+        .with_context(|| written.err().map_or(GONE.into(), |error| format!("{GONE}: {error}")))?;
+    match serde_json::from_str(&answer)? {
         Answer::Ok(value) => Ok((value, lines)),
         Answer::Error(sentence) => bail!(sentence),
     }
