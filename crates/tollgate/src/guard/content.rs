@@ -58,18 +58,17 @@ impl Reader {
 
     /// At once if it is short; otherwise it is among those that are [`Reader::done`] later.
     pub fn read(&self, met: Met) -> Option<Known> {
-        match met.metadata.len() {
-            ..=SHORT => {
-                let digest = digest(&met);
-                Some((met, digest))
-            }
-            ..=LONGEST => {
-                // It lives as long as this does.
-                let _ = self.to.send(met);
-                None
-            }
-            _ => Some((met, None)),
+        let length = met.metadata.len();
+        if length > LONGEST {
+            return Some((met, None));
         }
+        if length > SHORT {
+            // It lives as long as this does.
+            let _ = self.to.send(met);
+            return None;
+        }
+        let digest = digest(&met);
+        Some((met, digest))
     }
 
     pub fn done(&self) -> Vec<Known> {
