@@ -195,6 +195,14 @@ pub fn wait_for<const N: usize>(descriptors: [i32; N], limit: Duration) -> [bool
     polls.map(|poll| poll.revents != 0)
 }
 
+/// Whether the other end of a UNIX socket is closed for good.
+pub fn has_hung_up(socket: i32) -> bool {
+    let mut poll = libc::pollfd { fd: socket, events: 0, revents: 0 };
+    // SAFETY: one entry, as is said.
+    unsafe { libc::poll(&raw mut poll, 1, 0) };
+    poll.revents & libc::POLLHUP != 0
+}
+
 /// Whether the other end of a UNIX socket was opened by root.
 pub fn peer_is_root(socket: i32) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };

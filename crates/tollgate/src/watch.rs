@@ -145,7 +145,15 @@ impl Watch {
     /// Ends the session without a report.
     pub fn give_up(mut self) -> Result<()> {
         self.stay_for_others()?;
-        Ok(self.gate.end_session(&self.session)?)
+        self.gate.end_session(&self.session)?;
+        self.dismiss_warden();
+        Ok(())
+    }
+
+    fn dismiss_warden(&mut self) {
+        if let Some(guard) = &mut self.guard {
+            guard.dismiss_warden();
+        }
     }
 
     /// To be called at least every [`TICK`].
@@ -190,8 +198,7 @@ impl Watch {
             None
         });
         self.gate.release(&Lock::take()?, self.session.index);
-        // With its warden, as nobody is held any more.
-        self.guard = None;
+        self.dismiss_warden();
         let figures = self.collector.figures(&self.gate, self.session.index)?;
         let losses = self.losses()?;
         if !live.is_empty() && ending.exit.is_some() {

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Stdio};
 
 use serde_json::Value;
@@ -28,17 +28,30 @@ impl Daemon {
         job
     }
 
-    /// Of the processes in the group, with DELAYS small enough to see them end.
-    #[track_caller]
-    pub fn start(it: &Guarded, group: &ControlGroup, options: &str) -> Self {
+    /// Of the processes in the group.
+    pub fn job_in(it: &Guarded, group: &ControlGroup, options: &str) -> Job {
         let mut job = Self::job(it, options);
         job.command.arg("--cgroup").arg(&group.0);
-        let running = job.start();
-        eventually("the daemon", || {
-            assert!(!running.is_over(), "{}", running.read("err"));
-            running.read("err").contains("guarding ")
-        });
-        Self::of(running, it)
+        job
+    }
+
+    #[track_caller]
+    pub fn start(it: &Guarded, group: &ControlGroup, options: &str) -> Self {
+        Self::at_work(Self::job_in(it, group, options), it)
+    }
+
+    /// Once it guards.
+    #[track_caller]
+    pub fn at_work(job: Job, it: &Guarded) -> Self {
+        let daemon = Self::of(job.start(), it);
+        eventually("the daemon", || daemon.is_at_work());
+        daemon
+    }
+
+    #[track_caller]
+    pub fn is_at_work(&self) -> bool {
+        assert!(!self.running.is_over(), "{}", self.running.read("err"));
+        self.running.read("err").contains("guarding ")
     }
 
     pub fn of(running: Running, it: &Guarded) -> Self {
@@ -64,11 +77,30 @@ impl Daemon {
 
     /// What it knows of the guarded program.
     pub fn program(&self) -> Option<Value> {
+        self.program_called("guarded")
+    }
+
+    pub fn program_called(&self, name: &str) -> Option<Value> {
         let status = self.status();
         let programs = status["programs"].as_array().expect("programs").iter();
         let mut found =
-            programs.filter(|it| it["path"].as_str().is_some_and(|path| path.ends_with("/guarded")));
+            programs.filter(|it| it["path"].as_str().and_then(|path| path.rsplit('/').next()) == Some(name));
         found.next().cloned()
+    }
+
+    /// No more files may be open at once than this many beyond those that are.
+    pub fn limit_open_files(&self, more: usize) {
+        let most = (self.open_files() + more) as libc::rlim_t;
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: a valid limit; nothing is asked back.
+        let set = unsafe {
+            libc::prlimit(self.running.pid() as i32, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut())
+        };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.running.pid())).expect("it runs").count()
     }
 
     pub fn events(&self) -> Vec<Value> {
@@ -93,7 +125,12 @@ impl Servant {
 
     #[track_caller]
     pub fn with_threads(it: &Guarded, group: &ControlGroup, threads: u32) -> Self {
-        let mut job = Job::of(vec![it.program.clone().into(), "servant".into()]);
+        Self::of(&it.program, group, threads)
+    }
+
+    #[track_caller]
+    pub fn of(program: &Path, group: &ControlGroup, threads: u32) -> Self {
+        let mut job = Job::of(vec![program.into(), "servant".into()]);
         job.command.arg("--threads").arg(threads.to_string());
         job.command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let procs = OpenOptions::new().write(true).open(group.0.join("cgroup.procs")).expect("our group");

@@ -11,7 +11,7 @@ use crate::harness::bpf::abandoned_links;
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
-use crate::harness::job::kill;
+use crate::harness::job::{copy, kill};
 use crate::harness::{Job, NOBODY, eventually};
 
 const STOPS: &str = "--guard=enforce --respond stop";
@@ -147,6 +147,20 @@ fn nobody_stays_held_when_it_is_killed() {
     // What it left at the socket's path is no daemon.
     let again = Daemon::start(&it, &group, STOPS);
     again.ask("status");
+}
+
+#[test]
+fn whatever_it_cannot_go_on_after_nobody_stays_held() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (daemon, mut servant) = learned(&it, &group, STOPS);
+    hold(&mut servant);
+    daemon.limit_open_files(0);
+    // Another program to be met.
+    let other = it.folder.path().join("other");
+    copy(&it.program, &other);
+    let _stranger = Servant::of(&other, &group, 0);
+    runs_again(&mut servant);
+    daemon.running.finish().exits_with(125).says("open files");
 }
 
 #[test]

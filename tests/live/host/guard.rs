@@ -2,8 +2,8 @@
 //! takes the VM seconds.
 
 use crate::harness::guarded::{Guard, Guarded};
-use crate::harness::job::copy;
-use crate::harness::{Job, tollgate};
+use crate::harness::job::{copy, kill, state};
+use crate::harness::{Job, eventually, tollgate};
 
 #[test]
 fn signal_handlers_are_no_anomalies() {
@@ -78,4 +78,27 @@ fn an_inner_session_does_not_lead_out_of_the_guard() {
     outer.command.args(["routine", "100000", "6"]);
     let guard = Guard::of(&outer.finish().success());
     assert!(guard.number("anomalies") >= 6, "{}", guard.0);
+}
+
+#[test]
+fn what_is_to_be_normal_in_ages_stays_frozen() {
+    let it = Guarded::new();
+    // As many seconds as there can be. Each ends with something new, the first time.
+    let run = || it.run("--guard=watch --normal-wait 5124095576030430h", "routine 20000 0");
+    run();
+    assert_eq!(run().program()["state"], "frozen");
+}
+
+#[test]
+fn a_hold_of_ages_is_one() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let ages = "--guard=enforce --delay-factor 99999999999h --delay-cap 99999999999h";
+    let running = it.job(ages, "routine 100 6").start();
+    let guarded = running.child_running("guarded");
+    for _ in 0..5 {
+        eventually("the hold", || state(guarded) == Some('T'));
+        kill(guarded as i32, libc::SIGCONT);
+    }
+    kill(guarded as i32, libc::SIGKILL);
+    assert!(running.finish().exits_with(137).out.is_empty(), "it went on");
 }

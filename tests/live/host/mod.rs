@@ -1,10 +1,14 @@
 //! Tests that need more of a machine: strace, tar, sh, bash and the like, or much of its time.
 
+mod asked;
 mod before;
 mod cost;
 mod daemon;
+mod evasion;
 mod guard;
 mod held;
+mod killed;
 mod programs;
 mod scale;
 mod second_source;
+mod store;

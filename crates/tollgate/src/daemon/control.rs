@@ -6,12 +6,12 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -22,12 +22,46 @@ use crate::output::say;
 const LONGEST_REQUEST: u64 = 1 << 20;
 /// Who connects and says nothing is not waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections at a time: each is an open file, of which the daemon needs some for itself.
+const MOST: usize = 400;
+/// Who follows events may go while there are none.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What a request is answered with.
 pub enum Response {
     Value(Value),
     /// Lines that are there, and lines to come.
-    Lines(Vec<Arc<str>>, Option<Receiver<Arc<str>>>),
+    Lines(Vec<Arc<str>>, Option<Follower>),
+}
+
+/// Who reads events as they come.
+pub struct Follower {
+    lines: Receiver<Arc<str>>,
+    /// As long as somebody reads.
+    _reads: Arc<()>,
+}
+
+/// The other side of a [`Follower`].
+pub struct Leader {
+    lines: SyncSender<Arc<str>>,
+    reads: Weak<()>,
+}
+
+impl Leader {
+    /// Who does not read loses what comes after so many lines.
+    pub fn new(behind: usize) -> (Self, Follower) {
+        let (to, lines) = sync_channel(behind);
+        let reads = Arc::new(());
+        (Self { lines: to, reads: Arc::downgrade(&reads) }, Follower { lines, _reads: reads })
+    }
+
+    pub fn is_followed(&self) -> bool {
+        self.reads.strong_count() > 0
+    }
+
+    pub fn tell(&self, line: &Arc<str>) {
+        let _ = self.lines.try_send(Arc::clone(line));
+    }
 }
 
 /// A request, and where its answer goes.
@@ -74,12 +108,22 @@ impl Control {
         let (asks, asked) = channel();
         let (wake, awake) = UnixStream::pair()?;
         awake.set_nonblocking(true)?;
-        let listener = self.listener.try_clone()?;
+        let (listener, wake) = (self.listener.try_clone()?, Arc::new(wake));
         thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (Ok(wake), asks) = (wake.try_clone(), asks.clone()) else { continue };
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else {
+                    // It may be possible again then.
+                    thread::sleep(LOOK);
+                    continue;
+                };
+                // Each that is being answered has it, too.
+                if Arc::strong_count(&wake) > MOST {
+                    let _ = put_error(&stream, &anyhow!("{MOST} others ask the daemon at this moment"));
+                    continue;
+                }
+                let (wake, asks) = (Arc::clone(&wake), asks.clone());
                 // Whoever goes before the answer has nobody to tell of it.
-                thread::spawn(move || answer(stream, &asks, wake));
+                let _ = thread::Builder::new().spawn(move || answer(&stream, &asks, &wake));
             }
         });
         Ok((asked, awake))
@@ -92,31 +136,42 @@ impl Drop for Control {
     }
 }
 
-fn answer(mut stream: UnixStream, asks: &Sender<Ask>, mut wake: UnixStream) -> Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+fn put(mut stream: &UnixStream, line: &str) -> Result<()> {
+    Ok(stream.write_all(format!("{line}\n").as_bytes())?)
+}
+
+fn put_error(stream: &UnixStream, error: &anyhow::Error) -> Result<()> {
+    put(stream, &serde_json::to_string(&Answer::Error(format!("{error:#}")))?)
+}
+
+fn respond(stream: &UnixStream, asks: &Sender<Ask>, mut wake: &UnixStream) -> Result<Response> {
+    if !kernel::process::peer_is_root(stream.as_raw_fd()) {
+        bail!("only root may control the daemon");
+    }
     let mut line = String::new();
-    let response = if kernel::process::peer_is_root(stream.as_raw_fd()) {
-        BufReader::new(stream.try_clone()?.take(LONGEST_REQUEST)).read_line(&mut line)?;
-        match serde_json::from_str(&line) {
-            Ok(request) => {
-                let (answer, answered) = channel();
-                asks.send(Ask { request, answer })?;
-                wake.write_all(&[0])?;
-                answered.recv()?
-            }
-            Err(error) => Err(anyhow::anyhow!("the daemon does not understand this request: {error}")),
-        }
-    } else {
-        Err(anyhow::anyhow!("only root may control the daemon"))
+    BufReader::new(stream.take(LONGEST_REQUEST)).read_line(&mut line).context("this is no request")?;
+    let request = serde_json::from_str(&line).context("the daemon does not understand this request")?;
+    let (answer, answered) = channel();
+    asks.send(Ask { request, answer })?;
+    wake.write_all(&[0])?;
+    answered.recv()?
+}
+
+fn answer(stream: &UnixStream, asks: &Sender<Ask>, wake: &UnixStream) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let (lines, follower) = match respond(stream, asks, wake) {
+        Ok(Response::Value(value)) => return put(stream, &serde_json::to_string(&Answer::Ok(value))?),
+        Err(error) => return put_error(stream, &error),
+        Ok(Response::Lines(lines, follower)) => (lines, follower),
     };
-    let mut put = |line: &str| writeln!(stream, "{line}");
-    match response {
-        Ok(Response::Value(value)) => put(&serde_json::to_string(&Answer::Ok(value))?)?,
-        Err(error) => put(&serde_json::to_string(&Answer::Error(format!("{error:#}")))?)?,
-        Ok(Response::Lines(lines, more)) => {
-            put(&serde_json::to_string(&Answer::Ok(Value::Null))?)?;
-            lines.iter().try_for_each(|line| put(line))?;
-            more.into_iter().flatten().try_for_each(|line| put(&line))?;
+    put(stream, &serde_json::to_string(&Answer::Ok(Value::Null))?)?;
+    lines.iter().try_for_each(|line| put(stream, line))?;
+    let Some(follower) = follower else { return Ok(()) };
+    while !kernel::process::has_hung_up(stream.as_raw_fd()) {
+        match follower.lines.recv_timeout(LOOK) {
+            Ok(line) => put(stream, &line)?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     Ok(())
@@ -137,10 +192,13 @@ pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
 /// What the daemon says to a request, and the lines after it.
 pub fn ask(stream: &UnixStream, request: &Request) -> Result<(Value, impl Iterator<Item = String> + use<>)> {
     const GONE: &str = "the daemon has gone away";
-    let mut to = stream;
-    to.write_all((serde_json::to_string(request)? + "\n").as_bytes()).context(GONE)?;
+    // Who is refused unheard is told so nevertheless.
+    let written = put(stream, &serde_json::to_string(request)?);
     let mut lines = BufReader::new(stream.try_clone()?).lines().map_while(Result::ok);
-    match serde_json::from_str(&lines.next().context(GONE)?)? {
+    let answer = lines
+        .next()
+        .with_context(|| written.err().map_or(GONE.into(), |error| format!("{GONE}: {error}")))?;
+    match serde_json::from_str(&answer)? {
         Answer::Ok(value) => Ok((value, lines)),
         Answer::Error(sentence) => bail!(sentence),
     }

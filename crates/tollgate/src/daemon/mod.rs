@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
@@ -28,7 +27,7 @@ use crate::guard::{GuardOptions, Mode, Request, Save, Selection, StoreOption};
 use crate::report::Event;
 use crate::select;
 use crate::watch::Watch;
-use control::{Ask, Control, Response, tell};
+use control::{Ask, Control, Leader, Response, tell};
 use journal::Journal;
 pub use journal::line;
 use metrics::Page;
@@ -109,7 +108,7 @@ struct Daemon<'a> {
     journal: Journal,
     file: Option<File>,
     kept: VecDeque<Arc<str>>,
-    followers: Vec<SyncSender<Arc<str>>>,
+    followers: Vec<Leader>,
     page: Page,
     looked: Instant,
     saved: Instant,
@@ -158,9 +157,8 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         saved: Instant::now(),
     };
     kernel::signals::on_interrupt(&INTERRUPTED)?;
-    daemon.take_in()?;
-    daemon.work(&control)?;
-    daemon.end()
+    let worked = daemon.take_in().and_then(|()| daemon.work(&control));
+    daemon.end(worked)
 }
 
 impl Daemon<'_> {
@@ -228,6 +226,7 @@ impl Daemon<'_> {
         if !self.select.all {
             self.look()?;
         }
+        self.followers.retain(Leader::is_followed);
         self.journal.tend();
         let save = self.saved.elapsed() > SAVE_EVERY;
         if let Some((guard, gate)) = self.watch.guard() {
@@ -274,8 +273,7 @@ impl Daemon<'_> {
             self.kept.pop_front();
         }
         self.kept.push_back(Arc::clone(&line));
-        self.followers
-            .retain(|to| !matches!(to.try_send(Arc::clone(&line)), Err(TrySendError::Disconnected(_))));
+        self.followers.iter().for_each(|follower| follower.tell(&line));
     }
 
     fn answer(&mut self, request: Request) -> Result<Response> {
@@ -288,9 +286,9 @@ impl Daemon<'_> {
             Request::Events { follow } => {
                 let kept = self.kept.iter().cloned().collect();
                 let follower = follow.then(|| {
-                    let (to, from) = sync_channel(BEHIND);
-                    self.followers.push(to);
-                    from
+                    let (leader, follower) = Leader::new(BEHIND);
+                    self.followers.push(leader);
+                    follower
                 });
                 return Ok(Response::Lines(kept, follower));
             }
@@ -308,13 +306,14 @@ impl Daemon<'_> {
         Ok(Response::Value(value))
     }
 
-    fn end(mut self) -> Result<ExitCode> {
+    /// Whatever kept it from its work, who is held is let go.
+    fn end(mut self, worked: Result<()>) -> Result<ExitCode> {
         let _ = notify(false, &[NotifyState::Stopping]);
-        self.watch.tend()?;
+        let worked = worked.and_then(|()| self.watch.tend());
         self.tell_events();
         let saved = self.watch.guard().map_or(Ok(()), |(guard, _)| guard.save(Save::All));
         self.watch.give_up()?;
-        saved?;
+        worked.and(saved)?;
         tell("ended; what was learned is stored, and nobody is held");
         Ok(ExitCode::SUCCESS)
     }

@@ -1,8 +1,8 @@
 //! The guard at work on a session: programs get their baselines, time passes for them, and the held are let go.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::os::fd::AsRawFd as _;
+use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -17,6 +17,7 @@ use kernel::signals::was_asked_to_end;
 use kernel::wire;
 
 use super::baseline::Digest;
+use super::content::{Met, Reader, SHORT, executed, key, open_file, open_program, opened_path};
 use super::placement::Placement;
 use super::policy::Policy;
 use super::program::{Program, name};
@@ -30,9 +31,6 @@ use crate::slow;
 
 /// More events than this are counted only.
 const EVENTS: usize = 10_000;
-/// `dev_t` in the kernel has 20 bits for the minor number (include/linux/kdev_t.h).
-const MINOR_BITS: u32 = 20;
-
 /// A record from the gate.
 pub enum Notice {
     Program(Box<wire::guard_program_record>),
@@ -66,52 +64,9 @@ pub struct Guard {
     began_ns: u64,
     next_release_ns: Option<u64>,
     next_rehearsal_ns: u64,
+    reader: Reader,
     pub(super) warden: Option<Warden>,
     rehearsal: Option<Rehearsal>,
-}
-
-/// What the gate knows a file by. The device's number is not the kernel's own where a file system has several
-/// (btrfs); then a program is met when it begins.
-fn key(metadata: &fs::Metadata, session: u32) -> wire::guard_program {
-    let device = metadata.dev();
-    wire::guard_program {
-        inode: metadata.ino(),
-        ctime_ns: metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec(),
-        size: metadata.size(),
-        device: libc::major(device) << MINOR_BITS | libc::minor(device),
-        session,
-    }
-}
-
-fn is_same_file(metadata: &fs::Metadata, key: &wire::guard_program) -> bool {
-    let wire::guard_program { inode, ctime_ns, size, .. } = self::key(metadata, key.session);
-    (inode, ctime_ns, size) == (key.inode, key.ctime_ns, key.size)
-}
-
-/// The interpreter of a script is the program that runs.
-fn executed(path: &Path) -> PathBuf {
-    use std::io::Read as _;
-    use std::os::unix::ffi::OsStrExt as _;
-    /// BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h
-    const LONGEST: u64 = 256;
-    let mut first = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut first));
-    let line = first.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    match line.strip_prefix(b"#!") {
-        Some(rest) if read.is_ok() => {
-            let interpreter = rest.trim_ascii().split(u8::is_ascii_whitespace).next().unwrap_or_default();
-            PathBuf::from(std::ffi::OsStr::from_bytes(interpreter))
-        }
-        _ => path.to_owned(),
-    }
-}
-
-/// The file that began: of the process, if it still runs, or by its path. Opened, as what either stands for may
-/// change at any time.
-fn open_program(record: &wire::guard_program_record) -> Option<File> {
-    let same = |file: &File| file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program));
-    let ways = [format!("/proc/{}/exe", record.pid), slow::path(&record.path)];
-    ways.iter().find_map(|way| File::open(way).ok().filter(same))
 }
 
 impl Guard {
@@ -134,6 +89,7 @@ impl Guard {
             began_ns: now_ns(),
             next_release_ns: None,
             next_rehearsal_ns: u64::MAX,
+            reader: Reader::start(),
             warden,
         })
     }
@@ -144,13 +100,13 @@ impl Guard {
 
     /// Before a command begins: its own program has its baseline from its first call on.
     pub fn expect_command(&mut self, gate: &Gate, lock: &Lock, command: &Path) -> Result<()> {
-        self.expect(gate, lock, &[executed(command)])
+        self.expect(gate, lock, &[executed(command)], u64::MAX)
     }
 
     /// Before processes are taken in: their programs have their baselines from then on.
     pub fn expect_processes(&mut self, gate: &Gate, pids: &[u32]) -> Result<()> {
         let programs: Vec<_> = pids.iter().map(|pid| PathBuf::from(format!("/proc/{pid}/exe"))).collect();
-        self.expect(gate, &Lock::take()?, &programs)
+        self.expect(gate, &Lock::take()?, &programs, SHORT)
     }
 
     /// Programs that the store knows have their baselines before they begin.
@@ -160,20 +116,21 @@ impl Guard {
         let stored = self.store.load_all()?;
         let paths = stored.iter().flat_map(|baseline| &baseline.paths).map(PathBuf::from);
         let paths: Vec<_> = paths.take(MOST).collect();
-        self.expect(gate, &Lock::take()?, &paths)
+        self.expect(gate, &Lock::take()?, &paths, SHORT)
     }
 
-    fn expect(&mut self, gate: &Gate, lock: &Lock, paths: &[PathBuf]) -> Result<()> {
+    /// Those of at most `longest` bytes; what is longer is met when it begins.
+    fn expect(&mut self, gate: &Gate, lock: &Lock, paths: &[PathBuf], longest: u64) -> Result<()> {
         let mut programs = Vec::new();
         let (mut seen, mut digests) = (BTreeSet::new(), BTreeSet::new());
         for path in paths {
             // What cannot be read now is met when it begins, or fails to.
             let Ok((file, metadata)) = open_file(path) else { continue };
-            if !seen.insert((metadata.dev(), metadata.ino())) {
+            if metadata.len() > longest || !seen.insert((metadata.dev(), metadata.ino())) {
                 continue;
             }
             let path = opened_path(&file).unwrap_or_else(|| path.clone());
-            let Ok(digest) = Digest::of_file(&descriptor_path(&file)) else { continue };
+            let Ok(digest) = Digest::of_all((&file).take(metadata.len())) else { continue };
             // A copy shares the profile of the first when it begins.
             let is_first = !self.places.contains_key(&digest) && digests.insert(digest);
             if is_first && self.policy.selection.is_chosen(&path, &metadata) {
@@ -183,7 +140,7 @@ impl Guard {
         let keys: Vec<_> = programs.iter().map(|(_, metadata, _)| key(metadata, self.session)).collect();
         let places = gate.give_profiles(lock, &keys)?;
         for (place, (path, metadata, digest)) in places.into_iter().zip(programs) {
-            self.admit(gate, lock, place, (path, metadata, digest))?;
+            self.admit(gate, lock, place, (path, metadata, Some(digest)))?;
         }
         Ok(())
     }
@@ -194,14 +151,16 @@ impl Guard {
         gate: &Gate,
         lock: &Lock,
         place: u32,
-        (path, metadata, digest): (PathBuf, fs::Metadata, Digest),
+        (path, metadata, digest): (PathBuf, fs::Metadata, Option<Digest>),
     ) -> Result<()> {
-        let mut program = Program::new(gate.profile(place)?, Some(path), Some(digest));
+        let mut program = Program::new(gate.profile(place)?, Some(path), digest);
         if self.policy.selection.is_spared(&metadata) {
             program.profile.spare();
         }
-        self.install(&mut program, gate, lock, &digest)?;
-        self.places.insert(digest, place);
+        if let Some(digest) = digest {
+            self.install(&mut program, gate, lock, &digest)?;
+            self.places.insert(digest, place);
+        }
         self.programs.insert(place, (program, Deeds::default()));
         Ok(())
     }
@@ -213,7 +172,19 @@ impl Guard {
         lock: &Lock,
         digest: &Digest,
     ) -> Result<()> {
-        let Some(baseline) = self.store.lock()?.load(digest, None)? else { return Ok(()) };
+        let baseline = match self.store.load(digest, None) {
+            Ok(Some(baseline)) => baseline,
+            Ok(None) => return Ok(()),
+            // Of one program, which nobody else has to suffer for.
+            Err(error) => {
+                let path = path_of(program);
+                let _ = say(&format!(
+                    "tollgate: the baseline of {path} is left alone, and learned anew: {error:#}"
+                ));
+                program.digest = None;
+                return Ok(());
+            }
+        };
         let wire::guard_parameters { lookahead, sequence, .. } = self.policy.wire;
         if (baseline.lookahead, baseline.sequence) != (lookahead.into(), sequence.into()) {
             let _ = say(&format!(
@@ -258,25 +229,31 @@ impl Guard {
 
     /// A program that began.
     fn meet(&mut self, gate: &Gate, record: &wire::guard_program_record) -> Result<()> {
-        let lock = Lock::take()?;
         let place = record.profile;
         let Some(file) = open_program(record) else { return self.meet_unknown(gate, place) };
         let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
         if !self.policy.selection.is_chosen(&path, &metadata) {
-            gate.share_profile(&lock, &record.program, place, wire::GUARD_NOT_CHOSEN)?;
+            gate.share_profile(&Lock::take()?, &record.program, place, wire::GUARD_NOT_CHOSEN)?;
             return Ok(());
         }
-        let Ok(digest) = Digest::of_file(&descriptor_path(&file)) else {
-            return self.meet_unknown(gate, place);
+        match self.reader.read(Met { place, key: record.program, file, path, metadata }) {
+            Some((met, digest)) => self.identify(gate, met, digest),
+            None => Ok(()),
+        }
+    }
+
+    /// Without a digest it learns, too, but nobody would find again what.
+    fn identify(&mut self, gate: &Gate, met: Met, digest: Option<Digest>) -> Result<()> {
+        let (lock, Met { place, key, path, metadata, .. }) = (Lock::take()?, met);
+        let known = digest.and_then(|digest| self.places.get(&digest)).filter(|known| **known != place);
+        let Some(known) = known.copied() else {
+            return self.admit(gate, &lock, place, (path, metadata, digest));
         };
-        if let Some(known) = self.places.get(&digest).filter(|known| **known != place) {
-            let (known, calls) = (*known, gate.share_profile(&lock, &record.program, place, *known)?);
-            if let Some((program, _)) = self.programs.get_mut(&known) {
-                program.early_calls += calls;
-            }
-            return Ok(());
+        let calls = gate.share_profile(&lock, &key, place, known)?;
+        if let Some((program, _)) = self.programs.get_mut(&known) {
+            program.early_calls += calls;
         }
-        self.admit(gate, &lock, place, (path, metadata, digest))
+        Ok(())
     }
 
     /// It learns, but nobody would find again what.
@@ -351,6 +328,9 @@ impl Guard {
             self.next_rehearsal_ns = rehearsal.tend(gate, self.session, is_learning);
         }
         self.next_release_ns = gate.let_go_in_time(self.session);
+        for (met, digest) in self.reader.done() {
+            self.identify(gate, met, digest)?;
+        }
         let now = unix_now();
         let (mode, wait) = (self.policy.mode, self.policy.normal_wait);
         for (program, _) in self.programs.values_mut() {
@@ -370,18 +350,17 @@ impl Guard {
         Ok(())
     }
 
+    /// When nobody is held any more. Where Tollgate ends before it could see to that, the warden does.
+    pub fn dismiss_warden(&mut self) {
+        if let Some(warden) = self.warden.take() {
+            warden.dismiss();
+        }
+    }
+
     /// Until when somebody must be let go, or stopped, from now on.
     pub fn patience(&self, most: Duration) -> Duration {
         let next = self.next_release_ns.unwrap_or(u64::MAX).min(self.next_rehearsal_ns);
         Duration::from_nanos(next.saturating_sub(now_ns())).min(most)
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if let Some(warden) = self.warden.take() {
-            warden.dismiss();
-        }
     }
 }
 
@@ -419,27 +398,4 @@ fn effect(event: &wire::guard_event) -> Option<&'static str> {
         (_, before) if before & wire::BEFORE_NEXT != 0 => Some("next"),
         _ => Some("before"),
     }
-}
-
-/// Whatever is at the path by now, it is not waited for.
-fn open_file(path: &Path) -> std::io::Result<(File, fs::Metadata)> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.is_file() { Ok((file, metadata)) } else { Err(std::io::ErrorKind::InvalidInput.into()) }
-}
-
-fn descriptor_path(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
-
-/// The kernel says so of a file whose name is another one's by now.
-const DELETED: &[u8] = b" (deleted)";
-
-fn opened_path(file: &File) -> Option<PathBuf> {
-    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-    let path = fs::read_link(descriptor_path(file)).ok()?;
-    let bytes = path.as_os_str().as_bytes();
-    let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
-    Some(std::ffi::OsString::from_vec(bytes).into())
 }

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod baseline;
+mod content;
 mod control;
 mod exchange;
 mod keep;

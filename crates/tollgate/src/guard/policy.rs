@@ -259,8 +259,11 @@ fn check(wire: &wire::guard_parameters) -> Result<()> {
     Ok(())
 }
 
+/// The kernel adds it to its clock.
+const LONGEST_NS: u64 = u64::MAX / 2;
+
 fn ns(time: Duration) -> u64 {
-    time.as_nanos().try_into().unwrap_or(u64::MAX)
+    time.as_nanos().try_into().unwrap_or(LONGEST_NS).min(LONGEST_NS)
 }
 
 impl GuardOptions {
@@ -302,6 +305,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_as_good_as_for_ever_does_not_pass_at_once() {
+        let ages = Some(Duration::from_secs(u64::MAX));
+        let options = GuardOptions { delay_factor: ages, delay_cap: ages, ..GuardOptions::default() };
+        let wire = policy(options).expect("a long time").wire;
+        let now = kernel::clock::now_ns();
+        assert!(now.checked_add(wire.delay_cap_ns).is_some_and(|until| until < u64::MAX));
+        assert_eq!(wire.delay_factor_ns, wire.delay_cap_ns);
+    }
+
+    #[test]
     fn the_command_line_goes_before_the_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("guard.toml");
@@ -317,6 +330,13 @@ mod tests {
             ("lookahead = 10", "2 to 9"),
             ("tolerize-limit = 0", "1 to 128"),
             ("suspend-execve = 129", "to 128"),
+            ("\nrespond = delay", "line 2, column 11"),
+            ("anomaly-limit = 4294967296", "line 1, column 17"),
+            ("normal-wait = \"1e30h\"", "column 15"),
+            ("normal-wait = \"99999999999999999999h\"", "is too long"),
+            ("delay-cap = \"-1s\"", "column 13"),
+            ("[guard", "line 1"),
+            ("\u{0}", "line 1, column 2"),
         ] {
             fs::write(&file, text).expect("a file");
             let options = GuardOptions { guard_config: Some(file.clone()), ..GuardOptions::default() };

@@ -106,7 +106,7 @@ impl Program {
         let freezings = self.profile.freezings();
         let normal_at = match self.normal_at {
             Some((of, normal_at)) if of == freezings => normal_at,
-            _ => now + normal_wait.as_secs(),
+            _ => now.saturating_add(normal_wait.as_secs()),
         };
         self.normal_at = Some((freezings, normal_at));
         if now > normal_at && mode != Mode::Learn {

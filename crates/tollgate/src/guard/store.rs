@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 
 use super::baseline::{Baseline, Digest, Fault, name};
 use super::unix_now;
@@ -14,6 +14,8 @@ use crate::output::say;
 
 const SUFFIX: &str = ".baseline";
 const DAMAGED: &str = ".damaged";
+/// All pairs and 100,000 windows would be shorter.
+const LONGEST: u64 = 16 << 20;
 
 pub struct Store {
     folder: PathBuf,
@@ -34,6 +36,8 @@ enum Unread {
     Fault(Fault),
     #[error("it is the baseline that belongs into {0}{SUFFIX}")]
     Misplaced(String),
+    #[error("it has {0} bytes, and no baseline has as many")]
+    Long(u64),
     #[error("it is a symbolic link or no plain file, which is not followed")]
     NoFile,
     #[error("it cannot be read: {0}")]
@@ -45,7 +49,7 @@ impl Unread {
     fn is_damage(&self) -> bool {
         match self {
             Self::Fault(Fault::Version(_)) | Self::NoFile | Self::Io(_) => false,
-            Self::Fault(_) | Self::Misplaced(_) => true,
+            Self::Fault(_) | Self::Misplaced(_) | Self::Long(_) => true,
         }
     }
 }
@@ -81,6 +85,19 @@ impl Store {
         self.load_each(|path| self.lock()?.load_file(path))
     }
 
+    /// None if there is none, or if it was damaged, of which a warning tells.
+    pub fn load(&self, digest: &Digest, scope: Option<&str>) -> Result<Option<Baseline>> {
+        let path = self.path(&name(digest, scope));
+        match read(&path) {
+            Err(unread) if unread.is_damage() => self.lock()?.load_file(&path),
+            loaded => loaded.map_err(|unread| anyhow!("{}: {unread}", path.display())),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}{SUFFIX}"))
+    }
+
     fn load_each(&self, load_damaged: impl Fn(&Path) -> Result<Option<Baseline>>) -> Result<Vec<Baseline>> {
         let mut all = Vec::new();
         for path in self.files()? {
@@ -89,7 +106,6 @@ impl Store {
                     (self.warn)(&format!("{}: {unread}; it cannot be set aside: {error:#}", path.display()));
                     None
                 }),
-                Err(unread @ Unread::Io(_)) => bail!("{}: {unread}", path.display()),
                 Err(unread) => {
                     (self.warn)(&format!("{} is left out: {unread}", path.display()));
                     None
@@ -120,9 +136,9 @@ impl Locked<'_> {
         self.store.load_each(|path| self.load_file(path))
     }
 
-    /// None if there is none, or if it was damaged, of which a warning tells.
+    /// As [`Store::load`].
     pub fn load(&self, digest: &Digest, scope: Option<&str>) -> Result<Option<Baseline>> {
-        self.load_file(&self.path(&name(digest, scope)))
+        self.load_file(&self.store.path(&name(digest, scope)))
     }
 
     /// What is damaged is set aside.
@@ -136,15 +152,14 @@ impl Locked<'_> {
                 (self.store.warn)(&format!("{}: {unread}; it was set aside as {aside}", path.display()));
                 Ok(None)
             }
-            Err(unread) => bail!("{}: {unread}", path.display()),
-            Ok(baseline) => Ok(baseline),
+            loaded => loaded.map_err(|unread| anyhow!("{}: {unread}", path.display())),
         }
     }
 
     /// In place of what was stored of the same program; if that fails, what was stored stays as it is.
     pub fn save(&self, baseline: &mut Baseline) -> Result<()> {
         baseline.saved = unix_now();
-        let path = self.path(&baseline.name());
+        let path = self.store.path(&baseline.name());
         let text = baseline.to_text()?;
         self.replace(&path, text.as_bytes()).with_context(|| format!("cannot save {}", path.display()))
     }
@@ -162,7 +177,7 @@ impl Locked<'_> {
     }
 
     pub fn remove(&self, baseline: &Baseline) -> Result<()> {
-        let path = self.path(&baseline.name());
+        let path = self.store.path(&baseline.name());
         remove_if_there(&path)
             .and_then(|()| self.sync())
             .with_context(|| format!("cannot remove {}", path.display()))
@@ -172,25 +187,25 @@ impl Locked<'_> {
     fn sync(&self) -> io::Result<()> {
         File::open(&self.store.folder)?.sync_all()
     }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.store.folder.join(format!("{name}{SUFFIX}"))
-    }
 }
 
 fn read(path: &Path) -> Result<Option<Baseline>, Unread> {
     let options = libc::O_NOFOLLOW | libc::O_NONBLOCK; // The latter for pipes, which open() would wait for.
-    let mut file = match OpenOptions::new().read(true).custom_flags(options).open(path) {
+    let file = match OpenOptions::new().read(true).custom_flags(options).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(Unread::NoFile),
         Err(error) => return Err(Unread::Io(error)),
     };
-    if !file.metadata().map_err(Unread::Io)?.is_file() {
+    let metadata = file.metadata().map_err(Unread::Io)?;
+    if !metadata.is_file() {
         return Err(Unread::NoFile);
     }
+    if metadata.len() > LONGEST {
+        return Err(Unread::Long(metadata.len()));
+    }
     let mut text = Vec::new();
-    file.read_to_end(&mut text).map_err(Unread::Io)?;
+    file.take(LONGEST).read_to_end(&mut text).map_err(Unread::Io)?;
     let baseline = Baseline::from_text(&text).map_err(Unread::Fault)?;
     if path.file_name() != Some(format!("{}{SUFFIX}", baseline.name()).as_ref()) {
         return Err(Unread::Misplaced(baseline.name()));
@@ -240,7 +255,7 @@ mod tests {
         let store = quiet(&folder.path().join("a/store"));
         let lock = store.lock().expect("locked");
         lock.save(&mut example()).expect("saved");
-        let path = lock.path(&example().name());
+        let path = store.path(&example().name());
         drop(lock);
         (folder, store, path)
     }
@@ -335,6 +350,25 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
         assert!(made.success());
         assert!(store.load_all().expect("the rest").is_empty());
+    }
+
+    #[test]
+    fn what_is_too_long_is_set_aside_unread() {
+        let (_folder, store, path) = store();
+        File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 40)).expect("sparse");
+        assert!(store.load(&example().digest, None).expect("none").is_none());
+        assert_eq!(with_suffix(&path, DAMAGED).metadata().expect("set aside").len(), 1 << 40);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_out() {
+        let (_folder, store, path) = store();
+        // A socket cannot be opened, even by root.
+        let socket = path.with_file_name("0123.baseline");
+        std::os::unix::net::UnixListener::bind(&socket).expect("bound");
+        assert!(matches!(read(&socket), Err(Unread::Io(_))));
+        assert_eq!(store.load_all().expect("the rest").len(), 1);
+        assert!(socket.exists());
     }
 
     #[test]

@@ -48,8 +48,15 @@ impl Warden {
     /// Sees to it that there is one.
     pub fn tend(&mut self, gate: &Gate, session: u32) -> Result<()> {
         if self.child.try_wait()?.is_some() {
-            let _ = say("tollgate: the guard's warden was killed; another one was started");
-            *self = start(gate, session)?;
+            let what = match start(gate, session) {
+                Ok(other) => {
+                    *self = other;
+                    "another one was started".into()
+                }
+                // That one may have been killed, too: it is tried again soon.
+                Err(error) => format!("{error:#}"),
+            };
+            let _ = say(&format!("tollgate: the guard's warden was killed; {what}"));
         }
         Ok(())
     }

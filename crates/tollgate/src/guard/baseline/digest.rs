@@ -26,8 +26,12 @@ impl Digest {
         if !path.metadata().with_context(context)?.is_file() {
             bail!("{} is not a program: it is no plain file", path.display());
         }
+        File::open(path).and_then(Self::of_all).with_context(context)
+    }
+
+    pub fn of_all(mut content: impl io::Read) -> io::Result<Self> {
         let mut hash = Sha256::new();
-        File::open(path).and_then(|mut file| io::copy(&mut file, &mut hash)).with_context(context)?;
+        io::copy(&mut content, &mut hash)?;
         Ok(Self(hash.finalize().into()))
     }
 }

@@ -1,0 +1,179 @@
+//! What may come in at the daemon's control socket and where it serves its counts.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::time::Duration;
+
+use crate::harness::cgroup::ControlGroup;
+use crate::harness::daemon::{Daemon, Servant};
+use crate::harness::guarded::Guarded;
+use crate::harness::{NOBODY, eventually};
+
+/// A daemon that holds somebody.
+fn holding(it: &Guarded, group: &ControlGroup, options: &str) -> (Daemon, Servant) {
+    let daemon = Daemon::start(it, group, &format!("--guard=enforce --respond stop {options}"));
+    let mut servant = Servant::start(it, group);
+    eventually("the hold", || {
+        if servant.unanswered() == 0 {
+            servant.tell(b"x");
+        }
+        servant.is_stopped()
+    });
+    (daemon, servant)
+}
+
+fn connect(daemon: &Daemon) -> UnixStream {
+    let stream = UnixStream::connect(&daemon.socket).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
+    stream
+}
+
+/// Of a request with these bytes and no more.
+fn answer(daemon: &Daemon, request: &[u8]) -> String {
+    let mut stream = connect(daemon);
+    // It may have heard enough before all is written.
+    let _ = stream.write_all(request);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = String::new();
+    let _ = BufReader::new(stream).read_line(&mut answer);
+    answer
+}
+
+#[test]
+fn what_is_no_request_is_answered_in_a_sentence() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (daemon, servant) = holding(&it, &group, "");
+    let huge = [b"{\"ask\":\"hold\",\"pid\":".to_vec(), vec![b'1'; 3 << 20], b"}\n".to_vec()].concat();
+    let deep = [b"{\"ask\":\"release\",\"whom\":".to_vec(), vec![b'['; 500_000], b"\n".to_vec()].concat();
+    let requests: [(&[u8], &str); 9] = [
+        (b"", "does not understand"),
+        (b"\n", "does not understand"),
+        (b"\0\xff\xfe\x80\n", "this is no request"),
+        (b"{\"ask\":\"status\"", "does not understand"),
+        (b"{\"ask\":\"release\",\"whom\":[\"x", "does not understand"),
+        (b"{\"ask\":\"hold\",\"pid\":-1}\n", "does not understand"),
+        (b"{\"ask\":\"hold\",\"pid\":0}\n", "process 0 is not guarded here"),
+        (b"{\"ask\":\"verb\",\"verb\":\"normalize\",\"programs\":[\"\"]}\n", "no baseline"),
+        (&deep, "does not understand"),
+    ];
+    for (request, words) in requests {
+        let said = answer(&daemon, request);
+        assert!(said.contains(words), "{words:?} is not in {said:?}");
+    }
+    // Cut off, so that the answer may not reach who is still writing.
+    answer(&daemon, &huge);
+    // Who writes half a request and waits keeps nobody else waiting.
+    let mut half = connect(&daemon);
+    half.write_all(b"{\"ask\":").expect("it reads");
+    assert!(daemon.ask("status").text().contains("held now: 1 process"));
+    half.write_all(b"\"status\"}\n").expect("it reads");
+    let mut line = String::new();
+    BufReader::new(half).read_line(&mut line).expect("it answers");
+    assert!(line.contains("\"held\""), "{line}");
+    assert!(servant.is_stopped());
+}
+
+#[test]
+fn two_hundred_ask_at_once_and_those_who_never_read_are_no_hindrance() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (daemon, mut servant) = holding(&it, &group, "--anomaly-limit 1000000");
+    let status = || answer(&daemon, b"{\"ask\":\"status\"}\n");
+    let silent: Vec<_> = (0..100).map(|_| connect(&daemon)).collect();
+    let deaf: Vec<_> = (0..20).map(|_| connect(&daemon)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..200 {
+            scope.spawn(|| assert!(status().contains("\"held\"")));
+        }
+        for mut stream in &deaf {
+            stream.write_all(b"{\"ask\":\"events\",\"follow\":true}\n").expect("it reads");
+        }
+    });
+    daemon.ask("off");
+    eventually("it runs again", || servant.unanswered() == 0);
+    // More than fits the sockets of those who do not read.
+    servant.serve(&[b'x'; 5000]);
+    assert!(daemon.events().len() > 4000);
+    let more: Vec<_> = (0..300).map(|_| connect(&daemon)).collect();
+    assert!(status().contains("others ask the daemon at this moment"));
+    drop((silent, deaf, more));
+    eventually("they are gone", || status().contains("\"held\""));
+}
+
+#[test]
+fn who_followed_events_and_went_leaves_nothing_behind() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, "--guard=watch");
+    daemon.ask("status");
+    let threads = || crate::harness::job::threads_of(daemon.running.pid());
+    let before = (daemon.open_files(), threads());
+    for _ in 0..20 {
+        assert_eq!(answer_and_go(&daemon), "{\"ok\":null}\n");
+    }
+    // No event comes meanwhile.
+    eventually("they are forgotten", || (daemon.open_files(), threads()) <= before);
+}
+
+fn answer_and_go(daemon: &Daemon) -> String {
+    let mut stream = connect(daemon);
+    stream.write_all(b"{\"ask\":\"events\",\"follow\":true}\n").expect("it reads");
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).expect("it answers");
+    line
+}
+
+#[test]
+fn who_is_not_root_is_refused_also_where_the_sockets_mode_lets_them_connect() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, "--guard=watch");
+    let mode = |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+    assert_eq!(mode(&daemon.socket), 0o600);
+    std::fs::set_permissions(&daemon.socket, std::fs::Permissions::from_mode(0o666)).expect("it is ours");
+    for command in ["status", "off", "events", "release"] {
+        let mut job = daemon.ask_job(command);
+        job.command.uid(NOBODY).gid(NOBODY);
+        job.finish().exits_with(125).says("only root may control the daemon");
+    }
+    daemon.ask("status");
+}
+
+#[test]
+fn who_takes_all_connections_to_the_counts_takes_none_of_the_daemons_files() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (daemon, mut servant) = holding(&it, &group, "--metrics 127.0.0.1:0");
+    let said = daemon.running.read("err");
+    let address =
+        said.split("http://").nth(1).and_then(|rest| rest.split("/metrics").next()).expect("an address");
+    daemon.limit_open_files(30);
+    // Half a request each; some wait to be accepted.
+    let half: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.write_all(b"GET /met").expect("it reads");
+            stream
+        })
+        .collect();
+    assert!(daemon.ask("status").text().contains("held now: 1 process"));
+    drop(half);
+    eventually("an answer", || {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        let mut page = String::new();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").is_ok()
+            && stream.read_to_string(&mut page).is_ok()
+            && page.contains("tollgate_guard_held_processes 1\n")
+    });
+    daemon.ask("off");
+    eventually("it runs again", || servant.unanswered() == 0);
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_before_anything_is_guarded() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("it has one");
+    let job = Daemon::job_in(&it, &group, &format!("--guard=watch --metrics {address}"));
+    let words = format!("cannot listen at {address}: Address already in use");
+    assert!(!job.finish().exits_with(125).says(&words).err.contains("guarding"));
+}

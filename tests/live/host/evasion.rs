@@ -1,0 +1,128 @@
+//! Programs that try to get away from their baseline, or to wear the guard out.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::harness::cgroup::ControlGroup;
+use crate::harness::daemon::{Daemon, Servant};
+use crate::harness::guarded::Guarded;
+use crate::harness::job::copy;
+use crate::harness::{Job, eventually, tollgate};
+
+/// Another program of the same behaviour.
+fn changed(it: &Guarded, name: &str) -> std::path::PathBuf {
+    let (content, program) = (it.folder.path().join("content"), it.folder.path().join(name));
+    let bytes = [&fs::read(&it.program).expect("a program"), name.as_bytes()].concat();
+    fs::write(&content, bytes).expect("a file");
+    copy(&content, &program);
+    program
+}
+
+fn stored(it: &Guarded) -> Vec<Value> {
+    let mut show = Job::of(vec![tollgate().into()]);
+    show.command.args(["guard", "show", "--json", "--store"]).arg(it.folder.path().join("store"));
+    show.finish().success().json()["baselines"].as_array().expect("a list").clone()
+}
+
+/// What there is to know of a baseline; not how often it was used.
+fn knowledge(baseline: &Value) -> Vec<Value> {
+    ["digest", "state", "pairs", "windows"].map(|field| baseline[field].clone()).into()
+}
+
+#[test]
+fn a_program_that_replaces_itself_starts_anew_and_the_old_one_stays_what_it_is() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    // It is to know what a servant does.
+    let teacher = Daemon::start(&it, &group, "--guard=learn");
+    let mut old = Servant::start(&it, &group);
+    eventually("it is learned", || {
+        old.serve(&[b'u'; 500]);
+        teacher.program().is_some_and(|program| program["calls"].as_u64() > Some(5000))
+    });
+    teacher.running.signal(libc::SIGTERM);
+    teacher.running.finish().success();
+    it.change("normalize");
+    let before = stored(&it);
+
+    let daemon = Daemon::start(&it, &group, "--guard=watch");
+    let refused = fs::OpenOptions::new().write(true).open(&it.program).expect_err("it runs");
+    assert_eq!(refused.kind(), ErrorKind::ExecutableFileBusy);
+    fs::rename(changed(&it, "new"), &it.program).expect("it can be replaced");
+    let mut new = Servant::start(&it, &group);
+    let known = || {
+        let status = daemon.status();
+        let all = status["programs"].as_array().expect("programs").iter();
+        let mut all: Vec<_> = all.map(|one| (one["state"].clone(), one["anomalies"].clone())).collect();
+        all.sort_by_key(|(state, _)| state.to_string());
+        all
+    };
+    eventually("both are met", || {
+        new.serve(b"xuxu");
+        old.serve(&[b'u'; 300]);
+        known().len() == 2
+    });
+    assert_eq!(known(), [("normal".into(), 0.into()), ("training".into(), 0.into())]);
+    old.serve(b"x");
+    eventually("the old one is tested as ever", || !daemon.events().is_empty());
+    daemon.running.signal(libc::SIGTERM);
+    daemon.running.finish().success();
+    let after = stored(&it);
+    assert_eq!(after.len(), 2, "{after:?}");
+    let of_old = after.iter().find(|one| one["digest"] == before[0]["digest"]).expect("it is there");
+    assert_eq!((&of_old["state"], &of_old["paths"]), (&before[0]["state"], &before[0]["paths"]));
+    let is_training = |one: &&Value| one["state"] == "training" || one["state"] == "frozen";
+    assert_eq!(after.iter().filter(is_training).count(), 1);
+}
+
+fn sparse_program(it: &Guarded, size: u64) -> std::path::PathBuf {
+    let program = changed(it, "sparse");
+    fs::File::options().write(true).open(&program).and_then(|file| file.set_len(size)).expect("sparse");
+    program
+}
+
+#[test]
+fn a_program_of_a_terabyte_keeps_nobody_waiting() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let program = sparse_program(&it, 1 << 40);
+    let daemon = Daemon::start(&it, &group, "--guard=watch");
+    let mut servant = Servant::of(&program, &group, 0);
+    eventually("it is met", || {
+        servant.serve(b"u");
+        daemon.status()["programs"].as_array().is_some_and(|all| !all.is_empty())
+    });
+    assert_eq!(servant_digest(&daemon, &program), Value::Null);
+}
+
+fn servant_digest(daemon: &Daemon, program: &Path) -> Value {
+    let name = program.file_name().expect("a name").to_string_lossy();
+    daemon.program_called(&name).expect("it is guarded")["digest"].clone()
+}
+
+/// More than 30 anomalies one by one, and the program has changed, says pH: it learns.
+#[test]
+fn slow_training_is_told_of_until_its_limit_and_learned_then() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let mut told = 0;
+    while told <= 30 {
+        assert_eq!(stored(&it)[0]["state"], "normal", "after {told} anomalies");
+        let new = it.run("--guard=watch", "routine 100 1").number("anomalies");
+        assert!((1..=5).contains(&new), "{new} anomalies in a run");
+        told += new;
+    }
+    assert_ne!(stored(&it)[0]["state"], "normal", "after {told} anomalies");
+    assert_eq!(it.run("--guard=watch", "routine 100 1").number("anomalies"), 0);
+}
+
+/// More than 12 among 128 calls, and it is an attack: nothing of it is learned, however often it comes.
+#[test]
+fn what_is_dense_is_never_learned() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let before = knowledge(&stored(&it)[0]);
+    for _ in 0..5 {
+        assert!(it.run("--guard=watch", "routine 100 40").number("anomalies") >= 40);
+        assert_eq!(knowledge(&stored(&it)[0]), before);
+    }
+}

@@ -1,0 +1,151 @@
+//! The daemon's store is on a disk that fills up, and in a folder where others have been.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::harness::cgroup::ControlGroup;
+use crate::harness::daemon::{Daemon, Servant};
+use crate::harness::eventually;
+use crate::harness::guarded::Guarded;
+use crate::harness::job::copy;
+
+/// A file system of 64 KiB at this place, which only the calling process and its children see.
+fn mount_small(place: &CString) -> io::Result<()> {
+    let (kind, root, size) = (c"tmpfs", c"/", c"size=64k");
+    let none = std::ptr::null();
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: plain system calls with NUL-terminated strings.
+    let is_done = unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(none, root.as_ptr(), none, private, none.cast()) == 0
+            && libc::mount(kind.as_ptr(), place.as_ptr(), kind.as_ptr(), 0, size.as_ptr().cast()) == 0
+    };
+    if is_done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[test]
+fn a_full_disk_is_told_and_what_was_learned_is_stored_when_there_is_room() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let store = it.folder.path().join("store");
+    fs::create_dir(&store).expect("a folder");
+    let place = CString::new(store.as_os_str().as_bytes()).expect("no NUL");
+    let job = Daemon::job_in(&it, &group, "--guard=watch").before_exec(move || mount_small(&place));
+    let daemon = Daemon::at_work(job, &it);
+    let seen = PathBuf::from(format!("/proc/{}/root{}", daemon.running.pid(), store.display()));
+    let filler = seen.join("filler");
+    fs::write(&filler, vec![0; 64 << 10]).expect("it is filled");
+    let mut servant = Servant::start(&it, &group);
+    eventually("it is guarded", || {
+        servant.serve(&[b'u'; 500]);
+        daemon.program().is_some()
+    });
+    // By itself within a minute, and to who asks for what needs it.
+    daemon.ask_job("normalize guarded").finish().exits_with(125).says("No space left on device");
+    eventually("a sentence", || daemon.running.read("err").contains("could not be stored: cannot save"));
+    assert_ne!(daemon.program().expect("it is still guarded")["state"], "normal");
+    let baselines = || {
+        let names = fs::read_dir(&seen).expect("a folder").flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().contains(".baseline")).count()
+    };
+    assert_eq!(baselines(), 0, "nothing half-written is left");
+    fs::remove_file(&filler).expect("there is room");
+    daemon.ask("normalize guarded");
+    assert_eq!(baselines(), 1);
+    servant.serve(b"x");
+    eventually("it is tested", || !daemon.events().is_empty());
+    daemon.running.signal(libc::SIGTERM);
+    daemon.running.finish().success();
+}
+
+/// What there is in a baseline's place, how it comes there, and the daemon's words for it.
+const WRONG: [(&str, fn(&Path), &str); 7] = [
+    (
+        "torn",
+        |path| fs::write(path, "tollgate-baseline/1 sha256=0123\n{").expect("a file"),
+        "it was cut short",
+    ),
+    ("later", |path| fs::write(path, "tollgate-baseline/9 x\n").expect("a file"), "it is of version"),
+    (
+        "huge",
+        |path| File::create(path).expect("a file").set_len(1 << 40).expect("sparse"),
+        "has 1099511627776 bytes",
+    ),
+    ("folder", |path| fs::create_dir(path).expect("a folder"), "no plain file"),
+    ("pipe", make_pipe, "no plain file"),
+    ("link", |path| symlink("/nowhere", path).expect("a link"), "it is a symbolic link"),
+    ("unreadable", |path| drop(UnixListener::bind(path).expect("a socket")), "it cannot be read"),
+];
+/// Nobody can make use of these.
+const SET_ASIDE: [&str; 2] = ["torn", "huge"];
+
+fn make_pipe(path: &Path) {
+    let path = CString::new(path.as_os_str().as_bytes()).expect("no NUL");
+    // SAFETY: a NUL-terminated path.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+}
+
+/// A program that nobody knows, and the place of its baseline.
+fn stranger(it: &Guarded, name: &str) -> (PathBuf, PathBuf) {
+    let content = it.folder.path().join("content");
+    fs::write(&content, [&fs::read(&it.program).expect("a program"), name.as_bytes()].concat())
+        .expect("a file");
+    let program = it.folder.path().join(name);
+    copy(&content, &program);
+    let digest = Sha256::digest(fs::read(&program).expect("a program"));
+    let digest: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    (program, it.folder.path().join(format!("store/{digest}.baseline")))
+}
+
+#[test]
+fn what_is_no_baseline_keeps_the_daemon_from_nothing() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let strangers: Vec<_> = WRONG.iter().map(|(name, _, _)| stranger(&it, name)).collect();
+    let make_all = || {
+        for ((_, make, _), (_, place)) in WRONG.iter().zip(&strangers) {
+            if place.symlink_metadata().is_err() {
+                make(place);
+            }
+        }
+    };
+    make_all();
+    let daemon = Daemon::start(&it, &group, "--guard=enforce --respond stop");
+    let is_told = |name: &str, words: &str, times: usize| {
+        let (_, place) = &strangers[WRONG.iter().position(|(wrong, _, _)| *wrong == name).expect("listed")];
+        let said = daemon.running.read("err");
+        said.lines().filter(|line| line.contains(&*place.to_string_lossy()) && line.contains(words)).count()
+            >= times
+    };
+    for (name, _, words) in WRONG {
+        assert!(is_told(name, words, 1), "{name}: {}", daemon.running.read("err"));
+    }
+    // It holds somebody all the while.
+    let mut held = Servant::start(&it, &group);
+    eventually("the hold", || {
+        if held.unanswered() == 0 {
+            held.tell(b"x");
+        }
+        held.is_stopped()
+    });
+    make_all();
+    for ((name, _, words), (program, place)) in WRONG.iter().zip(&strangers) {
+        let mut stranger = Servant::of(program, &group, 0);
+        eventually("it is guarded", || {
+            stranger.serve(b"u");
+            daemon.program_called(name).is_some()
+        });
+        eventually("it is told", || is_told(name, words, 2));
+        stranger.serve(b"xuxu");
+        let aside = place.with_added_extension("damaged");
+        assert_eq!(aside.symlink_metadata().is_ok(), SET_ASIDE.contains(name), "{name}");
+    }
+    assert!(held.is_stopped());
+    daemon.ask("off");
+    eventually("it runs again", || held.unanswered() == 0);
+}
