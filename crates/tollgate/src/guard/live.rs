@@ -1,6 +1,7 @@
 //! The guard at work on a session: programs get their baselines, time passes for them, and the held are let go.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,21 +16,26 @@ use kernel::session::Session;
 use kernel::signals::was_asked_to_end;
 use kernel::wire;
 
-use super::baseline::Digest;
+use super::baseline::{Digest, Identity};
 use super::placement::Placement;
 use super::policy::Policy;
 use super::program::{Program, name};
+use super::scope::{Process, Scope, Scopes, executed};
 use super::store::Store;
 use super::unix_now;
 use super::warden::Warden;
 use crate::output::say;
-use crate::report::Event;
+use crate::report::{Event, scoped};
 use crate::slow;
 
 /// More events than this are counted only.
 const EVENTS: usize = 10_000;
 /// `dev_t` in the kernel has 20 bits for the minor number (include/linux/kdev_t.h).
 const MINOR_BITS: u32 = 20;
+
+/// Scopes of one program that have profiles at a time: files without end, such as scripts that are made to be run
+/// once, are not to take those of all others.
+const MOST_SCOPES: usize = 128;
 
 /// A record from the gate.
 pub enum Notice {
@@ -57,7 +63,10 @@ pub struct Guard {
     pub(super) store: Store,
     pub(super) session: u32,
     pub(super) programs: BTreeMap<u32, (Program, Deeds)>,
-    pub(super) places: BTreeMap<Digest, u32>,
+    pub(super) places: BTreeMap<Identity, u32>,
+    scopes: Scopes,
+    /// Of files that programs were met in, so that one that is many programs is read once.
+    digests: BTreeMap<(u32, u64, i64, u64), Digest>,
     pub(super) events: Vec<Event>,
     pub(super) events_left_out: u64,
     pub(super) unidentified: u64,
@@ -68,38 +77,34 @@ pub struct Guard {
 
 /// What the gate knows a file by. The device's number is not the kernel's own where a file system has several
 /// (btrfs); then a program is met when it begins.
-fn key(metadata: &fs::Metadata, session: u32) -> wire::guard_program {
+fn key(metadata: &fs::Metadata, session: u32, scope: u64) -> wire::guard_program {
     let device = metadata.dev();
     wire::guard_program {
         inode: metadata.ino(),
         ctime_ns: metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec(),
         size: metadata.size(),
+        scope,
         device: libc::major(device) << MINOR_BITS | libc::minor(device),
         session,
     }
 }
 
 fn is_same_file(metadata: &fs::Metadata, key: &wire::guard_program) -> bool {
-    let wire::guard_program { inode, ctime_ns, size, .. } = self::key(metadata, key.session);
+    let wire::guard_program { inode, ctime_ns, size, .. } = self::key(metadata, key.session, key.scope);
     (inode, ctime_ns, size) == (key.inode, key.ctime_ns, key.size)
 }
 
-/// The interpreter of a script is the program that runs.
-fn executed(path: &Path) -> PathBuf {
-    use std::io::Read as _;
-    use std::os::unix::ffi::OsStrExt as _;
-    /// BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h
-    const LONGEST: u64 = 256;
-    let mut first = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut first));
-    let line = first.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    match line.strip_prefix(b"#!") {
-        Some(rest) if read.is_ok() => {
-            let interpreter = rest.trim_ascii().split(u8::is_ascii_whitespace).next().unwrap_or_default();
-            PathBuf::from(std::ffi::OsStr::from_bytes(interpreter))
-        }
-        _ => path.to_owned(),
-    }
+/// A program whose file could be read.
+struct Known {
+    path: PathBuf,
+    metadata: fs::Metadata,
+    identity: Identity,
+}
+
+/// Whether one more scope of a program may have a profile besides these.
+fn has_room<'a>(identity: &Identity, known: impl Iterator<Item = &'a Identity>) -> bool {
+    let is_of_same = |other: &&Identity| other.digest == identity.digest && other.scope.is_some();
+    identity.scope.is_none() || known.filter(is_of_same).count() < MOST_SCOPES
 }
 
 /// The file that began: of the process, if it still runs, or by its path. Opened, as what either stands for may
@@ -112,7 +117,7 @@ fn open_program(record: &wire::guard_program_record) -> Option<File> {
 
 impl Guard {
     pub fn start(gate: &Gate, lock: &Lock, session: &Session, policy: Policy) -> Result<Self> {
-        let store = Store::new(&policy.store);
+        let (store, scopes) = (Store::new(&policy.store), Scopes::new(policy.scope));
         gate.make_profiles(lock)?;
         let warden = match policy.wire.response {
             wire::GUARD_OBSERVE => None,
@@ -126,6 +131,8 @@ impl Guard {
             session: session.index,
             programs: BTreeMap::new(),
             places: BTreeMap::new(),
+            scopes,
+            digests: BTreeMap::new(),
             events: Vec::new(),
             events_left_out: 0,
             unidentified: 0,
@@ -140,14 +147,26 @@ impl Guard {
     }
 
     /// Before a command begins: its own program has its baseline from its first call on.
-    pub fn expect_command(&mut self, gate: &Gate, lock: &Lock, command: &Path) -> Result<()> {
-        self.expect(gate, lock, &[executed(command)])
+    pub fn expect_command(
+        &mut self,
+        gate: &Gate,
+        lock: &Lock,
+        command: &Path,
+        words: &[OsString],
+    ) -> Result<()> {
+        let scope = self.scopes.of_process(|| Process::to_be(command, words));
+        self.expect(gate, lock, &[(executed(command, words).0, scope)])
     }
 
-    /// Before processes are taken in: their programs have their baselines from then on.
-    pub fn expect_processes(&mut self, gate: &Gate, pids: &[u32]) -> Result<()> {
-        let programs: Vec<_> = pids.iter().map(|pid| PathBuf::from(format!("/proc/{pid}/exe"))).collect();
-        self.expect(gate, &Lock::take()?, &programs)
+    /// Before processes are taken in: their programs have their baselines from then on. Returns the numbers of their
+    /// scopes.
+    pub fn expect_processes(&mut self, gate: &Gate, pids: &[u32]) -> Result<BTreeMap<u32, u64>> {
+        let scopes: Vec<_> =
+            pids.iter().map(|pid| self.scopes.of_process(|| Process::running(*pid))).collect();
+        let numbers = pids.iter().copied().zip(scopes.iter().map(|scope| scope.number)).collect();
+        let paths = pids.iter().map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
+        self.expect(gate, &Lock::take()?, &paths.zip(scopes).collect::<Vec<_>>())?;
+        Ok(numbers)
     }
 
     /// Programs that the store knows have their baselines before they begin.
@@ -155,34 +174,64 @@ impl Guard {
         /// For programs that are not known yet there is as much room again.
         const MOST: usize = wire::GUARD_PROFILES as usize / 2;
         let stored = self.store.load_all()?;
-        let paths = stored.iter().flat_map(|baseline| &baseline.paths).map(PathBuf::from);
+        let scope = |name: &Option<String>| match name {
+            None => Some(Scope::default()),
+            Some(name) => self.scopes.kind()?.stored(name),
+        };
+        let found = stored.iter().filter_map(|baseline| Some((baseline, scope(&baseline.scope)?)));
+        let paths = found.flat_map(|(baseline, scope)| {
+            baseline.paths.iter().map(move |path| (PathBuf::from(path), scope.clone()))
+        });
         let paths: Vec<_> = paths.take(MOST).collect();
         self.expect(gate, &Lock::take()?, &paths)
     }
 
-    fn expect(&mut self, gate: &Gate, lock: &Lock, paths: &[PathBuf]) -> Result<()> {
-        let mut programs = Vec::new();
-        let (mut seen, mut digests) = (BTreeSet::new(), BTreeSet::new());
-        for path in paths {
+    fn expect(&mut self, gate: &Gate, lock: &Lock, programs: &[(PathBuf, Scope)]) -> Result<()> {
+        let mut expected: Vec<(wire::guard_program, Known)> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (path, scope) in programs {
             // What cannot be read now is met when it begins, or fails to.
             let Ok((file, metadata)) = open_file(path) else { continue };
-            if !seen.insert((metadata.dev(), metadata.ino())) {
+            if !seen.insert((metadata.dev(), metadata.ino(), scope.number)) {
                 continue;
             }
             let path = opened_path(&file).unwrap_or_else(|| path.clone());
-            let Ok(digest) = Digest::of_file(&descriptor_path(&file)) else { continue };
+            let Ok(digest) = self.digest_of(&file, &metadata) else { continue };
+            let identity = Identity { digest, scope: scope.name.clone() };
             // A copy shares the profile of the first when it begins.
-            let is_first = !self.places.contains_key(&digest) && digests.insert(digest);
-            if is_first && self.policy.selection.is_chosen(&path, &metadata) {
-                programs.push((path, metadata, digest));
+            let is_first = !self.places.contains_key(&identity)
+                && !expected.iter().any(|(_, other)| other.identity == identity);
+            let others = expected.iter().map(|(_, other)| &other.identity);
+            if is_first
+                && has_room(&identity, self.places.keys().chain(others))
+                && self.policy.selection.is_chosen(&path, &metadata)
+            {
+                let key = key(&metadata, self.session, scope.number);
+                expected.push((key, Known { path, metadata, identity }));
             }
         }
-        let keys: Vec<_> = programs.iter().map(|(_, metadata, _)| key(metadata, self.session)).collect();
+        let (keys, programs): (Vec<_>, Vec<_>) = expected.into_iter().unzip();
         let places = gate.give_profiles(lock, &keys)?;
-        for (place, (path, metadata, digest)) in places.into_iter().zip(programs) {
-            self.admit(gate, lock, place, (path, metadata, digest))?;
+        for (place, known) in places.into_iter().zip(programs) {
+            self.admit(gate, lock, place, known)?;
         }
         Ok(())
+    }
+
+    fn digest_of(&mut self, file: &File, metadata: &fs::Metadata) -> Result<Digest> {
+        /// Of programs that are gone, most of them.
+        const MOST: usize = 4096;
+        let wire::guard_program { inode, ctime_ns, size, device, .. } = key(metadata, 0, 0);
+        let of = (device, inode, ctime_ns, size);
+        if let Some(digest) = self.digests.get(&of) {
+            return Ok(*digest);
+        }
+        if self.digests.len() == MOST {
+            self.digests.clear();
+        }
+        let digest = Digest::of_file(&descriptor_path(file))?;
+        self.digests.insert(of, digest);
+        Ok(digest)
     }
 
     /// The profile at this place is of this program, and gets its baseline.
@@ -191,14 +240,14 @@ impl Guard {
         gate: &Gate,
         lock: &Lock,
         place: u32,
-        (path, metadata, digest): (PathBuf, fs::Metadata, Digest),
+        Known { path, metadata, identity }: Known,
     ) -> Result<()> {
-        let mut program = Program::new(gate.profile(place)?, Some(path), Some(digest));
+        let mut program = Program::new(gate.profile(place)?, Some(path), Some(identity.clone()));
         if self.policy.selection.is_spared(&metadata) {
             program.profile.spare();
         }
-        self.install(&mut program, gate, lock, &digest)?;
-        self.places.insert(digest, place);
+        self.install(&mut program, gate, lock, &identity)?;
+        self.places.insert(identity, place);
         self.programs.insert(place, (program, Deeds::default()));
         Ok(())
     }
@@ -208,9 +257,9 @@ impl Guard {
         program: &mut Program,
         gate: &Gate,
         lock: &Lock,
-        digest: &Digest,
+        of: &Identity,
     ) -> Result<()> {
-        let Some(baseline) = self.store.lock()?.load(digest, None)? else { return Ok(()) };
+        let Some(baseline) = self.store.lock()?.load(&of.digest, of.scope.as_deref())? else { return Ok(()) };
         let wire::guard_parameters { lookahead, sequence, .. } = self.policy.wire;
         if (baseline.lookahead, baseline.sequence) != (lookahead.into(), sequence.into()) {
             let _ = say(&format!(
@@ -232,7 +281,7 @@ impl Guard {
             program.profile.tolerize();
             let _ = say(&format!(
                 "tollgate: {unfit} pairs and windows of {} have no room in the kernel, so it is not tested",
-                path_of(program)
+                title(program)
             ));
         }
         Ok(())
@@ -261,19 +310,36 @@ impl Guard {
         let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
         if !self.policy.selection.is_chosen(&path, &metadata) {
             gate.share_profile(&lock, &record.program, place, wire::GUARD_NOT_CHOSEN)?;
-            return Ok(());
-        }
-        let Ok(digest) = Digest::of_file(&descriptor_path(&file)) else {
-            return self.meet_unknown(gate, place);
-        };
-        if let Some(known) = self.places.get(&digest).filter(|known| **known != place) {
-            let (known, calls) = (*known, gate.share_profile(&lock, &record.program, place, *known)?);
-            if let Some((program, _)) = self.programs.get_mut(&known) {
-                program.early_calls += calls;
+            if self.policy.scope.is_some() {
+                gate.name_any_scope(&lock, &record.program, wire::GUARD_NOT_CHOSEN)?;
             }
             return Ok(());
         }
-        self.admit(gate, &lock, place, (path, metadata, digest))
+        let Ok(digest) = self.digest_of(&file, &metadata) else {
+            return self.meet_unknown(gate, place);
+        };
+        let mut identity = Identity { digest, scope: self.scopes.of_record(record) };
+        let is_one_too_many = !self.places.contains_key(&identity) && !has_room(&identity, self.places.keys());
+        if is_one_too_many {
+            identity.scope = None;
+            let _ = say(&format!(
+                "tollgate: {} is met in more than {MOST_SCOPES} scopes: in others, its baseline is that of its \
+                 content alone",
+                path.display()
+            ));
+        }
+        let known = self.places.get(&identity).copied().filter(|known| *known != place);
+        if is_one_too_many {
+            gate.name_any_scope(&lock, &record.program, known.unwrap_or(place))?;
+        }
+        let Some(known) = known else {
+            return self.admit(gate, &lock, place, Known { path, metadata, identity });
+        };
+        let calls = gate.share_profile(&lock, &record.program, place, known)?;
+        if let Some((program, _)) = self.programs.get_mut(&known) {
+            program.early_calls += calls;
+        }
+        Ok(())
     }
 
     /// It learns, but nobody would find again what.
@@ -319,6 +385,7 @@ impl Guard {
             pid: event.tgid,
             tid: event.pid,
             program: path_of(program),
+            scope: program.scope.clone(),
             command: slow::text(&event.comm),
             call: name(event.call),
             sequence: window.iter().map(|symbol| program.call(*symbol)).collect(),
@@ -380,6 +447,11 @@ pub(super) fn path_of(program: &Program) -> String {
         .map_or_else(|| "(ended too soon)".into(), |path| path.to_string_lossy().into_owned())
 }
 
+/// For people.
+pub(super) fn title(program: &Program) -> String {
+    scoped(&path_of(program), program.scope.as_deref())
+}
+
 fn action_name(action: u32) -> &'static str {
     match action {
         wire::GUARD_DELAY => "delay",
@@ -424,8 +496,13 @@ fn descriptor_path(file: &File) -> PathBuf {
 const DELETED: &[u8] = b" (deleted)";
 
 fn opened_path(file: &File) -> Option<PathBuf> {
+    file_of_link(&descriptor_path(file))
+}
+
+/// Where a link of /proc leads.
+pub(super) fn file_of_link(link: &Path) -> Option<PathBuf> {
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-    let path = fs::read_link(descriptor_path(file)).ok()?;
+    let path = fs::read_link(link).ok()?;
     let bytes = path.as_os_str().as_bytes();
     let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
     Some(std::ffi::OsString::from_vec(bytes).into())
