@@ -102,10 +102,13 @@ pub fn name(text: &[u8], folder: Option<&Path>) -> Box<wire::scope_name> {
     let mut name = Box::<wire::scope_name>::default();
     set(&mut name.text, text);
     let Some(folder) = folder else { return name };
-    let parts = folder.components().rev().filter(|part| matches!(part, Component::Normal(_)));
-    for (place, part) in name.folder.part.iter_mut().zip(parts) {
+    let parts: Vec<_> = folder.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    for (place, part) in name.folder.part.iter_mut().zip(parts.iter().rev()) {
         set(place, part.as_os_str().as_bytes());
     }
+    name.folder.parts = parts.len().min(name.folder.part.len()) as u16;
+    // With as many the kernel side does not get to the root.
+    name.folder.complete = (parts.len() < name.folder.part.len()).into();
     name
 }
 
@@ -114,9 +117,8 @@ pub fn number(name: &wire::scope_name) -> u64 {
     let bytes = name.text.iter().chain(name.folder.part.iter().flatten()).map(|byte| *byte as u8);
     let bytes: Vec<_> = bytes.collect();
     let (words, _) = bytes.as_chunks::<8>();
-    let add = |hash: u64, word: &[u8; 8]| {
-        (hash ^ hash >> 32 ^ u64::from_ne_bytes(*word)).wrapping_mul(GOLDEN_64)
-    };
+    let add =
+        |hash: u64, word: &[u8; 8]| (hash ^ hash >> 32 ^ u64::from_ne_bytes(*word)).wrapping_mul(GOLDEN_64);
     words.iter().fold(0, add).max(u64::from(wire::GUARD_ANY_SCOPE) + 1)
 }
 
@@ -171,9 +173,8 @@ mod tests {
 
     #[test]
     fn numbers_tell_names_and_folders_apart() {
-        let number = |text: &str, folder: Option<&str>| {
-            super::number(&name(text.as_bytes(), folder.map(Path::new)))
-        };
+        let number =
+            |text: &str, folder: Option<&str>| super::number(&name(text.as_bytes(), folder.map(Path::new)));
         let all = [
             number("app.py", None),
             number("app.py", Some("/srv/a")),

@@ -139,12 +139,7 @@ impl Gate {
     /// Takes in all threads of running processes, named as this process's PID namespace names them.
     /// Returns how many processors could not be visited: a thread running there without a break is seen
     /// only from its next context switch on. With `GUARD_SCOPED`, processes have these scopes' numbers, or none.
-    pub fn adopt(
-        &self,
-        session: &mut Session,
-        tgids: &[u32],
-        scopes: &BTreeMap<u32, u64>,
-    ) -> Result<u32> {
+    pub fn adopt(&self, session: &mut Session, tgids: &[u32], scopes: &BTreeMap<u32, u64>) -> Result<u32> {
         // A process is named for one session at a time.
         let _lock = Lock::take()?;
         let adoptions = self.maps.get("adoptions");

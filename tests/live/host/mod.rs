@@ -7,4 +7,5 @@ mod guard;
 mod held;
 mod programs;
 mod scale;
+mod scopes;
 mod second_source;

@@ -8,7 +8,9 @@ use serde_json::Value;
 /// Of a container with this number, below the root folder. None where no engine's files
 /// say: then it may be known only to the engine itself.
 pub fn image_of(root: &Path, container: &str) -> Option<String> {
-    docker(root, container).or_else(|| containers_storage(root, container)).or_else(|| containerd(root, container))
+    docker(root, container)
+        .or_else(|| containers_storage(root, container))
+        .or_else(|| containerd(root, container))
 }
 
 fn read(path: &Path) -> Option<Value> {

@@ -319,7 +319,8 @@ impl Guard {
             return self.meet_unknown(gate, place);
         };
         let mut identity = Identity { digest, scope: self.scopes.of_record(record) };
-        let is_one_too_many = !self.places.contains_key(&identity) && !has_room(&identity, self.places.keys());
+        let is_one_too_many =
+            !self.places.contains_key(&identity) && !has_room(&identity, self.places.keys());
         if is_one_too_many {
             identity.scope = None;
             let _ = say(&format!(

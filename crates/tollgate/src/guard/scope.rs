@@ -148,7 +148,8 @@ impl Process {
 
     fn scope(&self, kind: Kind) -> Option<Box<wire::scope_name>> {
         if kind != Kind::Script {
-            return scope::placement(kind.wire(), &self.cgroups).map(|text| scope::name(text.as_bytes(), None));
+            return scope::placement(kind.wire(), &self.cgroups)
+                .map(|text| scope::name(text.as_bytes(), None));
         }
         let file_name = self.program.file_name().unwrap_or_default().to_string_lossy();
         let script = scope::script(&file_name, &self.arguments)?;
@@ -240,7 +241,7 @@ mod tests {
         let executed = |text: &str| {
             fs::write(&path, text).expect("written");
             let (program, arguments) = executed(&path, &words);
-            (program.display().to_string(), arguments.join(std::ffi::OsStr::from_bytes(b" ")))
+            (program.display().to_string(), arguments.join(std::ffi::OsStr::new(" ")))
         };
         let at = path.display();
         assert_eq!(executed("#! /bin/sh -e x \n"), ("/bin/sh".into(), format!("/bin/sh -e x {at} x").into()));
