@@ -1,11 +1,8 @@
 //! The guard at work on a session: programs get their baselines, time passes for them, and the held are let go.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::fs::{self, File};
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
@@ -16,11 +13,12 @@ use kernel::session::Session;
 use kernel::signals::was_asked_to_end;
 use kernel::wire;
 
-use super::baseline::{Digest, Identity};
+use super::baseline::Identity;
+use super::file::{Digests, open_program, opened_path};
 use super::placement::Placement;
 use super::policy::Policy;
 use super::program::{Program, name};
-use super::scope::{Process, Scope, Scopes, executed};
+use super::scope::{MOST_SCOPES, Scopes, has_room};
 use super::store::Store;
 use super::unix_now;
 use super::warden::Warden;
@@ -30,12 +28,6 @@ use crate::slow;
 
 /// More events than this are counted only.
 const EVENTS: usize = 10_000;
-/// `dev_t` in the kernel has 20 bits for the minor number (include/linux/kdev_t.h).
-const MINOR_BITS: u32 = 20;
-
-/// Scopes of one program that have profiles at a time: files without end, such as scripts that are made to be run
-/// once, are not to take those of all others.
-const MOST_SCOPES: usize = 128;
 
 /// A record from the gate.
 pub enum Notice {
@@ -64,9 +56,8 @@ pub struct Guard {
     pub(super) session: u32,
     pub(super) programs: BTreeMap<u32, (Program, Deeds)>,
     pub(super) places: BTreeMap<Identity, u32>,
-    scopes: Scopes,
-    /// Of files that programs were met in, so that one that is many programs is read once.
-    digests: BTreeMap<(u32, u64, i64, u64), Digest>,
+    pub(super) scopes: Scopes,
+    pub(super) digests: Digests,
     pub(super) events: Vec<Event>,
     pub(super) events_left_out: u64,
     pub(super) unidentified: u64,
@@ -75,44 +66,11 @@ pub struct Guard {
     pub(super) warden: Option<Warden>,
 }
 
-/// What the gate knows a file by. The device's number is not the kernel's own where a file system has several
-/// (btrfs); then a program is met when it begins.
-fn key(metadata: &fs::Metadata, session: u32, scope: u64) -> wire::guard_program {
-    let device = metadata.dev();
-    wire::guard_program {
-        inode: metadata.ino(),
-        ctime_ns: metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec(),
-        size: metadata.size(),
-        scope,
-        device: libc::major(device) << MINOR_BITS | libc::minor(device),
-        session,
-    }
-}
-
-fn is_same_file(metadata: &fs::Metadata, key: &wire::guard_program) -> bool {
-    let wire::guard_program { inode, ctime_ns, size, .. } = self::key(metadata, key.session, key.scope);
-    (inode, ctime_ns, size) == (key.inode, key.ctime_ns, key.size)
-}
-
 /// A program whose file could be read.
-struct Known {
-    path: PathBuf,
-    metadata: fs::Metadata,
-    identity: Identity,
-}
-
-/// Whether one more scope of a program may have a profile besides these.
-fn has_room<'a>(identity: &Identity, known: impl Iterator<Item = &'a Identity>) -> bool {
-    let is_of_same = |other: &&Identity| other.digest == identity.digest && other.scope.is_some();
-    identity.scope.is_none() || known.filter(is_of_same).count() < MOST_SCOPES
-}
-
-/// The file that began: of the process, if it still runs, or by its path. Opened, as what either stands for may
-/// change at any time.
-fn open_program(record: &wire::guard_program_record) -> Option<File> {
-    let same = |file: &File| file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program));
-    let ways = [format!("/proc/{}/exe", record.pid), slow::path(&record.path)];
-    ways.iter().find_map(|way| File::open(way).ok().filter(same))
+pub(super) struct Known {
+    pub path: PathBuf,
+    pub metadata: fs::Metadata,
+    pub identity: Identity,
 }
 
 impl Guard {
@@ -132,7 +90,7 @@ impl Guard {
             programs: BTreeMap::new(),
             places: BTreeMap::new(),
             scopes,
-            digests: BTreeMap::new(),
+            digests: Digests::default(),
             events: Vec::new(),
             events_left_out: 0,
             unidentified: 0,
@@ -146,96 +104,8 @@ impl Guard {
         self.began_ns = now_ns();
     }
 
-    /// Before a command begins: its own program has its baseline from its first call on.
-    pub fn expect_command(
-        &mut self,
-        gate: &Gate,
-        lock: &Lock,
-        command: &Path,
-        words: &[OsString],
-    ) -> Result<()> {
-        let scope = self.scopes.of_process(|| Process::to_be(command, words));
-        self.expect(gate, lock, &[(executed(command, words).0, scope)])
-    }
-
-    /// Before processes are taken in: their programs have their baselines from then on. Returns the numbers of their
-    /// scopes.
-    pub fn expect_processes(&mut self, gate: &Gate, pids: &[u32]) -> Result<BTreeMap<u32, u64>> {
-        let scopes: Vec<_> =
-            pids.iter().map(|pid| self.scopes.of_process(|| Process::running(*pid))).collect();
-        let numbers = pids.iter().copied().zip(scopes.iter().map(|scope| scope.number)).collect();
-        let paths = pids.iter().map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
-        self.expect(gate, &Lock::take()?, &paths.zip(scopes).collect::<Vec<_>>())?;
-        Ok(numbers)
-    }
-
-    /// Programs that the store knows have their baselines before they begin.
-    pub fn expect_stored(&mut self, gate: &Gate) -> Result<()> {
-        /// For programs that are not known yet there is as much room again.
-        const MOST: usize = wire::GUARD_PROFILES as usize / 2;
-        let stored = self.store.load_all()?;
-        let scope = |name: &Option<String>| match name {
-            None => Some(Scope::default()),
-            Some(name) => self.scopes.kind()?.stored(name),
-        };
-        let found = stored.iter().filter_map(|baseline| Some((baseline, scope(&baseline.scope)?)));
-        let paths = found.flat_map(|(baseline, scope)| {
-            baseline.paths.iter().map(move |path| (PathBuf::from(path), scope.clone()))
-        });
-        let paths: Vec<_> = paths.take(MOST).collect();
-        self.expect(gate, &Lock::take()?, &paths)
-    }
-
-    fn expect(&mut self, gate: &Gate, lock: &Lock, programs: &[(PathBuf, Scope)]) -> Result<()> {
-        let mut expected: Vec<(wire::guard_program, Known)> = Vec::new();
-        let mut seen = BTreeSet::new();
-        for (path, scope) in programs {
-            // What cannot be read now is met when it begins, or fails to.
-            let Ok((file, metadata)) = open_file(path) else { continue };
-            if !seen.insert((metadata.dev(), metadata.ino(), scope.number)) {
-                continue;
-            }
-            let path = opened_path(&file).unwrap_or_else(|| path.clone());
-            let Ok(digest) = self.digest_of(&file, &metadata) else { continue };
-            let identity = Identity { digest, scope: scope.name.clone() };
-            // A copy shares the profile of the first when it begins.
-            let is_first = !self.places.contains_key(&identity)
-                && !expected.iter().any(|(_, other)| other.identity == identity);
-            let others = expected.iter().map(|(_, other)| &other.identity);
-            if is_first
-                && has_room(&identity, self.places.keys().chain(others))
-                && self.policy.selection.is_chosen(&path, &metadata)
-            {
-                let key = key(&metadata, self.session, scope.number);
-                expected.push((key, Known { path, metadata, identity }));
-            }
-        }
-        let (keys, programs): (Vec<_>, Vec<_>) = expected.into_iter().unzip();
-        let places = gate.give_profiles(lock, &keys)?;
-        for (place, known) in places.into_iter().zip(programs) {
-            self.admit(gate, lock, place, known)?;
-        }
-        Ok(())
-    }
-
-    fn digest_of(&mut self, file: &File, metadata: &fs::Metadata) -> Result<Digest> {
-        /// Of programs that are gone, most of them.
-        const MOST: usize = 4096;
-        let wire::guard_program { inode, ctime_ns, size, device, .. } = key(metadata, 0, 0);
-        let of = (device, inode, ctime_ns, size);
-        if let Some(digest) = self.digests.get(&of) {
-            return Ok(*digest);
-        }
-        if self.digests.len() == MOST {
-            self.digests.clear();
-        }
-        let digest = Digest::of_file(&descriptor_path(file))?;
-        self.digests.insert(of, digest);
-        Ok(digest)
-    }
-
     /// The profile at this place is of this program, and gets its baseline.
-    fn admit(
+    pub(super) fn admit(
         &mut self,
         gate: &Gate,
         lock: &Lock,
@@ -315,7 +185,7 @@ impl Guard {
             }
             return Ok(());
         }
-        let Ok(digest) = self.digest_of(&file, &metadata) else {
+        let Ok(digest) = self.digests.of(&file, &metadata) else {
             return self.meet_unknown(gate, place);
         };
         let mut identity = Identity { digest, scope: self.scopes.of_record(record) };
@@ -479,32 +349,4 @@ fn effect(event: &wire::guard_event) -> Option<&'static str> {
         (_, before) if before & wire::BEFORE_IP_ONLY != 0 => Some("before-ip"),
         _ => Some("before"),
     }
-}
-
-/// Whatever is at the path by now, it is not waited for.
-fn open_file(path: &Path) -> std::io::Result<(File, fs::Metadata)> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.is_file() { Ok((file, metadata)) } else { Err(std::io::ErrorKind::InvalidInput.into()) }
-}
-
-fn descriptor_path(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
-
-/// The kernel says so of a file whose name is another one's by now.
-const DELETED: &[u8] = b" (deleted)";
-
-fn opened_path(file: &File) -> Option<PathBuf> {
-    file_of_link(&descriptor_path(file))
-}
-
-/// Where a link of /proc leads.
-pub(super) fn file_of_link(link: &Path) -> Option<PathBuf> {
-    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-    let path = fs::read_link(link).ok()?;
-    let bytes = path.as_os_str().as_bytes();
-    let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
-    Some(std::ffi::OsString::from_vec(bytes).into())
 }

@@ -4,6 +4,8 @@ mod arguments;
 mod baseline;
 mod control;
 mod exchange;
+mod expect;
+mod file;
 mod image;
 mod keep;
 mod live;

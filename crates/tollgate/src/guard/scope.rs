@@ -11,10 +11,15 @@ use clap::ValueEnum;
 use kernel::{scope, wire};
 use serde::Deserialize;
 
+use super::baseline::Identity;
+use super::file::file_of_link;
 use super::image::image_of;
-use super::live::file_of_link;
 use super::placement::container_of;
 use crate::slow;
+
+/// Scopes of one program that have profiles at a time: files without end, such as scripts that are made to be run
+/// once, are not to take those of all others.
+pub const MOST_SCOPES: usize = 128;
 
 /// What a baseline is of, besides the program's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -110,6 +115,12 @@ impl Scopes {
         self.taken_in.insert(scope.number, scope.name.clone());
         scope
     }
+}
+
+/// Whether one more scope of a program may have a profile besides these.
+pub fn has_room<'a>(identity: &Identity, known: impl Iterator<Item = &'a Identity>) -> bool {
+    let is_of_same = |other: &&Identity| other.digest == identity.digest && other.scope.is_some();
+    identity.scope.is_none() || known.filter(is_of_same).count() < MOST_SCOPES
 }
 
 /// What tells a process's scope.
