@@ -9,6 +9,7 @@
 #include "state.bpf.h"
 #include "calls.bpf.h"
 #include "path.bpf.h"
+#include "scope.bpf.h"
 
 /*
  * A profile is a map of its own, made by user space when it is needed. By sizes and not by types: to 6.1, a
@@ -718,8 +719,20 @@ static __always_inline void program_of(struct task_struct *task, u32 session, st
 	program->ctime_ns = inode_ctime_ns(inode);
 }
 
+/* The current process's. */
+#define SCOPE_HERE GUARD_ANY_SCOPE
+
+/* What the session's programs are told apart by, besides their content; 0: nothing. */
+static __always_inline u64 scope_of(u32 session_index)
+{
+	struct session *session = session_at(session_index);
+	u32 kind = session ? session->guard.scope : GUARD_CONTENT;
+
+	return kind ? guard_scope(kind) : 0;
+}
+
 /* The place of this program's profile, which is made if need be. */
-static __always_inline u32 profile_of(struct task_struct *task, u32 session)
+static __always_inline u32 profile_of(struct task_struct *task, u32 session, u64 scope)
 {
 	struct guard_program_record *record;
 	struct guard_program program = {};
@@ -728,7 +741,15 @@ static __always_inline u32 profile_of(struct task_struct *task, u32 session)
 	program_of(task, session, &program);
 	if (!program.inode)
 		return GUARD_NO_PROFILE;
+	if (config.enabled & GUARD_SCOPED)
+		program.scope = scope == SCOPE_HERE ? scope_of(session) : scope;
 	known = bpf_map_lookup_elem(&programs, &program);
+	if ((config.enabled & GUARD_SCOPED) && !known && program.scope) {
+		scope = program.scope;
+		program.scope = GUARD_ANY_SCOPE;
+		known = bpf_map_lookup_elem(&programs, &program);
+		program.scope = scope;
+	}
 	if (known)
 		return *known;
 	if (bpf_map_pop_elem(&ready_profiles, &slot)) {
@@ -754,13 +775,15 @@ static __always_inline u32 profile_of(struct task_struct *task, u32 session)
 		record->program = program;
 		/* Short-lived programs are gone before anybody can look at them. */
 		path_of_file(&record->path, task, BPF_CORE_READ(task, mm, exe_file));
+		if (config.enabled & GUARD_SCOPED)
+			bpf_probe_read_kernel(&record->scope, sizeof(record->scope), scope_name());
 		bpf_ringbuf_submit(record, 0);
 	}
 	return slot;
 }
 
 /* A thread begins a program, or is met in one: it has made no calls yet. */
-static __always_inline void guard_begin(struct thread_state *thread, struct task_struct *task)
+static __always_inline void guard_begin(struct thread_state *thread, struct task_struct *task, u64 scope)
 {
 	/* Who was held at its execve has yet to be let go. */
 	u8 held = thread->held;
@@ -775,7 +798,7 @@ static __always_inline void guard_begin(struct thread_state *thread, struct task
 	thread->lfc_most = 0;
 	for (i = 0; i < GUARD_HANDLERS; i++)
 		WRITE_ONCE(thread->interrupted[i], 0);
-	thread->profile = profile_of(task, thread->guard_session);
+	thread->profile = profile_of(task, thread->guard_session, scope);
 }
 
 /* pH: a child goes on with a copy of its parent's sequence. */

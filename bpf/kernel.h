@@ -127,6 +127,7 @@ struct path {
 
 struct fs_struct {
 	struct path root;
+	struct path pwd;
 };
 
 struct file {
@@ -145,6 +146,33 @@ struct files_struct {
 
 struct mm_struct {
 	struct file *exe_file;
+	unsigned long arg_start, arg_end;
+};
+
+struct kernfs_node {
+	const char *name;
+};
+
+struct cgroup;
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+};
+
+/* Numbered as the kernel is built. */
+enum cgroup_subsys_id {
+	pids_cgrp_id,
+};
+
+struct css_set {
+	struct cgroup_subsys_state *subsys[1];
+	struct cgroup *dfl_cgrp;
 };
 
 struct sigaction {
@@ -184,6 +212,7 @@ struct task_struct {
 	struct sched_info sched_info;
 	struct fs_struct *fs;
 	struct files_struct *files;
+	struct css_set *cgroups;
 	char comm[16];
 };
 

@@ -24,20 +24,13 @@ static __always_inline struct mount *mount_of(struct vfsmount *vfsmount)
 	return (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
 }
 
-static __always_inline bool path_of_file(struct fd_path *path, struct task_struct *task, struct file *file)
+static __always_inline void path_of_place(struct fd_path *path, struct task_struct *task, struct dentry *dentry,
+					  struct mount *mount)
 {
-	struct dentry *dentry, *parent, *root;
-	struct mount *mount, *root_mount;
+	struct dentry *parent, *root;
+	struct mount *root_mount;
 	u32 part = 0;
 
-	path->complete = 0;
-	path->unused = 0;
-	if (!file)
-		return false;
-	path->mode = BPF_CORE_READ(file, f_inode, i_mode);
-	path->inode = BPF_CORE_READ(file, f_inode, i_ino);
-	dentry = BPF_CORE_READ(file, f_path.dentry);
-	mount = mount_of(BPF_CORE_READ(file, f_path.mnt));
 	/* As the task itself would name it: its root may be a folder of ours (chroot). */
 	root = BPF_CORE_READ(task, fs, root.dentry);
 	root_mount = mount_of(BPF_CORE_READ(task, fs, root.mnt));
@@ -67,6 +60,17 @@ static __always_inline bool path_of_file(struct fd_path *path, struct task_struc
 		dentry = parent;
 	}
 	path->parts = part;
+}
+
+static __always_inline bool path_of_file(struct fd_path *path, struct task_struct *task, struct file *file)
+{
+	path->complete = 0;
+	path->unused = 0;
+	if (!file)
+		return false;
+	path->mode = BPF_CORE_READ(file, f_inode, i_mode);
+	path->inode = BPF_CORE_READ(file, f_inode, i_ino);
+	path_of_place(path, task, BPF_CORE_READ(file, f_path.dentry), mount_of(BPF_CORE_READ(file, f_path.mnt)));
 	return true;
 }
 

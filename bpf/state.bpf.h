@@ -93,7 +93,7 @@ HASH_MAP(by_task, THREADS, u64, u32);
 HASH_MAP(nurseries, SESSIONS, struct nursery_key, struct nursery);
 HASH_MAP(shared_rows, GROUPS, struct row_key, u32);
 /* Thread groups to be taken in by the task iterator, by number in the reader's PID namespace. */
-HASH_MAP(adoptions, THREADS, u32, u32);
+HASH_MAP(adoptions, THREADS, u32, struct adoption);
 /* Calls of all rows times the functions they block in; made when first seen. */
 HASH_MAP(sites, 16384, struct site_key, struct site_value);
 

@@ -148,7 +148,7 @@ static __always_inline void task_exited(struct thread_state *thread, u32 slot)
  * the one that guarded it, or its parent, before.
  */
 static __always_inline void guard_take(struct thread_state *thread, struct task_struct *task, u32 session_index,
-				       struct session *session, struct thread_state *before)
+				       struct session *session, struct thread_state *before, u64 scope)
 {
 	u32 mask = session->mask;
 	bool was_guarded = before && has(before, GUARD);
@@ -161,7 +161,7 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 		thread->guard_session = session_index;
 		/* Before its first execve it is still Tollgate's own copy. */
 		if (!thread->until_exec)
-			guard_begin(thread, task);
+			guard_begin(thread, task, scope);
 	} else if (was_guarded) {
 		mask |= GUARD;
 		/* 6.1's verifier no longer knows by now that there is one. */
@@ -174,7 +174,7 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 
 /* Makes `task` a gated thread of the session; `parent` is the gated thread that made it, if one did. */
 static __always_inline void gate_task(struct task_struct *task, u32 session_index, struct session *session, u32 group,
-				      u32 until_exec, struct thread_state *parent)
+				      u32 until_exec, struct thread_state *parent, u64 scope)
 {
 	struct thread_state *thread;
 	u32 slot;
@@ -195,7 +195,7 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	thread->group = group;
 	thread->session = session_index;
 	thread->until_exec = until_exec;
-	guard_take(thread, task, session_index, session, parent);
+	guard_take(thread, task, session_index, session, parent, scope);
 	group_add_thread(group, 1);
 	if (!enter_slot(task, slot)) {
 		lose(session_index, LOSS_THREADS_FULL);
@@ -252,7 +252,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		/* A watcher that is itself watched: what its child does counts there too. */
 		group = thread && thread->mask ? thread->group : 0;
 		index = first_group(nursery->session, session, child, group);
-		gate_task(child, nursery->session, session, index, nursery->until_exec, thread);
+		gate_task(child, nursery->session, session, index, nursery->until_exec, thread, SCOPE_HERE);
 		return;
 	}
 	if (!thread || !thread->mask) {
@@ -261,7 +261,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 			return;
 		session = session_at(index);
 		if (session)
-			gate_task(child, index, session, first_group(index, session, child, 0), 0, NULL);
+			gate_task(child, index, session, first_group(index, session, child, 0), 0, NULL, SCOPE_HERE);
 		return;
 	}
 	index = thread->session;
@@ -271,7 +271,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	group = thread->group;
 	if (session->per == PER_THREAD || (session->per == PER_PROCESS && child->tgid != parent->tgid))
 		group = row_or_base(take_row(index, session, child, parent_of(thread->group)), index, session);
-	gate_task(child, index, session, group, thread->until_exec, thread);
+	gate_task(child, index, session, group, thread->until_exec, thread, SCOPE_HERE);
 }
 
 static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
@@ -301,7 +301,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 		return;
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	if (has(thread, GUARD))
-		guard_begin(thread, task);
+		guard_begin(thread, task, SCOPE_HERE);
 	if (session->per == PER_COMMAND) {
 		index = shared_row(thread->session, session, task, parent_of(thread->group));
 		index = row_or_base(index, thread->session, session);
@@ -320,20 +320,23 @@ static __always_inline void task_adopted(struct task_struct *task)
 {
 	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
 	u32 tgid = visible_pid(BPF_CORE_READ(task, group_leader), level);
-	u32 *index = bpf_map_lookup_elem(&adoptions, &tgid);
+	struct adoption *adoption = bpf_map_lookup_elem(&adoptions, &tgid);
 	struct thread_state *thread;
 	struct session *session;
-	u32 slot, group;
+	u32 slot, group, index;
+	u64 scope;
 
-	if (!index || (task->flags & PF_EXITING))
+	if (!adoption || (task->flags & PF_EXITING))
 		return;
-	session = session_at(*index);
+	index = adoption->session;
+	scope = adoption->scope;
+	session = session_at(index);
 	if (!session)
 		return;
 	session->pid_level = level;
 	slot = slot_of(task);
 	if (!slot) {
-		gate_task(task, *index, session, first_group(*index, session, task, 0), 0, NULL);
+		gate_task(task, index, session, first_group(index, session, task, 0), 0, NULL, scope);
 		/* If its end was not seen as a gated thread's, nobody else gives its slot back. */
 		slot = slot_of(task);
 		if (slot && (READ_ONCE(task->flags) & PF_EXITING))
@@ -341,15 +344,15 @@ static __always_inline void task_adopted(struct task_struct *task)
 		return;
 	}
 	thread = thread_at(slot);
-	if (thread->session == *index && thread->mask)
+	if (thread->session == index && thread->mask)
 		return;
 	/* One left behind by an ended session, or another session's: then its figures count there too (group.parent). */
 	if (!thread->mask)
-		group = first_group(*index, session, task, 0);
+		group = first_group(index, session, task, 0);
 	else
-		group = shared_row(*index, session, task, thread->group);
+		group = shared_row(index, session, task, thread->group);
 	if (!group) {
-		lose(*index, LOSS_THREADS_FULL);
+		lose(index, LOSS_THREADS_FULL);
 		return;
 	}
 	group_add_thread(group, 1);
@@ -361,8 +364,8 @@ static __always_inline void task_adopted(struct task_struct *task)
 	}
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	thread->group = group;
-	thread->session = *index;
-	guard_take(thread, task, *index, session, thread->mask ? thread : NULL);
+	thread->session = index;
+	guard_take(thread, task, index, session, thread->mask ? thread : NULL, scope);
 }
 
 #endif

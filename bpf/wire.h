@@ -72,6 +72,8 @@ enum gate_mask {
 	/* Its holds come before calls take effect, by programs on hooks of security modules or of control groups. */
 	GUARD_LSM = 1 << 5,
 	GUARD_CGROUP = 1 << 6,
+	/* Its programs have profiles by script, unit or container: guard_parameters.scope. */
+	GUARD_SCOPED = 1 << 7,
 	/* Only in the test build. */
 	TALLY = 1 << 16,
 };
@@ -112,6 +114,18 @@ enum per {
 	PER_COMMAND = 3,
 };
 
+#define INTERPRETERS 20
+#define INTERPRETER_NAME_LEN 16
+
+/* A program that is many, by the script it is given: crates/kernel/src/scope.rs. */
+struct interpreter {
+	/* Its file's, without a version at the end. */
+	char name[INTERPRETER_NAME_LEN];
+	/* Letters, a bit each from 'A' on, at the end of options that have code after them, or another value. */
+	__u64 code;
+	__u64 value;
+};
+
 /* Constants of one load of the gate (read-only data). */
 struct gate_config {
 	__u32 generation;
@@ -126,6 +140,7 @@ struct gate_config {
 	__u8 small_buckets[SMALL_VALUES];
 	/* Which calls can be held before they take effect: enum guard_before. */
 	__u32 before[CALL_SLOTS];
+	struct interpreter interpreters[INTERPRETERS];
 };
 
 /* Shared by all generations and all Tollgate processes. */
@@ -273,6 +288,8 @@ struct guard_parameters {
 	__u32 normal_factor_den;
 	/* enum guard_response */
 	__u32 response;
+	/* enum guard_scope */
+	__u32 scope;
 	__u64 delay_factor_ns;
 	__u64 delay_cap_ns;
 	/* Beyond so many held processes, what would be held is observed only. */
@@ -285,11 +302,47 @@ struct guard_parameters {
 	__u32 unused;
 };
 
-/* Which file's content a program is. */
+/* What a program's profile is of, besides its content. */
+enum guard_scope {
+	GUARD_CONTENT = 0,
+	GUARD_SCRIPT = 1,
+	GUARD_UNIT = 2,
+	GUARD_IMAGE = 3,
+};
+
+struct fd_path {
+	/* Argument it belongs to; CALL_ARGS: none. */
+	__u32 arg;
+	__u16 mode;
+	__u16 parts;
+	/* 1: the parts lead up to the root. */
+	__u32 complete;
+	__u32 unused;
+	__u64 inode;
+	/* From the file up to the root, mount points crossed; each cut where it is longer. */
+	char part[PATH_PARTS][PATH_PART_LEN];
+};
+
+#define SCOPE_TEXT_LEN 256
+
+/* What a scope is called where a program begins. */
+struct scope_name {
+	/* A script as its interpreter was given it, a unit, or a container's control group. */
+	char text[SCOPE_TEXT_LEN];
+	/* Where a script's name begins that is not absolute. */
+	struct fd_path folder;
+};
+
+/* In place of a scope: all that the program has no name with. */
+#define GUARD_ANY_SCOPE 1
+
+/* Which file's content a program is, and in which scope. */
 struct guard_program {
 	__u64 inode;
 	__s64 ctime_ns;
 	__u64 size;
+	/* Of its name (bpf/scope.bpf.h); 0: none. */
+	__u64 scope;
 	__u32 device;
 	__u32 session;
 };
@@ -507,6 +560,14 @@ struct cpu_state {
 	__s64 clock_offset;
 } __attribute__((aligned(64)));
 
+/* A process that is to be taken in. */
+struct adoption {
+	__u32 session;
+	__u32 unused;
+	/* As user space found it: the kernel side reads a running process's own only. */
+	__u64 scope;
+};
+
 struct arg_kinds {
 	/* The first arguments that are file descriptors, and the first that are paths; CALL_ARGS: none. */
 	__u8 fd[ARG_NAMES];
@@ -607,19 +668,6 @@ struct guard_event {
 	__u32 before;
 };
 
-struct fd_path {
-	/* Argument it belongs to; CALL_ARGS: none. */
-	__u32 arg;
-	__u16 mode;
-	__u16 parts;
-	/* 1: the parts lead up to the root. */
-	__u32 complete;
-	__u32 unused;
-	__u64 inode;
-	/* From the file up to the root, mount points crossed; each cut where it is longer. */
-	char part[PATH_PARTS][PATH_PART_LEN];
-};
-
 /* A program's first thread has got a profile. */
 struct guard_program_record {
 	__u32 type;
@@ -628,6 +676,7 @@ struct guard_program_record {
 	__u32 profile;
 	struct guard_program program;
 	struct fd_path path;
+	struct scope_name scope;
 };
 
 struct arg_string {

@@ -26,19 +26,23 @@ fn a_shell_in_the_servers_place_is_only_held_up() {
     }
 }
 
+/// A false alarm before it may hold it all the same.
+const ATTEMPTS: usize = 3;
+
 /// Arguments are not looked at.
 #[test]
 fn calls_in_the_usual_order_are_not_seen() {
     let it = Experiment::new(CServer::new("READ"));
-    let attacked = it.attack_guarded("--guard=enforce", SECONDS);
     // Its end is unusual, but it has what it wanted then.
-    assert!(attacked.took < Some(ONE_HOLD), "{:?}", attacked.took);
+    let gets_past = |_| {
+        it.server.forget_effect();
+        it.attack_guarded("--guard=enforce", SECONDS).took.is_some_and(|took| took < ONE_HOLD)
+    };
+    assert!((0..ATTEMPTS).any(gets_past), "held {ATTEMPTS} times");
 }
 
 /// Its calls come a little differently each time.
 const LESSONS: usize = 20;
-/// A false alarm before it may hold it all the same.
-const ATTEMPTS: usize = 3;
 
 #[test]
 fn what_was_done_in_training_is_normal() {

@@ -22,6 +22,7 @@ pub mod process;
 pub mod profile;
 pub mod profiles;
 pub mod records;
+pub mod scope;
 pub mod session;
 pub mod signals;
 pub mod skeletons;

@@ -100,6 +100,12 @@ impl Gate {
             .doing("naming a program")
     }
 
+    /// Whatever the scope that this program is met in next, if it has no name with that, it uses this profile.
+    pub fn name_any_scope(&self, _lock: &Lock, program: &wire::guard_program, place: u32) -> Result<()> {
+        let any = wire::guard_program { scope: wire::GUARD_ANY_SCOPE.into(), ..*program };
+        self.name_program(&any, place)
+    }
+
     /// The profiles that threads use now.
     pub fn profiles_in_use(&self) -> BTreeSet<u32> {
         let threads = (1..self.threads.entries()).map(|slot| self.threads.read(slot));

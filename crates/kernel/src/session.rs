@@ -1,6 +1,6 @@
 //! A session: who watches which tasks, and for what.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -56,6 +56,7 @@ pub(crate) trait Plain: Copy {}
 impl Plain for wire::nursery_key {}
 impl Plain for wire::nursery {}
 impl Plain for wire::guard_program {}
+impl Plain for wire::adoption {}
 
 pub(crate) fn as_bytes<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: every byte of a `Plain` value is initialised, and the slice does not outlive it.
@@ -136,14 +137,16 @@ impl Gate {
 
     /// Takes in all threads of running processes, named as this process's PID namespace names them.
     /// Returns how many processors could not be visited: a thread running there without a break is seen
-    /// only from its next context switch on.
-    pub fn adopt(&self, session: &mut Session, tgids: &[u32]) -> Result<u32> {
+    /// only from its next context switch on. With `GUARD_SCOPED`, processes have these scopes' numbers, or none.
+    pub fn adopt(&self, session: &mut Session, tgids: &[u32], scopes: &BTreeMap<u32, u64>) -> Result<u32> {
         // A process is named for one session at a time.
         let _lock = Lock::take()?;
         let adoptions = self.maps.get("adoptions");
         for tgid in tgids {
+            let scope = scopes.get(tgid).copied().unwrap_or(0);
+            let adoption = wire::adoption { session: session.index, unused: 0, scope };
             adoptions
-                .update(&tgid.to_ne_bytes(), &session.index.to_ne_bytes(), MapFlags::ANY)
+                .update(&tgid.to_ne_bytes(), as_bytes(&adoption), MapFlags::ANY)
                 .doing("naming the processes to take in")?;
         }
         if session.adopter.is_none() {

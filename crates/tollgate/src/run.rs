@@ -36,7 +36,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         None => Watch::start(options)?,
     };
     if let Some((guard, gate)) = watch.guard() {
-        guard.expect_command(gate, &Lock::take()?, &program)?;
+        guard.expect_command(gate, &Lock::take()?, &program, words)?;
     }
     // Not before: until there is a command, Ctrl-C is for Tollgate.
     let signals = Dispositions::take_over();

@@ -85,7 +85,7 @@ impl Watch {
     /// Guards, too.
     pub fn start_guarded(mut options: Options, policy: Policy) -> Result<Self> {
         options.guard = policy.wire;
-        options.mask |= wire::GUARD | policy.holds_before();
+        options.mask |= policy.needs();
         let mut watch = Self::start(options)?;
         watch.guard = Some(Guard::start(&watch.gate, &Lock::take()?, &watch.session, policy)?);
         Ok(watch)

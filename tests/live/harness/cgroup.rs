@@ -25,6 +25,13 @@ impl ControlGroup {
         Self(path)
     }
 
+    /// One within it.
+    pub fn inner(&self, name: &str) -> Self {
+        let path = self.0.join(name);
+        fs::create_dir(&path).expect("root may make a control group");
+        Self(path)
+    }
+
     pub fn add(&self, pid: u32) {
         fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("it may be added");
     }

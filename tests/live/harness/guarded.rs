@@ -1,6 +1,6 @@
 //! Programs that the guard knows, and what it reports of them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -17,8 +17,12 @@ pub struct Guarded {
 
 impl Guarded {
     pub fn new() -> Self {
+        Self::named("guarded")
+    }
+
+    pub fn named(name: &str) -> Self {
         let folder = folder();
-        let program = folder.path().join("guarded");
+        let program = folder.path().join(name);
         copy(&workloads(), &program);
         Self { folder, program }
     }
@@ -46,8 +50,13 @@ impl Guarded {
     }
 
     pub fn change(&self, verb: &str) {
+        self.change_of(verb, &self.program);
+    }
+
+    /// As the command line names a program, or one of its scopes.
+    pub fn change_of(&self, verb: &str, program: impl AsRef<OsStr>) {
         let mut command = std::process::Command::new(tollgate());
-        command.args(["guard", verb]).arg(&self.program);
+        command.args(["guard", verb]).arg(program);
         let done =
             command.env("TOLLGATE_STORE", self.folder.path().join("store")).output().expect("it starts");
         assert!(done.status.success(), "{done:?}");
@@ -71,6 +80,15 @@ impl Guard {
         let mut found =
             programs.iter().filter(|program| program["path"].as_str().expect("a path").ends_with("/guarded"));
         found.next().unwrap_or_else(|| panic!("it is not in {}", self.0))
+    }
+
+    /// The one program in this scope, or in none.
+    #[track_caller]
+    pub fn in_scope(&self, scope: Option<&str>) -> &Value {
+        let programs = self.0["programs"].as_array().expect("programs").iter();
+        let found: Vec<_> = programs.filter(|program| program["scope"].as_str() == scope).collect();
+        let [one] = found[..] else { panic!("{scope:?} has {} programs in {}", found.len(), self.0) };
+        one
     }
 
     #[track_caller]

@@ -10,5 +10,6 @@ mod held;
 mod killed;
 mod programs;
 mod scale;
+mod scopes;
 mod second_source;
 mod store;

@@ -8,5 +8,6 @@ mod endings;
 mod groups;
 mod guard;
 mod refusals;
+mod scopes;
 mod sharing;
 mod split;

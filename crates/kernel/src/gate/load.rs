@@ -11,6 +11,7 @@ use crate::before::{Before, PREFIX};
 use crate::cpus;
 use crate::error::{Doing, Result};
 use crate::floor::Hook;
+use crate::scope;
 use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::symbols::KernelSymbols;
 use crate::wire;
@@ -64,6 +65,9 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
         config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
     }
     config.small_buckets = stats::histogram::SMALL;
+    for (place, known) in config.interpreters.iter_mut().zip(scope::interpreters()) {
+        (place.name, place.code, place.value) = (known.name, known.code, known.value);
+    }
 }
 
 /// The lowest set bits.

@@ -7,7 +7,7 @@ use libsystemd::logging::{Priority, connected_to_journal, journal_send};
 
 use super::control::tell;
 use crate::format::{count, printable};
-use crate::report::Event;
+use crate::report::{Event, scoped};
 
 /// Of one program within [`INTERVAL`]; the rest are counted. `tollgate guard events` has them all.
 const MOST: u64 = 20;
@@ -28,7 +28,7 @@ pub fn line(event: &Event) -> String {
         "{} {} ({}){place}: {} after {} (LFC {}): {}",
         event.command,
         event.pid,
-        event.program,
+        scoped(&event.program, event.scope.as_deref()),
         event.call,
         before.join(" "),
         event.lfc,
@@ -42,7 +42,8 @@ impl Journal {
     }
 
     pub fn tell(&mut self, event: &Event) {
-        let told = self.told.entry(event.program.clone()).or_default();
+        let program = scoped(&event.program, event.scope.as_deref());
+        let told = self.told.entry(program).or_default();
         *told += 1;
         if *told > MOST {
             return;
@@ -56,6 +57,7 @@ impl Journal {
             ("TOLLGATE_PID", event.pid.to_string()),
             ("TOLLGATE_TID", event.tid.to_string()),
             ("TOLLGATE_PROGRAM", event.program.clone()),
+            ("TOLLGATE_SCOPE", event.scope.clone().unwrap_or_default()),
             ("TOLLGATE_UNIT", event.unit.clone().unwrap_or_default()),
             ("TOLLGATE_CONTAINER", event.container.clone().unwrap_or_default()),
             ("TOLLGATE_CALL", event.call.clone()),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use crate::guard::Status;
+use crate::report::GuardedProgram;
 
 const FORMAT: &str = "text/plain; version=0.0.4";
 const LONGEST_REQUEST: usize = 8 << 10;
@@ -76,8 +77,21 @@ fn family(out: &mut String, name: &str, kind: &str, help: &str, values: impl Ite
 }
 
 fn label(name: &str, value: &str) -> String {
-    let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', "\\n");
-    format!("{{{name}=\"{value}\"}}")
+    labels(&[(name, value)])
+}
+
+fn labels(labels: &[(&str, &str)]) -> String {
+    let one = |(name, value): &(&str, &str)| {
+        let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', "\\n");
+        format!("{name}=\"{value}\"")
+    };
+    format!("{{{}}}", labels.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+/// Scopes of one program are told apart.
+fn program_label(program: &GuardedProgram) -> String {
+    let scope = program.scope.as_ref().map(|scope| ("scope", scope.as_str()));
+    labels(&[("program", program.path.as_str())].into_iter().chain(scope).collect::<Vec<_>>())
 }
 
 pub fn page(status: &Status) -> String {
@@ -98,8 +112,8 @@ pub fn page(status: &Status) -> String {
         }
         let _ = writeln!(out, "tollgate_guard_programs{} {n}", label("state", state));
     }
-    let mut of_programs = |name: &str, help: &str, value: fn(&crate::report::GuardedProgram) -> f64| {
-        let each = status.programs.iter().map(|program| (label("program", &program.path), value(program)));
+    let mut of_programs = |name: &str, help: &str, value: fn(&GuardedProgram) -> f64| {
+        let each = status.programs.iter().map(|program| (program_label(program), value(program)));
         family(&mut out, name, "counter", help, each);
     };
     of_programs("guard_calls_total", "Calls judged.", |program| program.calls as f64);
@@ -122,6 +136,12 @@ mod tests {
     #[test]
     fn labels_are_escaped() {
         assert_eq!(label("program", "/a\"b\\c\nd"), r#"{program="/a\"b\\c\nd"}"#);
+        let scoped = GuardedProgram {
+            path: "/bin/sh".into(),
+            scope: Some("unit:a.service".into()),
+            ..GuardedProgram::default()
+        };
+        assert_eq!(program_label(&scoped), r#"{program="/bin/sh",scope="unit:a.service"}"#);
     }
 
     fn ask(place: &str, what: &str) -> String {

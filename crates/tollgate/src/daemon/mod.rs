@@ -4,7 +4,7 @@ pub mod control;
 mod journal;
 mod metrics;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -188,10 +188,11 @@ impl Daemon<'_> {
         let running: BTreeSet<_> = select::matching(&self.select).into_iter().collect();
         let new: Vec<_> = running.difference(&self.known).copied().collect();
         if !new.is_empty() {
-            if let Some((guard, gate)) = self.watch.guard() {
-                guard.expect_processes(gate, &new)?;
-            }
-            self.watch.gate.adopt(&mut self.watch.session, &new)?;
+            let scopes = match self.watch.guard() {
+                Some((guard, gate)) => guard.expect_processes(gate, &new)?,
+                None => BTreeMap::new(),
+            };
+            self.watch.gate.adopt(&mut self.watch.session, &new, &scopes)?;
         }
         // A number may be another process's by the next time.
         self.known = running;

@@ -133,7 +133,8 @@ pub struct ReleaseArguments {
 
 #[derive(Args)]
 pub struct ShowArguments {
-    /// A path, the start of a digest (6 digits or more), or the name of a program (default: a table of all)
+    /// A path, the start of a digest (6 digits or more), or the name of a program, each with or without [SCOPE] (default: a
+    /// table of all)
     #[arg(value_name = "PROGRAM")]
     pub program: Option<String>,
     #[command(flatten)]
@@ -146,7 +147,7 @@ pub struct ShowArguments {
 
 #[derive(Args)]
 pub struct Programs {
-    /// Each a path, the start of a digest (6 digits or more), or the name of a program
+    /// Each a path, the start of a digest (6 digits or more), or the name of a program, with or without [SCOPE]
     #[arg(required = true, value_name = "PROGRAM")]
     pub programs: Vec<String>,
     #[command(flatten)]
@@ -157,7 +158,7 @@ pub struct Programs {
 
 #[derive(Args)]
 pub struct ExportArguments {
-    /// Each a path, the start of a digest (6 digits or more), or the name of a program
+    /// Each a path, the start of a digest (6 digits or more), or the name of a program, with or without [SCOPE]
     #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "PROGRAM")]
     pub programs: Vec<String>,
     /// All that are stored

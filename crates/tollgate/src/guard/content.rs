@@ -1,23 +1,17 @@
 //! Which content a program has. Anybody may execute a file of a terabyte, most of which takes no room on any disk, so what
 //! takes long is read beside the guard's work, and what takes too long is not.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{ErrorKind, Read as _, Result};
-use std::os::fd::AsRawFd as _;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
+use std::io::Read as _;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use kernel::wire;
 
 use super::baseline::Digest;
-use crate::slow;
-
-/// `dev_t` in the kernel has 20 bits for the minor number (include/linux/kdev_t.h).
-const MINOR_BITS: u32 = 20;
+use super::file::key;
 
 /// Read at once, in some hundredths of a second.
 pub const SHORT: u64 = 16 << 20;
@@ -31,6 +25,8 @@ pub struct Met {
     pub file: File,
     pub path: PathBuf,
     pub metadata: Metadata,
+    /// The name of its scope.
+    pub scope: Option<String>,
 }
 
 /// The digest, unless the file cannot be read, or is too long.
@@ -39,6 +35,7 @@ type Known = (Met, Option<Digest>);
 pub struct Reader {
     to: Sender<Met>,
     from: Receiver<Known>,
+    digests: Digests,
 }
 
 impl Reader {
@@ -47,99 +44,77 @@ impl Reader {
         let (answer, from) = channel();
         thread::spawn(move || {
             for met in asked {
-                let digest = digest(&met);
+                let digest = digest(&met.file, &met.metadata);
                 if answer.send((met, digest)).is_err() {
                     break;
                 }
             }
         });
-        Self { to, from }
+        Self { to, from, digests: Digests::default() }
     }
 
     /// At once if it is short; otherwise it is among those that are [`Reader::done`] later.
-    pub fn read(&self, met: Met) -> Option<Known> {
+    pub fn read(&mut self, met: Met) -> Option<Known> {
         let length = met.metadata.len();
         if length > LONGEST {
             return Some((met, None));
         }
-        if length > SHORT {
+        if length > SHORT && !self.digests.has(&met.metadata) {
             // It lives as long as this does.
             let _ = self.to.send(met);
             return None;
         }
-        let digest = digest(&met);
+        let digest = self.digest(&met.file, &met.metadata);
         Some((met, digest))
     }
 
-    pub fn done(&self) -> Vec<Known> {
-        self.from.try_iter().collect()
+    /// However long it takes.
+    pub fn digest(&mut self, file: &File, metadata: &Metadata) -> Option<Digest> {
+        self.digests.get(metadata, || digest(file, metadata))
+    }
+
+    pub fn done(&mut self) -> Vec<Known> {
+        let done: Vec<_> = self.from.try_iter().collect();
+        for (met, digest) in &done {
+            self.digests.get(&met.metadata, || *digest);
+        }
+        done
     }
 }
 
 /// Once it has ended, its file may grow.
-fn digest(met: &Met) -> Option<Digest> {
-    Digest::of_all((&met.file).take(met.metadata.len())).ok()
+fn digest(file: &File, metadata: &Metadata) -> Option<Digest> {
+    Digest::of_all(file.take(metadata.len())).ok()
 }
 
-/// What the gate knows a file by. The device's number is not the kernel's own where a file system has several
-/// (btrfs); then a program is met when it begins.
-pub fn key(metadata: &Metadata, session: u32) -> wire::guard_program {
-    let device = metadata.dev();
-    wire::guard_program {
-        inode: metadata.ino(),
-        ctime_ns: metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec(),
-        size: metadata.size(),
-        device: libc::major(device) << MINOR_BITS | libc::minor(device),
-        session,
+/// Of files that were read, so that one that is many programs, by their scopes, is read once.
+#[derive(Default)]
+struct Digests {
+    known: BTreeMap<(u32, u64, i64, u64), Digest>,
+}
+
+impl Digests {
+    fn key(metadata: &Metadata) -> (u32, u64, i64, u64) {
+        let wire::guard_program { inode, ctime_ns, size, device, .. } = key(metadata, 0, 0);
+        (device, inode, ctime_ns, size)
     }
-}
 
-fn is_same_file(metadata: &Metadata, key: &wire::guard_program) -> bool {
-    let wire::guard_program { inode, ctime_ns, size, .. } = self::key(metadata, key.session);
-    (inode, ctime_ns, size) == (key.inode, key.ctime_ns, key.size)
-}
+    fn has(&self, metadata: &Metadata) -> bool {
+        self.known.contains_key(&Self::key(metadata))
+    }
 
-/// The interpreter of a script is the program that runs.
-pub fn executed(path: &Path) -> PathBuf {
-    /// BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h
-    const LONGEST: u64 = 256;
-    let mut first = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut first));
-    let line = first.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    match line.strip_prefix(b"#!") {
-        Some(rest) if read.is_ok() => {
-            let interpreter = rest.trim_ascii().split(u8::is_ascii_whitespace).next().unwrap_or_default();
-            PathBuf::from(OsStr::from_bytes(interpreter))
+    fn get(&mut self, metadata: &Metadata, read: impl FnOnce() -> Option<Digest>) -> Option<Digest> {
+        /// Of programs that are gone, most of them.
+        const MOST: usize = 4096;
+        let key = Self::key(metadata);
+        if let Some(digest) = self.known.get(&key) {
+            return Some(*digest);
         }
-        _ => path.to_owned(),
+        if self.known.len() == MOST {
+            self.known.clear();
+        }
+        let digest = read()?;
+        self.known.insert(key, digest);
+        Some(digest)
     }
-}
-
-/// The file that began: of the process, if it still runs, or by its path. Opened, as what either stands for may
-/// change at any time.
-pub fn open_program(record: &wire::guard_program_record) -> Option<File> {
-    let same = |file: &File| file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program));
-    let ways = [format!("/proc/{}/exe", record.pid), slow::path(&record.path)];
-    ways.iter().find_map(|way| File::open(way).ok().filter(same))
-}
-
-/// Whatever is at the path by now, it is not waited for.
-pub fn open_file(path: &Path) -> Result<(File, Metadata)> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.is_file() { Ok((file, metadata)) } else { Err(ErrorKind::InvalidInput.into()) }
-}
-
-fn descriptor_path(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
-
-/// The kernel says so of a file whose name is another one's by now.
-const DELETED: &[u8] = b" (deleted)";
-
-pub fn opened_path(file: &File) -> Option<PathBuf> {
-    let path = fs::read_link(descriptor_path(file)).ok()?;
-    let bytes = path.as_os_str().as_bytes();
-    let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
-    Some(OsString::from_vec(bytes).into())
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::keep::Save;
 use super::live::{Guard, path_of};
 use super::placement::Placement;
+use super::select::{is_in_scope, with_scope};
 use super::verbs::{self, Done, Verb};
 use crate::format::printable;
 use crate::report::GuardedProgram;
@@ -65,6 +66,8 @@ pub struct Status {
 pub struct HeldProcess {
     pub pid: u32,
     pub program: String,
+    #[serde(default)]
+    pub scope: Option<String>,
     pub command: String,
     pub unit: Option<String>,
     pub container: Option<String>,
@@ -95,6 +98,7 @@ impl Guard {
         HeldProcess {
             pid: held.tgid,
             program: self.program_of(held),
+            scope: self.scope_of(held).map(str::to_owned),
             command: command.trim_end().to_owned(),
             unit,
             container,
@@ -106,10 +110,14 @@ impl Guard {
         self.programs.get(&held.profile).map_or_else(String::new, |(program, _)| path_of(program))
     }
 
+    fn scope_of(&self, held: &Held) -> Option<&str> {
+        self.programs.get(&held.profile).and_then(|(program, _)| program.scope.as_deref())
+    }
+
     pub fn verb(&mut self, gate: &Gate, verb: Verb, programs: &[String]) -> Result<Vec<Done>> {
         self.save(Save::All)?;
         let done = verbs::apply(&self.store, verb, programs)?;
-        done.iter().try_for_each(|done| self.reload(gate, &done.digest))?;
+        done.iter().try_for_each(|done| self.reload(gate, &done.identity))?;
         Ok(done)
     }
 
@@ -134,8 +142,10 @@ impl Guard {
     pub fn release(&mut self, gate: &Gate, whom: &[String]) -> Result<Vec<String>> {
         let held = gate.held(self.session);
         let is_meant = |held: &Held, who: &String| {
-            let program = self.program_of(held);
-            *who == held.tgid.to_string() || *who == program || program.rsplit('/').next() == Some(who)
+            let (program, (name, scope)) = (self.program_of(held), with_scope(who));
+            let is_named = name == program || program.rsplit('/').next() == Some(name);
+            *who == held.tgid.to_string()
+                || is_named && scope.is_none_or(|scope| is_in_scope(self.scope_of(held), scope))
         };
         if let Some(who) = whom.iter().find(|who| !held.iter().any(|held| is_meant(held, who))) {
             bail!("nobody is held by this number or name: {who}; `tollgate guard status` lists who is");

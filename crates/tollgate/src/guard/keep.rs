@@ -4,8 +4,8 @@ use anyhow::{Context as _, Result};
 use kernel::gate::{Gate, Lock};
 use kernel::{before, wire};
 
-use super::baseline::Digest;
-use super::live::{Deeds, Guard, path_of};
+use super::baseline::Identity;
+use super::live::{Deeds, Guard, path_of, title};
 use super::policy::{Mode, Policy};
 use super::program::Program;
 use super::store::Locked;
@@ -85,12 +85,12 @@ impl Guard {
     }
 
     /// The store has another baseline of this program than what is in use.
-    pub fn reload(&mut self, gate: &Gate, digest: &Digest) -> Result<()> {
-        let Some(place) = self.places.get(digest).copied() else { return Ok(()) };
+    pub fn reload(&mut self, gate: &Gate, identity: &Identity) -> Result<()> {
+        let Some(place) = self.places.get(identity).copied() else { return Ok(()) };
         let Some((mut program, deeds)) = self.programs.remove(&place) else { return Ok(()) };
         program.forget();
         gate.begin_windows_anew(place);
-        let installed = self.install(&mut program, gate, &Lock::take()?, digest);
+        let installed = self.install(&mut program, gate, &Lock::take()?, identity);
         self.programs.insert(place, (program, deeds));
         installed
     }
@@ -102,9 +102,9 @@ fn save(store: &Locked<'_>, program: &mut Program, wire: &wire::guard_parameters
     if is_new && !baseline.has_learned() || !program.saved.differs(&baseline, which == Save::All) {
         return Ok(());
     }
-    let context = || format!("what {} does could not be stored", path_of(program));
+    let context = || format!("what {} does could not be stored", title(program));
     // Another Tollgate may have stored something meanwhile.
-    match store.load(&baseline.digest, None).with_context(context)? {
+    match store.load(&baseline.digest, baseline.scope.as_deref()).with_context(context)? {
         Some(other) if Some(other.saved) != program.saved.at => {
             baseline.merge(&other)?;
         }
@@ -125,6 +125,7 @@ fn account(program: &Program, deeds: &Deeds) -> GuardedProgram {
     GuardedProgram {
         path: path_of(program),
         digest: program.digest.map(|digest| digest.to_string()),
+        scope: program.scope.clone(),
         state: state.into(),
         calls: contents.made,
         early_calls: program.early_calls,

@@ -1,10 +1,8 @@
 //! The guard at work on a session: programs get their baselines, time passes for them, and the held are let go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
@@ -16,21 +14,24 @@ use kernel::session::Session;
 use kernel::signals::was_asked_to_end;
 use kernel::wire;
 
-use super::baseline::Digest;
-use super::content::{Met, Reader, SHORT, executed, key, open_file, open_program, opened_path};
+use super::baseline::{Digest, Identity};
+use super::content::{Met, Reader};
+use super::file::{open_program, opened_path};
 use super::placement::Placement;
 use super::policy::Policy;
 use super::program::{Program, name};
 use super::rehearsal::Rehearsal;
+use super::scope::{MOST_SCOPES, Scopes, has_room};
 use super::store::Store;
 use super::unix_now;
 use super::warden::Warden;
 use crate::output::say;
-use crate::report::Event;
+use crate::report::{Event, scoped};
 use crate::slow;
 
 /// More events than this are counted only.
 const EVENTS: usize = 10_000;
+
 /// A record from the gate.
 pub enum Notice {
     Program(Box<wire::guard_program_record>),
@@ -57,21 +58,30 @@ pub struct Guard {
     pub(super) store: Store,
     pub(super) session: u32,
     pub(super) programs: BTreeMap<u32, (Program, Deeds)>,
-    pub(super) places: BTreeMap<Digest, u32>,
+    pub(super) places: BTreeMap<Identity, u32>,
+    pub(super) scopes: Scopes,
     pub(super) events: Vec<Event>,
     pub(super) events_left_out: u64,
     pub(super) unidentified: u64,
     began_ns: u64,
     next_release_ns: Option<u64>,
     next_rehearsal_ns: u64,
-    reader: Reader,
+    pub(super) reader: Reader,
     pub(super) warden: Option<Warden>,
     rehearsal: Option<Rehearsal>,
 }
 
+/// A program whose file could be read.
+pub(super) struct Known {
+    pub path: PathBuf,
+    pub metadata: fs::Metadata,
+    /// None: it learns, too, but nobody would find again what.
+    pub identity: Option<Identity>,
+}
+
 impl Guard {
     pub fn start(gate: &Gate, lock: &Lock, session: &Session, policy: Policy) -> Result<Self> {
-        let store = Store::new(&policy.store);
+        let (store, scopes) = (Store::new(&policy.store), Scopes::new(policy.scope));
         gate.make_profiles(lock)?;
         let warden = policy.holds().then(|| Warden::start(gate, session.index)).transpose()?;
         Ok(Self {
@@ -83,6 +93,7 @@ impl Guard {
             session: session.index,
             programs: BTreeMap::new(),
             places: BTreeMap::new(),
+            scopes,
             events: Vec::new(),
             events_left_out: 0,
             unidentified: 0,
@@ -98,68 +109,21 @@ impl Guard {
         self.began_ns = now_ns();
     }
 
-    /// Before a command begins: its own program has its baseline from its first call on.
-    pub fn expect_command(&mut self, gate: &Gate, lock: &Lock, command: &Path) -> Result<()> {
-        self.expect(gate, lock, &[executed(command)], u64::MAX)
-    }
-
-    /// Before processes are taken in: their programs have their baselines from then on.
-    pub fn expect_processes(&mut self, gate: &Gate, pids: &[u32]) -> Result<()> {
-        let programs: Vec<_> = pids.iter().map(|pid| PathBuf::from(format!("/proc/{pid}/exe"))).collect();
-        self.expect(gate, &Lock::take()?, &programs, SHORT)
-    }
-
-    /// Programs that the store knows have their baselines before they begin.
-    pub fn expect_stored(&mut self, gate: &Gate) -> Result<()> {
-        /// For programs that are not known yet there is as much room again.
-        const MOST: usize = wire::GUARD_PROFILES as usize / 2;
-        let stored = self.store.load_all()?;
-        let paths = stored.iter().flat_map(|baseline| &baseline.paths).map(PathBuf::from);
-        let paths: Vec<_> = paths.take(MOST).collect();
-        self.expect(gate, &Lock::take()?, &paths, SHORT)
-    }
-
-    /// Those of at most `longest` bytes; what is longer is met when it begins.
-    fn expect(&mut self, gate: &Gate, lock: &Lock, paths: &[PathBuf], longest: u64) -> Result<()> {
-        let mut programs = Vec::new();
-        let (mut seen, mut digests) = (BTreeSet::new(), BTreeSet::new());
-        for path in paths {
-            // What cannot be read now is met when it begins, or fails to.
-            let Ok((file, metadata)) = open_file(path) else { continue };
-            if metadata.len() > longest || !seen.insert((metadata.dev(), metadata.ino())) {
-                continue;
-            }
-            let path = opened_path(&file).unwrap_or_else(|| path.clone());
-            let Ok(digest) = Digest::of_all((&file).take(metadata.len())) else { continue };
-            // A copy shares the profile of the first when it begins.
-            let is_first = !self.places.contains_key(&digest) && digests.insert(digest);
-            if is_first && self.policy.selection.is_chosen(&path, &metadata) {
-                programs.push((path, metadata, digest));
-            }
-        }
-        let keys: Vec<_> = programs.iter().map(|(_, metadata, _)| key(metadata, self.session)).collect();
-        let places = gate.give_profiles(lock, &keys)?;
-        for (place, (path, metadata, digest)) in places.into_iter().zip(programs) {
-            self.admit(gate, lock, place, (path, metadata, Some(digest)))?;
-        }
-        Ok(())
-    }
-
     /// The profile at this place is of this program, and gets its baseline.
-    fn admit(
+    pub(super) fn admit(
         &mut self,
         gate: &Gate,
         lock: &Lock,
         place: u32,
-        (path, metadata, digest): (PathBuf, fs::Metadata, Option<Digest>),
+        Known { path, metadata, identity }: Known,
     ) -> Result<()> {
-        let mut program = Program::new(gate.profile(place)?, Some(path), digest);
+        let mut program = Program::new(gate.profile(place)?, Some(path), identity.clone());
         if self.policy.selection.is_spared(&metadata) {
             program.profile.spare();
         }
-        if let Some(digest) = digest {
-            self.install(&mut program, gate, lock, &digest)?;
-            self.places.insert(digest, place);
+        if let Some(identity) = identity {
+            self.install(&mut program, gate, lock, &identity)?;
+            self.places.insert(identity, place);
         }
         self.programs.insert(place, (program, Deeds::default()));
         Ok(())
@@ -170,14 +134,14 @@ impl Guard {
         program: &mut Program,
         gate: &Gate,
         lock: &Lock,
-        digest: &Digest,
+        of: &Identity,
     ) -> Result<()> {
-        let baseline = match self.store.load(digest, None) {
+        let baseline = match self.store.load(&of.digest, of.scope.as_deref()) {
             Ok(Some(baseline)) => baseline,
             Ok(None) => return Ok(()),
             // Of one program, which nobody else has to suffer for.
             Err(error) => {
-                let path = path_of(program);
+                let path = title(program);
                 let _ = say(&format!(
                     "tollgate: the baseline of {path} is left alone, and learned anew: {error:#}"
                 ));
@@ -206,7 +170,7 @@ impl Guard {
             program.profile.tolerize();
             let _ = say(&format!(
                 "tollgate: {unfit} pairs and windows of {} have no room in the kernel, so it is not tested",
-                path_of(program)
+                title(program)
             ));
         }
         Ok(())
@@ -233,21 +197,41 @@ impl Guard {
         let Some(file) = open_program(record) else { return self.meet_unknown(gate, place) };
         let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
         if !self.policy.selection.is_chosen(&path, &metadata) {
-            gate.share_profile(&Lock::take()?, &record.program, place, wire::GUARD_NOT_CHOSEN)?;
+            let lock = Lock::take()?;
+            gate.share_profile(&lock, &record.program, place, wire::GUARD_NOT_CHOSEN)?;
+            if self.policy.scope.is_some() {
+                gate.name_any_scope(&lock, &record.program, wire::GUARD_NOT_CHOSEN)?;
+            }
             return Ok(());
         }
-        match self.reader.read(Met { place, key: record.program, file, path, metadata }) {
+        let (key, scope) = (record.program, self.scopes.of_record(record));
+        match self.reader.read(Met { place, key, file, path, metadata, scope }) {
             Some((met, digest)) => self.identify(gate, met, digest),
             None => Ok(()),
         }
     }
 
-    /// Without a digest it learns, too, but nobody would find again what.
     fn identify(&mut self, gate: &Gate, met: Met, digest: Option<Digest>) -> Result<()> {
-        let (lock, Met { place, key, path, metadata, .. }) = (Lock::take()?, met);
-        let known = digest.and_then(|digest| self.places.get(&digest)).filter(|known| **known != place);
-        let Some(known) = known.copied() else {
-            return self.admit(gate, &lock, place, (path, metadata, digest));
+        let (lock, Met { place, key, path, metadata, scope, .. }) = (Lock::take()?, met);
+        let mut identity = digest.map(|digest| Identity { digest, scope });
+        let is_one_too_many =
+            |of: &Identity| !self.places.contains_key(of) && !has_room(of, self.places.keys());
+        let too_many = identity.as_ref().is_some_and(is_one_too_many);
+        if let Some(identity) = identity.as_mut().filter(|_| too_many) {
+            identity.scope = None;
+            let _ = say(&format!(
+                "tollgate: {} is met in more than {MOST_SCOPES} scopes: in others, its baseline is that of its \
+                 content alone",
+                path.display()
+            ));
+        }
+        let known = identity.as_ref().and_then(|identity| self.places.get(identity)).copied();
+        let known = known.filter(|known| *known != place);
+        if too_many {
+            gate.name_any_scope(&lock, &key, known.unwrap_or(place))?;
+        }
+        let Some(known) = known else {
+            return self.admit(gate, &lock, place, Known { path, metadata, identity });
         };
         let calls = gate.share_profile(&lock, &key, place, known)?;
         if let Some((program, _)) = self.programs.get_mut(&known) {
@@ -299,6 +283,7 @@ impl Guard {
             pid: event.tgid,
             tid: event.pid,
             program: path_of(program),
+            scope: program.scope.clone(),
             command: slow::text(&event.comm),
             call: name(event.call),
             sequence: window.iter().map(|symbol| program.call(*symbol)).collect(),
@@ -369,6 +354,11 @@ pub(super) fn path_of(program: &Program) -> String {
         .path
         .as_ref()
         .map_or_else(|| "(ended too soon)".into(), |path| path.to_string_lossy().into_owned())
+}
+
+/// For people.
+pub(super) fn title(program: &Program) -> String {
+    scoped(&path_of(program), program.scope.as_deref())
 }
 
 fn action_name(action: u32) -> &'static str {

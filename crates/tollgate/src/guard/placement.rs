@@ -27,18 +27,19 @@ impl Placement {
                 .filter_map(|line| line.splitn(3, ':').nth(2))
                 .flat_map(|path| path.split('/').rev())
         };
-        let container = parts().find_map(container_of);
+        let container = parts().find_map(container_of).map(|digits| digits[..SHOWN_DIGITS].to_owned());
         let unit = parts()
             .find(|part| UNITS.iter().any(|kind| part.ends_with(kind)) && container_of(part).is_none());
         Self { unit: unit.map(str::to_owned), container }
     }
 }
 
-fn container_of(part: &str) -> Option<String> {
+/// The container's whole number, if the control group of this name is one's.
+pub fn container_of(part: &str) -> Option<&str> {
     let words = part.strip_suffix(".scope").unwrap_or(part).split(['-', ':']);
     let is_digits =
         |word: &str| word.len() == CONTAINER_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-    words.into_iter().find(|word| is_digits(word)).map(|digits| digits[..SHOWN_DIGITS].to_owned())
+    words.into_iter().find(|word| is_digits(word))
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ::guard::{Kind, Parameters};
+use ::guard::Parameters;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use kernel::{before, wire};
 use serde::Deserialize;
 
 use super::arguments::StoreOption;
+use super::scope::Kind;
 use super::selection::Selection;
 use crate::cli::duration;
 
@@ -102,6 +103,9 @@ pub struct GuardOptions {
     /// Calls in a sequence (default: 6)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=8))]
     pub sequence: Option<u8>,
+    /// What a program has baselines for, each by itself (default: its content alone, wherever it runs)
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub scope: Option<Kind>,
 }
 
 fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
@@ -126,6 +130,7 @@ pub struct Policy {
     pub selection: Selection,
     pub mode: Mode,
     pub wire: wire::guard_parameters,
+    pub scope: Option<Kind>,
     pub normal_wait: Duration,
     pub rehearse: Option<Duration>,
     pub store: PathBuf,
@@ -137,8 +142,14 @@ impl Policy {
         self.wire.response != wire::GUARD_OBSERVE || self.rehearse.is_some()
     }
 
-    /// What its holds, or refusals, need in the gate so that they come before calls take effect.
-    pub fn holds_before(&self) -> u32 {
+    /// What it needs in the gate: bits of [`wire::gate_mask`].
+    pub fn needs(&self) -> u32 {
+        let scoped = if self.scope.is_some() { wire::GUARD_SCOPED } else { 0 };
+        wire::GUARD | self.holds_before() | scoped
+    }
+
+    /// For holds, or refusals, that come before calls take effect.
+    fn holds_before(&self) -> u32 {
         match self.wire.response {
             wire::GUARD_OBSERVE | wire::GUARD_KILL => 0,
             _ => before::possible(),
@@ -162,13 +173,14 @@ fn read(path: &Path) -> Result<GuardOptions> {
 pub fn watching() -> wire::guard_parameters {
     let default = Parameters::default();
     wire::guard_parameters {
-        lookahead: Kind::Lookahead.usual_length() as u8,
-        sequence: Kind::Sequence.usual_length() as u8,
+        lookahead: ::guard::Kind::Lookahead.usual_length() as u8,
+        sequence: ::guard::Kind::Sequence.usual_length() as u8,
         tolerize_limit: default.tolerize_limit as u16,
         anomaly_limit: default.anomaly_limit as u32,
         normal_factor: (default.normal_factor.0 / default.normal_factor.1) as u32,
         normal_factor_den: 1,
         response: wire::GUARD_OBSERVE,
+        scope: wire::GUARD_CONTENT,
         delay_factor_ns: ns(DELAY_FACTOR),
         delay_cap_ns: ns(default.delay_cap),
         held_most: HELD_MOST,
@@ -206,6 +218,7 @@ impl GuardOptions {
                 Response::Kill => wire::GUARD_KILL,
             },
         };
+        let scope = own.scope.or(file.scope);
         let wire = wire::guard_parameters {
             lookahead: own.lookahead.or(file.lookahead).unwrap_or(default.lookahead),
             sequence: own.sequence.or(file.sequence).unwrap_or(default.sequence),
@@ -213,6 +226,7 @@ impl GuardOptions {
             anomaly_limit: own.anomaly_limit.or(file.anomaly_limit).unwrap_or(default.anomaly_limit),
             normal_factor: own.normal_ratio.or(file.normal_ratio).unwrap_or(default.normal_factor),
             response,
+            scope: scope.map_or(wire::GUARD_CONTENT, Kind::wire),
             delay_factor_ns: own.delay_factor.or(file.delay_factor).map_or(default.delay_factor_ns, ns),
             delay_cap_ns: own.delay_cap.or(file.delay_cap).map_or(default.delay_cap_ns, ns),
             held_most: own.held_most.or(file.held_most).unwrap_or(default.held_most),
@@ -228,6 +242,7 @@ impl GuardOptions {
             selection: Selection::default(),
             mode,
             wire,
+            scope,
             normal_wait: own.normal_wait.or(file.normal_wait).unwrap_or(Parameters::default().normal_wait),
             rehearse: own.rehearse.or(file.rehearse),
             store: store.to_owned(),
@@ -278,6 +293,7 @@ impl GuardOptions {
                 .any(Option::is_some)
             || self.tolerize_limit.is_some()
             || [self.lookahead, self.sequence].iter().any(Option::is_some)
+            || self.scope.is_some()
     }
 }
 
@@ -318,12 +334,14 @@ mod tests {
     fn the_command_line_goes_before_the_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("guard.toml");
-        fs::write(&file, "normal-wait = \"1h\"\nlookahead = 5\nrespond = \"stop\"\n").expect("a file");
+        let text = "normal-wait = \"1h\"\nlookahead = 5\nrespond = \"stop\"\nscope = \"unit\"\n";
+        fs::write(&file, text).expect("a file");
         let options =
             GuardOptions { guard_config: Some(file.clone()), lookahead: Some(7), ..GuardOptions::default() };
         let policy_of_both = policy(options).expect("it is right");
         assert_eq!((policy_of_both.wire.lookahead, policy_of_both.wire.response), (7, wire::GUARD_STOP));
         assert_eq!(policy_of_both.normal_wait, Duration::from_secs(3600));
+        assert_eq!((policy_of_both.scope, policy_of_both.wire.scope), (Some(Kind::Unit), wire::GUARD_UNIT));
         for (text, words) in [
             ("normal_wait = \"1h\"", "unknown field"),
             ("normal-wait = \"soon\"", "time"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kernel::profile::{self, Contents, Profile};
 use kernel::wire;
 
-use super::baseline::{ANY_OTHER, Baseline, Digest, Pair, State, Window};
+use super::baseline::{ANY_OTHER, Baseline, Digest, Identity, Pair, State, Window};
 use super::policy::Mode;
 use crate::report::call_name;
 
@@ -17,6 +17,7 @@ pub struct Program {
     /// Where it was seen; none: it had ended before it could be looked at.
     pub path: Option<PathBuf>,
     pub digest: Option<Digest>,
+    pub scope: Option<String>,
     /// As it was in the store when it was installed.
     pub stored: Option<Baseline>,
     /// Calls that are in it already.
@@ -59,11 +60,14 @@ impl Saved {
 }
 
 impl Program {
-    pub fn new(profile: Profile, path: Option<PathBuf>, digest: Option<Digest>) -> Self {
+    /// Without an identity nothing of it is stored.
+    pub fn new(profile: Profile, path: Option<PathBuf>, identity: Option<Identity>) -> Self {
+        let (digest, scope) = identity.map(|of| (of.digest, of.scope)).unzip();
         Self {
             profile,
             path,
             digest,
+            scope: scope.flatten(),
             stored: None,
             stored_calls: 0,
             saved: Saved::default(),
@@ -153,7 +157,7 @@ impl Program {
         let places = Places::of(&contents);
         let mut baseline = Baseline {
             digest: self.digest?,
-            scope: None,
+            scope: self.scope.clone(),
             paths,
             lookahead: wire.lookahead.into(),
             sequence: wire.sequence.into(),

@@ -8,13 +8,14 @@ use serde::de::DeserializeOwned;
 
 use super::arguments::{EventsArguments, HoldArguments, Programs, ReleaseArguments, StatusArguments};
 use super::control::{Request, Status};
+use super::select::with_scope;
 use super::store::Store;
 use super::verbs::{Done, Verb, apply};
 use crate::daemon::SocketOption;
 use crate::daemon::control::{ask, connect, running};
 use crate::format::{number_of, printable};
 use crate::output::Output;
-use crate::report::{Event, GuardedProgram, losses};
+use crate::report::{Event, GuardedProgram, losses, scoped};
 
 pub fn answer<T: DeserializeOwned>(socket: &SocketOption, request: &Request) -> Result<T> {
     let (value, _) = ask(&running(&socket.path)?, request)?;
@@ -25,8 +26,10 @@ pub fn answer<T: DeserializeOwned>(socket: &SocketOption, request: &Request) -> 
 pub fn verb(verb: Verb, arguments: &Programs) -> Result<ExitCode> {
     let store = &arguments.store.folder;
     let absolute = |program: &String| {
-        let path = program.contains('/').then(|| std::path::absolute(program));
-        path.and_then(Result::ok).map_or_else(|| program.clone(), |path| path.to_string_lossy().into_owned())
+        let (path, scope) = with_scope(program);
+        let absolute = path.contains('/').then(|| std::path::absolute(path)).and_then(Result::ok);
+        let scope = scope.map_or_else(String::new, |scope| format!("[{scope}]"));
+        absolute.map_or_else(|| program.clone(), |path| path.to_string_lossy().into_owned() + &scope)
     };
     let programs: Vec<_> = arguments.programs.iter().map(absolute).collect();
     let done: Vec<Done> = if serves(&arguments.socket, store)? {
@@ -89,7 +92,7 @@ fn text(status: &Status, top: usize) -> String {
                 "  {:>7}  {}  {}{place}  {}",
                 held.pid,
                 held.command,
-                held.program,
+                scoped(&held.program, held.scope.as_deref()),
                 held.left()
             ))
         );

@@ -10,9 +10,28 @@ use crate::format::printable;
 /// Fewer digits could as well be a program's name.
 const LEAST_DIGITS: usize = 6;
 
-/// The one baseline that a path, the start of a digest or a program's name means.
-pub fn select<'a>(program: &str, all: &'a [Baseline]) -> Result<&'a Baseline> {
-    let matching = |fits: &dyn Fn(&Baseline) -> bool| all.iter().filter(|it| fits(it)).collect::<Vec<_>>();
+/// "PROGRAM[SCOPE]" in its parts.
+pub fn with_scope(text: &str) -> (&str, Option<&str>) {
+    match text.strip_suffix(']').and_then(|text| text.split_once('[')) {
+        Some((program, scope)) => (program, Some(scope)),
+        None => (text, None),
+    }
+}
+
+/// Scopes may be named without their kind, scripts and images without their folder, and units without their suffix.
+pub fn is_in_scope(scope: Option<&str>, text: &str) -> bool {
+    let Some(scope) = scope else { return false };
+    let name = scope.split_once(':').map_or(scope, |(_, name)| name);
+    [scope, name, base_name(name)].contains(&text) || name.strip_suffix(".service") == Some(text)
+}
+
+/// The one baseline that a path, the start of a digest or a program's name means, with a scope in brackets or without.
+pub fn select<'a>(named: &str, all: &'a [Baseline]) -> Result<&'a Baseline> {
+    let (program, scope) = with_scope(named);
+    let is_meant = |it: &Baseline| scope.is_none_or(|scope| is_in_scope(it.scope.as_deref(), scope));
+    let matching = |fits: &dyn Fn(&Baseline) -> bool| {
+        all.iter().filter(|it| fits(it) && is_meant(it)).collect::<Vec<_>>()
+    };
     if program.contains('/') {
         let digest = Digest::of_file(Path::new(program))?;
         let found = matching(&|it| it.digest == digest);
@@ -22,11 +41,11 @@ pub fn select<'a>(program: &str, all: &'a [Baseline]) -> Result<&'a Baseline> {
                  `tollgate guard show` has that one's digest"
             );
         }
-        return only(program, &found);
+        return only(named, &found);
     }
-    let named = matching(&|it| it.paths.iter().any(|path| base_name(path) == program));
+    let called = matching(&|it| it.paths.iter().any(|path| base_name(path) == program));
     let digested = matching(&|it| starts(it, program));
-    only(program, if digested.is_empty() { &named } else { &digested })
+    only(named, if digested.is_empty() { &called } else { &digested })
 }
 
 /// Of each, without repetitions.
@@ -126,6 +145,24 @@ mod tests {
         std::fs::write(&path, "changed").expect("written");
         assert!(found(&path).unwrap_err().contains("has another content than when its baseline was learned"));
         assert!(found("/no/such").unwrap_err().starts_with("cannot read /no/such"));
+    }
+
+    #[test]
+    fn a_scope_is_named_in_brackets() {
+        let all = [
+            baseline("python", "/usr/bin/python3.11", None),
+            baseline("python", "/usr/bin/python3.11", Some("script:/srv/a/app.py")),
+            baseline("python", "/usr/bin/python3.11", Some("script:/srv/b/app.py")),
+            baseline("python", "/usr/bin/python3.11", Some("unit:web.service")),
+        ];
+        let found = |program: &str| select(program, &all).map_err(|error| error.to_string());
+        for program in ["python3.11[/srv/a/app.py]", "python3.11[script:/srv/a/app.py]"] {
+            assert_eq!(found(program), Ok(&all[1]), "{program}");
+        }
+        assert_eq!(found("python3.11[web]"), Ok(&all[3]));
+        assert_eq!(found("python3.11"), Ok(&all[0]));
+        assert!(found("python3.11[app.py]").unwrap_err().starts_with("python3.11[app.py] can be any of 2"));
+        assert!(found("python3.11[b.py]").unwrap_err().starts_with("no baseline of python3.11[b.py]"));
     }
 
     #[test]

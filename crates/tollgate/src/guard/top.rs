@@ -19,7 +19,7 @@ use super::remote::{answer, needs_terminal};
 use crate::daemon::SocketOption;
 use crate::daemon::control::{ask, running};
 use crate::format::{count, duration, printable};
-use crate::report::Event;
+use crate::report::{Event, scoped};
 
 const REFRESH: Duration = Duration::from_secs(1);
 const LATEST: usize = 200;
@@ -95,12 +95,12 @@ fn show(
 /// Calls a second.
 fn rates(before: &Status, now: &Status, time: Duration) -> BTreeMap<String, f64> {
     let calls: BTreeMap<_, _> =
-        before.programs.iter().map(|program| (program.digest.clone(), program.calls)).collect();
+        before.programs.iter().map(|program| ((&program.digest, &program.scope), program.calls)).collect();
     now.programs
         .iter()
         .map(|program| {
-            let before = calls.get(&program.digest).copied().unwrap_or(program.calls);
-            (program.path.clone(), program.calls.saturating_sub(before) as f64 / time.as_secs_f64())
+            let before = calls.get(&(&program.digest, &program.scope)).copied().unwrap_or(program.calls);
+            (program.title(), program.calls.saturating_sub(before) as f64 / time.as_secs_f64())
         })
         .collect()
 }
@@ -139,9 +139,9 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
     );
     let rows = status.programs.iter().map(|program| {
         let row = Row::new(vec![
-            printable(&program.path),
+            printable(&program.title()),
             program.state.clone(),
-            count(view.rates.get(&program.path).copied().unwrap_or_default() as u64),
+            count(view.rates.get(&program.title()).copied().unwrap_or_default() as u64),
             count(program.calls),
             count(program.anomalies),
             program.max_lfc.to_string(),
@@ -172,7 +172,8 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
         Paragraph::new(lines).block(Block::new().borders(Borders::TOP).title(title))
     };
     let held = status.held.iter().map(|held| {
-        printable(&format!("{:>7}  {}  {}  {}", held.pid, held.command, held.program, held.left()))
+        let program = scoped(&held.program, held.scope.as_deref());
+        printable(&format!("{:>7}  {}  {program}  {}", held.pid, held.command, held.left()))
     });
     frame.render_widget(list(held.collect(), " held "), holds);
     let latest = view.events.iter().rev().take(events.height.saturating_sub(1).into());
@@ -204,6 +205,7 @@ mod tests {
         let held = HeldProcess {
             pid: 4711,
             program: program.path.clone(),
+            scope: None,
             command: "nginx".into(),
             unit: None,
             container: None,

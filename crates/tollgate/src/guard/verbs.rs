@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::baseline::{Baseline, Digest, State};
+use super::baseline::{Baseline, Identity, State};
 use super::select::{select_all, short_name, title};
 use super::store::{Locked, Store};
 use crate::format::number_of;
@@ -20,7 +20,7 @@ pub enum Verb {
 /// What was done to one baseline, in a line.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Done {
-    pub digest: Digest,
+    pub identity: Identity,
     pub line: String,
 }
 
@@ -33,7 +33,7 @@ pub fn apply(store: &Store, verb: Verb, programs: &[String]) -> Result<Vec<Done>
         .map(|baseline| {
             let done = change(&lock, verb, baseline.clone())?;
             let line = format!("{} {}: {done}", title(baseline), short_name(baseline));
-            Ok(Done { digest: baseline.digest, line })
+            Ok(Done { identity: baseline.identity(), line })
         })
         .collect()
 }

@@ -2,7 +2,7 @@
 
 mod diff;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ fn take_in(mut found: Vec<u32>, watch: &mut Watch, known: &mut BTreeSet<u32>) ->
     if found.is_empty() {
         return Ok(0);
     }
-    let missed = watch.gate.adopt(&mut watch.session, &found)?;
+    let missed = watch.gate.adopt(&mut watch.session, &found, &BTreeMap::new())?;
     known.extend(found);
     Ok(missed)
 }

@@ -27,6 +27,9 @@ pub struct GuardedProgram {
     pub path: String,
     /// SHA-256 of its content; none: it ended before it could be read.
     pub digest: Option<String>,
+    /// What its baseline is of besides the content; none: nothing.
+    #[serde(default)]
+    pub scope: Option<String>,
     pub state: String,
     /// Judged in this run, the early ones included.
     pub calls: u64,
@@ -63,6 +66,8 @@ pub struct Event {
     pub pid: u32,
     pub tid: u32,
     pub program: String,
+    #[serde(default)]
+    pub scope: Option<String>,
     pub command: String,
     pub call: String,
     /// With the call, the oldest first.
@@ -98,7 +103,16 @@ impl Event {
     }
 }
 
+/// A program with its scope, as people read it.
+pub fn scoped(program: &str, scope: Option<&str>) -> String {
+    scope.map_or_else(|| program.to_owned(), |scope| format!("{program} [{scope}]"))
+}
+
 impl GuardedProgram {
+    pub fn title(&self) -> String {
+        scoped(&self.path, self.scope.as_deref())
+    }
+
     /// Of a table with so many places for the calls.
     pub fn heading(calls: usize) -> String {
         format!(
@@ -110,7 +124,7 @@ impl GuardedProgram {
     pub fn row(&self, calls: usize) -> String {
         format!(
             "{:<40} {:>9} {:>calls$} {:>8} {:>8} {:>8} {:>6} {:>10}",
-            printable(&self.path),
+            printable(&self.title()),
             self.state,
             count(self.calls),
             count(self.anomalies),

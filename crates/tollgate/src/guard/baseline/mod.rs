@@ -18,6 +18,13 @@ pub const MOST_CALLS: usize = 126;
 /// In place of an index: a call that came when all symbols were given.
 pub const ANY_OTHER: u8 = 127;
 
+/// What a baseline is of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Identity {
+    pub digest: Digest,
+    pub scope: Option<String>,
+}
+
 /// A program is known by the content of its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
@@ -98,6 +105,10 @@ pub fn name(digest: &Digest, scope: Option<&str>) -> String {
 }
 
 impl Baseline {
+    pub fn identity(&self) -> Identity {
+        Identity { digest: self.digest, scope: self.scope.clone() }
+    }
+
     pub fn name(&self) -> String {
         name(&self.digest, self.scope.as_deref())
     }

@@ -1,0 +1,68 @@
+//! The file that a program is, and what the gate knows it by.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use kernel::wire;
+
+use crate::slow;
+
+/// `dev_t` in the kernel has 20 bits for the minor number (include/linux/kdev_t.h).
+const MINOR_BITS: u32 = 20;
+
+/// What the gate knows a file by. The device's number is not the kernel's own where a file system has several
+/// (btrfs); then a program is met when it begins.
+pub fn key(metadata: &fs::Metadata, session: u32, scope: u64) -> wire::guard_program {
+    let device = metadata.dev();
+    wire::guard_program {
+        inode: metadata.ino(),
+        ctime_ns: metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec(),
+        size: metadata.size(),
+        scope,
+        device: libc::major(device) << MINOR_BITS | libc::minor(device),
+        session,
+    }
+}
+
+fn is_same_file(metadata: &fs::Metadata, key: &wire::guard_program) -> bool {
+    let wire::guard_program { inode, ctime_ns, size, .. } = self::key(metadata, key.session, key.scope);
+    (inode, ctime_ns, size) == (key.inode, key.ctime_ns, key.size)
+}
+
+/// The file that began: of the process, if it still runs, or by its path. Opened, as what either stands for may
+/// change at any time.
+pub fn open_program(record: &wire::guard_program_record) -> Option<File> {
+    let same = |file: &File| file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program));
+    let ways = [format!("/proc/{}/exe", record.pid), slow::path(&record.path)];
+    ways.iter().find_map(|way| File::open(way).ok().filter(same))
+}
+
+/// Whatever is at the path by now, it is not waited for.
+pub fn open_file(path: &Path) -> std::io::Result<(File, fs::Metadata)> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok((file, metadata)) } else { Err(std::io::ErrorKind::InvalidInput.into()) }
+}
+
+fn descriptor_path(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The kernel says so of a file whose name is another one's by now.
+const DELETED: &[u8] = b" (deleted)";
+
+pub fn opened_path(file: &File) -> Option<PathBuf> {
+    file_of_link(&descriptor_path(file))
+}
+
+/// Where a link of /proc leads.
+pub fn file_of_link(link: &Path) -> Option<PathBuf> {
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    let path = fs::read_link(link).ok()?;
+    let bytes = path.as_os_str().as_bytes();
+    let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
+    Some(std::ffi::OsString::from_vec(bytes).into())
+}
