@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::thread;
 
 use kernel::wire;
@@ -36,43 +36,43 @@ pub struct Met {
 /// The digest, unless the file cannot be read, or is too long.
 type Known = (Met, Option<Digest>);
 
-pub struct Reader {
-    to: Sender<Met>,
-    from: Receiver<Known>,
+/// With a thread, once one is needed.
+#[derive(Default)]
+pub struct Reader(Option<(Sender<Met>, Receiver<Known>)>);
+
+fn start() -> (Sender<Met>, Receiver<Known>) {
+    let (to, asked) = channel();
+    let (answer, from) = channel();
+    let read = move || {
+        for met in asked {
+            let digest = digest(&met);
+            if answer.send((met, digest)).is_err() {
+                break;
+            }
+        }
+    };
+    // If there can be none, it cannot be sent anything.
+    let _ = thread::Builder::new().spawn(read);
+    (to, from)
 }
 
 impl Reader {
-    pub fn start() -> Self {
-        let (to, asked) = channel::<Met>();
-        let (answer, from) = channel();
-        thread::spawn(move || {
-            for met in asked {
-                let digest = digest(&met);
-                if answer.send((met, digest)).is_err() {
-                    break;
-                }
-            }
-        });
-        Self { to, from }
-    }
-
     /// At once if it is short; otherwise it is among those that are [`Reader::done`] later.
-    pub fn read(&self, met: Met) -> Option<Known> {
+    pub fn read(&mut self, met: Met) -> Option<Known> {
         let length = met.metadata.len();
         if length > LONGEST {
             return Some((met, None));
         }
         if length > SHORT {
-            // It lives as long as this does.
-            let _ = self.to.send(met);
-            return None;
+            let (to, _) = self.0.get_or_insert_with(start);
+            return to.send(met).err().map(|SendError(met)| (met, None));
         }
         let digest = digest(&met);
         Some((met, digest))
     }
 
     pub fn done(&self) -> Vec<Known> {
-        self.from.try_iter().collect()
+        self.0.iter().flat_map(|(_, from)| from.try_iter()).collect()
     }
 }
 

@@ -86,7 +86,7 @@ impl Guard {
             unidentified: 0,
             began_ns: now_ns(),
             next_release_ns: None,
-            reader: Reader::start(),
+            reader: Reader::default(),
             warden,
         })
     }
