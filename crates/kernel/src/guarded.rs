@@ -167,12 +167,14 @@ pub fn let_go_after(ward: Ward, on_duty: impl FnOnce()) -> Result<()> {
     unsafe { libc::prctl(libc::PR_SET_NAME, c"tollgate-warden".as_ptr()) };
     // SAFETY: a plain query.
     hold_group(unsafe { libc::getpgid(ward.owner as i32) })?;
-    let owner = process::open_pidfd(ward.owner).doing("watch the guard's process")?;
+    // It may have ended already, and so its lifeline.
+    let owner = process::open_pidfd(ward.owner).ok();
+    let owner = owner.as_ref().map_or(libc::STDIN_FILENO, |owner| owner.as_raw_fd());
     let open = |id| MapHandle::from_map_id(id).doing("opening the gate's maps");
     let threads = Mapping::<wire::thread_state>::new(&open(ward.threads_map)?, wire::THREADS)?;
     let sessions = Mapping::<wire::session>::new(&open(ward.sessions_map)?, wire::SESSIONS)?;
     on_duty();
-    while process::wait_for([libc::STDIN_FILENO, owner.as_raw_fd()], LOOK) == [false, false] {}
+    while process::wait_for([libc::STDIN_FILENO, owner], LOOK) == [false, false] {}
     let began = Instant::now();
     // Until another Tollgate has cleared the session away, which lets go as well: its number may be used again.
     while began.elapsed() < AFTERMATH && sessions.read(ward.session).owner_pid == ward.owner {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::harness::job::copy;
 use crate::harness::{Job, eventually, tollgate};
 
 /// Another program of the same behaviour.
-fn changed(it: &Guarded, name: &str) -> std::path::PathBuf {
+fn changed(it: &Guarded, name: &str) -> PathBuf {
     let (content, program) = (it.folder.path().join("content"), it.folder.path().join(name));
     let bytes = [&fs::read(&it.program).expect("a program"), name.as_bytes()].concat();
     fs::write(&content, bytes).expect("a file");
@@ -77,28 +77,27 @@ fn a_program_that_replaces_itself_starts_anew_and_the_old_one_stays_what_it_is()
     assert_eq!(after.iter().filter(is_training).count(), 1);
 }
 
-fn sparse_program(it: &Guarded, size: u64) -> std::path::PathBuf {
-    let program = changed(it, "sparse");
-    fs::File::options().write(true).open(&program).and_then(|file| file.set_len(size)).expect("sparse");
-    program
-}
-
-#[test]
-fn a_program_of_a_terabyte_keeps_nobody_waiting() {
+/// What becomes of its digest once it is guarded.
+fn digest_of_one_with(size: u64, is_expected: impl Fn(&Value) -> bool) {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let program = sparse_program(&it, 1 << 40);
+    let program = changed(&it, "long");
+    fs::File::options().write(true).open(&program).and_then(|file| file.set_len(size)).expect("sparse");
     let daemon = Daemon::start(&it, &group, "--guard=watch");
     let mut servant = Servant::of(&program, &group, 0);
     eventually("it is met", || {
         servant.serve(b"u");
-        daemon.status()["programs"].as_array().is_some_and(|all| !all.is_empty())
+        daemon.program_called("long").is_some_and(|long| is_expected(&long["digest"]))
     });
-    assert_eq!(servant_digest(&daemon, &program), Value::Null);
 }
 
-fn servant_digest(daemon: &Daemon, program: &Path) -> Value {
-    let name = program.file_name().expect("a name").to_string_lossy();
-    daemon.program_called(&name).expect("it is guarded")["digest"].clone()
+#[test]
+fn a_program_of_a_terabyte_keeps_nobody_waiting() {
+    digest_of_one_with(1 << 40, Value::is_null);
+}
+
+#[test]
+fn a_long_program_is_known_all_the_same() {
+    digest_of_one_with(32 << 20, Value::is_string);
 }
 
 /// More than 30 anomalies one by one, and the program has changed, says pH: it learns.

@@ -83,10 +83,10 @@ fn an_inner_session_does_not_lead_out_of_the_guard() {
 #[test]
 fn what_is_to_be_normal_in_ages_stays_frozen() {
     let it = Guarded::new();
-    // As many seconds as there can be. Each ends with something new, the first time.
-    let run = || it.run("--guard=watch --normal-wait 5124095576030430h", "routine 20000 0");
-    run();
-    assert_eq!(run().program()["state"], "frozen");
+    // As many seconds as there can be.
+    let run = |rounds: &str| it.run("--guard=watch --normal-wait 5124095576030430h", rounds);
+    run("routine 100 0");
+    assert_eq!(run("routine 20000 0").program()["state"], "frozen");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::io::Read as _;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::thread;
 
 use kernel::wire;
@@ -32,27 +32,30 @@ pub struct Met {
 /// The digest, unless the file cannot be read, or is too long.
 type Known = (Met, Option<Digest>);
 
+/// With a thread, once one is needed.
+#[derive(Default)]
 pub struct Reader {
-    to: Sender<Met>,
-    from: Receiver<Known>,
+    beside: Option<(Sender<Met>, Receiver<Known>)>,
     digests: Digests,
 }
 
-impl Reader {
-    pub fn start() -> Self {
-        let (to, asked) = channel::<Met>();
-        let (answer, from) = channel();
-        thread::spawn(move || {
-            for met in asked {
-                let digest = digest(&met.file, &met.metadata);
-                if answer.send((met, digest)).is_err() {
-                    break;
-                }
+fn start() -> (Sender<Met>, Receiver<Known>) {
+    let (to, asked) = channel::<Met>();
+    let (answer, from) = channel();
+    let read = move || {
+        for met in asked {
+            let digest = digest(&met.file, &met.metadata);
+            if answer.send((met, digest)).is_err() {
+                break;
             }
-        });
-        Self { to, from, digests: Digests::default() }
-    }
+        }
+    };
+    // If there can be none, it cannot be sent anything.
+    let _ = thread::Builder::new().spawn(read);
+    (to, from)
+}
 
+impl Reader {
     /// At once if it is short; otherwise it is among those that are [`Reader::done`] later.
     pub fn read(&mut self, met: Met) -> Option<Known> {
         let length = met.metadata.len();
@@ -60,9 +63,8 @@ impl Reader {
             return Some((met, None));
         }
         if length > SHORT && !self.digests.has(&met.metadata) {
-            // It lives as long as this does.
-            let _ = self.to.send(met);
-            return None;
+            let (to, _) = self.beside.get_or_insert_with(start);
+            return to.send(met).err().map(|SendError(met)| (met, None));
         }
         let digest = self.digest(&met.file, &met.metadata);
         Some((met, digest))
@@ -74,7 +76,7 @@ impl Reader {
     }
 
     pub fn done(&mut self) -> Vec<Known> {
-        let done: Vec<_> = self.from.try_iter().collect();
+        let done: Vec<_> = self.beside.iter().flat_map(|(_, from)| from.try_iter()).collect();
         for (met, digest) in &done {
             self.digests.get(&met.metadata, || *digest);
         }

@@ -100,7 +100,7 @@ impl Guard {
             began_ns: now_ns(),
             next_release_ns: None,
             next_rehearsal_ns: u64::MAX,
-            reader: Reader::start(),
+            reader: Reader::default(),
             warden,
         })
     }
