@@ -47,7 +47,8 @@ struct {
 
 /* Places of empty profiles that user space has made. */
 FREE_LIST(ready_profiles, GUARD_PROFILES);
-HASH_MAP(programs, GUARD_PROFILES, struct guard_program, u32);
+/* Copies of a program share a place, and so do scopes that mean the same. */
+HASH_MAP(programs, 4 * GUARD_PROFILES, struct guard_program, u32);
 
 static __always_inline struct guard_profile *profile_at(u32 slot)
 {
