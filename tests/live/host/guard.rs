@@ -28,6 +28,16 @@ fn two_thousand_threads_count_every_call() {
     assert!(guard.number("calls") >= 200_000, "{}", guard.0);
 }
 
+/// What it calls beside is the same both times.
+#[test]
+#[ignore = "a minute of nothing but calls; make bench runs it"]
+fn no_call_in_a_hundred_million_is_lost() {
+    let it = Guarded::normal(&["calls 1000"]);
+    let calls = |command: &str| it.run("--guard=watch", command).number("calls");
+    let (few, many) = (calls("calls 1000"), calls("calls 100001000"));
+    assert_eq!(many - few, 100_000_000);
+}
+
 #[test]
 fn what_it_does_not_know_it_learns_and_what_is_tolerized_too() {
     let it = Guarded::normal(&["routine 100 0"]);
