@@ -258,9 +258,11 @@ impl Gate {
         for slot in 1..self.used_slots() {
             if self.threads.read(slot).tgid == held.tgid {
                 let place = self.threads.entry(slot);
-                // SAFETY: aligned fields of the mapped entry, whose thread is stopped.
+                // SAFETY: aligned fields of the mapped entry. Where its thread makes calls, as it is to be stopped at the
+                // next, it may write one of them again: then it is forgiven in part.
                 unsafe {
                     (&raw mut (*place).frame).write_volatile([0; 2]);
+                    (&raw mut (*place).lfc_most).write_volatile(0);
                     (&raw mut (*place).__bindgen_anon_1.__bindgen_anon_1.lfc).write_volatile(0);
                 }
             }
@@ -268,9 +270,11 @@ impl Gate {
         self.let_go(held);
     }
 
-    /// What the session's guard does from now on: one of [`wire::guard_response`].
+    /// What the session's guard does from now on: one of [`wire::guard_response`]. Nobody goes by the one before when
+    /// this returns.
     pub fn respond(&self, session: u32, response: u32) {
         respond(&self.sessions, session, response);
+        crate::cpus::wait_for_all();
     }
 
     /// Lets go whom the session holds and whose time has come. Returns the next time, if any is still held.

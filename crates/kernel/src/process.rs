@@ -228,6 +228,13 @@ pub fn exists(process: u32) -> bool {
     unsafe { libc::kill(process as i32, 0) == 0 }
 }
 
+/// By a signal or a debugger.
+pub fn is_stopped(process: u32) -> bool {
+    // Behind the name, which may have anything in it.
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 't']))
+}
+
 /// The POSIX session of a process, 0: of this one.
 pub fn session_of(process: u32) -> Option<u32> {
     // SAFETY: a plain query.

@@ -100,6 +100,24 @@ impl Gate {
             .doing("naming a program")
     }
 
+    /// If most names that there may be are in use, all go but one of each profile: a program that is met by
+    /// another one, or is not chosen, is so again.
+    pub fn forget_names(&self, _lock: &Lock) -> Result<()> {
+        let programs = self.maps.get("programs");
+        let keys: Vec<_> = programs.keys().collect();
+        if keys.len() < programs.max_entries() as usize / 4 * 3 {
+            return Ok(());
+        }
+        let mut named = BTreeSet::from([wire::GUARD_NOT_CHOSEN.to_ne_bytes().to_vec()]);
+        for key in keys {
+            let place = programs.lookup(&key, MapFlags::ANY).doing("finding a program")?;
+            if place.is_some_and(|place| !named.insert(place)) {
+                programs.delete(&key).doing("forgetting a program")?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whatever the scope that this program is met in next, if it has no name with that, it uses this profile.
     pub fn name_any_scope(&self, _lock: &Lock, program: &wire::guard_program, place: u32) -> Result<()> {
         let any = wire::guard_program { scope: wire::GUARD_ANY_SCOPE.into(), ..*program };

@@ -1,5 +1,6 @@
 //! Counts for Prometheus, in its text format (version 0.0.4), by HTTP.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -113,8 +114,12 @@ pub fn page(status: &Status) -> String {
         let _ = writeln!(out, "tollgate_guard_programs{} {n}", label("state", state));
     }
     let mut of_programs = |name: &str, help: &str, value: fn(&GuardedProgram) -> f64| {
-        let each = status.programs.iter().map(|program| (program_label(program), value(program)));
-        family(&mut out, name, "counter", help, each);
+        // Versions of a program are one series.
+        let mut each = BTreeMap::new();
+        for program in &status.programs {
+            *each.entry(program_label(program)).or_default() += value(program);
+        }
+        family(&mut out, name, "counter", help, each.into_iter());
     };
     of_programs("guard_calls_total", "Calls judged.", |program| program.calls as f64);
     of_programs("guard_anomalies_total", "Calls that were unusual.", |program| program.anomalies as f64);

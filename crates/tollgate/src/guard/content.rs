@@ -17,6 +17,8 @@ use super::file::key;
 pub const SHORT: u64 = 16 << 20;
 /// What is longer has no baseline.
 const LONGEST: u64 = 1 << 30;
+/// Files that wait, each open. What comes when there are as many has no baseline either.
+const MOST_WAITING: usize = 16;
 
 /// A program that began.
 pub struct Met {
@@ -36,6 +38,7 @@ type Known = (Met, Option<Digest>);
 #[derive(Default)]
 pub struct Reader {
     beside: Option<(Sender<Met>, Receiver<Known>)>,
+    waiting: usize,
     digests: Digests,
 }
 
@@ -63,8 +66,13 @@ impl Reader {
             return Some((met, None));
         }
         if length > SHORT && !self.digests.has(&met.metadata) {
+            if self.waiting == MOST_WAITING {
+                return Some((met, None));
+            }
             let (to, _) = self.beside.get_or_insert_with(start);
-            return to.send(met).err().map(|SendError(met)| (met, None));
+            let refused = to.send(met).err().map(|SendError(met)| (met, None));
+            self.waiting += usize::from(refused.is_none());
+            return refused;
         }
         let digest = self.digest(&met.file, &met.metadata);
         Some((met, digest))
@@ -77,6 +85,7 @@ impl Reader {
 
     pub fn done(&mut self) -> Vec<Known> {
         let done: Vec<_> = self.beside.iter().flat_map(|(_, from)| from.try_iter()).collect();
+        self.waiting -= done.len();
         for (met, digest) in &done {
             self.digests.get(&met.metadata, || *digest);
         }

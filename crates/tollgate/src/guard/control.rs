@@ -132,6 +132,9 @@ impl Guard {
         if self.warden.is_none() {
             bail!("this guard holds nobody: it was not started with --guard=enforce");
         }
+        if pid == std::process::id() || self.warden.as_ref().is_some_and(|warden| warden.pid() == pid) {
+            bail!("process {pid} is this guard's own: nobody would let it go");
+        }
         if !gate.hold(self.session, pid, u64::MAX) {
             bail!("process {pid} is not guarded here: it may have ended, or be a kernel thread");
         }

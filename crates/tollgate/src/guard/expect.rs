@@ -65,7 +65,7 @@ impl Guard {
         longest: u64,
     ) -> Result<()> {
         let mut expected: Vec<(wire::guard_program, Known)> = Vec::new();
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut spared) = (BTreeSet::new(), Vec::new());
         for (path, scope) in programs {
             // What cannot be read now is met when it begins, or fails to.
             let Ok((file, metadata)) = open_file(path) else { continue };
@@ -75,6 +75,9 @@ impl Guard {
             let path = opened_path(&file).unwrap_or_else(|| path.clone());
             let Some(digest) = self.reader.digest(&file, &metadata) else { continue };
             let identity = Identity { digest, scope: scope.name.clone() };
+            if self.policy.selection.is_spared(&metadata) {
+                spared.push(identity.clone());
+            }
             // A copy shares the profile of the first when it begins.
             let is_first = !self.places.contains_key(&identity)
                 && !expected.iter().any(|(_, other)| other.identity.as_ref() == Some(&identity));
@@ -91,6 +94,12 @@ impl Guard {
         let places = gate.give_profiles(lock, &keys)?;
         for (place, known) in places.into_iter().zip(programs) {
             self.admit(gate, lock, place, known)?;
+        }
+        // The first may be a copy that anybody made of one that is never held.
+        for place in spared.iter().filter_map(|identity| self.places.get(identity)) {
+            if let Some((program, _)) = self.programs.get(place) {
+                program.profile.spare();
+            }
         }
         Ok(())
     }

@@ -36,15 +36,18 @@ fn is_same_file(metadata: &fs::Metadata, key: &wire::guard_program) -> bool {
 pub fn open_program(record: &wire::guard_program_record) -> Option<File> {
     let same = |file: &File| file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program));
     let ways = [format!("/proc/{}/exe", record.pid), slow::path(&record.path)];
-    ways.iter().find_map(|way| File::open(way).ok().filter(same))
+    ways.iter().find_map(|way| open_file(Path::new(way)).ok().map(|(file, _)| file).filter(same))
 }
 
-/// Whatever is at the path by now, it is not waited for.
+/// Whatever is at the path by now: a pipe would be waited for, and some devices act as soon as they are opened.
 pub fn open_file(path: &Path) -> std::io::Result<(File, fs::Metadata)> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.is_file() { Ok((file, metadata)) } else { Err(std::io::ErrorKind::InvalidInput.into()) }
+    let place = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let metadata = place.metadata()?;
+    if !metadata.is_file() {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    Ok((File::open(descriptor_path(&place))?, metadata))
 }
 
 fn descriptor_path(file: &File) -> PathBuf {

@@ -64,24 +64,34 @@ impl Guard {
         response(&self.policy, self.enabled)
     }
 
-    /// Programs that nobody runs are stored, and their profiles given back, if few are left for new ones.
+    /// Programs that nobody runs are stored, and their profiles given back, if few are left for new ones. All are tried;
+    /// the first failure is returned.
     pub fn retire_unused(&mut self, gate: &Gate) -> Result<()> {
         /// As many are made ahead (`READY` of crates/kernel/src/profiles.rs), several times over.
         const SPARE: usize = 256;
+        /// Each takes the kernel some milliseconds, and those that are held may wait.
+        const AT_ONCE: usize = 32;
+        gate.forget_names(&Lock::take()?)?;
         if self.programs.len() + SPARE < wire::GUARD_PROFILES as usize {
             return Ok(());
         }
         let in_use = gate.profiles_in_use();
         let unused: Vec<_> = self.programs.keys().copied().filter(|place| !in_use.contains(place)).collect();
+        let (mut result, mut retired) = (Ok(()), 0);
         for place in unused {
             let Some((program, _)) = self.programs.get_mut(&place) else { continue };
-            save(&self.store.lock()?, program, &self.policy.wire, Save::All)?;
-            if gate.retire_profile(&Lock::take()?, place)? {
+            let saved = save(&self.store.lock()?, program, &self.policy.wire, Save::All);
+            if saved.is_ok() && gate.retire_profile(&Lock::take()?, place)? {
                 self.programs.remove(&place);
                 self.places.retain(|_, known| *known != place);
+                retired += 1;
+            }
+            result = result.and(saved);
+            if retired == AT_ONCE {
+                break;
             }
         }
-        Ok(())
+        result
     }
 
     /// The store has another baseline of this program than what is in use.

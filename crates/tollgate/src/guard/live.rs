@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use kernel::clock::now_ns;
 use kernel::gate::{Gate, Lock};
-use kernel::process::session_of;
+use kernel::process::{is_stopped, session_of};
 use kernel::profile::symbols;
 use kernel::session::Session;
 use kernel::signals::was_asked_to_end;
@@ -236,6 +236,10 @@ impl Guard {
         let calls = gate.share_profile(&lock, &key, place, known)?;
         if let Some((program, _)) = self.programs.get_mut(&known) {
             program.early_calls += calls;
+            // A copy that anybody made may have been met before the one that is never held.
+            if self.policy.selection.is_spared(&metadata) {
+                program.profile.spare();
+            }
         }
         Ok(())
     }
@@ -303,12 +307,15 @@ impl Guard {
         if was_asked_to_end() {
             gate.wake_held(self.session);
         }
+        self.next_rehearsal_ns = u64::MAX;
         if let (Some(rehearsal), false) = (&mut self.rehearsal, self.is_off) {
             let spared = self.policy.selection.spared_sid;
             let is_learning = |tgid, place| {
                 let program = self.programs.get(&place).map(|(program, _)| &program.profile);
                 program.is_some_and(|it| it.state() != wire::GUARD_NORMAL && !it.is_spared())
                     && (spared.is_none() || session_of(tgid) != spared)
+                    // Whoever stopped it does not want it continued.
+                    && !is_stopped(tgid)
             };
             self.next_rehearsal_ns = rehearsal.tend(gate, self.session, is_learning);
         }

@@ -21,6 +21,9 @@ use crate::slow;
 /// once, are not to take those of all others.
 pub const MOST_SCOPES: usize = 128;
 
+/// As many as programs can have names.
+const MOST_TAKEN_IN: usize = 4096;
+
 /// What a baseline is of, besides the program's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -112,6 +115,10 @@ impl Scopes {
         let Some(kind) = self.kind else { return Scope::default() };
         let Some(found) = process().scope(kind) else { return Scope::default() };
         let scope = kind.scope(&found);
+        // Of processes that are gone, most of them.
+        if self.taken_in.len() == MOST_TAKEN_IN {
+            self.taken_in.clear();
+        }
         self.taken_in.insert(scope.number, scope.name.clone());
         scope
     }

@@ -45,6 +45,10 @@ impl Warden {
         start(gate, session)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sees to it that there is one.
     pub fn tend(&mut self, gate: &Gate, session: u32) -> Result<()> {
         if self.child.try_wait()?.is_some() {
