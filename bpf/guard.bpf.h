@@ -732,9 +732,13 @@ static __always_inline u64 scope_of(u32 session_index)
 	return kind ? guard_scope(kind) : 0;
 }
 
-/* The place of this program's profile, which is made if need be. */
-static __always_inline u32 profile_of(struct task_struct *task, u32 session, u64 scope)
+/*
+ * The place of the profile of a task's program, which is made if need be. A global function, which the verifier looks
+ * at once and not at each of its calls; so it takes the task's address, as a number.
+ */
+__noinline u32 profile_of(u64 address, u32 session, u64 scope)
 {
+	struct task_struct *task = (void *)address;
 	struct guard_program_record *record;
 	struct guard_program program = {};
 	u32 *known, slot;
@@ -784,7 +788,7 @@ static __always_inline u32 profile_of(struct task_struct *task, u32 session, u64
 }
 
 /* A thread begins a program, or is met in one: it has made no calls yet. */
-static __always_inline void guard_begin(struct thread_state *thread, struct task_struct *task, u64 scope)
+static __always_inline void guard_begin(struct thread_state *thread, u64 scope)
 {
 	/* Who was held at its execve has yet to be let go. */
 	u8 held = thread->held;
@@ -799,7 +803,7 @@ static __always_inline void guard_begin(struct thread_state *thread, struct task
 	thread->lfc_most = 0;
 	for (i = 0; i < GUARD_HANDLERS; i++)
 		WRITE_ONCE(thread->interrupted[i], 0);
-	thread->profile = profile_of(task, thread->guard_session, scope);
+	thread->profile = profile_of(READ_ONCE(thread->task), thread->guard_session, scope);
 }
 
 /* pH: a child goes on with a copy of its parent's sequence. */

@@ -161,7 +161,7 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 		thread->guard_session = session_index;
 		/* Before its first execve it is still Tollgate's own copy. */
 		if (!thread->until_exec)
-			guard_begin(thread, task, scope);
+			guard_begin(thread, scope);
 	} else if (was_guarded) {
 		mask |= GUARD;
 		/* 6.1's verifier no longer knows by now that there is one. */
@@ -301,7 +301,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 		return;
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	if (has(thread, GUARD))
-		guard_begin(thread, task, SCOPE_HERE);
+		guard_begin(thread, SCOPE_HERE);
 	if (session->per == PER_COMMAND) {
 		index = shared_row(thread->session, session, task, parent_of(thread->group));
 		index = row_or_base(index, thread->session, session);

@@ -193,10 +193,10 @@ impl Watch {
         let now = now_ns();
         let in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
         let mut notes = ending.notes;
-        let guard = self.guard.as_mut().map(Guard::finish).transpose().unwrap_or_else(|error| {
+        let (guard, stored) = self.guard.as_mut().map(Guard::finish).unzip();
+        if let Some(Err(error)) = stored {
             notes.push(format!("what the guard learned could not be stored: {error:#}"));
-            None
-        });
+        }
         self.gate.release(&Lock::take()?, self.session.index);
         self.dismiss_warden();
         let figures = self.collector.figures(&self.gate, self.session.index)?;

@@ -82,6 +82,8 @@ fn what_it_holds_an_operator_releases() {
     assert!(event["late_ns"].as_u64().is_some_and(|late| late > 0));
     assert!(daemon.ask("events").text().contains("usual there: "));
 
+    let own = daemon.ask_job(&format!("hold {}", daemon.running.pid())).finish();
+    own.exits_with(125).says("is this guard's own");
     daemon.ask(&format!("hold {}", servant.pid()));
     eventually("the operator's hold", || servant.is_stopped());
     daemon.ask("off");

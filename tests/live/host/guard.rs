@@ -23,6 +23,15 @@ fn ten_thousand_children_are_all_judged() {
 }
 
 #[test]
+fn a_thousand_executions_are_all_judged() {
+    let it = Guarded::normal(&["fork-exec 20"]);
+    let guard = it.run("--guard=watch", "fork-exec 1000");
+    // Of each child, before and after its execve.
+    assert!(guard.number("calls") >= 10_000, "{}", guard.0);
+    assert_eq!(guard.number("anomalies"), 0, "{:?}", guard.events().first());
+}
+
+#[test]
 fn two_thousand_threads_count_every_call() {
     let guard = Guarded::new().run("--guard=learn", "threads 2000 100");
     assert!(guard.number("calls") >= 200_000, "{}", guard.0);

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
-use crate::harness::job::{is_running, state};
+use crate::harness::job::{is_running, kill, state};
 use crate::harness::pty::Terminal;
 use crate::harness::{Job, eventually, words};
 
@@ -101,6 +101,15 @@ fn stops_are_rehearsed_while_a_program_learns() {
         eventually("its end", || !servant.is_stopped());
         servant.serve(b"u");
     }
+    // Whom somebody else stopped nobody continues.
+    kill(servant.pid() as i32, libc::SIGSTOP);
+    for _ in 0..100 {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        kill(servant.pid() as i32, libc::SIGSTOP);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(servant.is_stopped());
+    kill(servant.pid() as i32, libc::SIGCONT);
     daemon.ask("normalize guarded");
     let mut normal_and_stopped = 0;
     for _ in 0..100 {

@@ -74,7 +74,7 @@ fn a_continue_of_somebody_else_does_not_free_it() {
 #[test]
 fn nobody_stays_held_when_tollgate_is_killed() {
     let it = Guarded::normal(&["routine 100 0"]);
-    for milliseconds in [0, 1, 5, 20, 100] {
+    for milliseconds in [0, 20] {
         let (running, guarded) = held(&it, "--guard=enforce --respond stop");
         std::thread::sleep(Duration::from_millis(milliseconds));
         kill(running.pid() as i32, libc::SIGKILL);

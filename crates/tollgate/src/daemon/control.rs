@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -24,6 +24,8 @@ const LONGEST_REQUEST: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections at a time: each is an open file, of which the daemon needs some for itself.
 const MOST: usize = 400;
+/// It does one thing after the other, such as storing all it knows.
+const ANSWER: Duration = Duration::from_secs(60);
 /// Who follows events may go while there are none.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -94,9 +96,13 @@ impl Control {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).with_context(context)?;
         }
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(context),
-            _ => {}
+        match fs::symlink_metadata(path) {
+            Ok(there) if !there.file_type().is_socket() => {
+                bail!("{} is there, and no socket: it is left alone", path.display())
+            }
+            Ok(_) => fs::remove_file(path).with_context(context)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(context),
         }
         let listener = UnixListener::bind(path).with_context(context)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).with_context(context)?;
@@ -194,10 +200,18 @@ pub fn ask(stream: &UnixStream, request: &Request) -> Result<(Value, impl Iterat
     const GONE: &str = "the daemon has gone away";
     // Who is refused unheard is told so nevertheless.
     let written = put(stream, &serde_json::to_string(request)?);
-    let mut lines = BufReader::new(stream.try_clone()?).lines().map_while(Result::ok);
-    let answer = lines
-        .next()
-        .with_context(|| written.err().map_or(GONE.into(), |error| format!("{GONE}: {error}")))?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    let answer = match lines.next() {
+        Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
+            bail!("the daemon has not answered for {} s: is it stopped?", ANSWER.as_secs())
+        }
+        Some(Ok(answer)) => answer,
+        _ => bail!(written.err().map_or(GONE.into(), |error| format!("{GONE}: {error}"))),
+    };
+    // Events may take their time.
+    stream.set_read_timeout(None)?;
+    let lines = lines.map_while(Result::ok);
     match serde_json::from_str(&answer)? {
         Answer::Ok(value) => Ok((value, lines)),
         Answer::Error(sentence) => bail!(sentence),

@@ -149,6 +149,15 @@ mod tests {
         assert_eq!(program_label(&scoped), r#"{program="/bin/sh",scope="unit:a.service"}"#);
     }
 
+    #[test]
+    fn versions_of_a_program_are_one_series() {
+        let version = |calls| GuardedProgram { path: "/bin/sh".into(), calls, ..GuardedProgram::default() };
+        let page = page(&Status { programs: vec![version(2), version(3)], ..Status::default() });
+        let calls: Vec<_> =
+            page.lines().filter(|line| line.starts_with("tollgate_guard_calls_total")).collect();
+        assert_eq!(calls, [r#"tollgate_guard_calls_total{program="/bin/sh"} 5"#]);
+    }
+
     fn ask(place: &str, what: &str) -> String {
         let address = place.trim_start_matches("http://").trim_end_matches("/metrics");
         let mut stream = TcpStream::connect(address).expect("it listens");

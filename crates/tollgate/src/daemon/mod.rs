@@ -173,9 +173,12 @@ impl Daemon<'_> {
         for _ in 0..3 {
             self.look()?;
         }
-        let what = match self.select.all {
-            true => "every process".into(),
-            false => number_of(self.known.len(), "process"),
+        let exe = self.arguments.exe.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>().join(", ");
+        let what = match (self.select.all, exe.as_str()) {
+            (true, "") => "every process".into(),
+            (true, exe) => format!("every process of {exe}"),
+            (false, "") => number_of(self.known.len(), "process"),
+            (false, exe) => format!("{}, of these {exe}", number_of(self.known.len(), "process")),
         };
         tell(&format!(
             "guarding {what} ({}); `tollgate guard status` tells how it goes, SIGTERM or Ctrl-C ends it",

@@ -69,3 +69,23 @@ pub fn file_of_link(link: &Path) -> Option<PathBuf> {
     let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
     Some(std::ffi::OsString::from_vec(bytes).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_pipe_and_no_device_is_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().expect("a text")).expect("no NUL");
+        // SAFETY: a valid path.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        for path in [pipe.as_path(), Path::new("/dev/null"), folder.path()] {
+            let error = open_file(path).expect_err("it is no plain file");
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{}", path.display());
+        }
+        let (file, metadata) = open_file(Path::new("/proc/self/exe")).expect("this program");
+        assert_eq!(file.metadata().expect("it is open").ino(), metadata.ino());
+    }
+}

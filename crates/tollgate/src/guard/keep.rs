@@ -32,10 +32,10 @@ impl Guard {
         result
     }
 
-    /// Stores what was learned, and tells what happened. The warden is to be dismissed when nobody is held any more.
-    pub fn finish(&mut self) -> Result<Report> {
-        self.save(Save::All)?;
-        Ok(self.report())
+    /// Stores what was learned, if that is possible, and tells what happened. The warden is to be dismissed when nobody
+    /// is held any more.
+    pub fn finish(&mut self) -> (Report, Result<()>) {
+        (self.report(), self.save(Save::All))
     }
 
     /// With the events since the last one.

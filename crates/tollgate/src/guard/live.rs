@@ -82,6 +82,8 @@ pub(super) struct Known {
 impl Guard {
     pub fn start(gate: &Gate, lock: &Lock, session: &Session, policy: Policy) -> Result<Self> {
         let (store, scopes) = (Store::new(&policy.store), Scopes::new(policy.scope));
+        // Nothing could be learned, so nobody be guarded.
+        store.lock()?;
         gate.make_profiles(lock)?;
         let warden = policy.holds().then(|| Warden::start(gate, session.index)).transpose()?;
         Ok(Self {

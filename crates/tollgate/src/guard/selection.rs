@@ -4,7 +4,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 #[derive(Default)]
 pub struct Selection {
@@ -39,10 +39,15 @@ impl Selection {
         let found = |path: &PathBuf| {
             path.canonicalize().with_context(|| format!("there is no program {}", path.display()))
         };
-        let chosen = chosen.iter().map(found).collect::<Result<_>>()?;
+        let chosen: Vec<_> = chosen.iter().map(found).collect::<Result<_>>()?;
+        if let Some(other) = chosen.iter().find(|path| !path.is_file()) {
+            bail!("{} is no program", other.display());
+        }
         let named: Vec<_> = spared.iter().map(found).collect::<Result<_>>()?;
         let spared = NEVER_HELD.iter().map(PathBuf::from).chain(named).collect();
-        Ok(Self { chosen, spared, spared_sid: kernel::process::own_session() })
+        // Programs that are named are held, whoever runs them.
+        let spared_sid = if chosen.is_empty() { kernel::process::own_session() } else { None };
+        Ok(Self { chosen, spared, spared_sid })
     }
 
     pub fn is_chosen(&self, path: &Path, file: &Metadata) -> bool {
