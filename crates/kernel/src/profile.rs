@@ -326,12 +326,12 @@ impl Profile {
     }
 
     /// Its processes are only observed from now on.
-    pub fn is_spared(&self) -> bool {
-        atomic_field!(self.mapping, 0, is_spared).load(Ordering::SeqCst) != 0
-    }
-
     pub fn spare(&self) {
         atomic_field!(self.mapping, 0, is_spared).store(1, Ordering::SeqCst);
+    }
+
+    pub fn is_spared(&self) -> bool {
+        atomic_field!(self.mapping, 0, is_spared).load(Ordering::SeqCst) != 0
     }
 
     /// What was learned is normal from now on.
