@@ -277,6 +277,13 @@ impl Gate {
         crate::cpus::wait_for_all();
     }
 
+    /// Processes of this POSIX session are observed only, from now on.
+    pub fn spare_session(&self, session: u32, spared_sid: u32) {
+        let place = self.sessions.entry(session);
+        // SAFETY: an aligned field of the mapped entry, which the gate only reads.
+        unsafe { (&raw mut (*place).guard.spared_sid).write_volatile(spared_sid) };
+    }
+
     /// Lets go whom the session holds and whose time has come. Returns the next time, if any is still held.
     pub fn let_go_in_time(&self, session: u32) -> Option<u64> {
         let now = now_ns();

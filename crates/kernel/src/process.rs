@@ -203,15 +203,15 @@ pub fn has_hung_up(socket: i32) -> bool {
     poll.revents & libc::POLLHUP != 0
 }
 
-/// Whether the other end of a UNIX socket was opened by root.
-pub fn peer_is_root(socket: i32) -> bool {
+/// The process that opened the other end of a UNIX socket, if that is root's.
+pub fn root_peer(socket: i32) -> Option<u32> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: a place of the length that is given.
     let got = unsafe {
         libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut length)
     };
-    got == 0 && peer.uid == 0
+    (got == 0 && peer.uid == 0).then_some(peer.pid as u32)
 }
 
 /// The session (setsid) that this process is in, if numbers here are those of the initial PID namespace.
@@ -228,11 +228,23 @@ pub fn exists(process: u32) -> bool {
     unsafe { libc::kill(process as i32, 0) == 0 }
 }
 
+/// Fields of /proc/PID/stat, from the state on.
+fn stat(process: u32) -> Vec<String> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // Behind the name, which may have anything in it.
+    stat.rsplit(") ").next().unwrap_or_default().split(' ').map(str::to_owned).collect()
+}
+
 /// By a signal or a debugger.
 pub fn is_stopped(process: u32) -> bool {
-    // Behind the name, which may have anything in it.
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 't']))
+    stat(process)[0].starts_with(['T', 't'])
+}
+
+/// Whether somebody may be at a terminal that it was started from.
+pub fn has_terminal(process: u32) -> bool {
+    /// From the state on; proc(5), tty_nr
+    const TERMINAL: usize = 4;
+    stat(process).get(TERMINAL).is_some_and(|terminal| terminal != "0")
 }
 
 /// The POSIX session of a process, 0: of this one.

@@ -68,6 +68,8 @@ impl Leader {
 
 /// A request, and where its answer goes.
 pub struct Ask {
+    /// Who asks.
+    pub process: u32,
     pub request: Request,
     pub answer: Sender<Result<Response>>,
 }
@@ -151,14 +153,12 @@ fn put_error(stream: &UnixStream, error: &anyhow::Error) -> Result<()> {
 }
 
 fn respond(stream: &UnixStream, asks: &Sender<Ask>, mut wake: &UnixStream) -> Result<Response> {
-    if !kernel::process::peer_is_root(stream.as_raw_fd()) {
-        bail!("only root may control the daemon");
-    }
+    let process = kernel::process::root_peer(stream.as_raw_fd()).context("only root may control the daemon")?;
     let mut line = String::new();
     BufReader::new(stream.take(LONGEST_REQUEST)).read_line(&mut line).context("this is no request")?;
     let request = serde_json::from_str(&line).context("the daemon does not understand this request")?;
     let (answer, answered) = channel();
-    asks.send(Ask { request, answer })?;
+    asks.send(Ask { process, request, answer })?;
     wake.write_all(&[0])?;
     answered.recv()?
 }

@@ -127,6 +127,9 @@ pub fn page(status: &Status) -> String {
     of_programs("guard_held_seconds_total", "Seconds that holds were to take.", |program| {
         program.held_ns as f64 / 1e9
     });
+    of_programs("guard_unheld_total", "Calls not held, as too many processes were.", |program| {
+        program.unheld as f64
+    });
     of_programs("guard_kills_total", "Processes killed.", |program| program.killed as f64);
     of_programs("guard_refusals_total", "Calls of execve refused.", |program| program.refused as f64);
     let losses = status.losses.iter().map(|(reason, n)| (label("reason", reason), *n as f64));

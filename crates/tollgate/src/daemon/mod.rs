@@ -184,6 +184,10 @@ impl Daemon<'_> {
             "guarding {what} ({}); `tollgate guard status` tells how it goes, SIGTERM or Ctrl-C ends it",
             self.arguments.mode.name()
         ));
+        if !self.select.all && self.known.is_empty() {
+            let named = self.arguments.unit.iter().chain(&self.arguments.cgroup).cloned().collect::<Vec<_>>();
+            tell(&format!("there is no process in {} yet; those that come are guarded", named.join(" or ")));
+        }
         Ok(())
     }
 
@@ -213,7 +217,10 @@ impl Daemon<'_> {
             }
             self.watch.tend()?;
             self.tell_events();
-            for Ask { request, answer } in asked.try_iter() {
+            for Ask { process, request, answer } in asked.try_iter() {
+                if let Some((guard, gate)) = self.watch.guard() {
+                    guard.note_operator(gate, process);
+                }
                 // Whoever asked may be gone.
                 let _ = answer.send(self.answer(request));
             }

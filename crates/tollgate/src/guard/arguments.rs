@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::replay::Model;
 use crate::cli::{ResultOptions, duration};
@@ -116,10 +116,14 @@ pub struct EventsArguments {
 #[derive(Args)]
 pub struct HoldArguments {
     /// Process numbers
-    #[arg(required = true, value_name = "PID")]
+    #[arg(required = true, value_name = "PID", value_parser = process_number)]
     pub pids: Vec<u32>,
     #[command(flatten)]
     pub socket: SocketOption,
+}
+
+fn process_number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("{text:?} is no process number; `pidof NAME` tells those of a program"))
 }
 
 #[derive(Args)]
@@ -157,12 +161,13 @@ pub struct Programs {
 }
 
 #[derive(Args)]
+#[command(group(ArgGroup::new("which").required(true)))]
 pub struct ExportArguments {
     /// Each a path, the start of a digest (6 digits or more), or the name of a program, with or without [SCOPE]
-    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "PROGRAM")]
+    #[arg(group = "which", value_name = "PROGRAM")]
     pub programs: Vec<String>,
     /// All that are stored
-    #[arg(long)]
+    #[arg(long, group = "which")]
     pub all: bool,
     #[command(flatten)]
     pub store: StoreOption,

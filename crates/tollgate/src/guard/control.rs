@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::guarded::Held;
+use kernel::process::{has_terminal, session_of};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 
@@ -126,6 +127,19 @@ impl Guard {
         self.is_off = off;
         gate.respond(self.session, if off { wire::GUARD_OBSERVE } else { self.policy.wire.response });
         if off { self.release(gate, &[]).unwrap_or_default() } else { Vec::new() }
+    }
+
+    /// Somebody at this process's terminal works with the guard. Where nobody was at the one that the guard was started
+    /// from, such as by systemd, theirs is the operator's session until they log out.
+    pub fn note_operator(&mut self, gate: &Gate, process: u32) {
+        let Some(spared) = &mut self.policy.selection.spared_sid else { return };
+        if !has_terminal(*spared)
+            && has_terminal(process)
+            && let Some(session) = session_of(process)
+        {
+            *spared = session;
+            gate.spare_session(self.session, session);
+        }
     }
 
     pub fn hold(&mut self, gate: &Gate, pid: u32) -> Result<()> {

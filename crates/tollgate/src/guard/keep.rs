@@ -148,6 +148,7 @@ fn account(program: &Program, deeds: &Deeds) -> GuardedProgram {
         held_ns: deeds.held_ns,
         killed: deeds.killed,
         refused: deeds.refused,
+        unheld: deeds.unheld,
         bytes: program.profile.bytes() as u64,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use kernel::clock::now_ns;
@@ -25,12 +25,16 @@ use super::scope::{MOST_SCOPES, Scopes, has_room};
 use super::store::Store;
 use super::unix_now;
 use super::warden::Warden;
+use crate::format::number_of;
 use crate::output::say;
 use crate::report::{Event, scoped};
 use crate::slow;
 
 /// More events than this are counted only.
 const EVENTS: usize = 10_000;
+
+/// That nobody else can be held.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// A record from the gate.
 pub enum Notice {
@@ -47,6 +51,7 @@ pub(super) struct Deeds {
     pub held_ns: u64,
     pub killed: u64,
     pub refused: u64,
+    pub unheld: u64,
 }
 
 pub struct Guard {
@@ -66,6 +71,7 @@ pub struct Guard {
     began_ns: u64,
     next_release_ns: Option<u64>,
     next_rehearsal_ns: u64,
+    told_of_unheld: Option<Instant>,
     pub(super) reader: Reader,
     pub(super) warden: Option<Warden>,
     rehearsal: Option<Rehearsal>,
@@ -102,6 +108,7 @@ impl Guard {
             began_ns: now_ns(),
             next_release_ns: None,
             next_rehearsal_ns: u64::MAX,
+            told_of_unheld: None,
             reader: Reader::default(),
             warden,
         })
@@ -155,7 +162,7 @@ impl Guard {
         if (baseline.lookahead, baseline.sequence) != (lookahead.into(), sequence.into()) {
             let _ = say(&format!(
                 "tollgate: the baseline of {} has windows of {} and {} calls, not {lookahead} and {sequence}: it is left \
-                 alone, and learned anew",
+                 alone, and what is learned now is not stored",
                 super::select::short_name(&baseline),
                 baseline.lookahead,
                 baseline.sequence
@@ -268,6 +275,16 @@ impl Guard {
         let is_killed = !is_held && matches!(action, wire::GUARD_DENY | wire::GUARD_KILL) && !is_refused;
         deeds.killed += u64::from(is_killed);
         deeds.refused += u64::from(is_refused);
+        let is_unheld = u32::from(event.restraint) == wire::GUARD_TOO_MANY;
+        deeds.unheld += u64::from(is_unheld);
+        if is_unheld && self.told_of_unheld.is_none_or(|told| told.elapsed() > TELL_AGAIN) {
+            self.told_of_unheld = Some(Instant::now());
+            let _ = say(&format!(
+                "tollgate: {} are held, as many as --held-most allows: what else is unusual is only observed until \
+                 one of them is let go",
+                number_of(self.policy.wire.held_most as usize, "process")
+            ));
+        }
         if held_ns > 0 {
             self.next_release_ns = Some(self.next_release_ns.unwrap_or(u64::MAX).min(event.held_until_ns));
         }

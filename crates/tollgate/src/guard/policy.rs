@@ -1,6 +1,7 @@
 //! What the guard goes by: pH's parameters, from the defaults, a file and the command line, in this order.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -164,8 +165,17 @@ const HELD_MOST: u32 = 64;
 /// pH's source has no delays by default; the paper's experiments have four ticks of 10 ms.
 const DELAY_FACTOR: Duration = Duration::from_millis(40);
 
+/// It has a line for each option.
+const LONGEST_FILE: u64 = 1 << 20;
+
 fn read(path: &Path) -> Result<GuardOptions> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(LONGEST_FILE).read_to_string(&mut text))
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    if text.len() as u64 == LONGEST_FILE {
+        bail!("{} is not a guard configuration: it is too long", path.display());
+    }
     toml::from_str(&text).with_context(|| format!("{} is not a guard configuration", path.display()))
 }
 
@@ -237,20 +247,40 @@ impl GuardOptions {
                 .map_or(default.suspend_execve_ns, ns),
             ..default
         };
+        let rehearse = own.rehearse.or(file.rehearse);
         check(&wire)?;
+        check_times(&wire, rehearse)?;
         Ok(Policy {
             selection: Selection::default(),
             mode,
             wire,
             scope,
             normal_wait: own.normal_wait.or(file.normal_wait).unwrap_or(Parameters::default().normal_wait),
-            rehearse: own.rehearse.or(file.rehearse),
+            rehearse,
             store: store.to_owned(),
         })
     }
 }
 
 /// The command line's values are checked as they are read; a file's are not.
+/// Where nothing would ever be held, that is to be said in another way.
+fn check_times(wire: &wire::guard_parameters, rehearse: Option<Duration>) -> Result<()> {
+    for (name, value) in [
+        ("delay-factor", wire.delay_factor_ns),
+        ("delay-cap", wire.delay_cap_ns),
+        ("suspend-execve-time", wire.suspend_execve_ns),
+        ("held-most", wire.held_most.into()),
+    ] {
+        if value == 0 {
+            bail!("{name} is 0, so nobody would be held: --guard=watch only tells what is unusual");
+        }
+    }
+    if rehearse.is_some_and(|every| every.is_zero()) {
+        bail!("rehearse is 0: leave it out, and nobody is stopped while programs learn");
+    }
+    Ok(())
+}
+
 fn check(wire: &wire::guard_parameters) -> Result<()> {
     if !(2..=wire::GUARD_LOOKAHEAD_MAX as u8).contains(&wire.lookahead) {
         bail!(
@@ -299,6 +329,8 @@ impl GuardOptions {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn policy(options: GuardOptions) -> Result<Policy> {
@@ -348,6 +380,9 @@ mod tests {
             ("lookahead = 10", "2 to 9"),
             ("tolerize-limit = 0", "1 to 128"),
             ("suspend-execve = 129", "to 128"),
+            ("delay-factor = \"0s\"", "nobody would be held"),
+            ("held-most = 0", "nobody would be held"),
+            ("rehearse = \"0ms\"", "rehearse is 0"),
             ("\nrespond = delay", "line 2, column 11"),
             ("anomaly-limit = 4294967296", "line 1, column 17"),
             ("normal-wait = \"1e30h\"", "column 15"),
@@ -355,10 +390,11 @@ mod tests {
             ("delay-cap = \"-1s\"", "column 13"),
             ("[guard", "line 1"),
             ("\u{0}", "line 1, column 2"),
+            (&"#".repeat(1 << 20), "too long"),
         ] {
             fs::write(&file, text).expect("a file");
             let options = GuardOptions { guard_config: Some(file.clone()), ..GuardOptions::default() };
-            let Err(error) = policy(options) else { panic!("{text} was taken") };
+            let Err(error) = policy(options) else { panic!("{text:.50} was taken") };
             assert!(format!("{error:#}").contains(words), "{error:#}");
         }
     }

@@ -72,6 +72,11 @@ fn text(status: &Status, top: usize) -> String {
         let _ =
             writeln!(out, "response: {}; at most {} processes are held", status.response, status.held_most);
     }
+    let unheld: u64 = status.programs.iter().map(|program| program.unheld).sum();
+    if unheld > 0 {
+        let unheld = number_of(unheld as usize, "call");
+        let _ = writeln!(out, "{unheld} not held, as so many processes were already (--held-most)");
+    }
     let states = |state: &str| status.programs.iter().filter(|program| program.state == state).count();
     let _ = writeln!(
         out,

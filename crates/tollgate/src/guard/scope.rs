@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use kernel::{scope, wire};
 use serde::Deserialize;
 
 use super::baseline::Identity;
-use super::file::file_of_link;
+use super::file::{file_of_link, open_file};
 use super::image::image_of;
 use super::placement::container_of;
 use crate::slow;
@@ -181,7 +181,7 @@ pub fn executed(path: &Path, words: &[OsString]) -> (PathBuf, Vec<OsString>) {
     /// BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h
     const LONGEST: u64 = 256;
     let mut first = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut first));
+    let read = open_file(path).and_then(|(file, _)| file.take(LONGEST).read_to_end(&mut first));
     let line = first.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let Some(line) = line.strip_prefix(b"#!").filter(|_| read.is_ok()).map(<[u8]>::trim_ascii) else {
         return (path.to_owned(), words.to_vec());

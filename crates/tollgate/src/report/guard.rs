@@ -49,6 +49,9 @@ pub struct GuardedProgram {
     /// Of execves, with deny.
     #[serde(default)]
     pub refused: u64,
+    /// Calls that were to be held, but as many processes were as may be.
+    #[serde(default)]
+    pub unheld: u64,
     /// Kernel memory of its profile.
     pub bytes: u64,
 }
@@ -160,6 +163,10 @@ pub fn text(out: &mut String, guard: &Guard, layout: &Layout) {
         if program.unlearned > 0 {
             let _ =
                 writeln!(out, "    has more windows than there is room for, so it does not become normal");
+        }
+        if program.unheld > 0 {
+            let unheld = number_of(program.unheld as usize, "call");
+            let _ = writeln!(out, "    {unheld} not held: as many processes were as --held-most allows");
         }
         if program.early_calls > 0 && program.state == "normal" {
             let early = count(program.early_calls);
