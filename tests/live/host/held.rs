@@ -91,6 +91,79 @@ fn an_event_loop_that_is_held_for_its_calls_sees_no_interrupted_wait() {
     assert!(servant.end().contains("interrupted: 0 waits"));
 }
 
+/// signal(7), "Interruption of system calls and library functions by stop signals".
+const INTERRUPTED: [&str; 18] = [
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "semop",
+    "semtimedop",
+    "rt_sigtimedwait",
+    "io_getevents",
+    "accept --timeout 1000",
+    "accept4 --timeout 1000",
+    "connect --timeout 1000",
+    "recvfrom --timeout 1000",
+    "recvmsg --timeout 1000",
+    "recvmmsg --timeout 1000",
+    "read --timeout 1000",
+    "sendto --timeout 1000",
+    "sendmsg --timeout 1000",
+    "sendmmsg --timeout 1000",
+    "write --timeout 1000",
+];
+const RESUMED: [&str; 20] = [
+    "accept",
+    "accept4",
+    "connect",
+    "recvfrom",
+    "recvmsg",
+    "recvmmsg",
+    "read",
+    "sendto",
+    "sendmsg",
+    "sendmmsg",
+    "write",
+    "poll",
+    "ppoll",
+    "select",
+    "pselect6",
+    "nanosleep",
+    "clock_nanosleep",
+    "futex",
+    "pause",
+    "rt_sigsuspend",
+];
+
+#[test]
+fn an_operators_hold_interrupts_the_calls_that_the_manual_lists_and_no_others() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, ENFORCE);
+    let start = |call: &&str| {
+        let job = Job::of([vec![it.program.clone().into()], words(&format!("waits {call}"))].concat());
+        let waiting = job.in_own_session().start();
+        group.add(waiting.pid());
+        eventually(call, || state(waiting.pid()) == Some('S'));
+        waiting
+    };
+    let interrupted: Vec<_> = INTERRUPTED.iter().map(start).collect();
+    let resumed: Vec<_> = RESUMED.iter().map(start).collect();
+    let pids: Vec<_> = interrupted.iter().chain(&resumed).map(|waiting| waiting.pid()).collect();
+    for pid in &pids {
+        let hold = format!("hold {pid}");
+        eventually("it is guarded, and held", || daemon.ask_job(&hold).finish().status == 0);
+    }
+    eventually("the holds", || pids.iter().all(|pid| state(*pid) == Some('T')));
+    daemon.ask("release");
+    for (waiting, call) in interrupted.into_iter().zip(INTERRUPTED) {
+        assert_eq!(waiting.finish().success().text(), "EINTR\n", "{call}");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    for (waiting, call) in resumed.iter().zip(RESUMED) {
+        assert_eq!(state(waiting.pid()), Some('S'), "{call}");
+    }
+}
+
 #[test]
 fn stops_are_rehearsed_while_a_program_learns() {
     let (it, group) = (Guarded::new(), ControlGroup::new());

@@ -8,6 +8,7 @@ mod evasion;
 mod guard;
 mod held;
 mod killed;
+mod operated;
 mod programs;
 mod scale;
 mod scopes;

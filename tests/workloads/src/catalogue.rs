@@ -2,7 +2,7 @@
 
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
-use crate::{abi, blocking, calls, children, deeds, outcomes, reading, routine, seccomp, servant, signals};
+use crate::{abi, blocking, calls, children, deeds, outcomes, reading, routine, seccomp, servant, signals, waits};
 
 pub struct Workload {
     pub name: &'static str,
@@ -87,6 +87,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Answers each byte of its input with the same byte, after the four calls of `routine` for a \"u\", \
          and after a call of another kind for any other; T threads sleep 10 ms again and again. At the end of its \
          input it says how many of its waits and their sleeps were interrupted."),
+    workload("waits", "CALL [--timeout SECONDS]", waits::waits,
+        "Waits in CALL for what never comes, on sockets with a timeout of their own; prints \"EINTR\" if that ends it."),
     workload("alarms", "ROUNDS", routine::alarms,
         "Makes the same calls ROUNDS times while SIGALRM comes at irregular times, and handles it. \
          How many calls that takes varies."),

@@ -27,6 +27,7 @@ mod seccomp;
 mod servant;
 mod signals;
 mod team;
+mod waits;
 
 use arguments::Arguments;
 use failure::{Outcome, os_failure};

@@ -280,8 +280,8 @@ impl Guard {
         if is_unheld && self.told_of_unheld.is_none_or(|told| told.elapsed() > TELL_AGAIN) {
             self.told_of_unheld = Some(Instant::now());
             let _ = say(&format!(
-                "tollgate: {} are held, as many as --held-most allows: what else is unusual is only observed until \
-                 one of them is let go",
+                "tollgate: held: {}, as many as --held-most allows; what else is unusual is only observed until one is \
+                 let go",
                 number_of(self.policy.wire.held_most as usize, "process")
             ));
         }
