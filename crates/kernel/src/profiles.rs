@@ -102,12 +102,13 @@ impl Gate {
 
     /// If most names that there may be are in use, all go but one of each profile: a program that is met by
     /// another one, or is not chosen, is so again.
-    pub fn forget_names(&self, _lock: &Lock) -> Result<()> {
+    pub fn forget_names(&self) -> Result<()> {
         let programs = self.maps.get("programs");
-        let keys: Vec<_> = programs.keys().collect();
-        if keys.len() < programs.max_entries() as usize / 4 * 3 {
+        if programs.keys().count() < programs.max_entries() as usize / 4 * 3 {
             return Ok(());
         }
+        let _lock = Lock::take()?;
+        let keys: Vec<_> = programs.keys().collect();
         let mut named = BTreeSet::from([wire::GUARD_NOT_CHOSEN.to_ne_bytes().to_vec()]);
         for key in keys {
             let place = programs.lookup(&key, MapFlags::ANY).doing("finding a program")?;

@@ -207,6 +207,44 @@ fn many_windows_go_beyond_the_first_table() {
     compare(9, 6, Parameters::default(), &events);
 }
 
+/// Calls of real programs, by `strace -f`; each of its processes is one of the threads.
+fn recorded(script: &str) -> Vec<(usize, Event)> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let record = folder.path().join("record");
+    let mut strace = std::process::Command::new("strace");
+    strace.args(["-f", "-qq", "-s", "0", "-o"]).arg(&record).args(["sh", "-c", script]).current_dir("/etc");
+    let ran = strace.stdout(std::process::Stdio::null()).status().expect("strace is installed");
+    assert!(ran.success(), "{script}");
+    let text = String::from_utf8_lossy(&std::fs::read(record).expect("a record")).into_owned();
+    let mut pids: Vec<&str> = Vec::new();
+    let mut events = Vec::new();
+    for (pid, rest) in text.lines().filter_map(|line| line.split_once(' ')) {
+        let place = pids.iter().position(|known| *known == pid).unwrap_or(pids.len());
+        if place == pids.len() {
+            pids.push(pid);
+        }
+        // Not those that are told of in two lines again, and no signals.
+        let name = rest.trim_start().split('(').next().unwrap_or_default();
+        if let Some(number) = calls::number(calls::Abi::X86_64, name) {
+            events.push((place % wire::GUARD_STEP_THREADS as usize, Event::Call(number)));
+        }
+    }
+    events
+}
+
+#[test]
+fn real_programs() {
+    let learned = recorded(
+        "ls -lR . | sort | head -n 50; grep -rls root . | wc; find . -type l; tar cf - . | gzip | wc",
+    );
+    let tested = recorded(
+        "ls -l; find . -name 'p*' -exec ls -d {} ';' | sort -u; tar cf - passwd | tar tf -; (exit 3); date",
+    );
+    assert!(learned.len() > 3000 && tested.len() > 1000, "{} and {}", learned.len(), tested.len());
+    let events: Vec<_> = [learned, vec![(0, Event::Normalize)], tested].concat();
+    compare(9, 6, Parameters { normal_factor: NEVER_FREEZES, ..Parameters::default() }, &events);
+}
+
 #[test]
 fn a_long_run_freezes_at_the_same_call() {
     let mut events: Vec<_> = (0..3000_u32).map(|n| (0, Event::Call(n / 7 % 30))).collect();

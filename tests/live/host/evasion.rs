@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -75,6 +77,34 @@ fn a_program_that_replaces_itself_starts_anew_and_the_old_one_stays_what_it_is()
     assert_eq!((&of_old["state"], &of_old["paths"]), (&before[0]["state"], &before[0]["paths"]));
     let is_training = |one: &&Value| one["state"] == "training" || one["state"] == "frozen";
     assert_eq!(after.iter().filter(is_training).count(), 1);
+}
+
+/// The gate knows a file by its times, too, and has room for 4,096 names. Each that is not chosen has the daemon wait
+/// for the kernel.
+#[test]
+#[ignore = "four minutes; make bench runs it"]
+fn a_file_that_is_touched_without_end_takes_no_other_programs_place() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, &format!("--guard=watch --exe {}", it.program.display()));
+    let other = it.folder.path().join("other");
+    copy(&it.program, &other);
+    let mut servant = Servant::of(&other, &group, 0);
+    // The daemon looks for new processes twice a second.
+    std::thread::sleep(Duration::from_secs(1));
+    for n in 0..4500 {
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o700 + n % 2)).expect("it is ours");
+        servant.serve(b"e");
+        // When it has answered, those before have their names. No more than 64 profiles are made ahead.
+        if n % 25 == 0 {
+            daemon.ask("status");
+        }
+    }
+    let mut late = Servant::start(&it, &group);
+    eventually("it is guarded", || {
+        late.serve(&[b'u'; 500]);
+        daemon.program().is_some()
+    });
+    assert_eq!(daemon.status()["losses"], serde_json::json!({}));
 }
 
 /// What becomes of its digest once it is guarded.

@@ -60,6 +60,19 @@ fn what_it_does_not_know_it_learns_and_what_is_tolerized_too() {
     assert_eq!((anew.number("anomalies"), &anew.program()["state"]), (0, &"training".into()));
 }
 
+/// Only the command's own program has its baseline before it begins.
+#[test]
+fn calls_before_a_baseline_is_there_are_counted() {
+    let it = Guarded::normal(&["calls 1000"]);
+    let script = format!("{} calls 1000000; true", it.program.display());
+    let mut job = Job::run("--guard=watch", vec!["sh".into(), "-c".into(), script.into()]);
+    job.command.env("TOLLGATE_STORE", it.folder.path().join("store"));
+    let guard = Guard::of(&job.finish().success());
+    assert_eq!((&guard.program()["state"], guard.number("anomalies")), (&"normal".into(), 0));
+    let early = guard.number("early_calls");
+    assert!(early > 0 && early < guard.number("calls"), "{early}");
+}
+
 #[test]
 fn a_copy_is_the_same_program_and_a_changed_one_is_not() {
     let it = Guarded::normal(&["routine 100 0"]);

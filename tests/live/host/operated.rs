@@ -30,7 +30,8 @@ fn receive(socket: &UnixDatagram) -> String {
 /// Before the daemon begins, a shell does this in a mount namespace of their own.
 fn in_namespace(job: Job, script: &str, folders: &[&Path]) -> Job {
     let exec = format!("{script}; exec \"$@\"");
-    let mut wrapped = Job::of(vec!["unshare".into(), "--mount".into(), "sh".into(), "-ec".into(), exec.into()]);
+    let mut wrapped =
+        Job::of(vec!["unshare".into(), "--mount".into(), "sh".into(), "-ec".into(), exec.into()]);
     wrapped.command.arg("sh").args(folders);
     wrapped.command.arg(job.command.get_program()).args(job.command.get_args());
     for (name, value) in job.command.get_envs().filter_map(|(name, value)| Some((name, value?))) {
@@ -71,7 +72,8 @@ fn under_systemd_events_are_messages_in_the_journal() {
     let run = it.folder.path().join("run");
     fs::create_dir_all(run.join("systemd/journal")).expect("a folder");
     let journal = listen(&run.join("systemd/journal/socket"));
-    let connected = "mount --bind \"$1\" /run; shift; export JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2)";
+    let connected =
+        "mount --bind \"$1\" /run; shift; export JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2)";
     let job = in_namespace(Daemon::job_in(&it, &group, "--guard=watch"), connected, &[&run]);
     let daemon = Daemon::at_work(job, &it);
     let mut servant = Servant::start(&it, &group);
@@ -182,7 +184,13 @@ fn the_ssh_server_and_the_journal_are_never_held() {
 }
 
 /// Who has a terminal, asks the daemon, and goes on as a program that may be held, once the daemon has looked for it.
-fn at_a_terminal(it: &Guarded, daemon: &Daemon, group: &ControlGroup, terminal: &Terminal, asks: &str) -> Running {
+fn at_a_terminal(
+    it: &Guarded,
+    daemon: &Daemon,
+    group: &ControlGroup,
+    terminal: &Terminal,
+    asks: &str,
+) -> Running {
     let (group, program) = (group.0.display(), it.program.display());
     let script = format!("echo $$ >{group}/cgroup.procs; {asks}; sleep 2; exec {program} routine 100 20");
     let mut job = Job::of(words("sh -ec")).on(terminal);

@@ -2,7 +2,9 @@
 
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
-use crate::{abi, blocking, calls, children, deeds, outcomes, reading, routine, seccomp, servant, signals, waits};
+use crate::{
+    abi, blocking, calls, children, deeds, outcomes, reading, routine, seccomp, servant, signals, waits,
+};
 
 pub struct Workload {
     pub name: &'static str,

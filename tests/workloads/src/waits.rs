@@ -149,7 +149,9 @@ fn elsewhere(call: &str) -> Result<c_long, Failure> {
                 match call {
                     "epoll_wait" => libc::syscall(libc::SYS_epoll_wait, set, &raw mut event, 1, -1),
                     "epoll_pwait" => libc::syscall(libc::SYS_epoll_pwait, set, &raw mut event, 1, -1, no, 0),
-                    _ => libc::syscall(libc::SYS_epoll_pwait2, set, &raw mut event, 1, &raw const time, no, 0),
+                    _ => {
+                        libc::syscall(libc::SYS_epoll_pwait2, set, &raw mut event, 1, &raw const time, no, 0)
+                    }
                 }
             }
             "semop" | "semtimedop" => {

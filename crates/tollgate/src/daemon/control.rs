@@ -153,7 +153,8 @@ fn put_error(stream: &UnixStream, error: &anyhow::Error) -> Result<()> {
 }
 
 fn respond(stream: &UnixStream, asks: &Sender<Ask>, mut wake: &UnixStream) -> Result<Response> {
-    let process = kernel::process::root_peer(stream.as_raw_fd()).context("only root may control the daemon")?;
+    let process =
+        kernel::process::root_peer(stream.as_raw_fd()).context("only root may control the daemon")?;
     let mut line = String::new();
     BufReader::new(stream.take(LONGEST_REQUEST)).read_line(&mut line).context("this is no request")?;
     let request = serde_json::from_str(&line).context("the daemon does not understand this request")?;

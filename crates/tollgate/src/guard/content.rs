@@ -129,3 +129,36 @@ impl Digests {
         Some(digest)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_some_wait_to_be_read() {
+        let long = tempfile::tempfile().expect("a file");
+        long.set_len(SHORT + 1).expect("a sparse one");
+        // What is read comes from here, and so not before it is to.
+        let (from, to) = std::io::pipe().expect("a pipe");
+        let met = || {
+            let file = std::os::fd::OwnedFd::from(from.try_clone().expect("a copy")).into();
+            let metadata = long.metadata().expect("it is open");
+            Met { place: 1, key: Default::default(), file, path: PathBuf::new(), metadata, scope: None }
+        };
+        let mut reader = Reader::default();
+        assert!((0..MOST_WAITING).all(|_| reader.read(met()).is_none()), "they are read beside");
+        assert!(matches!(reader.read(met()), Some((_, None))), "it has no baseline");
+        assert!(reader.done().is_empty());
+        drop(to);
+        let mut done = 0;
+        while done < MOST_WAITING {
+            let some = reader.done();
+            assert!(some.iter().all(|(_, digest)| digest.is_some()));
+            done += some.len();
+            thread::yield_now();
+        }
+        assert!(matches!(reader.read(met()), Some((_, Some(_)))), "it is known by now");
+        long.set_len(LONGEST + 1).expect("a longer one");
+        assert!(matches!(reader.read(met()), Some((_, None))));
+    }
+}

@@ -71,7 +71,7 @@ impl Guard {
         const SPARE: usize = 256;
         /// Each takes the kernel some milliseconds, and those that are held may wait.
         const AT_ONCE: usize = 32;
-        gate.forget_names(&Lock::take()?)?;
+        gate.forget_names()?;
         if self.programs.len() + SPARE < wire::GUARD_PROFILES as usize {
             return Ok(());
         }
