@@ -275,7 +275,7 @@ impl Guard {
         let is_killed = !is_held && matches!(action, wire::GUARD_DENY | wire::GUARD_KILL) && !is_refused;
         deeds.killed += u64::from(is_killed);
         deeds.refused += u64::from(is_refused);
-        let is_unheld = u32::from(event.restraint) == wire::GUARD_TOO_MANY;
+        let is_unheld = event.restraint == wire::GUARD_TOO_MANY;
         deeds.unheld += u64::from(is_unheld);
         if is_unheld && self.told_of_unheld.is_none_or(|told| told.elapsed() > TELL_AGAIN) {
             self.told_of_unheld = Some(Instant::now());
