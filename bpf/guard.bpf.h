@@ -649,13 +649,14 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 		delay_ns = session->guard.suspend_execve_ns;
 	else if (response != GUARD_OBSERVE)
 		delay_ns = guard_delay(&session->guard, thread->lfc);
-	if (delay_ns && too_many_held(session)) {
+	if (delay_ns && !thread->held && too_many_held(session)) {
 		restraint = GUARD_TOO_MANY;
 		delay_ns = 0;
 	}
 	if (delay_ns) {
 		/* Before the signal, so that who releases after a crash finds it. */
-		thread->held_until_ns = now + delay_ns;
+		if (!thread->held || thread->held_until_ns < now + delay_ns)
+			thread->held_until_ns = now + delay_ns;
 		WRITE_ONCE(thread->held, 1);
 		if (stop_here(thread, call))
 			action = response == GUARD_DENY ? GUARD_DELAY : response;
@@ -701,8 +702,11 @@ static __always_inline void guard_enter(struct thread_state *thread, u32 call)
 	mismatches = guard_look(thread, profile, &session->guard, call);
 	is_suspended = suspends(&session->guard, thread, call);
 	is_final = is_suspended || (session->guard.response == GUARD_DENY && is_execve(call));
-	/* A call that is made again has served its hold: a fork never succeeds with a stop before it. */
-	if ((thread->lfc || is_suspended) && mismatches != NOT_JUDGED && (!thread->held || is_final))
+	/*
+	 * A call that is made again has served its hold: a fork never succeeds with a stop before it. What is unusual
+	 * counts also while somebody else has let it go on.
+	 */
+	if ((thread->lfc || is_suspended) && mismatches != NOT_JUDGED && (!thread->held || mismatches || is_final))
 		guard_respond(thread, session, call, mismatches);
 }
 

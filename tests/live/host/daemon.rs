@@ -99,6 +99,27 @@ fn what_it_holds_an_operator_releases() {
     assert_eq!(abandoned_links(), [0_u32; 0]);
 }
 
+/// Its baseline knows nothing of a shell's calls, and all its own are tested.
+#[test]
+fn what_a_thread_did_before_an_execve_does_not_count() {
+    let (it, group) = (Guarded::normal(&["calls 1000"]), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, "--guard=watch");
+    let script = format!(
+        "echo $$ >{}/cgroup.procs; sleep 2; cd /; exec {} calls 1000",
+        group.0.display(),
+        it.program.display()
+    );
+    eventually("it is guarded", || {
+        Job::of(vec!["sh".into(), "-ec".into(), script.clone().into()]).finish().success();
+        daemon.program().is_some_and(|program| program["calls"].as_u64() >= Some(1000))
+    });
+    let program = daemon.program().expect("it is known");
+    assert_eq!(
+        (&program["state"], &program["early_calls"], &program["anomalies"]),
+        (&"normal".into(), &0.into(), &0.into())
+    );
+}
+
 #[test]
 fn verbs_change_what_is_in_use() {
     let (it, group) = (Guarded::new(), ControlGroup::new());

@@ -71,6 +71,33 @@ fn learned(
     (daemon, servant)
 }
 
+/// Where the kernel lets a BPF program send signals to others: since 6.13.
+#[test]
+fn who_is_continued_by_somebody_else_makes_no_call() {
+    let symbols = std::fs::read_to_string("/proc/kallsyms").expect("root may read it");
+    if !symbols.contains(" bpf_send_signal_task") {
+        println!("left out: this kernel has no bpf_send_signal_task");
+        return;
+    }
+    let it = Guarded::normal(&["routine 100 0"]);
+    for options in ["--respond stop", "--delay-factor 5s"] {
+        let running = it.job(&format!("--guard=enforce {options}"), "routine 100 300").start();
+        let guarded = running.child_running("guarded");
+        eventually("the hold", || state(guarded) == Some('T'));
+        // It makes 300 unusual calls, which without a guard takes it less than a millisecond.
+        for _ in 0..1000 {
+            kill(guarded as i32, libc::SIGCONT);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(state(guarded), Some('T'));
+        kill(guarded as i32, libc::SIGKILL);
+        let guard = crate::harness::guarded::Guard::of(&running.finish().exits_with(137));
+        // A call or two, where the second signal came late.
+        assert!((1..50).contains(&guard.number("anomalies")), "{options}: {}", guard.0);
+        println!("{options}: {} calls", guard.number("anomalies"));
+    }
+}
+
 /// What it does after an EINTR would be unusual again.
 #[test]
 fn an_event_loop_that_is_held_for_its_calls_sees_no_interrupted_wait() {

@@ -142,7 +142,7 @@ const GUARDING: &[Capability] = &[
     optional(
         "bpf_send_signal_task",
         GUARD,
-        "bpf_send_signal_thread to the running task, and user space for others",
+        "who is held and gets somebody else's SIGCONT makes one more call",
         "Linux 6.13 or newer",
         |machine| machine.kfunc("bpf_send_signal_task"),
     ),
@@ -356,10 +356,10 @@ fn holds(machine: &Machine) -> Finding {
     let calls = before::names(possible).join(", ");
     match possible {
         wire::GUARD_LSM => Finding::yes(format!("by BPF LSM: {calls}")),
-        wire::GUARD_CGROUP => {
-            Finding::yes(format!("by cgroup programs, so over IPv4 and IPv6 only: {calls}"))
-                .instead("at the end of other calls")
-        }
+        wire::GUARD_CGROUP => Finding::yes(format!(
+            "by cgroup programs, so sockets over IPv4 and IPv6, and sends by UDP with an address: {calls}"
+        ))
+        .instead("at the end of other calls"),
         _ => Finding::no("neither BPF LSM nor cgroup programs"),
     }
 }

@@ -160,7 +160,9 @@ fn response(policy: &Policy, enabled: u32) -> String {
     let calls = before::names(enabled).join(", ");
     let (way, denial) = match enabled {
         lsm if lsm & wire::GUARD_LSM != 0 => ("", "refuse an execve"),
-        cgroup if cgroup & wire::GUARD_CGROUP != 0 => (" (sockets: over IPv4 and IPv6)", KILL_AT_EXECVE),
+        cgroup if cgroup & wire::GUARD_CGROUP != 0 => {
+            (" (sockets: over IPv4 and IPv6; sends: by UDP with an address)", KILL_AT_EXECVE)
+        }
         _ => ("", KILL_AT_EXECVE),
     };
     let when = format!("before {calls}{way}; at the end of other calls, or at once where they sleep");

@@ -141,7 +141,8 @@ pub fn off(socket: &SocketOption) -> Result<ExitCode> {
             0 => "nobody is held by one that was killed".into(),
             n => format!("let go of {} that one held that was killed", number_of(n, "process")),
         };
-        return print(&format!("no daemon listens at {}; {who}", socket.path.display()));
+        print(&format!("no daemon listens at {}; {who}", socket.path.display()))?;
+        return print("whom a `tollgate run --guard=enforce` holds runs again when that ends");
     };
     let (value, _) = ask(&stream, &Request::Off)?;
     let released: Vec<String> = serde_json::from_value(value)?;

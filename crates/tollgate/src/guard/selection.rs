@@ -66,6 +66,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn tollgate_and_the_first_process_are_spared() {
+        let selection = Selection::of_machine(&[], &[]).expect("nothing is named");
+        assert!(selection.is_spared(&fs::metadata("/proc/self/exe").expect("it is there")));
+        // Of root's processes others may not know the file.
+        if let Ok(first) = fs::metadata("/proc/1/exe") {
+            assert!(selection.is_spared(&first));
+        }
+        let named = Selection::of_machine(&["/proc/self/exe".into()], &[]).expect("it is there");
+        assert!(!named.is_spared(&fs::metadata("/proc/self/exe").expect("it is there")));
+    }
+
+    #[test]
     fn a_file_of_that_name_elsewhere_is_not_spared() {
         let folder = tempfile::tempdir().expect("a folder");
         let (sshd, other) = (folder.path().join("sshd"), folder.path().join("other"));
