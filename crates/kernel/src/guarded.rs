@@ -236,7 +236,9 @@ impl Gate {
     /// it guards none.
     pub fn hold(&self, session: u32, tgid: u32, until_ns: u64) -> bool {
         let is_own = |thread: &wire::thread_state| {
-            thread.task != 0 && thread.tgid == tgid && thread.mask & wire::GUARD != 0
+            let is_guarded =
+                thread.mask & wire::GUARD != 0 && u32::from(thread.profile) != wire::GUARD_NOT_CHOSEN;
+            thread.task != 0 && thread.tgid == tgid && is_guarded
         };
         let mut number = None;
         for slot in 1..self.used_slots() {
@@ -263,6 +265,8 @@ impl Gate {
                 unsafe {
                     (&raw mut (*place).frame).write_volatile([0; 2]);
                     (&raw mut (*place).lfc_most).write_volatile(0);
+                    // What it did would make the next calls unusual.
+                    (&raw mut (*place).window).write_volatile(0);
                     (&raw mut (*place).__bindgen_anon_1.__bindgen_anon_1.lfc).write_volatile(0);
                 }
             }

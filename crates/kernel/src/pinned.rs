@@ -79,22 +79,35 @@ impl Drop for Pin {
     }
 }
 
-/// Lets go whom daemons held that are no more. Returns how many processes these were.
-pub fn release_pinned() -> Result<usize> {
-    let mut released = 0;
+/// Whom daemons held that may be no more.
+#[derive(Default)]
+pub struct Pinned {
+    /// Processes that were let go.
+    pub released: usize,
+    /// Daemons that still run.
+    pub owners: Vec<u32>,
+}
+
+/// Lets go whom daemons held that are no more.
+pub fn release_pinned() -> Result<Pinned> {
+    let mut found = Pinned::default();
     if !is_mounted() {
-        return Ok(released);
+        return Ok(found);
     }
     for entry in fs::read_dir(BPF_FS).doing("reading the BPF file system")?.flatten() {
         let owner = entry.file_name().as_bytes().strip_prefix(PREFIX.as_bytes()).map(<[u8]>::to_vec);
         let owner = owner.and_then(|number| String::from_utf8(number).ok()?.parse().ok());
-        if let Some(owner) = owner.filter(|owner| !process::exists(*owner)) {
-            // Another version's tables, which have other sizes, are of no use to anybody any more.
-            released += release(&entry.path(), owner).unwrap_or(0);
-            remove(&entry.path());
+        match owner {
+            Some(owner) if process::exists(owner) => found.owners.push(owner),
+            Some(owner) => {
+                // Another version's tables, which have other sizes, are of no use to anybody any more.
+                found.released += release(&entry.path(), owner).unwrap_or(0);
+                remove(&entry.path());
+            }
+            None => {}
         }
     }
-    Ok(released)
+    Ok(found)
 }
 
 fn release(folder: &Path, owner: u32) -> Result<usize> {

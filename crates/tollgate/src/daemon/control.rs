@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST: usize = 400;
 /// It does one thing after the other, such as storing all it knows.
 const ANSWER: Duration = Duration::from_secs(60);
+/// Whoever waits for longer is told so.
+const SOON: Duration = Duration::from_secs(3);
 /// Who follows events may go while there are none.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -159,9 +161,10 @@ fn respond(stream: &UnixStream, asks: &Sender<Ask>, mut wake: &UnixStream) -> Re
     BufReader::new(stream.take(LONGEST_REQUEST)).read_line(&mut line).context("this is no request")?;
     let request = serde_json::from_str(&line).context("the daemon does not understand this request")?;
     let (answer, answered) = channel();
-    asks.send(Ask { process, request, answer })?;
+    const ENDING: &str = "the daemon is ending";
+    asks.send(Ask { process, request, answer }).ok().context(ENDING)?;
     wake.write_all(&[0])?;
-    answered.recv()?
+    answered.recv().ok().context(ENDING)?
 }
 
 fn answer(stream: &UnixStream, asks: &Sender<Ask>, wake: &UnixStream) -> Result<()> {
@@ -202,6 +205,9 @@ pub fn ask(stream: &UnixStream, request: &Request) -> Result<(Value, impl Iterat
     // Who is refused unheard is told so nevertheless.
     let written = put(stream, &serde_json::to_string(request)?);
     stream.set_read_timeout(Some(ANSWER))?;
+    if !kernel::process::wait_readable(stream.as_raw_fd(), SOON) {
+        tell("waiting for the daemon's answer");
+    }
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let answer = match lines.next() {
         Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {

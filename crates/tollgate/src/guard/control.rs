@@ -149,6 +149,9 @@ impl Guard {
         if pid == std::process::id() || self.warden.as_ref().is_some_and(|warden| warden.pid() == pid) {
             bail!("process {pid} is this guard's own: nobody would let it go");
         }
+        if self.policy.selection.spared_sid.is_some_and(|spared| session_of(pid) == Some(spared)) {
+            bail!("process {pid} is of the operator's own session, who could not let it go then");
+        }
         if !gate.hold(self.session, pid, u64::MAX) {
             bail!("process {pid} is not guarded here: it may have ended, or be a kernel thread");
         }
@@ -164,16 +167,18 @@ impl Guard {
             *who == held.tgid.to_string()
                 || is_named && scope.is_none_or(|scope| is_in_scope(self.scope_of(held), scope))
         };
-        if let Some(who) = whom.iter().find(|who| !held.iter().any(|held| is_meant(held, who))) {
-            bail!("nobody is held by this number or name: {who}; `tollgate guard status` lists who is");
+        let unknown = whom.iter().filter(|who| !held.iter().any(|held| is_meant(held, who)));
+        let unknown: Vec<_> =
+            unknown.map(|who| format!("nobody is held by this number or name: {who}")).collect();
+        if !whom.is_empty() && unknown.len() == whom.len() {
+            bail!("{}; `tollgate guard status` lists who is", unknown.join("; "));
         }
         let meant = held.iter().filter(|held| whom.is_empty() || whom.iter().any(|who| is_meant(held, who)));
-        Ok(meant
-            .map(|held| {
-                gate.forgive(held);
-                printable(&format!("{} {}: released", held.tgid, self.program_of(held)))
-            })
-            .collect())
+        let released = meant.map(|held| {
+            gate.forgive(held);
+            format!("{} {}: released", held.tgid, self.program_of(held))
+        });
+        Ok(released.chain(unknown).map(|line| printable(&line)).collect())
     }
 }
 

@@ -72,6 +72,7 @@ pub struct Guard {
     next_release_ns: Option<u64>,
     next_rehearsal_ns: u64,
     told_of_unheld: Option<Instant>,
+    told_of_held: bool,
     pub(super) reader: Reader,
     pub(super) warden: Option<Warden>,
     rehearsal: Option<Rehearsal>,
@@ -109,6 +110,7 @@ impl Guard {
             next_release_ns: None,
             next_rehearsal_ns: u64::MAX,
             told_of_unheld: None,
+            told_of_held: false,
             reader: Reader::default(),
             warden,
         })
@@ -325,6 +327,13 @@ impl Guard {
     pub fn tend(&mut self, gate: &Gate) -> Result<()> {
         if was_asked_to_end() {
             gate.wake_held(self.session);
+            let held = gate.held(self.session).len();
+            if held > 0 && !std::mem::replace(&mut self.told_of_held, true) {
+                let held = number_of(held, "process");
+                let _ = say(&format!(
+                    "tollgate: held: {held}; who handles the signal is stopped again, and ended by SIGKILL only"
+                ));
+            }
         }
         self.next_rehearsal_ns = u64::MAX;
         if let (Some(rehearsal), false) = (&mut self.rehearsal, self.is_off) {

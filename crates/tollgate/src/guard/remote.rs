@@ -136,12 +136,15 @@ fn shown(line: &str) -> Result<String> {
 
 pub fn off(socket: &SocketOption) -> Result<ExitCode> {
     let Some(stream) = connect(&socket.path)? else {
-        let released = kernel::pinned::release_pinned()?;
-        let who = match released {
+        let found = kernel::pinned::release_pinned()?;
+        let who = match found.released {
             0 => "nobody is held by one that was killed".into(),
             n => format!("let go of {} that one held that was killed", number_of(n, "process")),
         };
         print(&format!("no daemon listens at {}; {who}", socket.path.display()))?;
+        for owner in found.owners {
+            print(&format!("process {owner} is a daemon that goes on: name its --socket, or end it"))?;
+        }
         return print("whom a `tollgate run --guard=enforce` holds runs again when that ends");
     };
     let (value, _) = ask(&stream, &Request::Off)?;

@@ -40,10 +40,10 @@ impl Selection {
             path.canonicalize().with_context(|| format!("there is no program {}", path.display()))
         };
         let chosen: Vec<_> = chosen.iter().map(found).collect::<Result<_>>()?;
-        if let Some(other) = chosen.iter().find(|path| !path.is_file()) {
+        let named: Vec<_> = spared.iter().map(found).collect::<Result<_>>()?;
+        if let Some(other) = chosen.iter().chain(&named).find(|path| !path.is_file()) {
             bail!("{} is no program", other.display());
         }
-        let named: Vec<_> = spared.iter().map(found).collect::<Result<_>>()?;
         let spared = NEVER_HELD.iter().map(PathBuf::from).chain(named).collect();
         // Programs that are named are held, whoever runs them.
         let spared_sid = if chosen.is_empty() { kernel::process::own_session() } else { None };

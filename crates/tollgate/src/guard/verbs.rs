@@ -41,7 +41,7 @@ pub fn apply(store: &Store, verb: Verb, programs: &[String]) -> Result<Vec<Done>
 fn change(lock: &Locked<'_>, verb: Verb, mut baseline: Baseline) -> Result<String> {
     let (state, sizes) = (baseline.state, (baseline.pairs.len(), baseline.windows.len()));
     match verb {
-        Verb::Normalize if !baseline.has_learned() => bail!(
+        Verb::Normalize if !baseline.has_learned() && !baseline.has_normal() => bail!(
             "{} {} has learned nothing: all that the program does would be an anomaly",
             title(&baseline),
             short_name(&baseline)

@@ -128,8 +128,17 @@ impl Baseline {
         self.pairs.iter().any(|pair| pair.learned != 0) || self.windows.iter().any(|window| window.learned)
     }
 
-    /// What was learned is normal from now on (pH's start_normal).
+    /// Whether anything would not be an anomaly.
+    pub fn has_normal(&self) -> bool {
+        self.pairs.iter().any(|pair| pair.normal != 0) || self.windows.iter().any(|window| window.normal)
+    }
+
+    /// What was learned is normal from now on (pH's start_normal). If that is nothing, what was so before stays.
     pub fn normalize(&mut self) {
+        if !self.has_learned() {
+            self.state = State::Normal;
+            return;
+        }
         for pair in &mut self.pairs {
             pair.normal = pair.learned;
         }
