@@ -6,9 +6,9 @@
  */
 #include "state.bpf.h"
 #include "calls.bpf.h"
-#include "continue.bpf.h"
 #include "guard.bpf.h"
 #include "guard_before.bpf.h"
+#include "guard_continue.bpf.h"
 #include "lens.bpf.h"
 #include "tally.bpf.h"
 #include "tasks.bpf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /* Somebody else's SIGCONT: who is held stops again before it makes a call. */
-#ifndef TOLLGATE_CONTINUE_BPF_H
-#define TOLLGATE_CONTINUE_BPF_H
+#ifndef TOLLGATE_GUARD_CONTINUE_BPF_H
+#define TOLLGATE_GUARD_CONTINUE_BPF_H
 
 #include "guard.bpf.h"
 
