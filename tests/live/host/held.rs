@@ -84,7 +84,7 @@ fn who_is_continued_by_somebody_else_makes_no_call() {
         let running = it.job(&format!("--guard=enforce {options}"), "routine 100 300").start();
         let guarded = running.child_running("guarded");
         eventually("the hold", || state(guarded) == Some('T'));
-        // It makes 300 unusual calls, which without a guard takes it less than a millisecond.
+        // It makes 300 unusual calls, and would be done after as many, if each let it make one.
         for _ in 0..1000 {
             kill(guarded as i32, libc::SIGCONT);
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -92,9 +92,10 @@ fn who_is_continued_by_somebody_else_makes_no_call() {
         assert_eq!(state(guarded), Some('T'));
         kill(guarded as i32, libc::SIGKILL);
         let guard = crate::harness::guarded::Guard::of(&running.finish().exits_with(137));
-        // A call or two, where the second signal came late.
-        assert!((1..50).contains(&guard.number("anomalies")), "{options}: {}", guard.0);
-        println!("{options}: {} calls", guard.number("anomalies"));
+        // Some, where the second signal came late.
+        let made = guard.number("anomalies");
+        assert!((1..200).contains(&made), "{options}: {made}");
+        println!("{options}: {made} calls");
     }
 }
 

@@ -149,7 +149,9 @@ impl Guard {
         if pid == std::process::id() || self.warden.as_ref().is_some_and(|warden| warden.pid() == pid) {
             bail!("process {pid} is this guard's own: nobody would let it go");
         }
-        if self.policy.selection.spared_sid.is_some_and(|spared| session_of(pid) == Some(spared)) {
+        // To the kernel, 0 is whoever asks.
+        if pid != 0 && self.policy.selection.spared_sid.is_some_and(|spared| session_of(pid) == Some(spared))
+        {
             bail!("process {pid} is of the operator's own session, who could not let it go then");
         }
         if !gate.hold(self.session, pid, u64::MAX) {
