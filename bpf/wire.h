@@ -27,7 +27,7 @@
 #define SMALL_VALUES 2048
 #define BUCKETS_PER_OCTAVE 8
 
-#define GATE_HOOKS 8
+#define GATE_HOOKS 7
 /* The most that hold calls before they take effect: crates/kernel/src/before.rs. */
 #define GUARD_HOOKS 23
 #define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS)

@@ -71,34 +71,6 @@ fn learned(
     (daemon, servant)
 }
 
-/// Where the kernel lets a BPF program send signals to others: since 6.13.
-#[test]
-fn who_is_continued_by_somebody_else_makes_no_call() {
-    let symbols = std::fs::read_to_string("/proc/kallsyms").expect("root may read it");
-    if !symbols.contains(" bpf_send_signal_task") {
-        println!("left out: this kernel has no bpf_send_signal_task");
-        return;
-    }
-    let it = Guarded::normal(&["routine 100 0"]);
-    for options in ["--respond stop", "--delay-factor 5s"] {
-        let running = it.job(&format!("--guard=enforce {options}"), "routine 100 300").start();
-        let guarded = running.child_running("guarded");
-        eventually("the hold", || state(guarded) == Some('T'));
-        // It makes 300 unusual calls, and would be done after as many, if each let it make one.
-        for _ in 0..1000 {
-            kill(guarded as i32, libc::SIGCONT);
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        assert_eq!(state(guarded), Some('T'));
-        kill(guarded as i32, libc::SIGKILL);
-        let guard = crate::harness::guarded::Guard::of(&running.finish().exits_with(137));
-        // Some, where the second signal came late.
-        let made = guard.number("anomalies");
-        assert!((1..200).contains(&made), "{options}: {made}");
-        println!("{options}: {made} calls");
-    }
-}
-
 /// What it does after an EINTR would be unusual again.
 #[test]
 fn an_event_loop_that_is_held_for_its_calls_sees_no_interrupted_wait() {
