@@ -671,9 +671,8 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 /* A held thread makes a call: its time is over, or somebody else has let it go on too early. */
 static __always_inline void guard_hold_on(struct thread_state *thread, u32 call)
 {
-	if (bpf_ktime_get_ns() >= thread->held_until_ns)
-		thread->held = 0;
-	else
+	/* Tollgate clears the flag, and continues it: its own SIGSTOP may be on its way, where it holds a process. */
+	if (bpf_ktime_get_ns() < thread->held_until_ns)
 		stop_here(thread, call);
 }
 
