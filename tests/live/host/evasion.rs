@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -13,15 +12,6 @@ use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
 use crate::harness::job::copy;
 use crate::harness::{Job, eventually, tollgate};
-
-/// Another program of the same behaviour.
-fn changed(it: &Guarded, name: &str) -> PathBuf {
-    let (content, program) = (it.folder.path().join("content"), it.folder.path().join(name));
-    let bytes = [&fs::read(&it.program).expect("a program"), name.as_bytes()].concat();
-    fs::write(&content, bytes).expect("a file");
-    copy(&content, &program);
-    program
-}
 
 fn stored(it: &Guarded) -> Vec<Value> {
     let mut show = Job::of(vec![tollgate().into()]);
@@ -52,7 +42,7 @@ fn a_program_that_replaces_itself_starts_anew_and_the_old_one_stays_what_it_is()
     let daemon = Daemon::start(&it, &group, "--guard=watch");
     let refused = fs::OpenOptions::new().write(true).open(&it.program).expect_err("it runs");
     assert_eq!(refused.kind(), ErrorKind::ExecutableFileBusy);
-    fs::rename(changed(&it, "new"), &it.program).expect("it can be replaced");
+    fs::rename(it.changed("new"), &it.program).expect("it can be replaced");
     let mut new = Servant::start(&it, &group);
     let known = || {
         let status = daemon.status();
@@ -110,7 +100,7 @@ fn a_file_that_is_touched_without_end_takes_no_other_programs_place() {
 /// What becomes of its digest once it is guarded.
 fn digest_of_one_with(size: u64, is_expected: impl Fn(&Value) -> bool) {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let program = changed(&it, "long");
+    let program = it.changed("long");
     fs::File::options().write(true).open(&program).and_then(|file| file.set_len(size)).expect("sparse");
     let daemon = Daemon::start(&it, &group, "--guard=watch");
     let mut servant = Servant::of(&program, &group, 0);

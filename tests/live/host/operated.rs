@@ -93,26 +93,17 @@ fn a_unit_is_guarded_and_what_comes_into_it_later() {
     let (inside, outside) = (group.inner(&unit), group.inner("other"));
     let daemon = Daemon::at_work(Daemon::job(&it, &format!("--guard=watch --unit {unit}")), &it);
     assert!(daemon.running.read("err").contains(&format!("there is no process in {unit} yet")));
-    let stranger = it.folder.path().join("stranger");
-    // A program of its own, as copies share a profile.
-    fs::copy("/bin/true", &stranger).expect("a copy");
+    let mut stranger = Servant::of(&it.changed("stranger"), &outside, 0);
     let mut servant = Servant::start(&it, &inside);
     eventually("it is guarded", || {
         servant.serve(&[b'u'; 500]);
+        stranger.serve(&[b'u'; 500]);
         daemon.program().is_some()
     });
-    let mut job = Job::of(vec![stranger.into()]);
-    let procs = outside.0.join("cgroup.procs");
-    let procs = fs::OpenOptions::new().write(true).open(procs).expect("our group");
-    job = job.before_exec(move || {
-        // SAFETY: two bytes that are there; "0" is who writes.
-        unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&procs), c"0".as_ptr().cast(), 1) };
-        Ok(())
-    });
-    job.finish().success();
-    std::thread::sleep(Duration::from_millis(600));
-    assert!(daemon.program_called("stranger").is_none());
-    drop(servant);
+    // The daemon looks for new processes twice a second.
+    std::thread::sleep(Duration::from_secs(1));
+    stranger.serve(&[b'u'; 500]);
+    assert_eq!(daemon.program_called("stranger"), None);
 }
 
 #[test]

@@ -105,9 +105,9 @@ fn slow_calls_are_only_those_that_are() {
     let report = observe("--slower 1m", "pipe-block 20 5");
     assert!(report.slow.is_empty(), "{:?}", report.slow);
     let report = observe("--slower 60ms", "sleep 80 3");
-    // On a slow machine its execve may be another.
-    let sleeps = report.slow.iter().filter(|call| call.name == "nanosleep").count();
-    assert_eq!(sleeps, 3, "{:?}", report.slow);
+    // In an emulated machine its execve takes as long.
+    let names = report.slow.iter().map(|call| call.name.as_str()).filter(|name| *name != "execve");
+    assert_eq!(names.collect::<Vec<_>>(), ["nanosleep"; 3], "{:?}", report.slow);
     for call in &report.slow {
         assert!(call.wall_ns >= 60_000_000, "{call:?}");
     }
@@ -133,7 +133,7 @@ fn sampling_counts_all_and_estimates_times() {
     assert!(all.wall_interval_ns.is_none());
     // One in sixteen is timed; a call that is interrupted has those after it timed, too, and a slow machine has many.
     let untimed = sampled.untimed as f64 / 300_000.0;
-    assert!((0.05..0.97).contains(&untimed), "{sampled:?}");
+    assert!((0.5..0.97).contains(&untimed), "{sampled:?}");
     let interval = sampled.wall_interval_ns.as_ref().expect("an interval");
     assert!(interval.low <= sampled.wall_ns && sampled.wall_ns <= interval.high);
     // Medians, as one preemption in a call may outweigh thousands of calls. Whatever else is attached to

@@ -128,6 +128,11 @@ fn on_socket(call: &str, timeout: Option<u64>) -> Result<Option<c_long>, Failure
     Ok(Some(result))
 }
 
+fn epoll() -> Result<c_int, Failure> {
+    // SAFETY: a plain call.
+    check(unsafe { libc::epoll_create1(0) }, "make an epoll set")
+}
+
 fn elsewhere(call: &str) -> Result<c_long, Failure> {
     let (time, signals) = (LONG, 0_u64);
     let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -144,15 +149,10 @@ fn elsewhere(call: &str) -> Result<c_long, Failure> {
     // SAFETY: each has the arguments that it takes: a time, an empty set of signals, room for one event, a word.
     Ok(unsafe {
         match call {
-            "epoll_wait" | "epoll_pwait" | "epoll_pwait2" => {
-                let set = check(libc::epoll_create1(0), "make an epoll set")?;
-                match call {
-                    "epoll_wait" => libc::syscall(libc::SYS_epoll_wait, set, &raw mut event, 1, -1),
-                    "epoll_pwait" => libc::syscall(libc::SYS_epoll_pwait, set, &raw mut event, 1, -1, no, 0),
-                    _ => {
-                        libc::syscall(libc::SYS_epoll_pwait2, set, &raw mut event, 1, &raw const time, no, 0)
-                    }
-                }
+            "epoll_wait" => libc::syscall(libc::SYS_epoll_wait, epoll()?, &raw mut event, 1, -1),
+            "epoll_pwait" => libc::syscall(libc::SYS_epoll_pwait, epoll()?, &raw mut event, 1, -1, no, 0),
+            "epoll_pwait2" => {
+                libc::syscall(libc::SYS_epoll_pwait2, epoll()?, &raw mut event, 1, &raw const time, no, 0)
             }
             "semop" | "semtimedop" => {
                 let set = check(libc::semget(libc::IPC_PRIVATE, 1, 0o600), "make a semaphore")?;
@@ -188,7 +188,6 @@ fn elsewhere(call: &str) -> Result<c_long, Failure> {
             "futex" => libc::syscall(libc::SYS_futex, &raw mut word, wait_on_futex, 0, &raw const time),
             "pause" => libc::syscall(libc::SYS_pause),
             "rt_sigsuspend" => libc::syscall(libc::SYS_rt_sigsuspend, &raw const signals, SIGNAL_SET),
-            "pipe" => libc::syscall(libc::SYS_read, readable, &raw mut word, 1),
             _ => return Err(Failure::Usage(format!("{call} is none of the calls that can be waited in"))),
         }
     })

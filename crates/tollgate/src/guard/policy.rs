@@ -262,7 +262,6 @@ impl GuardOptions {
     }
 }
 
-/// The command line's values are checked as they are read; a file's are not.
 /// Where nothing would ever be held, that is to be said in another way.
 fn check_times(wire: &wire::guard_parameters, rehearse: Option<Duration>) -> Result<()> {
     for (name, value) in [
@@ -281,6 +280,7 @@ fn check_times(wire: &wire::guard_parameters, rehearse: Option<Duration>) -> Res
     Ok(())
 }
 
+/// The command line's values are checked as they are read; a file's are not.
 fn check(wire: &wire::guard_parameters) -> Result<()> {
     if !(2..=wire::GUARD_LOOKAHEAD_MAX as u8).contains(&wire.lookahead) {
         bail!(
