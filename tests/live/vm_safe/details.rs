@@ -2,6 +2,9 @@
 
 use crate::harness::{Job, Report, agree, observe, observe_but, workload};
 
+/// `CHEAP_NS` of `bpf/lens.bpf.h`: of calls that take longer, every one is timed.
+const CHEAP_NS: u64 = 2000;
+
 #[test]
 fn percentiles_of_even_sleeps() {
     let report = observe("", "sleep 200 7");
@@ -131,9 +134,13 @@ fn sampling_counts_all_and_estimates_times() {
     assert_eq!((all.count, sampled.count), (300_000, 300_000));
     assert_eq!(all.untimed, 0);
     assert!(all.wall_interval_ns.is_none());
-    // One in sixteen is timed; a call that is interrupted has those after it timed, too, and a slow machine has many.
     let untimed = sampled.untimed as f64 / 300_000.0;
-    assert!((0.5..0.97).contains(&untimed), "{sampled:?}");
+    assert!(untimed < 0.97, "{sampled:?}");
+    // One in sixteen is timed, and more after a call that was interrupted. Where calls take some 2 us, as emulated
+    // ones may, they are no cheap ones, and all timed.
+    if sampled.p95_ns < CHEAP_NS {
+        assert!(untimed > 0.5, "{sampled:?}");
+    }
     let interval = sampled.wall_interval_ns.as_ref().expect("an interval");
     assert!(interval.low <= sampled.wall_ns && sampled.wall_ns <= interval.high);
     // Medians, as one preemption in a call may outweigh thousands of calls. Whatever else is attached to

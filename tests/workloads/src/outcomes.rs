@@ -64,6 +64,9 @@ pub fn faults(mut arguments: Arguments) -> Outcome {
     if advised == -1 && io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL) {
         check(advised, "forbid huge pages")?;
     }
+    // The code of both calls is there from now on, wherever the linker has put it: its own faults would count, too.
+    thread_minor_faults()?;
+    zero.read_exact(&mut [0]).map_err(|error| os_failure("read /dev/zero", error))?;
     let before = thread_minor_faults()?;
     let length = zero.read(fresh.bytes_mut()).map_err(|error| os_failure("read /dev/zero", error))?;
     let faults = thread_minor_faults()? - before;
