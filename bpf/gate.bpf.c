@@ -8,6 +8,7 @@
 #include "calls.bpf.h"
 #include "guard.bpf.h"
 #include "guard_before.bpf.h"
+#include "guard_continue.bpf.h"
 #include "lens.bpf.h"
 #include "tally.bpf.h"
 #include "tasks.bpf.h"
@@ -180,6 +181,15 @@ int BPF_PROG(gate_signal, int signal, void *info, struct k_sigaction *action)
 
 	if (thread && has(thread, GUARD) && !retired())
 		guard_signal(thread, task, action);
+	return 0;
+}
+
+/* Only where the guard is on. */
+SEC("tp_btf/signal_generate")
+int BPF_PROG(gate_continue, int signal, void *info, struct task_struct *task)
+{
+	if (signal == SIGCONT && !retired())
+		guard_continued(task);
 	return 0;
 }
 

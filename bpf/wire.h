@@ -27,7 +27,7 @@
 #define SMALL_VALUES 2048
 #define BUCKETS_PER_OCTAVE 8
 
-#define GATE_HOOKS 7
+#define GATE_HOOKS 8
 /* The most that hold calls before they take effect: crates/kernel/src/before.rs. */
 #define GUARD_HOOKS 23
 #define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS)
@@ -450,7 +450,8 @@ struct session {
 	__u32 holds_since;
 	/* It gates every new process, unless another session does so now. */
 	__u32 wants_everything;
-	__u32 unused;
+	/* SIGCONTs that its processes were sent since user space last looked. */
+	__u32 continued;
 };
 
 enum group_state {

@@ -18,6 +18,7 @@ pub enum Hook {
     SchedProcessExec,
     SchedProcessExit,
     SignalDeliver,
+    SignalGenerate,
     SysExit,
     SysEnter,
 }
@@ -30,6 +31,7 @@ impl Hook {
         Self::SchedProcessExec,
         Self::SchedProcessExit,
         Self::SignalDeliver,
+        Self::SignalGenerate,
         Self::SysExit,
         Self::SysEnter,
     ];
@@ -37,7 +39,7 @@ impl Hook {
     /// Whether a gate with these extensions ([`wire::gate_mask`]) hooks it.
     pub fn is_used(self, enabled: u32) -> bool {
         match self {
-            Self::SignalDeliver => enabled & wire::GUARD != 0,
+            Self::SignalDeliver | Self::SignalGenerate => enabled & wire::GUARD != 0,
             Self::SysExit => enabled & wire::LENS != 0,
             _ => true,
         }
@@ -55,6 +57,7 @@ impl Hook {
             Self::SchedProcessExec => "sched_process_exec",
             Self::SchedProcessExit => "sched_process_exit",
             Self::SignalDeliver => "signal_deliver",
+            Self::SignalGenerate => "signal_generate",
             Self::SysExit => "sys_exit",
             Self::SysEnter => "sys_enter",
         }
@@ -81,6 +84,7 @@ impl Floor {
                 (Hook::SchedProcessExec, _) => &programs.floor_exec,
                 (Hook::SchedProcessExit, _) => &programs.floor_task_exit,
                 (Hook::SignalDeliver, _) => &programs.floor_signal,
+                (Hook::SignalGenerate, _) => &programs.floor_continue,
                 (Hook::SysExit, false) => &programs.floor_exit,
                 (Hook::SysExit, true) => &programs.clock_exit,
                 (Hook::SysEnter, false) => &programs.floor_enter,

@@ -58,14 +58,35 @@ fn held(threads: &Mapping<wire::thread_state>, slots: u32, session: u32) -> Vec<
     until.into_values().collect()
 }
 
-fn let_go(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held) {
-    for slot in 1..slots {
-        if is_held(threads, slot) && threads.read(slot).tgid == held.tgid {
-            held_flag(threads, slot).store(0, Ordering::SeqCst);
-        }
-    }
+fn send(held: &Held, signal: i32) -> bool {
     // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
-    unsafe { libc::kill(held.thread as i32, libc::SIGCONT) };
+    unsafe { libc::kill(held.thread as i32, signal) == 0 }
+}
+
+/// The held processes of one session run again.
+fn let_go(
+    threads: &Mapping<wire::thread_state>,
+    slots: u32,
+    sessions: &Mapping<wire::session>,
+    session: u32,
+    gone: &[Held],
+) {
+    let slots_of = |held: &Held| {
+        let tgid = held.tgid;
+        (1..slots).filter(move |slot| is_held(threads, *slot) && threads.read(*slot).tgid == tgid)
+    };
+    for held in gone {
+        slots_of(held).for_each(|slot| held_flag(threads, slot).store(0, Ordering::SeqCst));
+        send(held, libc::SIGCONT);
+    }
+    // A SIGSTOP against somebody else's SIGCONT may have been on its way (bpf/guard_continue.bpf.h).
+    if !gone.is_empty() && atomic_field!(sessions, session, continued).swap(0, Ordering::SeqCst) != 0 {
+        crate::cpus::wait_for_all();
+        let is_late = |held: &&Held| process::is_stopped(held.thread) && slots_of(held).next().is_none();
+        gone.iter().filter(is_late).for_each(|held| {
+            send(held, libc::SIGCONT);
+        });
+    }
 }
 
 /// Ends the guard of a process that was killed: another Tollgate may keep the gate, and so it, at work. Returns how
@@ -78,7 +99,7 @@ pub(crate) fn end_guard(
     respond(sessions, session, wire::GUARD_OBSERVE);
     unguard(threads, session);
     let held = held(threads, threads.entries(), session);
-    held.iter().for_each(|held| let_go(threads, threads.entries(), held));
+    let_go(threads, threads.entries(), sessions, session, &held);
     held.len()
 }
 
@@ -218,17 +239,15 @@ impl Gate {
         self.header.read(0).next_thread.min(self.threads.entries())
     }
 
-    /// The process runs again.
-    pub fn let_go(&self, held: &Held) {
-        let_go(&self.threads, self.used_slots(), held);
+    fn let_go(&self, session: u32, gone: &[Held]) {
+        let_go(&self.threads, self.used_slots(), &self.sessions, session, gone);
     }
 
     /// Somebody asks the held to end. They wake for that only: whoever handles the signal is stopped again at its next
     /// call.
     pub fn wake_held(&self, session: u32) {
         for held in self.held(session) {
-            // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
-            unsafe { libc::kill(held.thread as i32, libc::SIGCONT) };
+            send(&held, libc::SIGCONT);
         }
     }
 
@@ -256,7 +275,7 @@ impl Gate {
     }
 
     /// What its threads did does not count against them any more, and the process runs again.
-    pub fn forgive(&self, held: &Held) {
+    pub fn forgive(&self, session: u32, held: &Held) {
         for slot in 1..self.used_slots() {
             if self.threads.read(slot).tgid == held.tgid {
                 let place = self.threads.entry(slot);
@@ -271,7 +290,7 @@ impl Gate {
                 }
             }
         }
-        self.let_go(held);
+        self.let_go(session, &[*held]);
     }
 
     /// What the session's guard does from now on: one of [`wire::guard_response`]. Nobody goes by the one before when
@@ -298,15 +317,16 @@ impl Gate {
             (&raw mut (*place).holds_since).write_volatile(0);
             (&raw mut (*place).held).write_volatile(held.len() as u32);
         }
-        held.iter().filter(|held| held.until_ns <= now).for_each(|held| self.let_go(held));
-        held.iter().map(|held| held.until_ns).filter(|until| *until > now).min()
+        let (due, later): (Vec<_>, Vec<_>) = held.into_iter().partition(|held| held.until_ns <= now);
+        self.let_go(session, &due);
+        later.iter().map(|held| held.until_ns).min()
     }
 
     /// The session guards nobody any more, and whom it holds runs again.
     pub(crate) fn let_all_go(&self, session: u32) {
         unguard(&self.threads, session);
         crate::cpus::wait_for_all();
-        self.held(session).iter().for_each(|held| self.let_go(held));
+        self.let_go(session, &self.held(session));
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if u32::from(thread.guard_session) == session {

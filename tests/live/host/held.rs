@@ -1,13 +1,14 @@
 //! What a hold looks like from outside, as docs/guard.md lists it: to a shell, to an event loop, to threads.
 
 use std::io::Write as _;
+use std::time::{Duration, Instant};
 
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
 use crate::harness::job::{is_running, kill, state};
 use crate::harness::pty::Terminal;
-use crate::harness::{Job, eventually, words};
+use crate::harness::{Job, LIMIT, eventually, words};
 
 const ENFORCE: &str = "--guard=enforce --respond stop";
 
@@ -69,6 +70,57 @@ fn learned(
     servant.serve(usual);
     assert_eq!(daemon.program().expect("it is known")["anomalies"], 0);
     (daemon, servant)
+}
+
+/// Where the kernel lets a BPF program send signals to others: since 6.13.
+#[test]
+fn who_is_continued_by_somebody_else_hardly_makes_a_call() {
+    let symbols = std::fs::read_to_string("/proc/kallsyms").expect("root may read it");
+    if !symbols.contains(" bpf_send_signal_task") {
+        println!("left out: this kernel has no bpf_send_signal_task");
+        return;
+    }
+    let it = Guarded::normal(&["routine 100 0"]);
+    for options in ["--respond stop", "--delay-factor 5s"] {
+        let running =
+            it.job(&format!("--guard=enforce --anomaly-limit 1000 {options}"), "routine 100 900").start();
+        let guarded = running.child_running("guarded");
+        eventually("the hold", || state(guarded) == Some('T'));
+        // It makes 900 unusual calls, and would be done after as many, if each let it make one.
+        for _ in 0..1000 {
+            kill(guarded as i32, libc::SIGCONT);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        eventually("the hold goes on", || state(guarded) == Some('T'));
+        kill(guarded as i32, libc::SIGKILL);
+        let guard = crate::harness::guarded::Guard::of(&running.finish().exits_with(137));
+        // Some, where the second signal came late.
+        println!("{options}: {} calls", guard.number("anomalies"));
+    }
+}
+
+/// A stop against somebody else's SIGCONT may still be on its way when the hold's time is over.
+#[test]
+fn who_is_continued_by_somebody_else_is_let_go_in_time() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let running = it.job("--guard=enforce --delay-cap 2ms --anomaly-limit 1000", "routine 100 300").start();
+    let guarded = running.child_running("guarded");
+    let mut rounds = 0_u64;
+    while state(guarded).is_some_and(|state| state != 'Z') {
+        // It ends at another moment of a hold each time.
+        let storm = Duration::from_micros(rounds * 370 % 5000);
+        let began = Instant::now();
+        while began.elapsed() < storm {
+            kill(guarded as i32, libc::SIGCONT);
+        }
+        while state(guarded) == Some('T') {
+            assert!(began.elapsed() < LIMIT, "it stays stopped");
+        }
+        rounds += 1;
+    }
+    println!("{rounds} rounds");
+    let guard = crate::harness::guarded::Guard::of(&running.finish().success());
+    assert!(guard.number("holds") >= 100, "{}", guard.0);
 }
 
 /// What it does after an EINTR would be unusual again.

@@ -95,6 +95,7 @@ impl Loaded {
         skeleton.progs.gate_adopt.set_autoload(false);
         skeleton.progs.gate_exit.set_autoload(Hook::SysExit.is_used(enabled));
         skeleton.progs.gate_signal.set_autoload(Hook::SignalDeliver.is_used(enabled));
+        skeleton.progs.gate_continue.set_autoload(Hook::SignalGenerate.is_used(enabled));
         let before = Before::new(enabled);
         skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants").config.before =
             before.table();
@@ -157,6 +158,7 @@ impl Loaded {
                 Hook::SchedProcessExec => &programs.gate_exec,
                 Hook::SchedProcessExit => &programs.gate_task_exit,
                 Hook::SignalDeliver => &programs.gate_signal,
+                Hook::SignalGenerate => &programs.gate_continue,
                 Hook::SysExit => &programs.gate_exit,
                 Hook::SysEnter => &programs.gate_enter,
             };

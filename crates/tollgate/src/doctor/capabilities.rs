@@ -142,7 +142,7 @@ const GUARDING: &[Capability] = &[
     optional(
         "bpf_send_signal_task",
         GUARD,
-        "bpf_send_signal_thread to the running task, and user space for others",
+        "who is held and gets somebody else's SIGCONT makes one more call",
         "Linux 6.13 or newer",
         |machine| machine.kfunc("bpf_send_signal_task"),
     ),

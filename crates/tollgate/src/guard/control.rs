@@ -177,7 +177,7 @@ impl Guard {
         }
         let meant = held.iter().filter(|held| whom.is_empty() || whom.iter().any(|who| is_meant(held, who)));
         let released = meant.map(|held| {
-            gate.forgive(held);
+            gate.forgive(self.session, held);
             format!("{} {}: released", held.tgid, self.program_of(held))
         });
         Ok(released.chain(unknown).map(|line| printable(&line)).collect())

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Somebody else's SIGCONT: who is held stops again before it makes a call. */
+#ifndef TOLLGATE_GUARD_CONTINUE_BPF_H
+#define TOLLGATE_GUARD_CONTINUE_BPF_H
+
+#include "guard.bpf.h"
+
+/* Since 6.13. Before, who is held stops again at its next call, which is made (guard_hold_on). */
+extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value) __weak __ksym;
+
+struct held_search {
+	u32 tgid;
+	bool found;
+};
+
+static long look_for_held(u32 i, struct held_search *search)
+{
+	struct thread_state *thread = thread_at(i);
+
+	if (thread->tgid != search->tgid || !READ_ONCE(thread->held) || !has(thread, GUARD))
+		return 0;
+	search->found = true;
+	return 1;
+}
+
+/*
+ * The kernel holds the lock that a second signal needs, so bpf_send_signal_task sends it by an interrupt right after the
+ * first. Meanwhile Tollgate may let the process go: it looks at `continued` then.
+ */
+static __always_inline void guard_continued(struct task_struct *task)
+{
+	struct held_search search = { .tgid = task->tgid };
+	u32 index = thread_at(slot_of(task))->guard_session;
+	struct session *session = session_at(index);
+
+	if (!bpf_ksym_exists(bpf_send_signal_task) || !index || !session)
+		return;
+	/* Its owner has its reasons, such as a request to end that waits. */
+	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) == session->owner_pid)
+		return;
+	__sync_fetch_and_add(&session->continued, 1);
+	bpf_loop(header.next_thread, look_for_held, &search, 0);
+	if (search.found)
+		bpf_send_signal_task(task, SIGSTOP, PIDTYPE_TGID, 0);
+}
+
+#endif
