@@ -103,6 +103,22 @@ pub(crate) fn end_guard(
     held.len()
 }
 
+/// A guard that goes on holds nobody any more. Returns how many processes were held; None: it was off before.
+pub(crate) fn switch_off(
+    threads: &Mapping<wire::thread_state>,
+    sessions: &Mapping<wire::session>,
+    session: u32,
+) -> Option<usize> {
+    if sessions.read(session).guard.response == wire::GUARD_OBSERVE {
+        return None;
+    }
+    respond(sessions, session, wire::GUARD_OBSERVE);
+    crate::cpus::wait_for_all();
+    let held = held(threads, threads.entries(), session);
+    let_go(threads, threads.entries(), sessions, session, &held);
+    Some(held.len())
+}
+
 fn respond(sessions: &Mapping<wire::session>, session: u32, response: u32) {
     let place = sessions.entry(session);
     // SAFETY: an aligned field of the mapped entry, which the gate only reads.
@@ -298,6 +314,11 @@ impl Gate {
     pub fn respond(&self, session: u32, response: u32) {
         respond(&self.sessions, session, response);
         crate::cpus::wait_for_all();
+    }
+
+    /// Whether the session's guard only observes, be it that somebody else has switched it off.
+    pub fn is_observing(&self, session: u32) -> bool {
+        self.sessions.read(session).guard.response == wire::GUARD_OBSERVE
     }
 
     /// Processes of this POSIX session are observed only, from now on.

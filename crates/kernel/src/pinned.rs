@@ -1,4 +1,5 @@
-//! The table of holds outlives its daemon in the BPF file system, for the case that its warden is killed as well.
+//! The table of holds is in the BPF file system, so that anybody can let go whom a guard holds. It outlives the guard's
+//! process, for the case that its warden is killed as well.
 //! No link is pinned: the gate itself is gone with its processes.
 
 use std::ffi::CString;
@@ -11,14 +12,14 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use crate::error::{Doing, Result};
 use crate::gate::Gate;
-use crate::guarded::end_guard;
+use crate::guarded::{end_guard, switch_off};
 use crate::mapping::Mapping;
 use crate::{process, wire};
 
 const BPF_FS: &str = "/sys/fs/bpf";
 /// include/uapi/linux/magic.h
 const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
-/// Before the daemon's process number.
+/// Before the guard's process number.
 const PREFIX: &str = "tollgate-";
 /// Maps as they are called there, and in the gate.
 const TABLES: [(&str, &str); 2] = [("threads", ".bss.threads"), ("sessions", "sessions")];
@@ -46,6 +47,10 @@ fn mount() -> io::Result<()> {
     }
 }
 
+fn folder_of(owner: u32) -> PathBuf {
+    Path::new(BPF_FS).join(format!("{PREFIX}{owner}"))
+}
+
 fn remove(folder: &Path) {
     for (name, _) in TABLES {
         let _ = fs::remove_file(folder.join(name));
@@ -59,7 +64,7 @@ impl Gate {
             mount().doing("mounting the BPF file system")?;
         }
         release_pinned()?;
-        let folder = Path::new(BPF_FS).join(format!("{PREFIX}{}", std::process::id()));
+        let folder = folder_of(std::process::id());
         // Of a killed one that had the same number.
         remove(&folder);
         fs::create_dir(&folder).doing("making a folder in the BPF file system")?;
@@ -79,16 +84,25 @@ impl Drop for Pin {
     }
 }
 
-/// Whom daemons held that may be no more.
+/// Guards that may hold, or held.
 #[derive(Default)]
 pub struct Pinned {
-    /// Processes that were let go.
+    /// Processes that were let go whose guard was killed.
     pub released: usize,
-    /// Daemons that still run.
+    /// Processes of guards that still run.
     pub owners: Vec<u32>,
 }
 
-/// Lets go whom daemons held that are no more.
+/// The guard of this process holds nobody any more, and whom it held runs again: so many processes. None: it held
+/// nobody any more before.
+pub fn switch_off_pinned(owner: u32) -> Result<Option<usize>> {
+    let Some((threads, sessions)) = open(&folder_of(owner))? else { return Ok(None) };
+    let switched =
+        sessions_of(&sessions, owner).filter_map(|session| switch_off(&threads, &sessions, session));
+    Ok(switched.reduce(|all, released| all + released))
+}
+
+/// Lets go whom guards held that are no more.
 pub fn release_pinned() -> Result<Pinned> {
     let mut found = Pinned::default();
     if !is_mounted() {
@@ -111,11 +125,19 @@ pub fn release_pinned() -> Result<Pinned> {
 }
 
 fn release(folder: &Path, owner: u32) -> Result<usize> {
+    let Some((threads, sessions)) = open(folder)? else { return Ok(0) };
+    Ok(sessions_of(&sessions, owner).map(|session| end_guard(&threads, &sessions, session)).sum())
+}
+
+type Tables = (Mapping<wire::thread_state>, Mapping<wire::session>);
+
+/// None: who was killed while it pinned them held nobody yet.
+fn open(folder: &Path) -> Result<Option<Tables>> {
     let open = |(name, _): (&str, &str)| MapHandle::from_pinned_path(folder.join(name));
-    // A daemon that was killed while it pinned them held nobody yet.
-    let (Ok(threads), Ok(sessions)) = (open(TABLES[0]), open(TABLES[1])) else { return Ok(0) };
-    let threads = Mapping::new(&threads, wire::THREADS)?;
-    let sessions = Mapping::<wire::session>::new(&sessions, wire::SESSIONS)?;
-    let of_owner = (1..wire::SESSIONS).filter(|session| sessions.read(*session).owner_pid == owner);
-    Ok(of_owner.map(|session| end_guard(&threads, &sessions, session)).sum())
+    let (Ok(threads), Ok(sessions)) = (open(TABLES[0]), open(TABLES[1])) else { return Ok(None) };
+    Ok(Some((Mapping::new(&threads, wire::THREADS)?, Mapping::new(&sessions, wire::SESSIONS)?)))
+}
+
+fn sessions_of(sessions: &Mapping<wire::session>, owner: u32) -> impl Iterator<Item = u32> {
+    (1..wire::SESSIONS).filter(move |session| sessions.read(*session).owner_pid == owner)
 }

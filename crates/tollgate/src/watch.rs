@@ -9,6 +9,7 @@ use anyhow::Result;
 use kernel::cells::Collector;
 use kernel::clock::now_ns;
 use kernel::gate::{Gate, Lock};
+use kernel::pinned::Pin;
 use kernel::process;
 use kernel::session::{LiveThread, Options, Session};
 use kernel::symbols::KernelSymbols;
@@ -60,6 +61,8 @@ pub struct Watch {
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<Inbox>>,
     guard: Option<Guard>,
+    /// So that `guard off` finds whom it holds, even if the warden is killed with it.
+    pin: Option<Pin>,
     began_ns: u64,
     read_ns: u64,
     gaps: u64,
@@ -86,8 +89,16 @@ impl Watch {
     pub fn start_guarded(mut options: Options, policy: Policy) -> Result<Self> {
         options.guard = policy.wire;
         options.mask |= policy.needs();
-        let mut watch = Self::start(options)?;
+        let (mut watch, may_hold) = (Self::start(options)?, policy.holds());
         watch.guard = Some(Guard::start(&watch.gate, &Lock::take()?, &watch.session, policy)?);
+        if may_hold {
+            let unpinned = |error| {
+                say(&format!(
+                    "tollgate: {error}; `guard off` cannot reach this guard, nor let go whom it holds if it and its warden are killed at once"
+                ))
+            };
+            watch.pin = watch.gate.pin_holds().map_err(unpinned).ok();
+        }
         Ok(watch)
     }
 
@@ -117,6 +128,7 @@ impl Watch {
             ring,
             inbox,
             guard: None,
+            pin: None,
             began_ns,
             read_ns: began_ns,
             gaps: 0,

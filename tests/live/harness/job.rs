@@ -1,7 +1,7 @@
 //! A program under test: started in its own process group, with its output in files, and never outliving
 //! its test.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -137,6 +137,24 @@ impl Job {
         // SAFETY: a plain system call.
         self.before_exec(|| unsafe {
             if libc::setsid() > 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        })
+    }
+
+    /// With a BPF file system of its own, so that it finds no other test's guards there.
+    pub fn in_own_bpf_fs(self) -> Self {
+        let mount = |path: &CStr, kind: &CStr, flags| {
+            // SAFETY: NUL-terminated strings.
+            let done =
+                unsafe { libc::mount(kind.as_ptr(), path.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        };
+        self.before_exec(move || {
+            // SAFETY: a plain system call.
+            if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            mount(c"/", c"none", libc::MS_REC | libc::MS_PRIVATE)?;
+            mount(c"/sys/fs/bpf", c"bpf", 0)
         })
     }
 

@@ -91,7 +91,7 @@ fn two_hundred_ask_at_once_and_those_who_never_read_are_no_hindrance() {
             stream.write_all(b"{\"ask\":\"events\",\"follow\":true}\n").expect("it reads");
         }
     });
-    daemon.ask("off");
+    daemon.ask("off --daemon");
     eventually("it runs again", || servant.unanswered() == 0);
     // More than fits the sockets of those who do not read, and no more at once than the gate has room for.
     for done in 1..=5 {
@@ -166,7 +166,7 @@ fn who_takes_all_connections_to_the_counts_takes_none_of_the_daemons_files() {
             && stream.read_to_string(&mut page).is_ok()
             && page.contains("tollgate_guard_held_processes 1\n")
     });
-    daemon.ask("off");
+    daemon.ask("off --daemon");
     eventually("it runs again", || servant.unanswered() == 0);
 }
 

@@ -86,7 +86,7 @@ fn what_it_holds_an_operator_releases() {
     own.exits_with(125).says("is this guard's own");
     daemon.ask(&format!("hold {}", servant.pid()));
     eventually("the operator's hold", || servant.is_stopped());
-    daemon.ask("off");
+    daemon.ask("off --daemon");
     runs_again(&mut servant);
     servant.serve(b"xxxxxxxxxxxxuuuuuuuuuuuuuuuuuuuu");
     assert!(daemon.ask("status").text().contains("OFF"));
@@ -199,7 +199,7 @@ fn whom_a_daemon_and_its_warden_held_is_let_go_by_off() {
     let (store, socket) = (daemon.store.clone(), daemon.socket.clone());
     daemon.running.finish().exits_with(137);
     assert!(servant.is_stopped());
-    let mut off = Job::typed("guard off");
+    let mut off = Job::typed("guard off --daemon");
     off.command.env("TOLLGATE_STORE", store).env("TOLLGATE_SOCKET", socket);
     assert!(off.finish().success().text().contains("let go of 1 process"));
     runs_again(&mut servant);

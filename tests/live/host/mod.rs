@@ -8,6 +8,7 @@ mod evasion;
 mod guard;
 mod held;
 mod killed;
+mod off;
 mod operated;
 mod programs;
 mod scale;

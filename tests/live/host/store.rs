@@ -146,6 +146,6 @@ fn what_is_no_baseline_keeps_the_daemon_from_nothing() {
         assert_eq!(aside.symlink_metadata().is_ok(), SET_ASIDE.contains(name), "{name}");
     }
     assert!(held.is_stopped());
-    daemon.ask("off");
+    daemon.ask("off --daemon");
     eventually("it runs again", || held.unanswered() == 0);
 }

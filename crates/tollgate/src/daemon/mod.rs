@@ -128,18 +128,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     if let Some(address) = &arguments.metrics {
         tell(&format!("counts are at {}", metrics::serve(address, Arc::clone(&page))?));
     }
-    let may_hold = policy.holds();
     let watch = Watch::start_guarded(Options::default(), policy)?;
-    // So that `guard off` finds whom it holds, even if the warden is killed with it.
-    let pin = || {
-        let tell_of = |error| {
-            tell(&format!(
-                "{error}; if this process and its warden are killed at once, who is held stays so"
-            ));
-        };
-        watch.gate.pin_holds().map_err(tell_of).ok()
-    };
-    let _holds = may_hold.then(pin).flatten();
     let (unit, cgroup) = (arguments.unit.clone(), arguments.cgroup.clone());
     let select = Select { all: unit.is_empty() && cgroup.is_empty(), unit, cgroup, ..Select::default() };
     let mut daemon = Daemon {

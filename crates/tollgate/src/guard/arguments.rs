@@ -61,8 +61,9 @@ pub enum Command {
     Events(EventsArguments),
     /// Let everybody go at once, and hold nobody until `guard on`; what is unusual is still told
     ///
-    /// Where no daemon runs, those are let go whom one had held that was killed together with its warden.
-    Off(SocketOption),
+    /// That is everybody on this machine: whom the daemon holds, or one that was killed together with its warden, and
+    /// whom `tollgate run --guard=enforce` and daemons at other sockets hold, which then hold nobody until they end.
+    Off(OffArguments),
     /// Respond to unusual calls again, after `guard off`
     On(SocketOption),
     /// Hold processes that the daemon guards, until they are released
@@ -72,6 +73,15 @@ pub enum Command {
     /// Let go whom a guard holds when its Tollgate has ended (started by the guard)
     #[command(hide = true)]
     Warden(WardenArguments),
+}
+
+#[derive(Args)]
+pub struct OffArguments {
+    #[command(flatten)]
+    pub socket: SocketOption,
+    /// Only whom the daemon holds, or a guard that was killed
+    #[arg(long)]
+    pub daemon: bool,
 }
 
 #[derive(Args)]

@@ -325,6 +325,11 @@ impl Guard {
 
     /// To be called at least as often as [`Guard::patience`] says.
     pub fn tend(&mut self, gate: &Gate) -> Result<()> {
+        if !self.is_off && self.policy.wire.response != wire::GUARD_OBSERVE && gate.is_observing(self.session)
+        {
+            self.is_off = true;
+            let _ = say("tollgate: switched off by `tollgate guard off`: nobody is held any more");
+        }
         if was_asked_to_end() {
             gate.wake_held(self.session);
             let held = gate.held(self.session).len();

@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Status(arguments) => remote::status(arguments),
         Command::Top(socket) => top::top(socket),
         Command::Events(arguments) => remote::events(arguments),
-        Command::Off(socket) => remote::off(socket),
+        Command::Off(arguments) => remote::off(arguments),
         Command::On(socket) => remote::on(socket),
         Command::Hold(arguments) => remote::hold(arguments),
         Command::Release(arguments) => remote::release(arguments),

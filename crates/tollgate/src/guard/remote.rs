@@ -4,9 +4,12 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use kernel::pinned::{release_pinned, switch_off_pinned};
 use serde::de::DeserializeOwned;
 
-use super::arguments::{EventsArguments, HoldArguments, Programs, ReleaseArguments, StatusArguments};
+use super::arguments::{
+    EventsArguments, HoldArguments, OffArguments, Programs, ReleaseArguments, StatusArguments,
+};
 use super::control::{Request, Status};
 use super::select::with_scope;
 use super::store::Store;
@@ -134,23 +137,29 @@ fn shown(line: &str) -> Result<String> {
     Ok(text)
 }
 
-pub fn off(socket: &SocketOption) -> Result<ExitCode> {
-    let Some(stream) = connect(&socket.path)? else {
-        let found = kernel::pinned::release_pinned()?;
-        let who = match found.released {
-            0 => "nobody is held by one that was killed".into(),
-            n => format!("let go of {} that one held that was killed", number_of(n, "process")),
-        };
-        print(&format!("no daemon listens at {}; {who}", socket.path.display()))?;
+pub fn off(arguments: &OffArguments) -> Result<ExitCode> {
+    let path = &arguments.socket.path;
+    if let Some(stream) = connect(path)? {
+        let (value, _) = ask(&stream, &Request::Off)?;
+        let released: Vec<String> = serde_json::from_value(value)?;
+        released.iter().try_for_each(|line| print(line).map(drop))?;
+        print("off: programs are watched, and nobody is held until `tollgate guard on`")?;
+    } else {
+        print(&format!("no daemon listens at {}", path.display()))?;
+    }
+    let found = release_pinned()?;
+    if found.released > 0 {
+        print(&format!("let go of {} that one held that was killed", number_of(found.released, "process")))?;
+    }
+    if !arguments.daemon {
         for owner in found.owners {
-            print(&format!("process {owner} is a daemon that goes on: name its --socket, or end it"))?;
+            if let Some(released) = switch_off_pinned(owner)? {
+                let released = number_of(released, "process");
+                print(&format!("off until its end: the guard of process {owner}; let go of {released}"))?;
+            }
         }
-        return print("whom a `tollgate run --guard=enforce` holds runs again when that ends");
-    };
-    let (value, _) = ask(&stream, &Request::Off)?;
-    let released: Vec<String> = serde_json::from_value(value)?;
-    released.iter().try_for_each(|line| print(line).map(drop))?;
-    print("off: programs are watched, and nobody is held until `tollgate guard on`")
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub fn on(socket: &SocketOption) -> Result<ExitCode> {
