@@ -118,6 +118,22 @@ fn who_followed_events_and_went_leaves_nothing_behind() {
     eventually("they are forgotten", || (daemon.open_files(), threads()) <= before);
 }
 
+#[test]
+fn events_are_followed_until_the_daemon_ends() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, "--guard=watch --anomaly-limit 1000000");
+    let mut servant = Servant::start(&it, &group);
+    let followers = ["events --follow", "events --follow --json"].map(|ask| daemon.ask_job(ask).start());
+    let [text, json] = &followers;
+    eventually("an event", || {
+        servant.serve(b"x");
+        text.read("out").contains("usual there: ") && json.read("out").contains("\"expected\":[\"")
+    });
+    daemon.running.signal(libc::SIGTERM);
+    daemon.running.finish().success();
+    followers.map(|follower| follower.finish().success());
+}
+
 fn answer_and_go(daemon: &Daemon) -> String {
     let mut stream = connect(daemon);
     stream.write_all(b"{\"ask\":\"events\",\"follow\":true}\n").expect("it reads");

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
-use crate::harness::job::copy;
+use crate::harness::job::{copy, kill, state};
 use crate::harness::{Job, eventually, tollgate};
 
 fn stored(it: &Guarded) -> Vec<Value> {
@@ -144,4 +144,32 @@ fn what_is_dense_is_never_learned() {
         assert!(it.run("--guard=watch", "routine 100 40").number("anomalies") >= 40);
         assert_eq!(knowledge(&stored(&it)[0]), before);
     }
+}
+
+/// To a baseline that knows nothing of it, each of these is unusual.
+#[test]
+fn who_forks_executes_and_starts_threads_is_held_for_each_and_ends() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    for (command, least) in [("short-processes 500", 500), ("fork-exec 100", 100), ("short-threads 500", 500)]
+    {
+        let guard = it.run("--guard=enforce --delay-cap 1ms --anomaly-limit 1000000000", command);
+        assert!(guard.number("holds") >= least, "{command}: {}", guard.0);
+    }
+}
+
+#[test]
+fn unusual_calls_that_come_too_fast_are_lost_and_counted() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let running = it.job("--guard=watch --anomaly-limit 1000000000", "routine 100 50000").start();
+    let guarded = running.child_running("guarded");
+    // Nobody takes them in.
+    kill(running.pid() as i32, libc::SIGSTOP);
+    eventually("its end", || state(guarded) == Some('Z'));
+    kill(running.pid() as i32, libc::SIGCONT);
+    let ran = running.finish().success();
+    let text = fs::read(ran.path("report")).expect("there is a report");
+    let report: Value = serde_json::from_slice(&text).expect("JSON");
+    let lost = report["losses"]["guard events not reported (buffer full)"].as_u64().expect("losses");
+    let told = report["guard"]["programs"][0]["anomalies"].as_u64().expect("a number");
+    assert!(lost > 0 && told > 0 && lost + told >= 50_000, "{lost} lost, {told} told");
 }
