@@ -8,9 +8,13 @@
 /* Since 6.13. Before, who is held stops again at its next call, which is made (guard_hold_on). */
 extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value) __weak __ksym;
 
+extern struct task_struct *bpf_task_from_pid(s32 pid) __weak __ksym;
+extern void bpf_task_release(struct task_struct *task) __weak __ksym;
+
 struct held_search {
 	u32 tgid;
-	bool found;
+	/* The held thread; 0: there is none. */
+	u32 pid;
 };
 
 static long look_for_held(u32 i, struct held_search *search)
@@ -19,29 +23,37 @@ static long look_for_held(u32 i, struct held_search *search)
 
 	if (thread->tgid != search->tgid || !READ_ONCE(thread->held) || !has(thread, GUARD))
 		return 0;
-	search->found = true;
+	search->pid = thread->pid;
 	return 1;
 }
 
 /*
  * The kernel holds the lock that a second signal needs, so bpf_send_signal_task sends it by an interrupt right after the
- * first. Meanwhile Tollgate may let the process go: it looks at `continued` then.
+ * first. Meanwhile Tollgate may let the process go: it looks at `continued` then. The signal is the held thread's own, and
+ * gone if that ends first.
  */
 static __always_inline void guard_continued(struct task_struct *task)
 {
 	struct held_search search = { .tgid = task->tgid };
 	u32 index = thread_at(slot_of(task))->guard_session;
 	struct session *session = session_at(index);
+	struct task_struct *thread;
 
 	if (!bpf_ksym_exists(bpf_send_signal_task) || !index || !session)
+		return;
+	/* The usual case. Who holds says so first. */
+	if (!READ_ONCE(session->held) && !READ_ONCE(session->holds_since))
 		return;
 	/* Its owner has its reasons, such as a request to end that waits. */
 	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) == session->owner_pid)
 		return;
 	__sync_fetch_and_add(&session->continued, 1);
 	bpf_loop(header.next_thread, look_for_held, &search, 0);
-	if (search.found)
-		bpf_send_signal_task(task, SIGSTOP, PIDTYPE_TGID, 0);
+	thread = search.pid ? bpf_task_from_pid(search.pid) : NULL;
+	if (thread) {
+		bpf_send_signal_task(thread, SIGSTOP, PIDTYPE_PID, 0);
+		bpf_task_release(thread);
+	}
 }
 
 #endif

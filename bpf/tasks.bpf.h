@@ -144,8 +144,8 @@ static __always_inline void task_exited(struct thread_state *thread, u32 slot)
 }
 
 /*
- * What applies to a thread that a session takes. Who was guarded stays so: by the new session's guard, or by
- * the one that guarded it, or its parent, before.
+ * What applies to a thread that a session takes. Who was guarded stays so: one that runs already by the same guard, which
+ * may hold it, a new one by the new session's guard or by its parent's.
  */
 static __always_inline void guard_take(struct thread_state *thread, struct task_struct *task, u32 session_index,
 				       struct session *session, struct thread_state *before, u64 scope)
@@ -157,7 +157,7 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 		thread->mask = mask;
 		return;
 	}
-	if ((mask & GUARD) && (!was_guarded || before->guard_session != session_index)) {
+	if ((mask & GUARD) && (!was_guarded || (before != thread && before->guard_session != session_index))) {
 		thread->guard_session = session_index;
 		/* Before its first execve it is still Tollgate's own copy. */
 		if (!thread->until_exec)

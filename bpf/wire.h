@@ -450,8 +450,11 @@ struct session {
 	__u32 holds_since;
 	/* It gates every new process, unless another session does so now. */
 	__u32 wants_everything;
-	/* SIGCONTs that its processes were sent since user space last looked. */
+	/* SIGCONTs that its processes were sent since its owner last looked. */
 	__u32 continued;
+	/* Somebody else than its owner has switched the guard off. */
+	__u32 is_off;
+	__u32 unused;
 };
 
 enum group_state {

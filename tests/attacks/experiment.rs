@@ -31,7 +31,7 @@ const EVENTS: usize = 4;
 const FALSE_ALARMS_SHOWN: usize = 4;
 const HOLDS_SHOWN: usize = 20;
 /// Of a million calls of normal use. The worst server of docs/attacks.md has a fifth of it; the goal is none.
-const MOST_HOLDS: f64 = 5000.0;
+const MOST_UNUSUAL: f64 = 5000.0;
 /// The shortest, of the first anomaly: twice the default factor (pH's).
 pub const ONE_HOLD: Duration = Duration::from_millis(80);
 /// How exactly it is known when an attack began.
@@ -94,8 +94,8 @@ impl<S: Server> Experiment<S> {
 
     /// Normal use is counted, and the attack is held.
     pub fn is_held(&self) {
-        let holds = self.use_normally();
-        assert!(holds < MOST_HOLDS, "{holds} holds of a million calls in normal use");
+        let unusual = self.use_normally();
+        assert!(unusual < MOST_UNUSUAL, "{unusual} of a million calls were unusual in normal use");
         self.attack_unguarded();
         let attacked = self.attack_guarded("--guard=enforce", HELD_FOR);
         assert!(attacked.took.is_none(), "the attack's effect is there after {:?}", attacked.took);
@@ -201,7 +201,7 @@ impl<S: Server> Experiment<S> {
         copy
     }
 
-    /// Tells what of it is unusual and held. Returns how many of a million calls were held.
+    /// Tells what of it is unusual and held. Returns how many of a million calls are unusual.
     fn use_normally(&self) -> f64 {
         let began = Instant::now();
         // Too many false alarms, and the server would be in training again.
@@ -221,7 +221,7 @@ impl<S: Server> Experiment<S> {
             per_million(holds),
         ));
         self.tell(&table(&moments(&reports, None), FALSE_ALARMS_SHOWN));
-        per_million(holds)
+        per_million(anomalies)
     }
 
     /// How long it takes without the guard.

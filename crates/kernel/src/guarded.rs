@@ -13,6 +13,7 @@ use crate::clock::now_ns;
 use crate::error::{Doing, Result};
 use crate::gate::Gate;
 use crate::mapping::{Mapping, atomic_field};
+use crate::pinned::unpin;
 use crate::{process, wire};
 
 /// A process that is stopped until a time.
@@ -63,29 +64,26 @@ fn send(held: &Held, signal: i32) -> bool {
     unsafe { libc::kill(held.thread as i32, signal) == 0 }
 }
 
-/// The held processes of one session run again.
-fn let_go(
-    threads: &Mapping<wire::thread_state>,
-    slots: u32,
-    sessions: &Mapping<wire::session>,
-    session: u32,
-    gone: &[Held],
-) {
-    let slots_of = |held: &Held| {
-        let tgid = held.tgid;
-        (1..slots).filter(move |slot| is_held(threads, *slot) && threads.read(*slot).tgid == tgid)
-    };
+fn held_slots(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held) -> impl Iterator<Item = u32> {
+    (1..slots).filter(move |slot| is_held(threads, *slot) && threads.read(*slot).tgid == held.tgid)
+}
+
+fn let_go(threads: &Mapping<wire::thread_state>, slots: u32, gone: &[Held]) {
     for held in gone {
-        slots_of(held).for_each(|slot| held_flag(threads, slot).store(0, Ordering::SeqCst));
+        held_slots(threads, slots, held).for_each(|slot| held_flag(threads, slot).store(0, Ordering::SeqCst));
         send(held, libc::SIGCONT);
     }
-    // A SIGSTOP against somebody else's SIGCONT may have been on its way (bpf/guard_continue.bpf.h).
-    if !gone.is_empty() && atomic_field!(sessions, session, continued).swap(0, Ordering::SeqCst) != 0 {
-        crate::cpus::wait_for_all();
-        let is_late = |held: &&Held| process::is_stopped(held.thread) && slots_of(held).next().is_none();
-        gone.iter().filter(is_late).for_each(|held| {
-            send(held, libc::SIGCONT);
-        });
+}
+
+/// A SIGSTOP against somebody else's SIGCONT (bpf/guard_continue.bpf.h) may have been on its way to who was let go. It has
+/// come after this wait, though it may not have been acted on: SIGCONT takes it back.
+fn undo_late_stops(threads: &Mapping<wire::thread_state>, slots: u32, gone: &[Held]) {
+    if gone.is_empty() {
+        return;
+    }
+    crate::cpus::wait_for_all();
+    for held in gone.iter().filter(|held| held_slots(threads, slots, held).next().is_none()) {
+        send(held, libc::SIGCONT);
     }
 }
 
@@ -99,7 +97,8 @@ pub(crate) fn end_guard(
     respond(sessions, session, wire::GUARD_OBSERVE);
     unguard(threads, session);
     let held = held(threads, threads.entries(), session);
-    let_go(threads, threads.entries(), sessions, session, &held);
+    let_go(threads, threads.entries(), &held);
+    undo_late_stops(threads, threads.entries(), &held);
     held.len()
 }
 
@@ -109,14 +108,14 @@ pub(crate) fn switch_off(
     sessions: &Mapping<wire::session>,
     session: u32,
 ) -> Option<usize> {
-    if sessions.read(session).guard.response == wire::GUARD_OBSERVE {
-        return None;
-    }
+    let was_off = sessions.read(session).guard.response == wire::GUARD_OBSERVE;
     respond(sessions, session, wire::GUARD_OBSERVE);
+    atomic_field!(sessions, session, is_off).store(1, Ordering::SeqCst);
     crate::cpus::wait_for_all();
     let held = held(threads, threads.entries(), session);
-    let_go(threads, threads.entries(), sessions, session, &held);
-    Some(held.len())
+    let_go(threads, threads.entries(), &held);
+    undo_late_stops(threads, threads.entries(), &held);
+    (!was_off || !held.is_empty()).then_some(held.len())
 }
 
 fn respond(sessions: &Mapping<wire::session>, session: u32, response: u32) {
@@ -218,6 +217,7 @@ pub fn let_go_after(ward: Ward, on_duty: impl FnOnce()) -> Result<()> {
         end_guard(&threads, &sessions, ward.session);
         sleep(Duration::from_millis(1));
     }
+    unpin(ward.owner);
     Ok(())
 }
 
@@ -256,7 +256,12 @@ impl Gate {
     }
 
     fn let_go(&self, session: u32, gone: &[Held]) {
-        let_go(&self.threads, self.used_slots(), &self.sessions, session, gone);
+        let slots = self.used_slots();
+        let_go(&self.threads, slots, gone);
+        if !gone.is_empty() && atomic_field!(self.sessions, session, continued).swap(0, Ordering::SeqCst) != 0
+        {
+            undo_late_stops(&self.threads, slots, gone);
+        }
     }
 
     /// Somebody asks the held to end. They wake for that only: whoever handles the signal is stopped again at its next
@@ -276,6 +281,7 @@ impl Gate {
             thread.task != 0 && thread.tgid == tgid && is_guarded
         };
         let mut number = None;
+        atomic_field!(self.sessions, session, held).fetch_add(1, Ordering::SeqCst);
         for slot in 1..self.used_slots() {
             let thread = self.threads.read(slot);
             if is_own(&thread) && u32::from(thread.guard_session) == session {
@@ -316,9 +322,9 @@ impl Gate {
         crate::cpus::wait_for_all();
     }
 
-    /// Whether the session's guard only observes, be it that somebody else has switched it off.
-    pub fn is_observing(&self, session: u32) -> bool {
-        self.sessions.read(session).guard.response == wire::GUARD_OBSERVE
+    /// Whether somebody else has switched the session's guard off, since the last time that this was asked.
+    pub fn was_switched_off(&self, session: u32) -> bool {
+        atomic_field!(self.sessions, session, is_off).swap(0, Ordering::SeqCst) != 0
     }
 
     /// Processes of this POSIX session are observed only, from now on.
@@ -331,13 +337,12 @@ impl Gate {
     /// Lets go whom the session holds and whose time has come. Returns the next time, if any is still held.
     pub fn let_go_in_time(&self, session: u32) -> Option<u64> {
         let now = now_ns();
+        // A hold that begins meanwhile may count twice until the next look.
+        let since = atomic_field!(self.sessions, session, holds_since).load(Ordering::SeqCst);
+        atomic_field!(self.sessions, session, held).fetch_add(since, Ordering::SeqCst);
+        atomic_field!(self.sessions, session, holds_since).fetch_sub(since, Ordering::SeqCst);
         let held = self.held(session);
-        let place = self.sessions.entry(session);
-        // SAFETY: aligned fields of the mapped entry. A hold that begins meanwhile counts at the next look.
-        unsafe {
-            (&raw mut (*place).holds_since).write_volatile(0);
-            (&raw mut (*place).held).write_volatile(held.len() as u32);
-        }
+        atomic_field!(self.sessions, session, held).store(held.len() as u32, Ordering::SeqCst);
         let (due, later): (Vec<_>, Vec<_>) = held.into_iter().partition(|held| held.until_ns <= now);
         self.let_go(session, &due);
         later.iter().map(|held| held.until_ns).min()

@@ -5,24 +5,54 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::{MapCore as _, MapHandle};
 
 use crate::error::{Doing, Result};
-use crate::gate::Gate;
+use crate::gate::{Gate, Lock};
 use crate::guarded::{end_guard, switch_off};
 use crate::mapping::Mapping;
+use crate::session::own_pid_namespace;
 use crate::{process, wire};
 
 const BPF_FS: &str = "/sys/fs/bpf";
 /// include/uapi/linux/magic.h
 const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
-/// Before the guard's process number.
-const PREFIX: &str = "tollgate-";
+const PREFIX: &str = "tollgate";
 /// Maps as they are called there, and in the gate.
 const TABLES: [(&str, &str); 2] = [("threads", ".bss.threads"), ("sessions", "sessions")];
+
+/// A guard whose table of holds is pinned: its process as a PID namespace numbers it, and the build that made the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owner {
+    process: u32,
+    namespace: u32,
+    build: u32,
+}
+
+impl Owner {
+    fn here(process: u32) -> Self {
+        Self { process, namespace: own_pid_namespace(), build: wire::BUILD }
+    }
+
+    /// "tollgate-PROCESS-NAMESPACE-BUILD"
+    fn of(folder: &str) -> Option<Self> {
+        let mut numbers = folder.strip_prefix(PREFIX)?.strip_prefix('-')?.splitn(3, '-').map(str::parse);
+        let mut next = || numbers.next()?.ok();
+        Some(Self { process: next()?, namespace: next()?, build: next()? })
+    }
+
+    fn folder(self) -> PathBuf {
+        let Self { process, namespace, build } = self;
+        Path::new(BPF_FS).join(format!("{PREFIX}-{process}-{namespace}-{build}"))
+    }
+
+    /// Whether its number, its table and the numbers in that mean the same to this process.
+    fn is_ours(self) -> bool {
+        self == Self::here(self.process)
+    }
+}
 
 /// Until dropped.
 pub struct Pin {
@@ -47,10 +77,6 @@ fn mount() -> io::Result<()> {
     }
 }
 
-fn folder_of(owner: u32) -> PathBuf {
-    Path::new(BPF_FS).join(format!("{PREFIX}{owner}"))
-}
-
 fn remove(folder: &Path) {
     for (name, _) in TABLES {
         let _ = fs::remove_file(folder.join(name));
@@ -59,12 +85,12 @@ fn remove(folder: &Path) {
 }
 
 impl Gate {
-    pub fn pin_holds(&self) -> Result<Pin> {
+    /// The lock keeps two from mounting it at once.
+    pub fn pin_holds(&self, _lock: &Lock) -> Result<Pin> {
         if !is_mounted() {
             mount().doing("mounting the BPF file system")?;
         }
-        release_pinned()?;
-        let folder = folder_of(std::process::id());
+        let folder = Owner::here(std::process::id()).folder();
         // Of a killed one that had the same number.
         remove(&folder);
         fs::create_dir(&folder).doing("making a folder in the BPF file system")?;
@@ -84,60 +110,111 @@ impl Drop for Pin {
     }
 }
 
-/// Guards that may hold, or held.
+/// What became of the guards of this machine and those whom they held.
 #[derive(Default)]
-pub struct Pinned {
+pub struct Released {
     /// Processes that were let go whose guard was killed.
-    pub released: usize,
-    /// Processes of guards that still run.
-    pub owners: Vec<u32>,
+    pub of_killed: usize,
+    /// Guards that go on, by their processes, and how many processes each held.
+    pub of_living: Vec<(u32, usize)>,
+    /// What could not be done, in sentences.
+    pub failures: Vec<String>,
 }
 
-/// The guard of this process holds nobody any more, and whom it held runs again: so many processes. None: it held
-/// nobody any more before.
-pub fn switch_off_pinned(owner: u32) -> Result<Option<usize>> {
-    let Some((threads, sessions)) = open(&folder_of(owner))? else { return Ok(None) };
+/// Lets go whom guards held that are no more; and with `also_living`, whom all others hold, which hold nobody then.
+pub fn release(also_living: bool) -> Result<Released> {
+    let mut released = Released::default();
+    if !is_mounted() {
+        if also_living {
+            released.failures.push(format!("{BPF_FS}, where guards are found, is not mounted here"));
+        }
+        return Ok(released);
+    }
+    let entries = fs::read_dir(BPF_FS).doing("reading the BPF file system")?.flatten();
+    for owner in entries.filter_map(|entry| Owner::of(entry.file_name().to_str()?)) {
+        let process = owner.process;
+        if !owner.is_ours() {
+            if also_living {
+                released.failures.push(format!(
+                    "the guard of process {process} is of another PID namespace, or of another version of Tollgate: it \
+                     takes a `guard off` from there, or of that version"
+                ));
+            }
+        } else if !process::exists(process) {
+            match release_killed(owner) {
+                Ok(processes) => released.of_killed += processes,
+                Err(error) => released.failures.push(error.to_string()),
+            }
+            remove(&owner.folder());
+        } else if also_living {
+            match switch_off_living(owner) {
+                Ok(Some(processes)) => released.of_living.push((process, processes)),
+                Ok(None) => {}
+                Err(error) => released.failures.push(format!("the guard of process {process}: {error}")),
+            }
+        }
+    }
+    Ok(released)
+}
+
+/// When nobody is held by that process any more.
+pub(crate) fn unpin(owner: u32) {
+    remove(&Owner::here(owner).folder());
+}
+
+/// None: it held nobody before, either.
+fn switch_off_living(owner: Owner) -> Result<Option<usize>> {
+    let Some((threads, sessions)) = open(owner)? else { return Ok(None) };
     let switched =
         sessions_of(&sessions, owner).filter_map(|session| switch_off(&threads, &sessions, session));
     Ok(switched.reduce(|all, released| all + released))
 }
 
-/// Lets go whom guards held that are no more.
-pub fn release_pinned() -> Result<Pinned> {
-    let mut found = Pinned::default();
-    if !is_mounted() {
-        return Ok(found);
-    }
-    for entry in fs::read_dir(BPF_FS).doing("reading the BPF file system")?.flatten() {
-        let owner = entry.file_name().as_bytes().strip_prefix(PREFIX.as_bytes()).map(<[u8]>::to_vec);
-        let owner = owner.and_then(|number| String::from_utf8(number).ok()?.parse().ok());
-        match owner {
-            Some(owner) if process::exists(owner) => found.owners.push(owner),
-            Some(owner) => {
-                // Another version's tables, which have other sizes, are of no use to anybody any more.
-                found.released += release(&entry.path(), owner).unwrap_or(0);
-                remove(&entry.path());
-            }
-            None => {}
-        }
-    }
-    Ok(found)
-}
-
-fn release(folder: &Path, owner: u32) -> Result<usize> {
-    let Some((threads, sessions)) = open(folder)? else { return Ok(0) };
-    Ok(sessions_of(&sessions, owner).map(|session| end_guard(&threads, &sessions, session)).sum())
+fn release_killed(owner: Owner) -> Result<usize> {
+    let Some((threads, sessions)) = open(owner)? else { return Ok(0) };
+    let end = || -> usize {
+        sessions_of(&sessions, owner).map(|session| end_guard(&threads, &sessions, session)).sum()
+    };
+    let held = end();
+    // Somebody else may keep its gate at work, which may have been about to hold.
+    crate::cpus::wait_for_all();
+    Ok(held + end())
 }
 
 type Tables = (Mapping<wire::thread_state>, Mapping<wire::session>);
 
-/// None: who was killed while it pinned them held nobody yet.
-fn open(folder: &Path) -> Result<Option<Tables>> {
-    let open = |(name, _): (&str, &str)| MapHandle::from_pinned_path(folder.join(name));
-    let (Ok(threads), Ok(sessions)) = (open(TABLES[0]), open(TABLES[1])) else { return Ok(None) };
-    Ok(Some((Mapping::new(&threads, wire::THREADS)?, Mapping::new(&sessions, wire::SESSIONS)?)))
+/// None: who is about to pin them, or was killed then, holds nobody yet.
+fn open(owner: Owner) -> Result<Option<Tables>> {
+    let paths = TABLES.map(|(name, _)| owner.folder().join(name));
+    if !paths.iter().all(|path| path.exists()) {
+        return Ok(None);
+    }
+    let open = |path| MapHandle::from_pinned_path(path).doing("opening a pinned table of holds");
+    let [threads, sessions] = paths.map(open);
+    Ok(Some((Mapping::new(&threads?, wire::THREADS)?, Mapping::new(&sessions?, wire::SESSIONS)?)))
 }
 
-fn sessions_of(sessions: &Mapping<wire::session>, owner: u32) -> impl Iterator<Item = u32> {
-    (1..wire::SESSIONS).filter(move |session| sessions.read(*session).owner_pid == owner)
+fn sessions_of(sessions: &Mapping<wire::session>, owner: Owner) -> impl Iterator<Item = u32> {
+    (1..wire::SESSIONS).filter(move |session| {
+        let session = sessions.read(*session);
+        session.owner_pid == owner.process && session.owner_namespace == owner.namespace
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_names_its_owner() {
+        let owner = Owner { process: 42, namespace: 4_026_531_836, build: u32::MAX };
+        let folder = owner.folder();
+        assert_eq!(Owner::of(folder.file_name().and_then(|name| name.to_str()).expect("ASCII")), Some(owner));
+        for other in
+            ["tollgate", "tollgate-", "tollgate-42", "tollgate-42-1-x", "tollgate-42-1-2-3", "cilium"]
+        {
+            assert_eq!(Owner::of(other), None, "{other}");
+        }
+        assert!(Owner::here(1).is_ours() && !owner.is_ours());
+    }
 }

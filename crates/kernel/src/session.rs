@@ -72,7 +72,7 @@ fn own_tid() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
-fn own_pid_namespace() -> u32 {
+pub(crate) fn own_pid_namespace() -> u32 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino() as u32)
 }
 

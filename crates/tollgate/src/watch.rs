@@ -90,14 +90,15 @@ impl Watch {
         options.guard = policy.wire;
         options.mask |= policy.needs();
         let (mut watch, may_hold) = (Self::start(options)?, policy.holds());
-        watch.guard = Some(Guard::start(&watch.gate, &Lock::take()?, &watch.session, policy)?);
+        let lock = Lock::take()?;
+        watch.guard = Some(Guard::start(&watch.gate, &lock, &watch.session, policy)?);
         if may_hold {
             let unpinned = |error| {
                 say(&format!(
                     "tollgate: {error}; `guard off` cannot reach this guard, nor let go whom it holds if it and its warden are killed at once"
                 ))
             };
-            watch.pin = watch.gate.pin_holds().map_err(unpinned).ok();
+            watch.pin = watch.gate.pin_holds(&lock).map_err(unpinned).ok();
         }
         Ok(watch)
     }

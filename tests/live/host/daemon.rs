@@ -199,7 +199,7 @@ fn whom_a_daemon_and_its_warden_held_is_let_go_by_off() {
     let (store, socket) = (daemon.store.clone(), daemon.socket.clone());
     daemon.running.finish().exits_with(137);
     assert!(servant.is_stopped());
-    let mut off = Job::typed("guard off --daemon");
+    let mut off = Job::typed("guard off --killed");
     off.command.env("TOLLGATE_STORE", store).env("TOLLGATE_SOCKET", socket);
     assert!(off.finish().success().text().contains("let go of 1 process"));
     runs_again(&mut servant);
@@ -212,7 +212,7 @@ fn only_root_may_control_it_and_only_one_listens() {
     for command in ["status", "off", "release", "events", "top"] {
         let mut job = daemon.ask_job(command);
         job.command.uid(NOBODY).gid(NOBODY);
-        let words = if command == "top" { "needs a terminal" } else { "only root may control the daemon" };
+        let words = if command == "top" { "needs a terminal" } else { "only root may" };
         job.finish().exits_with(125).says(words);
     }
     Daemon::job(&it, "--guard=watch").finish().exits_with(125).says("a daemon listens at");

@@ -149,7 +149,7 @@ impl Range {
                 kill(pid as i32, libc::SIGKILL);
             }
         }
-        let off = daemon.ask_job("off --daemon");
+        let off = daemon.ask_job("off --killed");
         drop(daemon.running.finish());
         if whom == Whom::Both {
             off.finish().success();

@@ -1,36 +1,82 @@
-//! `tollgate guard off` lets go everybody on the machine, whoever holds them. Its machine here is a mount namespace.
+//! `tollgate guard off` lets go everybody on the machine, whoever holds them. A mount namespace stands in for the machine.
 
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::harness::cgroup::ControlGroup;
+use crate::harness::daemon::Daemon;
 use crate::harness::guarded::{Guard, Guarded};
-use crate::harness::job::{Running, state};
-use crate::harness::{Job, eventually, tollgate, words};
+use crate::harness::job::{Running, kill, state};
+use crate::harness::{Job, NOBODY, eventually, tollgate, words};
 
-/// `tollgate guard off` where this one runs, with a socket at which no daemon listens.
-fn off(where_it_runs: &Running, options: &str) -> String {
-    let line = format!("nsenter --mount --target {}", where_it_runs.pid());
-    let off = [tollgate().into(), "guard".into(), "off".into()];
-    let command = words(&line).into_iter().chain(off).chain(words(options)).collect();
-    let mut job = Job::of(command);
-    job.command.env("TOLLGATE_SOCKET", where_it_runs.path("no-socket"));
-    job.finish().success().text()
+const STOP: &str = "--guard=enforce --respond stop --anomaly-limit 1000";
+
+/// A run that holds its command, and the command.
+fn held(it: &Guarded) -> (Running, u32) {
+    let running = it.job(STOP, "routine 100 300").in_own_bpf_fs().start();
+    let guarded = running.child_running("guarded");
+    eventually("the hold", || state(guarded) == Some('T'));
+    (running, guarded)
+}
+
+/// `tollgate guard off` where this one runs.
+fn off(where_it_runs: &Running, before: &str, options: &str, socket: &Path) -> Job {
+    let line = format!("nsenter --mount --target {} {before}", where_it_runs.pid());
+    let off: [OsString; 3] = [tollgate().into(), "guard".into(), "off".into()];
+    let mut job = Job::of(words(&line).into_iter().chain(off).chain(words(options)).collect());
+    job.command.env("TOLLGATE_SOCKET", socket);
+    job
+}
+
+/// It made its unusual calls, and was held for the first only.
+fn ran_on(running: Running) {
+    let ran = running.finish().success();
+    assert!(ran.err.contains("switched off by `tollgate guard off`"), "{}", ran.err);
+    let guard = Guard::of(&ran);
+    assert_eq!((guard.number("holds"), guard.number("anomalies") > 200), (1, true), "{}", guard.0);
 }
 
 #[test]
 fn who_is_held_by_a_run_is_let_go_and_nobody_is_held_again() {
     let it = Guarded::normal(&["routine 100 0"]);
-    let running = it
-        .job("--guard=enforce --respond stop --anomaly-limit 1000", "routine 100 300")
-        .in_own_bpf_fs()
-        .start();
-    let guarded = running.child_running("guarded");
-    eventually("the hold", || state(guarded) == Some('T'));
-    let said = off(&running, "--daemon");
-    assert!(said.contains("no daemon listens at"), "{said}");
+    let (running, guarded) = held(&it);
+    let none = it.folder.path().join("no-socket");
+    let daemon_only = off(&running, "", "--daemon", &none).finish().success().text();
+    assert!(daemon_only.contains("no daemon listens at"), "{daemon_only}");
+    off(&running, "", "--killed", &none).finish().success();
+    let nobody = format!("setpriv --reuid {NOBODY} --clear-groups");
+    off(&running, &nobody, "", &none).finish().exits_with(125).says("only root may switch guards off");
     assert_eq!(state(guarded), Some('T'));
-    let said = off(&running, "");
-    let words = format!("off until its end: the guard of process {}; let go of 1 process", running.pid());
+    let said = off(&running, "", "", &none).finish().success().text();
+    let words = format!("the guard of process {} is off; let go of 1 process", running.pid());
     assert!(said.contains(&words), "{said}");
-    let ran = running.finish().success();
-    assert!(ran.err.contains("switched off by `tollgate guard off`"), "{}", ran.err);
-    let guard = Guard::of(&ran);
-    assert_eq!((guard.number("holds"), guard.number("anomalies") > 200), (1, true), "{}", guard.0);
+    ran_on(running);
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_keeps_nobody_held() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, STOP);
+    let (running, _) = held(&it);
+    kill(daemon.running.pid() as i32, libc::SIGSTOP);
+    let off = off(&running, "", "", &daemon.socket).start();
+    ran_on(running);
+    kill(daemon.running.pid() as i32, libc::SIGCONT);
+    assert!(off.finish().success().text().contains("off: programs are watched"));
+    daemon.ask_job("hold 1").finish().exits_with(125).says("the guard is off");
+}
+
+/// The daemon comes, looks at all that runs, and goes.
+#[test]
+fn whom_a_run_holds_a_daemon_does_not_take_over() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (running, guarded) = held(&it);
+    group.add(guarded);
+    let daemon = Daemon::start(&it, &group, STOP);
+    assert_eq!(daemon.status()["held"], serde_json::json!([]));
+    daemon.running.signal(libc::SIGTERM);
+    daemon.running.finish().success();
+    assert_eq!(state(guarded), Some('T'));
+    off(&running, "", "", &it.folder.path().join("no-socket")).finish().success();
+    ran_on(running);
 }

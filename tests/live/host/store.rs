@@ -12,9 +12,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
-use crate::harness::eventually;
 use crate::harness::guarded::Guarded;
 use crate::harness::job::copy;
+use crate::harness::{Job, eventually, tollgate};
 
 /// A file system of 64 KiB at this place, which only the calling process and its children see.
 fn mount_small(place: &CString) -> io::Result<()> {
@@ -148,4 +148,28 @@ fn what_is_no_baseline_keeps_the_daemon_from_nothing() {
     assert!(held.is_stopped());
     daemon.ask("off --daemon");
     eventually("it runs again", || held.unanswered() == 0);
+}
+
+/// What the store has is what both began with, and counts once.
+#[test]
+fn runs_at_the_same_time_add_what_each_of_them_saw() {
+    let it = Guarded::normal(&["routine 1000 0"]);
+    let seen = || {
+        let mut show = Job::of(vec![tollgate().into()]);
+        show.command.args(["guard", "show", "--json", "--store"]).arg(it.folder.path().join("store"));
+        show.finish().success().json()["baselines"][0]["seen_calls"].as_u64().expect("a number")
+    };
+    let before = seen();
+    it.run("--guard=watch", "routine 1000 0");
+    let one = seen() - before;
+    let job = || {
+        let script = format!("{0} routine 1000 0; sleep 1", it.program.display());
+        let mut job = Job::run("--guard=watch", vec!["sh".into(), "-c".into(), script.into()]);
+        job.command.env("TOLLGATE_STORE", it.folder.path().join("store"));
+        job.start()
+    };
+    for running in [job(), job(), job()] {
+        running.finish().success();
+    }
+    assert_eq!(seen() - before, 4 * one);
 }

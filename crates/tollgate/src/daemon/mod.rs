@@ -117,6 +117,7 @@ struct Daemon<'a> {
 pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let mut policy = arguments.options.policy(arguments.mode, &arguments.store.folder)?;
     policy.selection = Selection::of_machine(&arguments.exe, &arguments.spare)?;
+    policy.tells_of_holds = false;
     policy.wire.spared_sid = policy.selection.spared_sid.unwrap_or(wire::GUARD_NO_SID);
     let control = Control::listen(&arguments.socket.path)?;
     let file = arguments.events.as_ref().map(|path| {
@@ -128,6 +129,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     if let Some(address) = &arguments.metrics {
         tell(&format!("counts are at {}", metrics::serve(address, Arc::clone(&page))?));
     }
+    kernel::pinned::release(false)?.failures.iter().for_each(|failure| tell(failure));
     let watch = Watch::start_guarded(Options::default(), policy)?;
     let (unit, cgroup) = (arguments.unit.clone(), arguments.cgroup.clone());
     let select = Select { all: unit.is_empty() && cgroup.is_empty(), unit, cgroup, ..Select::default() };

@@ -61,8 +61,8 @@ pub enum Command {
     Events(EventsArguments),
     /// Let everybody go at once, and hold nobody until `guard on`; what is unusual is still told
     ///
-    /// That is everybody on this machine: whom the daemon holds, or one that was killed together with its warden, and
-    /// whom `tollgate run --guard=enforce` and daemons at other sockets hold, which then hold nobody until they end.
+    /// That is everybody on this machine: whom daemons hold, at whatever socket, whom `tollgate run --guard=enforce`
+    /// holds, which then holds nobody until it ends, and whom one held that was killed together with its warden.
     Off(OffArguments),
     /// Respond to unusual calls again, after `guard off`
     On(SocketOption),
@@ -79,9 +79,12 @@ pub enum Command {
 pub struct OffArguments {
     #[command(flatten)]
     pub socket: SocketOption,
-    /// Only whom the daemon holds, or a guard that was killed
+    /// Only whom the daemon at the socket holds
     #[arg(long)]
     pub daemon: bool,
+    /// Only whom guards held that were killed together with their wardens
+    #[arg(long, conflicts_with = "daemon")]
+    pub killed: bool,
 }
 
 #[derive(Args)]

@@ -143,6 +143,9 @@ impl Guard {
     }
 
     pub fn hold(&mut self, gate: &Gate, pid: u32) -> Result<()> {
+        if self.is_off {
+            bail!("the guard is off: `tollgate guard on` first");
+        }
         if self.warden.is_none() {
             bail!("this guard holds nobody: it was not started with --guard=enforce");
         }

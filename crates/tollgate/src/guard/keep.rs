@@ -107,21 +107,20 @@ impl Guard {
 }
 
 fn save(store: &Locked<'_>, program: &mut Program, wire: &wire::guard_parameters, which: Save) -> Result<()> {
-    let Some(mut baseline) = program.baseline(wire, unix_now()) else { return Ok(()) };
+    let Some(own) = program.baseline(wire, unix_now()) else { return Ok(()) };
     let is_new = program.saved.at.is_none();
-    if is_new && !baseline.has_learned() || !program.saved.differs(&baseline, which == Save::All) {
+    if is_new && !own.has_learned() || !program.saved.differs(&own, which == Save::All) {
         return Ok(());
     }
-    let context = || format!("what {} does could not be stored", title(program));
+    let title = title(program);
+    let context = || format!("what {title} does could not be stored");
     // Another Tollgate may have stored something meanwhile.
-    match store.load(&baseline.digest, baseline.scope.as_deref()).with_context(context)? {
-        Some(other) if Some(other.saved) != program.saved.at => {
-            baseline.merge(&other)?;
-        }
-        _ => {}
-    }
+    let mut baseline = match store.load(&own.digest, own.scope.as_deref()).with_context(context)? {
+        Some(stored) => program.saved.with(&own, &stored)?,
+        None => own.clone(),
+    };
     store.save(&mut baseline).with_context(context)?;
-    program.saved.note(&baseline);
+    program.saved.note(&own, baseline.saved);
     Ok(())
 }
 

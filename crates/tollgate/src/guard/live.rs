@@ -33,6 +33,9 @@ use crate::slow;
 /// More events than this are counted only.
 const EVENTS: usize = 10_000;
 
+/// A hold that people at a terminal wonder about.
+const LONG_NS: u64 = 1_000_000_000;
+
 /// That nobody else can be held.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 
@@ -287,6 +290,13 @@ impl Guard {
                 number_of(self.policy.wire.held_most as usize, "process")
             ));
         }
+        if self.policy.tells_of_holds && is_held && event.held_until_ns - event.time_ns >= LONG_NS {
+            self.policy.tells_of_holds = false;
+            let _ = say(&format!(
+                "tollgate: {} is held, for unusual calls; `tollgate guard off` lets everybody go",
+                title(program)
+            ));
+        }
         if held_ns > 0 {
             self.next_release_ns = Some(self.next_release_ns.unwrap_or(u64::MAX).min(event.held_until_ns));
         }
@@ -325,8 +335,7 @@ impl Guard {
 
     /// To be called at least as often as [`Guard::patience`] says.
     pub fn tend(&mut self, gate: &Gate) -> Result<()> {
-        if !self.is_off && self.policy.wire.response != wire::GUARD_OBSERVE && gate.is_observing(self.session)
-        {
+        if gate.was_switched_off(self.session) && !self.is_off {
             self.is_off = true;
             let _ = say("tollgate: switched off by `tollgate guard off`: nobody is held any more");
         }

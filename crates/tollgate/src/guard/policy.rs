@@ -135,6 +135,8 @@ pub struct Policy {
     pub normal_wait: Duration,
     pub rehearse: Option<Duration>,
     pub store: PathBuf,
+    /// Who is held for long is told of at once: the events come at the end only.
+    pub tells_of_holds: bool,
 }
 
 impl Policy {
@@ -258,6 +260,7 @@ impl GuardOptions {
             normal_wait: own.normal_wait.or(file.normal_wait).unwrap_or(Parameters::default().normal_wait),
             rehearse,
             store: store.to_owned(),
+            tells_of_holds: true,
         })
     }
 }

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Result;
 use kernel::profile::{self, Contents, Profile};
 use kernel::wire;
 
-use super::baseline::{ANY_OTHER, Baseline, Digest, Identity, Pair, State, Window};
+use super::baseline::{ANY_OTHER, Baseline, Counts, Digest, Identity, Pair, State, Window};
 use super::policy::Mode;
 use crate::report::call_name;
 
@@ -37,25 +38,43 @@ pub struct Program {
 #[derive(Default)]
 pub struct Saved {
     pub at: Option<u64>,
-    calls: u64,
+    counts: Counts,
     state: Option<State>,
     sizes: (usize, usize),
+    /// Another Tollgate has stored something that the profile does not have.
+    is_shared: bool,
 }
 
 impl Saved {
-    pub fn note(&mut self, baseline: &Baseline) {
+    /// The profile's own baseline is in the file that was written at that time.
+    pub fn note(&mut self, own: &Baseline, at: u64) {
         *self = Self {
-            at: Some(baseline.saved),
-            calls: baseline.seen_calls,
-            state: Some(baseline.state),
-            sizes: sizes(baseline),
+            at: Some(at),
+            counts: own.counts(),
+            state: Some(own.state),
+            sizes: sizes(own),
+            is_shared: self.is_shared,
         };
     }
 
-    pub fn differs(&self, baseline: &Baseline, also_calls: bool) -> bool {
-        self.state != Some(baseline.state)
-            || self.sizes != sizes(baseline)
-            || also_calls && self.calls != baseline.seen_calls
+    pub fn differs(&self, own: &Baseline, also_calls: bool) -> bool {
+        self.state != Some(own.state)
+            || self.sizes != sizes(own)
+            || also_calls && self.counts.seen_calls != own.seen_calls
+    }
+
+    /// What is to be stored where `stored` is: what others have stored there is kept.
+    pub fn with(&mut self, own: &Baseline, stored: &Baseline) -> Result<Baseline> {
+        let is_others = Some(stored.saved) != self.at;
+        self.is_shared |= is_others;
+        let mut all = own.clone();
+        if self.is_shared {
+            all.merge_since(stored, &self.counts)?;
+        }
+        if !is_others {
+            all.state = own.state;
+        }
+        Ok(all)
     }
 }
 
@@ -92,7 +111,7 @@ impl Program {
     /// The stored baseline becomes the profile's. Returns what of it had no room.
     pub fn install(&mut self, baseline: Baseline, mode: Mode) -> usize {
         self.early_calls += self.profile.read().calls - self.stored_calls;
-        self.saved.note(&baseline);
+        self.saved.note(&baseline, baseline.saved);
         let contents = contents(&baseline, mode);
         let unfit = self.profile.add(&contents);
         if let State::Frozen { normal_at } = baseline.state {

@@ -3,8 +3,8 @@
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
-use kernel::pinned::{release_pinned, switch_off_pinned};
+use anyhow::{Context as _, Result, bail};
+use kernel::process::is_root;
 use serde::de::DeserializeOwned;
 
 use super::arguments::{
@@ -137,29 +137,43 @@ fn shown(line: &str) -> Result<String> {
     Ok(text)
 }
 
+/// First by the tables of holds, as these need no daemon that answers.
 pub fn off(arguments: &OffArguments) -> Result<ExitCode> {
-    let path = &arguments.socket.path;
-    if let Some(stream) = connect(path)? {
-        let (value, _) = ask(&stream, &Request::Off)?;
-        let released: Vec<String> = serde_json::from_value(value)?;
-        released.iter().try_for_each(|line| print(line).map(drop))?;
-        print("off: programs are watched, and nobody is held until `tollgate guard on`")?;
-    } else {
-        print(&format!("no daemon listens at {}", path.display()))?;
+    if !is_root() {
+        bail!("only root may switch guards off");
     }
-    let found = release_pinned()?;
-    if found.released > 0 {
-        print(&format!("let go of {} that one held that was killed", number_of(found.released, "process")))?;
-    }
+    let mut failures = Vec::new();
     if !arguments.daemon {
-        for owner in found.owners {
-            if let Some(released) = switch_off_pinned(owner)? {
-                let released = number_of(released, "process");
-                print(&format!("off until its end: the guard of process {owner}; let go of {released}"))?;
-            }
+        let released = kernel::pinned::release(!arguments.killed)?;
+        if released.of_killed > 0 || arguments.killed {
+            let processes = number_of(released.of_killed, "process");
+            print(&format!("let go of {processes} whose guard was killed"))?;
         }
+        for (process, held) in released.of_living {
+            let held = number_of(held, "process");
+            print(&format!("the guard of process {process} is off; let go of {held}"))?;
+        }
+        failures = released.failures;
+    }
+    if !arguments.killed
+        && let Err(error) = off_at(&arguments.socket)
+    {
+        failures.push(format!("{error:#}"));
+    }
+    if !failures.is_empty() {
+        bail!(failures.join("; "));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn off_at(socket: &SocketOption) -> Result<ExitCode> {
+    let Some(stream) = connect(&socket.path)? else {
+        return print(&format!("no daemon listens at {}", socket.path.display()));
+    };
+    let (value, _) = ask(&stream, &Request::Off)?;
+    let released: Vec<String> = serde_json::from_value(value)?;
+    released.iter().try_for_each(|line| print(line).map(drop))?;
+    print("off: programs are watched, and nobody is held until `tollgate guard on`")
 }
 
 pub fn on(socket: &SocketOption) -> Result<ExitCode> {
@@ -192,7 +206,7 @@ fn print(line: &str) -> Result<ExitCode> {
 
 pub fn needs_terminal() -> Result<()> {
     if !std::io::stdout().is_terminal() {
-        anyhow::bail!("`guard top` needs a terminal; `guard status` prints the same once");
+        bail!("`guard top` needs a terminal; `guard status` prints the same once");
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::format::{count, duration};
+use crate::format::{count, duration, number_of};
 
 pub const SCHEMA: &str = "tollgate.guard.replay/1";
 
@@ -66,9 +66,9 @@ pub fn text(report: &Report, top: usize) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "trained on {} calls of {} processes",
+        "trained on {} calls of {}",
         count(report.trained.calls),
-        count(report.trained.processes as u64)
+        number_of(report.trained.processes, "process")
     );
     let of = |label: Label| {
         report.processes.iter().filter(|process| process.label == label).count() / report.models.len().max(1)
@@ -113,7 +113,8 @@ fn processes(out: &mut String, report: &Report, top: usize) {
     let mut flagged: Vec<_> = report.processes.iter().filter(|process| process.anomalies > 0).collect();
     flagged.sort_by_key(|process| std::cmp::Reverse((process.max_lfc, process.anomalies)));
     if flagged.is_empty() {
-        let _ = writeln!(out, "\nno anomaly in {} processes", report.processes.len());
+        let tested = report.processes.len() / report.models.len().max(1);
+        let _ = writeln!(out, "\nno anomaly in {}", number_of(tested, "process"));
         return;
     }
     let _ = writeln!(

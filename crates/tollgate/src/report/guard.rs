@@ -204,7 +204,7 @@ fn events(out: &mut String, guard: &Guard, layout: &Layout) {
         if event.mismatches > 0 && !event.expected.is_empty() {
             let shown = event.expected.iter().take(EXPECTED_SHOWN).cloned().collect::<Vec<_>>().join(", ");
             let more = event.expected.len().saturating_sub(EXPECTED_SHOWN);
-            let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let _ = writeln!(out, "              usual there: {shown}{more}");
         }
     }

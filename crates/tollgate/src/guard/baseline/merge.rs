@@ -19,7 +19,38 @@ pub struct Gain {
     pub windows: usize,
 }
 
+/// How much a baseline has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub trained: u64,
+    pub changed_at: u64,
+    pub anomalies: u64,
+    pub seen_calls: u64,
+}
+
 impl Baseline {
+    pub fn counts(&self) -> Counts {
+        let Self { trained, changed_at, anomalies, seen_calls, .. } = *self;
+        Counts { trained, changed_at, anomalies, seen_calls }
+    }
+
+    /// As [`Self::merge`] with another one that has what this one had seen when it was stored last, `since` then: that counts
+    /// once.
+    pub fn merge_since(&mut self, other: &Self, since: &Counts) -> Result<Gain> {
+        let own = self.counts();
+        let gain = self.merge(other)?;
+        let sum = |other: u64, own: u64, since: u64| other.saturating_add(own.saturating_sub(since));
+        self.trained = sum(other.trained, own.trained, since.trained);
+        self.anomalies = sum(other.anomalies, own.anomalies, since.anomalies);
+        self.seen_calls = sum(other.seen_calls, own.seen_calls, since.seen_calls);
+        self.changed_at = if own.changed_at == since.changed_at {
+            other.changed_at
+        } else {
+            self.trained.saturating_sub(own.trained.saturating_sub(own.changed_at))
+        };
+        Ok(gain)
+    }
+
     /// What either knows is known. Calls go by their name, as each machine has them in another order. Refused, nothing
     /// is changed.
     pub fn merge(&mut self, other: &Self) -> Result<Gain> {
@@ -173,6 +204,26 @@ mod tests {
         let mut all = one.clone();
         all.merge(other).expect("they are alike");
         all
+    }
+
+    /// Two that began with the same one, each with what it saw of its own.
+    #[test]
+    fn what_both_began_with_counts_once() {
+        let of = |trained, changed_at, anomalies, seen_calls| Baseline {
+            trained,
+            changed_at,
+            anomalies,
+            seen_calls,
+            ..example()
+        };
+        let begun = of(1000, 900, 3, 5000);
+        let (mut one, other) = (of(1500, 900, 4, 5600), of(1200, 1100, 3, 5300));
+        one.merge_since(&other, &begun.counts()).expect("alike");
+        assert_eq!(one.counts(), of(1700, 1100, 4, 5900).counts());
+        // Something new 100 trained calls ago.
+        let (mut one, other) = (of(1500, 1400, 3, 5000), begun.clone());
+        one.merge_since(&other, &begun.counts()).expect("alike");
+        assert_eq!(one.counts(), of(1500, 1400, 3, 5000).counts());
     }
 
     fn states() -> impl Strategy<Value = State> {

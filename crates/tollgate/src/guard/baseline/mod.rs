@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use digest::Digest;
 pub use form::Fault;
-pub use merge::Gain;
+pub use merge::{Counts, Gain};
 
 /// The kernel side has a byte a symbol, whose upper half it needs itself: 0 is no call, 127 any further one.
 pub const MOST_CALLS: usize = 126;
