@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
-use crate::harness::job::{copy, kill, state};
+use crate::harness::job::{copy, kill};
 use crate::harness::{Job, eventually, tollgate};
 
 fn stored(it: &Guarded) -> Vec<Value> {
@@ -150,7 +150,8 @@ fn what_is_dense_is_never_learned() {
 #[test]
 fn who_forks_executes_and_starts_threads_is_held_for_each_and_ends() {
     let it = Guarded::normal(&["routine 100 0"]);
-    for (command, least) in [("short-processes 500", 500), ("fork-exec 100", 100), ("short-threads 500", 500)]
+    for (command, least) in
+        [("short-processes 2000", 2000), ("fork-exec 200", 200), ("short-threads 2000", 2000)]
     {
         let guard = it.run("--guard=enforce --delay-cap 1ms --anomaly-limit 1000000000", command);
         assert!(guard.number("holds") >= least, "{command}: {}", guard.0);
@@ -159,17 +160,20 @@ fn who_forks_executes_and_starts_threads_is_held_for_each_and_ends() {
 
 #[test]
 fn unusual_calls_that_come_too_fast_are_lost_and_counted() {
-    let it = Guarded::normal(&["routine 100 0"]);
-    let running = it.job("--guard=watch --anomaly-limit 1000000000", "routine 100 200000").start();
-    let guarded = running.child_running("guarded");
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, "--guard=watch --anomaly-limit 1000000000");
+    let mut servant = Servant::start(&it, &group);
+    let told = || daemon.program().map_or(0, |program| program["anomalies"].as_u64().expect("a number"));
+    eventually("it is guarded", || {
+        servant.serve(b"x");
+        told() > 0
+    });
     // Nobody takes them in.
-    kill(running.pid() as i32, libc::SIGSTOP);
-    eventually("its end", || state(guarded) == Some('Z'));
-    kill(running.pid() as i32, libc::SIGCONT);
-    let ran = running.finish().success();
-    let text = fs::read(ran.path("report")).expect("there is a report");
-    let report: Value = serde_json::from_slice(&text).expect("JSON");
-    let lost = report["losses"]["guard events not reported (buffer full)"].as_u64().expect("losses");
-    let told = report["guard"]["programs"][0]["anomalies"].as_u64().expect("a number");
-    assert!(lost > 0 && told > 0 && lost + told >= 200_000, "{lost} lost, {told} told");
+    kill(daemon.running.pid() as i32, libc::SIGSTOP);
+    (0..20).for_each(|_| servant.serve(&[b'x'; 1000]));
+    kill(daemon.running.pid() as i32, libc::SIGCONT);
+    eventually("each is told or lost", || {
+        let lost = daemon.status()["losses"]["guard events not reported (buffer full)"].as_u64().unwrap_or(0);
+        lost > 0 && lost + told() >= 20_000
+    });
 }

@@ -128,6 +128,10 @@ impl Range {
         let daemon = self.comes_to(then);
         self.hits += usize::from(self.victims.iter().any(Servant::is_stopped));
         let pid = daemon.running.pid();
+        // The gate's answer may be on its way.
+        if self.random.unit() < 0.5 {
+            self.victims.iter().for_each(|victim| kill(victim.pid() as i32, libc::SIGCONT));
+        }
         match whom {
             Whom::Daemon => kill(pid as i32, libc::SIGKILL),
             Whom::Warden => {

@@ -290,7 +290,10 @@ impl Guard {
                 number_of(self.policy.wire.held_most as usize, "process")
             ));
         }
-        if self.policy.tells_of_holds && is_held && event.held_until_ns - event.time_ns >= LONG_NS {
+        if self.policy.tells_of_holds
+            && is_held
+            && event.held_until_ns.saturating_sub(event.time_ns) >= LONG_NS
+        {
             self.policy.tells_of_holds = false;
             let _ = say(&format!(
                 "tollgate: {} is held, for unusual calls; `tollgate guard off` lets everybody go",
