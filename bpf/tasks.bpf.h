@@ -150,14 +150,18 @@ static __always_inline void task_exited(struct thread_state *thread, u32 slot)
 static __always_inline void guard_take(struct thread_state *thread, struct task_struct *task, u32 session_index,
 				       struct session *session, struct thread_state *before, u64 scope)
 {
+	bool was_guarded = false, stays = false;
 	u32 mask = session->mask;
-	bool was_guarded = before && has(before, GUARD);
 
 	if (!(config.enabled & GUARD)) {
 		thread->mask = mask;
 		return;
 	}
-	if ((mask & GUARD) && (!was_guarded || (before != thread && before->guard_session != session_index))) {
+	if (before) {
+		was_guarded = has(before, GUARD);
+		stays = was_guarded && (before == thread || before->guard_session == session_index);
+	}
+	if ((mask & GUARD) && !stays) {
 		thread->guard_session = session_index;
 		/* Before its first execve it is still Tollgate's own copy. */
 		if (!thread->until_exec)
