@@ -11,6 +11,9 @@ extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_t
 extern struct task_struct *bpf_task_from_pid(s32 pid) __weak __ksym;
 extern void bpf_task_release(struct task_struct *task) __weak __ksym;
 
+#define SIGNAL_BIT(signal) (1UL << ((signal) - 1))
+#define REQUESTS_TO_END (SIGNAL_BIT(1) | SIGNAL_BIT(2) | SIGNAL_BIT(3) | SIGNAL_BIT(15)) /* HUP, INT, QUIT, TERM */
+
 struct held_search {
 	u32 tgid;
 	/* The held thread; 0: there is none. */
@@ -44,7 +47,10 @@ static __always_inline void guard_continued(struct task_struct *task)
 	/* The usual case. Who holds says so first. */
 	if (!READ_ONCE(session->held) && !READ_ONCE(session->holds_since))
 		return;
-	/* Its owner has its reasons, such as a request to end that waits. */
+	/* Who is asked to end is continued for that, by systemd and timeout(1) among others: it stops at its next call. */
+	if (BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & REQUESTS_TO_END)
+		return;
+	/* So does its owner. */
 	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) == session->owner_pid)
 		return;
 	__sync_fetch_and_add(&session->continued, 1);

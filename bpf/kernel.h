@@ -193,7 +193,16 @@ enum pid_type {
 	PIDTYPE_MAX,
 };
 
+typedef struct {
+	unsigned long sig[1];
+} sigset_t;
+
+struct sigpending {
+	sigset_t signal;
+};
+
 struct signal_struct {
+	struct sigpending shared_pending;
 	struct pid *pids[PIDTYPE_MAX];
 };
 

@@ -68,6 +68,22 @@ fn held_slots(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held) ->
     (1..slots).filter(move |slot| is_held(threads, *slot) && threads.read(*slot).tgid == held.tgid)
 }
 
+/// What its threads did does not count against them any more.
+fn forget_deeds(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held) {
+    for slot in (1..slots).filter(|slot| threads.read(*slot).tgid == held.tgid) {
+        let place = threads.entry(slot);
+        // SAFETY: aligned fields of the mapped entry. Where its thread makes calls, as it is to be stopped at the
+        // next, it may write one of them again: then it is forgiven in part.
+        unsafe {
+            (&raw mut (*place).frame).write_volatile([0; 2]);
+            (&raw mut (*place).lfc_most).write_volatile(0);
+            // What it did would make the next calls unusual.
+            (&raw mut (*place).window).write_volatile(0);
+            (&raw mut (*place).__bindgen_anon_1.__bindgen_anon_1.lfc).write_volatile(0);
+        }
+    }
+}
+
 fn let_go(threads: &Mapping<wire::thread_state>, slots: u32, gone: &[Held]) {
     for held in gone {
         held_slots(threads, slots, held).for_each(|slot| held_flag(threads, slot).store(0, Ordering::SeqCst));
@@ -113,6 +129,7 @@ pub(crate) fn switch_off(
     atomic_field!(sessions, session, is_off).store(1, Ordering::SeqCst);
     crate::cpus::wait_for_all();
     let held = held(threads, threads.entries(), session);
+    held.iter().for_each(|held| forget_deeds(threads, threads.entries(), held));
     let_go(threads, threads.entries(), &held);
     undo_late_stops(threads, threads.entries(), &held);
     (!was_off || !held.is_empty()).then_some(held.len())
@@ -298,20 +315,7 @@ impl Gate {
 
     /// What its threads did does not count against them any more, and the process runs again.
     pub fn forgive(&self, session: u32, held: &Held) {
-        for slot in 1..self.used_slots() {
-            if self.threads.read(slot).tgid == held.tgid {
-                let place = self.threads.entry(slot);
-                // SAFETY: aligned fields of the mapped entry. Where its thread makes calls, as it is to be stopped at the
-                // next, it may write one of them again: then it is forgiven in part.
-                unsafe {
-                    (&raw mut (*place).frame).write_volatile([0; 2]);
-                    (&raw mut (*place).lfc_most).write_volatile(0);
-                    // What it did would make the next calls unusual.
-                    (&raw mut (*place).window).write_volatile(0);
-                    (&raw mut (*place).__bindgen_anon_1.__bindgen_anon_1.lfc).write_volatile(0);
-                }
-            }
-        }
+        forget_deeds(&self.threads, self.used_slots(), held);
         self.let_go(session, &[*held]);
     }
 

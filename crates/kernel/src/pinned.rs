@@ -134,7 +134,13 @@ pub fn release(also_living: bool) -> Result<Released> {
     for owner in entries.filter_map(|entry| Owner::of(entry.file_name().to_str()?)) {
         let process = owner.process;
         if !owner.is_ours() {
-            if also_living {
+            if owner.namespace == own_pid_namespace() && !process::exists(process) {
+                released.failures.push(format!(
+                    "process {process}, a guard of another version, was killed: whom it and its warden left stopped, `kill \
+                     -CONT` continues"
+                ));
+                remove(&owner.folder());
+            } else if also_living {
                 released.failures.push(format!(
                     "the guard of process {process} is of another PID namespace, or of another version of Tollgate: it \
                      takes a `guard off` from there, or of that version"

@@ -99,6 +99,18 @@ fn who_is_continued_by_somebody_else_hardly_makes_a_call() {
     }
 }
 
+/// systemd and timeout(1) send both.
+#[test]
+fn who_is_asked_to_end_and_continued_ends() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let running = it.job("--guard=enforce --respond stop", "routine 100 300").start();
+    let guarded = running.child_running("guarded");
+    eventually("the hold", || state(guarded) == Some('T'));
+    kill(guarded as i32, libc::SIGTERM);
+    kill(guarded as i32, libc::SIGCONT);
+    running.finish().exits_with(143);
+}
+
 /// A stop against somebody else's SIGCONT may still be on its way when the hold's time is over.
 #[test]
 fn who_is_continued_by_somebody_else_is_let_go_in_time() {

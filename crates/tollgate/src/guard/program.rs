@@ -41,20 +41,12 @@ pub struct Saved {
     counts: Counts,
     state: Option<State>,
     sizes: (usize, usize),
-    /// Another Tollgate has stored something that the profile does not have.
-    is_shared: bool,
 }
 
 impl Saved {
     /// The profile's own baseline is in the file that was written at that time.
     pub fn note(&mut self, own: &Baseline, at: u64) {
-        *self = Self {
-            at: Some(at),
-            counts: own.counts(),
-            state: Some(own.state),
-            sizes: sizes(own),
-            is_shared: self.is_shared,
-        };
+        *self = Self { at: Some(at), counts: own.counts(), state: Some(own.state), sizes: sizes(own) };
     }
 
     pub fn differs(&self, own: &Baseline, also_calls: bool) -> bool {
@@ -63,17 +55,13 @@ impl Saved {
             || also_calls && self.counts.seen_calls != own.seen_calls
     }
 
-    /// What is to be stored where `stored` is: what others have stored there is kept.
-    pub fn with(&mut self, own: &Baseline, stored: &Baseline) -> Result<Baseline> {
-        let is_others = Some(stored.saved) != self.at;
-        self.is_shared |= is_others;
+    /// What is to be stored where `stored` is: what another Tollgate has stored there meanwhile is kept.
+    pub fn with(&self, own: &Baseline, stored: &Baseline) -> Result<Baseline> {
         let mut all = own.clone();
-        if self.is_shared {
+        if Some(stored.saved) != self.at {
             all.merge_since(stored, &self.counts)?;
         }
-        if !is_others {
-            all.state = own.state;
-        }
+        all.saved = stored.saved;
         Ok(all)
     }
 }

@@ -158,7 +158,8 @@ impl Locked<'_> {
 
     /// In place of what was stored of the same program; if that fails, what was stored stays as it is.
     pub fn save(&self, baseline: &mut Baseline) -> Result<()> {
-        baseline.saved = unix_now();
+        // Later than what it replaces: by this, others know that it is another one.
+        baseline.saved = unix_now().max(baseline.saved + 1);
         let path = self.store.path(&baseline.name());
         let text = baseline.to_text()?;
         self.replace(&path, text.as_bytes()).with_context(|| format!("cannot save {}", path.display()))

@@ -35,9 +35,11 @@ impl Baseline {
     }
 
     /// As [`Self::merge`] with another one that has what this one had seen when it was stored last, `since` then: that counts
-    /// once.
+    /// once. Where the other one was begun anew meanwhile, it has nothing of that.
     pub fn merge_since(&mut self, other: &Self, since: &Counts) -> Result<Gain> {
         let own = self.counts();
+        let is_anew = other.trained < since.trained || other.changed_at < since.changed_at;
+        let since = if is_anew { Counts::default() } else { *since };
         let gain = self.merge(other)?;
         let sum = |other: u64, own: u64, since: u64| other.saturating_add(own.saturating_sub(since));
         self.trained = sum(other.trained, own.trained, since.trained);
@@ -224,6 +226,10 @@ mod tests {
         let (mut one, other) = (of(1500, 1400, 3, 5000), begun.clone());
         one.merge_since(&other, &begun.counts()).expect("alike");
         assert_eq!(one.counts(), of(1500, 1400, 3, 5000).counts());
+        // The other is what `normalize` leaves: it freezes only after something new.
+        let (mut one, other) = (of(1500, 900, 3, 5000), of(0, 0, 0, 5000));
+        one.merge_since(&other, &begun.counts()).expect("alike");
+        assert!(one.trained == 1500 && one.changed_at == 900, "{:?}", one.counts());
     }
 
     fn states() -> impl Strategy<Value = State> {
