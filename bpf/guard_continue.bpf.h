@@ -11,8 +11,12 @@ extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_t
 extern struct task_struct *bpf_task_from_pid(s32 pid) __weak __ksym;
 extern void bpf_task_release(struct task_struct *task) __weak __ksym;
 
+#define SIGHUP 1
+#define SIGINT 2
+#define SIGQUIT 3
+#define SIGTERM 15
 #define SIGNAL_BIT(signal) (1UL << ((signal) - 1))
-#define REQUESTS_TO_END (SIGNAL_BIT(1) | SIGNAL_BIT(2) | SIGNAL_BIT(3) | SIGNAL_BIT(15)) /* HUP, INT, QUIT, TERM */
+#define REQUESTS_TO_END (SIGNAL_BIT(SIGHUP) | SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGTERM))
 
 struct held_search {
 	u32 tgid;

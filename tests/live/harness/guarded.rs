@@ -58,6 +58,13 @@ impl Guarded {
         it
     }
 
+    /// What `guard show` says of each stored baseline.
+    pub fn stored(&self) -> Vec<Value> {
+        let mut show = Job::of(vec![tollgate().into()]);
+        show.command.args(["guard", "show", "--json", "--store"]).arg(self.folder.path().join("store"));
+        show.finish().success().json()["baselines"].as_array().expect("a list").clone()
+    }
+
     pub fn change(&self, verb: &str) {
         self.change_of(verb, &self.program);
     }

@@ -9,15 +9,9 @@ use serde_json::Value;
 
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
+use crate::harness::eventually;
 use crate::harness::guarded::Guarded;
 use crate::harness::job::{copy, kill};
-use crate::harness::{Job, eventually, tollgate};
-
-fn stored(it: &Guarded) -> Vec<Value> {
-    let mut show = Job::of(vec![tollgate().into()]);
-    show.command.args(["guard", "show", "--json", "--store"]).arg(it.folder.path().join("store"));
-    show.finish().success().json()["baselines"].as_array().expect("a list").clone()
-}
 
 /// What there is to know of a baseline; not how often it was used.
 fn knowledge(baseline: &Value) -> Vec<Value> {
@@ -37,7 +31,7 @@ fn a_program_that_replaces_itself_starts_anew_and_the_old_one_stays_what_it_is()
     teacher.running.signal(libc::SIGTERM);
     teacher.running.finish().success();
     it.change("normalize");
-    let before = stored(&it);
+    let before = it.stored();
 
     let daemon = Daemon::start(&it, &group, "--guard=watch");
     let refused = fs::OpenOptions::new().write(true).open(&it.program).expect_err("it runs");
@@ -61,7 +55,7 @@ fn a_program_that_replaces_itself_starts_anew_and_the_old_one_stays_what_it_is()
     eventually("the old one is tested as ever", || !daemon.events().is_empty());
     daemon.running.signal(libc::SIGTERM);
     daemon.running.finish().success();
-    let after = stored(&it);
+    let after = it.stored();
     assert_eq!(after.len(), 2, "{after:?}");
     let of_old = after.iter().find(|one| one["digest"] == before[0]["digest"]).expect("it is there");
     assert_eq!((&of_old["state"], &of_old["paths"]), (&before[0]["state"], &before[0]["paths"]));
@@ -126,12 +120,12 @@ fn slow_training_is_told_of_until_its_limit_and_learned_then() {
     let it = Guarded::normal(&["routine 100 0"]);
     let mut told = 0;
     while told <= 30 {
-        assert_eq!(stored(&it)[0]["state"], "normal", "after {told} anomalies");
+        assert_eq!(it.stored()[0]["state"], "normal", "after {told} anomalies");
         let new = it.run("--guard=watch", "routine 100 1").number("anomalies");
         assert!((1..=5).contains(&new), "{new} anomalies in a run");
         told += new;
     }
-    assert_ne!(stored(&it)[0]["state"], "normal", "after {told} anomalies");
+    assert_ne!(it.stored()[0]["state"], "normal", "after {told} anomalies");
     assert_eq!(it.run("--guard=watch", "routine 100 1").number("anomalies"), 0);
 }
 
@@ -139,10 +133,10 @@ fn slow_training_is_told_of_until_its_limit_and_learned_then() {
 #[test]
 fn what_is_dense_is_never_learned() {
     let it = Guarded::normal(&["routine 100 0"]);
-    let before = knowledge(&stored(&it)[0]);
+    let before = knowledge(&it.stored()[0]);
     for _ in 0..5 {
         assert!(it.run("--guard=watch", "routine 100 40").number("anomalies") >= 40);
-        assert_eq!(knowledge(&stored(&it)[0]), before);
+        assert_eq!(knowledge(&it.stored()[0]), before);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
-use crate::harness::guarded::Guarded;
+use crate::harness::guarded::{Guard, Guarded};
 use crate::harness::job::{is_running, kill, state};
 use crate::harness::pty::Terminal;
 use crate::harness::{Job, LIMIT, eventually, words};
@@ -93,7 +93,7 @@ fn who_is_continued_by_somebody_else_hardly_makes_a_call() {
         }
         eventually("the hold goes on", || state(guarded) == Some('T'));
         kill(guarded as i32, libc::SIGKILL);
-        let guard = crate::harness::guarded::Guard::of(&running.finish().exits_with(137));
+        let guard = Guard::of(&running.finish().exits_with(137));
         // Some, where the second signal came late.
         println!("{options}: {} calls", guard.number("anomalies"));
     }
@@ -131,7 +131,7 @@ fn who_is_continued_by_somebody_else_is_let_go_in_time() {
         rounds += 1;
     }
     println!("{rounds} rounds");
-    let guard = crate::harness::guarded::Guard::of(&running.finish().success());
+    let guard = Guard::of(&running.finish().success());
     assert!(guard.number("holds") >= 100, "{}", guard.0);
 }
 

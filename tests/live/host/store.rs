@@ -14,7 +14,7 @@ use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
 use crate::harness::job::copy;
-use crate::harness::{Job, eventually, tollgate};
+use crate::harness::{Job, eventually};
 
 /// A file system of 64 KiB at this place, which only the calling process and its children see.
 fn mount_small(place: &CString) -> io::Result<()> {
@@ -154,11 +154,7 @@ fn what_is_no_baseline_keeps_the_daemon_from_nothing() {
 #[test]
 fn runs_at_the_same_time_add_what_each_of_them_saw() {
     let it = Guarded::normal(&["routine 1000 0"]);
-    let seen = || {
-        let mut show = Job::of(vec![tollgate().into()]);
-        show.command.args(["guard", "show", "--json", "--store"]).arg(it.folder.path().join("store"));
-        show.finish().success().json()["baselines"][0]["seen_calls"].as_u64().expect("a number")
-    };
+    let seen = || it.stored()[0]["seen_calls"].as_u64().expect("a number");
     let before = seen();
     it.run("--guard=watch", "routine 1000 0");
     let one = seen() - before;
