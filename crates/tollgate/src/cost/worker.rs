@@ -155,7 +155,8 @@ mod tests {
         for benchmark in benchmark::BENCHMARKS {
             let timing = of(benchmark.name, 0, 0);
             assert!(timing.units > 0, "{}", benchmark.name);
-            assert!(timing.ns.iter().all(|ns| *ns > 0.0), "{}: {:?}", benchmark.name, timing.ns);
+            // Not each batch: where one is less another, an interruption of the other makes the difference negative.
+            assert!(median(&timing.ns) > 0.0, "{}: {:?}", benchmark.name, timing.ns);
         }
     }
 
