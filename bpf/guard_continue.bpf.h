@@ -20,36 +20,56 @@ extern void bpf_task_release(struct task_struct *task) __weak __ksym;
 
 struct held_search {
 	u32 tgid;
-	/* The held thread; 0: there is none. */
-	u32 pid;
+	/* Of the held thread; 0: there is none. */
+	u32 slot;
 };
+
+static __always_inline bool is_held(struct thread_state *thread)
+{
+	return READ_ONCE(thread->held) && has(thread, GUARD);
+}
 
 static long look_for_held(u32 i, struct held_search *search)
 {
 	struct thread_state *thread = thread_at(i);
 
-	if (thread->tgid != search->tgid || !READ_ONCE(thread->held) || !has(thread, GUARD))
+	if (thread->tgid != search->tgid || !is_held(thread))
 		return 0;
-	search->pid = thread->pid;
+	search->slot = i;
 	return 1;
+}
+
+/* Slot of a thread of the task's process that is held. Only who was held once is searched for: there are many slots. */
+static __always_inline u32 held_slot(struct task_struct *task)
+{
+	struct held_search search = { .tgid = task->tgid };
+	u32 first = slot_of(task->group_leader);
+
+	if (likely(!READ_ONCE(thread_at(first)->was_held)))
+		return 0;
+	if (is_held(thread_at(first)))
+		return first;
+	bpf_loop(header.next_thread, look_for_held, &search, 0);
+	return search.slot;
 }
 
 /*
  * The kernel holds the lock that a second signal needs, so bpf_send_signal_task sends it by an interrupt right after the
- * first. Meanwhile Tollgate may let the process go: it looks at `continued` then. The signal is the held thread's own, and
- * gone if that ends first.
+ * first. The signal is the held thread's own, and gone if that ends first.
  */
 static __always_inline void guard_continued(struct task_struct *task)
 {
-	struct held_search search = { .tgid = task->tgid };
-	u32 index = thread_at(slot_of(task))->guard_session;
-	struct session *session = session_at(index);
+	struct thread_state *held;
+	struct session *session;
 	struct task_struct *thread;
+	u32 slot;
 
-	if (!bpf_ksym_exists(bpf_send_signal_task) || !index || !session)
+	if (!bpf_ksym_exists(bpf_send_signal_task))
 		return;
-	/* The usual case. Who holds says so first. */
-	if (!READ_ONCE(session->held) && !READ_ONCE(session->holds_since))
+	slot = held_slot(task);
+	held = thread_at(slot);
+	session = session_at(held->guard_session);
+	if (!slot || !session)
 		return;
 	/* Who is asked to end is continued for that, by systemd and timeout(1) among others: it stops at its next call. */
 	if (BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & REQUESTS_TO_END)
@@ -57,9 +77,9 @@ static __always_inline void guard_continued(struct task_struct *task)
 	/* So does its owner. */
 	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) == session->owner_pid)
 		return;
+	/* Tollgate looks at this when it has let somebody go, which may be meanwhile. */
 	__sync_fetch_and_add(&session->continued, 1);
-	bpf_loop(header.next_thread, look_for_held, &search, 0);
-	thread = search.pid ? bpf_task_from_pid(search.pid) : NULL;
+	thread = is_held(held) ? bpf_task_from_pid(held->pid) : NULL;
 	if (thread) {
 		bpf_send_signal_task(thread, SIGSTOP, PIDTYPE_PID, 0);
 		bpf_task_release(thread);

@@ -389,7 +389,8 @@ struct thread_state {
 	__u32 tgid;
 	/* Its number as the session's watcher sees it. */
 	__u32 visible_pid;
-	__u32 unused;
+	/* It was held once, or another thread of the process that it is the first of. */
+	__u32 was_held;
 	/* Tally, the test build's second extension: calls seen. */
 	__u64 tally;
 	__u64 longest_sleep_ns;

@@ -297,7 +297,7 @@ impl Gate {
                 thread.mask & wire::GUARD != 0 && u32::from(thread.profile) != wire::GUARD_NOT_CHOSEN;
             thread.task != 0 && thread.tgid == tgid && is_guarded
         };
-        let mut number = None;
+        let (mut number, mut first) = (None, 0);
         atomic_field!(self.sessions, session, held).fetch_add(1, Ordering::SeqCst);
         for slot in 1..self.used_slots() {
             let thread = self.threads.read(slot);
@@ -307,10 +307,14 @@ impl Gate {
                 unsafe { (&raw mut (*place).held_until_ns).write_volatile(until_ns) };
                 held_flag(&self.threads, slot).store(1, Ordering::SeqCst);
                 number = Some(thread.visible_pid);
+                first = if thread.pid == tgid { slot } else { first };
             }
         }
+        let Some(number) = number else { return false };
+        // As where the gate holds: slot 0 if the first thread has ended.
+        atomic_field!(self.threads, first, was_held).store(1, Ordering::SeqCst);
         // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
-        number.is_some_and(|number| unsafe { libc::kill(number as i32, libc::SIGSTOP) == 0 })
+        unsafe { libc::kill(number as i32, libc::SIGSTOP) == 0 }
     }
 
     /// What its threads did does not count against them any more, and the process runs again.

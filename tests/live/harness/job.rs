@@ -335,7 +335,8 @@ pub fn kill(pid: i32, signal: i32) {
 /// The command name of a process, if it has not ended.
 pub fn comm(pid: u32) -> Option<String> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    is_running(pid).then(|| comm.trim_end().to_owned())
+    // Only its first thread may have ended.
+    (is_running(pid) || threads_of(pid) > 1).then(|| comm.trim_end().to_owned())
 }
 
 pub fn threads_of(pid: u32) -> usize {

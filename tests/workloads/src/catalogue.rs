@@ -85,6 +85,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Ends its first thread, and MS ms later the other one. How many calls that takes varies."),
     workload("routine", "ROUNDS UNUSUAL", routine::routine,
         "Makes the same four calls ROUNDS times, then UNUSUAL calls of other kinds; prints \"done\"."),
+    workload("orphaned-routine", "ROUNDS UNUSUAL", routine::orphaned_routine,
+        "As routine, in a second thread, when the first one has ended. How many calls that takes varies."),
     workload("servant", "[--threads T]", servant::servant,
         "Answers each byte of its input with the same byte, after the four calls of `routine` for a \"u\", \
          and after a call of another kind for any other; T threads sleep 10 ms again and again. At the end of its \

@@ -1,8 +1,9 @@
 //! What a guard is to learn: the same calls over and over, interrupted by signals, and then something else.
 
 use crate::arguments::{Arguments, MANY};
-use crate::failure::{Outcome, check};
+use crate::failure::{Failure, Outcome, check};
 use crate::print_line;
+use crate::signals::leave_to;
 use libc::{c_int, c_long};
 
 /// Calls without arguments or effects, none of which the routine makes.
@@ -22,10 +23,24 @@ pub fn round() {
     }
 }
 
-pub fn routine(mut arguments: Arguments) -> Outcome {
+fn numbers(mut arguments: Arguments) -> Result<(u64, u64), Failure> {
     let rounds = arguments.number("ROUNDS", 0..=MANY)?;
     let unusual = arguments.number("UNUSUAL", 0..=MANY)?;
     arguments.end()?;
+    Ok((rounds, unusual))
+}
+
+pub fn routine(arguments: Arguments) -> Outcome {
+    let (rounds, unusual) = numbers(arguments)?;
+    follow(rounds, unusual)
+}
+
+pub fn orphaned_routine(arguments: Arguments) -> Outcome {
+    let (rounds, unusual) = numbers(arguments)?;
+    leave_to(move || follow(rounds, unusual))
+}
+
+fn follow(rounds: u64, unusual: u64) -> Outcome {
     (0..rounds).for_each(|_| round());
     for call in UNUSUAL.iter().cycle().take(unusual as usize) {
         // SAFETY: as above.

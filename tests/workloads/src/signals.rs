@@ -97,7 +97,12 @@ pub fn hang(mut arguments: Arguments) -> Outcome {
 pub fn leader_ends(mut arguments: Arguments) -> Outcome {
     let ms = arguments.number("MS", 0..=MANY)?;
     arguments.end()?;
-    std::thread::spawn(move || or_abort(nap(ms)));
+    leave_to(move || nap(ms))
+}
+
+/// A second thread goes on, and the first one ends.
+pub fn leave_to(work: impl FnOnce() -> Outcome + Send + 'static) -> ! {
+    std::thread::spawn(|| or_abort(work()));
     loop {
         // SAFETY: ends this thread only; nothing of it is used by the other one.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
