@@ -118,13 +118,12 @@ pub(crate) fn end_guard(
     held.len()
 }
 
-/// A guard that goes on holds nobody any more. Returns how many processes were held; None: it was off before.
+/// A guard that goes on holds nobody any more. Returns how many processes were held.
 pub(crate) fn switch_off(
     threads: &Mapping<wire::thread_state>,
     sessions: &Mapping<wire::session>,
     session: u32,
-) -> Option<usize> {
-    let was_off = sessions.read(session).guard.response == wire::GUARD_OBSERVE;
+) -> usize {
     respond(sessions, session, wire::GUARD_OBSERVE);
     atomic_field!(sessions, session, is_off).store(1, Ordering::SeqCst);
     crate::cpus::wait_for_all();
@@ -132,7 +131,7 @@ pub(crate) fn switch_off(
     held.iter().for_each(|held| forget_deeds(threads, threads.entries(), held));
     let_go(threads, threads.entries(), &held);
     undo_late_stops(threads, threads.entries(), &held);
-    (!was_off || !held.is_empty()).then_some(held.len())
+    held.len()
 }
 
 fn respond(sessions: &Mapping<wire::session>, session: u32, response: u32) {

@@ -168,11 +168,10 @@ pub(crate) fn unpin(owner: u32) {
     remove(&Owner::here(owner).folder());
 }
 
-/// None: it held nobody before, either.
+/// None: it has not begun to guard.
 fn switch_off_living(owner: Owner) -> Result<Option<usize>> {
     let Some((threads, sessions)) = open(owner)? else { return Ok(None) };
-    let switched =
-        sessions_of(&sessions, owner).filter_map(|session| switch_off(&threads, &sessions, session));
+    let switched = sessions_of(&sessions, owner).map(|session| switch_off(&threads, &sessions, session));
     Ok(switched.reduce(|all, released| all + released))
 }
 

@@ -1,6 +1,7 @@
 //! Reading documents that Tollgate has written.
 
 use std::path::Path;
+use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -12,14 +13,18 @@ struct Header {
     schema: Option<serde_json::Value>,
 }
 
-/// The document in a file, if it is of this schema; `origin` is the command that writes such.
+/// The document in a file, or in stdin by the name "-", if it is of this schema; `origin` is the command that writes such.
 pub fn read<T: DeserializeOwned>(path: &Path, schema: &str, origin: &str) -> Result<T> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let not_one = || format!("{} is not a document written by `{origin}`", path.display());
+    let (name, text) = match path.to_str() {
+        Some("-") => (Path::new("stdin").display(), io::read_to_string(io::stdin())),
+        _ => (path.display(), fs::read_to_string(path)),
+    };
+    let text = text.with_context(|| format!("cannot read {name}"))?;
+    let not_one = || format!("{name} is not a document written by `{origin}`");
     let header: Header = serde_json::from_str(&text).with_context(not_one)?;
     match header.schema.as_ref().and_then(|schema| schema.as_str()) {
         Some(found) if found == schema => serde_json::from_str(&text).with_context(not_one),
-        Some(found) => bail!("{} has schema {found:?}; this version reads {schema:?}", path.display()),
+        Some(found) => bail!("{name} has schema {found:?}; this version reads {schema:?}"),
         None => bail!("{}: it names no schema", not_one()),
     }
 }

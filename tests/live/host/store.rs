@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
@@ -168,4 +169,65 @@ fn runs_at_the_same_time_add_what_each_of_them_saw() {
         running.finish().success();
     }
     assert_eq!(seen() - before, 4 * one);
+}
+
+/// As the daemon knows it now.
+#[track_caller]
+fn shown(daemon: &Daemon, it: &Guarded, what: &str) -> u64 {
+    let shown = daemon.ask(&format!("show --json {}", it.program.display())).json();
+    shown[what].as_u64().expect("a number")
+}
+
+/// Normal in the daemon's hands is what the servant does for this.
+#[track_caller]
+fn normalize(daemon: &Daemon, servant: &mut Servant, usual: &[u8]) {
+    let calls = || daemon.program().map_or(0, |program| program["calls"].as_u64().expect("a number"));
+    let before = calls();
+    eventually("it is learned", || {
+        (0..12).for_each(|_| servant.serve(usual));
+        calls() > before + 2000
+    });
+    daemon.ask("normalize guarded");
+}
+
+#[test]
+fn a_daemon_goes_by_what_is_imported_at_once() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, "--guard=watch --anomaly-limit 1000");
+    let mut servant = Servant::start(&it, &group);
+    normalize(&daemon, &mut servant, b"uuux");
+    let export = it.folder.path().join("export");
+    daemon.ask(&format!("export guarded --output {}", export.display()));
+    daemon.ask("reset guarded");
+    normalize(&daemon, &mut servant, b"uuuu");
+    let mut anomalies_of = |blocks: usize| {
+        let anomalies = || daemon.program().expect("it is known")["anomalies"].as_u64().expect("a number");
+        let before = anomalies();
+        (0..blocks).for_each(|_| servant.serve(b"uuux"));
+        // The daemon has counted them.
+        std::thread::sleep(Duration::from_millis(300));
+        anomalies() - before
+    };
+    assert!(anomalies_of(12) >= 12);
+    let mut import = daemon.ask_job("import -");
+    import.command.stdin(File::open(&export).expect("just written"));
+    import.finish().success();
+    assert_eq!(anomalies_of(12), 0);
+}
+
+#[test]
+fn what_a_run_has_stored_a_daemon_knows_when_it_has_stored_its_own() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, "--guard=watch");
+    let mut servant = Servant::start(&it, &group);
+    normalize(&daemon, &mut servant, b"uuuu");
+    let windows = shown(&daemon, &it, "windows");
+    it.run("--guard=learn", "routine 100 20");
+    servant.serve(b"u");
+    let more = shown(&daemon, &it, "windows");
+    assert!(more > windows, "{more} {windows}");
+    servant.serve(b"u");
+    assert!(shown(&daemon, &it, "windows") >= more);
+    // What the run learned has yet to become normal.
+    assert_eq!(daemon.program().expect("it is known")["state"], "training");
 }

@@ -235,7 +235,7 @@ impl Daemon<'_> {
             let mut done = guard.retire_unused(gate);
             if save {
                 self.saved = Instant::now();
-                done = done.and(guard.save(Save::Changed));
+                done = done.and(guard.save(gate, Save::Changed));
             }
             // It may be possible the next time, such as on a disk that was full.
             if let Err(error) = done {
@@ -296,8 +296,11 @@ impl Daemon<'_> {
             }
             Request::Status => serde_json::to_value(status)?,
             Request::Store => {
-                guard.save(Save::All)?;
+                guard.save(gate, Save::All)?;
                 serde_json::to_value(self.arguments.store.folder.canonicalize()?)?
+            }
+            Request::Reload { changed } => {
+                serde_json::to_value(changed.iter().try_for_each(|of| guard.reload(gate, of))?)?
             }
             Request::Verb { verb, programs } => serde_json::to_value(guard.verb(gate, verb, &programs)?)?,
             Request::Off => serde_json::to_value(guard.switch(gate, true))?,
@@ -313,7 +316,7 @@ impl Daemon<'_> {
         let _ = notify(false, &[NotifyState::Stopping]);
         let worked = worked.and_then(|()| self.watch.tend());
         self.tell_events();
-        let saved = self.watch.guard().map_or(Ok(()), |(guard, _)| guard.save(Save::All));
+        let saved = self.watch.guard().map_or(Ok(()), |(guard, gate)| guard.save(gate, Save::All));
         self.watch.give_up()?;
         worked.and(saved)?;
         tell("ended; what was learned is stored, and nobody is held");

@@ -27,7 +27,7 @@ pub enum Command {
     ///
     /// What either knows is known afterwards, the counters add up, and the state is the less sure one. What
     /// has nothing new changes nothing. A line a baseline says what was done. If one of the files cannot be used,
-    /// nothing is changed.
+    /// nothing is changed. A daemon that uses the store goes by them at once.
     Import(ImportArguments),
     /// Merge exported baselines, those of the same program by what either knows
     Merge(MergeArguments),
@@ -46,12 +46,14 @@ pub enum Command {
     /// Forget what a program's baseline has learned, and keep what is normal
     ///
     /// It learns from nothing, so what the program did lately does not become normal. Use this when a program
-    /// was attacked, or misused, while its baseline learned.
+    /// was attacked, or misused, while its baseline learned. A `tollgate run` that guards the program at the moment stores
+    /// at its end all that it knows: end it before.
     Sensitize(Programs),
     /// Delete a program's baseline
     ///
     /// The program is unknown from then on, as if it had never been seen. Use this when its baseline is of
-    /// no use any more: `tollgate guard export` keeps a copy.
+    /// no use any more: `tollgate guard export` keeps a copy. A `tollgate run` that guards the program at the moment
+    /// stores at its end all that it knows: end it before.
     Reset(Programs),
     /// Tell what the daemon guards, and whom it holds
     Status(StatusArguments),
@@ -193,7 +195,7 @@ pub struct ExportArguments {
 
 #[derive(Args)]
 pub struct ImportArguments {
-    /// Written by `tollgate guard export` or `merge`
+    /// Written by `tollgate guard export` or `merge`; `-` is stdin
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Put them in place of what is stored of the same programs, instead of merging
@@ -201,11 +203,13 @@ pub struct ImportArguments {
     pub replace: bool,
     #[command(flatten)]
     pub store: StoreOption,
+    #[command(flatten)]
+    pub socket: SocketOption,
 }
 
 #[derive(Args)]
 pub struct MergeArguments {
-    /// Written by `tollgate guard export` or `merge`
+    /// Written by `tollgate guard export` or `merge`; `-` is stdin
     #[arg(required = true, num_args = 2.., value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Write the result to a file (default: stdout)

@@ -11,6 +11,7 @@ use kernel::process::{has_terminal, session_of};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 
+use super::baseline::Identity;
 use super::keep::Save;
 use super::live::{Guard, path_of};
 use super::placement::Placement;
@@ -29,6 +30,10 @@ pub enum Request {
     },
     /// Answered with the folder of the store, in which everything is up to date then.
     Store,
+    /// These are others in the store than before.
+    Reload {
+        changed: Vec<Identity>,
+    },
     Verb {
         verb: Verb,
         programs: Vec<String>,
@@ -116,7 +121,7 @@ impl Guard {
     }
 
     pub fn verb(&mut self, gate: &Gate, verb: Verb, programs: &[String]) -> Result<Vec<Done>> {
-        self.save(Save::All)?;
+        self.save(gate, Save::All)?;
         let done = verbs::apply(&self.store, verb, programs)?;
         done.iter().try_for_each(|done| self.reload(gate, &done.identity))?;
         Ok(done)
@@ -152,13 +157,19 @@ impl Guard {
         if pid == std::process::id() || self.warden.as_ref().is_some_and(|warden| warden.pid() == pid) {
             bail!("process {pid} is this guard's own: nobody would let it go");
         }
+        // pid_namespaces(7): it gets no signal of its own namespace that it has no handler for.
+        if pid == 1 {
+            bail!("process 1 cannot be stopped");
+        }
         // To the kernel, 0 is whoever asks.
         if pid != 0 && self.policy.selection.spared_sid.is_some_and(|spared| session_of(pid) == Some(spared))
         {
             bail!("process {pid} is of the operator's own session, who could not let it go then");
         }
         if !gate.hold(self.session, pid, u64::MAX) {
-            bail!("process {pid} is not guarded here: it may have ended, or be a kernel thread");
+            bail!(
+                "process {pid} is not guarded here: it may have ended, be a kernel thread, or run a program that was not chosen"
+            );
         }
         Ok(())
     }

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::arguments::{ExportArguments, ImportArguments, MergeArguments};
 use super::baseline::{Baseline, Digest, Gain};
-use super::remote::serves;
+use super::control::Request;
+use super::remote::{answer, serves};
 use super::select::{select_all, short_name, title};
 use super::store::Store;
 use crate::input;
@@ -52,6 +53,7 @@ pub fn merge(arguments: &MergeArguments) -> Result<ExitCode> {
 
 pub fn import(arguments: &ImportArguments) -> Result<ExitCode> {
     let baselines = read_all(&arguments.files)?;
+    let is_in_use = serves(&arguments.socket, &arguments.store.folder)?;
     let store = Store::new(&arguments.store.folder);
     let lock = store.lock()?;
     let mut changes = Vec::new();
@@ -59,11 +61,17 @@ pub fn import(arguments: &ImportArguments) -> Result<ExitCode> {
         let stored = lock.load(&baseline.digest, baseline.scope.as_deref())?;
         changes.push(change(stored, baseline, arguments.replace)?);
     }
+    let mut changed = Vec::new();
     for Change { mut baseline, is_changed, words } in changes {
         if is_changed {
             lock.save(&mut baseline)?;
+            changed.push(baseline.identity());
         }
         Output::Stdout.write(&format!("{} {}: {words}\n", title(&baseline), short_name(&baseline)))?;
+    }
+    drop(lock);
+    if is_in_use {
+        let () = answer(&arguments.socket, &Request::Reload { changed })?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,8 +22,18 @@ pub enum Save {
 }
 
 impl Guard {
-    /// All are tried; the first failure is returned.
-    pub fn save(&mut self, which: Save) -> Result<()> {
+    /// All are tried; the first failure is returned. What others have stored meanwhile is in use then, too.
+    pub fn save(&mut self, gate: &Gate, which: Save) -> Result<()> {
+        let mut result = self.store_all(which);
+        let with_more = self.programs.values().filter(|(program, _)| program.saved.has_more);
+        let with_more: Vec<_> = with_more.filter_map(|(program, _)| program.identity()).collect();
+        for identity in with_more {
+            result = result.and(self.reload(gate, &identity));
+        }
+        result
+    }
+
+    fn store_all(&mut self, which: Save) -> Result<()> {
         let store = self.store.lock()?;
         let mut result = Ok(());
         for (program, _) in self.programs.values_mut() {
@@ -35,7 +45,7 @@ impl Guard {
     /// Stores what was learned, if that is possible, and tells what happened. The warden is to be dismissed when nobody
     /// is held any more.
     pub fn finish(&mut self) -> (Report, Result<()>) {
-        (self.report(), self.save(Save::All))
+        (self.report(), self.store_all(Save::All))
     }
 
     /// With the events since the last one.
@@ -115,12 +125,14 @@ fn save(store: &Locked<'_>, program: &mut Program, wire: &wire::guard_parameters
     let title = title(program);
     let context = || format!("what {title} does could not be stored");
     // Another Tollgate may have stored something meanwhile.
-    let mut baseline = match store.load(&own.digest, own.scope.as_deref()).with_context(context)? {
-        Some(stored) => program.saved.with(&own, &stored)?,
-        None => own.clone(),
-    };
+    let (mut baseline, has_more) =
+        match store.load(&own.digest, own.scope.as_deref()).with_context(context)? {
+            Some(stored) => program.saved.with(&own, &stored)?,
+            None => (own.clone(), false),
+        };
     store.save(&mut baseline).with_context(context)?;
     program.saved.note(&own, baseline.saved);
+    program.saved.has_more = has_more;
     Ok(())
 }
 

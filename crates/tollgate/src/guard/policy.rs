@@ -220,6 +220,9 @@ impl GuardOptions {
     pub fn policy(&self, mode: Mode, store: &Path) -> Result<Policy> {
         let file = self.guard_config.as_deref().map(read).transpose()?.unwrap_or_default();
         let own = self;
+        if own.respond.is_some() && mode != Mode::Enforce {
+            bail!("--respond needs --guard=enforce: --guard={} responds to nothing", mode.name());
+        }
         let default = watching();
         let response = match mode {
             Mode::Learn | Mode::Watch => wire::GUARD_OBSERVE,

@@ -8,7 +8,7 @@ use anyhow::Result;
 use kernel::profile::{self, Contents, Profile};
 use kernel::wire;
 
-use super::baseline::{ANY_OTHER, Baseline, Counts, Digest, Identity, Pair, State, Window};
+use super::baseline::{ANY_OTHER, Baseline, Counts, Digest, Gain, Identity, Pair, State, Window};
 use super::policy::Mode;
 use crate::report::call_name;
 
@@ -38,6 +38,8 @@ pub struct Program {
 #[derive(Default)]
 pub struct Saved {
     pub at: Option<u64>,
+    /// Than the profile: what another Tollgate has stored.
+    pub has_more: bool,
     counts: Counts,
     state: Option<State>,
     sizes: (usize, usize),
@@ -46,7 +48,13 @@ pub struct Saved {
 impl Saved {
     /// The profile's own baseline is in the file that was written at that time.
     pub fn note(&mut self, own: &Baseline, at: u64) {
-        *self = Self { at: Some(at), counts: own.counts(), state: Some(own.state), sizes: sizes(own) };
+        *self = Self {
+            at: Some(at),
+            has_more: false,
+            counts: own.counts(),
+            state: Some(own.state),
+            sizes: sizes(own),
+        };
     }
 
     pub fn differs(&self, own: &Baseline, also_calls: bool) -> bool {
@@ -55,14 +63,16 @@ impl Saved {
             || also_calls && self.counts.seen_calls != own.seen_calls
     }
 
-    /// What is to be stored where `stored` is: what another Tollgate has stored there meanwhile is kept.
-    pub fn with(&self, own: &Baseline, stored: &Baseline) -> Result<Baseline> {
+    /// What is to be stored where `stored` is, and whether that has something of another Tollgate's, which is kept.
+    pub fn with(&self, own: &Baseline, stored: &Baseline) -> Result<(Baseline, bool)> {
         let mut all = own.clone();
+        let mut gain = Gain::default();
         if Some(stored.saved) != self.at {
-            all.merge_since(stored, &self.counts)?;
+            gain = all.merge_since(stored, &self.counts)?;
         }
         all.saved = stored.saved;
-        Ok(all)
+        let has_more = gain != Gain::default() || all.state != own.state;
+        Ok((all, has_more))
     }
 }
 
@@ -83,6 +93,11 @@ impl Program {
             calls: Vec::new(),
             next: None,
         }
+    }
+
+    /// None: nothing of it is stored.
+    pub fn identity(&self) -> Option<Identity> {
+        Some(Identity { digest: self.digest?, scope: self.scope.clone() })
     }
 
     /// Before another baseline is installed, or none.

@@ -131,8 +131,8 @@ pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
 fn shown(line: &str) -> Result<String> {
     let event: Event = serde_json::from_str(line)?;
     let mut text = format!("{}  {}", event.time, crate::daemon::line(&event));
-    if event.mismatches > 0 && !event.expected.is_empty() {
-        text += &format!("\n    usual there: {}", event.expected.join(", "));
+    if let Some(usual) = event.usual(usize::MAX) {
+        text += &format!("\n    {usual}");
     }
     Ok(text)
 }

@@ -104,6 +104,27 @@ impl Event {
         };
         format!("{}{held}{effect}{restraint}", self.action)
     }
+
+    /// In the call's place, of which at most so many are listed.
+    pub fn usual(&self, most: usize) -> Option<String> {
+        if self.mismatches == 0 || self.expected.is_empty() {
+            return None;
+        }
+        if let [.., before, _] = self.sequence.as_slice()
+            && self.expected.contains(&self.call)
+        {
+            return Some(format!("usual after {before}, but not after all the calls before it"));
+        }
+        let shown = self.expected.iter().take(most).cloned().collect::<Vec<_>>().join(", ");
+        let more = self.expected.len().saturating_sub(most);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        Some(format!("usual there: {shown}{more}"))
+    }
+}
+
+/// A hold that ends when somebody says so has no time.
+fn held(holds: u64, ns: u64) -> String {
+    if holds > 0 && ns == 0 { "for good".into() } else { duration(ns) }
 }
 
 /// A program with its scope, as people read it.
@@ -134,7 +155,7 @@ impl GuardedProgram {
             self.max_lfc,
             count(self.holds),
             self.killed,
-            duration(self.held_ns)
+            held(self.holds, self.held_ns)
         )
     }
 }
@@ -144,15 +165,16 @@ const EXPECTED_SHOWN: usize = 5;
 
 pub fn text(out: &mut String, guard: &Guard, layout: &Layout) {
     let sum = |part: fn(&GuardedProgram) -> u64| guard.programs.iter().map(part).sum::<u64>();
+    let (holds, held_ns) = (sum(|program| program.holds), sum(|program| program.held_ns));
     let _ = writeln!(
         out,
-        "\nguard ({}): {} made {} calls, {} of them unusual; {} of {}",
+        "\nguard ({}): {} made {} calls, {} of them unusual; {}{}",
         guard.mode,
         number_of(guard.programs.len(), "program"),
         count(sum(|program| program.calls)),
         count(sum(|program| program.anomalies)),
-        number_of(sum(|program| program.holds) as usize, "hold"),
-        duration(sum(|program| program.held_ns)),
+        number_of(holds as usize, "hold"),
+        if holds == 0 { String::new() } else { format!(" of {}", held(holds, held_ns)) },
     );
     if guard.mode == "enforce" {
         let _ = writeln!(out, "  response: {}", guard.response);
@@ -201,11 +223,8 @@ fn events(out: &mut String, guard: &Guard, layout: &Layout) {
             event.lfc,
             event.what_was_done(),
         );
-        if event.mismatches > 0 && !event.expected.is_empty() {
-            let shown = event.expected.iter().take(EXPECTED_SHOWN).cloned().collect::<Vec<_>>().join(", ");
-            let more = event.expected.len().saturating_sub(EXPECTED_SHOWN);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let _ = writeln!(out, "              usual there: {shown}{more}");
+        if let Some(usual) = event.usual(EXPECTED_SHOWN) {
+            let _ = writeln!(out, "              {usual}");
         }
     }
     let hidden = guard.events.len().saturating_sub(layout.top) as u64 + guard.events_left_out;
