@@ -56,6 +56,20 @@ pub fn sigaction() -> Work {
     })
 }
 
+extern "C" fn handle(_signal: libc::c_int) {}
+
+pub fn signal() -> Work {
+    // SAFETY: a zeroed sigaction is a valid one: an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handle as *const () as usize;
+    // SAFETY: valid; the handler does nothing.
+    unsafe { libc::sigaction(libc::SIGUSR1, &action, ptr::null_mut()) };
+    call(|| {
+        // SAFETY: the signal is handled.
+        unsafe { libc::raise(libc::SIGUSR1) };
+    })
+}
+
 pub fn write_null() -> Work {
     let null = File::options().write(true).open("/dev/null").expect("/dev/null can be opened");
     let byte = 0u8;

@@ -56,6 +56,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     benchmark("getrusage", "call", true, calls::getrusage, "a call that sums the thread's accounts"),
     benchmark("gettimeofday", "call", true, calls::gettimeofday, "the clock as a real call, not by the vDSO"),
     benchmark("sigaction", "call", true, calls::sigaction, "installing a signal handler"),
+    benchmark("signal", "signal", false, calls::signal, "a signal to itself, its handler and its return"),
     benchmark("write-null", "call", true, calls::write_null, "a write of one byte to /dev/null: the file layer"),
     benchmark("pread-128", "call", true, || calls::pread(128), "a read of 128 bytes from the page cache"),
     benchmark("pread-256", "call", true, || calls::pread(256), "a read of 256 bytes from the page cache"),
