@@ -657,7 +657,7 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 		/* Before the signal, so that who releases after a crash finds it. */
 		if (!thread->held || thread->held_until_ns < now + delay_ns)
 			thread->held_until_ns = now + delay_ns;
-		/* Itself, as an execve makes it the first one. Where that has ended, slot 0, which is nobody's, is marked. */
+		/* Itself, too: an execve makes it the first one. Where that has ended, slot 0 is nobody's. */
 		thread_at(slot_of(bpf_get_current_task_btf()->group_leader))->was_held = 1;
 		thread->was_held = 1;
 		WRITE_ONCE(thread->held, 1);

@@ -39,13 +39,17 @@ static long look_for_held(u32 i, struct held_search *search)
 	return 1;
 }
 
-/* Slot of a thread of the task's process that is held. Only who was held once is searched for: there are many slots. */
+/*
+ * Slot of a thread of the task's process that is held; 0: none is. There are many slots: only processes of which a thread was
+ * held once are searched for, and those that live on without their first thread, which has the mark.
+ */
 static __always_inline u32 held_slot(struct task_struct *task)
 {
 	struct held_search search = { .tgid = task->tgid };
-	u32 first = slot_of(task->group_leader);
+	struct task_struct *leader = task->group_leader;
+	u32 first = slot_of(leader);
 
-	if (likely(!READ_ONCE(thread_at(first)->was_held)))
+	if (likely(first ? !READ_ONCE(thread_at(first)->was_held) : !(leader->flags & PF_EXITING)))
 		return 0;
 	if (is_held(thread_at(first)))
 		return first;

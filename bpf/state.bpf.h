@@ -110,6 +110,10 @@ struct {
 	__array(values, struct ring);
 } records SEC(".maps");
 
+/* include/linux/sched.h: kernel threads make no calls; exiting ones make no more. */
+#define PF_KTHREAD 0x00200000
+#define PF_EXITING 0x00000004
+
 static __always_inline void lose(u32 session, enum loss reason)
 {
 	u32 index = session * LOSSES + reason;

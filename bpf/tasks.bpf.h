@@ -115,10 +115,6 @@ static __always_inline u32 shared_row(u32 session_index, struct session *session
 	return index;
 }
 
-/* include/linux/sched.h: kernel threads make no calls; exiting ones make no more. */
-#define PF_KTHREAD 0x00200000
-#define PF_EXITING 0x00000004
-
 /* The thread is a bystander again, before its slot is anybody else's. Once: by its end, or by who took it in. */
 static __always_inline void forget_thread(struct thread_state *thread, u32 slot)
 {

@@ -296,24 +296,23 @@ impl Gate {
                 thread.mask & wire::GUARD != 0 && u32::from(thread.profile) != wire::GUARD_NOT_CHOSEN;
             thread.task != 0 && thread.tgid == tgid && is_guarded
         };
-        let (mut number, mut first) = (None, 0);
+        let mut number = None;
         atomic_field!(self.sessions, session, held).fetch_add(1, Ordering::SeqCst);
         for slot in 1..self.used_slots() {
             let thread = self.threads.read(slot);
             if is_own(&thread) && u32::from(thread.guard_session) == session {
                 let place = self.threads.entry(slot);
-                // SAFETY: an aligned field of the mapped entry, which the gate reads where `held` is set.
-                unsafe { (&raw mut (*place).held_until_ns).write_volatile(until_ns) };
+                // SAFETY: aligned fields of the mapped entry, which the gate reads where the flag is set, or a signal is sent.
+                unsafe {
+                    (&raw mut (*place).held_until_ns).write_volatile(until_ns);
+                    (&raw mut (*place).was_held).write_volatile(1);
+                }
                 held_flag(&self.threads, slot).store(1, Ordering::SeqCst);
                 number = Some(thread.visible_pid);
-                first = if thread.pid == tgid { slot } else { first };
             }
         }
-        let Some(number) = number else { return false };
-        // As where the gate holds: slot 0 if the first thread has ended.
-        atomic_field!(self.threads, first, was_held).store(1, Ordering::SeqCst);
         // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
-        unsafe { libc::kill(number as i32, libc::SIGSTOP) == 0 }
+        number.is_some_and(|number| unsafe { libc::kill(number as i32, libc::SIGSTOP) == 0 })
     }
 
     /// What its threads did does not count against them any more, and the process runs again.

@@ -307,6 +307,10 @@ pub struct DoctorArguments {
 }
 
 impl LensOptions {
+    pub fn is_given(&self) -> bool {
+        self.no_sites || self.sample || self.slower.is_some() || self.per.is_some()
+    }
+
     pub fn mask(&self) -> u32 {
         let mut mask = wire::LENS;
         if !self.no_sites {

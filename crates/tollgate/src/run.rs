@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kernel::gate::Lock;
 use kernel::process::Command;
 use kernel::session::Options;
@@ -29,6 +29,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let policy = arguments.guard.policy()?;
     let mut options = options(&arguments.lens_options);
     if policy.is_some() && !arguments.lens {
+        if arguments.lens_options.is_given() {
+            bail!("--no-sites, --sample, --slower and --per need --lens where there is a --guard");
+        }
         options.mask = 0;
     }
     let mut watch = match policy {

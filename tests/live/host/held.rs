@@ -291,16 +291,25 @@ fn an_execve_of_who_was_unusual_once_is_suspended() {
 
 #[test]
 fn all_threads_stop_and_sleep_on_uninterrupted() {
+    hold_with_threads(8);
+}
+
+#[test]
+fn all_of_two_thousand_threads_stop() {
+    hold_with_threads(2000);
+}
+
+fn hold_with_threads(threads: u32) {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let daemon = Daemon::start(&it, &group, ENFORCE);
-    let mut servant = Servant::with_threads(&it, &group, 8);
+    let mut servant = Servant::with_threads(&it, &group, threads);
     eventually("it is guarded", || {
         servant.serve(b"u");
-        daemon.program().is_some() && states(servant.pid()).len() == 9
+        daemon.program().is_some() && states(servant.pid()).len() == threads as usize + 1
     });
     for _ in 0..3 {
         daemon.ask(&format!("hold {}", servant.pid()));
-        eventually("all of them", || states(servant.pid()) == ['T'; 9]);
+        eventually("all of them", || states(servant.pid()).iter().all(|state| *state == 'T'));
         daemon.ask("release");
         eventually("none of them", || !states(servant.pid()).contains(&'T'));
         servant.serve(b"uu");

@@ -191,6 +191,46 @@ fn normalize(daemon: &Daemon, servant: &mut Servant, usual: &[u8]) {
 }
 
 #[test]
+fn a_daemon_that_learns_leaves_the_baselines_of_programs_that_it_does_not_meet() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let before = it.stored();
+    let daemon = Daemon::start(&it, &group, "--guard=learn");
+    daemon.ask("show");
+    daemon.running.signal(libc::SIGTERM);
+    daemon.running.finish().success();
+    assert_eq!(it.stored(), before);
+}
+
+#[test]
+fn what_a_daemon_could_not_use_it_learns_anew_when_it_is_reset() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    it.run("--guard=learn --lookahead 6", "routine 100 0");
+    let daemon = Daemon::start(&it, &group, "--guard=watch");
+    let mut servant = Servant::start(&it, &group);
+    let calls = || daemon.program().and_then(|program| program["calls"].as_u64());
+    eventually("it is met", || {
+        servant.serve(b"uuuu");
+        calls() > Some(0)
+    });
+    daemon.ask("reset guarded");
+    (0..12).for_each(|_| servant.serve(b"uuuu"));
+    assert!(shown(&daemon, &it, "windows") > 0);
+}
+
+/// Whom the daemon holds is to be let go in time.
+#[test]
+fn a_daemon_does_not_wait_without_end_for_a_store_that_somebody_keeps_locked() {
+    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let daemon = Daemon::start(&it, &group, "--guard=watch");
+    let lock = File::open(daemon.store.join(".lock")).expect("a lock");
+    lock.lock().expect("locked");
+    daemon.ask_job("show").finish().exits_with(125).says("is locked by another process");
+    daemon.ask("status");
+    drop(lock);
+    daemon.ask("show");
+}
+
+#[test]
 fn a_daemon_goes_by_what_is_imported_at_once() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let daemon = Daemon::start(&it, &group, "--guard=watch --anomaly-limit 1000");

@@ -20,7 +20,7 @@ fn was_interrupted() -> bool {
 
 /// Answers each byte of its input with the same byte, when it has done what that asks for.
 pub fn servant(mut arguments: Arguments) -> Outcome {
-    let threads = arguments.flag("--threads", "T", 0..=100)?.unwrap_or(0);
+    let threads = arguments.flag("--threads", "T", 0..=2000)?.unwrap_or(0);
     arguments.end()?;
     // SAFETY: a plain call.
     let epoll = check(unsafe { libc::epoll_create1(0) }, "make an epoll set")?;
@@ -28,9 +28,9 @@ pub fn servant(mut arguments: Arguments) -> Outcome {
     // SAFETY: a valid event.
     check(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, 0, &mut input) }, "wait for the input")?;
     for _ in 0..threads {
-        thread::spawn(|| {
+        thread::spawn(move || {
             loop {
-                nap();
+                nap(threads);
             }
         });
     }
@@ -81,8 +81,11 @@ fn next(epoll: c_int) -> Result<Option<u8>, crate::failure::Failure> {
     Ok((read == 1).then_some(byte))
 }
 
-fn nap() {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// One of so many, so that they leave some time to others.
+fn nap(threads: u64) {
+    const ALL_NS: u64 = 1_250_000;
+    let ns = threads * ALL_NS;
+    let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
     // SAFETY: a valid time; nothing is asked back.
     if unsafe { libc::nanosleep(&time, std::ptr::null_mut()) } < 0 && was_interrupted() {
         INTERRUPTED_NAPS.fetch_add(1, Ordering::Relaxed);

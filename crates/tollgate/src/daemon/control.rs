@@ -18,8 +18,8 @@ use serde_json::Value;
 use crate::guard::Request;
 use crate::output::say;
 
-/// A request has names of programs, at most as many as there are arguments to a command.
-const LONGEST_REQUEST: u64 = 1 << 20;
+/// Only root asks, at most for a document of all baselines of a large store.
+const LONGEST_REQUEST: u64 = 1 << 30;
 /// Who connects and says nothing is not waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections at a time: each is an open file, of which the daemon needs some for itself.

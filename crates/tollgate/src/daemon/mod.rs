@@ -299,8 +299,8 @@ impl Daemon<'_> {
                 guard.save(gate, Save::All)?;
                 serde_json::to_value(self.arguments.store.folder.canonicalize()?)?
             }
-            Request::Reload { changed } => {
-                serde_json::to_value(changed.iter().try_for_each(|of| guard.reload(gate, of))?)?
+            Request::Import { baselines, replace } => {
+                serde_json::to_value(guard.import(gate, baselines, replace)?)?
             }
             Request::Verb { verb, programs } => serde_json::to_value(guard.verb(gate, verb, &programs)?)?,
             Request::Off => serde_json::to_value(guard.switch(gate, true))?,
@@ -316,7 +316,7 @@ impl Daemon<'_> {
         let _ = notify(false, &[NotifyState::Stopping]);
         let worked = worked.and_then(|()| self.watch.tend());
         self.tell_events();
-        let saved = self.watch.guard().map_or(Ok(()), |(guard, gate)| guard.save(gate, Save::All));
+        let saved = self.watch.guard().map_or(Ok(()), |(guard, _)| guard.finish().1);
         self.watch.give_up()?;
         worked.and(saved)?;
         tell("ended; what was learned is stored, and nobody is held");

@@ -33,9 +33,9 @@ pub enum Command {
     Merge(MergeArguments),
     /// Make what a program's baseline has learned its normal behaviour, at once
     ///
-    /// From now on, calls are tested against what was learned until now, and what is new is an anomaly. A baseline
-    /// becomes normal by itself when nothing new came for long; use this when you know that the program has shown all
-    /// that it does, or that what it did lately was good and is to be normal, too.
+    /// From now on, calls are tested against what was learned until now and what was normal before; what is new is an
+    /// anomaly. A baseline becomes normal by itself when nothing new came for long; use this when you know that the
+    /// program has shown all that it does, or that what it did lately was good and is to be normal, too.
     Normalize(Programs),
     /// Let a program do what it did not do before: its baseline is no longer normal, and learns
     ///
@@ -233,8 +233,9 @@ pub struct StoreOption {
 /// Learn from traces of system calls, and say of others what the guard would have done
 ///
 /// A PATH is a file or a folder of files: `PID NUMBER` lines, calls by name or number (one process a file), or the
-/// output of `strace -f`; each also compressed by gzip. Needs no root. Numbers are taken as they are, so traces of
-/// another system can be replayed, too.
+/// output of `strace -f`; each also compressed by gzip, and `-` is stdin. Needs no root. Numbers are taken as they are, so
+/// traces of another system can be replayed, too. A process is one program, also after an execve, while the guard takes
+/// what is executed for another one.
 #[derive(Args)]
 #[command(after_long_help = REPLAY_EXAMPLES)]
 pub struct ReplayArguments {

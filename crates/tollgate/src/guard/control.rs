@@ -11,7 +11,8 @@ use kernel::process::{has_terminal, session_of};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 
-use super::baseline::Identity;
+use super::baseline::Baseline;
+use super::exchange;
 use super::keep::Save;
 use super::live::{Guard, path_of};
 use super::placement::Placement;
@@ -30,9 +31,9 @@ pub enum Request {
     },
     /// Answered with the folder of the store, in which everything is up to date then.
     Store,
-    /// These are others in the store than before.
-    Reload {
-        changed: Vec<Identity>,
+    Import {
+        baselines: Vec<Baseline>,
+        replace: bool,
     },
     Verb {
         verb: Verb,
@@ -123,6 +124,16 @@ impl Guard {
     pub fn verb(&mut self, gate: &Gate, verb: Verb, programs: &[String]) -> Result<Vec<Done>> {
         self.save(gate, Save::All)?;
         let done = verbs::apply(&self.store, verb, programs)?;
+        self.reload_all(gate, done)
+    }
+
+    pub fn import(&mut self, gate: &Gate, baselines: Vec<Baseline>, replace: bool) -> Result<Vec<Done>> {
+        self.save(gate, Save::All)?;
+        let done = exchange::add(&self.store, baselines, replace)?;
+        self.reload_all(gate, done)
+    }
+
+    fn reload_all(&mut self, gate: &Gate, done: Vec<Done>) -> Result<Vec<Done>> {
         done.iter().try_for_each(|done| self.reload(gate, &done.identity))?;
         Ok(done)
     }

@@ -13,6 +13,7 @@ use super::control::Request;
 use super::remote::{answer, serves};
 use super::select::{select_all, short_name, title};
 use super::store::Store;
+use super::verbs::Done;
 use crate::input;
 use crate::output::Output;
 
@@ -51,29 +52,34 @@ pub fn merge(arguments: &MergeArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// By the daemon, if one uses this store: what it learns meanwhile is kept, and it goes by them at once.
 pub fn import(arguments: &ImportArguments) -> Result<ExitCode> {
-    let baselines = read_all(&arguments.files)?;
-    let is_in_use = serves(&arguments.socket, &arguments.store.folder)?;
-    let store = Store::new(&arguments.store.folder);
+    let (baselines, replace) = (read_all(&arguments.files)?, arguments.replace);
+    let done: Vec<Done> = if serves(&arguments.socket, &arguments.store.folder)? {
+        answer(&arguments.socket, &Request::Import { baselines, replace })?
+    } else {
+        add(&Store::new(&arguments.store.folder), baselines, replace)?
+    };
+    done.iter().try_for_each(|done| Output::Stdout.write(&format!("{}\n", done.line)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All can be used before the first is stored.
+pub fn add(store: &Store, baselines: Vec<Baseline>, replace: bool) -> Result<Vec<Done>> {
     let lock = store.lock()?;
     let mut changes = Vec::new();
     for baseline in baselines {
         let stored = lock.load(&baseline.digest, baseline.scope.as_deref())?;
-        changes.push(change(stored, baseline, arguments.replace)?);
+        changes.push(change(stored, baseline, replace)?);
     }
-    let mut changed = Vec::new();
-    for Change { mut baseline, is_changed, words } in changes {
+    let save = |Change { mut baseline, is_changed, words }| {
         if is_changed {
             lock.save(&mut baseline)?;
-            changed.push(baseline.identity());
         }
-        Output::Stdout.write(&format!("{} {}: {words}\n", title(&baseline), short_name(&baseline)))?;
-    }
-    drop(lock);
-    if is_in_use {
-        let () = answer(&arguments.socket, &Request::Reload { changed })?;
-    }
-    Ok(ExitCode::SUCCESS)
+        let line = format!("{} {}: {words}", title(&baseline), short_name(&baseline));
+        Ok(Done { identity: baseline.identity(), line })
+    };
+    changes.into_iter().map(save).collect()
 }
 
 struct Change {

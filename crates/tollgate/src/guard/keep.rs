@@ -8,8 +8,9 @@ use super::baseline::Identity;
 use super::live::{Deeds, Guard, path_of, title};
 use super::policy::{Mode, Policy};
 use super::program::Program;
-use super::store::Locked;
+use super::store::{Locked, Store};
 use super::unix_now;
+use crate::output::say;
 use crate::report::{Guard as Report, GuardedProgram};
 
 /// Which programs are written.
@@ -26,11 +27,23 @@ impl Guard {
     pub fn save(&mut self, gate: &Gate, which: Save) -> Result<()> {
         let mut result = self.store_all(which);
         let with_more = self.programs.values().filter(|(program, _)| program.saved.has_more);
-        let with_more: Vec<_> = with_more.filter_map(|(program, _)| program.identity()).collect();
-        for identity in with_more {
+        let with_more: Vec<_> =
+            with_more.filter_map(|(program, _)| Some((program.identity()?, title(program)))).collect();
+        for (identity, title) in with_more {
+            let was_normal = self.is_normal(&identity);
             result = result.and(self.reload(gate, &identity));
+            if was_normal && !self.is_normal(&identity) {
+                let _ = say(&format!(
+                    "tollgate: {title} learns again, and is not tested: so another Tollgate has stored it"
+                ));
+            }
         }
         result
+    }
+
+    fn is_normal(&self, identity: &Identity) -> bool {
+        let program = self.places.get(identity).and_then(|place| self.programs.get(place));
+        program.is_some_and(|(program, _)| program.profile.state() == wire::GUARD_NORMAL)
     }
 
     fn store_all(&mut self, which: Save) -> Result<()> {
@@ -45,6 +58,8 @@ impl Guard {
     /// Stores what was learned, if that is possible, and tells what happened. The warden is to be dismissed when nobody
     /// is held any more.
     pub fn finish(&mut self) -> (Report, Result<()>) {
+        // With all the patience there is: nothing is stored later.
+        self.store = Store::new(&self.policy.store);
         (self.report(), self.store_all(Save::All))
     }
 
@@ -109,6 +124,8 @@ impl Guard {
         let Some(place) = self.places.get(identity).copied() else { return Ok(()) };
         let Some((mut program, deeds)) = self.programs.remove(&place) else { return Ok(()) };
         program.forget();
+        // Also where what was stored could not be used.
+        program.digest = Some(identity.digest);
         gate.begin_windows_anew(place);
         let installed = self.install(&mut program, gate, &Lock::take()?, identity);
         self.programs.insert(place, (program, deeds));

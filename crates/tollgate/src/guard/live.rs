@@ -91,7 +91,9 @@ pub(super) struct Known {
 
 impl Guard {
     pub fn start(gate: &Gate, lock: &Lock, session: &Session, policy: Policy) -> Result<Self> {
-        let (store, scopes) = (Store::new(&policy.store), Scopes::new(policy.scope));
+        // Whom it holds is to be let go in time.
+        let store = Store::new(&policy.store).with_patience(Duration::from_secs(1));
+        let scopes = Scopes::new(policy.scope);
         // Nothing could be learned, so nobody be guarded.
         store.lock()?;
         gate.make_profiles(lock)?;

@@ -10,6 +10,7 @@ use kernel::wire;
 
 use super::baseline::{ANY_OTHER, Baseline, Counts, Digest, Gain, Identity, Pair, State, Window};
 use super::policy::Mode;
+use super::unix_now;
 use crate::report::call_name;
 
 /// In the kernel, in use.
@@ -26,6 +27,9 @@ pub struct Program {
     pub saved: Saved,
     /// Calls that it had made before the baseline was there.
     pub early_calls: u64,
+    first_seen: u64,
+    /// Its sizes, and since when it has had these.
+    changed: Option<((usize, usize), u64)>,
     /// When it is normal if it stays frozen, in unix seconds, and its freezing that this is of.
     normal_at: Option<(u32, u64)>,
     /// Slots of the calls behind the symbols, so far.
@@ -58,6 +62,11 @@ impl Saved {
     }
 
     pub fn differs(&self, own: &Baseline, also_calls: bool) -> bool {
+        let is_idle = self.at.is_some() && self.counts.seen_calls == own.seen_calls;
+        // It was normal, and learns again in this mode: only if it runs.
+        if is_idle && own.state == State::Training {
+            return false;
+        }
         self.state != Some(own.state)
             || self.sizes != sizes(own)
             || also_calls && self.counts.seen_calls != own.seen_calls
@@ -89,6 +98,8 @@ impl Program {
             stored_calls: 0,
             saved: Saved::default(),
             early_calls: 0,
+            first_seen: unix_now(),
+            changed: None,
             normal_at: None,
             calls: Vec::new(),
             next: None,
@@ -106,6 +117,7 @@ impl Program {
         self.stored = None;
         self.stored_calls = self.profile.read().calls;
         self.saved = Saved::default();
+        (self.first_seen, self.changed) = (unix_now(), None);
         self.normal_at = None;
         self.calls.clear();
         self.next = None;
@@ -115,6 +127,8 @@ impl Program {
     pub fn install(&mut self, baseline: Baseline, mode: Mode) -> usize {
         self.early_calls += self.profile.read().calls - self.stored_calls;
         self.saved.note(&baseline, baseline.saved);
+        self.first_seen = baseline.first_seen;
+        self.changed = Some((sizes(&baseline), baseline.last_changed));
         let contents = contents(&baseline, mode);
         let unfit = self.profile.add(&contents);
         if let State::Frozen { normal_at } = baseline.state {
@@ -164,7 +178,7 @@ impl Program {
     }
 
     /// What is known now, to be stored; none: the file could not be read, so nobody would find it again.
-    pub fn baseline(&self, wire: &wire::guard_parameters, now: u64) -> Option<Baseline> {
+    pub fn baseline(&mut self, wire: &wire::guard_parameters, now: u64) -> Option<Baseline> {
         let contents = self.profile.contents();
         let before = self.stored.as_ref();
         let state = match contents.state {
@@ -191,13 +205,12 @@ impl Program {
             changed_at: contents.changed_at,
             anomalies: contents.anomalies,
             seen_calls: contents.made - self.stored_calls + before.map_or(0, |stored| stored.seen_calls),
-            first_seen: before.map_or(now, |stored| stored.first_seen),
-            last_changed: before.map_or(now, |stored| stored.last_changed),
+            first_seen: self.first_seen,
+            last_changed: now,
             saved: 0,
         };
-        if before.is_none_or(|stored| stored.calls != baseline.calls || sizes(stored) != sizes(&baseline)) {
-            baseline.last_changed = now;
-        }
+        let changed = self.changed.filter(|(before, _)| *before == sizes(&baseline));
+        (_, baseline.last_changed) = *self.changed.insert(changed.unwrap_or((sizes(&baseline), now)));
         Some(baseline)
     }
 }

@@ -155,6 +155,10 @@ pub fn off(arguments: &OffArguments) -> Result<ExitCode> {
         }
         failures = released.failures;
     }
+    if arguments.daemon {
+        // Who means it alone is to know that there is none.
+        running(&arguments.socket.path)?;
+    }
     if !arguments.killed
         && let Err(error) = off_at(&arguments.socket)
     {

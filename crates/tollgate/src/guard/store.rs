@@ -1,12 +1,14 @@
 //! The folder of the stored baselines, one file each. A file is replaced as a whole, so that whoever reads it without
 //! the lock, or after a power cut, finds the old or the new one.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::baseline::{Baseline, Digest, Fault, name};
 use super::unix_now;
@@ -17,8 +19,13 @@ const DAMAGED: &str = ".damaged";
 /// All pairs and 100,000 windows would be shorter.
 const LONGEST: u64 = 16 << 20;
 
+/// How long a lock is waited for: what is done under it takes some milliseconds a baseline.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(2);
+
 pub struct Store {
     folder: PathBuf,
+    patience: Duration,
     warn: fn(&str),
 }
 
@@ -57,14 +64,19 @@ impl Unread {
 impl Store {
     /// Of a folder, which need not be there yet.
     pub fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), warn }
+        Self { folder: folder.to_owned(), patience: PATIENCE, warn }
+    }
+
+    /// For those who have something else to do in time.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Waits while another process changes something.
+    /// Waits while another process changes something, but not for one that was stopped meanwhile.
     pub fn lock(&self) -> Result<Locked<'_>> {
         let context = || format!("cannot lock the store {}", self.folder.display());
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).with_context(context)?;
@@ -76,7 +88,18 @@ impl Store {
             .custom_flags(libc::O_NOFOLLOW)
             .open(self.folder.join(".lock"))
             .with_context(context)?;
-        lock.lock().with_context(context)?;
+        let began = Instant::now();
+        while let Err(error) = lock.try_lock() {
+            match error {
+                TryLockError::WouldBlock if began.elapsed() < self.patience => sleep(LOOK),
+                TryLockError::WouldBlock => bail!(
+                    "the store {} is locked by another process, for more than {} s: is it stopped?",
+                    self.folder.display(),
+                    self.patience.as_secs()
+                ),
+                TryLockError::Error(error) => return Err(error).with_context(context),
+            }
+        }
         Ok(Locked { store: self, _lock: lock })
     }
 
@@ -370,6 +393,17 @@ mod tests {
         assert!(matches!(read(&socket), Err(Unread::Io(_))));
         assert_eq!(store.load_all().expect("the rest").len(), 1);
         assert!(socket.exists());
+    }
+
+    #[test]
+    fn a_lock_that_is_not_given_back_is_not_waited_for_without_end() {
+        let (_folder, store, _) = store();
+        let stopped = store.lock().expect("locked");
+        let other = quiet(store.folder()).with_patience(Duration::from_millis(10));
+        let refusal = || other.lock().err().map(|error| error.to_string());
+        assert!(refusal().is_some_and(|it| it.contains("is locked by another process")));
+        drop(stopped);
+        assert_eq!(refusal(), None);
     }
 
     #[test]

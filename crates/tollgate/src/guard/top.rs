@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +24,11 @@ use crate::report::{Event, scoped};
 
 const REFRESH: Duration = Duration::from_secs(1);
 const LATEST: usize = 200;
+/// In fewer columns, programs are shown by the names of their files, and without their calls.
+const WIDE: u16 = 110;
+
+/// The terminal is left as it was, also then.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// What is drawn.
 struct View {
@@ -41,6 +47,7 @@ pub fn top(socket: &SocketOption) -> Result<ExitCode> {
         has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
     let events = follow(socket)?;
+    kernel::signals::on_interrupt(&INTERRUPTED)?;
     let mut terminal = ratatui::init();
     let result = show(&mut terminal, socket, &mut view, &events);
     ratatui::restore();
@@ -69,7 +76,7 @@ fn show(
     events: &Receiver<Event>,
 ) -> Result<()> {
     let mut read = Instant::now();
-    loop {
+    while !INTERRUPTED.load(Ordering::SeqCst) {
         view.events.extend(events.try_iter());
         let surplus = view.events.len().saturating_sub(LATEST);
         view.events.drain(..surplus);
@@ -90,6 +97,7 @@ fn show(
             read = Instant::now();
         }
     }
+    Ok(())
 }
 
 /// Calls a second.
@@ -137,33 +145,38 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
         ]),
         head,
     );
+    let is_wide = frame.area().width >= WIDE;
     let rows = status.programs.iter().map(|program| {
-        let row = Row::new(vec![
-            printable(&program.title()),
+        let title = program.title();
+        let name = if is_wide { &title } else { title.rsplit('/').next().unwrap_or_default() };
+        let mut cells = vec![
+            printable(name),
             program.state.clone(),
-            count(view.rates.get(&program.title()).copied().unwrap_or_default() as u64),
-            count(program.calls),
+            count(view.rates.get(&title).copied().unwrap_or_default() as u64),
             count(program.anomalies),
             program.max_lfc.to_string(),
             count(program.holds),
             duration(program.held_ns),
-        ]);
+        ];
+        cells.extend(is_wide.then(|| count(program.calls)));
+        let row = Row::new(cells);
         if program.anomalies > 0 { row.style(alarm) } else { row }
     });
     let widths = [
         Constraint::Min(20),
         Constraint::Length(8),
         Constraint::Length(10),
-        Constraint::Length(14),
         Constraint::Length(8),
         Constraint::Length(8),
         Constraint::Length(7),
         Constraint::Length(10),
+        Constraint::Length(14),
     ];
-    let names = ["program", "state", "calls/s", "calls", "unusual", "most/128", "holds", "held"];
+    let names = ["program", "state", "calls/s", "unusual", "most/128", "holds", "held", "calls"];
+    let columns = if is_wide { names.len() } else { names.len() - 1 };
     frame.render_widget(
-        Table::new(rows, widths)
-            .header(Row::new(names).style(strong))
+        Table::new(rows, &widths[..columns])
+            .header(Row::new(names[..columns].to_vec()).style(strong))
             .block(Block::new().borders(Borders::TOP)),
         programs,
     );
@@ -219,6 +232,13 @@ mod tests {
         let screen = terminal.backend().to_string();
         for part in ["tollgate guard (enforce)", "1,234,567", "4711  nginx  /usr/sbin/nginx  until released"]
         {
+            assert!(screen.contains(part), "{part} is not in\n{screen}");
+        }
+        // As wide as a terminal is by itself.
+        let mut terminal = Terminal::new(TestBackend::new(80, 20)).expect("a screen");
+        terminal.draw(|frame| draw(frame, &view)).expect("drawn");
+        let screen = terminal.backend().to_string();
+        for part in ["nginx                   normal", "most/128 holds   held "] {
             assert!(screen.contains(part), "{part} is not in\n{screen}");
         }
     }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, stdin};
 use std::path::{Path, PathBuf};
 
 use ::guard::Call;
@@ -45,7 +45,11 @@ impl Names {
 /// All traces in a file, or in the files of a folder and those below, by name.
 pub fn read(path: &Path, names: &mut Names) -> Result<Vec<Trace>> {
     let mut traces = Vec::new();
-    for file in files(path)? {
+    let files = files(path)?;
+    if files.is_empty() {
+        bail!("{} has no traces", path.display());
+    }
+    for file in files {
         let context = || format!("cannot read {}", file.display());
         let text = text(&file).with_context(context)?;
         traces.extend(parse(&text, &file.display().to_string(), names)?);
@@ -55,7 +59,7 @@ pub fn read(path: &Path, names: &mut Names) -> Result<Vec<Trace>> {
 
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
     let context = || format!("cannot read {}", path.display());
-    if !fs::metadata(path).with_context(context)?.is_dir() {
+    if is_stdin(path) || !fs::metadata(path).with_context(context)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let mut entries: Vec<_> =
@@ -63,15 +67,24 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     entries.sort_by_key(fs::DirEntry::file_name);
     let mut all = Vec::new();
     for entry in entries {
-        all.extend(files(&entry.path())?);
+        // No pipe is waited for, and no link leads round in circles.
+        let kind = entry.file_type().with_context(context)?;
+        if kind.is_dir() || entry.path().is_file() {
+            all.extend(files(&entry.path())?);
+        }
     }
     Ok(all)
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.to_str() == Some("-")
 }
 
 /// Traces are ASCII; what else a string argument may hold does not matter.
 fn text(path: &Path) -> std::io::Result<String> {
     const GZIP: [u8; 2] = [0x1f, 0x8b]; // RFC 1952, 2.3.1
-    let mut reader = BufReader::new(File::open(path)?);
+    let file: Box<dyn Read> = if is_stdin(path) { Box::new(stdin()) } else { Box::new(File::open(path)?) };
+    let mut reader = BufReader::new(file);
     let is_packed = reader.fill_buf()?.starts_with(&GZIP);
     let mut bytes = Vec::new();
     match is_packed {
@@ -209,6 +222,18 @@ mod tests {
         let of_file =
             traces("100 openat(AT_FDCWD, \"x\", O_RDONLY) = 3\n101 1690000000.123 write(1, \"a\", 1) = 1\n");
         assert_eq!(of_file.iter().map(|trace| trace.pid).collect::<Vec<_>>(), [Some(100), Some(101)]);
+    }
+
+    #[test]
+    fn a_folders_files_are_read_and_nothing_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let read = || read(folder.path(), &mut Names::default());
+        std::os::unix::fs::symlink(".", folder.path().join("round")).expect("linked");
+        let made = std::process::Command::new("mkfifo").arg(folder.path().join("pipe")).status();
+        assert!(made.expect("mkfifo runs").success());
+        assert!(read().expect_err("nothing to read").to_string().ends_with(" has no traces"));
+        fs::write(folder.path().join("trace"), "open read").expect("written");
+        assert_eq!(read().expect("a trace").len(), 1);
     }
 
     #[test]

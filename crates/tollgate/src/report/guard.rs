@@ -122,9 +122,9 @@ impl Event {
     }
 }
 
-/// A hold that ends when somebody says so has no time.
+/// A hold that ends only when somebody says so has no time.
 fn held(holds: u64, ns: u64) -> String {
-    if holds > 0 && ns == 0 { "for good".into() } else { duration(ns) }
+    if holds > 0 && ns == 0 { "no end".into() } else { duration(ns) }
 }
 
 /// A program with its scope, as people read it.

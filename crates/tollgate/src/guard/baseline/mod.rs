@@ -133,19 +133,17 @@ impl Baseline {
         self.pairs.iter().any(|pair| pair.normal != 0) || self.windows.iter().any(|window| window.normal)
     }
 
-    /// What was learned is normal from now on (pH's start_normal). If that is nothing, what was so before stays.
+    /// What was learned is normal from now on (pH's start_normal), and what was so before stays: above the tolerize limit
+    /// all that was learned is forgotten, also what is normal.
     pub fn normalize(&mut self) {
-        if !self.has_learned() {
-            self.state = State::Normal;
-            return;
-        }
         for pair in &mut self.pairs {
+            pair.learned |= pair.normal;
             pair.normal = pair.learned;
         }
         for window in &mut self.windows {
+            window.learned |= window.normal;
             window.normal = window.learned;
         }
-        self.drop_unknown();
         self.anomalies = 0;
         (self.trained, self.changed_at) = (0, 0);
         self.state = State::Normal;
@@ -224,8 +222,8 @@ pub(super) mod tests {
         baseline.normalize();
         assert_eq!((baseline.state, baseline.anomalies, baseline.ratio()), (State::Normal, 0, None));
         assert!(baseline.pairs.iter().all(|pair| pair.learned == pair.normal));
-        // What was normal and not learned again is neither now.
-        assert_eq!((baseline.pairs.len(), baseline.windows.len()), (4, 1));
+        // What was normal and not learned again, too.
+        assert_eq!((baseline.pairs.len(), baseline.windows.len()), (5, 2));
     }
 
     #[test]
