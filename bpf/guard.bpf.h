@@ -660,6 +660,7 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 		/* Itself, too: an execve makes it the first one. Where that has ended, slot 0 is nobody's. */
 		thread_at(slot_of(bpf_get_current_task_btf()->group_leader))->was_held = 1;
 		thread->was_held = 1;
+		header.was_held = 1;
 		WRITE_ONCE(thread->held, 1);
 		if (stop_here(thread, call))
 			action = response == GUARD_DENY ? GUARD_DELAY : response;

@@ -39,6 +39,12 @@ static long look_for_held(u32 i, struct held_search *search)
 	return 1;
 }
 
+static __always_inline bool lives_without_first(struct task_struct *leader)
+{
+	/* The first stays until all others are gone. */
+	return (leader->flags & PF_EXITING) && BPF_CORE_READ(leader, signal, nr_threads) > 1;
+}
+
 /*
  * Slot of a thread of the task's process that is held; 0: none is. There are many slots: only processes of which a thread was
  * held once are searched for, and those that live on without their first thread, which has the mark.
@@ -47,9 +53,12 @@ static __always_inline u32 held_slot(struct task_struct *task)
 {
 	struct held_search search = { .tgid = task->tgid };
 	struct task_struct *leader = task->group_leader;
-	u32 first = slot_of(leader);
+	u32 first;
 
-	if (likely(first ? !READ_ONCE(thread_at(first)->was_held) : !(leader->flags & PF_EXITING)))
+	if (likely(!READ_ONCE(header.was_held)))
+		return 0;
+	first = slot_of(leader);
+	if (first ? !READ_ONCE(thread_at(first)->was_held) : !lives_without_first(leader))
 		return 0;
 	if (is_held(thread_at(first)))
 		return first;

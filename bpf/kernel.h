@@ -202,6 +202,7 @@ struct sigpending {
 };
 
 struct signal_struct {
+	int nr_threads;
 	struct sigpending shared_pending;
 	struct pid *pids[PIDTYPE_MAX];
 };

@@ -161,6 +161,8 @@ struct gate_header {
 	__u32 everything;
 	/* How many empty profiles wait in the queue of this name. */
 	__s32 ready_profiles;
+	/* Guard: somebody was held once. */
+	__u32 was_held;
 	/* What a joining process opens: see crates/kernel/src/gate/. */
 	__u32 link_ids[GATE_LINKS];
 	__u32 map_ids[GATE_MAPS];

@@ -297,6 +297,7 @@ impl Gate {
             thread.task != 0 && thread.tgid == tgid && is_guarded
         };
         let mut number = None;
+        atomic_field!(self.header, 0, was_held).store(1, Ordering::SeqCst);
         atomic_field!(self.sessions, session, held).fetch_add(1, Ordering::SeqCst);
         for slot in 1..self.used_slots() {
             let thread = self.threads.read(slot);

@@ -316,7 +316,7 @@ impl Daemon<'_> {
         let _ = notify(false, &[NotifyState::Stopping]);
         let worked = worked.and_then(|()| self.watch.tend());
         self.tell_events();
-        let saved = self.watch.guard().map_or(Ok(()), |(guard, _)| guard.finish().1);
+        let saved = self.watch.guard().map_or(Ok(()), |(guard, _)| guard.save_finally());
         self.watch.give_up()?;
         worked.and(saved)?;
         tell("ended; what was learned is stored, and nobody is held");

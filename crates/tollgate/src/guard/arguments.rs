@@ -35,7 +35,8 @@ pub enum Command {
     ///
     /// From now on, calls are tested against what was learned until now and what was normal before; what is new is an
     /// anomaly. A baseline becomes normal by itself when nothing new came for long; use this when you know that the
-    /// program has shown all that it does, or that what it did lately was good and is to be normal, too.
+    /// program has shown all that it does, or that what it did lately was good and is to be normal, too. A `tollgate run` in
+    /// which it still learns stores that at its end: end it before.
     Normalize(Programs),
     /// Let a program do what it did not do before: its baseline is no longer normal, and learns
     ///

@@ -134,7 +134,7 @@ impl Guard {
     }
 
     fn reload_all(&mut self, gate: &Gate, done: Vec<Done>) -> Result<Vec<Done>> {
-        done.iter().try_for_each(|done| self.reload(gate, &done.identity))?;
+        done.iter().filter(|done| done.is_changed).try_for_each(|done| self.reload(gate, &done.identity))?;
         Ok(done)
     }
 

@@ -52,7 +52,7 @@ pub fn merge(arguments: &MergeArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// By the daemon, if one uses this store: what it learns meanwhile is kept, and it goes by them at once.
+/// By the daemon, if one uses this store, which goes by them at once.
 pub fn import(arguments: &ImportArguments) -> Result<ExitCode> {
     let (baselines, replace) = (read_all(&arguments.files)?, arguments.replace);
     let done: Vec<Done> = if serves(&arguments.socket, &arguments.store.folder)? {
@@ -77,7 +77,7 @@ pub fn add(store: &Store, baselines: Vec<Baseline>, replace: bool) -> Result<Vec
             lock.save(&mut baseline)?;
         }
         let line = format!("{} {}: {words}", title(&baseline), short_name(&baseline));
-        Ok(Done { identity: baseline.identity(), line })
+        Ok(Done { identity: baseline.identity(), is_changed, line })
     };
     changes.into_iter().map(save).collect()
 }
@@ -92,7 +92,9 @@ fn change(stored: Option<Baseline>, imported: Baseline, replace: bool) -> Result
     let to = |baseline, words: &str| Change { baseline, is_changed: true, words: words.to_owned() };
     let Some(stored) = stored else { return Ok(to(imported, "new")) };
     if replace {
-        return Ok(to(imported, "replaced"));
+        // Also later than that, by which others know.
+        let saved = imported.saved.max(stored.saved);
+        return Ok(to(Baseline { saved, ..imported }, "replaced"));
     }
     let mut merged = stored.clone();
     let gain = merged.merge(&imported)?;

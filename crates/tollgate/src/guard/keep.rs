@@ -25,32 +25,40 @@ pub enum Save {
 impl Guard {
     /// All are tried; the first failure is returned. What others have stored meanwhile is in use then, too.
     pub fn save(&mut self, gate: &Gate, which: Save) -> Result<()> {
-        let mut result = self.store_all(which);
-        let with_more = self.programs.values().filter(|(program, _)| program.saved.has_more);
-        let with_more: Vec<_> =
-            with_more.filter_map(|(program, _)| Some((program.identity()?, title(program)))).collect();
-        for (identity, title) in with_more {
-            let was_normal = self.is_normal(&identity);
-            result = result.and(self.reload(gate, &identity));
-            if was_normal && !self.is_normal(&identity) {
-                let _ = say(&format!(
-                    "tollgate: {title} learns again, and is not tested: so another Tollgate has stored it"
-                ));
+        let store = self.store.clone();
+        let lock = store.lock()?;
+        let places: Vec<_> = self.programs.keys().copied().collect();
+        let mut result = Ok(());
+        for place in places {
+            let Some((program, _)) = self.programs.get_mut(&place) else { continue };
+            result = result.and(save(&lock, program, &self.policy.wire, which));
+            if program.saved.has_more {
+                let was_normal = program.profile.state() == wire::GUARD_NORMAL;
+                let identity = program.identity();
+                result = result.and(identity.map_or(Ok(()), |identity| self.reload(gate, &identity)));
+                self.tell_of_learning(place, was_normal);
             }
         }
         result
     }
 
-    fn is_normal(&self, identity: &Identity) -> bool {
-        let program = self.places.get(identity).and_then(|place| self.programs.get(place));
-        program.is_some_and(|(program, _)| program.profile.state() == wire::GUARD_NORMAL)
+    fn tell_of_learning(&self, place: u32, was_normal: bool) {
+        let Some((program, _)) = self.programs.get(&place) else { return };
+        if was_normal && program.profile.state() != wire::GUARD_NORMAL {
+            let title = title(program);
+            let _ = say(&format!(
+                "tollgate: {title} learns again, and is not tested: so another Tollgate has stored it"
+            ));
+        }
     }
 
-    fn store_all(&mut self, which: Save) -> Result<()> {
-        let store = self.store.lock()?;
+    /// At the end: with all the patience there is, as nothing is stored later.
+    pub fn save_finally(&mut self) -> Result<()> {
+        let store = Store::new(&self.policy.store);
+        let lock = store.lock()?;
         let mut result = Ok(());
         for (program, _) in self.programs.values_mut() {
-            result = result.and(save(&store, program, &self.policy.wire, which));
+            result = result.and(save(&lock, program, &self.policy.wire, Save::All));
         }
         result
     }
@@ -58,9 +66,7 @@ impl Guard {
     /// Stores what was learned, if that is possible, and tells what happened. The warden is to be dismissed when nobody
     /// is held any more.
     pub fn finish(&mut self) -> (Report, Result<()>) {
-        // With all the patience there is: nothing is stored later.
-        self.store = Store::new(&self.policy.store);
-        (self.report(), self.store_all(Save::All))
+        (self.report(), self.save_finally())
     }
 
     /// With the events since the last one.
@@ -122,12 +128,13 @@ impl Guard {
     /// The store has another baseline of this program than what is in use.
     pub fn reload(&mut self, gate: &Gate, identity: &Identity) -> Result<()> {
         let Some(place) = self.places.get(identity).copied() else { return Ok(()) };
+        let lock = Lock::take()?;
         let Some((mut program, deeds)) = self.programs.remove(&place) else { return Ok(()) };
         program.forget();
         // Also where what was stored could not be used.
         program.digest = Some(identity.digest);
         gate.begin_windows_anew(place);
-        let installed = self.install(&mut program, gate, &Lock::take()?, identity);
+        let installed = self.install(&mut program, gate, &lock, identity);
         self.programs.insert(place, (program, deeds));
         installed
     }

@@ -91,11 +91,11 @@ pub(super) struct Known {
 
 impl Guard {
     pub fn start(gate: &Gate, lock: &Lock, session: &Session, policy: Policy) -> Result<Self> {
-        // Whom it holds is to be let go in time.
-        let store = Store::new(&policy.store).with_patience(Duration::from_secs(1));
-        let scopes = Scopes::new(policy.scope);
+        let (store, scopes) = (Store::new(&policy.store), Scopes::new(policy.scope));
         // Nothing could be learned, so nobody be guarded.
         store.lock()?;
+        // From now on, somebody may have to be let go in time.
+        let store = store.with_patience(Duration::from_secs(1));
         gate.make_profiles(lock)?;
         let warden = policy.holds().then(|| Warden::start(gate, session.index)).transpose()?;
         Ok(Self {

@@ -155,12 +155,8 @@ pub fn off(arguments: &OffArguments) -> Result<ExitCode> {
         }
         failures = released.failures;
     }
-    if arguments.daemon {
-        // Who means it alone is to know that there is none.
-        running(&arguments.socket.path)?;
-    }
     if !arguments.killed
-        && let Err(error) = off_at(&arguments.socket)
+        && let Err(error) = off_at(&arguments.socket, arguments.daemon)
     {
         failures.push(format!("{error:#}"));
     }
@@ -170,9 +166,12 @@ pub fn off(arguments: &OffArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn off_at(socket: &SocketOption) -> Result<ExitCode> {
-    let Some(stream) = connect(&socket.path)? else {
-        return print(&format!("no daemon listens at {}", socket.path.display()));
+/// Who means only the daemon is to know that there is none.
+fn off_at(socket: &SocketOption, is_meant: bool) -> Result<ExitCode> {
+    let stream = match connect(&socket.path)? {
+        Some(stream) => stream,
+        None if is_meant => running(&socket.path)?,
+        None => return print(&format!("no daemon listens at {}", socket.path.display())),
     };
     let (value, _) = ask(&stream, &Request::Off)?;
     let released: Vec<String> = serde_json::from_value(value)?;

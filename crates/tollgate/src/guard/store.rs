@@ -19,10 +19,11 @@ const DAMAGED: &str = ".damaged";
 /// All pairs and 100,000 windows would be shorter.
 const LONGEST: u64 = 16 << 20;
 
-/// How long a lock is waited for: what is done under it takes some milliseconds a baseline.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a lock is waited for: a daemon stores thousands of baselines under it, some milliseconds each.
+const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(2);
 
+#[derive(Clone)]
 pub struct Store {
     folder: PathBuf,
     patience: Duration,

@@ -19,8 +19,8 @@ use super::control::{Request, Status};
 use super::remote::{answer, needs_terminal};
 use crate::daemon::SocketOption;
 use crate::daemon::control::{ask, running};
-use crate::format::{count, duration, printable};
-use crate::report::{Event, scoped};
+use crate::format::{count, printable};
+use crate::report::{Event, held_for, scoped};
 
 const REFRESH: Duration = Duration::from_secs(1);
 const LATEST: usize = 200;
@@ -148,15 +148,16 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
     let is_wide = frame.area().width >= WIDE;
     let rows = status.programs.iter().map(|program| {
         let title = program.title();
-        let name = if is_wide { &title } else { title.rsplit('/').next().unwrap_or_default() };
+        let file = program.path.rsplit('/').next().unwrap_or_default();
+        let name = if is_wide { title.clone() } else { scoped(file, program.scope.as_deref()) };
         let mut cells = vec![
-            printable(name),
+            printable(&name),
             program.state.clone(),
             count(view.rates.get(&title).copied().unwrap_or_default() as u64),
             count(program.anomalies),
             program.max_lfc.to_string(),
             count(program.holds),
-            duration(program.held_ns),
+            held_for(program.holds, program.held_ns),
         ];
         cells.extend(is_wide.then(|| count(program.calls)));
         let row = Row::new(cells);
@@ -210,6 +211,7 @@ mod tests {
     fn it_shows_who_is_held_and_what_was_unusual() {
         let program = GuardedProgram {
             path: "/usr/sbin/nginx".into(),
+            scope: Some("unit:a/b".into()),
             state: "normal".into(),
             anomalies: 3,
             calls: 1_234_567,
@@ -238,7 +240,7 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(80, 20)).expect("a screen");
         terminal.draw(|frame| draw(frame, &view)).expect("drawn");
         let screen = terminal.backend().to_string();
-        for part in ["nginx                   normal", "most/128 holds   held "] {
+        for part in ["nginx [unit:a/b]        normal", "most/128 holds   held "] {
             assert!(screen.contains(part), "{part} is not in\n{screen}");
         }
     }

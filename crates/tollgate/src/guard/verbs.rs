@@ -21,6 +21,7 @@ pub enum Verb {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Done {
     pub identity: Identity,
+    pub is_changed: bool,
     pub line: String,
 }
 
@@ -33,7 +34,7 @@ pub fn apply(store: &Store, verb: Verb, programs: &[String]) -> Result<Vec<Done>
         .map(|baseline| {
             let done = change(&lock, verb, baseline.clone())?;
             let line = format!("{} {}: {done}", title(baseline), short_name(baseline));
-            Ok(Done { identity: baseline.identity(), line })
+            Ok(Done { identity: baseline.identity(), is_changed: true, line })
         })
         .collect()
 }

@@ -123,7 +123,7 @@ impl Event {
 }
 
 /// A hold that ends only when somebody says so has no time.
-fn held(holds: u64, ns: u64) -> String {
+pub fn held_for(holds: u64, ns: u64) -> String {
     if holds > 0 && ns == 0 { "no end".into() } else { duration(ns) }
 }
 
@@ -155,7 +155,7 @@ impl GuardedProgram {
             self.max_lfc,
             count(self.holds),
             self.killed,
-            held(self.holds, self.held_ns)
+            held_for(self.holds, self.held_ns)
         )
     }
 }
@@ -174,7 +174,7 @@ pub fn text(out: &mut String, guard: &Guard, layout: &Layout) {
         count(sum(|program| program.calls)),
         count(sum(|program| program.anomalies)),
         number_of(holds as usize, "hold"),
-        if holds == 0 { String::new() } else { format!(" of {}", held(holds, held_ns)) },
+        if holds == 0 { String::new() } else { format!(" of {}", held_for(holds, held_ns)) },
     );
     if guard.mode == "enforce" {
         let _ = writeln!(out, "  response: {}", guard.response);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use build::{Facts, call_name, document};
-pub use guard::{Event, Guard, GuardedProgram, scoped};
+pub use guard::{Event, Guard, GuardedProgram, held_for, scoped};
 pub use text::{Layout, losses, text};
 
 /// Name and version of the document's shape.
