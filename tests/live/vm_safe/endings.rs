@@ -122,7 +122,7 @@ fn a_killed_tollgate_leaves_its_command_and_nothing_else() {
     eventually("the command's end", || !is_running(command));
     assert!(killed.elapsed() > Duration::from_millis(100));
     let printed = running.read("out");
-    assert!(printed.starts_with(r#"{"slept_ns":"#), "{printed:?}");
+    assert!(printed.starts_with(r#"{"wall_ns":"#), "{printed:?}");
     assert!(!running.path("report").exists() || running.read("report").is_empty());
 }
 

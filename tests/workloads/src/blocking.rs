@@ -1,7 +1,7 @@
 //! Calls that block: sleeps, pipes and FIFOs.
 
 use crate::arguments::{Arguments, HOUR_MS, MANY};
-use crate::clock::{nap, thread_cpu_ns};
+use crate::clock::{Meter, Spent, nap, thread_cpu_ns};
 use crate::failure::{Outcome, check, failed, os_failure};
 use crate::pipe::Pipe;
 use crate::print_line;
@@ -17,12 +17,9 @@ pub fn sleep(mut arguments: Arguments) -> Outcome {
     let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
     let times = arguments.number_or(1, "TIMES", 0..=MANY)?;
     arguments.end()?;
-    let cpu_before = thread_cpu_ns()?;
-    let wall_before = Instant::now();
-    (0..times).try_for_each(|_| nap(milliseconds))?;
-    let slept = wall_before.elapsed().as_nanos();
-    let cpu = thread_cpu_ns()? - cpu_before;
-    print_line(&format!(r#"{{"slept_ns":{slept},"cpu_ns":{cpu}}}"#))
+    let mut spent = Spent::default();
+    Meter::new().measure(&mut spent, || (0..times).try_for_each(|_| nap(milliseconds)))?;
+    print_line(&format!("{{{}}}", spent.json_members()))
 }
 
 pub fn pipe_block(mut arguments: Arguments) -> Outcome {
