@@ -168,10 +168,9 @@ pub fn off(arguments: &OffArguments) -> Result<ExitCode> {
 
 /// Who means only the daemon is to know that there is none.
 fn off_at(socket: &SocketOption, is_meant: bool) -> Result<ExitCode> {
-    let stream = match connect(&socket.path)? {
-        Some(stream) => stream,
-        None if is_meant => running(&socket.path)?,
-        None => return print(&format!("no daemon listens at {}", socket.path.display())),
+    let stream = if is_meant { Some(running(&socket.path)?) } else { connect(&socket.path)? };
+    let Some(stream) = stream else {
+        return print(&format!("no daemon listens at {}", socket.path.display()));
     };
     let (value, _) = ask(&stream, &Request::Off)?;
     let released: Vec<String> = serde_json::from_value(value)?;
