@@ -326,13 +326,13 @@ impl Gate {
         Ok(acts)
     }
 
-    /// Has every other process followed to this process's generation?
+    /// Has every other process followed to this process's generation, or to a later one?
     pub fn all_follow(&self, own: &Session) -> bool {
         (1..wire::SESSIONS).all(|index| {
             let session = self.sessions.read(index);
             index == own.index
                 || session.used == 0
-                || session.holds_generation == self.generation()
+                || session.holds_generation >= self.generation()
                 || !is_owned(&session)
         })
     }

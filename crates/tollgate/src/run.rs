@@ -50,7 +50,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         identity,
         signals,
     );
-    watch.begin();
+    watch.begin()?;
     let mut child = {
         let _nursery = watch.gate.nursery(&watch.session, true)?;
         command.spawn()?

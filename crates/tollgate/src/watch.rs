@@ -66,6 +66,7 @@ pub struct Watch {
     began_ns: u64,
     read_ns: u64,
     gaps: u64,
+    ended: bool,
 }
 
 /// Reasons as the report names them, in the order of `wire::loss`.
@@ -133,6 +134,7 @@ impl Watch {
             began_ns,
             read_ns: began_ns,
             gaps: 0,
+            ended: false,
         })
     }
 
@@ -142,12 +144,15 @@ impl Watch {
     }
 
     /// Starts the elapsed time anew.
-    pub fn begin(&mut self) {
+    pub fn begin(&mut self) -> Result<()> {
+        // The gate may have changed while this one got ready.
+        self.follow()?;
         self.began_ns = now_ns();
         self.inbox.borrow_mut().slow = SlowCalls::new(self.began_ns);
         if let Some(guard) = &mut self.guard {
             guard.begin();
         }
+        Ok(())
     }
 
     /// How long nothing needs to be looked after.
@@ -157,7 +162,12 @@ impl Watch {
 
     /// Ends the session without a report.
     pub fn give_up(mut self) -> Result<()> {
-        self.stay_for_others()?;
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.ended = true;
+        self.stay_for_others();
         self.gate.end_session(&self.session)?;
         self.dismiss_warden();
         Ok(())
@@ -171,6 +181,7 @@ impl Watch {
 
     /// To be called at least every [`TICK`].
     pub fn tend(&mut self) -> Result<()> {
+        self.follow()?;
         self.ring.consume()?;
         self.tend_guard()?;
         let mut done = std::mem::take(&mut self.inbox.borrow_mut().done);
@@ -181,12 +192,18 @@ impl Watch {
                 None => self.inbox.borrow_mut().done.extend(done),
             }
         }
-        if !self.gate.tend_session(&self.session)? {
-            self.gaps += 1;
-        }
         if now_ns() - self.read_ns > READ_EVERY_NS {
             self.collector.read(&self.gate, self.session.index)?;
             self.read_ns = now_ns();
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self) -> Result<()> {
+        let acted = self.gate.tend_session(&self.session)?;
+        // Where there is nobody yet, nothing was missed.
+        if !acted && self.gate.has_threads(self.session.index) {
+            self.gaps += 1;
         }
         Ok(())
     }
@@ -228,8 +245,7 @@ impl Watch {
                 Toll::default()
             }
         };
-        self.stay_for_others()?;
-        self.gate.end_session(&self.session)?;
+        self.end()?;
         let slow = self.inbox.replace(Inbox::new(0)).slow;
         let (slow, slow_seen) = slow.finish();
         if slow_seen > slow.len() as u64 {
@@ -270,7 +286,7 @@ impl Watch {
     }
 
     /// Others must hold the links of the gate that this process loaded before it goes.
-    fn stay_for_others(&mut self) -> Result<()> {
+    fn stay_for_others(&mut self) {
         let began = now_ns();
         while self.gate.toggle().is_some()
             && self.gate.is_shared(&self.session)
@@ -279,7 +295,15 @@ impl Watch {
         {
             std::thread::sleep(TICK / 10);
         }
-        Ok(())
+    }
+}
+
+impl Drop for Watch {
+    /// Where an error ended it: the others go on all the same.
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = self.end();
+        }
     }
 }
 

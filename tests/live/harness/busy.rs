@@ -52,6 +52,11 @@ impl Busy {
         self.command
     }
 
+    /// To the Tollgate above it.
+    pub fn signal(&self, signal: i32) {
+        self.run.signal(signal);
+    }
+
     /// Ends it, and checks that each of its calls was counted.
     #[track_caller]
     pub fn finish(self) -> Report {

@@ -1,6 +1,7 @@
 //! Several Tollgate processes at once share one gate, and each has its own exact figures.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::time::Duration;
 
 use crate::harness::busy::has_all;
@@ -109,6 +110,25 @@ fn the_first_goes_on_after_the_second_was_killed() {
     eventually("an end", || !is_running(hanging));
 }
 
+/// Loading a gate takes its time, and whoever does it holds the lock.
+#[test]
+fn the_first_follows_the_second_while_somebody_holds_the_lock() {
+    let first = Busy::start("--no-sites");
+    first.signal(libc::SIGSTOP);
+    let second = Job::run("--slower 1s --sample", workload("hang")).start();
+    let hanging = second.child_running("workloads");
+    let lock = File::open("/run/tollgate.lock").expect("there is a lock");
+    lock.lock().expect("it is free some time");
+    first.signal(libc::SIGCONT);
+    std::thread::sleep(Duration::from_millis(600));
+    second.signal(libc::SIGKILL);
+    eventually("the end of a killed process", || second.is_over());
+    drop(lock);
+    first.finish();
+    kill(hanging as i32, libc::SIGKILL);
+    eventually("an end", || !is_running(hanging));
+}
+
 #[test]
 fn the_second_goes_on_after_the_first_was_killed() {
     let first = Job::run("", workload("hang")).start();
@@ -162,5 +182,16 @@ fn a_refused_run_leaves_the_gate_to_the_others() {
     refused.finish().exits_with(126);
     std::thread::sleep(Duration::from_millis(300));
     // Nothing lost but in the change of configuration.
+    first.finish();
+}
+
+#[test]
+fn a_run_that_fails_after_it_changed_the_gate_leaves_it_to_the_others() {
+    let first = Busy::start("--no-sites");
+    Job::typed("run --guard=watch --store /dev/null/no-folder -- true")
+        .finish()
+        .exits_with(125)
+        .says("cannot lock the store");
+    std::thread::sleep(Duration::from_millis(300));
     first.finish();
 }

@@ -151,20 +151,30 @@ impl Gate {
     /// Follows a change of generation: call it a few times a second. Tells whether the gate still acts;
     /// where its new keeper died before this process could follow, the old programs act again.
     pub fn tend(&mut self) -> Result<bool> {
-        let header = self.header.read(0);
-        if header.generation == self.generation {
+        // Without the lock: whoever has it may load a gate for longer than the keeper lives.
+        if self.follow() {
             return Ok(true);
         }
         let _lock = Lock::take()?;
-        let header = wire::gate_header { ..self.header.read(0) };
-        if let Some(links) = maps::open_links(&header.link_ids) {
-            self.generation = header.generation;
-            self.joined = links;
-            self.loaded = None;
+        if self.follow() {
             return Ok(true);
         }
         atomic_field!(self.header, 0, generation).store(self.generation, Ordering::SeqCst);
         Ok(false)
+    }
+
+    /// Holds the links of the generation in charge. Where they change meanwhile, those of the one before are held
+    /// by who changes them, so that it acts until then; the next look finds the new ones.
+    fn follow(&mut self) -> bool {
+        let header = self.header.read(0);
+        if header.generation == self.generation {
+            return true;
+        }
+        let Some(links) = maps::open_links(&header.link_ids) else { return false };
+        self.generation = header.generation;
+        self.joined = links;
+        self.loaded = None;
+        true
     }
 
     pub fn generation(&self) -> u32 {

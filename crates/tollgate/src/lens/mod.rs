@@ -55,7 +55,7 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
              this kernel keeps them from BPF"
         );
     }
-    watch.begin();
+    watch.begin()?;
     let time = arguments.duration.map_or(String::new(), |time| format!(" for {time:?}"));
     let _ = say(&match known.len() {
         0 => format!("tollgate: no process matches so far; watching for later ones{time}; Ctrl-C ends it"),
