@@ -188,7 +188,7 @@ fn a_refused_run_leaves_the_gate_to_the_others() {
 #[test]
 fn a_run_that_fails_after_it_changed_the_gate_leaves_it_to_the_others() {
     let first = Busy::start("--no-sites");
-    Job::typed("run --guard=watch --store /dev/null/no-folder -- true")
+    Job::run("--guard=watch --store /dev/null/no-folder", workload("exit 0"))
         .finish()
         .exits_with(125)
         .says("cannot lock the store");
