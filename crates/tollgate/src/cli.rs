@@ -12,7 +12,7 @@ use kernel::wire;
 
 use crate::output::Output;
 use crate::report::{Document, Layout, text};
-use crate::{cost, daemon, guard, lens, run, select};
+use crate::{cost, daemon, guard, lens, run, select, service};
 
 /// As `env` and `timeout` do.
 pub const OWN_FAILURE: u8 = 125;
@@ -40,7 +40,8 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
     /// Also show what libbpf and the kernel's verifier say
-    #[arg(short, long, global = true)]
+    // The last before --help, in the help of every command.
+    #[arg(short, long, global = true, display_order = 900)]
     pub verbose: bool,
 }
 
@@ -49,6 +50,7 @@ pub enum Command {
     Run(RunArguments),
     Lens(LensArguments),
     Guard(guard::Arguments),
+    Service(service::Arguments),
     Daemon(daemon::DaemonArguments),
     Cost(CostArguments),
     Doctor(DoctorArguments),
@@ -392,6 +394,7 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
         }) => lens::diff(&before, &after, &result),
         Command::Lens(arguments) => lens::watch(&arguments),
         Command::Guard(arguments) => guard::run(&arguments),
+        Command::Service(arguments) => service::run(&arguments),
         Command::Daemon(arguments) => daemon::run(&arguments),
         Command::Cost(CostArguments { command }) => match command {
             CostCommand::Run(arguments) => cost::run(&arguments),

@@ -12,6 +12,7 @@ mod output;
 mod report;
 mod run;
 mod select;
+mod service;
 mod slow;
 mod toll;
 mod user;

@@ -1,0 +1,222 @@
+//! What a rule asks of a thread, and how specific that is.
+
+use std::cmp::Ordering;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::facts::{Facts, Local};
+use crate::tree::Id;
+
+/// A path, and what is below it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Folder(String);
+
+impl Folder {
+    /// Without a slash at the end; `None` for what is no absolute path of plain parts.
+    pub fn new(path: &str) -> Option<Self> {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let rest = path.strip_prefix('/')?;
+        rest.split('/').all(|part| !matches!(part, "" | "." | "..")).then(|| Self(path.into()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// How many parts its path has.
+    pub fn depth(&self) -> usize {
+        self.0.matches('/').count()
+    }
+
+    /// The first `depth` parts of `path`.
+    fn of(path: &str, depth: usize) -> Option<Self> {
+        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+        let end = ends.skip(depth).find(|_| depth > 0)?;
+        Self::new(&path[..end])
+    }
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Listen {
+    pub address: Option<IpAddr>,
+    pub port: Option<u16>,
+    /// Of a Unix socket; an abstract name has an `@` before it.
+    pub path: Option<String>,
+}
+
+/// All that are there must be so.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Conditions {
+    pub exe: Option<String>,
+    pub user: Option<u32>,
+    pub unit: Option<String>,
+    pub cgroup: Option<Folder>,
+    /// The thread's, or the parent of the started one that it is.
+    pub service: Option<Id>,
+    pub listen: Listen,
+    pub client: Option<IpNet>,
+    pub peer: Option<Id>,
+    pub file: Option<Folder>,
+}
+
+/// Which conditions there are, without their values: rules of one shape are asked by one look-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shape {
+    // The order of the fields is that of their weight: what is nearer to the work decides over what is further away.
+    /// How many conditions there are.
+    pub count: u8,
+    /// Parts of the path; 0: none is asked for.
+    pub file_depth: u8,
+    pub peer: bool,
+    pub client: Option<(Family, u8)>,
+    pub listen_path: bool,
+    pub listen_address: bool,
+    pub listen_port: bool,
+    pub service: bool,
+    pub exe: bool,
+    pub unit: bool,
+    pub cgroup_depth: u8,
+    pub user: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Shape {
+    pub fn is_of_connections(&self) -> bool {
+        self.peer || self.client.is_some() || self.listen_path || self.listen_address || self.listen_port
+    }
+
+    pub fn is_of_files(&self) -> bool {
+        self.file_depth > 0
+    }
+}
+
+fn family(address: IpAddr) -> Family {
+    if address.is_ipv4() { Family::V4 } else { Family::V6 }
+}
+
+impl Conditions {
+    pub fn shape(&self) -> Shape {
+        let depth = |folder: &Option<Folder>| folder.as_ref().map_or(0, |folder| folder.depth() as u8);
+        let mut shape = Shape {
+            count: 0,
+            file_depth: depth(&self.file),
+            peer: self.peer.is_some(),
+            client: self.client.map(|network| (family(network.addr()), network.prefix_len())),
+            listen_path: self.listen.path.is_some(),
+            listen_address: self.listen.address.is_some(),
+            listen_port: self.listen.port.is_some(),
+            service: self.service.is_some(),
+            exe: self.exe.is_some(),
+            unit: self.unit.is_some(),
+            cgroup_depth: depth(&self.cgroup),
+            user: self.user.is_some(),
+        };
+        let single = [
+            shape.peer,
+            shape.listen_path,
+            shape.listen_address,
+            shape.listen_port,
+            shape.service,
+            shape.exe,
+            shape.unit,
+            shape.user,
+            shape.client.is_some(),
+            shape.file_depth > 0,
+            shape.cgroup_depth > 0,
+        ];
+        shape.count = single.into_iter().filter(|is_there| *is_there).count() as u8;
+        shape
+    }
+
+    /// `Less`: decides over the other.
+    pub fn compare(&self, other: &Self) -> Ordering {
+        other.shape().cmp(&self.shape())
+    }
+
+    /// The only conditions of this shape that a thread fulfils, if there are any.
+    pub fn of(facts: &Facts, shape: &Shape) -> Option<Self> {
+        let folder = |path: Option<&str>, depth: u8| match depth {
+            0 => Some(None),
+            depth => Folder::of(path?, depth.into()).map(Some),
+        };
+        let (address, port, path) = match facts.listen {
+            Some(Local::Internet(local)) => (Some(local.ip().to_canonical()), Some(local.port()), None),
+            Some(Local::Unix(path)) => (None, None, Some(path.to_owned())),
+            None => (None, None, None),
+        };
+        Some(Self {
+            exe: asked(shape.exe, Some(facts.exe.to_owned()))?,
+            user: asked(shape.user, Some(facts.user))?,
+            unit: asked(shape.unit, facts.unit.map(str::to_owned))?,
+            cgroup: folder(Some(facts.cgroup), shape.cgroup_depth)?,
+            service: asked(shape.service, Some(facts.service))?,
+            listen: Listen {
+                address: asked(shape.listen_address, address)?,
+                port: asked(shape.listen_port, port)?,
+                path: asked(shape.listen_path, path)?,
+            },
+            client: match shape.client {
+                None => None,
+                Some((wanted, bits)) => {
+                    let client = facts.client?.to_canonical();
+                    (family(client) == wanted).then_some(())?;
+                    Some(IpNet::new(client, bits).ok()?.trunc())
+                }
+            },
+            peer: asked(shape.peer, facts.peer)?,
+            file: folder(facts.file, shape.file_depth)?,
+        })
+    }
+}
+
+/// Of what is not asked for, nothing; `None` where it is asked for and not there.
+fn asked<T>(is_asked: bool, value: Option<T>) -> Option<Option<T>> {
+    if is_asked { value.map(Some) } else { Some(None) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_have_depths() {
+        for path in ["", "etc", "/", "//", "/a//b", "/a/./b", "/a/.."] {
+            assert_eq!(Folder::new(path), None, "{path:?}");
+        }
+        let folder = Folder::new("/srv/shop/").expect("a path");
+        assert_eq!((folder.as_str(), folder.depth()), ("/srv/shop", 2));
+        let parts = |depth| Folder::of("/srv/shop/index.php", depth).map(|folder| folder.0);
+        assert_eq!(parts(0), None);
+        assert_eq!(parts(1).as_deref(), Some("/srv"));
+        assert_eq!(parts(2).as_deref(), Some("/srv/shop"));
+        assert_eq!(parts(3).as_deref(), Some("/srv/shop/index.php"));
+        assert_eq!(parts(4), None);
+    }
+
+    #[test]
+    fn what_is_asked_of_more_decides() {
+        let user = Conditions { user: Some(33), ..Default::default() };
+        let exe = Conditions { exe: Some("/usr/sbin/nginx".into()), ..Default::default() };
+        let both = Conditions { user: Some(33), ..exe.clone() };
+        let network = |text: &str| Conditions { client: text.parse().ok(), ..Default::default() };
+        let file = |path| Conditions { file: Folder::new(path), ..Default::default() };
+        for (first, second) in [
+            (&both, &exe),
+            (&both, &user),
+            (&exe, &user),
+            (&network("10.1.0.0/16"), &network("10.0.0.0/8")),
+            (&file("/srv/shop"), &file("/srv")),
+            (&file("/srv"), &network("10.1.0.0/16")),
+        ] {
+            assert_eq!(first.compare(second), Ordering::Less, "{first:?} {second:?}");
+            assert_eq!(second.compare(first), Ordering::Greater, "{first:?} {second:?}");
+        }
+    }
+}

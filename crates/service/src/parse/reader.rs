@@ -1,0 +1,129 @@
+//! A table's keys, each asked for by its name; those that nobody asked for are problems.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Problem, Problems, kind};
+
+/// A value, and where it is.
+pub struct At<T> {
+    pub value: T,
+    pub span: Range<usize>,
+}
+
+pub struct Reader<'text, 'problems> {
+    table: &'text DeTable<'text>,
+    pub span: Range<usize>,
+    asked: BTreeSet<&'static str>,
+    pub problems: &'problems mut Problems,
+}
+
+/// A name's nearest, if one is near: half of its letters are the same.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = |known: &&str| strsim::normalized_damerau_levenshtein(name, known);
+    let best = known.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(&best) >= 0.5).then_some(best)
+}
+
+pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    nearest(name, known).map(|near| format!("did you mean {near:?}?"))
+}
+
+impl<'text, 'problems> Reader<'text, 'problems> {
+    pub fn new(table: &'text DeTable<'text>, span: Range<usize>, problems: &'problems mut Problems) -> Self {
+        Self { table, span, asked: BTreeSet::new(), problems }
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<&'text Spanned<DeValue<'text>>> {
+        self.asked.insert(key);
+        self.table.get(key)
+    }
+
+    fn typed<T>(
+        &mut self,
+        key: &'static str,
+        wanted: &str,
+        read: impl FnOnce(&'text DeValue<'text>) -> Option<T>,
+    ) -> Option<At<T>> {
+        let value = self.value(key)?;
+        let read = read(value.get_ref());
+        if read.is_none() {
+            let found = kind(value.get_ref());
+            self.problems
+                .push(Problem::new(value.span(), format!("{key} is to be {wanted}, and is {found}")));
+        }
+        Some(At { value: read?, span: value.span() })
+    }
+
+    pub fn string(&mut self, key: &'static str) -> Option<At<&'text str>> {
+        let text = self.typed(key, "a string", DeValue::as_str)?;
+        if text.value.is_empty() || text.value.chars().any(char::is_control) {
+            let what = if text.value.is_empty() { "is empty" } else { "has a control character" };
+            self.problems.push(Problem::new(text.span, format!("{key} {what}")));
+            return None;
+        }
+        Some(text)
+    }
+
+    pub fn integer(&mut self, key: &'static str) -> Option<At<i32>> {
+        self.typed(key, "an integer of 32 bits", |value| {
+            let integer = value.as_integer()?;
+            i32::from_str_radix(integer.as_str(), integer.radix()).ok()
+        })
+    }
+
+    /// That it is so; what is not so is left out.
+    pub fn flag(&mut self, key: &'static str) -> Option<Range<usize>> {
+        self.typed(key, "true, or left out", |value| value.as_bool().filter(|is_so| *is_so)).map(|at| at.span)
+    }
+
+    /// One string or several.
+    pub fn strings(&mut self, key: &'static str) -> Option<Vec<At<&'text str>>> {
+        let strings = self.typed(key, "a string or an array of strings", |value| match value {
+            DeValue::Array(array) => array
+                .iter()
+                .map(|one| Some(At { value: one.get_ref().as_str()?, span: one.span() }))
+                .collect::<Option<Vec<_>>>(),
+            DeValue::String(text) => Some(vec![At { value: text.as_ref(), span: 0..0 }]),
+            _ => None,
+        })?;
+        let (span, mut all) = (strings.span, strings.value);
+        all.iter_mut().filter(|one| one.span.is_empty()).for_each(|one| one.span = span.clone());
+        Some(all)
+    }
+
+    pub fn table(&mut self, key: &'static str) -> Option<&'text DeTable<'text>> {
+        self.typed(key, "a table", DeValue::as_table).map(|at| at.value)
+    }
+
+    pub fn tables(&mut self, key: &'static str) -> Vec<At<&'text DeTable<'text>>> {
+        let tables = self.typed(key, "an array of tables ([[…]])", |value| {
+            let table = |one: &'text Spanned<DeValue<'text>>| {
+                Some(At { value: one.get_ref().as_table()?, span: one.span() })
+            };
+            value.as_array()?.iter().map(table).collect::<Option<Vec<_>>>()
+        });
+        tables.map_or_else(Vec::new, |at| at.value)
+    }
+
+    pub fn problem(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    /// Tells of the keys that nobody asked for.
+    pub fn finish(self) {
+        for (key, _) in self.table {
+            let name: &str = key.get_ref().as_ref();
+            if !self.asked.contains(name) {
+                let problem = Problem::new(key.span(), format!("there is no key {name:?} here"));
+                let known = || self.asked.iter().copied();
+                let help = did_you_mean(name, known())
+                    .unwrap_or_else(|| format!("there are: {}", known().collect::<Vec<_>>().join(", ")));
+                self.problems.push(problem.help(help));
+            }
+        }
+    }
+}

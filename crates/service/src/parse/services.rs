@@ -1,0 +1,91 @@
+//! The services that a file declares: `[service.NAME]`.
+
+use toml::de::DeTable;
+
+use super::reader::{At, Reader, did_you_mean};
+use super::{MOST_SERVICES, Problem, Problems};
+use crate::tree::{Id, Tree};
+
+/// Longer ones do not fit a line of `service top`, nor a control group's name with its parents'.
+const LONGEST_NAME: usize = 64;
+
+/// Why it is no name for a service.
+fn fault(name: &str) -> Option<&'static str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    match name {
+        "root" | "shared" => Some("it is always there, and has no settings"),
+        _ if name.is_empty() => Some("a name has letters"),
+        _ if name.len() > LONGEST_NAME => Some("a name has at most 64 letters"),
+        _ if !name.chars().all(is_plain) => Some("a name has letters, digits, '_', '-' and '.' only"),
+        _ if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) => {
+            Some("a name begins with a letter or a digit")
+        }
+        _ => None,
+    }
+}
+
+pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> Tree {
+    let mut tree = Tree::default();
+    let mut declared = Vec::new();
+    for (key, value) in table.into_iter().flatten() {
+        let name: &str = key.get_ref().as_ref();
+        if let Some(fault) = fault(name) {
+            problems.push(Problem::new(key.span(), format!("a service cannot be called {name:?}: {fault}")));
+            continue;
+        }
+        let Some(settings) = value.get_ref().as_table() else {
+            problems.push(
+                Problem::new(value.span(), format!("service {name:?} is to be a table"))
+                    .help(format!("write [service.{name}]")),
+            );
+            continue;
+        };
+        if declared.len() == MOST_SERVICES {
+            let text = format!(
+                "there are {} services, of which {MOST_SERVICES} are possible",
+                table.map_or(0, DeTable::len)
+            );
+            problems.push(Problem::new(key.span(), text));
+            break;
+        }
+        let mut reader = Reader::new(settings, value.span(), problems);
+        let parent = reader.string("parent");
+        reader.finish();
+        declared.push((tree.add(name), parent));
+    }
+    for (id, parent) in declared {
+        if let Some(parent) = parent {
+            place(&mut tree, id, &parent, problems);
+        }
+    }
+    tree
+}
+
+fn place(tree: &mut Tree, id: Id, parent: &At<&str>, problems: &mut Problems) {
+    let Some(above) = find(tree, parent, problems) else { return };
+    let name = tree.name(id).to_owned();
+    if above == Id::SHARED {
+        let text = format!(
+            "{name:?} cannot be below \"shared\", which is for work of which nobody knows whose it is"
+        );
+        problems.push(Problem::new(parent.span.clone(), text));
+    } else if let Err(way) = tree.place(id, above) {
+        let names: Vec<_> = way.into_iter().map(|id| tree.name(id)).collect();
+        let text = format!("{name:?} would be below itself: {}, {name}", names.join(", "));
+        problems.push(Problem::new(parent.span.clone(), text));
+    }
+}
+
+/// The service of this name.
+pub fn find(tree: &Tree, name: &At<&str>, problems: &mut Problems) -> Option<Id> {
+    let found = tree.find(name.value);
+    if found.is_none() {
+        let known = || tree.ids().map(|id| tree.name(id));
+        let help = did_you_mean(name.value, known())
+            .unwrap_or_else(|| format!("declare it: [service.{}]", name.value));
+        problems.push(
+            Problem::new(name.span.clone(), format!("there is no service {:?}", name.value)).help(help),
+        );
+    }
+    found
+}

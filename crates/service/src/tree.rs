@@ -1,0 +1,110 @@
+//! The services: names, numbers, parents.
+
+use std::collections::HashMap;
+
+/// A service's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u16);
+
+impl Id {
+    /// What belongs to nobody else is its.
+    pub const ROOT: Self = Self(0);
+    /// Work of which it cannot be said for whom it is done.
+    pub const SHARED: Self = Self(1);
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    pub name: String,
+    /// The root is its own.
+    pub parent: Id,
+}
+
+/// Services by their numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    services: Vec<Service>,
+    numbers: HashMap<String, Id>,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        let mut tree = Self { services: Vec::new(), numbers: HashMap::new() };
+        tree.add("root");
+        tree.add("shared");
+        tree
+    }
+}
+
+impl Tree {
+    /// A new one below the root.
+    pub fn add(&mut self, name: &str) -> Id {
+        let id = Id(self.services.len() as u16);
+        self.services.push(Service { name: name.into(), parent: Id::ROOT });
+        self.numbers.insert(name.into(), id);
+        id
+    }
+
+    /// Tells the way from `id` back to itself, by which `parent` cannot be its parent.
+    pub fn place(&mut self, id: Id, parent: Id) -> Result<(), Vec<Id>> {
+        let way: Vec<_> =
+            [id].into_iter().chain(self.way_up(parent).take_while(|step| *step != id)).collect();
+        if way.last() != Some(&Id::ROOT) {
+            return Err(way);
+        }
+        self.services[usize::from(id.0)].parent = parent;
+        Ok(())
+    }
+
+    pub fn get(&self, id: Id) -> &Service {
+        &self.services[usize::from(id.0)]
+    }
+
+    pub fn name(&self, id: Id) -> &str {
+        &self.get(id).name
+    }
+
+    pub fn find(&self, name: &str) -> Option<Id> {
+        self.numbers.get(name).copied()
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = Id> + use<> {
+        (0..self.services.len() as u16).map(Id)
+    }
+
+    /// Itself, its parent and so on, up to the root.
+    pub fn way_up(&self, id: Id) -> impl Iterator<Item = Id> {
+        std::iter::successors(Some(id), |id| (*id != Id::ROOT).then(|| self.get(*id).parent))
+    }
+
+    pub fn children(&self, id: Id) -> impl Iterator<Item = Id> {
+        self.ids().filter(move |child| *child != Id::ROOT && self.get(*child).parent == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_have_parents() {
+        let mut tree = Tree::default();
+        let [customers, shop] = ["customers", "shop"].map(|name| tree.add(name));
+        tree.place(shop, customers).expect("no cycle");
+        assert_eq!(tree.way_up(shop).collect::<Vec<_>>(), [shop, customers, Id::ROOT]);
+        assert_eq!(tree.children(Id::ROOT).collect::<Vec<_>>(), [Id::SHARED, customers]);
+        assert_eq!(tree.find("shop"), Some(shop));
+        assert_eq!(tree.find("shops"), None);
+    }
+
+    #[test]
+    fn nobody_is_below_oneself() {
+        let mut tree = Tree::default();
+        let [a, b, c] = ["a", "b", "c"].map(|name| tree.add(name));
+        tree.place(b, a).expect("no cycle");
+        tree.place(c, b).expect("no cycle");
+        assert_eq!(tree.place(a, c), Err(vec![a, c, b]));
+        assert_eq!(tree.place(a, a), Err(vec![a]));
+        assert_eq!(tree.place(c, a), Ok(()));
+    }
+}

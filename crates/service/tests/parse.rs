@@ -1,0 +1,242 @@
+//! Rule files: what they say, and what is wrong with them.
+
+use service::{Conditions, Directive, Each, Event, Host, Id, Listen, Problem, RuleFile, parse};
+
+struct Machine;
+
+impl Host for Machine {
+    fn user(&self, name: &str) -> Option<u32> {
+        (name == "www-data").then_some(33)
+    }
+
+    fn real_path(&self, path: &str) -> String {
+        path.replace("/usr/sbin/fpm", "/usr/sbin/php-fpm8.2")
+    }
+}
+
+fn good(text: &str) -> RuleFile {
+    parse(text, &Machine).unwrap_or_else(|problems| panic!("{problems:#?}"))
+}
+
+/// The message of the only problem, and the text it is about.
+#[track_caller]
+fn problem(text: &str) -> (String, &str) {
+    let problems = parse(text, &Machine).expect_err("it is wrong");
+    let [Problem { span, message, .. }] = &problems[..] else { panic!("{problems:#?}") };
+    (message.clone(), &text[span.clone()])
+}
+
+#[track_caller]
+fn says(text: &str, message: &str, place: &str) {
+    assert_eq!(problem(text), (message.to_owned(), place));
+}
+
+#[test]
+fn a_file_of_everything() {
+    let file = good(
+        r#"
+        [service.shop]
+        parent = "customers"
+        [service.customers]
+
+        [[rule]]
+        name = "back end"
+        exe = "/usr/sbin/fpm"
+        adopts-peer = true
+
+        [[rule]]
+        user = "www-data"
+        unit = "nginx"
+        listen = "127.0.0.1:8080"
+        client = "10.0.0.0/8"
+        priority = -3
+        belongs-to = "shop"
+
+        [[rule]]
+        cgroup = "/system.slice/"
+        user = "1000"
+        on = ["fork", "exec"]
+        inherits = true
+        "#,
+    );
+    let shop = file.tree.find("shop").expect("declared");
+    let customers = file.tree.find("customers").expect("declared");
+    assert_eq!(file.tree.way_up(shop).collect::<Vec<_>>(), [shop, customers, Id::ROOT]);
+    let [both, back_end, last] = file.book.rules() else { panic!("{:#?}", file.book) };
+    assert_eq!((both.names_events, &both.events[..]), (true, &[Event::Fork, Event::Exec][..]));
+    assert_eq!((both.then, both.when.user), (Directive::Inherits, Some(1000)));
+    assert_eq!(both.when.cgroup.as_ref().expect("a group").as_str(), "/system.slice");
+    assert_eq!((back_end.name.as_deref(), back_end.then), (Some("back end"), Directive::AdoptsPeer));
+    assert_eq!(back_end.events, [Event::Receive]);
+    let exe = Some("/usr/sbin/php-fpm8.2".into());
+    assert_eq!(back_end.when, Conditions { exe, ..Conditions::default() });
+    assert_eq!((last.priority, last.then), (-3, Directive::BelongsTo(shop)));
+    assert_eq!((last.when.user, last.when.unit.as_deref()), (Some(33), Some("nginx.service")));
+    let listen = Listen { address: "127.0.0.1".parse().ok(), port: Some(8080), path: None };
+    assert_eq!((&last.when.listen, last.when.client), (&listen, "10.0.0.0/8".parse().ok()));
+}
+
+#[test]
+fn where_servers_listen() {
+    for (text, address, port, path) in [
+        (":80", None, Some(80), None),
+        ("[::1]:80", Some("::1"), Some(80), None),
+        ("::ffff:127.0.0.1", Some("127.0.0.1"), None, None),
+        ("/run/a.sock", None, None, Some("/run/a.sock")),
+        ("@a", None, None, Some("@a")),
+    ] {
+        let file = good(&format!("[[rule]]\nlisten = {text:?}\nbelongs-to = \"root\""));
+        let listen =
+            Listen { address: address.map(|a| a.parse().expect("one")), port, path: path.map(str::to_owned) };
+        assert_eq!(file.book.rules()[0].when.listen, listen);
+    }
+}
+
+#[test]
+fn services_that_rules_start() {
+    let file = good("[[rule]]\nunit = \"user.slice\"\nstarts-below = \"root\"\neach = \"user\"");
+    assert_eq!(file.book.rules()[0].then, Directive::Starts { below: Id::ROOT, each: Each::User });
+}
+
+#[test]
+fn an_empty_file_is_one() {
+    assert!(good("").book.rules().is_empty());
+}
+
+#[test]
+fn wrong_services() {
+    says("[service.a]\nparent = \"b\"", "there is no service \"b\"", "\"b\"");
+    says(
+        "[service.root]",
+        "a service cannot be called \"root\": it is always there, and has no settings",
+        "root",
+    );
+    says(
+        "[service.\"a b\"]",
+        "a service cannot be called \"a b\": a name has letters, digits, '_', '-' and '.' only",
+        "\"a b\"",
+    );
+    says("[service]\na = 1", "service \"a\" is to be a table", "1");
+    says("[service.a]\npaernt = \"root\"", "there is no key \"paernt\" here", "paernt");
+    says("[service.a]\nparent = \"a\"", "\"a\" would be below itself: a, a", "\"a\"");
+    let cycle = "[service.a]\nparent = \"b\"\n[service.b]\nparent = \"c\"\n[service.c]\nparent = \"a\"";
+    says(cycle, "\"c\" would be below itself: c, a, b, c", "\"a\"");
+    let text = "\"a\" cannot be below \"shared\", which is for work of which nobody knows whose it is";
+    says("[service.a]\nparent = \"shared\"", text, "\"shared\"");
+}
+
+#[test]
+fn wrong_conditions() {
+    let rule = |line: &str| format!("[[rule]]\n{line}\nbelongs-to = \"root\"");
+    for (line, message) in [
+        ("exe = \"nginx\"", "exe is to be an absolute path without '.', '..' or a '/' at its end"),
+        ("exe = 1", "exe is to be a string, and is an integer"),
+        ("exe = \"\"", "exe is empty"),
+        ("user = \"nobody-knows\"", "this machine has no user \"nobody-knows\""),
+        ("listen = \"80\"", "\"80\" is no address or path to listen on"),
+        ("listen = \":0\"", "\":0\" is no address or path to listen on"),
+        ("client = \"10.0.0.1/8\"", "10.0.0.1/8 has bits behind its 8"),
+        ("client = \"localhost\"", "\"localhost\" is no address or network"),
+        ("peer = \"rooot\"", "there is no service \"rooot\""),
+        (
+            "file = \"/\"",
+            "file is to be an absolute path below '/', without '.' or '..', of at most 255 parts",
+        ),
+    ] {
+        let text = rule(line);
+        says(&text, message, line.split_once(" = ").expect("a value").1);
+    }
+    let exe = "exe = \"/bin/true\"\n";
+    for (lines, message) in [
+        (
+            "",
+            "this rule has no condition: it would be for every thread of the machine, which belong to root anyway",
+        ),
+        (
+            "file = \"/srv\"\npeer = \"root\"",
+            "no event has both a file and a connection: make two rules of it",
+        ),
+        ("peer = \"root\"\non = \"exec\"", "listen, client and peer are known on \"receive\" only"),
+        ("file = \"/srv\"\non = [\"open\", \"exec\"]", "file is known on \"open\" only"),
+        ("user = \"0\"\non = []", "this rule is asked on no event"),
+        ("service = \"root\"", "who belongs to it already is to belong to it: write inherits = true"),
+    ] {
+        assert_eq!(problem(&rule(lines)).0, message);
+    }
+    says(&rule(&format!("{exe}on = \"exce\"")), "there is no event \"exce\"", "\"exce\"");
+    says(
+        &rule(&format!("{exe}priority = 3000000000")),
+        "priority is to be an integer of 32 bits, and is an integer",
+        "3000000000",
+    );
+}
+
+#[test]
+fn wrong_directives() {
+    let rule = |lines: &str| format!("[[rule]]\nexe = \"/bin/true\"\n{lines}");
+    let needs = "it needs one of belongs-to, inherits, adopts-peer or starts-below";
+    for (lines, message) in [
+        ("", format!("this rule does nothing: {needs}")),
+        ("inherits = true\nadopts-peer = true", format!("this rule says more than one thing: {needs}")),
+        ("inherits = false", "inherits is to be true, or left out, and is a truth value".into()),
+        ("adopts-peer = true\non = \"exec\"", "a peer can be adopted on \"receive\" only".into()),
+        (
+            "starts-below = \"root\"\neach = \"client\"",
+            "a service for each client can be started on \"receive\" only".into(),
+        ),
+        (
+            "starts-below = \"root\"",
+            "starts-below = \"SERVICE\" and each = one of user, unit, exe, client go together".into(),
+        ),
+        ("starts-below = \"root\"\neach = \"day\"", "no service can be started for each \"day\"".into()),
+    ] {
+        assert_eq!(problem(&rule(lines)).0, message);
+    }
+}
+
+#[test]
+fn rules_that_do_not_go_together() {
+    let twins = "[[rule]]\nuser = \"0\"\ninherits = true\n[[rule]]\nuser = \"0\"\nbelongs-to = \"shared\"";
+    let message = "this rule asks for the same as another of the same priority, and would never decide";
+    assert_eq!(problem(twins).0, message);
+    good(&twins.replace("inherits", "priority = 1\ninherits"));
+    good(&twins.replace("inherits", "on = \"fork\"\ninherits"));
+    let services = "[service.a]\n[service.b]\n[service.c]\n";
+    let step =
+        |from, to| format!("[[rule]]\nservice = \"{from}\"\nexe = \"/bin/sh\"\nbelongs-to = \"{to}\"\n");
+    let [to_b, to_c, to_a] = [step("a", "b"), step("b", "c"), step("c", "a")];
+    good(&format!("{services}{to_b}{to_c}"));
+    let cycle = format!("{services}{to_b}{to_c}{to_a}");
+    assert_eq!(problem(&cycle).0, "these rules are a cycle: a thread would go from a to b to c to a");
+    good(&format!("{services}{to_b}{to_c}{}", to_a.replace("/bin/sh", "/bin/bash")));
+}
+
+#[test]
+fn no_toml() {
+    let problems = parse("x = \n[service.a]\ny = \n", &Machine).expect_err("it is none");
+    assert!(problems.len() > 1, "all of them at once: {problems:?}");
+    says("[sevrice.a]", "there is no key \"sevrice\" here", "sevrice");
+    says("rule = 1", "rule is to be an array of tables ([[…]]), and is an integer", "1");
+}
+
+#[test]
+fn too_much() {
+    let rules: String = (0..65_001).map(|n| format!("[[rule]]\nuser = \"{n}\"\ninherits = true\n")).collect();
+    assert_eq!(problem(&rules).0, "there are 65001 rules, of which 65000 are possible");
+    let services: String = (0..4097).map(|n| format!("[service.s{n}]\n")).collect();
+    assert_eq!(problem(&services).0, "there are 4097 services, of which 4096 are possible");
+    let path = |n: usize| "/d".repeat(n + 1);
+    let files: String =
+        (0..33).map(|n| format!("[[rule]]\nfile = {:?}\ninherits = true\n", path(n))).collect();
+    let message =
+        "the rules on open ask for 33 different combinations of conditions, of which 32 are possible";
+    assert_eq!(problem(&files).0, message);
+}
+
+#[test]
+fn ten_thousand_rules_cost_one_look_up() {
+    let rules: String =
+        (0..10_000).map(|n| format!("[[rule]]\nuser = \"{n}\"\nbelongs-to = \"shared\"\n")).collect();
+    let file = good(&rules);
+    assert_eq!((file.book.rules().len(), file.tables.sets(Event::Exec)), (10_000, 1));
+}

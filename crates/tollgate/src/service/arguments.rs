@@ -1,0 +1,76 @@
+//! The command line of `tollgate service`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::cli::ResultOptions;
+
+/// Virtual services: whose work a thread does (so far, files of rules can be checked)
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    Check(CheckArguments),
+}
+
+/// Check a file of services and rules, and show them in the order in which they decide
+///
+/// Nothing is put in force, and no root is needed. All problems of the file are told at once, each with its line and
+/// column; then the exit status is 125.
+#[derive(Args)]
+#[command(after_long_help = CHECK_EXAMPLES)]
+pub struct CheckArguments {
+    /// The file (- for stdin)
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub result: ResultOptions,
+}
+
+const CHECK_EXAMPLES: &str = r#"A file:
+  [service.shop]                   # a service; below root, where no parent = "NAME" is given
+  [service.blog]
+
+  [[rule]]                         # requests to this port are the shop's
+  exe = "/usr/sbin/nginx"
+  listen = ":8081"
+  belongs-to = "shop"
+
+  [[rule]]                         # a back end works for whom it receives from
+  exe = "/usr/sbin/php-fpm8.2"
+  adopts-peer = true
+
+Conditions, of which a rule has one or more, and all are to be so:
+  exe      path of the program
+  user     name or number of the effective user
+  unit     systemd's unit: nginx.service
+  cgroup   path of a control group, or of one above it
+  service  for which the thread works, or below which its service was started
+  listen   where the server listens: 127.0.0.1:80, [::1]:80, :80, 127.0.0.1, /run/a.sock, @name
+  client   address or network of the other end: 10.0.0.0/8
+  peer     the service of the other end
+  file     path of an opened file, or of a folder above it
+
+What follows, one of:
+  belongs-to = "NAME"              the thread works for this service
+  inherits = true                  it works for whom it worked before
+  adopts-peer = true               it works for whom the other end works
+  starts-below = "NAME", each = "user" (unit, exe, client)
+                                   for each user a service of its own is started, below this one
+
+on says when a rule is asked: one or several of "fork", "exec", "found" (it runs already), "user"
+(another effective user), "receive" and "open". Without it, that is receive with listen, client or
+peer, open with file, and otherwise exec, found and user, but then not of who works for somebody
+else at that time.
+
+Where several rules fit, the one of the highest priority = N (default: 0) decides; of equal ones,
+that with more conditions; of these, that with a file, peer, client, listen, service, exe, unit,
+cgroup or user, in this order.
+
+Examples:
+  tollgate service check services.toml
+  tollgate service check --json services.toml | jq '.problems[]'"#;

@@ -1,0 +1,166 @@
+//! `tollgate service check`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use serde_json::Value;
+use service::{Event, Host, Id, Problem, RuleFile, Tree};
+
+use super::arguments::CheckArguments;
+use super::problems::{Told, excerpt};
+use super::source::Source;
+use super::words;
+use crate::format::{number_of, printable};
+use crate::output::{Output, say};
+use crate::user;
+
+/// This machine.
+pub struct Machine;
+
+impl Host for Machine {
+    fn user(&self, name: &str) -> Option<u32> {
+        user::find(name).ok().map(|identity| identity.uid)
+    }
+
+    fn real_path(&self, path: &str) -> String {
+        let real = fs::canonicalize(path).ok().and_then(|path| path.into_os_string().into_string().ok());
+        real.unwrap_or_else(|| path.into())
+    }
+}
+
+/// docs/service.md describes it.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    file: &'a str,
+    problems: Vec<Told<'a>>,
+    services: Vec<ServiceRow<'a>>,
+    /// Those before decide over those after.
+    rules: Vec<RuleRow<'a>>,
+    /// By event.
+    look_ups: BTreeMap<&'static str, usize>,
+}
+
+#[derive(Serialize)]
+struct ServiceRow<'a> {
+    name: &'a str,
+    parent: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct RuleRow<'a> {
+    line: usize,
+    name: Option<&'a str>,
+    priority: i32,
+    on: Vec<&'static str>,
+    when: BTreeMap<&'static str, String>,
+    then: Value,
+}
+
+pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    let source = Source::read(&arguments.file)?;
+    let parsed = service::parse(&source.text, &Machine);
+    if result.json {
+        output.write_json(&document(&source, &parsed))?;
+    }
+    match parsed {
+        Ok(file) if !result.json => output.write(&text(&file, &source, result.top))?,
+        Ok(_) => {}
+        Err(problems) => {
+            if !result.json {
+                tell(&problems, &source, result.top)?;
+            }
+            bail!("{} has {}", source.name, number_of(problems.len(), "problem"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(problems: &[Problem], source: &Source, top: usize) -> Result<()> {
+    for problem in problems.iter().take(top) {
+        say(&excerpt(problem, source))?;
+    }
+    if problems.len() > top {
+        say(&format!("and {} (--top)", number_of(problems.len() - top, "more problem")))?;
+    }
+    Ok(())
+}
+
+fn document<'a>(source: &'a Source, parsed: &'a Result<RuleFile, Vec<Problem>>) -> Document<'a> {
+    let file = parsed.as_ref().ok();
+    let problems = parsed.as_ref().err().into_iter().flatten();
+    let services = file.into_iter().flat_map(|file| {
+        let parent = |id| (id != Id::ROOT).then(|| file.tree.name(file.tree.get(id).parent));
+        file.tree.ids().map(move |id| ServiceRow { name: file.tree.name(id), parent: parent(id) })
+    });
+    let rules = file.into_iter().flat_map(|file| {
+        file.book.rules().iter().map(|rule| RuleRow {
+            line: source.place(rule.span.start).0,
+            name: rule.name.as_deref(),
+            priority: rule.priority,
+            on: rule.events.iter().map(|event| event.name()).collect(),
+            when: words::conditions(&rule.when, &file.tree).into_iter().collect(),
+            then: words::as_written(rule.then, &file.tree),
+        })
+    });
+    let look_ups =
+        file.into_iter().flat_map(|file| Event::ALL.map(|event| (event.name(), file.tables.sets(event))));
+    Document {
+        schema: "tollgate.service.check/1",
+        file: &source.name,
+        problems: problems.map(|problem| Told::new(problem, source)).collect(),
+        services: services.collect(),
+        rules: rules.collect(),
+        look_ups: look_ups.collect(),
+    }
+}
+
+fn text(file: &RuleFile, source: &Source, top: usize) -> String {
+    let rules = file.book.rules();
+    let mut out = format!(
+        "{}: {}, {}\n\nservices\n",
+        printable(&source.name),
+        number_of(file.tree.ids().count(), "service"),
+        number_of(rules.len(), "rule")
+    );
+    branch(&mut out, &file.tree, Id::ROOT, 1);
+    if rules.is_empty() {
+        return out;
+    }
+    let _ = writeln!(out, "\nrules, those above decide over those below");
+    let shown: Vec<_> =
+        rules.iter().take(top).map(|rule| (rule, words::directive(rule.then, &file.tree))).collect();
+    let width = shown.iter().map(|(_, then)| then.chars().count()).max().unwrap_or(0);
+    let _ = writeln!(out, "{:>6} {:>8}  {:<15}  {:<width$}  if", "line", "priority", "on", "then");
+    for (rule, then) in shown {
+        let events: Vec<_> = rule.events.iter().map(|event| event.name()).collect();
+        let conditions = words::conditions(&rule.when, &file.tree);
+        let conditions: Vec<_> =
+            conditions.iter().map(|(key, value)| format!("{key} {}", printable(value))).collect();
+        let _ = writeln!(
+            out,
+            "{:>6} {:>8}  {:<15}  {then:<width$}  {}",
+            source.place(rule.span.start).0,
+            rule.priority,
+            events.join(" "),
+            conditions.join(", ")
+        );
+    }
+    if rules.len() > top {
+        let _ = writeln!(out, "and {} (--top)", number_of(rules.len() - top, "more rule"));
+    }
+    let look_ups = Event::ALL.map(|event| format!("{} {}", event.name(), file.tables.sets(event)));
+    let _ = writeln!(out, "\nlook-ups an event: {}", look_ups.join(", "));
+    out
+}
+
+fn branch(out: &mut String, tree: &Tree, id: Id, depth: usize) {
+    let _ = writeln!(out, "{:depth$}{}", "", tree.name(id), depth = 2 * depth);
+    tree.children(id).for_each(|child| branch(out, tree, child, depth + 1));
+}

@@ -1,0 +1,67 @@
+//! The text of a rule file, and the lines and columns of its bytes.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+/// Ten thousand rules have a tenth of it.
+const LONGEST_FILE: u64 = 16 << 20;
+
+pub struct Source {
+    pub name: String,
+    pub text: String,
+    /// Where each line begins.
+    lines: Vec<usize>,
+}
+
+impl Source {
+    pub fn read(path: &Path) -> Result<Self> {
+        let (name, input): (String, io::Result<Box<dyn io::Read>>) = match path.to_str() {
+            Some("-") => ("stdin".into(), Ok(Box::new(io::stdin()))),
+            _ => (path.display().to_string(), File::open(path).map(|file| Box::new(file) as _)),
+        };
+        let mut bytes = Vec::new();
+        let read = input.and_then(|input| input.take(LONGEST_FILE + 1).read_to_end(&mut bytes));
+        read.with_context(|| format!("cannot read {name}"))?;
+        if bytes.len() as u64 > LONGEST_FILE {
+            bail!("{name} has more than {} MiB, and is no file of services", LONGEST_FILE >> 20);
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Self::new(name, text)),
+            Err(error) => {
+                let good = error.utf8_error().valid_up_to();
+                let line = 1 + error.as_bytes()[..good].iter().filter(|byte| **byte == b'\n').count();
+                bail!("{name}:{line} is not UTF-8 text")
+            }
+        }
+    }
+
+    fn new(name: String, text: String) -> Self {
+        let lines = [0].into_iter().chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Self { name, text, lines }
+    }
+
+    /// Line and column, both from 1 on.
+    pub fn place(&self, byte: usize) -> (usize, usize) {
+        let line = self.lines.partition_point(|start| *start <= byte);
+        let start = self.lines[line - 1];
+        let before = self.text[start..].char_indices().take_while(|(at, _)| start + at < byte);
+        (line, 1 + before.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_lines_and_columns() {
+        let source = Source::new("a".into(), "ä = 1\n\nb".into());
+        assert_eq!(
+            [0, 2, 3, 7, 8, 9].map(|byte| source.place(byte)),
+            [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (3, 2)]
+        );
+    }
+}

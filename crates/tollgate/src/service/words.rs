@@ -1,0 +1,52 @@
+//! Rules in words.
+
+use serde_json::{Value, json};
+use service::{Conditions, Directive, Listen, Tree};
+
+/// Each condition by its key, as the file has it.
+pub fn conditions(when: &Conditions, tree: &Tree) -> Vec<(&'static str, String)> {
+    let folder = |folder: &Option<service::Folder>| folder.as_ref().map(|folder| folder.as_str().to_owned());
+    let name = |id: Option<service::Id>| id.map(|id| tree.name(id).to_owned());
+    let all = [
+        ("file", folder(&when.file)),
+        ("peer", name(when.peer)),
+        ("client", when.client.map(|network| network.to_string())),
+        ("listen", listen(&when.listen)),
+        ("service", name(when.service)),
+        ("exe", when.exe.clone()),
+        ("unit", when.unit.clone()),
+        ("cgroup", folder(&when.cgroup)),
+        ("user", when.user.map(|user| user.to_string())),
+    ];
+    all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+}
+
+fn listen(listen: &Listen) -> Option<String> {
+    match (listen.address, listen.port, &listen.path) {
+        (Some(address), Some(port), _) => Some(std::net::SocketAddr::new(address, port).to_string()),
+        (Some(address), None, _) => Some(address.to_string()),
+        (None, Some(port), _) => Some(format!(":{port}")),
+        (None, None, path) => path.clone(),
+    }
+}
+
+pub fn directive(then: Directive, tree: &Tree) -> String {
+    match then {
+        Directive::BelongsTo(id) => format!("belongs to {}", tree.name(id)),
+        Directive::Inherits => "inherits".into(),
+        Directive::AdoptsPeer => "adopts the peer's".into(),
+        Directive::Starts { below, each } => {
+            format!("starts one for each {}, below {}", each.name(), tree.name(below))
+        }
+    }
+}
+
+/// By its keys.
+pub fn as_written(then: Directive, tree: &Tree) -> Value {
+    match then {
+        Directive::BelongsTo(id) => json!({"belongs-to": tree.name(id)}),
+        Directive::Inherits => json!({"inherits": true}),
+        Directive::AdoptsPeer => json!({"adopts-peer": true}),
+        Directive::Starts { below, each } => json!({"starts-below": tree.name(below), "each": each.name()}),
+    }
+}
