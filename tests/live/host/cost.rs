@@ -283,7 +283,7 @@ fn a_full_disk_is_told() {
     ran.exits_with(125).says("cannot write the result to /dev/full");
 }
 
-/// A new mount namespace in which the job's folder is on a file system of 16 KiB.
+/// A new mount namespace in which the job's folder is on a file system of 4 KiB: any document is longer.
 fn on_a_small_disk(job: Job) -> Job {
     let place = CString::new(job.path("").as_os_str().as_bytes()).expect("no NUL");
     job.before_exec(move || {
@@ -293,7 +293,7 @@ fn on_a_small_disk(job: Job) -> Job {
         let mounted = unsafe {
             libc::unshare(libc::CLONE_NEWNS) == 0
                 && libc::mount(none, c"/".as_ptr(), none, private, std::ptr::null()) == 0
-                && libc::mount(none, place.as_ptr(), tmpfs, 0, c"size=16k".as_ptr().cast()) == 0
+                && libc::mount(none, place.as_ptr(), tmpfs, 0, c"size=4k".as_ptr().cast()) == 0
         };
         if mounted { Ok(()) } else { Err(io::Error::last_os_error()) }
     })
@@ -301,8 +301,7 @@ fn on_a_small_disk(job: Job) -> Job {
 
 #[test]
 fn a_disk_that_fills_up_is_told() {
-    // A busy machine makes few quads, and few are a small document.
-    let ran = on_a_small_disk(lab("--bench getppid --arm lens --budget 12s")).finish();
+    let ran = on_a_small_disk(lab("--bench getppid --arm lens --budget 2s")).finish();
     ran.exits_with(125).says("No space left on device");
     assert_eq!(abandoned_links(), [0_u32; 0]);
 }
