@@ -121,6 +121,10 @@ fn wrong_services() {
     says("[service.a]\nparent = \"a\"", "\"a\" would be below itself: a, a", "\"a\"");
     let cycle = "[service.a]\nparent = \"b\"\n[service.b]\nparent = \"c\"\n[service.c]\nparent = \"a\"";
     says(cycle, "\"c\" would be below itself: c, a, b, c", "\"a\"");
+    let chain = |n: usize| (1..=n).map(|n| format!("[service.s{n}]\nparent = \"s{}\"\n", n - 1));
+    let chain = |n| chain(n).collect::<String>().replace("s0", "root");
+    good(&chain(7));
+    says(&chain(9), "\"s8\" has more than 7 services above it", "\"s7\"");
     let text = "\"a\" cannot be below \"shared\", which is for work of which nobody knows whose it is";
     says("[service.a]\nparent = \"shared\"", text, "\"shared\"");
 }

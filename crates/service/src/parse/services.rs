@@ -9,6 +9,9 @@ use crate::tree::{Id, Tree};
 /// Longer ones do not fit a line of `service top`, nor a control group's name with its parents'.
 const LONGEST_NAME: usize = 64;
 
+/// Our choice, root included: at each event that is limited the way up is gone.
+const MOST_ABOVE: usize = 7;
+
 /// Why it is no name for a service.
 fn fault(name: &str) -> Option<&'static str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -53,9 +56,18 @@ pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> Tree {
         reader.finish();
         declared.push((tree.add(name), parent));
     }
-    for (id, parent) in declared {
+    for (id, parent) in &declared {
         if let Some(parent) = parent {
-            place(&mut tree, id, &parent, problems);
+            place(&mut tree, *id, parent, problems);
+        }
+    }
+    for (id, parent) in declared {
+        // Only the highest of those that are too deep: the others follow from it.
+        if let Some(parent) = parent
+            && tree.way_up(id).nth(MOST_ABOVE + 1) == Some(Id::ROOT)
+        {
+            let text = format!("{:?} has more than {MOST_ABOVE} services above it", tree.name(id));
+            problems.push(Problem::new(parent.span, text));
         }
     }
     tree
@@ -70,7 +82,11 @@ fn place(tree: &mut Tree, id: Id, parent: &At<&str>, problems: &mut Problems) {
         );
         problems.push(Problem::new(parent.span.clone(), text));
     } else if let Err(way) = tree.place(id, above) {
-        let names: Vec<_> = way.into_iter().map(|id| tree.name(id)).collect();
+        let mut names: Vec<_> = way.iter().map(|id| tree.name(*id)).collect();
+        if names.len() > MOST_ABOVE {
+            names.truncate(MOST_ABOVE);
+            names.push("…");
+        }
         let text = format!("{name:?} would be below itself: {}, {name}", names.join(", "));
         problems.push(Problem::new(parent.span.clone(), text));
     }

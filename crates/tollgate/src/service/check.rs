@@ -129,7 +129,12 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
         number_of(file.tree.ids().count(), "service"),
         number_of(rules.len(), "rule")
     );
-    branch(&mut out, &file.tree, Id::ROOT, 1);
+    let mut rows = Vec::new();
+    branch(&mut rows, &file.tree, Id::ROOT, 1);
+    rows.iter().take(top).for_each(|row| out.push_str(row));
+    if rows.len() > top {
+        let _ = writeln!(out, "and {} (--top)", number_of(rows.len() - top, "more service"));
+    }
     if rules.is_empty() {
         return out;
     }
@@ -160,7 +165,7 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
     out
 }
 
-fn branch(out: &mut String, tree: &Tree, id: Id, depth: usize) {
-    let _ = writeln!(out, "{:depth$}{}", "", tree.name(id), depth = 2 * depth);
-    tree.children(id).for_each(|child| branch(out, tree, child, depth + 1));
+fn branch(rows: &mut Vec<String>, tree: &Tree, id: Id, depth: usize) {
+    rows.push(format!("{:depth$}{}\n", "", tree.name(id), depth = 2 * depth));
+    tree.children(id).for_each(|child| branch(rows, tree, child, depth + 1));
 }

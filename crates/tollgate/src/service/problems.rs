@@ -43,7 +43,9 @@ pub fn excerpt(problem: &Problem, source: &Source) -> String {
 /// A character as long that does not steer the terminal.
 fn harmless(c: char) -> char {
     match c {
-        '\n' | '\t' | '\r' => c,
+        '\n' => c,
+        // A tab would move the mark below it.
+        '\t' | '\r' => ' ',
         c if c.is_control() && c.len_utf8() == 1 => '?',
         c if c.is_control() => '\u{bf}',
         c => c,
