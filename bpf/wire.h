@@ -163,6 +163,8 @@ struct gate_header {
 	__s32 ready_profiles;
 	/* Guard: somebody was held once. */
 	__u32 was_held;
+	/* How often the one in charge was gone, and the one before it was put back. */
+	__u32 put_back;
 	/* What a joining process opens: see crates/kernel/src/gate/. */
 	__u32 link_ids[GATE_LINKS];
 	__u32 map_ids[GATE_MAPS];

@@ -235,6 +235,11 @@ fn stat(process: u32) -> Vec<String> {
     stat.rsplit(") ").next().unwrap_or_default().split(' ').map(str::to_owned).collect()
 }
 
+/// Whether it exists and has not ended.
+pub fn lives(process: u32) -> bool {
+    !matches!(stat(process)[0].chars().next(), None | Some('Z' | 'X'))
+}
+
 /// By a signal or a debugger.
 pub fn is_stopped(process: u32) -> bool {
     stat(process)[0].starts_with(['T', 't'])

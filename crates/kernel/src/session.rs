@@ -326,11 +326,22 @@ impl Gate {
         Ok(acts)
     }
 
+    /// Whether a living process holds a later generation than this one, and is to put that one back.
+    pub(crate) fn is_later_held(&self) -> bool {
+        (1..wire::SESSIONS).any(|index| {
+            let session = self.sessions.read(index);
+            session.used != 0
+                && session.holds_generation > self.generation()
+                && session.owner_namespace == own_pid_namespace()
+                && process::lives(session.owner_pid)
+        })
+    }
+
     /// Has every other process followed to this process's generation, or to a later one?
-    pub fn all_follow(&self, own: &Session) -> bool {
+    pub fn all_follow(&self, own: Option<u32>) -> bool {
         (1..wire::SESSIONS).all(|index| {
             let session = self.sessions.read(index);
-            index == own.index
+            Some(index) == own
                 || session.used == 0
                 || session.holds_generation >= self.generation()
                 || !is_owned(&session)

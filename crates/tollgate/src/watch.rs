@@ -66,6 +66,7 @@ pub struct Watch {
     began_ns: u64,
     read_ns: u64,
     gaps: u64,
+    begun: bool,
     ended: bool,
 }
 
@@ -116,12 +117,16 @@ impl Watch {
                 path.display()
             ));
         })?;
-        let gate = Gate::open(&lock, options.mask)?;
-        let session = gate.start_session(&lock, &options)?;
+        let mut gate = Gate::open(&lock, options.mask)?;
+        let session = gate.start_session(&lock, &options).map_err(anyhow::Error::from);
         drop(lock);
         let began_ns = now_ns();
         let inbox = Rc::new(RefCell::new(Inbox::new(began_ns)));
-        let ring = ring(&session, &inbox)?;
+        let started = session.and_then(|session| Ok((ring(&session, &inbox)?, session)));
+        if started.is_err() {
+            stay_for_others(&mut gate, None);
+        }
+        let (ring, session) = started?;
         Ok(Self {
             gate,
             session,
@@ -134,6 +139,7 @@ impl Watch {
             began_ns,
             read_ns: began_ns,
             gaps: 0,
+            begun: false,
             ended: false,
         })
     }
@@ -147,6 +153,7 @@ impl Watch {
     pub fn begin(&mut self) -> Result<()> {
         // The gate may have changed while this one got ready.
         self.follow()?;
+        self.begun = true;
         self.began_ns = now_ns();
         self.inbox.borrow_mut().slow = SlowCalls::new(self.began_ns);
         if let Some(guard) = &mut self.guard {
@@ -167,7 +174,7 @@ impl Watch {
 
     fn end(&mut self) -> Result<()> {
         self.ended = true;
-        self.stay_for_others();
+        stay_for_others(&mut self.gate, Some(self.session.index));
         self.gate.end_session(&self.session)?;
         self.dismiss_warden();
         Ok(())
@@ -202,7 +209,7 @@ impl Watch {
     fn follow(&mut self) -> Result<()> {
         let acted = self.gate.tend_session(&self.session)?;
         // Where there is nobody yet, nothing was missed.
-        if !acted && self.gate.has_threads(self.session.index) {
+        if !acted && (self.begun || self.gate.has_threads(self.session.index)) {
             self.gaps += 1;
         }
         Ok(())
@@ -280,21 +287,17 @@ impl Watch {
             .filter(|(_, n)| *n > 0)
             .collect();
         if self.gaps > 0 {
-            losses.insert("gaps in which the gate's keeper had died (up to 100 ms each)".into(), self.gaps);
+            losses.insert("gaps in which the gate's keeper had died".into(), self.gaps);
         }
         Ok(losses)
     }
+}
 
-    /// Others must hold the links of the gate that this process loaded before it goes.
-    fn stay_for_others(&mut self) {
-        let began = now_ns();
-        while self.gate.toggle().is_some()
-            && self.gate.is_shared(&self.session)
-            && !self.gate.all_follow(&self.session)
-            && now_ns() - began < HANDOVER_LIMIT_NS
-        {
-            std::thread::sleep(TICK / 10);
-        }
+/// Others must hold the links of the gate that this process loaded before it goes.
+fn stay_for_others(gate: &mut Gate, own: Option<u32>) {
+    let began = now_ns();
+    while gate.toggle().is_some() && !gate.all_follow(own) && now_ns() - began < HANDOVER_LIMIT_NS {
+        std::thread::sleep(TICK / 10);
     }
 }
 

@@ -108,6 +108,8 @@ pub const X86_64: &str = "x86-64";
 
 /// A call in flight while the gate's programs change, which happens only if a session wants more of the gate.
 pub const AMBIGUOUS: &str = "calls ambiguous at a change of configuration";
+/// While a newer gate was in charge whose only keeper had been killed.
+pub const GAPS: &str = "gaps in which the gate's keeper had died";
 pub const THREADS_FULL: &str = "threads not gated (table full)";
 /// These lose no count, only whose it was.
 pub const SHARED_ROWS: [&str; 2] =

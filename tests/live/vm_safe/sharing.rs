@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::harness::busy::has_all;
 use crate::harness::job::{is_running, kill};
-use crate::harness::report::AMBIGUOUS;
+use crate::harness::report::{AMBIGUOUS, GAPS};
 use crate::harness::{Busy, Job, Report, eventually, tollgate, workload};
 
 #[test]
@@ -194,4 +194,31 @@ fn a_run_that_fails_after_it_changed_the_gate_leaves_it_to_the_others() {
         .says("cannot lock the store");
     std::thread::sleep(Duration::from_millis(300));
     first.finish();
+}
+
+/// None of them has followed the gate that is gone, and the first to see it puts the old one back for all.
+#[test]
+fn each_of_two_tells_of_a_gap() {
+    const SLEEPS: u64 = 400;
+    let both = [0, 1].map(|_| Job::run("--no-sites", workload(&format!("sleep 5 {SLEEPS}"))).start());
+    for run in &both {
+        run.child_running("workloads");
+        run.signal(libc::SIGSTOP);
+    }
+    let killed = Job::run("--slower 1s --sample", workload("hang")).start();
+    let hanging = killed.child_running("workloads");
+    // Those of other tests have followed by then.
+    std::thread::sleep(Duration::from_millis(600));
+    killed.signal(libc::SIGKILL);
+    eventually("the end of a killed process", || killed.is_over());
+    both.iter().for_each(|run| run.signal(libc::SIGCONT));
+    for run in both {
+        let report = run.finish().success().report();
+        // It is none where another test's Tollgate has followed, and holds that gate.
+        if !report.losses.contains_key(GAPS) {
+            has_all(&report, "nanosleep", SLEEPS);
+        }
+    }
+    kill(hanging as i32, libc::SIGKILL);
+    eventually("an end", || !is_running(hanging));
 }

@@ -38,8 +38,25 @@ pub struct Gate {
     loaded: Option<Loaded>,
     /// Links that this process did not make, held so that they stay.
     joined: Vec<OwnedFd>,
-    generation: u32,
+    held: Charge,
+    /// The header's, when it was looked at last.
+    put_back: u32,
+    /// Looks at a generation that is gone while somebody is to put back a later one than this process's.
+    waits: u32,
+    /// That it is gone was told, and that it was put back is no news.
+    is_told: bool,
 }
+
+/// A generation of the programs, as the header names it while it is in charge.
+#[derive(Clone, Copy, Default)]
+struct Charge {
+    generation: u32,
+    enabled: u32,
+    link_ids: maps::LinkIds,
+}
+
+/// A process that looks a few times a second has looked by then.
+const MOST_WAITS: u32 = 20;
 
 impl Gate {
     /// Joins the gate, or loads it; either way it does all that `mask` asks for. The lock is to be kept until a
@@ -61,7 +78,7 @@ impl Gate {
         let generation = 1;
         let loaded = Loaded::new(None, mask, generation)?;
         let maps = Maps::open_ids(&loaded.map_ids()?)?;
-        let mut gate = Self::over(maps, generation)?;
+        let mut gate = Self::over(maps, Charge::default())?;
         gate.header.write(
             0,
             wire::gate_header {
@@ -79,9 +96,11 @@ impl Gate {
         Ok(gate)
     }
 
-    fn over(maps: Maps, generation: u32) -> Result<Self> {
+    fn over(maps: Maps, held: Charge) -> Result<Self> {
+        let header = Mapping::<wire::gate_header>::new(maps.get(".bss.tollgate"), 1)?;
         Ok(Self {
-            header: Mapping::new(maps.get(".bss.tollgate"), 1)?,
+            put_back: header.read(0).put_back,
+            header,
             threads: Mapping::new(maps.get(".bss.threads"), wire::THREADS)?,
             sessions: Mapping::new(maps.get("sessions"), wire::SESSIONS)?,
             groups: Mapping::new(maps.get("groups"), wire::GROUPS)?,
@@ -89,7 +108,9 @@ impl Gate {
             maps,
             loaded: None,
             joined: Vec::new(),
-            generation,
+            held,
+            waits: 0,
+            is_told: false,
         })
     }
 
@@ -106,7 +127,8 @@ impl Gate {
             // Its owner may be going right now: without its links or maps there is no gate to join.
             let Some(links) = maps::open_links(&seen.link_ids) else { continue };
             let Ok(maps) = Maps::open_ids(&seen.map_ids) else { continue };
-            let mut gate = Self::over(maps, seen.generation)?;
+            let wire::gate_header { generation, enabled, link_ids, .. } = seen;
+            let mut gate = Self::over(maps, Charge { generation, enabled, link_ids })?;
             gate.joined = links;
             // The kernel frees what a dead process held a moment later.
             if gate.in_use() {
@@ -122,7 +144,7 @@ impl Gate {
         if enabled & mask == mask {
             return Ok(());
         }
-        let generation = self.generation + 1;
+        let generation = self.held.generation + 1;
         let loaded = Loaded::new(Some(&self.maps), enabled | mask, generation)?;
         self.put_in_charge(loaded, enabled | mask, generation)
     }
@@ -133,52 +155,68 @@ impl Gate {
             // A crossing that began before may know the older programs only: they must act on it.
             cpus::wait_for_all();
         }
-        let header = wire::gate_header { enabled, link_ids, ..self.header.read(0) };
-        // The gate changes only its counters meanwhile, and those by atomic operations: write around them.
-        let place = self.header.entry(0);
-        // SAFETY: fields of the mapped header that only Tollgate processes write, one at a time (Lock).
-        unsafe {
-            (&raw mut (*place).enabled).write_volatile(header.enabled);
-            (&raw mut (*place).link_ids).write_volatile(header.link_ids);
-        }
-        atomic_field!(self.header, 0, generation).store(generation, Ordering::SeqCst);
-        self.generation = generation;
+        self.held = Charge { generation, enabled, link_ids };
+        self.charge();
         self.joined.clear();
         self.loaded = Some(loaded);
         Ok(())
     }
 
-    /// Follows a change of generation: call it a few times a second. Tells whether the gate still acts;
-    /// where its new keeper died before this process could follow, the old programs act again.
-    pub fn tend(&mut self) -> Result<bool> {
-        // Without the lock: whoever has it may load a gate for longer than the keeper lives.
-        if self.follow() {
-            return Ok(true);
+    /// Puts the generation in charge that this process holds.
+    fn charge(&self) {
+        // The gate changes only its counters meanwhile, and those by atomic operations: write around them.
+        let place = self.header.entry(0);
+        // SAFETY: fields of the mapped header that only Tollgate processes write, one at a time (Lock).
+        unsafe {
+            (&raw mut (*place).enabled).write_volatile(self.held.enabled);
+            (&raw mut (*place).link_ids).write_volatile(self.held.link_ids);
         }
-        let _lock = Lock::take()?;
-        if self.follow() {
-            return Ok(true);
-        }
-        atomic_field!(self.header, 0, generation).store(self.generation, Ordering::SeqCst);
-        Ok(false)
+        atomic_field!(self.header, 0, generation).store(self.held.generation, Ordering::SeqCst);
     }
 
-    /// Holds the links of the generation in charge. Where they change meanwhile, those of the one before are held
-    /// by who changes them, so that it acts until then; the next look finds the new ones.
-    fn follow(&mut self) -> bool {
-        let header = self.header.read(0);
-        if header.generation == self.generation {
-            return true;
+    /// Follows a change of generation: call it a few times a second; where the keeper of the one in charge died before
+    /// others could follow, an older one is put back. `false`, once a gap: none acted for some time since the last call.
+    pub fn tend(&mut self) -> Result<bool> {
+        // Without the lock first: whoever has it may load a gate for longer than the keeper lives.
+        if !self.follow() {
+            let _lock = Lock::take()?;
+            if !self.follow() {
+                self.waits += 1;
+                if self.waits > MOST_WAITS || !self.is_later_held() {
+                    self.charge();
+                    atomic_field!(self.header, 0, put_back).fetch_add(1, Ordering::SeqCst);
+                    self.waits = 0;
+                }
+            }
         }
-        let Some(links) = maps::open_links(&header.link_ids) else { return false };
-        self.generation = header.generation;
-        self.joined = links;
-        self.loaded = None;
+        let put_back = atomic_field!(self.header, 0, put_back).load(Ordering::SeqCst);
+        let was_put_back = std::mem::replace(&mut self.put_back, put_back) != put_back;
+        let is_gone = self.waits > 0;
+        let was_told = std::mem::replace(&mut self.is_told, is_gone);
+        Ok(was_told || !(is_gone || was_put_back))
+    }
+
+    /// Holds the links of the generation in charge; `false`: there are none.
+    fn follow(&mut self) -> bool {
+        let in_charge = || atomic_field!(self.header, 0, generation).load(Ordering::SeqCst);
+        let generation = in_charge();
+        if generation != self.held.generation {
+            let wire::gate_header { enabled, link_ids, .. } = self.header.read(0);
+            let Some(links) = maps::open_links(&link_ids) else { return false };
+            // Links are written before their generation: these are its, or the next one's, whose loader holds both.
+            if in_charge() != generation {
+                return false;
+            }
+            self.held = Charge { generation, enabled, link_ids };
+            self.joined = links;
+            self.loaded = None;
+        }
+        self.waits = 0;
         true
     }
 
     pub fn generation(&self) -> u32 {
-        self.generation
+        self.held.generation
     }
 
     /// Detaches and attaches the programs, to measure what they cost; only their loader can.

@@ -46,6 +46,7 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     let mut missed = take_in(named, &mut watch, &mut known)?;
     // Those that were forked by others while the first were taken in.
     for _ in 0..2 {
+        watch.tend()?;
         missed = missed.max(take_in(select::matching(select), &mut watch, &mut known)?);
     }
     if !select.all && !select.finds_later_ones() && !watch.gate.has_threads(watch.session.index) {
