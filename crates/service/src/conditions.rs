@@ -13,11 +13,13 @@ use crate::tree::Id;
 pub struct Folder(String);
 
 impl Folder {
-    /// Without a slash at the end; `None` for what is no absolute path of plain parts.
+    /// Without a slash at the end; `None` for what is no absolute path of plain parts, or of more than 255 of them.
     pub fn new(path: &str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let rest = path.strip_prefix('/')?;
-        rest.split('/').all(|part| !matches!(part, "" | "." | "..")).then(|| Self(path.into()))
+        let is_plain = rest.split('/').all(|part| !matches!(part, "" | "." | ".."));
+        let folder = Self(path.into());
+        (is_plain && folder.depth() <= usize::from(u8::MAX)).then_some(folder)
     }
 
     pub fn as_str(&self) -> &str {
@@ -30,10 +32,9 @@ impl Folder {
     }
 
     /// The first `depth` parts of `path`.
-    fn of(path: &str, depth: usize) -> Option<Self> {
-        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-        let end = ends.skip(depth).find(|_| depth > 0)?;
-        Self::new(&path[..end])
+    fn of(path: &str, depth: u8) -> Option<Self> {
+        let mut ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+        Self::new(&path[..ends.nth(depth.into())?])
     }
 }
 
@@ -144,7 +145,7 @@ impl Conditions {
     pub fn of(facts: &Facts, shape: &Shape) -> Option<Self> {
         let folder = |path: Option<&str>, depth: u8| match depth {
             0 => Some(None),
-            depth => Folder::of(path?, depth.into()).map(Some),
+            depth => Folder::of(path?, depth).map(Some),
         };
         let (address, port, path) = match facts.listen {
             Some(Local::Internet(local)) => (Some(local.ip().to_canonical()), Some(local.port()), None),

@@ -85,7 +85,7 @@ pub struct Rule {
     pub span: Range<usize>,
     pub priority: i32,
     pub events: Vec<Event>,
-    /// Whether the file names the events. Rules that do not leave alone who works for somebody else: a helper that a
+    /// Whether the file names the events. Where it does not, who works for somebody else is left alone: a helper that a
     /// worker executes works for the worker's client.
     pub names_events: bool,
     pub when: Conditions,

@@ -16,6 +16,8 @@ use reader::Reader;
 /// Numbers of services have two bytes, of which the gate keeps some values for itself.
 pub const MOST_SERVICES: usize = 4096;
 pub const MOST_RULES: usize = 65_000;
+/// Longer ones do not fit a line of `service top`, nor a control group's name with its parents'.
+const LONGEST_NAME: usize = 64;
 
 /// What the machine says of names in a rule file.
 pub trait Host {
@@ -71,8 +73,8 @@ pub fn parse(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
     reader.finish();
     let tree = services::read(services, &mut problems);
     let rules = rules::read(rules, &tree, host, &mut problems);
-    rules::check(&rules, &tree, &mut problems);
     let book = Book::new(rules);
+    rules::check(book.rules(), &tree, &mut problems);
     let tables = Tables::new(&book).map_err(|many| {
         let last = book.rules().iter().rev().find(|rule| rule.events.contains(&many.event));
         let text = format!(
@@ -97,9 +99,10 @@ pub fn parse(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
 fn kind(value: &DeValue) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
-        DeValue::Integer(_) => "an integer",
+        DeValue::Integer(_) => "this integer",
         DeValue::Float(_) => "a number with a fraction",
-        DeValue::Boolean(_) => "a truth value",
+        DeValue::Boolean(true) => "true",
+        DeValue::Boolean(false) => "false",
         DeValue::Datetime(_) => "a date",
         DeValue::Array(_) => "an array",
         DeValue::Table(_) => "a table",

@@ -6,7 +6,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Problem, Problems, kind};
+use super::{LONGEST_NAME, Problem, Problems, kind};
 
 /// A value, and where it is.
 pub struct At<T> {
@@ -21,15 +21,26 @@ pub struct Reader<'text, 'problems> {
     pub problems: &'problems mut Problems,
 }
 
-/// A name's nearest, if one is near: half of its letters are the same.
-pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let likeness = |known: &&str| strsim::normalized_damerau_levenshtein(name, known);
-    let best = known.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-    (likeness(&best) >= 0.5).then_some(best)
-}
+/// Comparing names takes time, which whoever has more problems than this does not need.
+const MOST_SUGGESTIONS: usize = 100;
 
-pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    nearest(name, known).map(|near| format!("did you mean {near:?}?"))
+impl Problem {
+    /// With the known name that is nearest, if half of its letters are the same, or else with the other help.
+    pub(super) fn suggest<'a>(
+        self,
+        name: &str,
+        known: impl IntoIterator<Item = &'a str>,
+        problems: &Problems,
+        otherwise: impl FnOnce() -> Option<String>,
+    ) -> Self {
+        let likeness = |known: &'a str| (strsim::normalized_damerau_levenshtein(name, known), known);
+        let is_worth_it = problems.len() < MOST_SUGGESTIONS && name.len() <= LONGEST_NAME;
+        let near =
+            known.into_iter().filter(|_| is_worth_it).map(likeness).filter(|(likeness, _)| *likeness >= 0.5);
+        let best = near.max_by(|a, b| a.0.total_cmp(&b.0));
+        let help = best.map(|(_, near)| format!("did you mean {near:?}?")).or_else(otherwise);
+        Self { help, ..self }
+    }
 }
 
 impl<'text, 'problems> Reader<'text, 'problems> {
@@ -52,8 +63,7 @@ impl<'text, 'problems> Reader<'text, 'problems> {
         let read = read(value.get_ref());
         if read.is_none() {
             let found = kind(value.get_ref());
-            self.problems
-                .push(Problem::new(value.span(), format!("{key} is to be {wanted}, and is {found}")));
+            self.problems.push(Problem::new(value.span(), format!("{key} is to be {wanted}, not {found}")));
         }
         Some(At { value: read?, span: value.span() })
     }
@@ -69,7 +79,7 @@ impl<'text, 'problems> Reader<'text, 'problems> {
     }
 
     pub fn integer(&mut self, key: &'static str) -> Option<At<i32>> {
-        self.typed(key, "an integer of 32 bits", |value| {
+        self.typed(key, "an integer from -2147483648 to 2147483647", |value| {
             let integer = value.as_integer()?;
             i32::from_str_radix(integer.as_str(), integer.radix()).ok()
         })
@@ -82,17 +92,15 @@ impl<'text, 'problems> Reader<'text, 'problems> {
 
     /// One string or several.
     pub fn strings(&mut self, key: &'static str) -> Option<Vec<At<&'text str>>> {
+        let whole = self.value(key)?.span();
         let strings = self.typed(key, "a string or an array of strings", |value| match value {
             DeValue::Array(array) => array
                 .iter()
                 .map(|one| Some(At { value: one.get_ref().as_str()?, span: one.span() }))
                 .collect::<Option<Vec<_>>>(),
-            DeValue::String(text) => Some(vec![At { value: text.as_ref(), span: 0..0 }]),
-            _ => None,
+            value => Some(vec![At { value: value.as_str()?, span: whole }]),
         })?;
-        let (span, mut all) = (strings.span, strings.value);
-        all.iter_mut().filter(|one| one.span.is_empty()).for_each(|one| one.span = span.clone());
-        Some(all)
+        Some(strings.value)
     }
 
     pub fn table(&mut self, key: &'static str) -> Option<&'text DeTable<'text>> {
@@ -115,14 +123,16 @@ impl<'text, 'problems> Reader<'text, 'problems> {
 
     /// Tells of the keys that nobody asked for.
     pub fn finish(self) {
-        for (key, _) in self.table {
+        for (key, value) in self.table {
             let name: &str = key.get_ref().as_ref();
             if !self.asked.contains(name) {
-                let problem = Problem::new(key.span(), format!("there is no key {name:?} here"));
                 let known = || self.asked.iter().copied();
-                let help = did_you_mean(name, known())
-                    .unwrap_or_else(|| format!("there are: {}", known().collect::<Vec<_>>().join(", ")));
-                self.problems.push(problem.help(help));
+                let list = || match value.get_ref() {
+                    DeValue::Table(_) => "a name with a dot needs quotes: [service.\"a.b\"]".into(),
+                    _ => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
+                };
+                let problem = Problem::new(key.span(), format!("there is no key {name:?} here"));
+                self.problems.push(problem.suggest(name, known(), self.problems, || Some(list())));
             }
         }
     }

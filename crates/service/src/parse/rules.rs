@@ -1,13 +1,13 @@
 //! The rules of a file: `[[rule]]`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use toml::de::DeTable;
 
-use super::reader::{At, Reader, did_you_mean};
-use super::services::find;
+use super::reader::{At, Reader};
+use super::services::{MOST_ABOVE, find};
 use super::{Host, MOST_RULES, Problem, Problems};
 use crate::conditions::{Conditions, Folder, Listen};
 use crate::rule::{Directive, Each, Event, Rule};
@@ -45,30 +45,51 @@ fn one(table: At<&DeTable>, tree: &Tree, host: &dyn Host, problems: &mut Problem
 }
 
 fn conditions(reader: &mut Reader, tree: &Tree, host: &dyn Host) -> Conditions {
-    let exe = absolute(reader, "exe").map(|path| host.real_path(path.value));
+    let exe = reader.string("exe").and_then(|path| real(reader, &path, host));
     let user = reader.string("user").and_then(|name| {
-        let found = name.value.parse().ok().or_else(|| host.user(name.value));
+        let is_number = name.value.bytes().all(|byte| byte.is_ascii_digit());
+        let found = if is_number { name.value.parse().ok() } else { host.user(name.value) };
         if found.is_none() {
-            reader.problem(Problem::new(name.span, format!("this machine has no user {:?}", name.value)));
+            let problem = Problem::new(name.span, format!("this machine has no user {:?}", name.value));
+            reader.problem(problem.help("users that /etc/passwd does not have can be given by number"));
         }
         found
     });
-    let unit = reader.string("unit").map(|unit| match unit.value.contains('.') {
-        true => unit.value.to_owned(),
-        // As systemctl does.
-        false => format!("{}.service", unit.value),
+    let cgroup = reader.string("cgroup").and_then(|path| {
+        if path.value.starts_with("/sys/fs/cgroup") {
+            let problem = Problem::new(path.span, "cgroup is to be a path in the tree of control groups");
+            reader.problem(problem.help("leave /sys/fs/cgroup away: \"/system.slice/nginx.service\""));
+            return None;
+        }
+        folder(reader, &path)
     });
     Conditions {
-        exe,
+        exe: exe.map(|path| path.as_str().to_owned()),
         user,
-        unit,
-        cgroup: folder(reader, "cgroup"),
+        unit: reader.string("unit").and_then(|name| unit(reader, &name)),
+        cgroup,
         service: service(reader, "service", tree),
         listen: reader.string("listen").and_then(|text| listen(reader, &text)).unwrap_or_default(),
         client: reader.string("client").and_then(|text| network(reader, &text)),
         peer: service(reader, "peer", tree),
-        file: folder(reader, "file").and_then(|folder| Folder::new(&host.real_path(folder.as_str()))),
+        file: reader.string("file").and_then(|path| real(reader, &path, host)),
     }
+}
+
+/// systemd.unit(5): types of units that may have processes, and of those that have none of their own.
+const WITH_PROCESSES: [&str; 5] = [".service", ".scope", ".mount", ".socket", ".swap"];
+const WITHOUT: [&str; 6] = [".slice", ".target", ".timer", ".path", ".device", ".automount"];
+
+/// As systemctl does, it is a service where it has no type.
+fn unit(reader: &mut Reader, name: &At<&str>) -> Option<String> {
+    let ends_in = |types: &[&str]| types.iter().any(|ending| name.value.ends_with(ending));
+    if ends_in(&WITHOUT) || name.value.contains('/') {
+        let problem =
+            Problem::new(name.span.clone(), format!("{:?} is no unit that has processes", name.value));
+        reader.problem(problem.help("for all that is in a slice, write cgroup = \"/NAME.slice\""));
+        return None;
+    }
+    Some(if ends_in(&WITH_PROCESSES) { name.value.to_owned() } else { format!("{}.service", name.value) })
 }
 
 fn service(reader: &mut Reader, key: &'static str, tree: &Tree) -> Option<Id> {
@@ -76,74 +97,90 @@ fn service(reader: &mut Reader, key: &'static str, tree: &Tree) -> Option<Id> {
     find(tree, &name, reader.problems)
 }
 
-fn absolute<'text>(reader: &mut Reader<'text, '_>, key: &'static str) -> Option<At<&'text str>> {
-    let path = reader.string(key)?;
-    if Folder::new(path.value).is_none() || path.value.ends_with('/') {
-        let text = format!("{key} is to be an absolute path without '.', '..' or a '/' at its end");
-        reader.problem(Problem::new(path.span, text));
-        return None;
-    }
-    Some(path)
-}
-
-fn folder(reader: &mut Reader, key: &'static str) -> Option<Folder> {
-    let path = reader.string(key)?;
-    let folder = Folder::new(path.value).filter(|folder| folder.depth() <= 255);
+fn folder(reader: &mut Reader, path: &At<&str>) -> Option<Folder> {
+    let folder = Folder::new(path.value);
     if folder.is_none() {
-        let text =
-            format!("{key} is to be an absolute path below '/', without '.' or '..', of at most 255 parts");
-        reader.problem(Problem::new(path.span, text));
+        let text = format!("{:?} is no absolute path below '/', without '.' and '..'", path.value);
+        reader.problem(Problem::new(path.span.clone(), text));
     }
     folder
 }
 
-fn listen(reader: &mut Reader, text: &At<&str>) -> Option<Listen> {
-    let nowhere = Listen::default();
-    let found = match text.value {
-        path if path.starts_with(['/', '@']) => Some(Listen { path: Some(path.into()), ..nowhere }),
-        text => text
-            .parse::<SocketAddr>()
-            .map(|both| Listen {
-                address: Some(both.ip().to_canonical()),
-                port: Some(both.port()),
-                path: None,
-            })
-            .or_else(|_| {
-                text.parse::<IpAddr>()
-                    .map(|address| Listen { address: Some(address.to_canonical()), ..Listen::default() })
-            })
-            .ok()
-            .or_else(|| Some(Listen { port: Some(text.strip_prefix(':')?.parse().ok()?), ..nowhere })),
-    };
-    let found = found.filter(|listen| listen.port != Some(0));
-    if found.is_none() {
-        let help =
-            "write \"127.0.0.1:80\", \"[::1]:80\", \":80\", \"127.0.0.1\", \"/run/a.sock\" or \"@name\"";
-        reader.problem(
-            Problem::new(text.span.clone(), format!("{:?} is no address or path to listen on", text.value))
-                .help(help),
-        );
+/// Where the path leads to.
+fn real(reader: &mut Reader, path: &At<&str>, host: &dyn Host) -> Option<Folder> {
+    let real = host.real_path(folder(reader, path)?.as_str());
+    let folder = Folder::new(&real);
+    if folder.is_none() {
+        let text = format!("{:?} leads to {real:?}, which cannot be asked for", path.value);
+        reader.problem(Problem::new(path.span.clone(), text));
     }
-    found
+    folder
+}
+
+/// sockaddr_un has 108 bytes for it, the last of which is a NUL.
+const LONGEST_PATH: usize = 107;
+
+fn listen(reader: &mut Reader, text: &At<&str>) -> Option<Listen> {
+    let found = socket(text.value);
+    let any = |listen: &Listen| listen.address.is_some_and(|address| address.is_unspecified());
+    let help = match &found {
+        Some(listen) if !any(listen) => return found,
+        Some(Listen { port: Some(port), .. }) => {
+            format!("connections have an address: write \":{port}\" for any")
+        }
+        _ => "write \"127.0.0.1:80\", \"[::1]:80\", \":80\", \"127.0.0.1\", \"/run/a.sock\" or \"@name\""
+            .into(),
+    };
+    let problem = Problem::new(text.span.clone(), format!("{:?} is no address of a connection", text.value));
+    reader.problem(problem.help(help));
+    None
+}
+
+fn socket(text: &str) -> Option<Listen> {
+    let nowhere = Listen::default();
+    if text.starts_with(['/', '@']) {
+        let is_name = text.starts_with('@') && text != "@";
+        let is_path = text.len() <= LONGEST_PATH && (is_name || Folder::new(text).is_some());
+        return is_path.then(|| Listen { path: Some(text.into()), ..nowhere });
+    }
+    let port = |text: &str| {
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse().ok().filter(|port| is_number && *port != 0)
+    };
+    if let Some(text) = text.strip_prefix(':').filter(|text| !text.contains(':')) {
+        return Some(Listen { port: Some(port(text)?), ..nowhere });
+    }
+    if let Ok(both) = text.parse::<SocketAddr>() {
+        let address = Some(both.ip().to_canonical());
+        return (both.port() != 0).then(|| Listen { address, port: Some(both.port()), ..nowhere });
+    }
+    Some(Listen { address: Some(text.parse::<IpAddr>().ok()?.to_canonical()), ..nowhere })
 }
 
 fn network(reader: &mut Reader, text: &At<&str>) -> Option<IpNet> {
     let found =
         text.value.parse::<IpNet>().ok().or_else(|| text.value.parse::<IpAddr>().ok().map(IpNet::from));
-    match found {
-        Some(network) if network.addr() == network.trunc().addr() => found,
-        Some(network) => {
-            let text_of_it = format!("{network} has bits behind its {}", network.prefix_len());
-            let problem = Problem::new(text.span.clone(), text_of_it);
-            reader.problem(problem.help(format!("did you mean \"{}\"?", network.trunc())));
-            None
+    let Some(network) = found.map(canonical) else {
+        let problem = Problem::new(text.span.clone(), format!("{:?} is no address or network", text.value));
+        reader.problem(problem.help("write \"192.0.2.7\", \"10.0.0.0/8\" or \"2001:db8::/32\""));
+        return None;
+    };
+    if network != network.trunc() {
+        let message = format!("{network} has bits behind its {}", network.prefix_len());
+        let problem = Problem::new(text.span.clone(), message);
+        reader.problem(problem.help(format!("did you mean \"{}\"?", network.trunc())));
+        return None;
+    }
+    Some(network)
+}
+
+/// IPv4 in IPv6 is IPv4, as connections tell it.
+fn canonical(network: IpNet) -> IpNet {
+    match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
+        (IpAddr::V4(address), Some(bits)) if network.addr().is_ipv6() => {
+            Ipv4Net::new(address, bits).map_or(network, IpNet::from)
         }
-        None => {
-            let problem =
-                Problem::new(text.span.clone(), format!("{:?} is no address or network", text.value));
-            reader.problem(problem.help("write \"192.0.2.7\", \"10.0.0.0/8\" or \"2001:db8::/32\""));
-            None
-        }
+        _ => network,
     }
 }
 
@@ -181,22 +218,36 @@ fn starts(reader: &mut Reader, tree: &Tree) -> Option<Directive> {
     };
     let found = Each::ALL.into_iter().find(|one| one.name() == each.value);
     if found.is_none() {
-        let names = Each::ALL.map(Each::name);
         let problem = Problem::new(each.span, format!("no service can be started for each {:?}", each.value));
-        reader.problem(problem.help(format!("there are: {}", names.join(", "))));
+        let problem = one_of(problem, each.value, Each::ALL.map(Each::name), reader);
+        reader.problem(problem);
     }
-    let below = find(tree, &below, reader.problems);
-    Some(Directive::Starts { below: below?, each: found? })
+    let parent = find(tree, &below, reader.problems)?;
+    if parent == Id::SHARED || tree.way_up(parent).count() > MOST_ABOVE {
+        let text = format!("no service can be started below {:?}", below.value);
+        reader.problem(Problem::new(below.span, text));
+        return None;
+    }
+    Some(Directive::Starts { below: parent, each: found? })
+}
+
+/// With the names that there are.
+fn one_of<const N: usize>(
+    problem: Problem,
+    name: &str,
+    known: [&'static str; N],
+    reader: &Reader,
+) -> Problem {
+    problem.suggest(name, known, reader.problems, || Some(format!("there are: {}", known.join(", "))))
 }
 
 fn events(reader: &mut Reader) -> Option<Vec<Event>> {
     let mut events = Vec::new();
     for name in reader.strings("on")? {
         let Some(event) = Event::ALL.into_iter().find(|event| event.name() == name.value) else {
-            let names = Event::ALL.map(Event::name);
-            let help =
-                did_you_mean(name.value, names).unwrap_or_else(|| format!("there are: {}", names.join(", ")));
-            reader.problem(Problem::new(name.span, format!("there is no event {:?}", name.value)).help(help));
+            let problem = Problem::new(name.span, format!("there is no event {:?}", name.value));
+            let problem = one_of(problem, name.value, Event::ALL.map(Event::name), reader);
+            reader.problem(problem);
             continue;
         };
         if events.contains(&event) {
@@ -210,7 +261,7 @@ fn events(reader: &mut Reader) -> Option<Vec<Event>> {
 /// Those that the conditions can be known at, but for fork: a child works for whom its parent works.
 fn usual_events(when: &Conditions, then: Directive) -> Vec<Event> {
     let shape = when.shape();
-    if shape.is_of_connections() || then == Directive::AdoptsPeer {
+    if shape.is_of_connections() || is_of_peers(then) {
         vec![Event::Receive]
     } else if shape.is_of_files() {
         vec![Event::Open]
@@ -219,50 +270,65 @@ fn usual_events(when: &Conditions, then: Directive) -> Vec<Event> {
     }
 }
 
+/// Whether it asks who is at the other end.
+fn is_of_peers(then: Directive) -> bool {
+    matches!(then, Directive::AdoptsPeer | Directive::Starts { each: Each::Client, .. })
+}
+
 /// What cannot be meant.
 fn fault(rule: &Rule) -> Option<Problem> {
-    let shape = rule.when.shape();
+    let (when, shape) = (&rule.when, rule.when.shape());
     let only = |event| rule.events.iter().all(|other| *other == event);
-    let text = if shape.count == 0 && rule.then != Directive::AdoptsPeer {
-        "this rule has no condition: it would be for every thread of the machine, which belong to root anyway"
+    let is_of_peers = is_of_peers(rule.then);
+    let listens_at_path = when.listen.path.is_some();
+    let text = if shape.count == 0 && matches!(rule.then, Directive::BelongsTo(_) | Directive::Inherits) {
+        "this rule has no condition: it would be for every thread of the machine"
     } else if rule.events.is_empty() {
         "this rule is asked on no event"
-    } else if shape.is_of_connections() && shape.is_of_files() {
+    } else if (shape.is_of_connections() || is_of_peers) && shape.is_of_files() {
         "no event has both a file and a connection: make two rules of it"
     } else if shape.is_of_connections() && !only(Event::Receive) {
         "listen, client and peer are known on \"receive\" only"
     } else if shape.is_of_files() && !only(Event::Open) {
         "file is known on \"open\" only"
-    } else if rule.then == Directive::AdoptsPeer && !only(Event::Receive) {
-        "a peer can be adopted on \"receive\" only"
-    } else if matches!(rule.then, Directive::Starts { each: Each::Client, .. }) && !only(Event::Receive) {
-        "a service for each client can be started on \"receive\" only"
-    } else if matches!(rule.then, Directive::BelongsTo(id) if rule.when.service == Some(id)) {
-        "who belongs to it already is to belong to it: write inherits = true"
+    } else if is_of_peers && !only(Event::Receive) {
+        "who is at the other end is known on \"receive\" only"
+    } else if listens_at_path && (when.client.is_some() || rule.then != Directive::AdoptsPeer && is_of_peers)
+    {
+        "the clients of a Unix socket have no address"
+    } else if when
+        .listen
+        .address
+        .zip(when.client)
+        .is_some_and(|(own, client)| own.is_ipv4() != client.addr().is_ipv4())
+    {
+        "the two ends of a connection are both IPv4 or both IPv6"
     } else {
         return None;
     };
     Some(Problem::new(rule.span.clone(), text))
 }
 
-/// What cannot be meant of several rules together.
+/// What cannot be meant of several rules together; `rules` are in the order in which they decide.
 pub fn check(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
     twins(rules, problems);
     cycles(rules, tree, problems);
 }
 
-/// Rules of which none decides before the other.
+/// Rules of which neither decides before the other.
 fn twins(rules: &[Rule], problems: &mut Problems) {
     let mut known: HashMap<(Event, i32, &Conditions), &Rule> = HashMap::new();
-    let mut told = HashSet::new();
     for rule in rules {
-        for event in &rule.events {
-            let first = known.entry((*event, rule.priority, &rule.when)).or_insert(rule);
-            if first.span != rule.span && told.insert(rule.span.start) {
-                let text =
-                    "this rule asks for the same as another of the same priority, and would never decide";
-                problems.push(Problem::new(rule.span.clone(), text).other(first.span.clone(), "the other"));
-            }
+        let twin = rule.events.iter().find_map(|event| {
+            let first = *known.entry((*event, rule.priority, &rule.when)).or_insert(rule);
+            (first.span != rule.span).then_some((event, first))
+        });
+        if let Some((event, first)) = twin {
+            let text = format!(
+                "on \"{}\" neither this rule nor another decides first: they ask for the same, at the same priority",
+                event.name()
+            );
+            problems.push(Problem::new(rule.span.clone(), text).other(first.span.clone(), "the other"));
         }
     }
 }
@@ -270,36 +336,55 @@ fn twins(rules: &[Rule], problems: &mut Problems) {
 /// From a service to the next one, and by which rule.
 type Steps<'a> = HashMap<Id, (Id, &'a Rule)>;
 
-/// Rules by which a thread would have another service after each exec, fork or change of user.
+/// Rules on the same conditions by which a thread would have another service after each exec, fork or change of user.
 fn cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
-    let mut steps: HashMap<(Event, Conditions), Steps> = HashMap::new();
+    let mut all: HashMap<(Event, Conditions), Steps> = HashMap::new();
     for rule in rules {
         let (Some(from), Directive::BelongsTo(to)) = (rule.when.service, rule.then) else { continue };
         for event in rule.events.iter().filter(|event| event.is_of_identity()) {
             let others = Conditions { service: None, ..rule.when.clone() };
-            steps.entry((*event, others)).or_default().insert(from, (to, rule));
+            // Of several steps from a service the first rule's is taken.
+            all.entry((*event, others)).or_default().entry(from).or_insert((to, rule));
         }
     }
-    for way in steps.values() {
-        for start in way.keys() {
-            let mut path = vec![*start];
-            while let Some((next, rule)) = way.get(path.last().expect("it has a start")) {
-                // Each cycle is told where it is entered at its first service.
-                if next == start && path.iter().min() == Some(start) {
-                    let names: Vec<_> = path.iter().chain([start]).map(|id| tree.name(*id)).collect();
-                    let text =
-                        format!("these rules are a cycle: a thread would go from {}", names.join(" to "));
-                    let problem = Problem::new(rule.span.clone(), text);
-                    // On each of their events.
-                    if !problems.contains(&problem) {
-                        problems.push(problem);
-                    }
-                }
-                if path.contains(next) {
-                    break;
-                }
-                path.push(*next);
+    let mut told: Vec<usize> = Vec::new();
+    for steps in all.values() {
+        for way in circles(steps) {
+            // A cycle is told once, and not on each of its events.
+            let rule =
+                way.iter().map(|id| steps[id].1).max_by_key(|rule| rule.span.start).expect("it has a step");
+            if !told.contains(&rule.span.start) {
+                told.push(rule.span.start);
+                let names: Vec<_> = way.iter().chain(&way[..1]).take(8).map(|id| tree.name(*id)).collect();
+                let text = format!("these rules are a cycle: a thread would go from {}", names.join(" to "));
+                problems.push(Problem::new(rule.span.clone(), text));
             }
         }
     }
+}
+
+/// The ways that end where they began, each from its first service on. A service that was on a way is not gone from again.
+fn circles(steps: &Steps) -> Vec<Vec<Id>> {
+    let mut circles = Vec::new();
+    let mut seen: HashMap<Id, Id> = HashMap::new();
+    let mut starts: Vec<_> = steps.keys().copied().collect();
+    starts.sort_unstable();
+    for start in starts {
+        let mut way = Vec::new();
+        let mut here = start;
+        while !seen.contains_key(&here) && steps.contains_key(&here) {
+            seen.insert(here, start);
+            way.push(here);
+            here = steps[&here].0;
+        }
+        if seen.get(&here) == Some(&start)
+            && let Some(begin) = way.iter().position(|id| *id == here)
+        {
+            let mut circle = way.split_off(begin);
+            let first = (0..circle.len()).min_by_key(|place| circle[*place]).expect("it has a step");
+            circle.rotate_left(first);
+            circles.push(circle);
+        }
+    }
+    circles
 }

@@ -2,15 +2,12 @@
 
 use toml::de::DeTable;
 
-use super::reader::{At, Reader, did_you_mean};
-use super::{MOST_SERVICES, Problem, Problems};
+use super::reader::{At, Reader};
+use super::{LONGEST_NAME, MOST_SERVICES, Problem, Problems};
 use crate::tree::{Id, Tree};
 
-/// Longer ones do not fit a line of `service top`, nor a control group's name with its parents'.
-const LONGEST_NAME: usize = 64;
-
 /// Our choice, root included: at each event that is limited the way up is gone.
-const MOST_ABOVE: usize = 7;
+pub const MOST_ABOVE: usize = 7;
 
 /// Why it is no name for a service.
 fn fault(name: &str) -> Option<&'static str> {
@@ -97,11 +94,13 @@ pub fn find(tree: &Tree, name: &At<&str>, problems: &mut Problems) -> Option<Id>
     let found = tree.find(name.value);
     if found.is_none() {
         let known = || tree.ids().map(|id| tree.name(id));
-        let help = did_you_mean(name.value, known())
-            .unwrap_or_else(|| format!("declare it: [service.{}]", name.value));
-        problems.push(
-            Problem::new(name.span.clone(), format!("there is no service {:?}", name.value)).help(help),
-        );
+        let declare = || match (fault(name.value), name.value.contains('.')) {
+            (Some(_), _) => None,
+            (None, false) => Some(format!("declare it: [service.{}]", name.value)),
+            (None, true) => Some(format!("declare it: [service.{:?}]", name.value)),
+        };
+        let problem = Problem::new(name.span.clone(), format!("there is no service {:?}", name.value));
+        problems.push(problem.suggest(name.value, known(), problems, declare));
     }
     found
 }

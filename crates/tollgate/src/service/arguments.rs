@@ -20,8 +20,8 @@ pub enum Command {
 
 /// Check a file of services and rules, and show them in the order in which they decide
 ///
-/// Nothing is put in force, and no root is needed. All problems of the file are told at once, each with its line and
-/// column; then the exit status is 125.
+/// Nothing is put in force, and no root is needed. Problems are told with their lines and columns, all that can be seen
+/// at once; then the exit status is 125.
 #[derive(Args)]
 #[command(after_long_help = CHECK_EXAMPLES)]
 pub struct CheckArguments {
@@ -44,13 +44,14 @@ const CHECK_EXAMPLES: &str = r#"A file:
   exe = "/usr/sbin/php-fpm8.2"
   adopts-peer = true
 
-Conditions, of which a rule has one or more, and all are to be so:
+Conditions, of which a rule has one or more (with adopts-peer and starts-below it may have none),
+and all are to be so:
   exe      path of the program
   user     name or number of the effective user
   unit     systemd's unit: nginx.service
-  cgroup   path of a control group, or of one above it
+  cgroup   path of a control group, or of one above it, without /sys/fs/cgroup
   service  for which the thread works, or below which its service was started
-  listen   where the server listens: 127.0.0.1:80, [::1]:80, :80, 127.0.0.1, /run/a.sock, @name
+  listen   its own end of a connection: 127.0.0.1:80, [::1]:80, :80, 127.0.0.1, /run/a.sock, @name
   client   address or network of the other end: 10.0.0.0/8
   peer     the service of the other end
   file     path of an opened file, or of a folder above it
@@ -63,9 +64,9 @@ What follows, one of:
                                    for each user a service of its own is started, below this one
 
 on says when a rule is asked: one or several of "fork", "exec", "found" (it runs already), "user"
-(another effective user), "receive" and "open". Without it, that is receive with listen, client or
-peer, open with file, and otherwise exec, found and user, but then not of who works for somebody
-else at that time.
+(another effective user), "receive" and "open". Without it, that is receive with listen, client,
+peer or adopts-peer, open with file, and otherwise exec, found and user, but then not of who works
+for somebody else at that time.
 
 Where several rules fit, the one of the highest priority = N (default: 0) decides; of equal ones,
 that with more conditions; of these, that with a file, peer, client, listen, service, exe, unit,

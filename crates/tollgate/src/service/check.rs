@@ -1,8 +1,10 @@
 //! `tollgate service check`.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -11,7 +13,7 @@ use serde_json::Value;
 use service::{Event, Host, Id, Problem, RuleFile, Tree};
 
 use super::arguments::CheckArguments;
-use super::problems::{Told, excerpt};
+use super::problems::{Told, excerpt, harmless};
 use super::source::Source;
 use super::words;
 use crate::format::{number_of, printable};
@@ -19,16 +21,25 @@ use crate::output::{Output, say};
 use crate::user;
 
 /// This machine.
-pub struct Machine;
+#[derive(Default)]
+pub struct Machine {
+    users: RefCell<HashMap<String, Option<u32>>>,
+}
 
 impl Host for Machine {
     fn user(&self, name: &str) -> Option<u32> {
-        user::find(name).ok().map(|identity| identity.uid)
+        let find = || user::find(name).ok().filter(|_| !name.contains(':')).map(|identity| identity.uid);
+        *self.users.borrow_mut().entry(name.into()).or_insert_with(find)
     }
 
     fn real_path(&self, path: &str) -> String {
-        let real = fs::canonicalize(path).ok().and_then(|path| path.into_os_string().into_string().ok());
-        real.unwrap_or_else(|| path.into())
+        let exists = Path::new(path).ancestors().find_map(|part| Some((part, fs::canonicalize(part).ok()?)));
+        let whole = exists.and_then(|(part, real)| {
+            let rest = Path::new(path).strip_prefix(part).ok()?;
+            real.join(rest).into_os_string().into_string().ok()
+        });
+        // A path that ends in a '/' is another's.
+        whole.map_or_else(|| path.into(), |path| path.trim_end_matches('/').into())
     }
 }
 
@@ -65,7 +76,7 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     let source = Source::read(&arguments.file)?;
-    let parsed = service::parse(&source.text, &Machine);
+    let parsed = service::parse(&source.text, &Machine::default());
     if result.json {
         output.write_json(&document(&source, &parsed))?;
     }
@@ -83,8 +94,9 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
 }
 
 fn tell(problems: &[Problem], source: &Source, top: usize) -> Result<()> {
+    let shown = harmless(&source.text);
     for problem in problems.iter().take(top) {
-        say(&excerpt(problem, source))?;
+        say(&excerpt(problem, &source.name, &shown))?;
     }
     if problems.len() > top {
         say(&format!("and {} (--top)", number_of(problems.len() - top, "more problem")))?;
@@ -101,7 +113,7 @@ fn document<'a>(source: &'a Source, parsed: &'a Result<RuleFile, Vec<Problem>>) 
     });
     let rules = file.into_iter().flat_map(|file| {
         file.book.rules().iter().map(|rule| RuleRow {
-            line: source.place(rule.span.start).0,
+            line: source.line(rule.span.start),
             name: rule.name.as_deref(),
             priority: rule.priority,
             on: rule.events.iter().map(|event| event.name()).collect(),
@@ -151,7 +163,7 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
         let _ = writeln!(
             out,
             "{:>6} {:>8}  {:<15}  {then:<width$}  {}",
-            source.place(rule.span.start).0,
+            source.line(rule.span.start),
             rule.priority,
             events.join(" "),
             conditions.join(", ")

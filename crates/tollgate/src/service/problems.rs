@@ -13,23 +13,24 @@ pub struct Told<'a> {
     column: usize,
     message: &'a str,
     help: Option<&'a str>,
+    /// Of another place that has to do with it.
+    other_line: Option<usize>,
 }
 
 impl<'a> Told<'a> {
     pub fn new(problem: &'a Problem, source: &Source) -> Self {
         let (line, column) = source.place(problem.span.start);
-        Self { line, column, message: &problem.message, help: problem.help.as_deref() }
+        let other_line = problem.other.as_ref().map(|(span, _)| source.line(span.start));
+        Self { line, column, message: &problem.message, help: problem.help.as_deref(), other_line }
     }
 }
 
-/// With the lines that it is about.
-pub fn excerpt(problem: &Problem, source: &Source) -> String {
-    let shown: String = source.text.chars().map(harmless).collect();
-    let end = shown.len();
-    let within = |span: &std::ops::Range<usize>| span.start.min(end)..span.end.min(end);
-    let name = printable(&source.name);
+/// With the lines that it is about, of a text that is [`harmless`].
+pub fn excerpt(problem: &Problem, name: &str, text: &str) -> String {
+    let within = |span: &std::ops::Range<usize>| span.start.min(text.len())..span.end.min(text.len());
+    let name = printable(name);
     let mut snippet =
-        Snippet::source(&shown).origin(&name).fold(true).annotation(Level::Error.span(within(&problem.span)));
+        Snippet::source(text).origin(&name).fold(true).annotation(Level::Error.span(within(&problem.span)));
     if let Some((span, why)) = &problem.other {
         snippet = snippet.annotation(Level::Note.span(within(span)).label(why));
     }
@@ -40,14 +41,14 @@ pub fn excerpt(problem: &Problem, source: &Source) -> String {
     format!("{}\n", Renderer::plain().render(message))
 }
 
-/// A character as long that does not steer the terminal.
-fn harmless(c: char) -> char {
-    match c {
+/// Of the same length, with nothing that steers the terminal, and no tab, which would move the mark below it.
+pub fn harmless(text: &str) -> String {
+    let one = |c: char| match c {
         '\n' => c,
-        // A tab would move the mark below it.
         '\t' | '\r' => ' ',
         c if c.is_control() && c.len_utf8() == 1 => '?',
         c if c.is_control() => '\u{bf}',
         c => c,
-    }
+    };
+    text.chars().map(one).collect()
 }

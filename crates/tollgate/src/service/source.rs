@@ -43,9 +43,14 @@ impl Source {
         Self { name, text, lines }
     }
 
+    /// From 1 on.
+    pub fn line(&self, byte: usize) -> usize {
+        self.lines.partition_point(|start| *start <= byte)
+    }
+
     /// Line and column, both from 1 on.
     pub fn place(&self, byte: usize) -> (usize, usize) {
-        let line = self.lines.partition_point(|start| *start <= byte);
+        let line = self.line(byte);
         let start = self.lines[line - 1];
         let before = self.text[start..].char_indices().take_while(|(at, _)| start + at < byte);
         (line, 1 + before.count())
