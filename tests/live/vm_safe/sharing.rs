@@ -203,8 +203,8 @@ fn each_of_two_tells_of_a_gap() {
     let both = [0, 1].map(|_| Job::run("--no-sites", workload(&format!("sleep 5 {SLEEPS}"))).start());
     for run in &both {
         run.child_running("workloads");
-        run.signal(libc::SIGSTOP);
     }
+    both.iter().for_each(|run| run.signal(libc::SIGSTOP));
     let killed = Job::run("--slower 1s --sample", workload("hang")).start();
     let hanging = killed.child_running("workloads");
     // Those of other tests have followed by then.
