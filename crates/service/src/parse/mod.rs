@@ -22,7 +22,7 @@ const LONGEST_NAME: usize = 64;
 /// What the machine says of names in a rule file.
 pub trait Host {
     fn user(&self, name: &str) -> Option<u32>;
-    /// Without links on the way; itself where there is no such file.
+    /// Without links on the way, as far as it is there; a '/' at its end means nothing.
     fn real_path(&self, path: &str) -> String;
 }
 

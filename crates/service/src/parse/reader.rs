@@ -92,6 +92,7 @@ impl<'text, 'problems> Reader<'text, 'problems> {
 
     /// One string or several.
     pub fn strings(&mut self, key: &'static str) -> Option<Vec<At<&'text str>>> {
+        // The only string's place is the whole value's.
         let whole = self.value(key)?.span();
         let strings = self.typed(key, "a string or an array of strings", |value| match value {
             DeValue::Array(array) => array

@@ -38,8 +38,7 @@ impl Host for Machine {
             let rest = Path::new(path).strip_prefix(part).ok()?;
             real.join(rest).into_os_string().into_string().ok()
         });
-        // A path that ends in a '/' is another's.
-        whole.map_or_else(|| path.into(), |path| path.trim_end_matches('/').into())
+        whole.unwrap_or_else(|| path.into())
     }
 }
 
