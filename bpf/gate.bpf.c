@@ -10,6 +10,7 @@
 #include "guard_before.bpf.h"
 #include "guard_continue.bpf.h"
 #include "lens.bpf.h"
+#include "service_sockets.bpf.h"
 #include "tally.bpf.h"
 #include "tasks.bpf.h"
 
@@ -20,7 +21,7 @@ int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 {
 	struct thread_state *thread = current_thread(regs);
 	struct task_struct *task;
-	u32 call;
+	u32 call, before;
 
 	if (!thread || !thread->mask || unlikely(retired()))
 		return 0;
@@ -33,11 +34,14 @@ int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 	}
 	if ((config.enabled & LENS) && unlikely(thread->in_call) && thread->generation == config.generation)
 		lens_abandon(thread);
+	before = thread->call;
 	thread->call = call;
 	thread->in_call = 1;
 	thread->generation = config.generation;
 	if (has(thread, GUARD))
 		guard_enter(thread, call);
+	if (has(thread, SERVICE))
+		service_enter(thread, task, call, before);
 	if (has(thread, TALLY))
 		tally_enter(thread, call);
 	if (has(thread, LENS))
@@ -106,6 +110,8 @@ static __always_inline void returns(struct thread_state *thread, struct task_str
 {
 	if (thread && thread->left_ns && has(thread, LENS) && !retired())
 		lens_return(thread, task, bpf_ktime_get_ns());
+	if (thread && has(thread, SERVICE) && !retired())
+		service_return(thread, task);
 }
 
 static __noinline int switch_gated(bool preempt, struct task_struct *prev, struct task_struct *next,
@@ -167,7 +173,56 @@ int BPF_PROG(gate_task_exit, struct task_struct *task)
 	if (thread->in_call && has(thread, LENS))
 		lens_unfinished(thread);
 	lens_slow_forget(thread);
-	task_exited(thread, slot);
+	task_exited(thread, task, slot);
+	return 0;
+}
+
+/* Only where services are. */
+SEC("tp_btf/sched_process_free")
+int BPF_PROG(gate_task_free, struct task_struct *task)
+{
+	u32 slot = slot_of(task);
+
+	if (slot && !retired())
+		task_freed(thread_at(slot), task, slot);
+	return 0;
+}
+
+/* Only where services are: since v6.3, 6e6eda44b939 ("sock: add tracepoint for send recv length"). */
+SEC("?tp_btf/sock_recv_length")
+int BPF_PROG(gate_received, struct sock *sk, int length, int flags)
+{
+	message_received(sk, length, flags);
+	return 0;
+}
+
+SEC("?tp_btf/sock_send_length")
+int BPF_PROG(gate_sent, struct sock *sk, int length, int flags)
+{
+	message_sent(sk, length);
+	return 0;
+}
+
+/* Before. */
+SEC("?fexit/sock_recvmsg")
+int BPF_PROG(gate_received_exit, struct socket *socket, void *message, int flags, int length)
+{
+	message_received(socket->sk, length, flags);
+	return 0;
+}
+
+SEC("?fexit/sock_sendmsg")
+int BPF_PROG(gate_sent_exit, struct socket *socket, void *message, int length)
+{
+	message_sent(socket->sk, length);
+	return 0;
+}
+
+/* Only where services are. */
+SEC("?tp_btf/inet_sock_set_state")
+int BPF_PROG(gate_tcp, struct sock *sk, int before, int now)
+{
+	tcp_changed(sk, before, now);
 	return 0;
 }
 
@@ -201,5 +256,29 @@ int gate_adopt(struct bpf_iter__task *ctx)
 
 	if (task)
 		task_adopted(task);
+	return 0;
+}
+
+/* All members of services, with what they have used since they were last charged, for user space to read. */
+SEC("iter/task")
+int gate_members(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	u32 slot = task ? slot_of(task) : 0;
+
+	if (slot && has(thread_at(slot), SERVICE))
+		service_tell(ctx->meta->seq, thread_at(slot), task);
+	return 0;
+}
+
+/* Asks rules that have come into force of all members. */
+SEC("iter/task")
+int gate_ask(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	u32 slot = task ? slot_of(task) : 0;
+
+	if (slot && has(thread_at(slot), SERVICE))
+		service_found(thread_at(slot), task);
 	return 0;
 }

@@ -38,9 +38,11 @@ typedef _Bool bool;
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_QUEUE = 22,
+	BPF_MAP_TYPE_SK_STORAGE = 24,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 
@@ -49,6 +51,7 @@ enum bpf_map_type {
 #define BPF_F_NO_PREALLOC (1U << 0)
 #define BPF_F_MMAPABLE (1U << 10)
 #define BPF_F_USER_STACK (1ULL << 8)
+#define BPF_SK_STORAGE_GET_F_CREATE (1ULL << 0)
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -207,6 +210,27 @@ struct signal_struct {
 	struct pid *pids[PIDTYPE_MAX];
 };
 
+struct sched_entity {
+	u64 sum_exec_runtime;
+};
+
+struct task_io_accounting {
+	u64 rchar;
+	u64 wchar;
+	u64 read_bytes;
+	u64 write_bytes;
+};
+
+typedef struct {
+	u32 val;
+} kuid_t;
+
+struct cred {
+	kuid_t euid;
+};
+
+struct io_uring_task;
+
 struct task_struct {
 	struct mm_struct *mm;
 	struct thread_info thread_info;
@@ -217,9 +241,15 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct signal_struct *signal;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
 	unsigned long min_flt;
 	unsigned long maj_flt;
+	struct sched_entity se;
 	struct sched_info sched_info;
+	struct task_io_accounting ioac;
+	const struct cred *cred;
+	struct io_uring_task *io_uring;
 	struct fs_struct *fs;
 	struct files_struct *files;
 	struct css_set *cgroups;
@@ -228,7 +258,72 @@ struct task_struct {
 
 struct linux_binprm;
 
-struct bpf_iter_meta;
+struct net_device {
+	unsigned int flags;
+};
+
+struct dst_entry {
+	struct net_device *dev;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct in6_addr {
+	union {
+		u32 u6_addr32[4];
+	} in6_u;
+};
+
+struct sock_common {
+	u32 skc_daddr;
+	u32 skc_rcv_saddr;
+	__be16 skc_dport;
+	u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	struct dst_entry *sk_dst_cache;
+	u16 sk_type;
+	u16 sk_protocol;
+};
+
+struct socket {
+	struct sock *sk;
+};
+
+struct sockaddr_un {
+	unsigned short sun_family;
+	char sun_path[108];
+};
+
+struct unix_address {
+	int len;
+	struct sockaddr_un name[];
+};
+
+struct unix_sock {
+	struct sock sk;
+	struct unix_address *addr;
+	struct sock *peer;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
 
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;

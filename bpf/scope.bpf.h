@@ -25,7 +25,11 @@ struct {
 /* Engines name a container's control group by 64 digits, and words around them. */
 #define CONTAINER_DIGITS 64
 /* ".service" as a word. */
-#define SERVICE 0x656369767265732eULL
+#define DOT_SERVICE 0x656369767265732eULL
+/* ".scope" in the last six bytes of one. */
+#define DOT_SCOPE 0x65706f63732eULL
+/* Beside enum guard_scope: a service, or a scope. */
+#define ANY_UNIT 256
 
 static __always_inline struct scope_name *scope_name(void)
 {
@@ -162,7 +166,10 @@ static long look_at_cgroup(u32 i, struct climb *climb)
 	length = bpf_probe_read_kernel_str(name->text, sizeof(name->text), text);
 	if (length > (long)sizeof(end))
 		bpf_probe_read_kernel(&end, sizeof(end), text + length - 1 - sizeof(end));
-	climb->is_found = climb->kind == GUARD_UNIT ? end == SERVICE : length > CONTAINER_DIGITS;
+	if (climb->kind == ANY_UNIT)
+		climb->is_found = end == DOT_SERVICE || end >> 16 == DOT_SCOPE;
+	else
+		climb->is_found = climb->kind == GUARD_UNIT ? end == DOT_SERVICE : length > CONTAINER_DIGITS;
 	parent = BPF_CORE_READ(cgroup, self.parent);
 	if (climb->is_found || !parent)
 		return 1;
@@ -180,20 +187,23 @@ static __always_inline bool found_above(struct cgroup *cgroup, u32 kind)
 	return climb.is_found;
 }
 
-/* In cgroup v2, or where v1 has the units and containers: its controller of numbers of processes is always used. */
-static __always_inline bool placement_of(struct task_struct *task, u32 kind)
+/* Where v1 has the units and containers: its controller of numbers of processes is always used. NULL: there is none. */
+static __always_inline struct cgroup *counted_cgroup(struct task_struct *task)
 {
 	struct css_set *set = BPF_CORE_READ(task, cgroups);
 	struct cgroup_subsys_state **subsys, *state = NULL;
 
-	if (found_above(BPF_CORE_READ(set, dfl_cgrp), kind))
-		return true;
 	if (!bpf_core_enum_value_exists(enum cgroup_subsys_id, pids_cgrp_id))
-		return false;
+		return NULL;
 	subsys = (void *)set + bpf_core_field_offset(struct css_set, subsys);
 	subsys += bpf_core_enum_value(enum cgroup_subsys_id, pids_cgrp_id);
 	bpf_probe_read_kernel(&state, sizeof(state), subsys);
-	return found_above(BPF_CORE_READ(state, cgroup), kind);
+	return BPF_CORE_READ(state, cgroup);
+}
+
+static __always_inline bool placement_of(struct task_struct *task, u32 kind)
+{
+	return found_above(BPF_CORE_READ(task, cgroups, dfl_cgrp), kind) || found_above(counted_cgroup(task), kind);
 }
 
 /*

@@ -5,6 +5,7 @@
 
 #include "state.bpf.h"
 #include "guard.bpf.h"
+#include "service.bpf.h"
 
 static __always_inline void name_group(struct group *group, struct task_struct *task, u32 level)
 {
@@ -115,28 +116,53 @@ static __always_inline u32 shared_row(u32 session_index, struct session *session
 	return index;
 }
 
+/* A thread that was let go counts nowhere, and its group may be another session's by now. */
+static __always_inline void leave_group(struct thread_state *thread)
+{
+	struct session *session = session_at(thread->session);
+
+	if (session && thread->mask & ~SERVICE)
+		group_drop_thread(thread->group, session, thread->tgid);
+}
+
 /* The thread is a bystander again, before its slot is anybody else's. Once: by its end, or by who took it in. */
 static __always_inline void forget_thread(struct thread_state *thread, u32 slot)
 {
-	struct session *session = session_at(thread->session);
 	u64 address = thread->task;
 
 	if (!address || __sync_val_compare_and_swap(&thread->task, address, 0) != address)
 		return;
-	/* A thread that was let go counts nowhere, and its group may be another session's by now. */
-	if (session && thread->mask)
-		group_drop_thread(thread->group, session, thread->tgid);
+	leave_group(thread);
 	thread->mask = 0;
 	leave_slot(thread->pid, address, slot);
 	bpf_map_push_elem(&free_threads, &slot, BPF_ANY);
 }
 
-static __always_inline void task_exited(struct thread_state *thread, u32 slot)
+static __always_inline void task_exited(struct thread_state *thread, struct task_struct *task, u32 slot)
 {
 	if (has(thread, GUARD))
 		guard_flush(thread);
-	forget_thread(thread, slot);
+	if (has(thread, SERVICE)) {
+		service_exit(thread, task);
+		leave_group(thread);
+		/* Of no session any more, but for the rest of its end. */
+		thread->mask = SERVICE;
+		thread->session = 0;
+		thread->group = 0;
+	} else {
+		forget_thread(thread, slot);
+	}
 	this_cpu()->slot = 0;
+}
+
+/* The kernel lets it go: nothing is counted of it any more. */
+static __always_inline void task_freed(struct thread_state *thread, struct task_struct *task, u32 slot)
+{
+	if (!member_of(thread)->is_exiting)
+		return;
+	if (has(thread, SERVICE))
+		service_charge(thread, task, bpf_ktime_get_ns(), false);
+	forget_thread(thread, slot);
 }
 
 /*
@@ -147,7 +173,7 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 				       struct session *session, struct thread_state *before, u64 scope)
 {
 	bool was_guarded = false, stays = false;
-	u32 mask = session->mask;
+	u32 mask = session->mask & ~SERVICE;
 
 	if (!(config.enabled & GUARD)) {
 		thread->mask = mask;
@@ -172,6 +198,17 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 	thread->mask = mask;
 }
 
+/* Services are everybody's: who has one keeps it in whatever session, and who has none gets one. */
+static __always_inline void service_take(struct thread_state *thread, struct task_struct *task, bool is_member,
+					 struct thread_state *parent)
+{
+	if (!(config.enabled & SERVICE) || !READ_ONCE(header.services))
+		return;
+	if (!is_member)
+		service_begin(thread, task, parent && has(parent, SERVICE) ? parent : NULL);
+	thread->mask |= SERVICE;
+}
+
 /* Makes `task` a gated thread of the session; `parent` is the gated thread that made it, if one did. */
 static __always_inline void gate_task(struct task_struct *task, u32 session_index, struct session *session, u32 group,
 				      u32 until_exec, struct thread_state *parent, u64 scope)
@@ -189,6 +226,7 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	thread = thread_at(slot);
 	__builtin_memset(thread, 0, sizeof(*thread));
 	thread->task = (u64)task;
+	thread->slot = slot;
 	thread->pid = task->pid;
 	thread->tgid = task->tgid;
 	thread->visible_pid = visible_pid(task, session->pid_level);
@@ -196,6 +234,7 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	thread->session = session_index;
 	thread->until_exec = until_exec;
 	guard_take(thread, task, session_index, session, parent, scope);
+	service_take(thread, task, false, parent);
 	group_add_thread(group, 1);
 	if (!enter_slot(task, slot)) {
 		lose(session_index, LOSS_THREADS_FULL);
@@ -255,13 +294,13 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		gate_task(child, nursery->session, session, index, nursery->until_exec, thread, SCOPE_HERE);
 		return;
 	}
-	if (!thread || !thread->mask) {
+	if (!thread || !(thread->mask & ~SERVICE)) {
 		index = READ_ONCE(header.everything);
 		if (likely(!index))
 			return;
 		session = session_at(index);
 		if (session)
-			gate_task(child, index, session, first_group(index, session, child, 0), 0, NULL, SCOPE_HERE);
+			gate_task(child, index, session, first_group(index, session, child, 0), 0, thread, SCOPE_HERE);
 		return;
 	}
 	index = thread->session;
@@ -302,6 +341,8 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	if (has(thread, GUARD))
 		guard_begin(thread, SCOPE_HERE);
+	if (has(thread, SERVICE))
+		service_executed(thread, task);
 	if (session->per == PER_COMMAND) {
 		index = shared_row(thread->session, session, task, parent_of(thread->group));
 		index = row_or_base(index, thread->session, session);
@@ -323,6 +364,7 @@ static __always_inline void task_adopted(struct task_struct *task)
 	struct adoption *adoption = bpf_map_lookup_elem(&adoptions, &tgid);
 	struct thread_state *thread;
 	struct session *session;
+	bool is_member, is_free;
 	u32 slot, group, index;
 	u64 scope;
 
@@ -344,10 +386,14 @@ static __always_inline void task_adopted(struct task_struct *task)
 		return;
 	}
 	thread = thread_at(slot);
-	if (thread->session == index && thread->mask)
+	is_member = has(thread, SERVICE);
+	if (thread->session == index && thread->mask & ~SERVICE) {
+		service_take(thread, task, is_member, NULL);
 		return;
+	}
+	is_free = !(thread->mask & ~SERVICE);
 	/* One left behind by an ended session, or another session's: then its figures count there too (group.parent). */
-	if (!thread->mask)
+	if (is_free)
 		group = first_group(index, session, task, 0);
 	else
 		group = shared_row(index, session, task, thread->group);
@@ -356,7 +402,7 @@ static __always_inline void task_adopted(struct task_struct *task)
 		return;
 	}
 	group_add_thread(group, 1);
-	if (!thread->mask) {
+	if (is_free) {
 		thread->generation = 0;
 		thread->in_call = 0;
 		thread->left_ns = 0;
@@ -365,7 +411,8 @@ static __always_inline void task_adopted(struct task_struct *task)
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	thread->group = group;
 	thread->session = index;
-	guard_take(thread, task, index, session, thread->mask ? thread : NULL, scope);
+	guard_take(thread, task, index, session, is_free ? NULL : thread, scope);
+	service_take(thread, task, is_member, NULL);
 }
 
 #endif

@@ -27,11 +27,11 @@
 #define SMALL_VALUES 2048
 #define BUCKETS_PER_OCTAVE 8
 
-#define GATE_HOOKS 8
+#define GATE_HOOKS 12
 /* The most that hold calls before they take effect: crates/kernel/src/before.rs. */
 #define GUARD_HOOKS 23
 #define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS)
-#define GATE_MAPS 26
+#define GATE_MAPS 33
 
 #define SESSIONS 64
 /* 6.8 MiB of cell tables. Later rows share their session's, which is counted. */
@@ -74,6 +74,8 @@ enum gate_mask {
 	GUARD_CGROUP = 1 << 6,
 	/* Its programs have profiles by script, unit or container: guard_parameters.scope. */
 	GUARD_SCOPED = 1 << 7,
+	/* What it uses is charged to the service it works for. */
+	SERVICE = 1 << 8,
 	/* Only in the test build. */
 	TALLY = 1 << 16,
 };
@@ -104,6 +106,10 @@ enum loss {
 	LOSS_UNGUARDED_CALLS,
 	/* A program's first appearance, or an anomaly, was not reported: the ring buffer was full. */
 	LOSS_GUARD_EVENTS,
+	/* What a thread used was charged to nobody: there is no memory for its service's account. */
+	LOSS_CHARGES,
+	/* For whom a connection is used was not noted: CONNECTIONS are open already, or there is no memory. */
+	LOSS_CONNECTIONS,
 	LOSSES,
 };
 
@@ -146,6 +152,8 @@ struct gate_config {
 /* Shared by all generations and all Tollgate processes. */
 struct gate_header {
 	__u64 magic;
+	/* Of the hashes by which services' rules are found, so that nobody makes names that have the same one. */
+	__u64 salt;
 	/* Digest of the kernel side's sources: only the same build may join. */
 	__u32 build;
 	/* Only the generation named here acts; the programs of others return at once. */
@@ -165,6 +173,9 @@ struct gate_header {
 	__u32 was_held;
 	/* How often the one in charge was gone, and the one before it was put back. */
 	__u32 put_back;
+	/* Session whose services are in force, or 0; and which of the two books of rules is. */
+	__u32 services;
+	__u32 book;
 	/* What a joining process opens: see crates/kernel/src/gate/. */
 	__u32 link_ids[GATE_LINKS];
 	__u32 map_ids[GATE_MAPS];
@@ -351,6 +362,270 @@ struct guard_program {
 	__u32 session;
 };
 
+/*
+ * Service. Work is charged to the service that the thread's label names. The figures are differences of the kernel's own
+ * counters of the task, taken when the label changes and at its end, so that nothing is done at a switch or a call.
+ */
+#define SERVICES 8192
+#define SERVICE_ROOT 0
+#define SERVICE_SHARED 1
+/* In place of a service: the other end is not known. */
+#define SERVICE_NONE 0xffff
+
+/* A service by its number. */
+struct service {
+	/* Itself, or, once it is gone, to which its members belong. */
+	__u16 heir;
+	/* Rules know it by this one: itself, or below which a rule has started it. */
+	__u16 known_as;
+	__u32 unused;
+};
+
+/* The kernel's counters of a task. */
+struct task_counters {
+	__u64 cpu_ns;
+	/* Waiting for a processor. */
+	__u64 wait_ns;
+	__u64 switches;
+	__u64 preemptions;
+	__u64 minor_faults;
+	__u64 major_faults;
+	/* By read, write and the like, of anything. */
+	__u64 read_bytes;
+	__u64 written_bytes;
+	/* To and from a disk. */
+	__u64 storage_read_bytes;
+	__u64 storage_written_bytes;
+};
+
+/* What a service has used, a processor; and what a thread has since its label is what it is. */
+struct service_account {
+	struct task_counters task;
+	/* For which its threads were there: what is neither running nor waiting is blocked. */
+	__u64 present_ns;
+	__u64 calls;
+	/* Over sockets. */
+	__u64 received_bytes;
+	__u64 sent_bytes;
+	/* Threads that were given its label. */
+	__u64 labels;
+};
+
+/* Why a thread has its label. */
+enum service_why {
+	/* Its parent has. */
+	WHY_FORKED = 0,
+	/* By a rule, on this event (crates/service/src/rule.rs, Event). */
+	WHY_FORK = 1,
+	WHY_EXEC = 2,
+	WHY_FOUND = 3,
+	WHY_USER = 4,
+	WHY_RECEIVED = 5,
+	WHY_OPENED = 6,
+	/* What it asked for in this service's name was answered. */
+	WHY_RESUMED = 7,
+	/* Somebody said so. */
+	WHY_ASSIGNED = 8,
+	/* It used io_uring, whose work cannot be followed. */
+	WHY_IO_URING = 9,
+};
+
+#define SERVICE_EVENTS 6
+#define SERVICE_SETS 32
+
+/* Conditions of a set of rules, as struct service_facts has them. */
+enum service_field {
+	FIELD_EXE = 1 << 0,
+	FIELD_USER = 1 << 1,
+	FIELD_UNIT = 1 << 2,
+	FIELD_SERVICE = 1 << 3,
+	FIELD_LISTEN_PATH = 1 << 4,
+	FIELD_LISTEN_ADDRESS = 1 << 5,
+	FIELD_LISTEN_PORT = 1 << 6,
+	FIELD_CLIENT = 1 << 7,
+	FIELD_PEER = 1 << 8,
+	FIELD_CGROUP = 1 << 9,
+};
+
+/* Rules with the same conditions, of which one look-up finds the one that fits. */
+struct service_set {
+	/* enum service_field */
+	__u16 fields;
+	__u8 cgroup_depth;
+	/* 4 or 6, and the length of the network's prefix. */
+	__u8 client_family;
+	__u8 client_bits;
+	__u8 unused[3];
+};
+
+#define SERVICE_SETS_ALL (SERVICE_EVENTS * SERVICE_SETS)
+
+/* Which sets each event asks. */
+struct service_book {
+	__u32 number;
+	/* Conditions of any of its sets. */
+	__u32 fields;
+	__u32 asked[SERVICE_EVENTS];
+	/* So many of them, for each event. */
+	__u8 ask[SERVICE_SETS_ALL];
+	struct service_set set[SERVICE_SETS_ALL];
+};
+
+/* A rule of a set, by the hash of its conditions' values. */
+struct service_key {
+	__u32 book;
+	__u32 set;
+	__u64 hash;
+};
+
+/* Of each of two books. */
+#define SERVICE_RULES 65536
+
+enum service_then {
+	THEN_NOTHING = 0,
+	THEN_BELONGS = 1,
+	THEN_INHERITS = 2,
+	THEN_ADOPTS_PEER = 3,
+};
+
+struct service_rule {
+	/* In the book, where the first decides. */
+	__u32 place;
+	__u16 service;
+	/* enum service_then */
+	__u8 then;
+	/* A bit each on which it is asked; and whether also of who was asked to work for its service, of what it is. */
+	__u8 events;
+	__u8 names_events;
+	__u8 unused[3];
+};
+
+/* Something that the thread is to find at its next call or switch. */
+enum service_message {
+	MESSAGE_NONE = 0,
+	/* It is given this label. */
+	MESSAGE_ASSIGN = 1,
+	/* A rule has found it. */
+	MESSAGE_FOUND = 2,
+	/* Whose message it received, which was not known then. */
+	MESSAGE_PEER = 3,
+};
+
+#define MESSAGE_SERVICE_SHIFT 16
+#define MESSAGE_VALUE_SHIFT 32
+
+/* What is known of a connection when a message has come by it. */
+struct service_connection {
+	__u64 listen_path;
+	__u64 listen_address;
+	/* Network order; IPv4 is IPv4 in IPv6. */
+	__u64 client[2];
+	__u32 listen_port;
+	__u32 client_family;
+};
+
+/* A thread, as a member of its service. */
+struct service_member {
+	/* Odd while it changes. */
+	__u32 version;
+	__u16 service;
+	/* enum service_why, of the label */
+	__u8 why;
+	/* It works for its service because somebody asked it to. */
+	__u8 is_borrowed;
+	/* The rule that decided, as place + 1, and its book. */
+	__u32 rule;
+	__u32 book;
+	/* enum service_message, in the low bits */
+	__u64 message;
+	/* Its label has changed while it ran: from then on it is noted when it comes to a processor. */
+	__u8 moves;
+	__u8 is_exiting;
+	__u8 has_io_uring;
+	__u8 unused;
+	__u32 user;
+	/* Hashes of its program's path, and of its unit. */
+	__u64 exe;
+	__u64 unit;
+	/* When it was given the label, which stays the same in a charge, and since when it was not charged. */
+	__u64 labelled_ns;
+	__u64 since_ns;
+	struct task_counters at;
+	/* Since then. */
+	__u64 calls;
+	__u64 received_bytes;
+	__u64 sent_bytes;
+	/* With `moves`: when it came to a processor, and its time on one before. */
+	__u64 came_ns;
+	__u64 came_cpu_ns;
+	/* Receipts whose sender was not known, and the latest one's connection. */
+	__u32 receipts;
+	__u32 unused_2;
+	struct service_connection connection;
+};
+
+/* One direction of a connection: for whom it is used. */
+struct service_direction {
+	/* For whom who sent last worked then; SERVICE_NONE: nobody has sent. */
+	__u16 service;
+	__u16 unused;
+	/* Slot of who sent last. */
+	__u32 sender;
+	/* Slot of who received before that was known, and its number of the receipt. */
+	__u32 reader;
+	__u32 receipt;
+};
+
+/* By the addresses of who sends and who receives, IPv4 as IPv4 in IPv6. */
+struct service_route {
+	__u64 from[2];
+	__u64 to[2];
+	__u16 from_port;
+	__u16 to_port;
+	__u32 net;
+};
+
+/* At the same time, over loopback; each has two directions. */
+#define CONNECTIONS 131072
+
+enum service_role {
+	ROLE_UNKNOWN = 0,
+	ROLE_ACCEPTED = 1,
+	ROLE_OPENED = 2,
+	ROLE_NEITHER = 3,
+};
+
+/* One end of a connection. */
+struct service_socket {
+	/* enum service_role */
+	__u16 role;
+	/* The answer holds for this peer, program, user and book. */
+	__u16 asked_peer;
+	__u32 asked_user;
+	__u64 asked_exe;
+	__u32 asked_book;
+	__u32 unused;
+	struct service_rule answer;
+	__u64 listen_path;
+	/* What its owner sends. */
+	struct service_direction direction;
+};
+
+/* A thread as the members' iterator tells of it. */
+struct service_member_record {
+	__u32 pid;
+	__u32 tgid;
+	__u16 service;
+	__u8 why;
+	__u8 is_borrowed;
+	__u32 rule;
+	__u32 book;
+	__u32 user;
+	__u64 labelled_ns;
+	struct service_account since;
+	char comm[COMM_LEN];
+};
+
 /* One entry a gated thread. The first 64 bytes are all a call that does not sleep needs. */
 struct thread_state {
 	/* Address of its task_struct; 0: this slot is free. */
@@ -430,7 +705,9 @@ struct thread_state {
 	__u32 before;
 	/* The largest LFC since its execve. */
 	__u32 lfc_most;
-	__u64 padding;
+	/* Its own. */
+	__u32 slot;
+	__u32 unused;
 };
 
 /* Who watches what: one `run`, one `lens`. */

@@ -2,11 +2,13 @@
 //! enter and exit: what nobody who times calls can go below.
 
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 
 use libbpf_rs::Link;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 use crate::error::{Doing, Result};
+use crate::probe::Types;
 use crate::skeletons::floor::{FloorSkel, FloorSkelBuilder};
 use crate::wire;
 
@@ -17,10 +19,34 @@ pub enum Hook {
     SchedProcessFork,
     SchedProcessExec,
     SchedProcessExit,
+    SchedProcessFree,
     SignalDeliver,
     SignalGenerate,
+    SockRecvLength,
+    SockSendLength,
+    InetSockSetState,
     SysExit,
     SysEnter,
+}
+
+/// By what a program sees messages over sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Messages {
+    /// `sock_recv_length` and `sock_send_length`: since v6.3, 6e6eda44b939 ("sock: add tracepoint for send recv length").
+    Tracepoints,
+    /// The ends of `sock_recvmsg` and `sock_sendmsg`.
+    Functions,
+}
+
+impl Messages {
+    pub fn here() -> Self {
+        // Reading all of the kernel's types takes some milliseconds.
+        static HERE: OnceLock<Messages> = OnceLock::new();
+        *HERE.get_or_init(|| {
+            let has = Types::read().is_ok_and(|types| types.has_tracepoint("sock_recv_length"));
+            if has { Self::Tracepoints } else { Self::Functions }
+        })
+    }
 }
 
 impl Hook {
@@ -30,8 +56,12 @@ impl Hook {
         Self::SchedProcessFork,
         Self::SchedProcessExec,
         Self::SchedProcessExit,
+        Self::SchedProcessFree,
         Self::SignalDeliver,
         Self::SignalGenerate,
+        Self::SockRecvLength,
+        Self::SockSendLength,
+        Self::InetSockSetState,
         Self::SysExit,
         Self::SysEnter,
     ];
@@ -41,6 +71,9 @@ impl Hook {
         match self {
             Self::SignalDeliver | Self::SignalGenerate => enabled & wire::GUARD != 0,
             Self::SysExit => enabled & wire::LENS != 0,
+            Self::SchedProcessFree | Self::SockRecvLength | Self::SockSendLength | Self::InetSockSetState => {
+                enabled & wire::SERVICE != 0
+            }
             _ => true,
         }
     }
@@ -56,6 +89,10 @@ impl Hook {
             Self::SchedProcessFork => "sched_process_fork",
             Self::SchedProcessExec => "sched_process_exec",
             Self::SchedProcessExit => "sched_process_exit",
+            Self::SchedProcessFree => "sched_process_free",
+            Self::SockRecvLength => "sock_recv_length",
+            Self::SockSendLength => "sock_send_length",
+            Self::InetSockSetState => "inet_sock_set_state",
             Self::SignalDeliver => "signal_deliver",
             Self::SignalGenerate => "signal_generate",
             Self::SysExit => "sys_exit",
@@ -74,7 +111,16 @@ impl Floor {
     pub fn attach(hooks: &[Hook], clocks: bool) -> Result<Self> {
         // A skeleton borrows its object, some bytes that stay until the process ends, also of thousands of blocks.
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
-        let skeleton = FloorSkelBuilder::default().open(object).doing("reading the floor's programs")?;
+        let mut skeleton = FloorSkelBuilder::default().open(object).doing("reading the floor's programs")?;
+        let messages = Messages::here();
+        let is_used = hooks.iter().any(|hook| matches!(hook, Hook::SockRecvLength | Hook::SockSendLength));
+        let programs = &mut skeleton.progs;
+        let (received, sent) = match messages {
+            Messages::Tracepoints => (&mut programs.floor_received, &mut programs.floor_sent),
+            Messages::Functions => (&mut programs.floor_received_exit, &mut programs.floor_sent_exit),
+        };
+        received.set_autoload(is_used);
+        sent.set_autoload(is_used);
         let skeleton = skeleton.load().doing("loading the floor's programs")?;
         let programs = &skeleton.progs;
         let attach = |hook: &Hook| {
@@ -83,6 +129,16 @@ impl Floor {
                 (Hook::SchedProcessFork, _) => &programs.floor_fork,
                 (Hook::SchedProcessExec, _) => &programs.floor_exec,
                 (Hook::SchedProcessExit, _) => &programs.floor_task_exit,
+                (Hook::SchedProcessFree, _) => &programs.floor_task_free,
+                (Hook::InetSockSetState, _) => &programs.floor_tcp,
+                (Hook::SockRecvLength, _) => match messages {
+                    Messages::Tracepoints => &programs.floor_received,
+                    Messages::Functions => &programs.floor_received_exit,
+                },
+                (Hook::SockSendLength, _) => match messages {
+                    Messages::Tracepoints => &programs.floor_sent,
+                    Messages::Functions => &programs.floor_sent_exit,
+                },
                 (Hook::SignalDeliver, _) => &programs.floor_signal,
                 (Hook::SignalGenerate, _) => &programs.floor_continue,
                 (Hook::SysExit, false) => &programs.floor_exit,

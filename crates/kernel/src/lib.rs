@@ -23,6 +23,7 @@ pub mod profile;
 pub mod profiles;
 pub mod records;
 pub mod scope;
+pub mod services;
 pub mod session;
 pub mod signals;
 pub mod skeletons;

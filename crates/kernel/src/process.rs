@@ -37,6 +37,11 @@ pub struct Child {
     exec_result: File,
 }
 
+/// As execve takes them, as long as the strings are there.
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
 impl Command {
     pub fn new(
         program: CString,
@@ -48,11 +53,14 @@ impl Command {
         Self { program, arguments, environment, identity, signals }
     }
 
+    /// This process becomes the command; returns only if it cannot.
+    pub fn execute(&self) -> io::Error {
+        let error = self.become_command(&pointers(&self.arguments), &pointers(&self.environment));
+        io::Error::from_raw_os_error(error)
+    }
+
     /// Forks and executes. Whether the execution worked is told by [`Child::exec_error`].
     pub fn spawn(&self) -> Result<Child> {
-        let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
-            strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
-        };
         let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
         let mut pipe = [0; 2];
         // SAFETY: `pipe` has room for two descriptors.
@@ -81,7 +89,7 @@ impl Command {
         }
     }
 
-    /// In the child: returns only if something fails, with its errno.
+    /// Returns only if something fails, with its errno.
     fn become_command(&self, arguments: &[*const libc::c_char], environment: &[*const libc::c_char]) -> i32 {
         self.signals.restore();
         for fd in STANDARD_DESCRIPTORS {
@@ -151,6 +159,12 @@ impl Child {
 pub struct Usage {
     pub user_ns: u64,
     pub system_ns: u64,
+}
+
+/// The numbers of a process's threads; none: it is gone.
+pub fn threads(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Slot of the call that a thread sleeps in, by /proc: for one whose entry the gate has not seen.

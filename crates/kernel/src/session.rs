@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
 use crate::cpus;
 use crate::error::{Doing, Error, Result};
-use crate::gate::{Adopter, Gate, Lock, new_ring};
+use crate::gate::{Gate, Iterator, Lock, Over, new_ring};
 use crate::groups::session_groups;
 use crate::mapping::atomic_field;
 use crate::{process, wire};
@@ -32,7 +32,7 @@ pub struct Session {
     pub index: u32,
     pub base_group: u32,
     pub ring: MapHandle,
-    adopter: Option<Adopter>,
+    adopter: Option<Iterator>,
 }
 
 /// While it lives, what the calling thread forks or clones belongs to a session.
@@ -151,7 +151,7 @@ impl Gate {
         }
         if session.adopter.is_none() {
             let enabled = self.header.read(0).enabled;
-            session.adopter = Some(Adopter::new(&self.maps, enabled, self.generation())?);
+            session.adopter = Some(Iterator::new(&self.maps, enabled, self.generation(), Over::Adopt)?);
         }
         let adopter = session.adopter.as_ref().expect("made above");
         adopter.run()?;
@@ -207,6 +207,7 @@ impl Gate {
     /// Lets all threads of a session go: back to the session they were taken over from, or free.
     pub fn release(&self, _lock: &Lock, session: u32) {
         self.leave_everything(session);
+        self.end_services(session);
         // It waits for all processors, which a session that guards nobody need not.
         if self.sessions.read(session).mask & wire::GUARD != 0 {
             self.let_all_go(session);
@@ -228,14 +229,18 @@ impl Gate {
                     (&raw mut (*place).group).write_volatile(parent as u16);
                     (&raw mut (*place).session).write_volatile(heir.session as u16);
                 }
-                // A guard that is neither's stays.
-                let guard = mask.load(Ordering::SeqCst) & wire::GUARD;
-                mask.store(heir_mask & !wire::GUARD | guard, Ordering::SeqCst);
+                // A guard that is neither's stays, and services are everybody's.
+                const OTHERS: u32 = wire::GUARD | wire::SERVICE;
+                let others = mask.load(Ordering::SeqCst) & OTHERS;
+                mask.store(heir_mask & !OTHERS | others, Ordering::SeqCst);
             } else {
-                mask.store(0, Ordering::SeqCst);
+                mask.fetch_and(wire::SERVICE, Ordering::SeqCst);
                 let place = self.threads.entry(slot);
                 // SAFETY: as above. No later session of this number takes the thread for its own.
-                unsafe { (&raw mut (*place).session).write_volatile(0) };
+                unsafe {
+                    (&raw mut (*place).group).write_volatile(0);
+                    (&raw mut (*place).session).write_volatile(0);
+                }
             }
         }
         cpus::wait_for_all();

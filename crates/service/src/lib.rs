@@ -8,6 +8,7 @@
 mod book;
 mod conditions;
 mod facts;
+mod keys;
 mod parse;
 mod rule;
 mod tables;
@@ -16,6 +17,7 @@ mod tree;
 pub use book::Book;
 pub use conditions::{Conditions, Folder, Listen};
 pub use facts::{Facts, Local};
+pub use keys::{Key, Keys, Set, field};
 pub use parse::{Host, MOST_RULES, MOST_SERVICES, Problem, RuleFile, parse};
 pub use rule::{Directive, Each, Event, Rule};
 pub use tables::{MOST_SETS, Tables, TooManySets};

@@ -10,6 +10,7 @@ use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValuePa
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use kernel::wire;
 
+use crate::daemon::SocketOption;
 use crate::output::Output;
 use crate::report::{Document, Layout, text};
 use crate::{cost, daemon, guard, lens, run, select, service};
@@ -85,6 +86,13 @@ pub struct RunArguments {
     /// Run the command as this user (a name, UID or UID:GID) while Tollgate stays root
     #[arg(short, long, value_name = "USER")]
     pub user: Option<String>,
+    /// Have the command work for this service of a running daemon (`tollgate service list`)
+    ///
+    /// Without --lens and --guard, Tollgate becomes the command, and nothing is reported.
+    #[arg(long, value_name = "NAME")]
+    pub service: Option<String>,
+    #[command(flatten)]
+    pub socket: SocketOption,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -99,6 +107,7 @@ Examples:
   tollgate run --per process --top 5 -- make -j4
   tollgate run --slower 10ms -u www-data -- ./server --port 8080
   tollgate run --json -o report.json -- ./benchmark
+  tollgate run --service shop -- ./nightly-report
   tollgate run --guard=learn -- ./server, then tollgate guard normalize ./server, then
   tollgate run --guard=enforce -- ./server";
 

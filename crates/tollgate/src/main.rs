@@ -11,6 +11,7 @@ mod lens;
 mod output;
 mod report;
 mod run;
+mod screen;
 mod select;
 mod service;
 mod slow;

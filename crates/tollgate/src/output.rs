@@ -1,10 +1,10 @@
 //! Where results go: a file, stdout, or (for `run`, whose stdout is the command's) stderr.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 /// The place of a result, tried before the work begins, so that a bad path costs nobody a long run.
@@ -82,6 +82,14 @@ fn put(
 
 /// A message to the person, on stderr. The standard library ends the system's sentences with their number,
 /// which says nothing more.
+/// What draws on the whole screen, and what prints the same once.
+pub fn needs_terminal(command: &str, otherwise: &str) -> Result<()> {
+    if !io::stdout().is_terminal() {
+        bail!("`{command}` needs a terminal; `{otherwise}` prints the same once");
+    }
+    Ok(())
+}
+
 pub fn say(message: &str) -> io::Result<()> {
     writeln!(io::stderr(), "{}", without_numbers(message))
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use kernel::gate::Lock;
-use kernel::process::Command;
+use kernel::process::{Command, Identity};
 use kernel::session::Options;
 use kernel::signals::Dispositions;
 
@@ -26,6 +26,13 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         Ok(program) => program,
         Err(refusal) => return refuse(&words[0], refusal),
     };
+    if let Some(service) = &arguments.service {
+        crate::service::join(&arguments.socket, service)?;
+        if !arguments.lens && arguments.guard.mode.is_none() {
+            let error = command(program, arguments, identity, Dispositions::take_over())?.execute();
+            return refuse(&words[0], refusal(&error));
+        }
+    }
     let policy = arguments.guard.policy()?;
     let mut options = options(&arguments.lens_options);
     if policy.is_some() && !arguments.lens {
@@ -43,13 +50,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     }
     // Not before: until there is a command, Ctrl-C is for Tollgate.
     let signals = Dispositions::take_over();
-    let command = Command::new(
-        c_string(program.into_os_string())?,
-        words.iter().cloned().map(c_string).collect::<Result<_>>()?,
-        std::env::vars_os().map(|(key, value)| c_string(join(key, value))).collect::<Result<_>>()?,
-        identity,
-        signals,
-    );
+    let command = command(program, arguments, identity, signals)?;
     watch.begin()?;
     let mut child = {
         let _nursery = watch.gate.nursery(&watch.session, true)?;
@@ -78,6 +79,21 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         let _ = say(&format!("tollgate: {error:#}"));
     }
     Ok(ExitCode::from(exit as u8))
+}
+
+fn command(
+    program: PathBuf,
+    arguments: &RunArguments,
+    identity: Option<Identity>,
+    signals: Dispositions,
+) -> Result<Command> {
+    Ok(Command::new(
+        c_string(program.into_os_string())?,
+        arguments.command.iter().cloned().map(c_string).collect::<Result<_>>()?,
+        std::env::vars_os().map(|(key, value)| c_string(join(key, value))).collect::<Result<_>>()?,
+        identity,
+        signals,
+    ))
 }
 
 pub fn options(lens: &LensOptions) -> Options {

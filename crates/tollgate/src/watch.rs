@@ -84,6 +84,8 @@ const REASONS: [&str; wire::LOSSES as usize] = [
     "programs without a profile (none was ready)",
     "calls of programs without a profile",
     "guard events not reported (buffer full)",
+    "charges of services not booked (no memory)",
+    "messages of connections not followed (table full)",
 ];
 
 impl Watch {

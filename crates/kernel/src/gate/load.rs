@@ -1,16 +1,17 @@
 //! Loading one generation of the gate, and attaching it.
 
+use std::io::Read as _;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Iter, Link, MapCore as _, MapHandle};
 
-use super::maps::{LinkIds, MapIds, Maps, SHARED};
+use super::maps::{LinkIds, MapIds, Maps, OF_SERVICES, SHARED};
 use crate::before::{Before, PREFIX};
 use crate::cpus;
 use crate::error::{Doing, Result};
-use crate::floor::Hook;
+use crate::floor::{Hook, Messages};
 use crate::scope;
 use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::symbols::KernelSymbols;
@@ -27,6 +28,7 @@ const CELLS_KEPT: u32 = 512;
 pub struct Loaded {
     skeleton: GateSkel<'static>,
     enabled: u32,
+    messages: Messages,
     links: Vec<Link>,
     before: Before,
     /// Of the programs that hold calls before they take effect.
@@ -43,12 +45,20 @@ pub fn cells_for_all() -> u32 {
     cells() - cells().div_ceil(2).min(CELLS_KEPT)
 }
 
-fn open() -> Result<OpenGateSkel<'static>> {
+fn open(enabled: u32) -> Result<OpenGateSkel<'static>> {
     // A skeleton borrows its object; the few that a process ever loads live as long as it does.
     let object = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut skeleton = GateSkelBuilder::default().open(object).doing("reading its programs")?;
     let maps = &mut skeleton.maps;
     maps.cells.set_max_entries(cells()).doing("sizing its counters")?;
+    if enabled & wire::SERVICE == 0 {
+        const SIZING: &str = "leaving out what services need";
+        maps.bss_members.set_value_size(size_of::<wire::service_member>() as u32).doing(SIZING)?;
+        maps.bss_services.set_value_size(size_of::<wire::service>() as u32).doing(SIZING)?;
+        maps.service_rules.set_max_entries(1).doing(SIZING)?;
+        maps.directions.set_max_entries(1).doing(SIZING)?;
+        maps.accounts.set_max_entries(1).doing(SIZING)?;
+    }
     Ok(skeleton)
 }
 
@@ -75,10 +85,12 @@ fn first_two(mask: u8) -> [u8; wire::ARG_NAMES as usize] {
     [mask, mask & mask.wrapping_sub(1)].map(|mask| (mask.trailing_zeros() as u8).min(wire::CALL_ARGS as u8))
 }
 
-fn reuse(skeleton: &mut OpenGateSkel<'static>, maps: &Maps) -> Result<()> {
+/// Of a gate that had `enabled` before.
+fn reuse(skeleton: &mut OpenGateSkel<'static>, maps: &Maps, enabled: u32) -> Result<()> {
     for mut map in skeleton.open_object_mut().maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        if SHARED.contains(&name.as_str()) {
+        let is_new = enabled & wire::SERVICE == 0 && OF_SERVICES.contains(&name.as_str());
+        if SHARED.contains(&name.as_str()) && !is_new {
             map.reuse_fd(maps.get(&name).as_fd()).doing("handing over its maps")?;
         }
     }
@@ -86,16 +98,30 @@ fn reuse(skeleton: &mut OpenGateSkel<'static>, maps: &Maps) -> Result<()> {
 }
 
 impl Loaded {
-    pub fn new(maps: Option<&Maps>, enabled: u32, generation: u32) -> Result<Self> {
-        let mut skeleton = open()?;
+    /// Over the maps of a gate that had other extensions before, or of its own.
+    pub fn new(before: Option<(&Maps, u32)>, enabled: u32, generation: u32) -> Result<Self> {
+        let mut skeleton = open(enabled)?;
         configure(&mut skeleton, enabled, generation);
-        if let Some(maps) = maps {
-            reuse(&mut skeleton, maps)?;
+        if let Some((maps, enabled)) = before {
+            reuse(&mut skeleton, maps, enabled)?;
         }
-        skeleton.progs.gate_adopt.set_autoload(false);
-        skeleton.progs.gate_exit.set_autoload(Hook::SysExit.is_used(enabled));
-        skeleton.progs.gate_signal.set_autoload(Hook::SignalDeliver.is_used(enabled));
-        skeleton.progs.gate_continue.set_autoload(Hook::SignalGenerate.is_used(enabled));
+        let (maps, messages) = (before.map(|(maps, _)| maps), Messages::here());
+        let programs = &mut skeleton.progs;
+        for iterator in [&mut programs.gate_adopt, &mut programs.gate_members, &mut programs.gate_ask] {
+            iterator.set_autoload(false);
+        }
+        programs.gate_exit.set_autoload(Hook::SysExit.is_used(enabled));
+        programs.gate_signal.set_autoload(Hook::SignalDeliver.is_used(enabled));
+        programs.gate_continue.set_autoload(Hook::SignalGenerate.is_used(enabled));
+        programs.gate_task_free.set_autoload(Hook::SchedProcessFree.is_used(enabled));
+        programs.gate_tcp.set_autoload(Hook::InetSockSetState.is_used(enabled));
+        let is_used = Hook::SockRecvLength.is_used(enabled);
+        let (received, sent) = match messages {
+            Messages::Tracepoints => (&mut programs.gate_received, &mut programs.gate_sent),
+            Messages::Functions => (&mut programs.gate_received_exit, &mut programs.gate_sent_exit),
+        };
+        received.set_autoload(is_used);
+        sent.set_autoload(is_used);
         let before = Before::new(enabled);
         skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants").config.before =
             before.table();
@@ -107,7 +133,7 @@ impl Loaded {
             }
         }
         let skeleton = skeleton.load().doing("loading its programs")?;
-        let loaded = Self { skeleton, enabled, links: Vec::new(), before, before_links: Vec::new() };
+        let loaded = Self { skeleton, enabled, messages, links: Vec::new(), before, before_links: Vec::new() };
         if maps.is_none() {
             loaded.name_arguments()?;
         }
@@ -115,7 +141,7 @@ impl Loaded {
     }
 
     pub fn map_ids(&self) -> Result<MapIds> {
-        let mut ids = MapIds::default();
+        let mut ids = [0; wire::GATE_MAPS as usize];
         for map in self.skeleton.object().maps() {
             if let Some(index) = SHARED.iter().position(|name| map.name() == *name) {
                 ids[index] = map.info().doing("numbering its maps")?.info.id;
@@ -144,7 +170,7 @@ impl Loaded {
     /// Attaches its programs, context switches first: who runs where must be known before a call is seen.
     pub fn attach(&mut self) -> Result<LinkIds> {
         let programs = &self.skeleton.progs;
-        let mut ids = LinkIds::default();
+        let mut ids = [0; wire::GATE_LINKS as usize];
         if self.before_links.is_empty() {
             self.before_links = self.before.attach(self.skeleton.object())?;
         }
@@ -157,6 +183,16 @@ impl Loaded {
                 Hook::SchedProcessFork => &programs.gate_fork,
                 Hook::SchedProcessExec => &programs.gate_exec,
                 Hook::SchedProcessExit => &programs.gate_task_exit,
+                Hook::SchedProcessFree => &programs.gate_task_free,
+                Hook::InetSockSetState => &programs.gate_tcp,
+                Hook::SockRecvLength => match self.messages {
+                    Messages::Tracepoints => &programs.gate_received,
+                    Messages::Functions => &programs.gate_received_exit,
+                },
+                Hook::SockSendLength => match self.messages {
+                    Messages::Tracepoints => &programs.gate_sent,
+                    Messages::Functions => &programs.gate_sent_exit,
+                },
                 Hook::SignalDeliver => &programs.gate_signal,
                 Hook::SignalGenerate => &programs.gate_continue,
                 Hook::SysExit => &programs.gate_exit,
@@ -181,30 +217,54 @@ impl Loaded {
     }
 }
 
-/// The iterator that takes in running tasks, over a gate's maps.
-pub struct Adopter {
+/// A program that goes over all tasks, over a gate's maps.
+pub struct Iterator {
     skeleton: GateSkel<'static>,
+    over: Over,
 }
 
-impl Adopter {
-    pub fn new(maps: &Maps, enabled: u32, generation: u32) -> Result<Self> {
-        let mut skeleton = open()?;
+/// What it does with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    /// Takes those in that `adoptions` names.
+    Adopt,
+    /// Tells what each has used since it was last charged.
+    Members,
+    /// Asks each the rules of services.
+    Ask,
+}
+
+impl Iterator {
+    pub fn new(maps: &Maps, enabled: u32, generation: u32, over: Over) -> Result<Self> {
+        let mut skeleton = open(enabled)?;
         configure(&mut skeleton, enabled, generation);
-        reuse(&mut skeleton, maps)?;
-        for mut program in skeleton.open_object_mut().progs_mut() {
-            let iterator = program.name() == "gate_adopt";
-            program.set_autoload(iterator);
+        reuse(&mut skeleton, maps, enabled)?;
+        let program = match over {
+            Over::Adopt => "gate_adopt",
+            Over::Members => "gate_members",
+            Over::Ask => "gate_ask",
+        };
+        for mut candidate in skeleton.open_object_mut().progs_mut() {
+            let is_it = candidate.name() == program;
+            candidate.set_autoload(is_it);
         }
-        Ok(Self { skeleton: skeleton.load().doing("loading its task iterator")? })
+        Ok(Self { skeleton: skeleton.load().doing("loading its task iterator")?, over })
     }
 
-    /// Goes over all tasks once.
-    pub fn run(&self) -> Result<()> {
+    /// Goes over all tasks once. What the program told.
+    pub fn run(&self) -> Result<Vec<u8>> {
+        let programs = &self.skeleton.progs;
+        let program = match self.over {
+            Over::Adopt => &programs.gate_adopt,
+            Over::Members => &programs.gate_members,
+            Over::Ask => &programs.gate_ask,
+        };
         // A task iterator takes no map; this form of attaching passes no parameters.
-        let link = self.skeleton.progs.gate_adopt.attach().doing("attaching its task iterator")?;
+        let link = program.attach().doing("attaching its task iterator")?;
         let mut iterator = Iter::new(&link).doing("starting its task iterator")?;
-        std::io::copy(&mut iterator, &mut std::io::sink()).doing("go over all tasks")?;
-        Ok(())
+        let mut told = Vec::new();
+        iterator.read_to_end(&mut told).doing("go over all tasks")?;
+        Ok(told)
     }
 }
 

@@ -37,6 +37,24 @@ pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
     "more_windows",
     "ready_profiles",
     "programs",
+    ".bss.members",
+    ".bss.services",
+    ".bss.books",
+    "service_rules",
+    "directions",
+    "service_sockets",
+    "accounts",
+];
+
+/// Of these, those that are made when services are first enabled: some MiB that nobody else needs.
+pub const OF_SERVICES: [&str; 7] = [
+    ".bss.members",
+    ".bss.services",
+    ".bss.books",
+    "service_rules",
+    "directions",
+    "service_sockets",
+    "accounts",
 ];
 
 pub type MapIds = [u32; wire::GATE_MAPS as usize];

@@ -8,6 +8,7 @@ mod load;
 mod lock;
 mod maps;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::mapping::{Mapping, atomic_field};
 use crate::wire;
 
-pub use load::{Adopter, Loaded, cells_for_all, new_ring};
+pub use load::{Iterator, Loaded, Over, cells_for_all, new_ring};
 pub use lock::Lock;
 pub use maps::{Maps, sum_over_cpus};
 
@@ -48,11 +49,21 @@ pub struct Gate {
 }
 
 /// A generation of the programs, as the header names it while it is in charge.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Charge {
     generation: u32,
     enabled: u32,
     link_ids: maps::LinkIds,
+    map_ids: maps::MapIds,
+}
+
+impl Charge {
+    const NONE: Self = Self {
+        generation: 0,
+        enabled: 0,
+        link_ids: [0; wire::GATE_LINKS as usize],
+        map_ids: [0; wire::GATE_MAPS as usize],
+    };
 }
 
 /// A process that looks a few times a second has looked by then.
@@ -78,17 +89,17 @@ impl Gate {
         let generation = 1;
         let loaded = Loaded::new(None, mask, generation)?;
         let maps = Maps::open_ids(&loaded.map_ids()?)?;
-        let mut gate = Self::over(maps, Charge::default())?;
+        let mut gate = Self::over(maps, Charge::NONE)?;
         gate.header.write(
             0,
             wire::gate_header {
                 magic: wire::GATE_MAGIC,
+                salt: RandomState::new().hash_one(generation),
                 build: wire::BUILD,
                 // 0 means none everywhere.
                 next_thread: 1,
                 next_group: 1,
                 next_cell: 1,
-                map_ids: loaded.map_ids()?,
                 ..Default::default()
             },
         );
@@ -127,8 +138,8 @@ impl Gate {
             // Its owner may be going right now: without its links or maps there is no gate to join.
             let Some(links) = maps::open_links(&seen.link_ids) else { continue };
             let Ok(maps) = Maps::open_ids(&seen.map_ids) else { continue };
-            let wire::gate_header { generation, enabled, link_ids, .. } = seen;
-            let mut gate = Self::over(maps, Charge { generation, enabled, link_ids })?;
+            let wire::gate_header { generation, enabled, link_ids, map_ids, .. } = seen;
+            let mut gate = Self::over(maps, Charge { generation, enabled, link_ids, map_ids })?;
             gate.joined = links;
             // The kernel frees what a dead process held a moment later.
             if gate.in_use() {
@@ -145,7 +156,8 @@ impl Gate {
             return Ok(());
         }
         let generation = self.held.generation + 1;
-        let loaded = Loaded::new(Some(&self.maps), enabled | mask, generation)?;
+        let loaded = Loaded::new(Some((&self.maps, enabled)), enabled | mask, generation)?;
+        self.maps = Maps::open_ids(&loaded.map_ids()?)?;
         self.put_in_charge(loaded, enabled | mask, generation)
     }
 
@@ -155,7 +167,7 @@ impl Gate {
             // A crossing that began before may know the older programs only: they must act on it.
             cpus::wait_for_all();
         }
-        self.held = Charge { generation, enabled, link_ids };
+        self.held = Charge { generation, enabled, link_ids, map_ids: loaded.map_ids()? };
         self.charge();
         self.joined.clear();
         self.loaded = Some(loaded);
@@ -170,6 +182,7 @@ impl Gate {
         unsafe {
             (&raw mut (*place).enabled).write_volatile(self.held.enabled);
             (&raw mut (*place).link_ids).write_volatile(self.held.link_ids);
+            (&raw mut (*place).map_ids).write_volatile(self.held.map_ids);
         }
         atomic_field!(self.header, 0, generation).store(self.held.generation, Ordering::SeqCst);
     }
@@ -201,13 +214,13 @@ impl Gate {
         let in_charge = || atomic_field!(self.header, 0, generation).load(Ordering::SeqCst);
         let generation = in_charge();
         if generation != self.held.generation {
-            let wire::gate_header { enabled, link_ids, .. } = self.header.read(0);
+            let wire::gate_header { enabled, link_ids, map_ids, .. } = self.header.read(0);
             let Some(links) = maps::open_links(&link_ids) else { return false };
             // Links are written before their generation: these are its, or the next one's, whose loader holds both.
             if in_charge() != generation {
                 return false;
             }
-            self.held = Charge { generation, enabled, link_ids };
+            self.held = Charge { generation, enabled, link_ids, map_ids };
             self.joined = links;
             self.loaded = None;
         }

@@ -1,7 +1,7 @@
 //! The kernel's own description of its types.
 
 use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{Func, Struct};
+use libbpf_rs::btf::types::{Func, Struct, Typedef};
 
 use super::{Answer, Refusal};
 
@@ -20,6 +20,10 @@ impl Types {
     /// Can BPF programs call this function? For kfuncs: those that the kernel describes, they may call.
     pub fn has_function(&self, name: &str) -> bool {
         self.0.type_by_name::<Func>(name).is_some()
+    }
+
+    pub fn has_tracepoint(&self, name: &str) -> bool {
+        self.0.type_by_name::<Typedef>(&format!("btf_trace_{name}")).is_some()
     }
 
     pub fn has_member(&self, structure: &str, member: &str) -> bool {

@@ -12,11 +12,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::guard::Request;
+use super::SocketOption;
 use crate::output::say;
+use crate::{guard, service};
 
 /// Only root asks, at most for a document of all baselines of a large store.
 const LONGEST_REQUEST: u64 = 1 << 30;
@@ -30,6 +32,14 @@ const ANSWER: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(3);
 /// Who follows events may go while there are none.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// What an extension is asked.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub enum Request {
+    Guard(guard::Request),
+    Service(service::Request),
+}
 
 /// What a request is answered with.
 pub enum Response {
@@ -133,7 +143,7 @@ impl Control {
                 }
                 let (wake, asks) = (Arc::clone(&wake), asks.clone());
                 // Whoever goes before the answer has nobody to tell of it.
-                let _ = thread::Builder::new().spawn(move || answer(&stream, &asks, &wake));
+                let _ = thread::Builder::new().spawn(move || serve_one(&stream, &asks, &wake));
             }
         });
         Ok((asked, awake))
@@ -167,7 +177,7 @@ fn respond(stream: &UnixStream, asks: &Sender<Ask>, mut wake: &UnixStream) -> Re
     answered.recv().ok().context(ENDING)?
 }
 
-fn answer(stream: &UnixStream, asks: &Sender<Ask>, wake: &UnixStream) -> Result<()> {
+fn serve_one(stream: &UnixStream, asks: &Sender<Ask>, wake: &UnixStream) -> Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let (lines, follower) = match respond(stream, asks, wake) {
         Ok(Response::Value(value)) => return put(stream, &serde_json::to_string(&Answer::Ok(value))?),
@@ -200,7 +210,10 @@ pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
 }
 
 /// What the daemon says to a request, and the lines after it.
-pub fn ask(stream: &UnixStream, request: &Request) -> Result<(Value, impl Iterator<Item = String> + use<>)> {
+pub fn ask<R: Serialize>(
+    stream: &UnixStream,
+    request: &R,
+) -> Result<(Value, impl Iterator<Item = String> + use<R>)> {
     const GONE: &str = "the daemon has gone away";
     // Who is refused unheard is told so nevertheless.
     let written = put(stream, &serde_json::to_string(request)?);
@@ -230,6 +243,12 @@ pub fn running(path: &Path) -> Result<UnixStream> {
     connect(path)?.with_context(|| {
         format!("no daemon listens at {}: `tollgate daemon` starts one, or name its --socket", path.display())
     })
+}
+
+/// The daemon's answer, where one has to be there.
+pub fn answer<T: DeserializeOwned>(socket: &SocketOption, request: &impl Serialize) -> Result<T> {
+    let (value, _) = ask(&running(&socket.path)?, request)?;
+    serde_json::from_value(value).context("the daemon is of another version: its answer is not understood")
 }
 
 /// Nobody may be left to tell.

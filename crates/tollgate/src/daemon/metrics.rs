@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 
 use crate::guard::Status;
 use crate::report::GuardedProgram;
+use crate::service::{Report, ServiceRow};
 
 const FORMAT: &str = "text/plain; version=0.0.4";
 const LONGEST_REQUEST: usize = 8 << 10;
@@ -95,12 +96,11 @@ fn program_label(program: &GuardedProgram) -> String {
     labels(&[("program", program.path.as_str())].into_iter().chain(scope).collect::<Vec<_>>())
 }
 
-pub fn page(status: &Status) -> String {
-    let mut out = String::new();
+pub fn guard(out: &mut String, status: &Status) {
     let one = |value: f64| std::iter::once((String::new(), value));
-    family(&mut out, "guard_held_processes", "gauge", "Processes held now.", one(status.held.len() as f64));
+    family(out, "guard_held_processes", "gauge", "Processes held now.", one(status.held.len() as f64));
     family(
-        &mut out,
+        out,
         "guard_off",
         "gauge",
         "Whether an operator has switched responses off.",
@@ -109,7 +109,7 @@ pub fn page(status: &Status) -> String {
     for state in ["training", "frozen", "normal"] {
         let n = status.programs.iter().filter(|program| program.state == state).count();
         if state == "training" {
-            family(&mut out, "guard_programs", "gauge", "Programs by state.", std::iter::empty());
+            family(out, "guard_programs", "gauge", "Programs by state.", std::iter::empty());
         }
         let _ = writeln!(out, "tollgate_guard_programs{} {n}", label("state", state));
     }
@@ -119,7 +119,7 @@ pub fn page(status: &Status) -> String {
         for program in &status.programs {
             *each.entry(program_label(program)).or_default() += value(program);
         }
-        family(&mut out, name, "counter", help, each.into_iter());
+        family(out, name, "counter", help, each.into_iter());
     };
     of_programs("guard_calls_total", "Calls judged.", |program| program.calls as f64);
     of_programs("guard_anomalies_total", "Calls that were unusual.", |program| program.anomalies as f64);
@@ -132,9 +132,42 @@ pub fn page(status: &Status) -> String {
     });
     of_programs("guard_kills_total", "Processes killed.", |program| program.killed as f64);
     of_programs("guard_refusals_total", "Calls of execve refused.", |program| program.refused as f64);
-    let losses = status.losses.iter().map(|(reason, n)| (label("reason", reason), *n as f64));
-    family(&mut out, "losses_total", "counter", "What could not be recorded, by reason.", losses);
-    out
+}
+
+pub fn losses(out: &mut String, losses: &BTreeMap<String, u64>) {
+    let losses = losses.iter().map(|(reason, n)| (label("reason", reason), *n as f64));
+    family(out, "losses_total", "counter", "What could not be recorded, by reason.", losses);
+}
+
+pub fn services(out: &mut String, report: &Report) {
+    let mut of_services = |name: &str, kind: &str, help: &str, value: fn(&ServiceRow) -> f64| {
+        let rows = report.services.iter().map(|row| (label("service", &row.name), value(row)));
+        family(out, &format!("service_{name}"), kind, help, rows);
+    };
+    of_services("processes", "gauge", "Processes with a thread that works for it.", |row| row.processes as f64);
+    of_services("threads", "gauge", "Threads that work for it.", |row| row.threads as f64);
+    of_services("cpu_seconds_total", "counter", "Time on a processor.", |row| row.used.cpu_ns as f64 / 1e9);
+    of_services("wait_seconds_total", "counter", "Time waiting for a processor.", |row| {
+        row.used.wait_ns as f64 / 1e9
+    });
+    of_services("blocked_seconds_total", "counter", "Time blocked.", |row| row.used.blocked_ns as f64 / 1e9);
+    of_services("calls_total", "counter", "System calls.", |row| row.used.calls as f64);
+    of_services("minor_faults_total", "counter", "Page faults without reading.", |row| {
+        row.used.minor_faults as f64
+    });
+    of_services("major_faults_total", "counter", "Page faults that read.", |row| row.used.major_faults as f64);
+    of_services("received_bytes_total", "counter", "Received over sockets.", |row| {
+        row.used.received_bytes as f64
+    });
+    of_services("sent_bytes_total", "counter", "Sent over sockets.", |row| row.used.sent_bytes as f64);
+    of_services("storage_read_bytes_total", "counter", "Read from disks.", |row| {
+        row.used.storage_read_bytes as f64
+    });
+    of_services("storage_written_bytes_total", "counter", "Written to disks.", |row| {
+        row.used.storage_written_bytes as f64
+    });
+    let kernel = std::iter::once((String::new(), report.kernel_cpu_ns as f64 / 1e9));
+    family(out, "service_kernel_cpu_seconds_total", "counter", "Processor time that is no service's.", kernel);
 }
 
 #[cfg(test)]
@@ -155,7 +188,8 @@ mod tests {
     #[test]
     fn versions_of_a_program_are_one_series() {
         let version = |calls| GuardedProgram { path: "/bin/sh".into(), calls, ..GuardedProgram::default() };
-        let page = page(&Status { programs: vec![version(2), version(3)], ..Status::default() });
+        let mut page = String::new();
+        guard(&mut page, &Status { programs: vec![version(2), version(3)], ..Status::default() });
         let calls: Vec<_> =
             page.lines().filter(|line| line.starts_with("tollgate_guard_calls_total")).collect();
         assert_eq!(calls, [r#"tollgate_guard_calls_total{program="/bin/sh"} 5"#]);
@@ -190,7 +224,12 @@ mod tests {
 
     #[test]
     fn every_line_is_a_sample_or_a_comment() {
-        let page = page(&Status::default());
+        let mut page = String::new();
+        guard(&mut page, &Status::default());
+        let row = ServiceRow { name: "a.b".into(), ..ServiceRow::default() };
+        services(&mut page, &Report { services: vec![row], ..Report::default() });
+        losses(&mut page, &BTreeMap::from([("too \"many\"".into(), 3)]));
+        assert!(page.contains("tollgate_service_cpu_seconds_total{service=\"a.b\"} 0\n"));
         assert!(page.contains("tollgate_guard_programs{state=\"normal\"} 0\n"));
         for line in page.lines() {
             assert!(line.starts_with("# ") || line.starts_with("tollgate_"), "{line}");

@@ -23,27 +23,38 @@ use libsystemd::daemon::{NotifyState, notify};
 
 use crate::cli::Select;
 use crate::format::number_of;
-use crate::guard::{GuardOptions, Mode, Request, Save, Selection, StoreOption};
+use crate::guard::{GuardOptions, Mode, Policy, Request, Save, Selection, StoreOption};
 use crate::report::Event;
 use crate::select;
+use crate::service::{self, Services, Source, parsed};
 use crate::watch::Watch;
 use control::{Ask, Control, Leader, Response, tell};
 use journal::Journal;
 pub use journal::line;
 use metrics::Page;
 
-/// Guard the whole machine, or a part of it, until stopped
+/// Guard the whole machine, or a part of it, or charge its work to services, until stopped
 ///
-/// Learns what every program normally does, tells what is unusual, and with --guard=enforce responds to it. `tollgate guard
-/// status`, `top`, `events`, `off`, `hold` and `release` talk to it, and so do `normalize` and the like. SIGTERM or Ctrl-C
-/// ends it: what it learned is stored, and everybody whom it holds runs again. PID 1, Tollgate, the journal, the SSH server
-/// and the session that it was started from are never held, unless --exe names them.
+/// Guard: learns what every program normally does, tells what is unusual, and with --guard=enforce responds to it. `tollgate
+/// guard status`, `top`, `events`, `off`, `hold` and `release` talk to it, and so do `normalize` and the like. PID 1,
+/// Tollgate, the journal, the SSH server and the session that it was started from are never held, unless --exe names them.
+///
+/// Services: puts a file of services and rules in force, by which each thread works for one of them at a time. `tollgate
+/// service report`, `top`, `list`, `explain`, `assign` and `apply` talk to it.
+///
+/// SIGTERM or Ctrl-C ends it: what the guard learned is stored, everybody whom it holds runs again, and nobody works for
+/// a service any more.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct DaemonArguments {
     /// Learn only, also tell what is unusual, or also respond to it
-    #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true, default_value = "watch")]
-    pub mode: Mode,
+    ///
+    /// Without --services, watch is the default.
+    #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]
+    pub mode: Option<Mode>,
+    /// Put these services and rules in force (`tollgate service check` shows what is in a file)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["unit", "cgroup"])]
+    pub services: Option<PathBuf>,
     /// Guard only this executable; may be repeated
     #[arg(long, value_name = "PATH")]
     pub exe: Vec<PathBuf>,
@@ -87,7 +98,8 @@ const EXAMPLES: &str = "\
 Examples:
   tollgate daemon
   tollgate daemon --guard=enforce --unit nginx --unit php8.2-fpm --respond deny
-  tollgate daemon --exe /usr/bin/redis-server --metrics 127.0.0.1:9478 --events /var/log/tollgate.jsonl";
+  tollgate daemon --exe /usr/bin/redis-server --metrics 127.0.0.1:9478 --events /var/log/tollgate.jsonl
+  tollgate daemon --services /etc/tollgate/services.toml";
 
 /// Events that `guard events` can still show.
 const KEPT: usize = 10_000;
@@ -99,10 +111,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+const NO_GUARD: &str = "this daemon guards nothing: it was started with --services alone";
+const NO_SERVICES: &str = "this daemon has no services: `tollgate daemon --services FILE` puts some in force";
+
 struct Daemon<'a> {
     arguments: &'a DaemonArguments,
     select: Select,
     watch: Watch,
+    services: Option<Services>,
     known: BTreeSet<u32>,
     began: SystemTime,
     journal: Journal,
@@ -114,11 +130,22 @@ struct Daemon<'a> {
     saved: Instant,
 }
 
-pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
-    let mut policy = arguments.options.policy(arguments.mode, &arguments.store.folder)?;
+/// What is to be guarded, and how; `None`: nothing.
+fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
+    let mode = arguments.mode.or(arguments.services.is_none().then_some(Mode::Watch));
+    let Some(mode) = mode else { return Ok(None) };
+    let mut policy = arguments.options.policy(mode, &arguments.store.folder)?;
     policy.selection = Selection::of_machine(&arguments.exe, &arguments.spare)?;
     policy.tells_of_holds = false;
     policy.wire.spared_sid = policy.selection.spared_sid.unwrap_or(wire::GUARD_NO_SID);
+    Ok(Some(policy))
+}
+
+pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
+    let policy = policy(arguments)?;
+    let rules = arguments.services.as_deref().map(Source::read).transpose()?;
+    // Before anything is begun.
+    rules.as_ref().map(parsed).transpose()?;
     let control = Control::listen(&arguments.socket.path)?;
     let file = arguments.events.as_ref().map(|path| {
         let options = OpenOptions::new().create(true).append(true).open(path);
@@ -130,13 +157,27 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         tell(&format!("counts are at {}", metrics::serve(address, Arc::clone(&page))?));
     }
     kernel::pinned::release(false)?.failures.iter().for_each(|failure| tell(failure));
-    let watch = Watch::start_guarded(Options::default(), policy)?;
+    let mut options = Options::default();
+    if rules.is_some() {
+        options.mask = wire::SERVICE;
+    }
+    let watch = match policy {
+        Some(policy) => Watch::start_guarded(options, policy)?,
+        None => Watch::start(options)?,
+    };
+    let services = match (&arguments.services, &rules) {
+        (Some(path), Some(rules)) => {
+            Some(Services::start(&watch.gate, &watch.session, path.clone(), rules)?)
+        }
+        _ => None,
+    };
     let (unit, cgroup) = (arguments.unit.clone(), arguments.cgroup.clone());
     let select = Select { all: unit.is_empty() && cgroup.is_empty(), unit, cgroup, ..Select::default() };
     let mut daemon = Daemon {
         arguments,
         select,
         watch,
+        services,
         known: BTreeSet::new(),
         began: SystemTime::now(),
         journal: Journal::new(),
@@ -164,6 +205,19 @@ impl Daemon<'_> {
         for _ in 0..3 {
             self.look()?;
         }
+        if let Some(services) = &self.services {
+            tell(&format!(
+                "{}; `tollgate service report` tells how it goes, SIGTERM or Ctrl-C ends it",
+                services.summary()
+            ));
+        }
+        if let Some(mode) = self.watch.guard().map(|(guard, _)| guard.mode()) {
+            self.tell_of_guard(mode);
+        }
+        Ok(())
+    }
+
+    fn tell_of_guard(&self, mode: Mode) {
         let exe = self.arguments.exe.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>().join(", ");
         let what = match (self.select.all, exe.as_str()) {
             (true, "") => "every process".into(),
@@ -173,13 +227,12 @@ impl Daemon<'_> {
         };
         tell(&format!(
             "guarding {what} ({}); `tollgate guard status` tells how it goes, SIGTERM or Ctrl-C ends it",
-            self.arguments.mode.name()
+            mode.name()
         ));
         if !self.select.all && self.known.is_empty() {
             let named = self.arguments.unit.iter().chain(&self.arguments.cgroup).cloned().collect::<Vec<_>>();
             tell(&format!("there is no process in {} yet; those that come are guarded", named.join(" or ")));
         }
-        Ok(())
     }
 
     fn look(&mut self) -> Result<()> {
@@ -213,7 +266,7 @@ impl Daemon<'_> {
                     guard.note_operator(gate, process);
                 }
                 // Whoever asked may be gone.
-                let _ = answer.send(self.answer(request));
+                let _ = answer.send(self.answer(process, request));
             }
             if self.looked.elapsed() > LOOK_EVERY {
                 self.looked = Instant::now();
@@ -243,7 +296,14 @@ impl Daemon<'_> {
             }
         }
         if self.arguments.metrics.is_some() {
-            let page = metrics::page(&self.status()?);
+            let mut page = String::new();
+            if self.watch.guard().is_some() {
+                metrics::guard(&mut page, &self.status()?);
+            }
+            if self.services.is_some() {
+                metrics::services(&mut page, &self.service_report()?);
+            }
+            metrics::losses(&mut page, &self.watch.losses()?);
             if let Ok(mut shown) = self.page.lock() {
                 *shown = page;
             }
@@ -253,8 +313,14 @@ impl Daemon<'_> {
 
     fn status(&mut self) -> Result<crate::guard::Status> {
         let (losses, began) = (self.watch.losses()?, self.began);
-        let (guard, gate) = self.watch.guard().context("nothing is guarded")?;
+        let (guard, gate) = self.watch.guard().context(NO_GUARD)?;
         Ok(guard.status(gate, began, losses))
+    }
+
+    fn service_report(&mut self) -> Result<crate::service::Report> {
+        let losses = self.watch.losses()?;
+        let services = self.services.as_mut().context(NO_SERVICES)?;
+        services.report(&self.watch.gate, losses)
     }
 
     fn tell_events(&mut self) {
@@ -278,12 +344,22 @@ impl Daemon<'_> {
         self.followers.iter().for_each(|follower| follower.tell(&line));
     }
 
-    fn answer(&mut self, request: Request) -> Result<Response> {
+    fn answer(&mut self, process: u32, request: control::Request) -> Result<Response> {
+        let request = match request {
+            control::Request::Guard(request) => request,
+            control::Request::Service(service::Request::Report) => {
+                return Ok(Response::Value(serde_json::to_value(self.service_report()?)?));
+            }
+            control::Request::Service(request) => {
+                let services = self.services.as_mut().context(NO_SERVICES)?;
+                return Ok(Response::Value(services.answer(&self.watch.gate, process, request)?));
+            }
+        };
         let status = match request {
             Request::Status => Some(self.status()?),
             _ => None,
         };
-        let (guard, gate) = self.watch.guard().context("nothing is guarded")?;
+        let (guard, gate) = self.watch.guard().context(NO_GUARD)?;
         let value = match request {
             Request::Events { follow } => {
                 let kept = self.kept.iter().cloned().collect();
@@ -316,10 +392,14 @@ impl Daemon<'_> {
         let _ = notify(false, &[NotifyState::Stopping]);
         let worked = worked.and_then(|()| self.watch.tend());
         self.tell_events();
+        let is_guard = self.watch.guard().is_some();
         let saved = self.watch.guard().map_or(Ok(()), |(guard, _)| guard.save_finally());
         self.watch.give_up()?;
         worked.and(saved)?;
-        tell("ended; what was learned is stored, and nobody is held");
+        tell(match is_guard {
+            true => "ended; what was learned is stored, and nobody is held",
+            false => "ended",
+        });
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -18,7 +18,7 @@ use super::baseline::{Digest, Identity};
 use super::content::{Met, Reader};
 use super::file::{open_program, opened_path};
 use super::placement::Placement;
-use super::policy::Policy;
+use super::policy::{Mode, Policy};
 use super::program::{Program, name};
 use super::rehearsal::Rehearsal;
 use super::scope::{MOST_SCOPES, Scopes, has_room};
@@ -90,6 +90,10 @@ pub(super) struct Known {
 }
 
 impl Guard {
+    pub fn mode(&self) -> Mode {
+        self.policy.mode
+    }
+
     pub fn start(gate: &Gate, lock: &Lock, session: &Session, policy: Policy) -> Result<Self> {
         let (store, scopes) = (Store::new(&policy.store), Scopes::new(policy.scope));
         // Nothing could be learned, so nobody be guarded.

@@ -1,11 +1,9 @@
 //! Commands that a daemon carries out, and those on the store that it must know of.
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use kernel::process::is_root;
-use serde::de::DeserializeOwned;
 
 use super::arguments::{
     EventsArguments, HoldArguments, OffArguments, Programs, ReleaseArguments, StatusArguments,
@@ -15,15 +13,10 @@ use super::select::with_scope;
 use super::store::Store;
 use super::verbs::{Done, Verb, apply};
 use crate::daemon::SocketOption;
-use crate::daemon::control::{ask, connect, running};
+use crate::daemon::control::{answer, ask, connect, running};
 use crate::format::{number_of, printable};
 use crate::output::Output;
 use crate::report::{Event, GuardedProgram, losses, scoped};
-
-pub fn answer<T: DeserializeOwned>(socket: &SocketOption, request: &Request) -> Result<T> {
-    let (value, _) = ask(&running(&socket.path)?, request)?;
-    serde_json::from_value(value).context("the daemon is of another version: its answer is not understood")
-}
 
 /// By the daemon, if one uses this store.
 pub fn verb(verb: Verb, arguments: &Programs) -> Result<ExitCode> {
@@ -204,11 +197,4 @@ pub fn release(arguments: &ReleaseArguments) -> Result<ExitCode> {
 fn print(line: &str) -> Result<ExitCode> {
     Output::Stdout.write(&format!("{line}\n"))?;
     Ok(ExitCode::SUCCESS)
-}
-
-pub fn needs_terminal() -> Result<()> {
-    if !std::io::stdout().is_terminal() {
-        bail!("`guard top` needs a terminal; `guard status` prints the same once");
-    }
-    Ok(())
 }

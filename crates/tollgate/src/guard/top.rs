@@ -2,33 +2,28 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ratatui::Frame;
-use ratatui::crossterm::event::{self, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
 use super::control::{Request, Status};
-use super::remote::{answer, needs_terminal};
 use crate::daemon::SocketOption;
-use crate::daemon::control::{ask, running};
+use crate::daemon::control::{answer, ask, running};
 use crate::format::{count, printable};
+use crate::output::needs_terminal;
+use crate::screen;
 use crate::report::{Event, held_for, scoped};
 
-const REFRESH: Duration = Duration::from_secs(1);
 const LATEST: usize = 200;
 /// In fewer columns, programs are shown by the names of their files, and without their calls.
 const WIDE: u16 = 110;
-
-/// The terminal is left as it was, also then.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// What is drawn.
 struct View {
@@ -39,7 +34,7 @@ struct View {
 }
 
 pub fn top(socket: &SocketOption) -> Result<ExitCode> {
-    needs_terminal()?;
+    needs_terminal("guard top", "guard status")?;
     let mut view = View {
         status: answer(socket, &Request::Status)?,
         rates: BTreeMap::new(),
@@ -47,11 +42,20 @@ pub fn top(socket: &SocketOption) -> Result<ExitCode> {
         has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
     let events = follow(socket)?;
-    kernel::signals::on_interrupt(&INTERRUPTED)?;
-    let mut terminal = ratatui::init();
-    let result = show(&mut terminal, socket, &mut view, &events);
-    ratatui::restore();
-    result?;
+    let mut read = Instant::now();
+    screen::show(|terminal, is_due| {
+        view.events.extend(events.try_iter());
+        let surplus = view.events.len().saturating_sub(LATEST);
+        view.events.drain(..surplus);
+        if is_due {
+            let status: Status = answer(socket, &Request::Status)?;
+            view.rates = rates(&view.status, &status, read.elapsed());
+            view.status = status;
+            read = Instant::now();
+        }
+        terminal.draw(|frame| draw(frame, &view))?;
+        Ok(())
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -67,37 +71,6 @@ fn follow(socket: &SocketOption) -> Result<Receiver<Event>> {
         }
     });
     Ok(events)
-}
-
-fn show(
-    terminal: &mut ratatui::DefaultTerminal,
-    socket: &SocketOption,
-    view: &mut View,
-    events: &Receiver<Event>,
-) -> Result<()> {
-    let mut read = Instant::now();
-    while !INTERRUPTED.load(Ordering::SeqCst) {
-        view.events.extend(events.try_iter());
-        let surplus = view.events.len().saturating_sub(LATEST);
-        view.events.drain(..surplus);
-        terminal.draw(|frame| draw(frame, view))?;
-        if event::poll(REFRESH.saturating_sub(read.elapsed()))?
-            && let event::Event::Key(key) = event::read()?
-        {
-            let is_interrupt =
-                key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-            if is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
-                return Ok(());
-            }
-        }
-        if read.elapsed() >= REFRESH {
-            let status: Status = answer(socket, &Request::Status)?;
-            view.rates = rates(&view.status, &status, read.elapsed());
-            view.status = status;
-            read = Instant::now();
-        }
-    }
-    Ok(())
 }
 
 /// Calls a second.

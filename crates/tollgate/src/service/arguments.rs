@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::cli::ResultOptions;
+use crate::daemon::SocketOption;
 
-/// Virtual services: whose work a thread does (so far, files of rules can be checked)
+/// Virtual services: whose work a thread does, and what that uses
+///
+/// `tollgate daemon --services FILE` puts services and rules in force; all but `check` ask it.
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -16,6 +19,67 @@ pub struct Arguments {
 #[derive(Subcommand)]
 pub enum Command {
     Check(CheckArguments),
+    Apply(ApplyArguments),
+    /// List the services, and how many processes and threads work for each now
+    List(SocketOption),
+    Report(ReportArguments),
+    /// Show what the services use now, live (q or Ctrl-C quits)
+    Top(SocketOption),
+    Explain(ExplainArguments),
+    Assign(AssignArguments),
+}
+
+/// Put a file of services and rules in force, in place of the one before
+///
+/// At one stroke: an event is decided by the old rules or by the new ones. Services keep their figures by their names;
+/// who works for one that is gone works for the one above it. The new rules are asked of all that run, but not of who
+/// works for somebody else at that time.
+#[derive(Args)]
+pub struct ApplyArguments {
+    /// The file (- for stdin); without it, the daemon reads the one that it was started with again
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+/// Report what each service has used since the daemon was started
+///
+/// Each row is of the service itself, without those below it. Times are sums over its threads: on a processor, waiting for
+/// one, and blocked. Bytes are those over sockets, and to and from disks.
+#[derive(Args)]
+pub struct ReportArguments {
+    #[command(flatten)]
+    pub result: ResultOptions,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+/// Say for which service a process works, which rule decided that, when and why
+#[derive(Args)]
+pub struct ExplainArguments {
+    /// The process, or one thread
+    pub pid: u32,
+    #[command(flatten)]
+    pub result: ResultOptions,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+/// Give a process to a service, whatever it works for now
+///
+/// With all its threads, and what it starts from then on. It keeps the service until a rule on a message gives it to
+/// another one.
+#[derive(Args)]
+pub struct AssignArguments {
+    /// The process
+    pub pid: u32,
+    /// The service
+    pub service: String,
+    /// Only this thread: PID is its number
+    #[arg(long)]
+    pub thread: bool,
+    #[command(flatten)]
+    pub socket: SocketOption,
 }
 
 /// Check a file of services and rules, and show them in the order in which they decide

@@ -2,8 +2,14 @@
 
 mod arguments;
 mod check;
+mod control;
+mod live;
+mod machine_time;
+mod numbers;
 mod problems;
+mod remote;
 mod source;
+mod top;
 mod words;
 
 use std::process::ExitCode;
@@ -12,9 +18,20 @@ use anyhow::Result;
 
 pub use arguments::Arguments;
 use arguments::Command;
+pub use control::{Report, Request, ServiceRow};
+pub use live::Services;
+pub use problems::parsed;
+pub use remote::join;
+pub use source::Source;
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Command::Check(arguments) => check::check(arguments),
+        Command::Apply(arguments) => remote::apply(arguments),
+        Command::List(socket) => remote::list(socket),
+        Command::Report(arguments) => remote::report(arguments),
+        Command::Top(socket) => top::top(socket),
+        Command::Explain(arguments) => remote::explain(arguments),
+        Command::Assign(arguments) => remote::assign(arguments),
     }
 }

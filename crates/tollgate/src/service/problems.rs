@@ -1,11 +1,25 @@
 //! What is wrong with a rule file, as people and programs read it.
 
 use annotate_snippets::{Level, Renderer, Snippet};
+use anyhow::{Result, anyhow};
 use serde::Serialize;
-use service::Problem;
+use service::{Problem, RuleFile};
 
+use super::check::Machine;
 use super::source::Source;
-use crate::format::printable;
+use crate::format::{number_of, printable};
+
+/// For those who need a file that is right.
+pub fn parsed(source: &Source) -> Result<RuleFile> {
+    /// As many as fill a screen.
+    const MOST: usize = 5;
+    service::parse(&source.text, &Machine::default()).map_err(|problems| {
+        let shown = harmless(&source.text);
+        let excerpts: String =
+            problems.iter().take(MOST).map(|problem| excerpt(problem, &source.name, &shown)).collect();
+        anyhow!("{} has {}:\n{excerpts}", source.name, number_of(problems.len(), "problem"))
+    })
+}
 
 #[derive(Serialize)]
 pub struct Told<'a> {

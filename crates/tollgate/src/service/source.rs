@@ -38,7 +38,7 @@ impl Source {
         }
     }
 
-    fn new(name: String, text: String) -> Self {
+    pub fn new(name: String, text: String) -> Self {
         let lines = [0].into_iter().chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Self { name, text, lines }
     }

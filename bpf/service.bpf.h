@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * service: whose work a thread does, and what that used. A thread has a label; what the kernel has counted of the task
+ * since it got the label is charged when it gets another one, and at its end (docs/decisions/0005-service.md).
+ */
+#ifndef TOLLGATE_SERVICE_BPF_H
+#define TOLLGATE_SERVICE_BPF_H
+
+#include "state.bpf.h"
+#include "service_rules.bpf.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, SERVICES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u32);
+	__type(value, struct service_account);
+} accounts SEC(".maps");
+
+/* arch/x86/entry/syscalls/syscall_64.tbl: the calls by which a process changes its effective user. */
+#define SETUID_64 105
+#define SETREUID_64 113
+#define SETRESUID_64 117
+/* syscall_32.tbl */
+#define SETREUID32_32 203
+#define SETRESUID32_32 208
+#define SETUID32_32 213
+#define IO_URING_SETUP 425
+
+static __always_inline void read_counters(struct task_counters *now, struct task_struct *task)
+{
+	now->cpu_ns = BPF_CORE_READ(task, se.sum_exec_runtime);
+	now->wait_ns = BPF_CORE_READ(task, sched_info.run_delay);
+	now->switches = BPF_CORE_READ(task, nvcsw);
+	now->preemptions = BPF_CORE_READ(task, nivcsw);
+	now->minor_faults = BPF_CORE_READ(task, min_flt);
+	now->major_faults = BPF_CORE_READ(task, maj_flt);
+	/* CONFIG_TASK_XACCT and CONFIG_TASK_IO_ACCOUNTING, which a kernel may be without. */
+	if (bpf_core_field_exists(task->ioac.rchar)) {
+		now->read_bytes = BPF_CORE_READ(task, ioac.rchar);
+		now->written_bytes = BPF_CORE_READ(task, ioac.wchar);
+	}
+	if (bpf_core_field_exists(task->ioac.read_bytes)) {
+		now->storage_read_bytes = BPF_CORE_READ(task, ioac.read_bytes);
+		now->storage_written_bytes = BPF_CORE_READ(task, ioac.write_bytes);
+	}
+}
+
+/*
+ * What the thread has used since it was last charged, and its counters now. The scheduler brings its time up to date at
+ * ticks and switches only: where the label changes in between, the clock tells the rest. It goes to one label or the
+ * other, and the sum stays the scheduler's.
+ */
+static __always_inline void used_since(struct service_member *member, struct task_struct *task, u64 now,
+				       bool is_running, struct task_counters *counters, struct service_account *used)
+{
+	u64 cpu_ns;
+
+	read_counters(counters, task);
+	if (is_running && member->came_ns) {
+		cpu_ns = member->came_cpu_ns + (now - member->came_ns);
+		if (cpu_ns > counters->cpu_ns)
+			counters->cpu_ns = cpu_ns;
+	}
+	used->task.cpu_ns = counters->cpu_ns - member->at.cpu_ns;
+	used->task.wait_ns = counters->wait_ns - member->at.wait_ns;
+	used->task.switches = counters->switches - member->at.switches;
+	used->task.preemptions = counters->preemptions - member->at.preemptions;
+	used->task.minor_faults = counters->minor_faults - member->at.minor_faults;
+	used->task.major_faults = counters->major_faults - member->at.major_faults;
+	used->task.read_bytes = counters->read_bytes - member->at.read_bytes;
+	used->task.written_bytes = counters->written_bytes - member->at.written_bytes;
+	used->task.storage_read_bytes = counters->storage_read_bytes - member->at.storage_read_bytes;
+	used->task.storage_written_bytes = counters->storage_written_bytes - member->at.storage_written_bytes;
+	used->present_ns = now - member->since_ns;
+	used->calls = member->calls;
+	used->received_bytes = member->received_bytes;
+	used->sent_bytes = member->sent_bytes;
+}
+
+static __always_inline u32 heir_of(u32 service)
+{
+	return services[service & (SERVICES - 1)].heir;
+}
+
+/*
+ * Atomically, as the end of a task is charged from an interrupt, which may be that of another charge. User space makes
+ * the accounts of the services that it names.
+ */
+#define CHARGE(field)                                                                                              \
+	do {                                                                                                       \
+		if (used.field)                                                                                    \
+			__sync_fetch_and_add(&account->field, used.field);                                         \
+	} while (0)
+
+static __noinline void service_charge(struct thread_state *thread, struct task_struct *task, u64 now, bool is_running)
+{
+	struct service_member *member = member_of(thread);
+	struct service_account used, *account;
+	struct task_counters counters = {};
+	u32 service = heir_of(member->service);
+
+	__builtin_memset(&used, 0, sizeof(used));
+	used_since(member, task, now, is_running, &counters, &used);
+	member->at = counters;
+	member->since_ns = now;
+	member->calls = 0;
+	member->received_bytes = 0;
+	member->sent_bytes = 0;
+	account = bpf_map_lookup_elem(&accounts, &service);
+	if (!account) {
+		lose(thread->session, LOSS_CHARGES);
+		return;
+	}
+	CHARGE(task.cpu_ns);
+	CHARGE(task.wait_ns);
+	CHARGE(task.switches);
+	CHARGE(task.preemptions);
+	CHARGE(task.minor_faults);
+	CHARGE(task.major_faults);
+	CHARGE(task.read_bytes);
+	CHARGE(task.written_bytes);
+	CHARGE(task.storage_read_bytes);
+	CHARGE(task.storage_written_bytes);
+	CHARGE(present_ns);
+	CHARGE(calls);
+	CHARGE(received_bytes);
+	CHARGE(sent_bytes);
+	__sync_fetch_and_add(&account->labels, 1);
+}
+
+static __always_inline void service_relabel(struct thread_state *thread, struct task_struct *task, u32 service, u32 why,
+					    bool is_borrowed, u32 rule, bool is_running)
+{
+	struct service_member *member = member_of(thread);
+	u64 now;
+
+	if (likely(member->service == service && member->is_borrowed == is_borrowed))
+		return;
+	now = bpf_ktime_get_ns();
+	member->version++;
+	if (member->service != service) {
+		service_charge(thread, task, now, is_running);
+		if (is_running && !member->moves) {
+			member->moves = 1;
+			member->came_ns = now;
+			member->came_cpu_ns = member->at.cpu_ns;
+		}
+	}
+	member->service = service;
+	member->is_borrowed = is_borrowed;
+	member->why = why;
+	member->rule = rule;
+	member->book = header.book;
+	member->labelled_ns = now;
+	member->version++;
+}
+
+/* What a rule says is done. On messages and files the thread works for somebody else from then on. */
+static __always_inline void service_obey(struct thread_state *thread, struct task_struct *task,
+					 struct service_rule *rule, u32 event, u32 peer, bool is_running)
+{
+	bool is_borrowed = event >= EVENT_RECEIVE;
+	u32 service, why = event + WHY_FORK;
+
+	if (rule->then == THEN_BELONGS)
+		service = rule->service;
+	else if (rule->then == THEN_ADOPTS_PEER && peer != SERVICE_NONE)
+		service = peer;
+	else
+		return;
+	if (is_borrowed && member_of(thread)->has_io_uring) {
+		service = SERVICE_SHARED;
+		why = WHY_IO_URING;
+	}
+	service_relabel(thread, task, heir_of(service), why, is_borrowed, rule->place + 1, is_running);
+}
+
+static __always_inline void question_of(struct service_question *question, struct service_member *member, u32 event,
+					u32 peer)
+{
+	question->event = event;
+	question->peer = peer;
+	question->exe = member->exe;
+	question->unit = member->unit;
+	question->user = member->user;
+	question->is_borrowed = member->is_borrowed;
+	question->service = services[member->service & (SERVICES - 1)].known_as;
+	if (event == EVENT_RECEIVE)
+		question->connection = member->connection;
+}
+
+static __noinline void service_ask(struct thread_state *thread, struct task_struct *task, u32 event, u32 peer,
+				   bool is_running)
+{
+	struct service_question question = {};
+
+	question_of(&question, member_of(thread), event, peer);
+	ask_rules(&question, task);
+	service_obey(thread, task, &question.best, event, peer, is_running);
+}
+
+/* What rules ask of what a process is. */
+static __always_inline void service_identify(struct service_member *member, struct task_struct *task)
+{
+	u32 fields = books[header.book & 1].fields;
+
+	member->user = BPF_CORE_READ(task, cred, euid.val);
+	member->exe = fields & FIELD_EXE ? hash_of_program(task) : 0;
+	member->unit = fields & FIELD_UNIT ? hash_of_unit(task) : 0;
+}
+
+/* A thread comes under the gate: a new one, with its parent's label, or one that runs already. */
+static __noinline void service_begin(struct thread_state *thread, struct task_struct *task, struct thread_state *parent)
+{
+	struct service_member *member = member_of(thread), *before;
+
+	__builtin_memset(member, 0, sizeof(*member));
+	member->since_ns = bpf_ktime_get_ns();
+	member->labelled_ns = member->since_ns;
+	read_counters(&member->at, task);
+	member->book = header.book;
+	if (parent) {
+		before = member_of(parent);
+		member->service = before->service;
+		member->is_borrowed = before->is_borrowed;
+		member->why = WHY_FORKED;
+		member->rule = before->rule;
+		member->user = before->user;
+		member->exe = before->exe;
+		member->unit = before->unit;
+		if (thread->tgid == parent->tgid)
+			member->has_io_uring = before->has_io_uring;
+		if (books[header.book & 1].asked[EVENT_FORK])
+			service_ask(thread, task, EVENT_FORK, SERVICE_NONE, false);
+		return;
+	}
+	member->why = WHY_FOUND;
+	member->has_io_uring = !!BPF_CORE_READ(task, io_uring);
+	service_identify(member, task);
+	service_ask(thread, task, EVENT_FOUND, SERVICE_NONE, false);
+}
+
+static __noinline void service_executed(struct thread_state *thread, struct task_struct *task)
+{
+	member_of(thread)->has_io_uring = 0;
+	service_identify(member_of(thread), task);
+	service_ask(thread, task, EVENT_EXEC, SERVICE_NONE, true);
+}
+
+/* Rules in force for the first time, or others: asked again of who runs already. From another processor, maybe. */
+static __noinline void service_found(struct thread_state *thread, struct task_struct *task)
+{
+	struct service_member *member = member_of(thread);
+	struct service_question question = {};
+	u32 service;
+
+	service_identify(member, task);
+	question_of(&question, member, EVENT_FOUND, SERVICE_NONE);
+	ask_rules(&question, task);
+	if (question.best.then != THEN_BELONGS)
+		return;
+	service = heir_of(question.best.service);
+	member->message = MESSAGE_FOUND | service << MESSAGE_SERVICE_SHIFT |
+			  (u64)(question.best.place + 1) << MESSAGE_VALUE_SHIFT;
+}
+
+/* What others have left for the thread to find. */
+static __noinline void service_read_message(struct thread_state *thread, struct task_struct *task, bool is_running)
+{
+	struct service_member *member = member_of(thread);
+	u64 message = __sync_lock_test_and_set(&member->message, 0);
+	u32 service = message >> MESSAGE_SERVICE_SHIFT & 0xffff, value = message >> MESSAGE_VALUE_SHIFT;
+
+	switch (message & 0xffff) {
+	case MESSAGE_ASSIGN:
+		service_relabel(thread, task, heir_of(service), WHY_ASSIGNED, value, 0, is_running);
+		break;
+	case MESSAGE_FOUND:
+		service_relabel(thread, task, heir_of(service), WHY_FOUND, false, value, is_running);
+		break;
+	case MESSAGE_PEER:
+		if (value == member->receipts)
+			service_ask(thread, task, EVENT_RECEIVE, service, is_running);
+		break;
+	}
+}
+
+static __always_inline bool changes_user(u32 call)
+{
+	switch (call) {
+	case SETUID_64:
+	case SETREUID_64:
+	case SETRESUID_64:
+	case ABI_I386 * CALLS_PER_ABI + SETUID32_32:
+	case ABI_I386 * CALLS_PER_ABI + SETREUID32_32:
+	case ABI_I386 * CALLS_PER_ABI + SETRESUID32_32:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* `before` is the call before this one, which has had its effect by now. */
+static __always_inline void service_enter(struct thread_state *thread, struct task_struct *task, u32 call, u32 before)
+{
+	struct service_member *member = member_of(thread);
+
+	member->calls++;
+	if (unlikely(member->message))
+		service_read_message(thread, task, true);
+	if (unlikely(call == IO_URING_SETUP))
+		member->has_io_uring = 1;
+	if (unlikely(changes_user(before))) {
+		u32 user = BPF_CORE_READ(task, cred, euid.val);
+
+		if (user != member->user) {
+			member->user = user;
+			service_ask(thread, task, EVENT_USER, SERVICE_NONE, true);
+		}
+	}
+}
+
+/* It is about to run. */
+static __always_inline void service_return(struct thread_state *thread, struct task_struct *task)
+{
+	struct service_member *member = member_of(thread);
+
+	if (unlikely(member->message))
+		service_read_message(thread, task, false);
+	if (member->moves) {
+		member->came_cpu_ns = task->se.sum_exec_runtime;
+		member->came_ns = bpf_ktime_get_ns();
+	}
+}
+
+/* No more calls: what is left of its end is charged when the kernel lets the task go. */
+static __noinline void service_exit(struct thread_state *thread, struct task_struct *task)
+{
+	member_of(thread)->version++;
+	service_charge(thread, task, bpf_ktime_get_ns(), true);
+	member_of(thread)->moves = 0;
+	member_of(thread)->came_ns = 0;
+	member_of(thread)->is_exiting = 1;
+	member_of(thread)->version++;
+}
+
+/* A gated thread, in the members' iterator. */
+static __always_inline void service_tell(struct seq_file *seq, struct thread_state *thread, struct task_struct *task)
+{
+	struct service_member *member = member_of(thread);
+	struct service_member_record record;
+	struct task_counters counters = {};
+	u32 version = READ_ONCE(member->version);
+	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
+
+	__builtin_memset(&record, 0, sizeof(record));
+	/* As who reads them sees them. */
+	record.pid = visible_pid(task, level);
+	record.tgid = visible_pid(task->group_leader, level);
+	record.service = member->service;
+	record.why = member->why;
+	record.is_borrowed = member->is_borrowed;
+	record.rule = member->rule;
+	record.book = member->book;
+	record.user = member->user;
+	record.labelled_ns = member->labelled_ns;
+	used_since(member, task, bpf_ktime_get_ns(), false, &counters, &record.since);
+	/* It has changed meanwhile: its charge is in the accounts. */
+	if ((version & 1) || version != READ_ONCE(member->version))
+		__builtin_memset(&record.since, 0, sizeof(record.since));
+	bpf_probe_read_kernel(record.comm, sizeof(record.comm), &task->comm);
+	bpf_seq_write(seq, &record, sizeof(record));
+}
+
+#endif

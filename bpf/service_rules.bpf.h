@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Which rule decides: for each set of conditions one look-up by the hash of their values, however many rules there are.
+ * crates/service/src/keys.rs makes the same hashes.
+ */
+#ifndef TOLLGATE_SERVICE_RULES_BPF_H
+#define TOLLGATE_SERVICE_RULES_BPF_H
+
+#include "state.bpf.h"
+#include "path.bpf.h"
+#include "scope.bpf.h"
+
+struct service_member members[THREADS] SEC(".bss.members");
+struct service services[SERVICES] SEC(".bss.services");
+struct service_book books[2] SEC(".bss.books");
+HASH_MAP(service_rules, 2 * SERVICE_RULES, struct service_key, struct service_rule);
+
+/* crates/service/src/rule.rs, Event */
+enum service_event {
+	EVENT_FORK,
+	EVENT_EXEC,
+	EVENT_FOUND,
+	EVENT_USER,
+	EVENT_RECEIVE,
+	EVENT_OPEN,
+};
+
+#define NAME_LEN 256
+/* Names from a file, or a control group, up to the root, and mount points to cross. */
+#define NAMES 64
+
+static __always_inline struct service_member *member_of(struct thread_state *thread)
+{
+	return &members[thread->slot & (THREADS - 1)];
+}
+
+/* Too large for the stack. */
+struct service_scratch {
+	/* With room for a word of zeroes. */
+	char text[NAME_LEN + 8];
+	u32 names;
+	/* The last comes first. */
+	u64 name[NAMES];
+	/* Of the first so many names together. */
+	u64 prefix[NAMES];
+};
+PERCPU_MAP(service_scratch, 1, struct service_scratch);
+
+static __always_inline struct service_scratch *scratch(void)
+{
+	u32 first = 0;
+
+	return bpf_map_lookup_elem(&service_scratch, &first);
+}
+
+static __always_inline u64 mix(u64 hash, u64 value)
+{
+	return (hash ^ (hash >> 32) ^ value) * 0x9e3779b97f4a7c15ULL;
+}
+
+/* Of the first `length` bytes of the scratch text. */
+static __always_inline u64 hash_text(struct service_scratch *scratch, u32 length)
+{
+	u64 hash = header.salt, *word = (u64 *)scratch->text;
+
+	if (length > NAME_LEN)
+		length = NAME_LEN;
+	__builtin_memset(&scratch->text[length], 0, sizeof(u64));
+	for (u32 i = 0; i < NAME_LEN / sizeof(u64) && i * sizeof(u64) < length; i++)
+		hash = mix(hash, word[i]);
+	return mix(hash, length);
+}
+
+/* Without its NUL, which has to be there. */
+static __always_inline u64 hash_kernel_text(struct service_scratch *scratch, const void *text)
+{
+	long length = bpf_probe_read_kernel_str(scratch->text, NAME_LEN, text);
+
+	return length > 1 ? hash_text(scratch, length - 1) : 0;
+}
+
+static long fold_name(u32 i, u64 *hash)
+{
+	struct service_scratch *room = scratch();
+	u32 at;
+
+	if (!room || i + 1 >= NAMES)
+		return 1;
+	at = room->names - 1 - i;
+	if (at >= NAMES)
+		return 1;
+	*hash = mix(*hash, room->name[at]);
+	room->prefix[i + 1] = *hash;
+	return 0;
+}
+
+/* Hashes of the path and of what it begins with, from its names. */
+static __always_inline u64 fold_names(struct service_scratch *scratch)
+{
+	u64 hash = header.salt;
+
+	scratch->prefix[0] = hash;
+	bpf_loop(scratch->names, fold_name, &hash, 0);
+	return hash;
+}
+
+struct path_walk {
+	struct dentry *dentry;
+	struct mount *mount;
+	struct dentry *root;
+	struct mount *root_mount;
+	u32 is_whole;
+};
+
+static long take_path_name(u32 i, struct path_walk *walk)
+{
+	struct service_scratch *room = scratch();
+	struct dentry *dentry = walk->dentry, *parent;
+	struct mount *mount = walk->mount, *outer;
+	u32 at;
+
+	if (!room)
+		return 1;
+	if (dentry == walk->root && mount == walk->root_mount)
+		goto whole;
+	if (dentry == BPF_CORE_READ(mount, mnt.mnt_root)) {
+		outer = BPF_CORE_READ(mount, mnt_parent);
+		if (outer == mount)
+			goto whole;
+		walk->dentry = BPF_CORE_READ(mount, mnt_mountpoint);
+		walk->mount = outer;
+		return 0;
+	}
+	parent = BPF_CORE_READ(dentry, d_parent);
+	if (parent == dentry)
+		goto whole;
+	at = room->names;
+	if (at >= NAMES)
+		return 1;
+	room->name[at] = hash_kernel_text(room, BPF_CORE_READ(dentry, d_name.name));
+	room->names = at + 1;
+	walk->dentry = parent;
+	return 0;
+whole:
+	walk->is_whole = 1;
+	return 1;
+}
+
+/* Of the path of a process's program, as it would name it itself; 0: it has none, or one of too many names. */
+static __noinline u64 hash_of_program(struct task_struct *task)
+{
+	struct service_scratch *room = scratch();
+	struct file *file = BPF_CORE_READ(task, mm, exe_file);
+	struct path_walk walk = {};
+
+	if (!room || !file)
+		return 0;
+	walk.dentry = BPF_CORE_READ(file, f_path.dentry);
+	walk.mount = mount_of(BPF_CORE_READ(file, f_path.mnt));
+	walk.root = BPF_CORE_READ(task, fs, root.dentry);
+	walk.root_mount = mount_of(BPF_CORE_READ(task, fs, root.mnt));
+	room->names = 0;
+	bpf_loop(NAMES, take_path_name, &walk, 0);
+	return walk.is_whole ? fold_names(room) : 0;
+}
+
+/* Of the name of the unit, a service or scope, that has the process; 0: none. */
+static __noinline u64 hash_of_unit(struct task_struct *task)
+{
+	struct service_scratch *room = scratch();
+	struct scope_name *name = scope_name();
+
+	if (!room || !name || !placement_of(task, ANY_UNIT))
+		return 0;
+	return hash_kernel_text(room, name->text);
+}
+
+static long take_cgroup_name(u32 i, struct cgroup **at)
+{
+	struct service_scratch *room = scratch();
+	struct cgroup *cgroup = *at;
+	struct cgroup_subsys_state *parent = BPF_CORE_READ(cgroup, self.parent);
+	u32 names;
+
+	/* The root has no name in a path. */
+	if (!room || !parent)
+		return 1;
+	names = room->names;
+	if (names >= NAMES)
+		return 1;
+	room->name[names] = hash_kernel_text(room, BPF_CORE_READ(cgroup, kn, name));
+	room->names = names + 1;
+	*at = BPF_CORE_READ(parent, cgroup);
+	return 0;
+}
+
+/* Leaves the hashes of its control group's path in the scratch: of v2, or of v1's where it is in none of v2. */
+static __noinline void hash_cgroup(struct task_struct *task)
+{
+	struct service_scratch *room = scratch();
+	struct cgroup *at = BPF_CORE_READ(task, cgroups, dfl_cgrp);
+
+	if (!room)
+		return;
+	room->names = 0;
+	if (at)
+		bpf_loop(NAMES, take_cgroup_name, &at, 0);
+	if (!room->names) {
+		at = counted_cgroup(task);
+		if (at)
+			bpf_loop(NAMES, take_cgroup_name, &at, 0);
+	}
+	fold_names(room);
+}
+
+/* What is known of a thread at an event, and the rule found so far. */
+struct service_question {
+	u32 event;
+	u32 book;
+	u64 exe;
+	u64 unit;
+	u32 user;
+	u16 service;
+	u16 peer;
+	u32 is_borrowed;
+	/* 0: none. */
+	u32 names;
+	struct service_connection connection;
+	struct service_rule best;
+};
+
+static __always_inline u64 masked(u64 half, u32 bits)
+{
+	u64 value = __builtin_bswap64(half);
+
+	if (!bits)
+		return 0;
+	return bits >= 64 ? value : value & ~0ULL << (64 - bits);
+}
+
+static __always_inline u64 hash_client(u64 hash, struct service_connection *connection, u32 family, u32 bits)
+{
+	/* IPv4 in IPv6 has 96 bits before it. */
+	if (family == 4)
+		bits += 96;
+	hash = mix(hash, masked(connection->client[0], bits));
+	return mix(hash, masked(connection->client[1], bits > 64 ? bits - 64 : 0));
+}
+
+static long ask_set(u32 i, struct service_question *question)
+{
+	struct service_connection *connection = &question->connection;
+	struct service_key key = { .book = question->book };
+	struct service_scratch *room = scratch();
+	const struct service_set *set;
+	struct service_rule *rule;
+	u32 fields, depth, at;
+	u64 hash;
+
+	at = question->event * SERVICE_SETS + i;
+	if (at >= SERVICE_SETS_ALL || !room)
+		return 1;
+	key.set = books[question->book & 1].ask[at];
+	if (key.set >= SERVICE_SETS_ALL)
+		return 1;
+	set = &books[question->book & 1].set[key.set];
+	fields = set->fields;
+	if ((fields & FIELD_EXE && !question->exe) || (fields & FIELD_UNIT && !question->unit) ||
+	    (fields & FIELD_LISTEN_PATH && !connection->listen_path) ||
+	    (fields & FIELD_LISTEN_ADDRESS && !connection->listen_address) ||
+	    (fields & FIELD_LISTEN_PORT && !connection->listen_port) ||
+	    (fields & FIELD_CLIENT && connection->client_family != set->client_family) ||
+	    (fields & FIELD_PEER && question->peer == SERVICE_NONE))
+		return 0;
+	hash = header.salt;
+	if (fields & FIELD_EXE)
+		hash = mix(hash, question->exe);
+	if (fields & FIELD_USER)
+		hash = mix(hash, question->user);
+	if (fields & FIELD_UNIT)
+		hash = mix(hash, question->unit);
+	if (fields & FIELD_SERVICE)
+		hash = mix(hash, question->service);
+	if (fields & FIELD_LISTEN_PATH)
+		hash = mix(hash, connection->listen_path);
+	if (fields & FIELD_LISTEN_ADDRESS)
+		hash = mix(hash, connection->listen_address);
+	if (fields & FIELD_LISTEN_PORT)
+		hash = mix(hash, connection->listen_port);
+	if (fields & FIELD_CLIENT)
+		hash = hash_client(hash, connection, set->client_family, set->client_bits);
+	if (fields & FIELD_PEER)
+		hash = mix(hash, question->peer);
+	if (fields & FIELD_CGROUP) {
+		depth = set->cgroup_depth;
+		if (depth > question->names || depth >= NAMES)
+			return 0;
+		hash = mix(hash, room->prefix[depth]);
+	}
+	key.hash = hash;
+	rule = bpf_map_lookup_elem(&service_rules, &key);
+	if (!rule || !(rule->events >> question->event & 1))
+		return 0;
+	if (question->is_borrowed && question->event < EVENT_RECEIVE && !rule->names_events)
+		return 0;
+	if (question->best.then == THEN_NOTHING || rule->place < question->best.place)
+		question->best = *rule;
+	return 0;
+}
+
+/* The rule that decides, in `best`. */
+static __noinline void ask_rules(struct service_question *question, struct task_struct *task)
+{
+	struct service_scratch *room;
+	const struct service_book *book;
+	u32 sets;
+
+	question->book = READ_ONCE(header.book);
+	book = &books[question->book & 1];
+	question->best.then = THEN_NOTHING;
+	if (question->event >= SERVICE_EVENTS)
+		return;
+	sets = book->asked[question->event];
+	if (!sets)
+		return;
+	question->names = 0;
+	if (book->fields & FIELD_CGROUP) {
+		hash_cgroup(task);
+		room = scratch();
+		question->names = room ? room->names : 0;
+	}
+	bpf_loop(sets, ask_set, question, 0);
+}
+
+#endif

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Work that moves by messages. What a thread sends has its service; who receives it over a connection that its own side
+ * accepted asks the rules; an answer over a connection that it opened puts it back to the service for which it asked.
+ */
+#ifndef TOLLGATE_SERVICE_SOCKETS_BPF_H
+#define TOLLGATE_SERVICE_SOCKETS_BPF_H
+
+#include "service.bpf.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct service_socket);
+} service_sockets SEC(".maps");
+
+HASH_MAP(directions, 2 * CONNECTIONS, struct service_route, struct service_direction);
+
+/* include/linux/socket.h, include/linux/net.h, include/uapi/linux/in.h, include/net/tcp_states.h, include/linux/if.h */
+#define AF_UNIX 1
+#define AF_INET 2
+#define AF_INET6 10
+#define SOCK_STREAM 1
+#define SOCK_SEQPACKET 5
+#define IPPROTO_TCP 6
+#define TCP_ESTABLISHED 1
+#define TCP_SYN_SENT 2
+#define TCP_SYN_RECV 3
+#define TCP_CLOSE 7
+#define IFF_LOOPBACK 8
+#define MSG_PEEK 2
+
+/* Documentation/networking/ip-sysctl.rst, ip_local_port_range: from here on the kernel gives out ports by itself. */
+#define EPHEMERAL_PORTS 32768
+
+static __always_inline struct service_socket *socket_of(struct sock *sk, u64 flags)
+{
+	return bpf_sk_storage_get(&service_sockets, sk, NULL, flags);
+}
+
+static __always_inline bool is_tcp(const struct sock *sk)
+{
+	u16 family = sk->__sk_common.skc_family;
+
+	return (family == AF_INET || family == AF_INET6) && sk->sk_protocol == IPPROTO_TCP;
+}
+
+static __always_inline void ipv4_address(u64 address[2], u32 ipv4)
+{
+	address[0] = 0;
+	/* ::ffff:0:0/96, in network order. */
+	address[1] = 0xffff0000ULL | (u64)ipv4 << 32;
+}
+
+static __always_inline void ipv6_address(u64 address[2], const struct in6_addr *ipv6)
+{
+	address[0] = ipv6->in6_u.u6_addr32[0] | (u64)ipv6->in6_u.u6_addr32[1] << 32;
+	address[1] = ipv6->in6_u.u6_addr32[2] | (u64)ipv6->in6_u.u6_addr32[3] << 32;
+}
+
+static __always_inline bool is_ipv4(const u64 address[2])
+{
+	return !address[0] && (u32)address[1] == 0xffff0000U;
+}
+
+/* What the socket's owner sends, goes this way. */
+static __always_inline void route_of(struct service_route *route, const struct sock *sk)
+{
+	const struct sock_common *common = &sk->__sk_common;
+
+	if (common->skc_family == AF_INET6) {
+		ipv6_address(route->from, &common->skc_v6_rcv_saddr);
+		ipv6_address(route->to, &common->skc_v6_daddr);
+	} else {
+		ipv4_address(route->from, common->skc_rcv_saddr);
+		ipv4_address(route->to, common->skc_daddr);
+	}
+	route->from_port = common->skc_num;
+	route->to_port = __builtin_bswap16(common->skc_dport);
+	route->net = common->skc_net.net->ns.inum;
+}
+
+static __always_inline void turn(struct service_route *back, const struct service_route *route)
+{
+	__builtin_memcpy(back->from, route->to, sizeof(back->from));
+	__builtin_memcpy(back->to, route->from, sizeof(back->to));
+	back->from_port = route->to_port;
+	back->to_port = route->from_port;
+	back->net = route->net;
+}
+
+/* Its packets stay on this machine. */
+static __always_inline bool is_local(struct sock *sk)
+{
+	struct dst_entry *route = sk->sk_dst_cache;
+	struct net_device *device;
+
+	if (!route)
+		return false;
+	device = route->dev;
+	return device && device->flags & IFF_LOOPBACK;
+}
+
+static __always_inline u32 role_by_ports(const struct service_route *route)
+{
+	bool is_server = route->from_port < EPHEMERAL_PORTS, has_server = route->to_port < EPHEMERAL_PORTS;
+
+	if (is_server == has_server)
+		return ROLE_NEITHER;
+	return is_server ? ROLE_ACCEPTED : ROLE_OPENED;
+}
+
+/* An accepted socket has the name of the one that listens; who connects has none as a rule. */
+static __always_inline void name_unix_socket(struct service_socket *socket, struct unix_sock *own, struct unix_sock *peer)
+{
+	struct unix_address *name = own->addr;
+	struct service_scratch *room = scratch();
+	u32 length;
+
+	if (!name) {
+		socket->role = peer->addr ? ROLE_OPENED : ROLE_NEITHER;
+		return;
+	}
+	socket->role = ROLE_ACCEPTED;
+	length = BPF_CORE_READ(name, len) - bpf_core_field_offset(struct sockaddr_un, sun_path);
+	if (!room || length == 0 || length >= NAME_LEN)
+		return;
+	if (bpf_probe_read_kernel(room->text, length, &name->name[0].sun_path))
+		return;
+	/* A path ends with a NUL, an abstract name begins with one. */
+	if (!room->text[0]) {
+		room->text[0] = '@';
+		socket->listen_path = hash_text(room, length);
+	} else {
+		socket->listen_path = hash_text(room, length - 1);
+	}
+}
+
+static __always_inline void connection_of_unix(struct service_connection *connection, struct service_socket *socket)
+{
+	__builtin_memset(connection, 0, sizeof(*connection));
+	connection->listen_path = socket->listen_path;
+}
+
+static __always_inline void connection_of_tcp(struct service_connection *connection, const struct service_route *route)
+{
+	u64 address = header.salt;
+
+	connection->listen_path = 0;
+	address = mix(address, route->from[0]);
+	connection->listen_address = mix(address, route->from[1]);
+	connection->listen_port = route->from_port;
+	connection->client[0] = route->to[0];
+	connection->client[1] = route->to[1];
+	connection->client_family = is_ipv4(route->to) ? 4 : 6;
+}
+
+/* x86-64's and i386's calls that send. */
+static __always_inline bool sends(u32 call)
+{
+	switch (call) {
+	case 1: /* write */
+	case 20: /* writev */
+	case 40: /* sendfile */
+	case 44: /* sendto */
+	case 46: /* sendmsg */
+	case 275: /* splice */
+	case 307: /* sendmmsg */
+	case ABI_I386 * CALLS_PER_ABI + 4: /* write */
+	case ABI_I386 * CALLS_PER_ABI + 102: /* socketcall */
+	case ABI_I386 * CALLS_PER_ABI + 146: /* writev */
+	case ABI_I386 * CALLS_PER_ABI + 369: /* sendto */
+	case ABI_I386 * CALLS_PER_ABI + 370: /* sendmsg */
+		return true;
+	default:
+		return false;
+	}
+}
+
+/*
+ * For whom the message came that is being received. What a sender works for is noted when its send is over, and the
+ * message may be here before: a sender that has another service than noted, and whose latest call is a send, is in it.
+ */
+static __always_inline u32 service_of_sender(struct service_direction *direction)
+{
+	struct thread_state *sender;
+	u32 service = direction->service;
+
+	if (!direction->sender)
+		return SERVICE_NONE;
+	sender = thread_at(direction->sender);
+	if (unlikely(member_of(sender)->service != service) && sender->task && sends(sender->call))
+		service = member_of(sender)->service;
+	return heir_of(service);
+}
+
+/* The rules are asked, unless they were asked the same by this socket before. */
+static __always_inline void service_receive(struct thread_state *thread, struct task_struct *task,
+					    struct service_socket *socket, u32 peer)
+{
+	struct service_member *member = member_of(thread);
+	u32 number = READ_ONCE(header.book), fields = books[number & 1].fields;
+	struct service_question question = {};
+	bool is_known;
+
+	if (!books[number & 1].asked[EVENT_RECEIVE])
+		return;
+	is_known = socket->asked_book == number && socket->asked_peer == peer && socket->asked_exe == member->exe &&
+		   socket->asked_user == member->user;
+	/* These may change between two messages. */
+	if (!is_known || (fields & (FIELD_SERVICE | FIELD_CGROUP | FIELD_UNIT))) {
+		question_of(&question, member, EVENT_RECEIVE, peer);
+		ask_rules(&question, task);
+		socket->answer = question.best;
+		socket->asked_peer = peer;
+		socket->asked_exe = member->exe;
+		socket->asked_user = member->user;
+		socket->asked_book = question.book;
+	}
+	service_obey(thread, task, &socket->answer, EVENT_RECEIVE, peer, true);
+}
+
+/* Who has received before it is known from whom: told when it is, and charged for that from here on. */
+static __always_inline void service_wait(struct thread_state *thread, struct task_struct *task,
+					 struct service_direction *direction, u32 slot)
+{
+	struct service_member *member = member_of(thread);
+
+	member->version++;
+	service_charge(thread, task, bpf_ktime_get_ns(), true);
+	member->version++;
+	direction->receipt = member->receipts;
+	WRITE_ONCE(direction->reader, slot);
+}
+
+static __noinline void service_received_unix(struct thread_state *thread, struct task_struct *task, struct sock *sk, u32 slot)
+{
+	struct unix_sock *own = bpf_skc_to_unix_sock(sk), *other;
+	struct service_socket *socket, *peer;
+	struct sock *peer_sk;
+	u32 service;
+
+	if (!own)
+		return;
+	socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
+	peer_sk = own->peer;
+	if (!socket || !peer_sk)
+		return;
+	other = bpf_skc_to_unix_sock(peer_sk);
+	if (!other)
+		return;
+	if (socket->role == ROLE_UNKNOWN)
+		name_unix_socket(socket, own, other);
+	if (socket->role == ROLE_OPENED) {
+		if (socket->direction.sender)
+			service_relabel(thread, task, heir_of(socket->direction.service), WHY_RESUMED,
+					true, member_of(thread)->rule, true);
+		return;
+	}
+	if (socket->role != ROLE_ACCEPTED)
+		return;
+	connection_of_unix(&member_of(thread)->connection, socket);
+	member_of(thread)->receipts++;
+	peer = socket_of(peer_sk, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!peer) {
+		lose(thread->session, LOSS_CONNECTIONS);
+		return;
+	}
+	service = service_of_sender(&peer->direction);
+	if (service == SERVICE_NONE)
+		service_wait(thread, task, &peer->direction, slot);
+	service_receive(thread, task, socket, service);
+}
+
+static __noinline void service_received_tcp(struct thread_state *thread, struct task_struct *task, struct sock *sk, u32 slot)
+{
+	struct service_socket *socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
+	struct service_route route = {}, back = {};
+	struct service_direction *direction;
+	u32 service;
+
+	if (!socket) {
+		lose(thread->session, LOSS_CONNECTIONS);
+		return;
+	}
+	route_of(&route, sk);
+	if (socket->role == ROLE_UNKNOWN)
+		socket->role = role_by_ports(&route);
+	if (socket->role == ROLE_OPENED) {
+		if (socket->direction.sender)
+			service_relabel(thread, task, heir_of(socket->direction.service), WHY_RESUMED,
+					true, member_of(thread)->rule, true);
+		return;
+	}
+	if (socket->role != ROLE_ACCEPTED)
+		return;
+	connection_of_tcp(&member_of(thread)->connection, &route);
+	member_of(thread)->receipts++;
+	turn(&back, &route);
+	direction = bpf_map_lookup_elem(&directions, &back);
+	service = direction ? service_of_sender(direction) : SERVICE_NONE;
+	if (direction && service == SERVICE_NONE)
+		service_wait(thread, task, direction, slot);
+	service_receive(thread, task, socket, service);
+}
+
+/* The direction is used by this thread for its service from now on; who has received before it was known is told. */
+static __always_inline void note_sender(struct service_direction *direction, u32 slot, u32 service)
+{
+	u32 reader, receipt;
+
+	direction->service = service;
+	WRITE_ONCE(direction->sender, slot);
+	reader = READ_ONCE(direction->reader);
+	if (likely(!reader))
+		return;
+	receipt = direction->receipt;
+	direction->reader = 0;
+	members[reader & (THREADS - 1)].message = MESSAGE_PEER | service << MESSAGE_SERVICE_SHIFT |
+					    (u64)receipt << MESSAGE_VALUE_SHIFT;
+}
+
+static __noinline void note_route(struct thread_state *thread, struct sock *sk, u32 slot, u32 service)
+{
+	struct service_route route = {};
+	struct service_direction *direction, fresh = {};
+
+	route_of(&route, sk);
+	direction = bpf_map_lookup_elem(&directions, &route);
+	if (!direction) {
+		/* Whoever closes its end first forgets the other's: nothing is noted after that. */
+		if (sk->__sk_common.skc_state != TCP_ESTABLISHED || !is_local(sk))
+			return;
+		bpf_map_update_elem(&directions, &route, &fresh, BPF_NOEXIST);
+		direction = bpf_map_lookup_elem(&directions, &route);
+		if (!direction) {
+			lose(thread->session, LOSS_CONNECTIONS);
+			return;
+		}
+	}
+	note_sender(direction, slot, service);
+}
+
+static __always_inline void service_sent(struct thread_state *thread, struct sock *sk, u32 slot)
+{
+	struct service_socket *socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
+	u32 service = member_of(thread)->service;
+	u16 family = sk->__sk_common.skc_family;
+
+	if (!socket) {
+		lose(thread->session, LOSS_CONNECTIONS);
+		return;
+	}
+	if (likely(socket->direction.sender == slot && socket->direction.service == service))
+		return;
+	note_sender(&socket->direction, slot, service);
+	if (family != AF_UNIX)
+		note_route(thread, sk, slot, service);
+}
+
+static __always_inline bool is_followed(struct sock *sk)
+{
+	u16 family = sk->__sk_common.skc_family;
+
+	if (family == AF_UNIX)
+		return sk->sk_type == SOCK_STREAM || sk->sk_type == SOCK_SEQPACKET;
+	return is_tcp(sk);
+}
+
+/* The thread that runs here, with its slot: a switch to it may not have been reported. */
+static __always_inline u32 running_slot(struct task_struct *task)
+{
+	struct cpu_state *cpu = this_cpu();
+
+	return likely(cpu->task == (u64)task) ? cpu->slot : slot_of(task);
+}
+
+static __always_inline void message_received(struct sock *sk, int length, int flags)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 slot = running_slot(task);
+	struct thread_state *thread = thread_at(slot);
+
+	if (!slot || length <= 0 || !sk || !has(thread, SERVICE) || retired())
+		return;
+	if (!(flags & MSG_PEEK))
+		member_of(thread)->received_bytes += length;
+	if (!is_followed(sk))
+		return;
+	if (sk->__sk_common.skc_family == AF_UNIX)
+		service_received_unix(thread, task, sk, slot);
+	else
+		service_received_tcp(thread, task, sk, slot);
+}
+
+static __always_inline void message_sent(struct sock *sk, int length)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 slot = running_slot(task);
+	struct thread_state *thread = thread_at(slot);
+
+	if (!slot || length <= 0 || !sk || !has(thread, SERVICE) || retired())
+		return;
+	member_of(thread)->sent_bytes += length;
+	if (is_followed(sk))
+		service_sent(thread, sk, slot);
+}
+
+/* Who opened a connection, and who accepted it; and nothing stays of one that is closed. */
+static __always_inline void tcp_changed(struct sock *sk, int before, int now)
+{
+	struct service_route route = {}, back = {};
+	struct service_socket *socket;
+	u32 slot;
+
+	if (!is_tcp(sk) || !READ_ONCE(header.services) || retired())
+		return;
+	if (now == TCP_SYN_SENT) {
+		slot = running_slot(bpf_get_current_task_btf());
+		socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
+		if (!socket || !slot)
+			return;
+		socket->role = ROLE_OPENED;
+		socket->direction.sender = slot;
+		socket->direction.service = members[slot & (THREADS - 1)].service;
+	} else if (now == TCP_ESTABLISHED && before == TCP_SYN_SENT) {
+		socket = socket_of(sk, 0);
+		route_of(&route, sk);
+		/* Of an earlier connection between the same ports. */
+		bpf_map_delete_elem(&directions, &route);
+		if (socket && socket->direction.sender)
+			note_route(thread_at(socket->direction.sender), sk, socket->direction.sender,
+				   socket->direction.service);
+	} else if (now == TCP_ESTABLISHED && before == TCP_SYN_RECV) {
+		socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
+		if (socket)
+			socket->role = ROLE_ACCEPTED;
+	} else if (now == TCP_CLOSE) {
+		route_of(&route, sk);
+		turn(&back, &route);
+		bpf_map_delete_elem(&directions, &back);
+	}
+}
+
+#endif

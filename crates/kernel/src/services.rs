@@ -1,0 +1,328 @@
+//! Virtual services in the kernel: rules in force, whose work each thread does, and what that used.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libbpf_rs::{MapCore as _, MapFlags};
+
+use crate::cpus;
+use crate::error::{Doing, Result};
+use crate::gate::{Gate, Iterator, Over};
+use crate::mapping::{Mapping, atomic_field};
+use crate::session::Session;
+use crate::wire;
+
+/// What was used. Times in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    pub cpu_ns: u64,
+    pub wait_ns: u64,
+    pub blocked_ns: u64,
+    pub calls: u64,
+    pub switches: u64,
+    pub preemptions: u64,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub storage_read_bytes: u64,
+    pub storage_written_bytes: u64,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// Threads that were given the service's label, and have another one or have ended since.
+    pub labels: u64,
+}
+
+/// A thread, and for whom it works.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// As this process's PID namespace numbers them.
+    pub pid: u32,
+    pub tgid: u32,
+    pub command: String,
+    pub service: u16,
+    /// One of [`wire::service_why`].
+    pub why: u8,
+    pub is_borrowed: bool,
+    /// Place in the book of this number, where a rule decided.
+    pub rule: Option<usize>,
+    pub book: u32,
+    pub user: u32,
+    pub labelled_ns: u64,
+    /// What it has used that its service was not charged yet.
+    pub since: Figures,
+}
+
+/// Rules as [`wire::service_book`] has them.
+pub struct Book {
+    pub sets: Vec<wire::service_set>,
+    /// Indices of `sets`, for each event.
+    pub asked: [Vec<usize>; wire::SERVICE_EVENTS as usize],
+    /// Index of its set, hash, and what follows.
+    pub rules: Vec<(usize, u64, wire::service_rule)>,
+}
+
+/// Services in force, as long as their session lives.
+pub struct Services {
+    services: Mapping<wire::service>,
+    books: Mapping<[wire::service_book; 2]>,
+    members: Mapping<wire::service_member>,
+    tell: Iterator,
+    ask: Iterator,
+    /// Keys of the rules of the book in force.
+    rules: Vec<wire::service_key>,
+}
+
+fn bytes_of<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: only called with wire types that have no padding.
+    unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
+}
+
+fn read_as<T: Copy>(bytes: &[u8]) -> T {
+    assert!(bytes.len() >= size_of::<T>(), "{} bytes", bytes.len());
+    // SAFETY: long enough; only called with wire types, of which any bytes are a value.
+    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+}
+
+impl Figures {
+    fn new(account: &wire::service_account) -> Self {
+        let wire::service_account { task, present_ns, calls, received_bytes, sent_bytes, labels } = *account;
+        Self {
+            cpu_ns: task.cpu_ns,
+            wait_ns: task.wait_ns,
+            blocked_ns: present_ns.wrapping_sub(task.cpu_ns).wrapping_sub(task.wait_ns),
+            calls,
+            switches: task.switches,
+            preemptions: task.preemptions,
+            minor_faults: task.minor_faults,
+            major_faults: task.major_faults,
+            read_bytes: task.read_bytes,
+            written_bytes: task.written_bytes,
+            storage_read_bytes: task.storage_read_bytes,
+            storage_written_bytes: task.storage_written_bytes,
+            received_bytes,
+            sent_bytes,
+            labels,
+        }
+    }
+
+    fn each(&mut self) -> [&mut u64; 15] {
+        [
+            &mut self.cpu_ns,
+            &mut self.wait_ns,
+            &mut self.blocked_ns,
+            &mut self.calls,
+            &mut self.switches,
+            &mut self.preemptions,
+            &mut self.minor_faults,
+            &mut self.major_faults,
+            &mut self.read_bytes,
+            &mut self.written_bytes,
+            &mut self.storage_read_bytes,
+            &mut self.storage_written_bytes,
+            &mut self.received_bytes,
+            &mut self.sent_bytes,
+            &mut self.labels,
+        ]
+    }
+
+    /// Differences may be below zero for a moment: a thread that changes its label between two ticks is charged by the
+    /// clock, which may be ahead of the scheduler.
+    pub fn add(&mut self, mut other: Self) {
+        for (sum, more) in self.each().into_iter().zip(other.each()) {
+            *sum = sum.wrapping_add(*more);
+        }
+    }
+
+    /// With what is below zero as zero.
+    pub fn settled(mut self) -> Self {
+        self.each().into_iter().filter(|value| **value > i64::MAX as u64).for_each(|value| *value = 0);
+        self
+    }
+
+    /// What was told once is never more than what is told later.
+    pub fn at_least(mut self, mut before: Self) -> Self {
+        for (now, before) in self.each().into_iter().zip(before.each()) {
+            *now = (*now).max(*before);
+        }
+        self
+    }
+}
+
+impl Services {
+    /// Everybody whom the gate knows, or will know, is a member from now on: to begin with, of the root.
+    pub fn start(gate: &Gate, session: &Session) -> Result<Self> {
+        let iterator = |over| {
+            let enabled = gate.header.read(0).enabled;
+            Iterator::new(&gate.maps, enabled, gate.generation(), over)
+        };
+        let services = Self {
+            services: Mapping::new(gate.maps.get(".bss.services"), wire::SERVICES)?,
+            books: Mapping::new(gate.maps.get(".bss.books"), 1)?,
+            members: Mapping::new(gate.maps.get(".bss.members"), wire::THREADS)?,
+            tell: iterator(Over::Members)?,
+            ask: iterator(Over::Ask)?,
+            rules: Vec::new(),
+        };
+        // What an earlier session left.
+        for number in 0..wire::SERVICES as u16 {
+            services.name(number, wire::SERVICE_ROOT as u16, wire::SERVICE_ROOT as u16);
+        }
+        forget_all(gate, "accounts", wire::SERVICES);
+        forget_all(gate, "service_rules", 2 * wire::SERVICE_RULES);
+        atomic_field!(gate.header, 0, services).store(session.index, Ordering::SeqCst);
+        Ok(services)
+    }
+
+    fn name(&self, number: u16, heir: u16, known_as: u16) {
+        self.services.write(number.into(), wire::service { heir, known_as, unused: 0 });
+    }
+
+    /// A service that members may have, and its account.
+    pub fn add(&self, gate: &Gate, number: u16) -> Result<()> {
+        self.name(number, number, number);
+        let zeroes = vec![vec![0; size_of::<wire::service_account>()]; cpus::possible()];
+        let accounts = gate.maps.get("accounts");
+        let key = u32::from(number).to_ne_bytes();
+        accounts.update_percpu(&key, &zeroes, MapFlags::ANY).doing("opening a service's account")
+    }
+
+    /// Its members are another one's from now on.
+    pub fn retire(&self, number: u16, heir: u16) {
+        self.name(number, heir, heir);
+    }
+
+    /// Puts a book of rules in force, by one store, in place of the one before. Returns its number.
+    pub fn put_in_force(&mut self, gate: &Gate, book: &Book) -> Result<u32> {
+        let number = atomic_field!(gate.header, 0, book).load(Ordering::SeqCst) + 1;
+        let rules = gate.maps.get("service_rules");
+        let mut keys = Vec::new();
+        let mut put = || {
+            for (set, hash, rule) in &book.rules {
+                let key = wire::service_key { book: number, set: *set as u32, hash: *hash };
+                // Of two with one hash, which only chance can make, the first decides.
+                if rules.lookup(bytes_of(&key), MapFlags::ANY).doing("looking at its rules")?.is_none() {
+                    rules
+                        .update(bytes_of(&key), bytes_of(rule), MapFlags::ANY)
+                        .doing("writing its rules")?;
+                    keys.push(key);
+                }
+            }
+            Ok(())
+        };
+        if let Err(error) = put() {
+            forget(gate, &keys);
+            return Err(error);
+        }
+        let mut page = wire::service_book { number, ..Default::default() };
+        page.set[..book.sets.len()].copy_from_slice(&book.sets);
+        page.fields = book.sets.iter().fold(0, |all, set| all | u32::from(set.fields));
+        for (event, asked) in book.asked.iter().enumerate() {
+            page.asked[event] = asked.len() as u32;
+            for (place, set) in asked.iter().enumerate() {
+                page.ask[event * wire::SERVICE_SETS as usize + place] = *set as u8;
+            }
+        }
+        let place = self.books.entry(0).cast::<wire::service_book>();
+        // SAFETY: one of the two books in the mapping, which the gate does not read as long as it is not in force.
+        unsafe { place.add(number as usize & 1).write_volatile(page) };
+        atomic_field!(gate.header, 0, book).store(number, Ordering::SeqCst);
+        cpus::wait_for_all();
+        forget(gate, &std::mem::replace(&mut self.rules, keys));
+        Ok(number)
+    }
+
+    /// Asks the rules of all that run.
+    pub fn ask_all(&self) -> Result<()> {
+        self.ask.run().map(drop)
+    }
+
+    /// Every member there is.
+    pub fn members(&self) -> Result<Vec<Member>> {
+        let told = self.tell.run()?;
+        let records = told.chunks_exact(size_of::<wire::service_member_record>());
+        Ok(records.map(|bytes| member(&read_as(bytes))).collect())
+    }
+
+    /// What the services with accounts were charged.
+    pub fn accounts(&self, gate: &Gate) -> Result<BTreeMap<u16, Figures>> {
+        let accounts = gate.maps.get("accounts");
+        let mut all = BTreeMap::new();
+        for key in accounts.keys() {
+            let values = accounts.lookup_percpu(&key, MapFlags::ANY).doing("reading its accounts")?;
+            let mut sum = Figures::default();
+            values.iter().flatten().for_each(|bytes| sum.add(Figures::new(&read_as(bytes))));
+            all.insert(read_as::<u32>(&key) as u16, sum);
+        }
+        Ok(all)
+    }
+
+    /// Gives threads, as the gate's sessions number them, to a service, from their next call or switch on. Returns how many
+    /// of them there are.
+    pub fn assign(&self, gate: &Gate, tids: &BTreeSet<u32>, service: u16) -> usize {
+        let message = u64::from(wire::MESSAGE_ASSIGN)
+            | u64::from(service) << wire::MESSAGE_SERVICE_SHIFT
+            | 1 << wire::MESSAGE_VALUE_SHIFT;
+        let is_meant = |slot: &u32| {
+            let thread = gate.threads.read(*slot);
+            thread.task != 0 && thread.mask & wire::SERVICE != 0 && tids.contains(&thread.visible_pid)
+        };
+        let meant = (1..gate.threads.entries()).filter(is_meant).map(|slot| {
+            let place = self.members.entry(slot);
+            // SAFETY: an aligned u64 within the mapping, which both sides access as a whole.
+            unsafe { AtomicU64::from_ptr(&raw mut (*place).message) }.store(message, Ordering::SeqCst);
+        });
+        meant.count()
+    }
+}
+
+fn forget(gate: &Gate, keys: &[wire::service_key]) {
+    let rules = gate.maps.get("service_rules");
+    for key in keys {
+        let _ = rules.delete(bytes_of(key));
+    }
+}
+
+/// No more than `most`: where others delete meanwhile, the walk over the keys begins anew.
+fn forget_all(gate: &Gate, map: &str, most: u32) {
+    let map = gate.maps.get(map);
+    let keys: Vec<_> = map.keys().take(most as usize).collect();
+    for key in keys {
+        let _ = map.delete(&key);
+    }
+}
+
+fn member(record: &wire::service_member_record) -> Member {
+    let command: Vec<u8> = record.comm.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    Member {
+        pid: record.pid,
+        tgid: record.tgid,
+        command: String::from_utf8_lossy(&command).into_owned(),
+        service: record.service,
+        why: record.why,
+        is_borrowed: record.is_borrowed != 0,
+        rule: (record.rule as usize).checked_sub(1),
+        book: record.book,
+        user: record.user,
+        labelled_ns: record.labelled_ns,
+        since: Figures::new(&record.since),
+    }
+}
+
+impl Gate {
+    /// Of the hashes by which the kernel side finds rules.
+    pub fn salt(&self) -> u64 {
+        self.header.read(0).salt
+    }
+
+    /// The session's services are no longer in force: nobody is a member of any.
+    pub(crate) fn end_services(&self, session: u32) {
+        let services = atomic_field!(self.header, 0, services);
+        if services.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return;
+        }
+        for slot in 1..self.threads.entries() {
+            atomic_field!(self.threads, slot, mask).fetch_and(!wire::SERVICE, Ordering::SeqCst);
+        }
+    }
+}

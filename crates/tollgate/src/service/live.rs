@@ -1,0 +1,315 @@
+//! Services at work: a rule file in force, and what each service uses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context as _, Result, bail};
+use kernel::clock::now_ns;
+use kernel::gate::Gate;
+use kernel::process;
+use kernel::services::{self, Figures, Member};
+use kernel::session::Session;
+use kernel::wire;
+use service::{Directive, Event, Keys, RuleFile, Tree};
+
+use super::control::{
+    ExplainedRule, ExplainedThread, Explanation, Report, Request, RuleText, ServiceRow,
+};
+use super::machine_time::busy_ns;
+use super::numbers::Numbers;
+use super::source::Source;
+
+/// The rules of a book, as they are told of.
+struct InForce {
+    book: u32,
+    rules: Vec<ExplainedRule>,
+}
+
+pub struct Services {
+    kernel: kernel::services::Services,
+    /// Where `apply` without a file reads it again.
+    path: PathBuf,
+    file: String,
+    numbers: Numbers,
+    in_force: InForce,
+    /// Of services that are gone, to whom they went.
+    inherited: BTreeMap<u16, Figures>,
+    told: BTreeMap<u16, Figures>,
+    since: SystemTime,
+    began: Instant,
+    busy_ns: u64,
+}
+
+impl Services {
+    /// Puts a rule file in force; whoever runs is to be taken in after that.
+    pub fn start(gate: &Gate, session: &Session, path: PathBuf, source: &Source) -> Result<Self> {
+        let mut services = Self {
+            kernel: kernel::services::Services::start(gate, session)?,
+            path,
+            file: String::new(),
+            numbers: Numbers::default(),
+            in_force: InForce { book: 0, rules: Vec::new() },
+            inherited: BTreeMap::new(),
+            told: BTreeMap::new(),
+            since: SystemTime::now(),
+            began: Instant::now(),
+            busy_ns: busy_ns(),
+        };
+        services.put_in_force(gate, source)?;
+        Ok(services)
+    }
+
+    /// Of a process; the report is the daemon's to ask for, which knows what is missing in it.
+    pub fn answer(&mut self, gate: &Gate, process: u32, request: Request) -> Result<serde_json::Value> {
+        Ok(match request {
+            Request::Apply { file } => serde_json::to_value(self.apply(gate, file)?)?,
+            Request::Report => serde_json::to_value(self.report(gate, BTreeMap::new())?)?,
+            Request::Explain { pid } => serde_json::to_value(self.explain(pid)?)?,
+            Request::Assign { pid, is_thread, service } => {
+                serde_json::to_value(self.assign(gate, pid.unwrap_or(process), is_thread, &service)?)?
+            }
+        })
+    }
+
+    pub fn apply(&mut self, gate: &Gate, file: Option<RuleText>) -> Result<String> {
+        let source = match file {
+            Some(RuleText { name, text }) => Source::new(name, text),
+            None => Source::read(&self.path)?,
+        };
+        self.put_in_force(gate, &source)?;
+        self.kernel.ask_all()?;
+        Ok(self.summary())
+    }
+
+    pub fn summary(&self) -> String {
+        use crate::format::number_of;
+        format!(
+            "{}: {} and {} are in force",
+            self.file,
+            number_of(self.numbers.there().count(), "service"),
+            number_of(self.in_force.rules.len(), "rule")
+        )
+    }
+
+    fn put_in_force(&mut self, gate: &Gate, source: &Source) -> Result<()> {
+        let file = super::problems::parsed(source)?;
+        refuse_what_is_not_built(&file, source)?;
+        let change = self.numbers.take(&file.tree)?;
+        for number in &change.added {
+            self.kernel.add(gate, *number)?;
+        }
+        let book = book(&file, gate.salt(), &self.numbers)?;
+        let number = self.kernel.put_in_force(gate, &book)?;
+        let accounts = self.kernel.accounts(gate)?;
+        for (number, heir) in &change.gone {
+            self.kernel.retire(*number, *heir);
+            let used = accounts.get(number).copied().unwrap_or_default();
+            self.inherited.entry(*heir).or_default().add(used);
+            if let Some(more) = self.inherited.remove(number) {
+                self.inherited.entry(*heir).or_default().add(more);
+            }
+        }
+        let rules = file.book.rules().iter().map(|rule| ExplainedRule {
+            file: source.name.clone(),
+            line: source.line(rule.span.start),
+            name: rule.name.clone(),
+        });
+        self.in_force = InForce { book: number, rules: rules.collect() };
+        self.file.clone_from(&source.name);
+        Ok(())
+    }
+
+    /// What each service has used itself.
+    fn figures(&mut self, gate: &Gate, members: &[Member]) -> Result<BTreeMap<u16, Figures>> {
+        let mut all = self.kernel.accounts(gate)?;
+        all.retain(|number, _| self.numbers.get(*number).is_there);
+        for (number, more) in &self.inherited {
+            all.entry(*number).or_default().add(*more);
+        }
+        for member in members {
+            all.entry(self.numbers.heir(member.service)).or_default().add(member.since);
+        }
+        for (number, figures) in &mut all {
+            // A thread that was charged between the two readings is in neither.
+            let before = self.told.get(number).copied().unwrap_or_default();
+            *figures = figures.settled().at_least(before);
+            self.told.insert(*number, *figures);
+        }
+        Ok(all)
+    }
+
+    pub fn report(&mut self, gate: &Gate, losses: BTreeMap<String, u64>) -> Result<Report> {
+        let members = self.kernel.members()?;
+        let figures = self.figures(gate, &members)?;
+        let machine_cpu_ns = busy_ns().saturating_sub(self.busy_ns);
+        let cpu_ns: u64 = figures.values().map(|figures| figures.cpu_ns).sum();
+        let mut rows = Vec::new();
+        self.branch(&mut rows, wire::SERVICE_ROOT as u16, 0, &members, &figures);
+        Ok(Report {
+            schema: "tollgate.service.report/1".into(),
+            since: humantime::format_rfc3339_seconds(self.since).to_string(),
+            elapsed_ns: self.began.elapsed().as_nanos() as u64,
+            file: self.file.clone(),
+            rules: self.in_force.rules.len(),
+            services: rows,
+            machine_cpu_ns,
+            kernel_cpu_ns: machine_cpu_ns.saturating_sub(cpu_ns),
+            losses,
+        })
+    }
+
+    fn branch(
+        &self,
+        rows: &mut Vec<ServiceRow>,
+        number: u16,
+        depth: usize,
+        members: &[Member],
+        figures: &BTreeMap<u16, Figures>,
+    ) {
+        let own = |member: &&Member| self.numbers.heir(member.service) == number;
+        let parent = (depth > 0).then(|| self.numbers.get(self.numbers.get(number).parent).name.clone());
+        rows.push(ServiceRow {
+            name: self.numbers.get(number).name.clone(),
+            parent,
+            depth,
+            processes: members.iter().filter(own).map(|member| member.tgid).collect::<BTreeSet<_>>().len(),
+            threads: members.iter().filter(own).count(),
+            used: figures.get(&number).copied().unwrap_or_default().into(),
+        });
+        for child in self.numbers.there().skip(1).filter(|child| self.numbers.get(*child).parent == number) {
+            self.branch(rows, child, depth + 1, members, figures);
+        }
+    }
+
+    fn explain(&self, pid: u32) -> Result<Explanation> {
+        let members = self.kernel.members()?;
+        let mut threads: Vec<_> = members.iter().filter(|member| member.tgid == pid).collect();
+        if threads.is_empty() {
+            threads = members.iter().filter(|member| member.pid == pid).collect();
+        }
+        if threads.is_empty() {
+            bail!("there is no process or thread {pid}, or it is the kernel's own");
+        }
+        let threads = threads.into_iter().map(|member| ExplainedThread {
+            tid: member.pid,
+            command: member.command.clone(),
+            service: self.numbers.get(self.numbers.heir(member.service)).name.clone(),
+            borrowed: member.is_borrowed,
+            why: why(member.why).into(),
+            rule: self.rule_of(member),
+            since_ns: now_ns().saturating_sub(member.labelled_ns),
+        });
+        Ok(Explanation { schema: "tollgate.service.explain/1".into(), pid, threads: threads.collect() })
+    }
+
+    fn rule_of(&self, member: &Member) -> Option<ExplainedRule> {
+        let is_known = member.book == self.in_force.book;
+        member.rule.filter(|_| is_known).and_then(|place| self.in_force.rules.get(place)).cloned()
+    }
+
+    fn assign(&self, gate: &Gate, pid: u32, is_thread: bool, service: &str) -> Result<usize> {
+        let number = self.numbers.find(service).with_context(|| {
+            format!("there is no service {service:?}: `tollgate service list` shows those that there are")
+        })?;
+        let tids = if is_thread { vec![pid] } else { process::threads(pid) };
+        let assigned = self.kernel.assign(gate, &tids.into_iter().collect::<BTreeSet<_>>(), number);
+        if assigned == 0 {
+            bail!("there is no process or thread {pid}, or it is the kernel's own");
+        }
+        Ok(assigned)
+    }
+}
+
+fn why(why: u8) -> &'static str {
+    match u32::from(why) {
+        wire::WHY_FORK => "fork",
+        wire::WHY_EXEC => "exec",
+        wire::WHY_FOUND => "found",
+        wire::WHY_USER => "user",
+        wire::WHY_RECEIVED => "receive",
+        wire::WHY_OPENED => "open",
+        wire::WHY_RESUMED => "reply",
+        wire::WHY_ASSIGNED => "assigned",
+        wire::WHY_IO_URING => "io_uring",
+        _ => "inherited",
+    }
+}
+
+/// The language is ahead of what can be put in force.
+fn refuse_what_is_not_built(file: &RuleFile, source: &Source) -> Result<()> {
+    for rule in file.book.rules() {
+        let line = source.line(rule.span.start);
+        if rule.when.file.is_some() {
+            bail!("{}:{line}: rules with a `file` cannot be put in force yet", source.name);
+        }
+        if matches!(rule.then, Directive::Starts { .. }) {
+            bail!("{}:{line}: rules with `starts-below` cannot be put in force yet", source.name);
+        }
+    }
+    Ok(())
+}
+
+/// As the kernel side has it.
+fn book(file: &RuleFile, salt: u64, numbers: &Numbers) -> Result<services::Book> {
+    let keys = Keys::new(&file.book, salt, |id| numbers.of(&file.tree, id))
+        .ok()
+        .context("the rules ask for more combinations of conditions than an event may have")?;
+    let sets = keys.sets.iter().map(|set| wire::service_set {
+        fields: set.fields,
+        cgroup_depth: set.cgroup_depth,
+        client_family: set.client.0,
+        client_bits: set.client.1,
+        ..Default::default()
+    });
+    let rules = keys.rules.iter().map(|key| (key.set, key.hash, follows(file, key.place, numbers)));
+    Ok(services::Book { sets: sets.collect(), rules: rules.collect(), asked: keys.asked })
+}
+
+fn follows(file: &RuleFile, place: usize, numbers: &Numbers) -> wire::service_rule {
+    let rule = &file.book.rules()[place];
+    let number = |tree: &Tree, id| numbers.of(tree, id);
+    let (then, service) = match rule.then {
+        Directive::BelongsTo(id) => (wire::THEN_BELONGS, number(&file.tree, id)),
+        Directive::Inherits => (wire::THEN_INHERITS, 0),
+        Directive::AdoptsPeer => (wire::THEN_ADOPTS_PEER, 0),
+        Directive::Starts { .. } => (wire::THEN_NOTHING, 0),
+    };
+    let event = |event: &Event| Event::ALL.iter().position(|one| one == event).unwrap_or_default();
+    wire::service_rule {
+        place: place as u32,
+        service,
+        then: then as u8,
+        events: rule.events.iter().fold(0, |all, one| all | 1 << event(one)),
+        names_events: rule.names_events.into(),
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_have_the_same_fields() {
+        use service::field;
+        let both = [
+            (field::EXE, wire::FIELD_EXE),
+            (field::USER, wire::FIELD_USER),
+            (field::UNIT, wire::FIELD_UNIT),
+            (field::SERVICE, wire::FIELD_SERVICE),
+            (field::LISTEN_PATH, wire::FIELD_LISTEN_PATH),
+            (field::LISTEN_ADDRESS, wire::FIELD_LISTEN_ADDRESS),
+            (field::LISTEN_PORT, wire::FIELD_LISTEN_PORT),
+            (field::CLIENT, wire::FIELD_CLIENT),
+            (field::PEER, wire::FIELD_PEER),
+            (field::CGROUP, wire::FIELD_CGROUP),
+        ];
+        for (pure, kernel) in both {
+            assert_eq!(u32::from(pure), kernel);
+        }
+        assert_eq!(Event::ALL.len(), wire::SERVICE_EVENTS as usize);
+        assert_eq!(service::MOST_SETS, wire::SERVICE_SETS as usize);
+        assert!(service::MOST_RULES <= wire::SERVICE_RULES as usize);
+    }
+}

@@ -1,0 +1,202 @@
+//! Commands on services that a daemon has in force.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use super::arguments::{ApplyArguments, AssignArguments, ExplainArguments, ReportArguments};
+use super::control::{ExplainedThread, Explanation, Report, Request, RuleText, ServiceRow};
+use super::problems::parsed;
+use super::source::Source;
+use crate::daemon::SocketOption;
+use crate::daemon::control::answer;
+use crate::format::{count, duration, number_of, printable, share, span};
+use crate::output::Output;
+use crate::report::losses;
+
+pub fn apply(arguments: &ApplyArguments) -> Result<ExitCode> {
+    let file = match &arguments.file {
+        Some(path) => {
+            let Source { name, text, .. } = {
+                let source = Source::read(path)?;
+                parsed(&source)?;
+                source
+            };
+            let name = Path::new(&name).canonicalize().map_or(name, |path| path.display().to_string());
+            Some(RuleText { name, text })
+        }
+        None => None,
+    };
+    let summary: String = answer(&arguments.socket, &Request::Apply { file })?;
+    Output::Stdout.write(&format!("{}\n", printable(&summary)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn report(arguments: &ReportArguments) -> Result<ExitCode> {
+    let report: Report = answer(&arguments.socket, &Request::Report)?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        output.write_json(&report)?;
+    } else {
+        output.write(&text(&report, result.top))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn list(socket: &SocketOption) -> Result<ExitCode> {
+    let report: Report = answer(socket, &Request::Report)?;
+    let mut text = String::new();
+    for row in &report.services {
+        let members = format!(
+            "{}, {}",
+            number_of(row.processes, "process"),
+            number_of(row.threads, "thread")
+        );
+        text.push_str(&format!("{:<40} {members}\n", indented(row)));
+    }
+    Output::Stdout.write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn indented(row: &ServiceRow) -> String {
+    format!("{:width$}{}", "", row.name, width = 2 * row.depth)
+}
+
+/// Bytes in units of 1024, with three digits.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ if value < 9.995 => format!("{value:.2} {}", UNITS[unit]),
+        _ if value < 99.95 => format!("{value:.1} {}", UNITS[unit]),
+        _ => format!("{value:.0} {}", UNITS[unit]),
+    }
+}
+
+pub fn text(report: &Report, top: usize) -> String {
+    use std::fmt::Write as _;
+    let mut out = losses(&report.losses);
+    let _ = writeln!(
+        out,
+        "services of {}, {}, for {}\n",
+        printable(&report.file),
+        number_of(report.rules, "rule"),
+        span(report.elapsed_ns / 1_000_000_000)
+    );
+    let _ = writeln!(
+        out,
+        "{:<24} {:>9} {:>5} {:>9} {:>9} {:>12} {:>9} {:>9} {:>9} {:>7}",
+        "service", "cpu", "share", "waiting", "blocked", "calls", "received", "sent", "disk", "threads"
+    );
+    for row in report.services.iter().take(top) {
+        let used = &row.used;
+        let _ = writeln!(
+            out,
+            "{:<24} {:>9} {:>5} {:>9} {:>9} {:>12} {:>9} {:>9} {:>9} {:>7}",
+            indented(row),
+            duration(used.cpu_ns),
+            share(used.cpu_ns, report.machine_cpu_ns.max(used.cpu_ns)),
+            duration(used.wait_ns),
+            duration(used.blocked_ns),
+            count(used.calls),
+            bytes(used.received_bytes),
+            bytes(used.sent_bytes),
+            bytes(used.storage_read_bytes + used.storage_written_bytes),
+            count(row.threads as u64),
+        );
+    }
+    if report.services.len() > top {
+        let _ = writeln!(out, "and {} (--top)", number_of(report.services.len() - top, "more service"));
+    }
+    let _ = writeln!(
+        out,
+        "{:<24} {:>9} {:>5}",
+        "(the kernel's own)",
+        duration(report.kernel_cpu_ns),
+        share(report.kernel_cpu_ns, report.machine_cpu_ns)
+    );
+    out
+}
+
+pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode> {
+    let explanation: Explanation = answer(&arguments.socket, &Request::Explain { pid: arguments.pid })?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        output.write_json(&explanation)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for thread in explanation.threads.iter().take(result.top) {
+        output.write(&format!("{}\n", printable(&sentence(thread))))?;
+    }
+    if explanation.threads.len() > result.top {
+        let more = number_of(explanation.threads.len() - result.top, "more thread");
+        output.write(&format!("and {more} (--top)\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn sentence(thread: &ExplainedThread) -> String {
+    let rule = thread.rule.as_ref().map(|rule| {
+        let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+        format!("{}:{}{name}", rule.file, rule.line)
+    });
+    let by = rule.as_ref().map_or_else(String::new, |rule| format!(", by {rule}"));
+    let ago = duration(thread.since_ns);
+    let why = match thread.why.as_str() {
+        "inherited" => format!("as whoever started it did, {ago} ago{by}"),
+        "found" if rule.is_none() => format!("as no rule says anything else; it was there {ago} ago"),
+        "found" => format!("as it was found {ago} ago{by}"),
+        "exec" => format!("since its program began {ago} ago{by}"),
+        "fork" => format!("since it was started {ago} ago{by}"),
+        "user" => format!("since it became another user's {ago} ago{by}"),
+        "receive" => format!("since a message that came {ago} ago{by}"),
+        "reply" => format!("since the answer to what it had asked in that name came {ago} ago"),
+        "assigned" => format!("as somebody said so {ago} ago"),
+        "io_uring" => format!("as it uses io_uring, whose work cannot be followed, since {ago} ago"),
+        _ => format!("since {ago} ago{by}"),
+    };
+    format!("{} {}: works for {}, {why}", thread.tid, thread.command, thread.service)
+}
+
+pub fn assign(arguments: &AssignArguments) -> Result<ExitCode> {
+    let request = Request::Assign {
+        pid: Some(arguments.pid),
+        is_thread: arguments.thread,
+        service: arguments.service.clone(),
+    };
+    let threads: usize = answer(&arguments.socket, &request)?;
+    Output::Stdout.write(&format!(
+        "{}: {} from the next call or context switch on\n",
+        arguments.service,
+        number_of(threads, "thread")
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This process, and all that it becomes or starts.
+pub fn join(socket: &SocketOption, service: &str) -> Result<()> {
+    let request = Request::Assign { pid: None, is_thread: false, service: service.into() };
+    answer::<usize>(socket, &request).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_three_digits() {
+        let cases = [(0, "0 B"), (999, "999 B"), (1000, "0.98 KiB"), (10_240, "10.0 KiB"), (1 << 30, "1.00 GiB")];
+        for (value, text) in cases {
+            assert_eq!(bytes(value), text);
+        }
+    }
+}

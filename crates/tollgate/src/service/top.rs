@@ -1,0 +1,140 @@
+//! `tollgate service top`: what the services use, live.
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
+
+use super::control::{Report, Request, ServiceRow, Used};
+use super::remote::bytes;
+use crate::daemon::SocketOption;
+use crate::daemon::control::answer;
+use crate::format::{count, number_of};
+use crate::output::needs_terminal;
+use crate::screen;
+
+/// What is drawn: the latest report, and what has been used since the one before.
+struct View {
+    report: Report,
+    /// By service.
+    before: HashMap<String, Used>,
+    time: Duration,
+}
+
+pub fn top(socket: &SocketOption) -> Result<ExitCode> {
+    needs_terminal("service top", "service report")?;
+    let mut view = View {
+        report: answer(socket, &Request::Report)?,
+        before: HashMap::new(),
+        time: Duration::ZERO,
+    };
+    screen::show(|terminal, is_due| {
+        if is_due {
+            let report: Report = answer(socket, &Request::Report)?;
+            view.time = Duration::from_nanos(report.elapsed_ns.saturating_sub(view.report.elapsed_ns));
+            let rows = std::mem::replace(&mut view.report, report).services;
+            view.before = rows.into_iter().map(|row| (row.name, row.used)).collect();
+        }
+        terminal.draw(|frame| draw(frame, &view))?;
+        Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn draw(frame: &mut Frame<'_>, view: &View) {
+    let report = &view.report;
+    let [head, table] = Layout::vertical([Constraint::Length(2), Constraint::Min(4)]).areas(frame.area());
+    let strong = Style::new().add_modifier(Modifier::BOLD);
+    let losses: u64 = report.losses.values().sum();
+    let lost = if losses > 0 { format!("  LOSSES: {}", count(losses)) } else { String::new() };
+    frame.render_widget(
+        Paragraph::new(vec![
+            Line::styled(format!("tollgate service  {}  since {}{lost}", report.file, report.since), strong),
+            Line::raw(format!(
+                "{}, {}        a second, since the last look; q: quit",
+                number_of(report.services.len(), "service"),
+                number_of(report.rules, "rule")
+            )),
+        ]),
+        head,
+    );
+    let rows = report.services.iter().map(|row| Row::new(cells(row, view)));
+    let widths = [
+        Constraint::Min(20),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(11),
+        Constraint::Length(10),
+        Constraint::Length(10),
+        Constraint::Length(8),
+    ];
+    let names = ["service", "cpu %", "wait %", "block %", "calls", "received", "sent", "threads"];
+    frame.render_widget(
+        Table::new(rows, widths)
+            .header(Row::new(names.to_vec()).style(strong))
+            .block(Block::new().borders(Borders::TOP)),
+        table,
+    );
+}
+
+/// Per second; 100 % are one processor, or one thread.
+fn cells(row: &ServiceRow, view: &View) -> Vec<String> {
+    let before = view.before.get(&row.name).copied().unwrap_or(row.used);
+    let seconds = view.time.as_secs_f64().max(1e-9);
+    let rate = |value: fn(&Used) -> u64| value(&row.used).saturating_sub(value(&before)) as f64 / seconds;
+    let percent = |ns: f64| format!("{:.1}", ns / 1e7);
+    vec![
+        format!("{:width$}{}", "", row.name, width = 2 * row.depth),
+        percent(rate(|used| used.cpu_ns)),
+        percent(rate(|used| used.wait_ns)),
+        percent(rate(|used| used.blocked_ns)),
+        count(rate(|used| used.calls) as u64),
+        bytes(rate(|used| used.received_bytes) as u64),
+        bytes(rate(|used| used.sent_bytes) as u64),
+        count(row.threads as u64),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    #[test]
+    fn it_shows_what_was_used_in_a_second() {
+        let used = |cpu_ns, calls| Used { cpu_ns, calls, ..Used::default() };
+        let row = |name: &str, depth, used| ServiceRow {
+            name: name.into(),
+            depth,
+            threads: 3,
+            used,
+            ..ServiceRow::default()
+        };
+        let report = Report {
+            file: "/etc/services.toml".into(),
+            services: vec![
+                row("root", 0, used(0, 0)),
+                row("shop", 1, used(1_500_000_000, 5_000)),
+            ],
+            ..Report::default()
+        };
+        let before = HashMap::from([("shop".to_owned(), used(1_000_000_000, 1_000))]);
+        let view = View { report, before, time: Duration::from_secs(2) };
+        let mut terminal = Terminal::new(TestBackend::new(90, 8)).expect("a screen");
+        terminal.draw(|frame| draw(frame, &view)).expect("drawn");
+        let screen = terminal.backend().to_string();
+        let line = screen.lines().find(|line| line.contains("  shop")).expect("a row");
+        for part in ["25.0", "2,000", "3"] {
+            assert!(line.contains(part), "{part} is not in {line}");
+        }
+    }
+}
