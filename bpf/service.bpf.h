@@ -147,6 +147,8 @@ static __always_inline void service_relabel(struct thread_state *thread, struct 
 			member->came_cpu_ns = member->at.cpu_ns;
 		}
 	}
+	if (why < WHY_RECEIVED || why == WHY_ASSIGNED)
+		member->epoch++;
 	member->service = service;
 	member->is_borrowed = is_borrowed;
 	member->why = why;
@@ -351,7 +353,8 @@ static __always_inline void service_tell(struct seq_file *seq, struct thread_sta
 	struct service_member *member = member_of(thread);
 	struct service_member_record record;
 	struct task_counters counters = {};
-	u32 version = READ_ONCE(member->version);
+	u64 message = READ_ONCE(member->message);
+	u32 version = READ_ONCE(member->version), kind = message & 0xffff;
 	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
 
 	__builtin_memset(&record, 0, sizeof(record));
@@ -366,6 +369,15 @@ static __always_inline void service_tell(struct seq_file *seq, struct thread_sta
 	record.user = member->user;
 	record.labelled_ns = member->labelled_ns;
 	used_since(member, task, bpf_ktime_get_ns(), false, &counters, &record.since);
+	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_FOUND) {
+		/* As it will be before it does anything more. */
+		record.service = heir_of(message >> MESSAGE_SERVICE_SHIFT & 0xffff);
+		record.why = kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_FOUND;
+		record.rule = kind == MESSAGE_ASSIGN ? 0 : message >> MESSAGE_VALUE_SHIFT;
+		record.book = header.book;
+		record.is_borrowed = kind == MESSAGE_ASSIGN;
+		record.labelled_ns = bpf_ktime_get_ns();
+	}
 	/* It has changed meanwhile: its charge is in the accounts. */
 	if ((version & 1) || version != READ_ONCE(member->version))
 		__builtin_memset(&record.since, 0, sizeof(record.since));

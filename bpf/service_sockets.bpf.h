@@ -221,6 +221,14 @@ static __always_inline void service_receive(struct thread_state *thread, struct 
 	service_obey(thread, task, &socket->answer, EVENT_RECEIVE, peer, true);
 }
 
+/* An answer to what was asked over a connection that its own side opened: the work goes on for whom it was asked. */
+static __always_inline void service_resume(struct thread_state *thread, struct task_struct *task,
+					   struct service_direction *asked)
+{
+	if (asked->sender && members[asked->sender & (THREADS - 1)].epoch == asked->epoch)
+		service_relabel(thread, task, heir_of(asked->service), WHY_RESUMED, true, member_of(thread)->rule, true);
+}
+
 /* Who has received before it is known from whom: told when it is, and charged for that from here on. */
 static __always_inline void service_wait(struct thread_state *thread, struct task_struct *task,
 					 struct service_direction *direction, u32 slot)
@@ -253,9 +261,7 @@ static __noinline void service_received_unix(struct thread_state *thread, struct
 	if (socket->role == ROLE_UNKNOWN)
 		name_unix_socket(socket, own, other);
 	if (socket->role == ROLE_OPENED) {
-		if (socket->direction.sender)
-			service_relabel(thread, task, heir_of(socket->direction.service), WHY_RESUMED,
-					true, member_of(thread)->rule, true);
+		service_resume(thread, task, &socket->direction);
 		return;
 	}
 	if (socket->role != ROLE_ACCEPTED)
@@ -288,9 +294,7 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 	if (socket->role == ROLE_UNKNOWN)
 		socket->role = role_by_ports(&route);
 	if (socket->role == ROLE_OPENED) {
-		if (socket->direction.sender)
-			service_relabel(thread, task, heir_of(socket->direction.service), WHY_RESUMED,
-					true, member_of(thread)->rule, true);
+		service_resume(thread, task, &socket->direction);
 		return;
 	}
 	if (socket->role != ROLE_ACCEPTED)
@@ -311,6 +315,7 @@ static __always_inline void note_sender(struct service_direction *direction, u32
 	u32 reader, receipt;
 
 	direction->service = service;
+	direction->epoch = members[slot & (THREADS - 1)].epoch;
 	WRITE_ONCE(direction->sender, slot);
 	reader = READ_ONCE(direction->reader);
 	if (likely(!reader))
@@ -321,7 +326,7 @@ static __always_inline void note_sender(struct service_direction *direction, u32
 					    (u64)receipt << MESSAGE_VALUE_SHIFT;
 }
 
-static __noinline void note_route(struct thread_state *thread, struct sock *sk, u32 slot, u32 service)
+static __noinline void note_route(struct thread_state *thread, struct sock *sk, u32 slot, u32 service, bool is_open)
 {
 	struct service_route route = {};
 	struct service_direction *direction, fresh = {};
@@ -330,7 +335,7 @@ static __noinline void note_route(struct thread_state *thread, struct sock *sk, 
 	direction = bpf_map_lookup_elem(&directions, &route);
 	if (!direction) {
 		/* Whoever closes its end first forgets the other's: nothing is noted after that. */
-		if (sk->__sk_common.skc_state != TCP_ESTABLISHED || !is_local(sk))
+		if (!is_open || !is_local(sk))
 			return;
 		bpf_map_update_elem(&directions, &route, &fresh, BPF_NOEXIST);
 		direction = bpf_map_lookup_elem(&directions, &route);
@@ -352,11 +357,12 @@ static __always_inline void service_sent(struct thread_state *thread, struct soc
 		lose(thread->session, LOSS_CONNECTIONS);
 		return;
 	}
-	if (likely(socket->direction.sender == slot && socket->direction.service == service))
+	if (likely(socket->direction.sender == slot && socket->direction.service == service &&
+		   socket->direction.epoch == member_of(thread)->epoch))
 		return;
 	note_sender(&socket->direction, slot, service);
 	if (family != AF_UNIX)
-		note_route(thread, sk, slot, service);
+		note_route(thread, sk, slot, service, sk->__sk_common.skc_state == TCP_ESTABLISHED);
 }
 
 static __always_inline bool is_followed(struct sock *sk)
@@ -422,8 +428,7 @@ static __always_inline void tcp_changed(struct sock *sk, int before, int now)
 		if (!socket || !slot)
 			return;
 		socket->role = ROLE_OPENED;
-		socket->direction.sender = slot;
-		socket->direction.service = members[slot & (THREADS - 1)].service;
+		note_sender(&socket->direction, slot, members[slot & (THREADS - 1)].service);
 	} else if (now == TCP_ESTABLISHED && before == TCP_SYN_SENT) {
 		socket = socket_of(sk, 0);
 		route_of(&route, sk);
@@ -431,7 +436,7 @@ static __always_inline void tcp_changed(struct sock *sk, int before, int now)
 		bpf_map_delete_elem(&directions, &route);
 		if (socket && socket->direction.sender)
 			note_route(thread_at(socket->direction.sender), sk, socket->direction.sender,
-				   socket->direction.service);
+				   socket->direction.service, true);
 	} else if (now == TCP_ESTABLISHED && before == TCP_SYN_RECV) {
 		socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
 		if (socket)

@@ -543,6 +543,9 @@ struct service_member {
 	__u8 is_exiting;
 	__u8 has_io_uring;
 	__u8 unused;
+	/* Counts up where it gets another service for what it is, or by hand: what it asked for before is of no account then. */
+	__u16 epoch;
+	__u16 unused_2;
 	__u32 user;
 	/* Hashes of its program's path, and of its unit. */
 	__u64 exe;
@@ -560,7 +563,6 @@ struct service_member {
 	__u64 came_cpu_ns;
 	/* Receipts whose sender was not known, and the latest one's connection. */
 	__u32 receipts;
-	__u32 unused_2;
 	struct service_connection connection;
 };
 
@@ -568,8 +570,8 @@ struct service_member {
 struct service_direction {
 	/* For whom who sent last worked then; SERVICE_NONE: nobody has sent. */
 	__u16 service;
-	__u16 unused;
-	/* Slot of who sent last. */
+	/* Of who sent last: its slot, and its `epoch` then. */
+	__u16 epoch;
 	__u32 sender;
 	/* Slot of who received before that was known, and its number of the receipt. */
 	__u32 reader;
