@@ -47,12 +47,11 @@ static __always_inline void read_counters(struct task_counters *now, struct task
 }
 
 /*
- * What the thread has used since it was last charged, and its counters now. The scheduler brings its time up to date at
- * ticks and switches only: where the label changes in between, the clock tells the rest. It goes to one label or the
- * other, and the sum stays the scheduler's.
+ * The task's counters now. The scheduler brings its time up to date at ticks and switches only: where the label changes
+ * in between, the clock tells the rest. It goes to one label or the other, and the sum stays the scheduler's.
  */
-static __always_inline void used_since(struct service_member *member, struct task_struct *task, u64 now,
-				       bool is_running, struct task_counters *counters, struct service_account *used)
+static __always_inline void counters_at(struct service_member *member, struct task_struct *task, u64 now, bool is_running,
+					struct task_counters *counters)
 {
 	u64 cpu_ns;
 
@@ -62,21 +61,24 @@ static __always_inline void used_since(struct service_member *member, struct tas
 		if (cpu_ns > counters->cpu_ns)
 			counters->cpu_ns = cpu_ns;
 	}
-	used->task.cpu_ns = counters->cpu_ns - member->at.cpu_ns;
-	used->task.wait_ns = counters->wait_ns - member->at.wait_ns;
-	used->task.switches = counters->switches - member->at.switches;
-	used->task.preemptions = counters->preemptions - member->at.preemptions;
-	used->task.minor_faults = counters->minor_faults - member->at.minor_faults;
-	used->task.major_faults = counters->major_faults - member->at.major_faults;
-	used->task.read_bytes = counters->read_bytes - member->at.read_bytes;
-	used->task.written_bytes = counters->written_bytes - member->at.written_bytes;
-	used->task.storage_read_bytes = counters->storage_read_bytes - member->at.storage_read_bytes;
-	used->task.storage_written_bytes = counters->storage_written_bytes - member->at.storage_written_bytes;
-	used->present_ns = now - member->since_ns;
-	used->calls = member->calls;
-	used->received_bytes = member->received_bytes;
-	used->sent_bytes = member->sent_bytes;
 }
+
+/* What was used since the last charge, by `counters`: each of the account's fields, and how much. */
+#define EACH_USED(use)                                                                                             \
+	use(task.cpu_ns, counters.cpu_ns - member->at.cpu_ns);                                                     \
+	use(task.wait_ns, counters.wait_ns - member->at.wait_ns);                                                  \
+	use(task.switches, counters.switches - member->at.switches);                                               \
+	use(task.preemptions, counters.preemptions - member->at.preemptions);                                      \
+	use(task.minor_faults, counters.minor_faults - member->at.minor_faults);                                   \
+	use(task.major_faults, counters.major_faults - member->at.major_faults);                                   \
+	use(task.read_bytes, counters.read_bytes - member->at.read_bytes);                                         \
+	use(task.written_bytes, counters.written_bytes - member->at.written_bytes);                                \
+	use(task.storage_read_bytes, counters.storage_read_bytes - member->at.storage_read_bytes);                 \
+	use(task.storage_written_bytes, counters.storage_written_bytes - member->at.storage_written_bytes);        \
+	use(present_ns, now - member->since_ns);                                                                   \
+	use(calls, member->calls);                                                                                 \
+	use(received_bytes, member->received_bytes);                                                               \
+	use(sent_bytes, member->sent_bytes)
 
 static __always_inline u32 heir_of(u32 service)
 {
@@ -87,46 +89,33 @@ static __always_inline u32 heir_of(u32 service)
  * Atomically, as the end of a task is charged from an interrupt, which may be that of another charge. User space makes
  * the accounts of the services that it names.
  */
-#define CHARGE(field)                                                                                              \
+#define CHARGE(field, value)                                                                                       \
 	do {                                                                                                       \
-		if (used.field)                                                                                    \
-			__sync_fetch_and_add(&account->field, used.field);                                         \
+		u64 __used = value;                                                                                \
+		if (__used)                                                                                        \
+			__sync_fetch_and_add(&account->field, __used);                                             \
 	} while (0)
 
 static __noinline void service_charge(struct thread_state *thread, struct task_struct *task, u64 now, bool is_running)
 {
 	struct service_member *member = member_of(thread);
-	struct service_account used, *account;
 	struct task_counters counters = {};
+	struct service_account *account;
 	u32 service = heir_of(member->service);
 
-	__builtin_memset(&used, 0, sizeof(used));
-	used_since(member, task, now, is_running, &counters, &used);
+	counters_at(member, task, now, is_running, &counters);
+	account = bpf_map_lookup_elem(&accounts, &service);
+	if (account) {
+		EACH_USED(CHARGE);
+		__sync_fetch_and_add(&account->labels, 1);
+	} else {
+		lose(thread->session, LOSS_CHARGES);
+	}
 	member->at = counters;
 	member->since_ns = now;
 	member->calls = 0;
 	member->received_bytes = 0;
 	member->sent_bytes = 0;
-	account = bpf_map_lookup_elem(&accounts, &service);
-	if (!account) {
-		lose(thread->session, LOSS_CHARGES);
-		return;
-	}
-	CHARGE(task.cpu_ns);
-	CHARGE(task.wait_ns);
-	CHARGE(task.switches);
-	CHARGE(task.preemptions);
-	CHARGE(task.minor_faults);
-	CHARGE(task.major_faults);
-	CHARGE(task.read_bytes);
-	CHARGE(task.written_bytes);
-	CHARGE(task.storage_read_bytes);
-	CHARGE(task.storage_written_bytes);
-	CHARGE(present_ns);
-	CHARGE(calls);
-	CHARGE(received_bytes);
-	CHARGE(sent_bytes);
-	__sync_fetch_and_add(&account->labels, 1);
 }
 
 static __always_inline void service_relabel(struct thread_state *thread, struct task_struct *task, u32 service, u32 why,
@@ -353,6 +342,7 @@ static __always_inline void service_tell(struct seq_file *seq, struct thread_sta
 	struct service_member *member = member_of(thread);
 	struct service_member_record record;
 	struct task_counters counters = {};
+	u64 now = bpf_ktime_get_ns();
 	u64 message = READ_ONCE(member->message);
 	u32 version = READ_ONCE(member->version), kind = message & 0xffff;
 	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
@@ -368,7 +358,9 @@ static __always_inline void service_tell(struct seq_file *seq, struct thread_sta
 	record.book = member->book;
 	record.user = member->user;
 	record.labelled_ns = member->labelled_ns;
-	used_since(member, task, bpf_ktime_get_ns(), false, &counters, &record.since);
+	counters_at(member, task, now, false, &counters);
+#define TELL(field, value) record.since.field = value
+	EACH_USED(TELL);
 	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_FOUND) {
 		/* As it will be before it does anything more. */
 		record.service = heir_of(message >> MESSAGE_SERVICE_SHIFT & 0xffff);
@@ -376,7 +368,7 @@ static __always_inline void service_tell(struct seq_file *seq, struct thread_sta
 		record.rule = kind == MESSAGE_ASSIGN ? 0 : message >> MESSAGE_VALUE_SHIFT;
 		record.book = header.book;
 		record.is_borrowed = kind == MESSAGE_ASSIGN;
-		record.labelled_ns = bpf_ktime_get_ns();
+		record.labelled_ns = now;
 	}
 	/* It has changed meanwhile: its charge is in the accounts. */
 	if ((version & 1) || version != READ_ONCE(member->version))

@@ -59,10 +59,12 @@ static __always_inline u64 mix(u64 hash, u64 value)
 }
 
 /* Of the first `length` bytes of the scratch text. */
-static __always_inline u64 hash_text(struct service_scratch *scratch, u32 length)
+static __always_inline u64 hash_text(struct service_scratch *scratch, u64 length)
 {
 	u64 hash = header.salt, *word = (u64 *)scratch->text;
 
+	/* 6.1's verifier must see the bound on all 64 bits. */
+	barrier_var(length);
 	if (length > NAME_LEN)
 		length = NAME_LEN;
 	__builtin_memset(&scratch->text[length], 0, sizeof(u64));
