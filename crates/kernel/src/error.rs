@@ -23,6 +23,8 @@ pub enum Error {
         "another version of Tollgate holds the gate: end it (`pgrep -a tollgate` finds it), or use the same version"
     )]
     OtherVersion,
+    #[error("process {0} has services in force already: one daemon does that for the whole machine")]
+    ServicesInForce(u32),
     #[error("{0} Tollgate sessions run already, which is the limit: end one")]
     SessionsFull(u32),
 }

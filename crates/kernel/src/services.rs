@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libbpf_rs::{MapCore as _, MapFlags};
 
 use crate::cpus;
-use crate::error::{Doing, Result};
-use crate::gate::{Gate, Iterator, Over};
+use crate::error::{Doing, Error, Result};
+use crate::gate::{Gate, Iterator, Lock, Over};
 use crate::mapping::{Mapping, atomic_field};
 use crate::session::Session;
 use crate::wire;
@@ -152,6 +152,12 @@ impl Figures {
 impl Services {
     /// Everybody whom the gate knows, or will know, is a member from now on: to begin with, of the root.
     pub fn start(gate: &Gate, session: &Session) -> Result<Self> {
+        // Only one begins at a time.
+        let _lock = Lock::take()?;
+        let other = atomic_field!(gate.header, 0, services).load(Ordering::SeqCst);
+        if other != 0 && gate.is_open(other) {
+            return Err(Error::ServicesInForce(gate.sessions.read(other).owner_pid));
+        }
         let iterator = |over| {
             let enabled = gate.header.read(0).enabled;
             Iterator::new(&gate.maps, enabled, gate.generation(), over)
@@ -202,9 +208,7 @@ impl Services {
                 let key = wire::service_key { book: number, set: *set as u32, hash: *hash };
                 // Of two with one hash, which only chance can make, the first decides.
                 if rules.lookup(bytes_of(&key), MapFlags::ANY).doing("looking at its rules")?.is_none() {
-                    rules
-                        .update(bytes_of(&key), bytes_of(rule), MapFlags::ANY)
-                        .doing("writing its rules")?;
+                    rules.update(bytes_of(&key), bytes_of(rule), MapFlags::ANY).doing("writing its rules")?;
                     keys.push(key);
                 }
             }

@@ -318,7 +318,7 @@ impl Gate {
         (1..wire::SESSIONS).any(|index| index != own.index && self.is_open(index))
     }
 
-    fn is_open(&self, index: u32) -> bool {
+    pub(crate) fn is_open(&self, index: u32) -> bool {
         let session = self.sessions.read(index);
         session.used != 0 && is_owned(&session)
     }

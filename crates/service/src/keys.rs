@@ -59,7 +59,8 @@ impl Keys {
         for (place, rule) in book.rules().iter().enumerate().filter(|(_, rule)| rule.when.file.is_none()) {
             let shape = rule.when.shape();
             // Rules on different events may have the same conditions.
-            let has_room = |(other, when): &(Shape, HashSet<_>)| *other == shape && !when.contains(&rule.when);
+            let has_room =
+                |(other, when): &(Shape, HashSet<_>)| *other == shape && !when.contains(&rule.when);
             let set = known.iter().position(has_room).unwrap_or(known.len());
             if set == known.len() {
                 known.push((shape, HashSet::new()));
@@ -102,7 +103,9 @@ impl Set {
         Self {
             fields: bits.into_iter().filter(|(is_there, _)| *is_there).fold(0, |all, (_, bit)| all | bit),
             cgroup_depth: shape.cgroup_depth,
-            client: shape.client.map_or((0, 0), |(family, bits)| (if family == Family::V4 { 4 } else { 6 }, bits)),
+            client: shape
+                .client
+                .map_or((0, 0), |(family, bits)| (if family == Family::V4 { 4 } else { 6 }, bits)),
         }
     }
 }
@@ -141,8 +144,8 @@ fn halves(octets: [u8; 16], word: fn([u8; 8]) -> u64) -> [u64; 2] {
 
 fn hash(salt: u64, when: &Conditions, number: impl Fn(Id) -> u16) -> u64 {
     let Listen { address, port, path: listen_path } = &when.listen;
-    let address = address
-        .map(|address| halves(octets(address), u64::from_le_bytes).into_iter().fold(salt, mix));
+    let address =
+        address.map(|address| halves(octets(address), u64::from_le_bytes).into_iter().fold(salt, mix));
     let [upper, lower] = match when.client {
         Some(network) => halves(octets(network.network()), u64::from_be_bytes).map(Some),
         None => [None; 2],

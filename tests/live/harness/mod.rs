@@ -12,6 +12,7 @@ pub mod job;
 pub mod pty;
 pub mod report;
 pub mod rows;
+pub mod services;
 pub mod strace;
 
 use std::env;

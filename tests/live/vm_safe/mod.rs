@@ -9,5 +9,6 @@ mod groups;
 mod guard;
 mod refusals;
 mod scopes;
+mod services;
 mod sharing;
 mod split;

@@ -3,7 +3,8 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, deeds, outcomes, reading, routine, seccomp, servant, signals, waits,
+    abi, blocking, calls, children, deeds, outcomes, reading, routine, seccomp, servant, signals, tenants,
+    waits,
 };
 
 pub struct Workload {
@@ -56,6 +57,10 @@ pub const WORKLOADS: &[Workload] = &[
         "Forks N children, one after the other, that execute `workloads calls 1`."),
     workload("vfork", "N", children::vfork,
         "Starts `workloads calls 1` N times by posix_spawn (CLONE_VM and CLONE_VFORK)."),
+    workload("backend", "PORT|PATH [--forks N] [--threads 1]", tenants::backend,
+        "Works for tenants until it is told to end, then says how long for which."),
+    workload("tenant", "PORT|PATH TAG MS REQUESTS [PER-CONNECTION]", tenants::tenant,
+        "Asks a backend for work, once a line comes from stdin; TAG z tells it to end."),
     workload("exec-thread", "", children::exec_thread,
         "Executes `workloads calls 10` from a second thread while the leader is in pause()."),
     workload("daemon", "MS", children::daemon,

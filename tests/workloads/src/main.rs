@@ -27,6 +27,7 @@ mod seccomp;
 mod servant;
 mod signals;
 mod team;
+mod tenants;
 mod waits;
 
 use arguments::Arguments;

@@ -133,7 +133,8 @@ impl Loaded {
             }
         }
         let skeleton = skeleton.load().doing("loading its programs")?;
-        let loaded = Self { skeleton, enabled, messages, links: Vec::new(), before, before_links: Vec::new() };
+        let loaded =
+            Self { skeleton, enabled, messages, links: Vec::new(), before, before_links: Vec::new() };
         if maps.is_none() {
             loaded.name_arguments()?;
         }

@@ -144,7 +144,9 @@ pub fn services(out: &mut String, report: &Report) {
         let rows = report.services.iter().map(|row| (label("service", &row.name), value(row)));
         family(out, &format!("service_{name}"), kind, help, rows);
     };
-    of_services("processes", "gauge", "Processes with a thread that works for it.", |row| row.processes as f64);
+    of_services("processes", "gauge", "Processes with a thread that works for it.", |row| {
+        row.processes as f64
+    });
     of_services("threads", "gauge", "Threads that work for it.", |row| row.threads as f64);
     of_services("cpu_seconds_total", "counter", "Time on a processor.", |row| row.used.cpu_ns as f64 / 1e9);
     of_services("wait_seconds_total", "counter", "Time waiting for a processor.", |row| {
@@ -155,7 +157,9 @@ pub fn services(out: &mut String, report: &Report) {
     of_services("minor_faults_total", "counter", "Page faults without reading.", |row| {
         row.used.minor_faults as f64
     });
-    of_services("major_faults_total", "counter", "Page faults that read.", |row| row.used.major_faults as f64);
+    of_services("major_faults_total", "counter", "Page faults that read.", |row| {
+        row.used.major_faults as f64
+    });
     of_services("received_bytes_total", "counter", "Received over sockets.", |row| {
         row.used.received_bytes as f64
     });
@@ -167,7 +171,13 @@ pub fn services(out: &mut String, report: &Report) {
         row.used.storage_written_bytes as f64
     });
     let kernel = std::iter::once((String::new(), report.kernel_cpu_ns as f64 / 1e9));
-    family(out, "service_kernel_cpu_seconds_total", "counter", "Processor time that is no service's.", kernel);
+    family(
+        out,
+        "service_kernel_cpu_seconds_total",
+        "counter",
+        "Processor time that is no service's.",
+        kernel,
+    );
 }
 
 #[cfg(test)]

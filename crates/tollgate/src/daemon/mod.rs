@@ -166,9 +166,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         None => Watch::start(options)?,
     };
     let services = match (&arguments.services, &rules) {
-        (Some(path), Some(rules)) => {
-            Some(Services::start(&watch.gate, &watch.session, path.clone(), rules)?)
-        }
+        (Some(path), Some(rules)) => Some(Services::start(&watch.gate, &watch.session, path.clone(), rules)?),
         _ => None,
     };
     let (unit, cgroup) = (arguments.unit.clone(), arguments.cgroup.clone());

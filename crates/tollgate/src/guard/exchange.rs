@@ -11,10 +11,10 @@ use super::arguments::{ExportArguments, ImportArguments, MergeArguments};
 use super::baseline::{Baseline, Digest, Gain};
 use super::control::Request;
 use super::remote::serves;
-use crate::daemon::control::answer;
 use super::select::{select_all, short_name, title};
 use super::store::Store;
 use super::verbs::Done;
+use crate::daemon::control::answer;
 use crate::input;
 use crate::output::Output;
 

@@ -18,8 +18,8 @@ use crate::daemon::SocketOption;
 use crate::daemon::control::{answer, ask, running};
 use crate::format::{count, printable};
 use crate::output::needs_terminal;
-use crate::screen;
 use crate::report::{Event, held_for, scoped};
+use crate::screen;
 
 const LATEST: usize = 200;
 /// In fewer columns, programs are shown by the names of their files, and without their calls.

@@ -9,11 +9,19 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "ask-services", rename_all = "kebab-case")]
 pub enum Request {
     /// Without a file, the daemon reads its own again.
-    Apply { file: Option<RuleText> },
+    Apply {
+        file: Option<RuleText>,
+    },
     Report,
-    Explain { pid: u32 },
+    Explain {
+        pid: u32,
+    },
     /// A process, or with `is_thread` one thread, or whoever asks.
-    Assign { pid: Option<u32>, is_thread: bool, service: String },
+    Assign {
+        pid: Option<u32>,
+        is_thread: bool,
+        service: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

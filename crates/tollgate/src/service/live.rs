@@ -13,9 +13,7 @@ use kernel::session::Session;
 use kernel::wire;
 use service::{Directive, Event, Keys, RuleFile, Tree};
 
-use super::control::{
-    ExplainedRule, ExplainedThread, Explanation, Report, Request, RuleText, ServiceRow,
-};
+use super::control::{ExplainedRule, ExplainedThread, Explanation, Report, Request, RuleText, ServiceRow};
 use super::machine_time::busy_ns;
 use super::numbers::Numbers;
 use super::source::Source;

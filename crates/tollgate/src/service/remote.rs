@@ -49,11 +49,8 @@ pub fn list(socket: &SocketOption) -> Result<ExitCode> {
     let report: Report = answer(socket, &Request::Report)?;
     let mut text = String::new();
     for row in &report.services {
-        let members = format!(
-            "{}, {}",
-            number_of(row.processes, "process"),
-            number_of(row.threads, "thread")
-        );
+        let members =
+            format!("{}, {}", number_of(row.processes, "process"), number_of(row.threads, "thread"));
         text.push_str(&format!("{:<40} {members}\n", indented(row)));
     }
     Output::Stdout.write(&text)?;
@@ -194,7 +191,8 @@ mod tests {
 
     #[test]
     fn bytes_have_three_digits() {
-        let cases = [(0, "0 B"), (999, "999 B"), (1000, "0.98 KiB"), (10_240, "10.0 KiB"), (1 << 30, "1.00 GiB")];
+        let cases =
+            [(0, "0 B"), (999, "999 B"), (1000, "0.98 KiB"), (10_240, "10.0 KiB"), (1 << 30, "1.00 GiB")];
         for (value, text) in cases {
             assert_eq!(bytes(value), text);
         }

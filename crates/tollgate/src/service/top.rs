@@ -29,11 +29,8 @@ struct View {
 
 pub fn top(socket: &SocketOption) -> Result<ExitCode> {
     needs_terminal("service top", "service report")?;
-    let mut view = View {
-        report: answer(socket, &Request::Report)?,
-        before: HashMap::new(),
-        time: Duration::ZERO,
-    };
+    let mut view =
+        View { report: answer(socket, &Request::Report)?, before: HashMap::new(), time: Duration::ZERO };
     screen::show(|terminal, is_due| {
         if is_due {
             let report: Report = answer(socket, &Request::Report)?;
@@ -121,10 +118,7 @@ mod tests {
         };
         let report = Report {
             file: "/etc/services.toml".into(),
-            services: vec![
-                row("root", 0, used(0, 0)),
-                row("shop", 1, used(1_500_000_000, 5_000)),
-            ],
+            services: vec![row("root", 0, used(0, 0)), row("shop", 1, used(1_500_000_000, 5_000))],
             ..Report::default()
         };
         let before = HashMap::from([("shop".to_owned(), used(1_000_000_000, 1_000))]);

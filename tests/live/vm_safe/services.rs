@@ -1,0 +1,256 @@
+//! Services: whose work a thread does, and what that used. The services in force are the machine's, but rules name
+//! only programs of the test's own.
+
+use crate::harness::bpf::abandoned_links;
+use crate::harness::services::{Backend, InForce, begin, own_work, programs, write};
+use crate::harness::{NOBODY, eventually};
+
+const TENANTS: &str = r#"
+[service.shop]
+[service.blog]
+
+[[rule]]
+name = "the shop's"
+exe = "FOLDER/shop"
+belongs-to = "shop"
+
+[[rule]]
+exe = "FOLDER/blog"
+belongs-to = "blog"
+
+[[rule]]
+name = "works for others"
+exe = "FOLDER/backend"
+adopts-peer = true
+"#;
+
+/// 2 % of both tenants' work, and what the ends of processes and a moment without a label cost on a busy machine.
+#[track_caller]
+fn is_charged(what: &str, charged: u64, work: u64, all: u64) {
+    let slack = all / 50 + 3_000_000;
+    assert!(
+        charged.abs_diff(work) <= slack,
+        "{what}: {charged} ns were charged of {work} ns, of {all} ns in all"
+    );
+}
+
+/// A noisy tenant and a quiet one ask a backend for work.
+fn tenants_are_charged(place: &str, options: &str, per_connection: u32) {
+    let services = InForce::start(programs(&["shop", "blog", "backend"]), TENANTS);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", place, options);
+    let shop = backend.tenant(folder, "shop", &format!("a 10 30 {per_connection}"));
+    let blog = backend.tenant(folder, "blog", &format!("b 5 20 {per_connection}"));
+    let before = services.figures("cpu_ns");
+    let (shop, blog) = (begin(shop), begin(blog));
+    let own = [own_work(shop), own_work(blog)];
+    let after = services.figures("cpu_ns");
+    let worked = backend.end(folder, "shop");
+    let expected = [worked["a"] + own[0], worked["b"] + own[1]];
+    assert!(worked["a"] >= 300_000_000 && worked["b"] >= 100_000_000, "{worked:?}");
+    for (name, work) in ["shop", "blog"].into_iter().zip(expected) {
+        is_charged(name, after[name] - before[name], work, expected.iter().sum());
+    }
+    assert_eq!(services.report()["losses"], serde_json::json!({}));
+}
+
+#[test]
+fn over_tcp() {
+    tenants_are_charged("0", "", 1);
+    tenants_are_charged("0", "--threads 1", 5);
+}
+
+#[test]
+fn over_a_unix_socket() {
+    tenants_are_charged("socket", "", 1);
+    tenants_are_charged("socket", "--threads 1", 5);
+}
+
+#[test]
+fn of_a_server_that_forks_before() {
+    tenants_are_charged("0", "--forks 3", 3);
+    tenants_are_charged("socket", "--forks 3 --threads 1", 3);
+}
+
+#[test]
+fn programs_belong_to_services_and_so_do_their_children() {
+    let services = InForce::start(programs(&["shop", "blog"]), TENANTS);
+    let before = (services.figures("cpu_ns"), services.figures("calls"), services.figures("labels"));
+    services.program("shop calls 100000").finish().success();
+    services.program("blog short-processes 20").finish().success();
+    let after = (services.figures("cpu_ns"), services.figures("calls"), services.figures("labels"));
+    let calls = |name: &str| after.1[name] - before.1[name];
+    assert!((100_000..101_000).contains(&calls("shop")), "{}", calls("shop"));
+    assert!((60..1_000).contains(&calls("blog")), "{}", calls("blog"));
+    assert!(after.0["shop"] > before.0["shop"]);
+    // One at its end, and another one where the kernel lets it go, which is a moment later.
+    assert!(after.2["blog"] - before.2["blog"] >= 21);
+}
+
+#[test]
+fn processor_time_is_the_kernels_own_figure() {
+    let services = InForce::start(programs(&["shop"]), TENANTS);
+    let mut worker = services.program("shop calls-on-input 300000").start();
+    let pid = worker.pid();
+    eventually("its rule", || services.service_of(pid) == "shop");
+    let schedstat = || {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("it runs");
+        text.split(' ').map(|figure| figure.trim().parse().expect("a figure")).collect::<Vec<u64>>()
+    };
+    // It is asleep before and after.
+    let asleep = || crate::harness::job::state(pid) == Some('S');
+    eventually("its sleep", asleep);
+    let read = || (services.figures("cpu_ns")["shop"], services.figures("wait_ns")["shop"], schedstat());
+    let before = read();
+    for round in 1..=3 {
+        use std::io::Write as _;
+        worker.input().write_all(b"x").expect("it reads");
+        let calls = || services.figures("calls")["shop"];
+        eventually("its calls", || calls() >= round * 300_000 && asleep());
+    }
+    let after = read();
+    assert_eq!(after.0 - before.0, after.2[0] - before.2[0], "on a processor");
+    assert_eq!(after.1 - before.1, after.2[1] - before.2[1], "waiting");
+    drop(worker.stdin());
+    worker.finish().success();
+}
+
+#[test]
+fn who_runs_already_is_taken_in() {
+    let folder = programs(&["shop", "blog", "backend"]);
+    let place = folder.path().to_owned();
+    let backend = Backend::start(&place, "backend", "0", "--threads 1");
+    // One that has its connection before, too.
+    let shop = backend.tenant(&place, "shop", "a 10 600 600");
+    let shop = begin(shop);
+    let blog = backend.tenant(&place, "blog", "b 10 20");
+    let services = InForce::start(folder, TENANTS);
+    assert_eq!(services.service_of(shop.pid()), "shop");
+    assert_eq!(services.explain(blog.pid())["why"], "found");
+    assert_eq!(services.explain(blog.pid())["rule"]["line"], 10);
+    let blog = begin(blog);
+    let own = own_work(blog);
+    shop.finish().success();
+    let charged = services.figures("cpu_ns");
+    let worked = backend.end(&place, "blog");
+    is_charged("blog", charged["blog"], worked["b"] + own, worked["a"] + worked["b"]);
+    // Not all of it: it had begun before.
+    assert!(charged["shop"] <= worked["a"] + 20_000_000, "{charged:?} {worked:?}");
+}
+
+#[test]
+fn an_answer_to_what_was_asked_before_takes_nobody_back() {
+    let services = InForce::start(programs(&["one", "backend"]), TENANTS);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "0", "");
+    let tenant = begin(backend.tenant(folder, "one", "a 50 40 40"));
+    // It has asked as the root's, and is answered.
+    services.ask(&format!("assign {} blog", tenant.pid()));
+    let received = || services.figures("received_bytes")["blog"];
+    eventually("answers", || received() > 10);
+    assert_eq!(services.service_of(tenant.pid()), "blog");
+    // From then on it is for the other one that it asks.
+    assert_eq!(services.service_of(backend.running.pid()), "blog");
+    tenant.finish().success();
+    backend.end(folder, "one");
+}
+
+#[test]
+fn rules_are_changed_at_one_stroke() {
+    let services = InForce::start(programs(&["shop", "blog"]), TENANTS);
+    let shop = services.program("shop calls-on-input 1").start();
+    let pid = shop.pid();
+    eventually("its rule", || services.service_of(pid) == "shop");
+    let line = services.explain(pid)["rule"]["line"].clone();
+    assert_eq!((line, services.explain(pid)["rule"]["name"].as_str()), (5.into(), Some("the shop's")));
+
+    let wrong = services.path("wrong.toml");
+    std::fs::write(&wrong, "[[rule]]\nbelongs-to = \"nobody\"\n").expect("a file");
+    let refused = services.ask_job(&format!("apply {}", wrong.display())).finish().exits_with(125);
+    refused.says("wrong.toml:2").says("has 1 problem");
+    assert_eq!(services.service_of(pid), "shop");
+
+    // The service goes, and its members go up; what they used before stays with them.
+    let used = services.figures("calls");
+    let rules = TENANTS.replace("[service.shop]", "[service.all]").replace("\"shop\"", "\"all\"");
+    let said = services.apply(&rules).text();
+    assert!(said.contains("4 services and 3 rules are in force"), "{said}");
+    eventually("the other one", || services.service_of(pid) == "all");
+    let now = services.figures("calls");
+    assert!(!now.contains_key("shop"), "{now:?}");
+    assert!(now["root"] >= used["root"] + used["shop"], "{used:?} {now:?}");
+    assert_eq!(services.explain(pid)["why"], "found");
+    services.ask_job("apply /dev/zero").finish().exits_with(125).says("no file of services");
+}
+
+#[test]
+fn who_is_assigned_works_for_that_service() {
+    let services = InForce::start(programs(&["one"]), TENANTS);
+    let one = services.program("one calls-on-input 1 ").start();
+    assert_eq!(services.service_of(one.pid()), "root");
+    services.ask(&format!("assign {} blog", one.pid()));
+    assert_eq!(services.service_of(one.pid()), "blog");
+    assert_eq!(services.explain(one.pid())["why"], "assigned");
+    services
+        .ask_job(&format!("assign {} nobody", one.pid()))
+        .finish()
+        .exits_with(125)
+        .says("there is no service");
+    services.ask_job("assign 4194305 blog").finish().exits_with(125).says("there is no process or thread");
+
+    let mut job = crate::harness::Job::typed("run --service shop --");
+    job.command.arg(services.path("one")).args(["calls", "5000"]);
+    job.command.env("TOLLGATE_SOCKET", services.path("control"));
+    let before = services.figures("calls")["shop"];
+    let ran = job.finish().success();
+    assert_eq!((ran.text(), ran.err), (String::new(), String::new()));
+    assert!(services.figures("calls")["shop"] - before >= 5000);
+}
+
+#[test]
+fn another_user_is_another_rule() {
+    let rules = format!(
+        "{TENANTS}\n[[rule]]\nexe = \"FOLDER/one\"\nuser = \"{NOBODY}\"\nbelongs-to = \"blog\"\n[[rule]]\nexe = \"FOLDER/one\"\nbelongs-to = \"shop\"\n"
+    );
+    let services = InForce::start(programs(&["one"]), &rules);
+    let calls = |user: Option<u32>| {
+        let before = services.figures("calls");
+        let mut job = services.program("one calls 3000");
+        if let Some(user) = user {
+            std::os::unix::process::CommandExt::uid(&mut job.command, user);
+        }
+        job.finish().success();
+        let after = services.figures("calls");
+        ["shop", "blog"].map(|name| after[name] - before[name] >= 3000)
+    };
+    assert_eq!(calls(None), [true, false]);
+    assert_eq!(calls(Some(NOBODY)), [false, true]);
+}
+
+#[test]
+fn a_machine_has_one_that_puts_services_in_force() {
+    let services = InForce::start(programs(&["shop"]), TENANTS);
+    let other = programs(&[]);
+    write(other.path(), "services.toml", TENANTS);
+    let refused = InForce::job(other.path()).finish().exits_with(125);
+    refused.says(&format!("process {} has services in force already", services.daemon.pid()));
+    services.ask("report");
+}
+
+#[test]
+fn nothing_stays_of_one_that_is_killed() {
+    let folder = programs(&["shop"]);
+    let services = InForce::start(folder, TENANTS);
+    services.daemon.signal(libc::SIGKILL);
+    eventually("its end", || services.daemon.is_over());
+    let folder = services.end();
+    eventually("its programs' end", || abandoned_links().is_empty());
+    let again = InForce::start(folder, TENANTS);
+    let shop = again.program("shop calls-on-input 1").start();
+    eventually("its rule", || again.service_of(shop.pid()) == "shop");
+    let control = again.path("control");
+    again.daemon.signal(libc::SIGTERM);
+    eventually("its end", || again.daemon.is_over());
+    assert!(again.daemon.read("err").contains("ended"), "{}", again.daemon.read("err"));
+    assert!(!control.exists());
+}

@@ -1,0 +1,202 @@
+//! A server that works for several tenants, each request for a known time, and the tenants who ask it.
+
+use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use crate::arguments::Arguments;
+use crate::failure::{Failure, Outcome, check, failed, os_failure};
+use crate::print_line;
+
+trait Connection: Read + Write + Send {}
+impl<T: Read + Write + Send> Connection for T {}
+
+type Listener = Box<dyn Fn() -> io::Result<Box<dyn Connection>>>;
+
+/// A tenant's name.
+const TAGS: std::ops::RangeInclusive<u8> = b'a'..=b'y';
+/// The name under which the server is told to end.
+const END: u8 = b'z';
+const MOST_MS: u64 = 60_000;
+
+/// A TCP port of 127.0.0.1 (0: any), or the path of a Unix socket.
+enum Place {
+    Port(u16),
+    Path(PathBuf),
+}
+
+impl Place {
+    fn of(path: &Path) -> Self {
+        let port = path.to_str().and_then(|text| text.parse().ok());
+        port.map_or_else(|| Self::Path(path.into()), Self::Port)
+    }
+
+    /// And by what it is found.
+    fn listen(&self) -> io::Result<(Listener, String)> {
+        Ok(match self {
+            Self::Port(port) => {
+                let listener = TcpListener::bind(("127.0.0.1", *port))?;
+                let port = listener.local_addr()?.port().to_string();
+                (Box::new(move || Ok(Box::new(listener.accept()?.0))), port)
+            }
+            Self::Path(path) => {
+                let listener = UnixListener::bind(path)?;
+                let accept =
+                    move || -> io::Result<Box<dyn Connection>> { Ok(Box::new(listener.accept()?.0)) };
+                (Box::new(accept), path.to_string_lossy().into_owned())
+            }
+        })
+    }
+
+    fn connect(&self) -> io::Result<Box<dyn Connection>> {
+        Ok(match self {
+            Self::Port(port) => Box::new(TcpStream::connect(("127.0.0.1", *port))?),
+            Self::Path(path) => Box::new(UnixStream::connect(path)?),
+        })
+    }
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the answer.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn thread_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// What the server has worked for each tenant, over all its processes.
+struct Work(*const AtomicU64);
+
+// SAFETY: shared memory of atomics that is there until the process ends.
+unsafe impl Sync for Work {}
+// SAFETY: as above.
+unsafe impl Send for Work {}
+
+impl Work {
+    fn new() -> Result<Self, Failure> {
+        let bytes = 256 * size_of::<AtomicU64>();
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(os_failure("share memory", io::Error::last_os_error()));
+        }
+        Ok(Self(base.cast()))
+    }
+
+    fn of(&self, tag: u8) -> &AtomicU64 {
+        // SAFETY: 256 of them are there.
+        unsafe { &*self.0.add(tag.into()) }
+    }
+}
+
+/// Answers one connection's requests, until it is told to `end`.
+fn serve(connection: Box<dyn Connection>, work: &Work, end: fn(&Work)) -> io::Result<()> {
+    let mut connection = BufReader::with_capacity(64, connection);
+    let mut line = String::new();
+    while connection.read_line(&mut line)? > 0 {
+        let began = thread_ns();
+        let tag = line.as_bytes()[0];
+        if tag == END {
+            end(work);
+            // SAFETY: the other threads wait for tenants, of whom there are none any more.
+            unsafe { libc::_exit(0) };
+        }
+        let ms: u64 = line[1..].trim().parse().unwrap_or(0);
+        while thread_ns() - began < ms * 1_000_000 {}
+        connection.get_mut().write_all(b"done\n")?;
+        work.of(tag).fetch_add(thread_ns() - began, Ordering::SeqCst);
+        line.clear();
+    }
+    Ok(())
+}
+
+fn tell(work: &Work) {
+    for tag in TAGS.filter(|tag| work.of(*tag).load(Ordering::SeqCst) > 0) {
+        let _ = print_line(&format!("{} {}", tag as char, work.of(tag).load(Ordering::SeqCst)));
+    }
+}
+
+/// Says where it listens, serves tenants until it is told to end, then says for how many nanoseconds it has worked for which.
+pub fn backend(mut arguments: Arguments) -> Outcome {
+    let place = Place::of(&arguments.path("PORT|PATH")?);
+    let forks = arguments.flag("--forks", "N", 1..=100)?;
+    let threads = arguments.flag("--threads", "N", 0..=1)?.unwrap_or(0) == 1;
+    arguments.end()?;
+    let (listener, found) = place.listen().map_err(|error| os_failure("listen", error))?;
+    let work: &'static Work = Box::leak(Box::new(Work::new()?));
+    print_line(&found)?;
+    let Some(forks) = forks else { return accept_all(&listener, work, threads, tell) };
+    for _ in 0..forks {
+        // SAFETY: this process has one thread.
+        if check(unsafe { libc::fork() }, "fork")? == 0 {
+            return accept_all(&listener, work, threads, |_| ());
+        }
+    }
+    // One of them is told to end.
+    // SAFETY: a status is not asked for.
+    check(unsafe { libc::wait(std::ptr::null_mut()) }, "wait")?;
+    tell(work);
+    // SAFETY: the rest of its own group, with itself.
+    unsafe {
+        libc::signal(libc::SIGTERM, libc::SIG_IGN);
+        libc::kill(0, libc::SIGTERM);
+    }
+    Ok(())
+}
+
+fn accept_all(listener: &Listener, work: &'static Work, threads: bool, end: fn(&Work)) -> Outcome {
+    loop {
+        let connection = listener().map_err(|error| os_failure("accept", error))?;
+        // A tenant that is gone is no matter.
+        let answer = move || drop(serve(connection, work, end));
+        if threads {
+            thread::spawn(answer);
+        } else {
+            answer();
+        }
+    }
+}
+
+/// Asks a backend for work, once a line comes from stdin, and says for how many nanoseconds it has worked itself since.
+pub fn tenant(mut arguments: Arguments) -> Outcome {
+    let place = Place::of(&arguments.path("PORT|PATH")?);
+    let tag = arguments.path("TAG")?;
+    let ms = arguments.number("MS", 0..=MOST_MS)?;
+    let requests = arguments.number("REQUESTS", 0..=1_000_000)?;
+    let each = arguments.number_or(1, "PER-CONNECTION", 1..=1_000_000)?;
+    arguments.end()?;
+    let tag = match tag.to_str().map(str::as_bytes) {
+        Some([tag]) if *tag == END || TAGS.contains(tag) => *tag as char,
+        _ => return Err(Failure::Usage("TAG must be a letter".into())),
+    };
+    print_line("ready")?;
+    let mut go = String::new();
+    io::stdin().read_line(&mut go).map_err(|error| os_failure("wait for stdin", error))?;
+    let began = clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID);
+    let mut connection = None;
+    for request in 0..requests {
+        if request % each == 0 {
+            let new = place.connect().map_err(|error| os_failure("connect", error))?;
+            connection = Some(BufReader::with_capacity(64, new));
+        }
+        let connection = connection.as_mut().expect("connected");
+        let mut answer = String::new();
+        connection
+            .get_mut()
+            .write_all(format!("{tag} {ms}\n").as_bytes())
+            .and_then(|()| connection.read_line(&mut answer).map(drop))
+            .map_err(|error| os_failure("ask", error))?;
+        if answer != "done\n" && tag != END as char {
+            return Err(failed(format!("an answer of {answer:?}")));
+        }
+    }
+    print_line(&(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - began).to_string())
+}
