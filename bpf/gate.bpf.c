@@ -266,7 +266,7 @@ int gate_members(struct bpf_iter__task *ctx)
 	struct task_struct *task = ctx->task;
 	u32 slot = task ? slot_of(task) : 0;
 
-	if (slot && has(thread_at(slot), SERVICE))
+	if (slot && has(thread_at(slot), SERVICE) && !member_of(thread_at(slot))->is_exiting)
 		service_tell(ctx->meta->seq, thread_at(slot), task);
 	return 0;
 }

@@ -190,7 +190,8 @@ static __always_inline u32 service_of_sender(struct service_direction *direction
 	if (!direction->sender)
 		return SERVICE_NONE;
 	sender = thread_at(direction->sender);
-	if (unlikely(member_of(sender)->service != service) && sender->task && sends(sender->call))
+	if (unlikely(member_of(sender)->service != service) && member_of(sender)->epoch == direction->epoch &&
+	    sends(sender->call))
 		service = member_of(sender)->service;
 	return heir_of(service);
 }
@@ -270,7 +271,7 @@ static __noinline void service_received_unix(struct thread_state *thread, struct
 	member_of(thread)->receipts++;
 	peer = socket_of(peer_sk, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!peer) {
-		lose(thread->session, LOSS_CONNECTIONS);
+		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
 		return;
 	}
 	service = service_of_sender(&peer->direction);
@@ -287,7 +288,7 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 	u32 service;
 
 	if (!socket) {
-		lose(thread->session, LOSS_CONNECTIONS);
+		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
 		return;
 	}
 	route_of(&route, sk);
@@ -312,7 +313,8 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 /* The direction is used by this thread for its service from now on; who has received before it was known is told. */
 static __always_inline void note_sender(struct service_direction *direction, u32 slot, u32 service)
 {
-	u32 reader, receipt;
+	u32 reader;
+	u64 message;
 
 	direction->service = service;
 	direction->epoch = members[slot & (THREADS - 1)].epoch;
@@ -320,10 +322,10 @@ static __always_inline void note_sender(struct service_direction *direction, u32
 	reader = READ_ONCE(direction->reader);
 	if (likely(!reader))
 		return;
-	receipt = direction->receipt;
+	message = MESSAGE_PEER | service << MESSAGE_SERVICE_SHIFT | (u64)direction->receipt << MESSAGE_VALUE_SHIFT;
 	direction->reader = 0;
-	members[reader & (THREADS - 1)].message = MESSAGE_PEER | service << MESSAGE_SERVICE_SHIFT |
-					    (u64)receipt << MESSAGE_VALUE_SHIFT;
+	/* What somebody has assigned meanwhile counts for more. */
+	__sync_val_compare_and_swap(&members[reader & (THREADS - 1)].message, 0, message);
 }
 
 static __noinline void note_route(struct thread_state *thread, struct sock *sk, u32 slot, u32 service, bool is_open)
@@ -340,7 +342,7 @@ static __noinline void note_route(struct thread_state *thread, struct sock *sk, 
 		bpf_map_update_elem(&directions, &route, &fresh, BPF_NOEXIST);
 		direction = bpf_map_lookup_elem(&directions, &route);
 		if (!direction) {
-			lose(thread->session, LOSS_CONNECTIONS);
+			lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
 			return;
 		}
 	}
@@ -354,7 +356,7 @@ static __always_inline void service_sent(struct thread_state *thread, struct soc
 	u16 family = sk->__sk_common.skc_family;
 
 	if (!socket) {
-		lose(thread->session, LOSS_CONNECTIONS);
+		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
 		return;
 	}
 	if (likely(socket->direction.sender == slot && socket->direction.service == service &&

@@ -158,8 +158,6 @@ static __always_inline void task_exited(struct thread_state *thread, struct task
 /* The kernel lets it go: nothing is counted of it any more. */
 static __always_inline void task_freed(struct thread_state *thread, struct task_struct *task, u32 slot)
 {
-	if (!member_of(thread)->is_exiting)
-		return;
 	if (has(thread, SERVICE))
 		service_charge(thread, task, bpf_ktime_get_ns(), false);
 	forget_thread(thread, slot);

@@ -31,7 +31,7 @@
 /* The most that hold calls before they take effect: crates/kernel/src/before.rs. */
 #define GUARD_HOOKS 23
 #define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS)
-#define GATE_MAPS 33
+#define GATE_MAPS 35
 
 #define SESSIONS 64
 /* 6.8 MiB of cell tables. Later rows share their session's, which is counted. */
@@ -110,6 +110,8 @@ enum loss {
 	LOSS_CHARGES,
 	/* For whom a connection is used was not noted: CONNECTIONS are open already, or there is no memory. */
 	LOSS_CONNECTIONS,
+	/* Work for whom a rule was to start a service is the one's below which: as many as can be are started. */
+	LOSS_SERVICES,
 	LOSSES,
 };
 
@@ -486,7 +488,29 @@ enum service_then {
 	THEN_BELONGS = 1,
 	THEN_INHERITS = 2,
 	THEN_ADOPTS_PEER = 3,
+	/* One for each value of what `each` says, below this one. */
+	THEN_STARTS = 4,
 };
+
+enum service_each {
+	EACH_USER = 0,
+	EACH_UNIT = 1,
+	EACH_EXE = 2,
+	EACH_CLIENT = 3,
+};
+
+/* A service that a rule has started. */
+struct service_started {
+	__u16 below;
+	/* enum service_each */
+	__u8 each;
+	__u8 unused[5];
+	/* The user, the hash of the unit's name or the program's path, or the address, IPv4 as IPv4 in IPv6. */
+	__u64 value[2];
+};
+
+/* From this number on they are started by rules; those before have names. */
+#define SERVICES_STARTED 6144
 
 struct service_rule {
 	/* In the book, where the first decides. */
@@ -497,7 +521,9 @@ struct service_rule {
 	/* A bit each on which it is asked; and whether also of who was asked to work for its service, of what it is. */
 	__u8 events;
 	__u8 names_events;
-	__u8 unused[3];
+	/* enum service_each, with THEN_STARTS */
+	__u8 each;
+	__u8 unused[2];
 };
 
 /* Something that the thread is to find at its next call or switch. */
@@ -558,9 +584,10 @@ struct service_member {
 	__u64 calls;
 	__u64 received_bytes;
 	__u64 sent_bytes;
-	/* With `moves`: when it came to a processor, and its time on one before. */
+	/* With `moves`: when it came to a processor, its time on one before, and how often it had left one. */
 	__u64 came_ns;
 	__u64 came_cpu_ns;
+	__u64 came_switches;
 	/* Receipts whose sender was not known, and the latest one's connection. */
 	__u32 receipts;
 	struct service_connection connection;

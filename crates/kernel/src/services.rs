@@ -1,6 +1,7 @@
 //! Virtual services in the kernel: rules in force, whose work each thread does, and what that used.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore as _, MapFlags};
@@ -53,8 +54,29 @@ pub struct Member {
     pub since: Figures,
 }
 
+/// By what a service that a rule has started differs from its like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Each {
+    User(u32),
+    /// Hash of the unit's name.
+    Unit(u64),
+    /// Hash of the program's path.
+    Exe(u64),
+    Client(IpAddr),
+}
+
+/// A service that a rule has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    pub number: u16,
+    pub below: u16,
+    pub each: Each,
+}
+
 /// Rules as [`wire::service_book`] has them.
 pub struct Book {
+    /// Bits of [`wire::service_field`] that threads need to have hashes of, besides those of the sets.
+    pub fields: u32,
     pub sets: Vec<wire::service_set>,
     /// Indices of `sets`, for each event.
     pub asked: [Vec<usize>; wire::SERVICE_EVENTS as usize],
@@ -176,6 +198,12 @@ impl Services {
         }
         forget_all(gate, "accounts", wire::SERVICES);
         forget_all(gate, "service_rules", 2 * wire::SERVICE_RULES);
+        forget_all(gate, "started_services", wire::SERVICES);
+        let free = gate.maps.get("free_services");
+        while free.lookup_and_delete(&[]).doing("taking numbers back")?.is_some() {}
+        for number in wire::SERVICES_STARTED..wire::SERVICES {
+            free.update(&[], &number.to_ne_bytes(), MapFlags::ANY).doing("giving numbers out")?;
+        }
         atomic_field!(gate.header, 0, services).store(session.index, Ordering::SeqCst);
         Ok(services)
     }
@@ -196,6 +224,33 @@ impl Services {
     /// Its members are another one's from now on.
     pub fn retire(&self, number: u16, heir: u16) {
         self.name(number, heir, heir);
+    }
+
+    /// All that rules have started.
+    pub fn started(&self, gate: &Gate) -> Result<Vec<Started>> {
+        let map = gate.maps.get("started_services");
+        let mut all = Vec::new();
+        for key in map.keys().take(wire::SERVICES as usize) {
+            if let Some(number) = map.lookup(&key, MapFlags::ANY).doing("reading what was started")? {
+                all.push(started(&read_as(&key), read_as::<u32>(&number) as u16));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Forgets one whose members are another's from now on.
+    pub fn forget_started(&self, gate: &Gate, started: &Started, heir: u16) {
+        self.retire(started.number, heir);
+        let map = gate.maps.get("started_services");
+        let keys: Vec<_> = map.keys().take(wire::SERVICES as usize).collect();
+        for key in keys {
+            let number = map.lookup(&key, MapFlags::ANY);
+            if number.is_ok_and(|number| {
+                number.is_some_and(|number| read_as::<u32>(&number) == u32::from(started.number))
+            }) {
+                let _ = map.delete(&key);
+            }
+        }
     }
 
     /// Puts a book of rules in force, by one store, in place of the one before. Returns its number.
@@ -220,7 +275,7 @@ impl Services {
         }
         let mut page = wire::service_book { number, ..Default::default() };
         page.set[..book.sets.len()].copy_from_slice(&book.sets);
-        page.fields = book.sets.iter().fold(0, |all, set| all | u32::from(set.fields));
+        page.fields = book.sets.iter().fold(book.fields, |all, set| all | u32::from(set.fields));
         for (event, asked) in book.asked.iter().enumerate() {
             page.asked[event] = asked.len() as u32;
             for (place, set) in asked.iter().enumerate() {
@@ -294,6 +349,20 @@ fn forget_all(gate: &Gate, map: &str, most: u32) {
     for key in keys {
         let _ = map.delete(&key);
     }
+}
+
+fn started(key: &wire::service_started, number: u16) -> Started {
+    let each = match u32::from(key.each) {
+        wire::EACH_USER => Each::User(key.value[0] as u32),
+        wire::EACH_UNIT => Each::Unit(key.value[0]),
+        wire::EACH_EXE => Each::Exe(key.value[0]),
+        _ => {
+            let bytes: Vec<u8> = key.value.into_iter().flat_map(u64::to_ne_bytes).collect();
+            let octets: [u8; 16] = bytes.try_into().expect("two words");
+            Each::Client(IpAddr::V6(Ipv6Addr::from(octets)).to_canonical())
+        }
+    };
+    Started { number, below: key.below, each }
 }
 
 fn member(record: &wire::service_member_record) -> Member {

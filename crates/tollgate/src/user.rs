@@ -20,6 +20,17 @@ pub fn find(name: &str) -> Result<Identity> {
     }
 }
 
+/// The name of a user's number.
+pub fn name(uid: u32) -> Option<String> {
+    name_of(uid, &fs::read_to_string("/etc/passwd").ok()?)
+}
+
+fn name_of(uid: u32, passwd: &str) -> Option<String> {
+    let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = lines.find(|fields| fields.get(2).and_then(|field| field.parse().ok()) == Some(uid))?;
+    Some(found[0].to_owned())
+}
+
 fn identity(name: &str, passwd: &str, group: &str) -> Option<Identity> {
     if let Some((uid, gid)) = name.split_once(':') {
         let gid = gid.parse().ok()?;
@@ -77,6 +88,8 @@ mod tests {
 
     #[test]
     fn an_unknown_user_is_none() {
+        assert_eq!(name_of(1001, PASSWD).as_deref(), Some("ann"));
+        assert_eq!(name_of(4711, PASSWD), None);
         assert!(identity("eve", PASSWD, GROUP).is_none());
         assert!(identity("", PASSWD, GROUP).is_none());
     }

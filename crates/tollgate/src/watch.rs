@@ -86,6 +86,7 @@ const REASONS: [&str; wire::LOSSES as usize] = [
     "guard events not reported (buffer full)",
     "charges of services not booked (no memory)",
     "messages of connections not followed (table full)",
+    "work for services that could not be started (table full)",
 ];
 
 impl Watch {

@@ -228,6 +228,47 @@ fn another_user_is_another_rule() {
 }
 
 #[test]
+fn rules_start_services() {
+    let rules = r#"
+[service.users]
+[service.clients]
+
+[[rule]]
+exe = "FOLDER/one"
+starts-below = "users"
+each = "user"
+
+[[rule]]
+exe = "FOLDER/backend"
+starts-below = "clients"
+each = "client"
+"#;
+    let services = InForce::start(programs(&["one", "backend"]), rules);
+    for user in [0, NOBODY, NOBODY] {
+        let mut job = services.program("one calls 3000");
+        std::os::unix::process::CommandExt::uid(&mut job.command, user);
+        job.finish().success();
+    }
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "0", "");
+    begin(backend.tenant(folder, "one", "a 20 5")).finish().success();
+    backend.end(folder, "one");
+    let (calls, cpu) = (services.figures("calls"), services.figures("cpu_ns"));
+    let users: Vec<_> = calls.iter().filter(|(name, _)| name.starts_with("users:")).collect();
+    assert_eq!(users.len(), 2, "{calls:?}");
+    let mut made: Vec<_> = users.iter().map(|(_, calls)| **calls / 3000).collect();
+    made.sort_unstable();
+    assert_eq!(made, [1, 2], "{calls:?}");
+    assert!(cpu["clients:127.0.0.1"] >= 100_000_000, "{cpu:?}");
+    // They go with the one that they are below, which gets what they used.
+    let used = calls.values().sum::<u64>();
+    services.apply("");
+    let left = services.figures("calls");
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["root", "shared"]);
+    assert!(left["root"] >= used, "{used} {left:?}");
+}
+
+#[test]
 fn a_machine_has_one_that_puts_services_in_force() {
     let services = InForce::start(programs(&["shop"]), TENANTS);
     let other = programs(&[]);

@@ -2,8 +2,12 @@
 
 use std::ffi::CStr;
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::{ptr, thread};
 
 use super::{Work, spin};
 
@@ -115,4 +119,30 @@ pub fn open_close() -> Work {
 
 pub fn cpu_loop() -> Work {
     call(|| spin(1000))
+}
+
+/// Written to one end and read from the other, by the same thread.
+fn message(mut to: impl Write + 'static, mut from: impl Read + 'static) -> Work {
+    Box::new(move |units| {
+        let mut byte = [0];
+        for _ in 0..units {
+            to.write_all(&byte).expect("the other end is open");
+            from.read_exact(&mut byte).expect("there is a byte");
+        }
+    })
+}
+
+pub fn unix_message() -> Work {
+    // Not a pair: one end has accepted the other.
+    let address = SocketAddr::from_abstract_name(format!("tollgate-{}-{:?}", std::process::id(), thread::current().id()));
+    let listener = UnixListener::bind_addr(&address.expect("a short name")).expect("a name of its own");
+    let to = UnixStream::connect_addr(&listener.local_addr().expect("it is bound")).expect("it listens");
+    message(to, listener.accept().expect("a connection waits").0)
+}
+
+pub fn tcp_message() -> Work {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let to = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
+    to.set_nodelay(true).expect("an option of every connection");
+    message(to, listener.accept().expect("a connection waits").0)
 }

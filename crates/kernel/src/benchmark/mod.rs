@@ -65,6 +65,8 @@ pub const BENCHMARKS: &[Benchmark] = &[
     benchmark("pread-2k", "call", true, || calls::pread(2048), "a read of 2 KiB from the page cache"),
     benchmark("pread-4k", "call", true, || calls::pread(4096), "a read of 4 KiB from the page cache"),
     benchmark("open-close", "pair", true, calls::open_close, "path look-up and descriptors: open and close of /dev/null"),
+    benchmark("unix-message", "message", true, calls::unix_message, "a byte through a Unix stream socket to itself: two calls"),
+    benchmark("tcp-message", "message", true, calls::tcp_message, "a byte over a loopback TCP connection to itself: two calls"),
     benchmark("pipe-ping-pong", "round trip", true, switches::pipe_ping_pong, "two sleeps, four calls, two context switches"),
     benchmark("futex-wake", "round trip", true, switches::futex_wake, "two threads that wake each other in turn"),
     benchmark("switch", "switch", true, switches::sched_yield, "two threads on one processor that yield to each other, less a getppid each")

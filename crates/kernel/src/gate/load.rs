@@ -58,6 +58,8 @@ fn open(enabled: u32) -> Result<OpenGateSkel<'static>> {
         maps.service_rules.set_max_entries(1).doing(SIZING)?;
         maps.directions.set_max_entries(1).doing(SIZING)?;
         maps.accounts.set_max_entries(1).doing(SIZING)?;
+        maps.started_services.set_max_entries(1).doing(SIZING)?;
+        maps.free_services.set_max_entries(1).doing(SIZING)?;
     }
     Ok(skeleton)
 }

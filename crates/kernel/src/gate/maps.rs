@@ -44,10 +44,12 @@ pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
     "directions",
     "service_sockets",
     "accounts",
+    "started_services",
+    "free_services",
 ];
 
 /// Of these, those that are made when services are first enabled: some MiB that nobody else needs.
-pub const OF_SERVICES: [&str; 7] = [
+pub const OF_SERVICES: [&str; 9] = [
     ".bss.members",
     ".bss.services",
     ".bss.books",
@@ -55,6 +57,8 @@ pub const OF_SERVICES: [&str; 7] = [
     "directions",
     "service_sockets",
     "accounts",
+    "started_services",
+    "free_services",
 ];
 
 pub type MapIds = [u32; wire::GATE_MAPS as usize];

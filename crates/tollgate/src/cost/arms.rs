@@ -99,6 +99,7 @@ const GATED: &[(&str, u32, &str)] = &[
     ),
     ("guard", wire::GUARD, "guard with both models, which learns the workload"),
     ("lens+guard", wire::LENS | wire::LENS_SITES | wire::GUARD, "lens and guard together"),
+    ("service", wire::SERVICE, "services in force, with a rule that is asked at each message"),
     #[cfg(feature = "test-extension")]
     ("tally", wire::TALLY, "the test extension"),
     #[cfg(feature = "test-extension")]
@@ -171,7 +172,8 @@ impl Arm {
         let name = match hooks {
             hooks if hooks == Hook::used(wire::LENS) => EMPTY.to_owned(),
             hooks if hooks == Hook::used(wire::GUARD) => format!("{EMPTY}-guard"),
-            hooks if hooks == Hook::ALL => format!("{EMPTY}-all"),
+            hooks if hooks == Hook::used(wire::LENS | wire::GUARD) => format!("{EMPTY}-lens+guard"),
+            hooks if hooks == Hook::used(wire::SERVICE) => format!("{EMPTY}-service"),
             _ => format!("{EMPTY}:{}", names.join(",")),
         };
         Self::new(name, Kind::Empty { hooks: hooks.to_vec(), clocks: false })
@@ -233,6 +235,10 @@ impl Arm {
                 let session = gate.start_session(&lock, &options)?;
                 if mask & wire::GUARD != 0 {
                     gate.make_profiles(&lock)?;
+                }
+                drop(lock);
+                if mask & wire::SERVICE != 0 {
+                    crate::service::adopting(&gate, &session)?;
                 }
                 On::Gate {
                     gate: Box::new(gate),

@@ -11,10 +11,11 @@ use kernel::process;
 use kernel::services::{self, Figures, Member};
 use kernel::session::Session;
 use kernel::wire;
-use service::{Directive, Event, Keys, RuleFile, Tree};
+use service::{Directive, Each, Event, Keys, RuleFile, Tree};
 
 use super::control::{ExplainedRule, ExplainedThread, Explanation, Report, Request, RuleText, ServiceRow};
 use super::machine_time::busy_ns;
+use super::named;
 use super::numbers::Numbers;
 use super::source::Source;
 
@@ -63,7 +64,7 @@ impl Services {
         Ok(match request {
             Request::Apply { file } => serde_json::to_value(self.apply(gate, file)?)?,
             Request::Report => serde_json::to_value(self.report(gate, BTreeMap::new())?)?,
-            Request::Explain { pid } => serde_json::to_value(self.explain(pid)?)?,
+            Request::Explain { pid } => serde_json::to_value(self.explain(gate, pid)?)?,
             Request::Assign { pid, is_thread, service } => {
                 serde_json::to_value(self.assign(gate, pid.unwrap_or(process), is_thread, &service)?)?
             }
@@ -93,6 +94,7 @@ impl Services {
     fn put_in_force(&mut self, gate: &Gate, source: &Source) -> Result<()> {
         let file = super::problems::parsed(source)?;
         refuse_what_is_not_built(&file, source)?;
+        self.name_started(gate)?;
         let change = self.numbers.take(&file.tree)?;
         for number in &change.added {
             self.kernel.add(gate, *number)?;
@@ -100,8 +102,12 @@ impl Services {
         let book = book(&file, gate.salt(), &self.numbers)?;
         let number = self.kernel.put_in_force(gate, &book)?;
         let accounts = self.kernel.accounts(gate)?;
+        let started = self.kernel.started(gate)?;
         for (number, heir) in &change.gone {
-            self.kernel.retire(*number, *heir);
+            match started.iter().find(|started| started.number == *number) {
+                Some(started) => self.kernel.forget_started(gate, started, *heir),
+                None => self.kernel.retire(*number, *heir),
+            }
             let used = accounts.get(number).copied().unwrap_or_default();
             self.inherited.entry(*heir).or_default().add(used);
             if let Some(more) = self.inherited.remove(number) {
@@ -118,10 +124,28 @@ impl Services {
         Ok(())
     }
 
+    /// Gives names to what rules have started since this was called last.
+    fn name_started(&mut self, gate: &Gate) -> Result<()> {
+        let started = self.kernel.started(gate)?;
+        let new: Vec<_> =
+            started.into_iter().filter(|started| !self.numbers.is_known(started.number)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let members = self.kernel.members()?;
+        for started in new {
+            let below = self.numbers.heir(started.below);
+            let value = named::value(&started, &members);
+            let name = format!("{}:{value}", self.numbers.get(below).name);
+            self.numbers.start(started.number, name, below);
+        }
+        Ok(())
+    }
+
     /// What each service has used itself.
     fn figures(&mut self, gate: &Gate, members: &[Member]) -> Result<BTreeMap<u16, Figures>> {
         let mut all = self.kernel.accounts(gate)?;
-        all.retain(|number, _| self.numbers.get(*number).is_there);
+        all.retain(|number, _| self.numbers.is_known(*number) && self.numbers.get(*number).is_there);
         for (number, more) in &self.inherited {
             all.entry(*number).or_default().add(*more);
         }
@@ -138,7 +162,10 @@ impl Services {
     }
 
     pub fn report(&mut self, gate: &Gate, losses: BTreeMap<String, u64>) -> Result<Report> {
-        let members = self.kernel.members()?;
+        self.name_started(gate)?;
+        let mut members = self.kernel.members()?;
+        // Those of one that was started since are told of the next time.
+        members.retain(|member| self.numbers.is_known(member.service));
         let figures = self.figures(gate, &members)?;
         let machine_cpu_ns = busy_ns().saturating_sub(self.busy_ns);
         let cpu_ns: u64 = figures.values().map(|figures| figures.cpu_ns).sum();
@@ -180,8 +207,9 @@ impl Services {
         }
     }
 
-    fn explain(&self, pid: u32) -> Result<Explanation> {
+    fn explain(&mut self, gate: &Gate, pid: u32) -> Result<Explanation> {
         let members = self.kernel.members()?;
+        self.name_started(gate)?;
         let mut threads: Vec<_> = members.iter().filter(|member| member.tgid == pid).collect();
         if threads.is_empty() {
             threads = members.iter().filter(|member| member.pid == pid).collect();
@@ -219,6 +247,12 @@ impl Services {
     }
 }
 
+/// For measuring: everybody works for whom it receives from.
+pub fn adopting(gate: &Gate, session: &Session) -> Result<()> {
+    let source = Source::new("its own".into(), "[[rule]]\nadopts-peer = true\n".into());
+    Services::start(gate, session, PathBuf::new(), &source).map(drop)
+}
+
 fn why(why: u8) -> &'static str {
     match u32::from(why) {
         wire::WHY_FORK => "fork",
@@ -241,9 +275,6 @@ fn refuse_what_is_not_built(file: &RuleFile, source: &Source) -> Result<()> {
         if rule.when.file.is_some() {
             bail!("{}:{line}: rules with a `file` cannot be put in force yet", source.name);
         }
-        if matches!(rule.then, Directive::Starts { .. }) {
-            bail!("{}:{line}: rules with `starts-below` cannot be put in force yet", source.name);
-        }
     }
     Ok(())
 }
@@ -261,7 +292,13 @@ fn book(file: &RuleFile, salt: u64, numbers: &Numbers) -> Result<services::Book>
         ..Default::default()
     });
     let rules = keys.rules.iter().map(|key| (key.set, key.hash, follows(file, key.place, numbers)));
-    Ok(services::Book { sets: sets.collect(), rules: rules.collect(), asked: keys.asked })
+    let fields = file.book.rules().iter().map(|rule| match rule.then {
+        Directive::Starts { each: Each::Exe, .. } => wire::FIELD_EXE,
+        Directive::Starts { each: Each::Unit, .. } => wire::FIELD_UNIT,
+        _ => 0,
+    });
+    let fields = fields.fold(0, |all, one| all | one);
+    Ok(services::Book { fields, sets: sets.collect(), rules: rules.collect(), asked: keys.asked })
 }
 
 fn follows(file: &RuleFile, place: usize, numbers: &Numbers) -> wire::service_rule {
@@ -271,7 +308,14 @@ fn follows(file: &RuleFile, place: usize, numbers: &Numbers) -> wire::service_ru
         Directive::BelongsTo(id) => (wire::THEN_BELONGS, number(&file.tree, id)),
         Directive::Inherits => (wire::THEN_INHERITS, 0),
         Directive::AdoptsPeer => (wire::THEN_ADOPTS_PEER, 0),
-        Directive::Starts { .. } => (wire::THEN_NOTHING, 0),
+        Directive::Starts { below, .. } => (wire::THEN_STARTS, number(&file.tree, below)),
+    };
+    let each = match rule.then {
+        Directive::Starts { each: Each::User, .. } => wire::EACH_USER,
+        Directive::Starts { each: Each::Unit, .. } => wire::EACH_UNIT,
+        Directive::Starts { each: Each::Exe, .. } => wire::EACH_EXE,
+        Directive::Starts { each: Each::Client, .. } => wire::EACH_CLIENT,
+        _ => 0,
     };
     let event = |event: &Event| Event::ALL.iter().position(|one| one == event).unwrap_or_default();
     wire::service_rule {
@@ -280,6 +324,7 @@ fn follows(file: &RuleFile, place: usize, numbers: &Numbers) -> wire::service_ru
         then: then as u8,
         events: rule.events.iter().fold(0, |all, one| all | 1 << event(one)),
         names_events: rule.names_events.into(),
+        each: each as u8,
         ..Default::default()
     }
 }

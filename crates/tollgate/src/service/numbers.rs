@@ -1,6 +1,6 @@
 //! The numbers by which the kernel side knows services. A name keeps its number from one rule file to the next.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Result, bail};
 use kernel::wire;
@@ -15,11 +15,12 @@ pub struct Numbered {
     pub is_there: bool,
 }
 
-/// By number.
 #[derive(Debug, Default)]
 pub struct Numbers {
-    services: Vec<Numbered>,
+    services: BTreeMap<u16, Numbered>,
     numbers: HashMap<String, u16>,
+    /// How many names had a number.
+    named: usize,
 }
 
 /// What a new rule file changes.
@@ -34,37 +35,50 @@ impl Numbers {
     /// Numbers all services of a tree. Nothing is changed where there are too many.
     pub fn take(&mut self, tree: &Tree) -> Result<Change> {
         let new = tree.ids().filter(|id| !self.numbers.contains_key(tree.name(*id))).count();
-        if self.services.len() + new > wire::SERVICES as usize {
+        if self.named + new > wire::SERVICES_STARTED as usize {
             bail!(
                 "there were {} different services since the daemon was started, of which {} are possible: start it anew",
-                self.services.len() + new,
-                wire::SERVICES
+                self.named + new,
+                wire::SERVICES_STARTED
             );
         }
-        let before: Vec<_> = self.services.iter().map(|service| service.is_there).collect();
-        self.services.iter_mut().for_each(|service| service.is_there = false);
+        let before: Vec<_> = self.there().collect();
+        let named = |(number, _): &(&u16, &mut Numbered)| u32::from(**number) < wire::SERVICES_STARTED;
+        self.services.iter_mut().filter(named).for_each(|(_, service)| service.is_there = false);
         for id in tree.ids() {
             let name = tree.name(id);
             let number = *self.numbers.entry(name.into()).or_insert_with(|| {
-                self.services.push(Numbered { name: name.into(), parent: 0, is_there: true });
-                self.services.len() as u16 - 1
+                self.named += 1;
+                self.named as u16 - 1
             });
-            self.services[usize::from(number)].is_there = true;
+            let numbered = Numbered { name: name.into(), parent: 0, is_there: true };
+            self.services.insert(number, numbered);
         }
         for id in tree.ids() {
             let (number, parent) = (self.of(tree, id), self.of(tree, tree.get(id).parent));
-            self.services[usize::from(number)].parent = parent;
+            self.services.get_mut(&number).expect("numbered above").parent = parent;
         }
-        let mut change = Change::default();
-        for number in 0..self.services.len() as u16 {
-            let was_there = before.get(usize::from(number)).copied().unwrap_or_default();
-            match (was_there, self.get(number).is_there) {
-                (false, true) => change.added.push(number),
-                (true, false) => change.gone.push((number, self.heir(number))),
-                _ => {}
+        // Those that rules have started go with the one below which they are.
+        for number in &before {
+            let parent_is_there = self.get(self.get(*number).parent).is_there;
+            if !parent_is_there && u32::from(*number) >= wire::SERVICES_STARTED {
+                self.services.get_mut(number).expect("it was there").is_there = false;
             }
         }
-        Ok(change)
+        let gone = before.iter().copied().filter(|number| !self.get(*number).is_there);
+        let gone = gone.map(|number| (number, self.heir(number))).collect();
+        let added = self.there().filter(|number| !before.contains(number)).collect();
+        Ok(Change { added, gone })
+    }
+
+    /// One that a rule has started.
+    pub fn start(&mut self, number: u16, name: String, parent: u16) {
+        self.numbers.insert(name.clone(), number);
+        self.services.insert(number, Numbered { name, parent, is_there: true });
+    }
+
+    pub fn is_known(&self, number: u16) -> bool {
+        self.services.contains_key(&number)
     }
 
     pub fn of(&self, tree: &Tree, id: Id) -> u16 {
@@ -72,7 +86,7 @@ impl Numbers {
     }
 
     pub fn get(&self, number: u16) -> &Numbered {
-        &self.services[usize::from(number)]
+        &self.services[&number]
     }
 
     pub fn find(&self, name: &str) -> Option<u16> {
@@ -82,15 +96,16 @@ impl Numbers {
     /// Itself, or the nearest above that is there. The root always is.
     pub fn heir(&self, number: u16) -> u16 {
         let mut heir = number;
-        while !self.get(heir).is_there {
-            heir = self.get(heir).parent;
+        // One that was started a moment ago has no name yet.
+        while let Some(gone) = self.services.get(&heir).filter(|service| !service.is_there) {
+            heir = gone.parent;
         }
         heir
     }
 
-    /// Those of the rule file in force.
+    /// Those of the rule file in force, and those that its rules have started.
     pub fn there(&self) -> impl Iterator<Item = u16> {
-        (0..self.services.len() as u16).filter(|number| self.get(*number).is_there)
+        self.services.iter().filter(|(_, service)| service.is_there).map(|(number, _)| *number)
     }
 }
 
@@ -120,5 +135,17 @@ mod tests {
         let change = numbers.take(&tree(&[("b", "root")])).expect("few");
         assert_eq!(change, Change { added: vec![b], gone: vec![(2, 0), (5, 0)] });
         assert_eq!((numbers.find("b"), numbers.heir(3)), (Some(b), 0));
+    }
+
+    #[test]
+    fn what_a_rule_has_started_goes_with_the_one_above() {
+        let mut numbers = Numbers::default();
+        numbers.take(&tree(&[("users", "root")])).expect("few");
+        let started = wire::SERVICES_STARTED as u16;
+        numbers.start(started, "users:ann".into(), 2);
+        let change = numbers.take(&tree(&[("users", "root"), ("other", "root")])).expect("few");
+        assert_eq!(change, Change { added: vec![3], gone: Vec::new() });
+        let change = numbers.take(&tree(&[("other", "root")])).expect("few");
+        assert_eq!(change, Change { added: Vec::new(), gone: vec![(2, 0), (started, 0)] });
     }
 }
