@@ -203,7 +203,7 @@ int BPF_PROG(gate_sent, struct sock *sk, int length, int flags)
 	return 0;
 }
 
-/* Before. */
+/* Before that: functions that are not made part of others. This one comes before the message is on its way. */
 SEC("?fexit/sock_recvmsg")
 int BPF_PROG(gate_received_exit, struct socket *socket, void *message, int flags, int length)
 {
@@ -211,8 +211,8 @@ int BPF_PROG(gate_received_exit, struct socket *socket, void *message, int flags
 	return 0;
 }
 
-SEC("?fexit/sock_sendmsg")
-int BPF_PROG(gate_sent_exit, struct socket *socket, void *message, int length)
+SEC("?fentry/security_socket_sendmsg")
+int BPF_PROG(gate_sent_entry, struct socket *socket, void *message, int length)
 {
 	message_sent(socket->sk, length);
 	return 0;

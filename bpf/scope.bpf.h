@@ -132,6 +132,7 @@ static __always_inline bool script_of(struct task_struct *task, struct scope_nam
 
 	if (!interpreter)
 		return false;
+	search.is_rest = unknown_zero();
 	search.code = interpreter->code;
 	search.value = interpreter->value;
 	search.at = BPF_CORE_READ(task, mm, arg_start);

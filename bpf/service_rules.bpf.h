@@ -319,7 +319,8 @@ static __noinline void ask_rules(struct service_question *question, struct task_
 
 	question->book = READ_ONCE(header.book);
 	book = &books[question->book & 1];
-	question->best.then = THEN_NOTHING;
+	question->best.then = THEN_NOTHING + unknown_zero();
+	question->best.place = unknown_zero();
 	if (question->event >= SERVICE_EVENTS)
 		return;
 	sets = book->asked[question->event];

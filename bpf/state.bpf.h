@@ -110,6 +110,15 @@ struct {
 	__array(values, struct ring);
 } records SEC(".maps");
 
+/*
+ * A zero that the verifier does not know. Before v6.7 (ab5cfac139ab, "bpf: verify callbacks as if they are called unknown
+ * number of times") it takes what is zero when bpf_loop() begins for zero in each round.
+ */
+static __always_inline u32 unknown_zero(void)
+{
+	return bpf_get_smp_processor_id() >> 31;
+}
+
 /* include/linux/sched.h: kernel threads make no calls; exiting ones make no more. */
 #define PF_KTHREAD 0x00200000
 #define PF_EXITING 0x00000004

@@ -34,7 +34,7 @@ pub enum Hook {
 pub enum Messages {
     /// `sock_recv_length` and `sock_send_length`: since v6.3, 6e6eda44b939 ("sock: add tracepoint for send recv length").
     Tracepoints,
-    /// The ends of `sock_recvmsg` and `sock_sendmsg`.
+    /// The end of `sock_recvmsg`, and `security_socket_sendmsg`, which comes before a message is on its way.
     Functions,
 }
 
@@ -117,7 +117,7 @@ impl Floor {
         let programs = &mut skeleton.progs;
         let (received, sent) = match messages {
             Messages::Tracepoints => (&mut programs.floor_received, &mut programs.floor_sent),
-            Messages::Functions => (&mut programs.floor_received_exit, &mut programs.floor_sent_exit),
+            Messages::Functions => (&mut programs.floor_received_exit, &mut programs.floor_sent_entry),
         };
         received.set_autoload(is_used);
         sent.set_autoload(is_used);
@@ -137,7 +137,7 @@ impl Floor {
                 },
                 (Hook::SockSendLength, _) => match messages {
                     Messages::Tracepoints => &programs.floor_sent,
-                    Messages::Functions => &programs.floor_sent_exit,
+                    Messages::Functions => &programs.floor_sent_entry,
                 },
                 (Hook::SignalDeliver, _) => &programs.floor_signal,
                 (Hook::SignalGenerate, _) => &programs.floor_continue,

@@ -156,8 +156,7 @@ impl Backend {
     /// Ends it. Nanoseconds that it has worked for each tenant.
     #[track_caller]
     pub fn end(self, folder: &Path, name: &str) -> BTreeMap<String, u64> {
-        let last = self.tenant(folder, name, "z 0 1");
-        begin(last).finish().success();
+        over(begin(self.tenant(folder, name, "z 0 1")));
         let said = self.running.finish().success().text();
         let lines = said.lines().skip(1).filter_map(|line| line.split_once(' '));
         lines.map(|(tag, ns)| (tag.into(), ns.parse().expect("a time"))).collect()
@@ -169,9 +168,15 @@ pub fn begin(mut tenant: Running) -> Running {
     tenant
 }
 
-/// Nanoseconds that a tenant has worked itself.
+/// Nanoseconds that a tenant has worked itself, once it has done so. It is still there.
 #[track_caller]
-pub fn own_work(tenant: Running) -> u64 {
-    let said = tenant.finish().success().text();
-    said.lines().nth(1).and_then(|line| line.parse().ok()).expect("its time")
+pub fn own_work(tenant: &Running) -> u64 {
+    eventually("the tenant's work", || tenant.read("out").lines().count() == 2);
+    tenant.read("out").lines().nth(1).and_then(|line| line.parse().ok()).expect("its time")
+}
+
+#[track_caller]
+pub fn over(mut tenant: Running) {
+    drop(tenant.stdin());
+    tenant.finish().success();
 }

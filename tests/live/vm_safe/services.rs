@@ -2,7 +2,7 @@
 //! only programs of the test's own.
 
 use crate::harness::bpf::abandoned_links;
-use crate::harness::services::{Backend, InForce, begin, own_work, programs, write};
+use crate::harness::services::{Backend, InForce, begin, over, own_work, programs, write};
 use crate::harness::{NOBODY, eventually};
 
 const TENANTS: &str = r#"
@@ -24,10 +24,12 @@ exe = "FOLDER/backend"
 adopts-peer = true
 "#;
 
-/// 2 % of both tenants' work, and what the ends of processes and a moment without a label cost on a busy machine.
+/// To within 2 % of both tenants' work, and 3 ms for the threads' beginnings and ends, which are in nobody's count. These are
+/// many times dearer where the processor is emulated.
 #[track_caller]
 fn is_charged(what: &str, charged: u64, work: u64, all: u64) {
-    let slack = all / 50 + 3_000_000;
+    let is_emulated = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("TCG"));
+    let slack = if is_emulated { all / 10 } else { all / 50 } + 3_000_000;
     assert!(
         charged.abs_diff(work) <= slack,
         "{what}: {charged} ns were charged of {work} ns, of {all} ns in all"
@@ -43,8 +45,10 @@ fn tenants_are_charged(place: &str, options: &str, per_connection: u32) {
     let blog = backend.tenant(folder, "blog", &format!("b 5 20 {per_connection}"));
     let before = services.figures("cpu_ns");
     let (shop, blog) = (begin(shop), begin(blog));
-    let own = [own_work(shop), own_work(blog)];
+    let own = [own_work(&shop), own_work(&blog)];
     let after = services.figures("cpu_ns");
+    over(shop);
+    over(blog);
     let worked = backend.end(folder, "shop");
     let expected = [worked["a"] + own[0], worked["b"] + own[1]];
     assert!(worked["a"] >= 300_000_000 && worked["b"] >= 100_000_000, "{worked:?}");
@@ -121,7 +125,7 @@ fn who_runs_already_is_taken_in() {
     let place = folder.path().to_owned();
     let backend = Backend::start(&place, "backend", "0", "--threads 1");
     // One that has its connection before, too.
-    let shop = backend.tenant(&place, "shop", "a 10 600 600");
+    let shop = backend.tenant(&place, "shop", "a 10 100000 100000");
     let shop = begin(shop);
     let blog = backend.tenant(&place, "blog", "b 10 20");
     let services = InForce::start(folder, TENANTS);
@@ -129,8 +133,10 @@ fn who_runs_already_is_taken_in() {
     assert_eq!(services.explain(blog.pid())["why"], "found");
     assert_eq!(services.explain(blog.pid())["rule"]["line"], 10);
     let blog = begin(blog);
-    let own = own_work(blog);
-    shop.finish().success();
+    let own = own_work(&blog);
+    over(blog);
+    shop.signal(libc::SIGKILL);
+    shop.finish();
     let charged = services.figures("cpu_ns");
     let worked = backend.end(&place, "blog");
     is_charged("blog", charged["blog"], worked["b"] + own, worked["a"] + worked["b"]);
@@ -151,7 +157,7 @@ fn an_answer_to_what_was_asked_before_takes_nobody_back() {
     assert_eq!(services.service_of(tenant.pid()), "blog");
     // From then on it is for the other one that it asks.
     assert_eq!(services.service_of(backend.running.pid()), "blog");
-    tenant.finish().success();
+    over(tenant);
     backend.end(folder, "one");
 }
 
@@ -251,7 +257,7 @@ each = "client"
     }
     let folder = services.folder.path();
     let backend = Backend::start(folder, "backend", "0", "");
-    begin(backend.tenant(folder, "one", "a 20 5")).finish().success();
+    over(begin(backend.tenant(folder, "one", "a 20 5")));
     backend.end(folder, "one");
     let (calls, cpu) = (services.figures("calls"), services.figures("cpu_ns"));
     let users: Vec<_> = calls.iter().filter(|(name, _)| name.starts_with("users:")).collect();

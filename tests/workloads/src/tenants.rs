@@ -97,22 +97,40 @@ impl Work {
     }
 }
 
+/// From one message to the next a thread works for whom the first came from.
+struct Meter<'a> {
+    work: &'a Work,
+    tag: Option<u8>,
+    since: u64,
+}
+
+impl Meter<'_> {
+    fn works_for(&mut self, tag: Option<u8>) {
+        let now = thread_ns();
+        if let Some(before) = std::mem::replace(&mut self.tag, tag) {
+            self.work.of(before).fetch_add(now - self.since, Ordering::SeqCst);
+        }
+        self.since = now;
+    }
+}
+
 /// Answers one connection's requests, until it is told to `end`.
-fn serve(connection: Box<dyn Connection>, work: &Work, end: fn(&Work)) -> io::Result<()> {
+fn serve(connection: Box<dyn Connection>, meter: &mut Meter<'_>, end: fn(&Work)) -> io::Result<()> {
     let mut connection = BufReader::with_capacity(64, connection);
     let mut line = String::new();
     while connection.read_line(&mut line)? > 0 {
-        let began = thread_ns();
-        let tag = line.as_bytes()[0];
+        let (tag, began) = (line.as_bytes()[0], thread_ns());
+        meter.works_for((tag != END).then_some(tag));
         if tag == END {
-            end(work);
+            end(meter.work);
             // SAFETY: the other threads wait for tenants, of whom there are none any more.
             unsafe { libc::_exit(0) };
         }
         let ms: u64 = line[1..].trim().parse().unwrap_or(0);
         while thread_ns() - began < ms * 1_000_000 {}
         connection.get_mut().write_all(b"done\n")?;
-        work.of(tag).fetch_add(thread_ns() - began, Ordering::SeqCst);
+        // It may be ended at any time.
+        meter.works_for(Some(tag));
         line.clear();
     }
     Ok(())
@@ -153,19 +171,24 @@ pub fn backend(mut arguments: Arguments) -> Outcome {
 }
 
 fn accept_all(listener: &Listener, work: &'static Work, threads: bool, end: fn(&Work)) -> Outcome {
+    let mut meter = Meter { work, tag: None, since: 0 };
     loop {
         let connection = listener().map_err(|error| os_failure("accept", error))?;
         // A tenant that is gone is no matter.
-        let answer = move || drop(serve(connection, work, end));
         if threads {
-            thread::spawn(answer);
+            thread::spawn(move || {
+                let mut meter = Meter { work, tag: None, since: 0 };
+                let _ = serve(connection, &mut meter, end);
+                meter.works_for(None);
+            });
         } else {
-            answer();
+            let _ = serve(connection, &mut meter, end);
         }
     }
 }
 
-/// Asks a backend for work, once a line comes from stdin, and says for how many nanoseconds it has worked itself since.
+/// Asks a backend for work, once a line comes from stdin, says for how many nanoseconds it has worked itself since, and waits
+/// for the end of stdin.
 pub fn tenant(mut arguments: Arguments) -> Outcome {
     let place = Place::of(&arguments.path("PORT|PATH")?);
     let tag = arguments.path("TAG")?;
@@ -198,5 +221,8 @@ pub fn tenant(mut arguments: Arguments) -> Outcome {
             return Err(failed(format!("an answer of {answer:?}")));
         }
     }
-    print_line(&(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - began).to_string())
+    print_line(&(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - began).to_string())?;
+    // A server with one thread has others to serve.
+    drop(connection);
+    io::stdin().read_line(&mut go).map(drop).map_err(|error| os_failure("wait for stdin", error))
 }

@@ -134,7 +134,11 @@ fn message(mut to: impl Write + 'static, mut from: impl Read + 'static) -> Work 
 
 pub fn unix_message() -> Work {
     // Not a pair: one end has accepted the other.
-    let address = SocketAddr::from_abstract_name(format!("tollgate-{}-{:?}", std::process::id(), thread::current().id()));
+    let address = SocketAddr::from_abstract_name(format!(
+        "tollgate-{}-{:?}",
+        std::process::id(),
+        thread::current().id()
+    ));
     let listener = UnixListener::bind_addr(&address.expect("a short name")).expect("a name of its own");
     let to = UnixStream::connect_addr(&listener.local_addr().expect("it is bound")).expect("it listens");
     message(to, listener.accept().expect("a connection waits").0)

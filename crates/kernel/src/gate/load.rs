@@ -120,7 +120,7 @@ impl Loaded {
         let is_used = Hook::SockRecvLength.is_used(enabled);
         let (received, sent) = match messages {
             Messages::Tracepoints => (&mut programs.gate_received, &mut programs.gate_sent),
-            Messages::Functions => (&mut programs.gate_received_exit, &mut programs.gate_sent_exit),
+            Messages::Functions => (&mut programs.gate_received_exit, &mut programs.gate_sent_entry),
         };
         received.set_autoload(is_used);
         sent.set_autoload(is_used);
@@ -194,7 +194,7 @@ impl Loaded {
                 },
                 Hook::SockSendLength => match self.messages {
                     Messages::Tracepoints => &programs.gate_sent,
-                    Messages::Functions => &programs.gate_sent_exit,
+                    Messages::Functions => &programs.gate_sent_entry,
                 },
                 Hook::SignalDeliver => &programs.gate_signal,
                 Hook::SignalGenerate => &programs.gate_continue,
