@@ -38,7 +38,7 @@
 #define GROUPS 1024
 /* The last groups are the base groups of the sessions, one each; only those before them are taken as rows. */
 #define ROWS (GROUPS - SESSIONS)
-/* 2.8 MiB of states. Threads beyond them are counted as a loss. */
+/* 4 MiB of states. Threads beyond them are counted as a loss. */
 #define THREADS 16384
 /* Threads are found by the low bits of their number; see by_pid in state.bpf.h. */
 #define PID_TAGS 65536

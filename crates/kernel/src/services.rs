@@ -180,10 +180,7 @@ impl Services {
         if other != 0 && gate.is_open(other) {
             return Err(Error::ServicesInForce(gate.sessions.read(other).owner_pid));
         }
-        let iterator = |over| {
-            let enabled = gate.header.read(0).enabled;
-            Iterator::new(&gate.maps, enabled, gate.generation(), over)
-        };
+        let iterator = |over| Iterator::new(&gate.maps, gate.enabled(), gate.generation(), over);
         let services = Self {
             services: Mapping::new(gate.maps.get(".bss.services"), wire::SERVICES)?,
             books: Mapping::new(gate.maps.get(".bss.books"), 1)?,

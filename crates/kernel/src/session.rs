@@ -32,7 +32,8 @@ pub struct Session {
     pub index: u32,
     pub base_group: u32,
     pub ring: MapHandle,
-    adopter: Option<Iterator>,
+    /// Of this generation.
+    adopter: Option<(u32, Iterator)>,
 }
 
 /// While it lives, what the calling thread forks or clones belongs to a session.
@@ -149,11 +150,12 @@ impl Gate {
                 .update(&tgid.to_ne_bytes(), as_bytes(&adoption), MapFlags::ANY)
                 .doing("naming the processes to take in")?;
         }
-        if session.adopter.is_none() {
-            let enabled = self.header.read(0).enabled;
-            session.adopter = Some(Iterator::new(&self.maps, enabled, self.generation(), Over::Adopt)?);
+        // An older one does not know of extensions that came later, and would take their tasks from them.
+        if session.adopter.as_ref().is_none_or(|(generation, _)| *generation != self.generation()) {
+            let adopter = Iterator::new(&self.maps, self.enabled(), self.generation(), Over::Adopt)?;
+            session.adopter = Some((self.generation(), adopter));
         }
-        let adopter = session.adopter.as_ref().expect("made above");
+        let (_, adopter) = session.adopter.as_ref().expect("made above");
         adopter.run()?;
         // A thread that was being made during the first pass has a gated parent or is found now.
         adopter.run()?;

@@ -131,7 +131,8 @@ pub fn program(folder: &Path, command: &str) -> Job {
 /// A server that works for tenants (`workloads backend`).
 pub struct Backend {
     pub running: Running,
-    place: String,
+    /// Its port, or the path of its socket.
+    pub place: String,
 }
 
 impl Backend {

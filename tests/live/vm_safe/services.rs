@@ -1,9 +1,12 @@
 //! Services: whose work a thread does, and what that used. The services in force are the machine's, but rules name
 //! only programs of the test's own.
 
+use std::io::Write as _;
+
 use crate::harness::bpf::abandoned_links;
-use crate::harness::services::{Backend, InForce, begin, over, own_work, programs, write};
-use crate::harness::{NOBODY, eventually};
+use crate::harness::cgroup::ControlGroup;
+use crate::harness::services::{Backend, InForce, begin, over, own_work, program, programs, write};
+use crate::harness::{Job, NOBODY, eventually};
 
 const TENANTS: &str = r#"
 [service.shop]
@@ -107,7 +110,6 @@ fn processor_time_is_the_kernels_own_figure() {
     let read = || (services.figures("cpu_ns")["shop"], services.figures("wait_ns")["shop"], schedstat());
     let before = read();
     for round in 1..=3 {
-        use std::io::Write as _;
         worker.input().write_all(b"x").expect("it reads");
         let calls = || services.figures("calls")["shop"];
         eventually("its calls", || calls() >= round * 300_000 && asleep());
@@ -204,7 +206,7 @@ fn who_is_assigned_works_for_that_service() {
         .says("there is no service");
     services.ask_job("assign 4194305 blog").finish().exits_with(125).says("there is no process or thread");
 
-    let mut job = crate::harness::Job::typed("run --service shop --");
+    let mut job = Job::typed("run --service shop --");
     job.command.arg(services.path("one")).args(["calls", "5000"]);
     job.command.env("TOLLGATE_SOCKET", services.path("control"));
     let before = services.figures("calls")["shop"];
@@ -231,6 +233,83 @@ fn another_user_is_another_rule() {
     };
     assert_eq!(calls(None), [true, false]);
     assert_eq!(calls(Some(NOBODY)), [false, true]);
+}
+
+/// For whom a backend works that is asked once by a tenant of nobody's.
+fn works_for(services: &InForce, backend: &Backend, rule: &str) -> String {
+    services.apply(&format!(
+        "{TENANTS}\n[service.found]\n[[rule]]\nexe = \"FOLDER/asked\"\n{rule}\nbelongs-to = \"found\"\n"
+    ));
+    over(begin(backend.tenant(services.folder.path(), "one", "a 0 1")));
+    services.service_of(backend.running.pid())
+}
+
+#[test]
+fn connections_have_conditions() {
+    let services = InForce::start(programs(&["one", "asked"]), TENANTS);
+    let folder = services.folder.path();
+    let tcp = Backend::start(folder, "asked", "0", "");
+    let unix = Backend::start(folder, "asked", "socket", "");
+    let (port, other) = (tcp.place.clone(), tcp.place.parse::<u16>().expect("a port") ^ 1);
+    let no = |rule: String| (rule, "root");
+    let yes = |rule: String| (rule, "found");
+    for (rule, service) in [
+        no(format!("listen = \":{other}\"")),
+        no(format!("listen = \"127.0.0.2:{port}\"")),
+        no("client = \"10.0.0.0/8\"".into()),
+        no("client = \"::/0\"".into()),
+        no("listen = \"/run/other\"".into()),
+        no("peer = \"shop\"".into()),
+        no(format!("listen = \":{port}\"\nuser = \"{NOBODY}\"")),
+        yes(format!("listen = \":{port}\"")),
+    ] {
+        assert_eq!(works_for(&services, &tcp, &rule), service, "{rule}");
+    }
+    // It keeps its service, so each of these is asked of another process.
+    for rule in [
+        "listen = \"127.0.0.1:PORT\"".to_owned(),
+        "listen = \"127.0.0.1\"".into(),
+        "client = \"127.0.0.1\"".into(),
+        "client = \"127.0.0.0/8\"".into(),
+        "client = \"0.0.0.0/0\"".into(),
+        "peer = \"root\"".into(),
+        "client = \"127.0.0.0/9\"\nlisten = \":PORT\"\nuser = \"0\"\nservice = \"root\"".into(),
+    ] {
+        let tcp = Backend::start(folder, "asked", "0", "");
+        let rule = rule.replace("PORT", &tcp.place);
+        assert_eq!(works_for(&services, &tcp, &rule), "found", "{rule}");
+        tcp.end(folder, "one");
+    }
+    let rule = format!("listen = \"{}\"", unix.place);
+    assert_eq!(works_for(&services, &unix, &rule), "found", "{rule}");
+}
+
+#[test]
+fn control_groups_and_units_have_conditions() {
+    let services = InForce::start(programs(&["one"]), TENANTS);
+    let group = ControlGroup::new();
+    let unit = group.inner("wanted.service");
+    let within = unit.inner("deeper");
+    let name = group.0.file_name().expect("a name").to_str().expect("text").to_owned();
+    let one = services.program("one calls-on-input 1").start();
+    within.add(one.pid());
+    for (rule, service) in [
+        (format!("cgroup = \"/{name}/other\""), "root"),
+        ("unit = \"other.service\"".into(), "root"),
+        (format!("cgroup = \"/{name}\""), "found"),
+        ("service = \"found\"\nunit = \"other.service\"".into(), "root"),
+        (format!("cgroup = \"/{name}/wanted.service\""), "found"),
+        ("user = \"0\"".into(), "root"),
+        ("unit = \"wanted.service\"".into(), "found"),
+    ] {
+        // Without its service, it is the root's again.
+        services.apply(TENANTS);
+        services.apply(&format!(
+            "{TENANTS}\n[service.found]\n[[rule]]\nexe = \"FOLDER/{}\"\n{rule}\nbelongs-to = \"found\"\n",
+            if rule.starts_with("user") { "two" } else { "one" },
+        ));
+        assert_eq!(services.service_of(one.pid()), service, "{rule}");
+    }
 }
 
 #[test]
@@ -272,6 +351,28 @@ each = "client"
     let left = services.figures("calls");
     assert_eq!(left.keys().collect::<Vec<_>>(), ["root", "shared"]);
     assert!(left["root"] >= used, "{used} {left:?}");
+}
+
+#[test]
+fn who_is_watched_by_an_older_lens_keeps_its_service() {
+    let rules = TENANTS.replace("FOLDER/shop", "FOLDER/tg-watched");
+    let folder = programs(&["tg-watched"]);
+    let first = program(folder.path(), "tg-watched calls-on-input 1").start();
+    let lens = Job::lens("--comm tg-watched").start();
+    eventually("the lens", || lens.read("err").contains("watching"));
+    let services = InForce::start(folder, &rules);
+    let mut later = services.program("tg-watched calls-on-input 5000").start();
+    // The lens looks for more of them twice a second, and takes this one in.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!([first.pid(), later.pid()].map(|pid| services.service_of(pid)), ["shop", "shop"]);
+    later.input().write_all(b"x").expect("it reads");
+    eventually("its calls", || services.figures("calls")["shop"] >= 5000);
+    drop(later.stdin());
+    later.finish().success();
+    lens.signal(libc::SIGINT);
+    let report = lens.finish().success().report();
+    assert!(report.count("getppid") >= 5000);
+    assert_eq!(services.service_of(first.pid()), "shop");
 }
 
 #[test]

@@ -216,16 +216,23 @@ impl Gate {
         if generation != self.held.generation {
             let wire::gate_header { enabled, link_ids, map_ids, .. } = self.header.read(0);
             let Some(links) = maps::open_links(&link_ids) else { return false };
+            let Ok(maps) = Maps::open_ids(&map_ids) else { return false };
             // Links are written before their generation: these are its, or the next one's, whose loader holds both.
             if in_charge() != generation {
                 return false;
             }
             self.held = Charge { generation, enabled, link_ids, map_ids };
             self.joined = links;
+            self.maps = maps;
             self.loaded = None;
         }
         self.waits = 0;
         true
+    }
+
+    /// What the generation does that this process follows.
+    pub fn enabled(&self) -> u32 {
+        self.held.enabled
     }
 
     pub fn generation(&self) -> u32 {

@@ -25,6 +25,20 @@ struct InForce {
     rules: Vec<ExplainedRule>,
 }
 
+/// Who works for a service.
+#[derive(Default)]
+struct Workers {
+    threads: usize,
+    processes: BTreeSet<u32>,
+}
+
+impl Workers {
+    fn add(&mut self, member: &Member) {
+        self.threads += 1;
+        self.processes.insert(member.tgid);
+    }
+}
+
 pub struct Services {
     kernel: kernel::services::Services,
     /// Where `apply` without a file reads it again.
@@ -108,6 +122,8 @@ impl Services {
                 Some(started) => self.kernel.forget_started(gate, started, *heir),
                 None => self.kernel.retire(*number, *heir),
             }
+            // Where its name comes again, it begins anew.
+            self.told.remove(number);
             let used = accounts.get(number).copied().unwrap_or_default();
             self.inherited.entry(*heir).or_default().add(used);
             if let Some(more) = self.inherited.remove(number) {
@@ -169,8 +185,12 @@ impl Services {
         let figures = self.figures(gate, &members)?;
         let machine_cpu_ns = busy_ns().saturating_sub(self.busy_ns);
         let cpu_ns: u64 = figures.values().map(|figures| figures.cpu_ns).sum();
+        let mut workers: BTreeMap<u16, Workers> = BTreeMap::new();
+        for member in &members {
+            workers.entry(self.numbers.heir(member.service)).or_default().add(member);
+        }
         let mut rows = Vec::new();
-        self.branch(&mut rows, wire::SERVICE_ROOT as u16, 0, &members, &figures);
+        self.branch(&mut rows, wire::SERVICE_ROOT as u16, 0, &workers, &figures);
         Ok(Report {
             schema: "tollgate.service.report/1".into(),
             since: humantime::format_rfc3339_seconds(self.since).to_string(),
@@ -189,21 +209,21 @@ impl Services {
         rows: &mut Vec<ServiceRow>,
         number: u16,
         depth: usize,
-        members: &[Member],
+        workers: &BTreeMap<u16, Workers>,
         figures: &BTreeMap<u16, Figures>,
     ) {
-        let own = |member: &&Member| self.numbers.heir(member.service) == number;
         let parent = (depth > 0).then(|| self.numbers.get(self.numbers.get(number).parent).name.clone());
+        let own = workers.get(&number);
         rows.push(ServiceRow {
             name: self.numbers.get(number).name.clone(),
             parent,
             depth,
-            processes: members.iter().filter(own).map(|member| member.tgid).collect::<BTreeSet<_>>().len(),
-            threads: members.iter().filter(own).count(),
+            processes: own.map_or(0, |own| own.processes.len()),
+            threads: own.map_or(0, |own| own.threads),
             used: figures.get(&number).copied().unwrap_or_default().into(),
         });
         for child in self.numbers.there().skip(1).filter(|child| self.numbers.get(*child).parent == number) {
-            self.branch(rows, child, depth + 1, members, figures);
+            self.branch(rows, child, depth + 1, workers, figures);
         }
     }
 
