@@ -299,6 +299,10 @@ struct sock {
 	u16 sk_protocol;
 };
 
+struct inet_sock {
+	__be16 inet_sport;
+};
+
 struct socket {
 	struct sock *sk;
 };

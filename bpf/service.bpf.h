@@ -132,8 +132,15 @@ static __always_inline void service_relabel(struct thread_state *thread, struct 
 	struct service_member *member = member_of(thread);
 	u64 now;
 
-	if (likely(member->service == service && member->is_borrowed == is_borrowed))
+	if (likely(member->service == service && member->is_borrowed == is_borrowed)) {
+		/* Places of another book say nothing. */
+		if (unlikely(rule && member->book != header.book)) {
+			member->why = why;
+			member->rule = rule;
+			member->book = header.book;
+		}
 		return;
+	}
 	now = bpf_ktime_get_ns();
 	member->version++;
 	if (member->service != service) {
@@ -239,7 +246,7 @@ static __always_inline void question_of(struct service_question *question, struc
 					u32 peer)
 {
 	question->event = event;
-	question->peer = peer;
+	question->peer = peer == SERVICE_NONE ? peer : services[peer & (SERVICES - 1)].known_as;
 	question->exe = member->exe;
 	question->unit = member->unit;
 	question->user = member->user;
@@ -316,22 +323,30 @@ static __noinline void service_found(struct thread_state *thread, struct task_st
 {
 	struct service_member *member = member_of(thread);
 	struct service_question question = {};
+	u64 before, message;
 	u32 service;
 
 	service_identify(member, task);
 	question_of(&question, member, EVENT_FOUND, SERVICE_NONE);
 	ask_rules(&question, task);
+	service = SERVICE_NONE;
 	if (question.best.then == THEN_BELONGS)
 		service = question.best.service;
 	else if (question.best.then == THEN_STARTS)
 		service = started_service(member, &question.best);
-	else
+	before = READ_ONCE(member->message);
+	/* What somebody has assigned counts for more. */
+	if ((before & 0xffff) == MESSAGE_ASSIGN)
 		return;
-	if (service == SERVICE_NONE)
+	/* Of older rules. */
+	if (service == SERVICE_NONE) {
+		__sync_val_compare_and_swap(&member->message, before, 0);
 		return;
+	}
 	service = heir_of(service);
-	member->message = MESSAGE_FOUND | service << MESSAGE_SERVICE_SHIFT |
-			  (u64)(question.best.place + 1) << MESSAGE_VALUE_SHIFT;
+	message = MESSAGE_FOUND | service << MESSAGE_SERVICE_SHIFT |
+		  (u64)(question.best.place + 1) << MESSAGE_VALUE_SHIFT;
+	__sync_val_compare_and_swap(&member->message, before, message);
 }
 
 /* What others have left for the thread to find. */

@@ -185,6 +185,8 @@ static long take_cgroup_name(u32 i, struct cgroup **at)
 	u32 names;
 
 	/* The root has no name in a path. */
+	if (!parent)
+		*at = NULL;
 	if (!room || !parent)
 		return 1;
 	names = room->names;
@@ -212,6 +214,9 @@ static __noinline void hash_cgroup(struct task_struct *task)
 		if (at)
 			bpf_loop(NAMES, take_cgroup_name, &at, 0);
 	}
+	/* Not up to the root: what it begins with is not known. */
+	if (at)
+		room->names = 0;
 	fold_names(room);
 }
 

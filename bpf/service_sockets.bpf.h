@@ -118,8 +118,12 @@ static __always_inline void name_unix_socket(struct service_socket *socket, stru
 	struct service_scratch *room = scratch();
 	u32 length;
 
+	if (!name == !peer->addr) {
+		socket->role = ROLE_NEITHER;
+		return;
+	}
 	if (!name) {
-		socket->role = peer->addr ? ROLE_OPENED : ROLE_NEITHER;
+		socket->role = ROLE_OPENED;
 		return;
 	}
 	socket->role = ROLE_ACCEPTED;
@@ -227,7 +231,8 @@ static __always_inline void service_resume(struct thread_state *thread, struct t
 					   struct service_direction *asked)
 {
 	if (asked->sender && members[asked->sender & (THREADS - 1)].epoch == asked->epoch)
-		service_relabel(thread, task, heir_of(asked->service), WHY_RESUMED, true, member_of(thread)->rule, true);
+		service_relabel(thread, task, heir_of(asked->service), WHY_RESUMED, asked->is_borrowed,
+				member_of(thread)->rule, true);
 }
 
 /* Who has received before it is known from whom: told when it is, and charged for that from here on. */
@@ -318,6 +323,7 @@ static __always_inline void note_sender(struct service_direction *direction, u32
 
 	direction->service = service;
 	direction->epoch = members[slot & (THREADS - 1)].epoch;
+	direction->is_borrowed = members[slot & (THREADS - 1)].is_borrowed;
 	WRITE_ONCE(direction->sender, slot);
 	reader = READ_ONCE(direction->reader);
 	if (likely(!reader))
@@ -360,7 +366,8 @@ static __always_inline void service_sent(struct thread_state *thread, struct soc
 		return;
 	}
 	if (likely(socket->direction.sender == slot && socket->direction.service == service &&
-		   socket->direction.epoch == member_of(thread)->epoch))
+		   socket->direction.epoch == member_of(thread)->epoch &&
+		   socket->direction.is_borrowed == member_of(thread)->is_borrowed))
 		return;
 	note_sender(&socket->direction, slot, service);
 	if (family != AF_UNIX)
@@ -445,6 +452,8 @@ static __always_inline void tcp_changed(struct sock *sk, int before, int now)
 			socket->role = ROLE_ACCEPTED;
 	} else if (now == TCP_CLOSE) {
 		route_of(&route, sk);
+		/* Its port was given back before this is told (v6.18 net/ipv4/tcp.c, tcp_set_state). */
+		route.from_port = __builtin_bswap16(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
 		turn(&back, &route);
 		bpf_map_delete_elem(&directions, &back);
 	}

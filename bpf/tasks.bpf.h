@@ -158,8 +158,11 @@ static __always_inline void task_exited(struct thread_state *thread, struct task
 /* The kernel lets it go: nothing is counted of it any more. */
 static __always_inline void task_freed(struct thread_state *thread, struct task_struct *task, u32 slot)
 {
-	if (has(thread, SERVICE))
-		service_charge(thread, task, bpf_ktime_get_ns(), false);
+	if (has(thread, SERVICE)) {
+		/* What nobody has waited for yet is not blocked. */
+		member_of(thread)->since_ns = bpf_ktime_get_ns();
+		service_charge(thread, task, member_of(thread)->since_ns, false);
+	}
 	forget_thread(thread, slot);
 }
 
@@ -171,7 +174,8 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 				       struct session *session, struct thread_state *before, u64 scope)
 {
 	bool was_guarded = false, stays = false;
-	u32 mask = session->mask & ~SERVICE;
+	/* Services are everybody's: who has one keeps it in whatever session. */
+	u32 mask = (session->mask & ~SERVICE) | (thread->mask & SERVICE);
 
 	if (!(config.enabled & GUARD)) {
 		thread->mask = mask;
@@ -196,7 +200,7 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 	thread->mask = mask;
 }
 
-/* Services are everybody's: who has one keeps it in whatever session, and who has none gets one. */
+/* Who has no service gets one. */
 static __always_inline void service_take(struct thread_state *thread, struct task_struct *task, bool is_member,
 					 struct thread_state *parent)
 {
@@ -311,6 +315,21 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	gate_task(child, index, session, group, thread->until_exec, thread, SCOPE_HERE);
 }
 
+/*
+ * A thread that executes has taken the number of the process's first one, whose end can no longer be found by it then
+ * (fs/exec.c, de_thread): what that used since its exit, some microseconds, is lost.
+ */
+static __always_inline void forget_leader(struct thread_state *thread, u32 slot, u32 pid)
+{
+	u32 other = *tag_of(pid) & ~BY_PID_SHARED;
+	struct thread_state *leader = thread_at(other);
+
+	if (!(config.enabled & SERVICE) || !other || other == slot)
+		return;
+	if (leader->pid == pid && leader->tgid == thread->tgid && member_of(leader)->is_exiting)
+		forget_thread(leader, other);
+}
+
 static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 {
 	struct thread_state *thread;
@@ -326,6 +345,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	if (!thread)
 		return;
 	if (thread->pid != task->pid) {
+		forget_leader(thread, slot, task->pid);
 		leave_slot(thread->pid, thread->task, slot);
 		thread->pid = task->pid;
 		if (!enter_slot(task, slot))
@@ -385,7 +405,8 @@ static __always_inline void task_adopted(struct task_struct *task)
 	}
 	thread = thread_at(slot);
 	is_member = has(thread, SERVICE);
-	if (thread->session == index && thread->mask & ~SERVICE) {
+	/* Its own already, or another session's, where there is nothing to do but for services. */
+	if (thread->mask && (thread->session == index || !(session->mask & ~SERVICE))) {
 		service_take(thread, task, is_member, NULL);
 		return;
 	}

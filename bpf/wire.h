@@ -603,6 +603,9 @@ struct service_direction {
 	/* Slot of who received before that was known, and its number of the receipt. */
 	__u32 reader;
 	__u32 receipt;
+	/* Whether who sent last did so for somebody else. */
+	__u32 is_borrowed;
+	__u32 unused;
 };
 
 /* By the addresses of who sends and who receives, IPv4 as IPv4 in IPv6. */

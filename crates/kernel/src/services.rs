@@ -391,6 +391,8 @@ impl Gate {
         if services.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return;
         }
+        // Whoever is being made sees that there are none.
+        cpus::wait_for_all();
         for slot in 1..self.threads.entries() {
             atomic_field!(self.threads, slot, mask).fetch_and(!wire::SERVICE, Ordering::SeqCst);
         }

@@ -168,7 +168,13 @@ impl Gate {
     /// From now on also every new process whose parent is not gated belongs to `session`.
     pub fn gate_everything_new(&self, session: &Session) {
         atomic_field!(self.sessions, session.index, wants_everything).store(1, Ordering::SeqCst);
-        atomic_field!(self.header, 0, everything).store(session.index, Ordering::SeqCst);
+        let everything = atomic_field!(self.header, 0, everything);
+        // Services are there in every session.
+        if self.sessions.read(session.index).mask == wire::SERVICE {
+            let _ = everything.compare_exchange(0, session.index, Ordering::SeqCst, Ordering::SeqCst);
+        } else {
+            everything.store(session.index, Ordering::SeqCst);
+        }
     }
 
     /// The session gates new processes no more, but another one that wants to does again.
@@ -328,6 +334,14 @@ impl Gate {
     /// Follows a change of generation and says so, so that the newer keeper may leave.
     pub fn tend_session(&mut self, session: &Session) -> Result<bool> {
         let acts = self.tend()?;
+        let services = atomic_field!(self.header, 0, services).load(Ordering::SeqCst);
+        if services != 0 && services != session.index && !self.is_open(services) {
+            // Its daemon was killed.
+            let _lock = Lock::take()?;
+            if !self.is_open(services) {
+                self.end_services(services);
+            }
+        }
         atomic_field!(self.sessions, session.index, holds_generation)
             .store(self.generation(), Ordering::SeqCst);
         Ok(acts)

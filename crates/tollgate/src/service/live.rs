@@ -88,6 +88,9 @@ impl Services {
     pub fn apply(&mut self, gate: &Gate, file: Option<RuleText>) -> Result<String> {
         let source = match file {
             Some(RuleText { name, text }) => Source::new(name, text),
+            None if self.path.as_os_str() == "-" => {
+                bail!("the daemon has read its file from stdin: name the one to apply")
+            }
             None => Source::read(&self.path)?,
         };
         self.put_in_force(gate, &source)?;
@@ -109,19 +112,25 @@ impl Services {
         let file = super::problems::parsed(source)?;
         refuse_what_is_not_built(&file, source)?;
         self.name_started(gate)?;
-        let change = self.numbers.take(&file.tree)?;
+        let mut numbers = self.numbers.clone();
+        let change = numbers.take(&file.tree)?;
+        let book = book(&file, gate.salt(), &numbers)?;
         for number in &change.added {
             self.kernel.add(gate, *number)?;
         }
-        let book = book(&file, gate.salt(), &self.numbers)?;
         let number = self.kernel.put_in_force(gate, &book)?;
-        let accounts = self.kernel.accounts(gate)?;
+        self.numbers = numbers;
         let started = self.kernel.started(gate)?;
-        for (number, heir) in &change.gone {
-            match started.iter().find(|started| started.number == *number) {
-                Some(started) => self.kernel.forget_started(gate, started, *heir),
-                None => self.kernel.retire(*number, *heir),
+        for (number, heir) in self.numbers.gone() {
+            match started.iter().find(|started| started.number == number) {
+                Some(started) => self.kernel.forget_started(gate, started, heir),
+                None => self.kernel.retire(number, heir),
             }
+        }
+        // Nobody charges them any more then.
+        kernel::cpus::wait_for_all();
+        let accounts = self.kernel.accounts(gate)?;
+        for (number, heir) in &change.gone {
             // Where its name comes again, it begins anew.
             self.told.remove(number);
             let used = accounts.get(number).copied().unwrap_or_default();
@@ -152,15 +161,23 @@ impl Services {
         for started in new {
             let below = self.numbers.heir(started.below);
             let value = named::value(&started, &members);
-            let name = format!("{}:{value}", self.numbers.get(below).name);
+            let mut name = format!("{}:{value}", self.numbers.get(below).name);
+            // Of a program's that is another one by now.
+            if self.numbers.find(&name).is_some() {
+                name = format!("{name}#{}", started.number);
+            }
             self.numbers.start(started.number, name, below);
         }
         Ok(())
     }
 
     /// What each service has used itself.
-    fn figures(&mut self, gate: &Gate, members: &[Member]) -> Result<BTreeMap<u16, Figures>> {
-        let mut all = self.kernel.accounts(gate)?;
+    fn figures(
+        &mut self,
+        accounts: BTreeMap<u16, Figures>,
+        members: &[Member],
+    ) -> Result<BTreeMap<u16, Figures>> {
+        let mut all = accounts;
         all.retain(|number, _| self.numbers.is_known(*number) && self.numbers.get(*number).is_there);
         for (number, more) in &self.inherited {
             all.entry(*number).or_default().add(*more);
@@ -179,10 +196,12 @@ impl Services {
 
     pub fn report(&mut self, gate: &Gate, losses: BTreeMap<String, u64>) -> Result<Report> {
         self.name_started(gate)?;
+        // Accounts first: who is charged in between is in neither, and not in both.
+        let accounts = self.kernel.accounts(gate)?;
         let mut members = self.kernel.members()?;
         // Those of one that was started since are told of the next time.
         members.retain(|member| self.numbers.is_known(member.service));
-        let figures = self.figures(gate, &members)?;
+        let figures = self.figures(accounts, &members)?;
         let machine_cpu_ns = busy_ns().saturating_sub(self.busy_ns);
         let cpu_ns: u64 = figures.values().map(|figures| figures.cpu_ns).sum();
         let mut workers: BTreeMap<u16, Workers> = BTreeMap::new();

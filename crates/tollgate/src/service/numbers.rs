@@ -15,7 +15,7 @@ pub struct Numbered {
     pub is_there: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Numbers {
     services: BTreeMap<u16, Numbered>,
     numbers: HashMap<String, u16>,
@@ -75,6 +75,12 @@ impl Numbers {
     pub fn start(&mut self, number: u16, name: String, parent: u16) {
         self.numbers.insert(name.clone(), number);
         self.services.insert(number, Numbered { name, parent, is_there: true });
+    }
+
+    /// Those that are not there any more, each with whom its members belong to.
+    pub fn gone(&self) -> Vec<(u16, u16)> {
+        let gone = self.services.iter().filter(|(_, service)| !service.is_there);
+        gone.map(|(number, _)| (*number, self.heir(*number))).collect()
     }
 
     pub fn is_known(&self, number: u16) -> bool {

@@ -57,8 +57,9 @@ pub fn list(socket: &SocketOption) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn indented(row: &ServiceRow) -> String {
-    format!("{:width$}{}", "", row.name, width = 2 * row.depth)
+/// By its depth in the tree.
+pub fn indented(row: &ServiceRow) -> String {
+    format!("{:width$}{}", "", printable(&row.name), width = 2 * row.depth)
 }
 
 /// Bytes in units of 1024, with three digits.

@@ -12,7 +12,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
 use super::control::{Report, Request, ServiceRow, Used};
-use super::remote::bytes;
+use super::remote::{bytes, indented};
 use crate::daemon::SocketOption;
 use crate::daemon::control::answer;
 use crate::format::{count, number_of};
@@ -88,7 +88,7 @@ fn cells(row: &ServiceRow, view: &View) -> Vec<String> {
     let rate = |value: fn(&Used) -> u64| value(&row.used).saturating_sub(value(&before)) as f64 / seconds;
     let percent = |ns: f64| format!("{:.1}", ns / 1e7);
     vec![
-        format!("{:width$}{}", "", row.name, width = 2 * row.depth),
+        indented(row),
         percent(rate(|used| used.cpu_ns)),
         percent(rate(|used| used.wait_ns)),
         percent(rate(|used| used.blocked_ns)),
