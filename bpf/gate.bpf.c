@@ -41,7 +41,7 @@ int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 	if (has(thread, GUARD))
 		guard_enter(thread, call);
 	if (has(thread, SERVICE))
-		service_enter(thread, task, call, before);
+		service_enter(thread, call, before);
 	if (has(thread, TALLY))
 		tally_enter(thread, call);
 	if (has(thread, LENS))
@@ -101,6 +101,8 @@ static __always_inline void leaves(struct thread_state *thread, struct task_stru
 {
 	if (thread && thread->in_call && has(thread, LENS) && !retired())
 		lens_leave(thread, task, cpu, state, bpf_ktime_get_ns());
+	if (thread && has(thread, SERVICE) && !retired())
+		service_leave(thread);
 	/* All threads of a process that stops, where only one gets the signal. */
 	if (unlikely(thread && state & STATE_STOPPED) && has(thread, GUARD))
 		guard_interrupted(thread, task);

@@ -276,10 +276,8 @@ static __always_inline void service_identify(struct service_member *member, stru
 	member->unit = fields & FIELD_UNIT ? hash_of_unit(task) : 0;
 }
 
-/* A thread comes under the gate: a new one, with its parent's label, or one that runs already. */
-static __noinline void service_begin(struct thread_state *thread, struct task_struct *task, struct thread_state *parent)
+static __always_inline void service_clear(struct service_member *member)
 {
-	struct service_member *member = member_of(thread), *before;
 	u32 receipts = member->receipts, epoch = member->epoch;
 
 	__builtin_memset(member, 0, sizeof(*member));
@@ -288,34 +286,69 @@ static __noinline void service_begin(struct thread_state *thread, struct task_st
 	member->epoch = epoch + 1;
 	member->since_ns = bpf_ktime_get_ns();
 	member->labelled_ns = member->since_ns;
-	read_counters(&member->at, task);
 	member->book = header.book;
-	if (parent) {
-		before = member_of(parent);
-		member->service = before->service;
-		member->is_borrowed = before->is_borrowed;
-		member->why = WHY_FORKED;
-		member->rule = before->rule;
-		member->user = before->user;
-		member->exe = before->exe;
-		member->unit = before->unit;
-		if (thread->tgid == parent->tgid)
-			member->has_io_uring = before->has_io_uring;
-		if (books[header.book & 1].asked[EVENT_FORK])
-			service_ask(thread, task, EVENT_FORK, SERVICE_NONE, false);
-		return;
-	}
+}
+
+/* Takes in a thread that runs already. */
+static __noinline void service_adopt(struct thread_state *thread, struct task_struct *task)
+{
+	struct service_member *member = member_of(thread);
+
+	service_clear(member);
+	read_counters(&member->at, task);
 	member->why = WHY_FOUND;
 	member->has_io_uring = !!BPF_CORE_READ(task, io_uring);
 	service_identify(member, task);
 	service_ask(thread, task, EVENT_FOUND, SERVICE_NONE, false);
 }
 
-static __noinline void service_executed(struct thread_state *thread, struct task_struct *task)
+/*
+ * A new thread, with the label of the one that makes it, which runs here and is in slot `parent` (0: it has none). The
+ * kernel has counted nothing of it yet. A global function, as the others below: the verifier looks at it once, and not
+ * for each way to it.
+ */
+__noinline int service_born(u32 slot, u32 parent)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_state *thread = thread_at(slot);
+	struct service_member *member = member_of(thread), *before;
+
+	if (!(config.enabled & SERVICE))
+		return 0;
+	service_clear(member);
+	if (!parent) {
+		member->why = WHY_FOUND;
+		service_identify(member, task);
+		service_ask(thread, task, EVENT_FOUND, SERVICE_NONE, false);
+		return 0;
+	}
+	before = &members[parent & (THREADS - 1)];
+	member->service = before->service;
+	member->is_borrowed = before->is_borrowed;
+	member->why = WHY_FORKED;
+	member->rule = before->rule;
+	member->user = before->user;
+	member->exe = before->exe;
+	member->unit = before->unit;
+	if (thread->tgid == thread_at(parent)->tgid)
+		member->has_io_uring = before->has_io_uring;
+	if (books[header.book & 1].asked[EVENT_FORK])
+		service_ask(thread, task, EVENT_FORK, SERVICE_NONE, false);
+	return 0;
+}
+
+/* The thread that runs here has executed a program. */
+__noinline int service_executed(u32 slot)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_state *thread = thread_at(slot);
+
+	if (!(config.enabled & SERVICE))
+		return 0;
 	member_of(thread)->has_io_uring = 0;
 	service_identify(member_of(thread), task);
 	service_ask(thread, task, EVENT_EXEC, SERVICE_NONE, true);
+	return 0;
 }
 
 /* Rules in force for the first time, or others: asked again of who runs already. From another processor, maybe. */
@@ -349,25 +382,38 @@ static __noinline void service_found(struct thread_state *thread, struct task_st
 	__sync_val_compare_and_swap(&member->message, before, message);
 }
 
-/* What others have left for the thread to find. */
-static __noinline void service_read_message(struct thread_state *thread, struct task_struct *task, bool is_running)
+static __always_inline void service_read_message(struct thread_state *thread, struct task_struct *task, bool is_running)
 {
 	struct service_member *member = member_of(thread);
 	u64 message = __sync_lock_test_and_set(&member->message, 0);
 	u32 service = message >> MESSAGE_SERVICE_SHIFT & 0xffff, value = message >> MESSAGE_VALUE_SHIFT;
+	u32 kind = message & 0xffff;
 
-	switch (message & 0xffff) {
-	case MESSAGE_ASSIGN:
-		service_relabel(thread, task, heir_of(service), WHY_ASSIGNED, value, 0, is_running);
-		break;
-	case MESSAGE_FOUND:
-		service_relabel(thread, task, heir_of(service), WHY_FOUND, false, value, is_running);
-		break;
-	case MESSAGE_PEER:
-		if (value == member->receipts)
-			service_ask(thread, task, EVENT_RECEIVE, service, is_running);
-		break;
+	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_FOUND)
+		service_relabel(thread, task, heir_of(service), kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_FOUND,
+				kind == MESSAGE_ASSIGN, kind == MESSAGE_ASSIGN ? 0 : value, is_running);
+	else if (kind == MESSAGE_PEER && value == member->receipts)
+		service_ask(thread, task, EVENT_RECEIVE, service, is_running);
+}
+
+/* What others have left for the thread that runs here to find, or it may be another user's since its last call. */
+__noinline int service_attend(u32 slot, u32 is_running)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_state *thread = thread_at(slot);
+	struct service_member *member = member_of(thread);
+	u32 user;
+
+	if (!(config.enabled & SERVICE))
+		return 0;
+	if (member->message)
+		service_read_message(thread, task, is_running);
+	user = BPF_CORE_READ(task, cred, euid.val);
+	if (user != member->user) {
+		member->user = user;
+		service_ask(thread, task, EVENT_USER, SERVICE_NONE, is_running);
 	}
+	return 0;
 }
 
 static __always_inline bool changes_user(u32 call)
@@ -389,23 +435,22 @@ static __always_inline bool changes_user(u32 call)
 }
 
 /* `before` is the call before this one, which has had its effect by now. */
-static __always_inline void service_enter(struct thread_state *thread, struct task_struct *task, u32 call, u32 before)
+static __always_inline void service_enter(struct thread_state *thread, u32 call, u32 before)
 {
 	struct service_member *member = member_of(thread);
 
 	member->calls++;
-	if (unlikely(member->message))
-		service_read_message(thread, task, true);
 	if (unlikely(call == IO_URING_SETUP || call == ABI_I386 * CALLS_PER_ABI + IO_URING_SETUP))
 		member->has_io_uring = 1;
-	if (unlikely(changes_user(before))) {
-		u32 user = BPF_CORE_READ(task, cred, euid.val);
+	if (unlikely(member->message || changes_user(before)))
+		service_attend(thread->slot, true);
+}
 
-		if (user != member->user) {
-			member->user = user;
-			service_ask(thread, task, EVENT_USER, SERVICE_NONE, true);
-		}
-	}
+/* It leaves its processor, and may make no call for long. */
+static __always_inline void service_leave(struct thread_state *thread)
+{
+	if (unlikely(member_of(thread)->message))
+		service_attend(thread->slot, false);
 }
 
 /* It is about to run. */
@@ -413,8 +458,6 @@ static __always_inline void service_return(struct thread_state *thread, struct t
 {
 	struct service_member *member = member_of(thread);
 
-	if (unlikely(member->message))
-		service_read_message(thread, task, false);
 	if (member->moves) {
 		member->came_cpu_ns = task->se.sum_exec_runtime;
 		member->came_switches = task->nvcsw + task->nivcsw;

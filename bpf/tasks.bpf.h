@@ -200,14 +200,13 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 	thread->mask = mask;
 }
 
-/* Who has no service gets one. */
-static __always_inline void service_take(struct thread_state *thread, struct task_struct *task, bool is_member,
-					 struct thread_state *parent)
+/* Takes one in that runs already, if it has no service yet. */
+static __always_inline void service_take(struct thread_state *thread, struct task_struct *task, bool is_member)
 {
 	if (!(config.enabled & SERVICE) || !READ_ONCE(header.services))
 		return;
 	if (!is_member)
-		service_begin(thread, task, parent && has(parent, SERVICE) ? parent : NULL);
+		service_adopt(thread, task);
 	thread->mask |= SERVICE;
 }
 
@@ -236,7 +235,12 @@ static __always_inline void gate_task(struct task_struct *task, u32 session_inde
 	thread->session = session_index;
 	thread->until_exec = until_exec;
 	guard_take(thread, task, session_index, session, parent, scope);
-	service_take(thread, task, false, parent);
+	if (scope != SCOPE_HERE) {
+		service_take(thread, task, false);
+	} else if ((config.enabled & SERVICE) && READ_ONCE(header.services)) {
+		service_born(slot, parent && has(parent, SERVICE) ? parent->slot : 0);
+		thread->mask |= SERVICE;
+	}
 	group_add_thread(group, 1);
 	if (!enter_slot(task, slot)) {
 		lose(session_index, LOSS_THREADS_FULL);
@@ -360,7 +364,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	if (has(thread, GUARD))
 		guard_begin(thread, SCOPE_HERE);
 	if (has(thread, SERVICE))
-		service_executed(thread, task);
+		service_executed(slot);
 	if (session->per == PER_COMMAND) {
 		index = shared_row(thread->session, session, task, parent_of(thread->group));
 		index = row_or_base(index, thread->session, session);
@@ -407,7 +411,7 @@ static __always_inline void task_adopted(struct task_struct *task)
 	is_member = has(thread, SERVICE);
 	/* Its own already, or another session's, where there is nothing to do but for services. */
 	if (thread->mask && (thread->session == index || !(session->mask & ~SERVICE))) {
-		service_take(thread, task, is_member, NULL);
+		service_take(thread, task, is_member);
 		return;
 	}
 	is_free = !(thread->mask & ~SERVICE);
@@ -431,7 +435,7 @@ static __always_inline void task_adopted(struct task_struct *task)
 	thread->group = group;
 	thread->session = index;
 	guard_take(thread, task, index, session, is_free ? NULL : thread, scope);
-	service_take(thread, task, is_member, NULL);
+	service_take(thread, task, is_member);
 }
 
 #endif

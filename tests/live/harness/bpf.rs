@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 
-use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
+use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
+use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::job::processes;
 
@@ -71,4 +73,10 @@ fn descriptors(pid: u32) -> Vec<BTreeMap<String, u64>> {
         Some((name.to_owned(), value.trim().parse().ok()?))
     };
     texts.map(|text| text.lines().filter_map(field).collect()).collect()
+}
+
+/// Entries of the gates' maps of this name.
+pub fn entries_of(name: &str) -> usize {
+    let maps = MapInfoIter::default().filter(|map| map.name.as_bytes() == name.as_bytes());
+    maps.filter_map(|map| MapHandle::from_map_id(map.id).ok()).map(|map| map.keys().count()).sum()
 }

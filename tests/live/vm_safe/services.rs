@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use crate::harness::bpf::abandoned_links;
+use crate::harness::bpf::{abandoned_links, entries_of};
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::services::{Backend, InForce, begin, over, own_work, program, programs, write};
 use crate::harness::{Job, NOBODY, eventually};
@@ -164,6 +164,54 @@ fn an_answer_to_what_was_asked_before_takes_nobody_back() {
 }
 
 #[test]
+fn an_answer_leaves_its_own_work_its_own() {
+    let services = InForce::start(programs(&["shop", "backend"]), TENANTS);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "0", "");
+    let tenant = begin(backend.tenant(folder, "shop", "a 0 20"));
+    own_work(&tenant);
+    let why = services.explain(tenant.pid());
+    assert_eq!(
+        (&why["service"], &why["why"], &why["borrowed"]),
+        (&"shop".into(), &"exec".into(), &false.into())
+    );
+    let why = services.explain(backend.running.pid());
+    assert_eq!(
+        (&why["service"], &why["why"], &why["borrowed"]),
+        (&"shop".into(), &"receive".into(), &true.into())
+    );
+    over(tenant);
+    backend.end(folder, "shop");
+}
+
+#[test]
+fn whose_work_cannot_be_followed_works_for_shared() {
+    let services = InForce::start(programs(&["shop", "backend"]), TENANTS);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "0", "--io-uring 1");
+    assert_eq!(services.service_of(backend.running.pid()), "root");
+    let tenant = begin(backend.tenant(folder, "shop", "a 20 5"));
+    own_work(&tenant);
+    let why = services.explain(backend.running.pid());
+    assert_eq!((&why["service"], &why["why"]), (&"shared".into(), &"io_uring".into()));
+    assert!(services.figures("cpu_ns")["shared"] >= 100_000_000);
+    over(tenant);
+    backend.end(folder, "shop");
+}
+
+#[test]
+fn nothing_stays_of_a_closed_connection() {
+    let services = InForce::start(programs(&["shop", "backend"]), TENANTS);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "0", "");
+    let before = entries_of("directions");
+    over(begin(backend.tenant(folder, "shop", "a 0 500")));
+    // Others on this machine have connections, too.
+    eventually("the connections' end", || entries_of("directions") < before + 50);
+    backend.end(folder, "shop");
+}
+
+#[test]
 fn rules_are_changed_at_one_stroke() {
     let services = InForce::start(programs(&["shop", "blog"]), TENANTS);
     let shop = services.program("shop calls-on-input 1").start();
@@ -297,7 +345,6 @@ fn control_groups_and_units_have_conditions() {
         (format!("cgroup = \"/{name}/other\""), "root"),
         ("unit = \"other.service\"".into(), "root"),
         (format!("cgroup = \"/{name}\""), "found"),
-        ("service = \"found\"\nunit = \"other.service\"".into(), "root"),
         (format!("cgroup = \"/{name}/wanted.service\""), "found"),
         ("user = \"0\"".into(), "root"),
         ("unit = \"wanted.service\"".into(), "found"),

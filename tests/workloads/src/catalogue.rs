@@ -57,7 +57,7 @@ pub const WORKLOADS: &[Workload] = &[
         "Forks N children, one after the other, that execute `workloads calls 1`."),
     workload("vfork", "N", children::vfork,
         "Starts `workloads calls 1` N times by posix_spawn (CLONE_VM and CLONE_VFORK)."),
-    workload("backend", "PORT|PATH [--forks N] [--threads 1]", tenants::backend,
+    workload("backend", "PORT|PATH [--forks N] [--threads 1] [--io-uring N]", tenants::backend,
         "Works for tenants until it is told to end, then says how long for which."),
     workload("tenant", "PORT|PATH TAG MS REQUESTS [PER-CONNECTION]", tenants::tenant,
         "Asks a backend for work, once a line comes from stdin; TAG z tells it to end."),

@@ -208,42 +208,28 @@ impl Services {
         for member in &members {
             workers.entry(self.numbers.heir(member.service)).or_default().add(member);
         }
-        let mut rows = Vec::new();
-        self.branch(&mut rows, wire::SERVICE_ROOT as u16, 0, &workers, &figures);
+        let rows = self.numbers.as_tree().into_iter().map(|(number, depth)| {
+            let (service, own) = (self.numbers.get(number), workers.get(&number));
+            ServiceRow {
+                name: service.name.clone(),
+                parent: (depth > 0).then(|| self.numbers.get(service.parent).name.clone()),
+                depth,
+                processes: own.map_or(0, |own| own.processes.len()),
+                threads: own.map_or(0, |own| own.threads),
+                used: figures.get(&number).copied().unwrap_or_default().into(),
+            }
+        });
         Ok(Report {
             schema: "tollgate.service.report/1".into(),
             since: humantime::format_rfc3339_seconds(self.since).to_string(),
             elapsed_ns: self.began.elapsed().as_nanos() as u64,
             file: self.file.clone(),
             rules: self.in_force.rules.len(),
-            services: rows,
+            services: rows.collect(),
             machine_cpu_ns,
             kernel_cpu_ns: machine_cpu_ns.saturating_sub(cpu_ns),
             losses,
         })
-    }
-
-    fn branch(
-        &self,
-        rows: &mut Vec<ServiceRow>,
-        number: u16,
-        depth: usize,
-        workers: &BTreeMap<u16, Workers>,
-        figures: &BTreeMap<u16, Figures>,
-    ) {
-        let parent = (depth > 0).then(|| self.numbers.get(self.numbers.get(number).parent).name.clone());
-        let own = workers.get(&number);
-        rows.push(ServiceRow {
-            name: self.numbers.get(number).name.clone(),
-            parent,
-            depth,
-            processes: own.map_or(0, |own| own.processes.len()),
-            threads: own.map_or(0, |own| own.threads),
-            used: figures.get(&number).copied().unwrap_or_default().into(),
-        });
-        for child in self.numbers.there().skip(1).filter(|child| self.numbers.get(*child).parent == number) {
-            self.branch(rows, child, depth + 1, workers, figures);
-        }
     }
 
     fn explain(&mut self, gate: &Gate, pid: u32) -> Result<Explanation> {

@@ -113,6 +113,22 @@ impl Numbers {
     pub fn there(&self) -> impl Iterator<Item = u16> {
         self.services.iter().filter(|(_, service)| service.is_there).map(|(number, _)| *number)
     }
+
+    /// Those, each before those below it, with how deep it is in the tree.
+    pub fn as_tree(&self) -> Vec<(u16, usize)> {
+        let mut below: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
+        for number in self.there().filter(|number| *number != Id::ROOT.0) {
+            below.entry(self.get(number).parent).or_default().push(number);
+        }
+        let mut open = vec![(Id::ROOT.0, 0)];
+        let mut all = Vec::new();
+        while let Some((number, depth)) = open.pop() {
+            all.push((number, depth));
+            let children = below.get(&number).into_iter().flatten().rev();
+            open.extend(children.map(|child| (*child, depth + 1)));
+        }
+        all
+    }
 }
 
 #[cfg(test)]
@@ -133,6 +149,7 @@ mod tests {
         let mut numbers = Numbers::default();
         let change = numbers.take(&tree(&[("all", "root"), ("a", "all"), ("b", "a")])).expect("few");
         assert_eq!(change, Change { added: vec![0, 1, 2, 3, 4], gone: Vec::new() });
+        assert_eq!(numbers.as_tree(), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 3)]);
         let b = numbers.find("b").expect("numbered");
         let change = numbers.take(&tree(&[("c", "root"), ("all", "root")])).expect("few");
         assert_eq!(change, Change { added: vec![5], gone: vec![(3, 2), (4, 2)] });
