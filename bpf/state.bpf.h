@@ -285,7 +285,12 @@ static __always_inline u32 visible_pid(struct task_struct *task, u32 level)
 
 static __always_inline u32 *cell_entry(u32 group, u32 call)
 {
-	return call < CALL_SLOTS ? &cell_of[group & (GROUPS - 1)].cell[call] : NULL;
+	/* The same register is compared and used: 6.1's verifier does not know that two have the same value. */
+	barrier_var(call);
+	if (call >= CALL_SLOTS)
+		return NULL;
+	barrier_var(call);
+	return &cell_of[group & (GROUPS - 1)].cell[call];
 }
 
 /* Entry of cell_of for a call in a group; its cell is made if need be. 0: no cell is left below `limit`. */
