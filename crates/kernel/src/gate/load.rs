@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Iter, Link, MapCore as _, MapHandle};
 
-use super::maps::{LinkIds, MapIds, Maps, OF_SERVICES, SHARED};
+use super::maps::{LinkIds, MapIds, Maps, SHARED, is_of_services};
 use crate::before::{Before, PREFIX};
 use crate::cpus;
 use crate::error::{Doing, Result};
@@ -91,7 +91,7 @@ fn first_two(mask: u8) -> [u8; wire::ARG_NAMES as usize] {
 fn reuse(skeleton: &mut OpenGateSkel<'static>, maps: &Maps, enabled: u32) -> Result<()> {
     for mut map in skeleton.open_object_mut().maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        let is_new = enabled & wire::SERVICE == 0 && OF_SERVICES.contains(&name.as_str());
+        let is_new = enabled & wire::SERVICE == 0 && is_of_services(&name);
         if SHARED.contains(&name.as_str()) && !is_new {
             map.reuse_fd(maps.get(&name).as_fd()).doing("handing over its maps")?;
         }

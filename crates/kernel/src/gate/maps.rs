@@ -49,17 +49,10 @@ pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
 ];
 
 /// Of these, those that are made when services are first enabled: some MiB that nobody else needs.
-pub const OF_SERVICES: [&str; 9] = [
-    ".bss.members",
-    ".bss.services",
-    ".bss.books",
-    "service_rules",
-    "directions",
-    "service_sockets",
-    "accounts",
-    "started_services",
-    "free_services",
-];
+pub fn is_of_services(name: &str) -> bool {
+    let first = SHARED.iter().position(|shared| *shared == ".bss.members");
+    SHARED.iter().position(|shared| *shared == name) >= first
+}
 
 pub type MapIds = [u32; wire::GATE_MAPS as usize];
 pub type LinkIds = [u32; wire::GATE_LINKS as usize];

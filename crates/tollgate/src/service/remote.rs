@@ -18,11 +18,9 @@ use crate::report::losses;
 pub fn apply(arguments: &ApplyArguments) -> Result<ExitCode> {
     let file = match &arguments.file {
         Some(path) => {
-            let Source { name, text, .. } = {
-                let source = Source::read(path)?;
-                parsed(&source)?;
-                source
-            };
+            let source = Source::read(path)?;
+            parsed(&source)?;
+            let Source { name, text, .. } = source;
             let name = Path::new(&name).canonicalize().map_or(name, |path| path.display().to_string());
             Some(RuleText { name, text })
         }
