@@ -3,10 +3,10 @@
 BIN    = $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
 PREFIX = /usr/local
 
-.PHONY: help setup build demo check lint unit test vm bench fresh install uninstall deb clean
+.PHONY: help setup build demo demo-services check lint unit test vm bench fresh install uninstall deb clean
 
 help:
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
 
 setup: ## install what is missing, from Debian's packages
 	@scripts/setup
@@ -19,6 +19,9 @@ build: ## build the one static binary
 demo: build ## watch a Redis server through the gate, then three attacks on guarded servers (root)
 	@scripts/setup build demo
 	@scripts/demo
+
+demo-services: build ## watch two tenants share nginx, Apache, PHP and PostgreSQL, and what each is charged (root)
+	@scripts/demo-services
 
 check: lint unit ## before a push: formatting, lints, the tests that need no root
 

@@ -17,6 +17,18 @@ static __always_inline struct task_struct *running_task(u64 address)
 	return bpf_get_current_task_btf();
 }
 
+/* A field of what the kernel has at this address: a load, or a helper call before v6.2. */
+#define READ_FIELD(type, address, field)                                                                           \
+	({                                                                                                         \
+		type *__object = (void *)(address);                                                                \
+		bpf_ksym_exists(bpf_rdonly_cast) ?                                                                 \
+			((type *)bpf_rdonly_cast(__object, bpf_core_type_id_kernel(type)))->field :                \
+			BPF_CORE_READ(__object, field);                                                            \
+	})
+
+/* Eight bytes at an address. What is cast has to be a structure: this one begins with them. */
+#define READ_WORD(address) ((u64)READ_FIELD(struct timespec64, address, tv_sec))
+
 /*
  * v6.6: 13bc24457850 ("fs: rename i_ctime field to __i_ctime"); v6.11: 3aa63a569c64 ("fs: switch timespec64
  * fields in inode to discrete integers").

@@ -10,7 +10,10 @@
 #include "guard_before.bpf.h"
 #include "guard_continue.bpf.h"
 #include "lens.bpf.h"
+#include "service_datagrams.bpf.h"
+#include "service_files.bpf.h"
 #include "service_sockets.bpf.h"
+#include "service_told.bpf.h"
 #include "tally.bpf.h"
 #include "tasks.bpf.h"
 
@@ -41,7 +44,7 @@ int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 	if (has(thread, GUARD))
 		guard_enter(thread, call);
 	if (has(thread, SERVICE))
-		service_enter(thread, call, before);
+		service_enter(thread, regs, call, before);
 	if (has(thread, TALLY))
 		tally_enter(thread, call);
 	if (has(thread, LENS))
@@ -93,6 +96,8 @@ int BPF_PROG(gate_exit, struct pt_regs *regs, long result)
 	thread->in_call = 0;
 	if (has(thread, LENS))
 		lens_exit(thread, running_task(thread->task), result, now);
+	if ((config.enabled & SERVICE_FILES) && has(thread, SERVICE))
+		service_left(thread, result);
 	return 0;
 }
 
@@ -102,7 +107,7 @@ static __always_inline void leaves(struct thread_state *thread, struct task_stru
 	if (thread && thread->in_call && has(thread, LENS) && !retired())
 		lens_leave(thread, task, cpu, state, bpf_ktime_get_ns());
 	if (thread && has(thread, SERVICE) && !retired())
-		service_leave(thread);
+		service_leave(thread, task, !state);
 	/* All threads of a process that stops, where only one gets the signal. */
 	if (unlikely(thread && state & STATE_STOPPED) && has(thread, GUARD))
 		guard_interrupted(thread, task);
@@ -228,6 +233,29 @@ int BPF_PROG(gate_tcp, struct sock *sk, int before, int now)
 	return 0;
 }
 
+/* Only where services are: what is sent over loopback devices, among others. */
+SEC("?tp_btf/netif_rx")
+int BPF_PROG(gate_packet, struct sk_buff *packet)
+{
+	datagram_sent(packet);
+	return 0;
+}
+
+/* Only where services are: who receives by UDP is told from where it came. */
+SEC("?cgroup/recvmsg4")
+int gate_datagram_4(struct bpf_sock_addr *from)
+{
+	datagram_arrived(from, AF_INET);
+	return 1;
+}
+
+SEC("?cgroup/recvmsg6")
+int gate_datagram_6(struct bpf_sock_addr *from)
+{
+	datagram_arrived(from, AF_INET6);
+	return 1;
+}
+
 /* Only where the guard is on. */
 SEC("tp_btf/signal_deliver")
 int BPF_PROG(gate_signal, int signal, void *info, struct k_sigaction *action)
@@ -241,12 +269,16 @@ int BPF_PROG(gate_signal, int signal, void *info, struct k_sigaction *action)
 	return 0;
 }
 
-/* Only where the guard is on. */
+/* Only where the guard is on, or services are. */
 SEC("tp_btf/signal_generate")
-int BPF_PROG(gate_continue, int signal, void *info, struct task_struct *task)
+int BPF_PROG(gate_signalled, int signal, struct kernel_siginfo *info, struct task_struct *task)
 {
-	if (signal == SIGCONT && !retired())
+	if (retired())
+		return 0;
+	if ((config.enabled & GUARD) && signal == SIGCONT)
 		guard_continued(task);
+	if (config.enabled & SERVICE)
+		service_signalled(signal, info, task);
 	return 0;
 }
 
@@ -270,6 +302,19 @@ int gate_members(struct bpf_iter__task *ctx)
 
 	if (slot && has(thread_at(slot), SERVICE) && !member_of(thread_at(slot))->is_exiting)
 		service_tell(ctx->meta->seq, thread_at(slot), task);
+	return 0;
+}
+
+/* All sockets that somebody has sent or received by. */
+SEC("iter/bpf_sk_storage_map")
+int gate_sockets(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	/* Each read of the context may be NULL again to the verifier. */
+	struct service_socket *socket = ctx->value;
+	struct sock *sk = ctx->sk;
+
+	if (sk && socket)
+		service_tell_socket(ctx->meta->seq, sk, socket);
 	return 0;
 }
 

@@ -40,6 +40,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_QUEUE = 22,
 	BPF_MAP_TYPE_SK_STORAGE = 24,
@@ -52,6 +53,26 @@ enum bpf_map_type {
 #define BPF_F_MMAPABLE (1U << 10)
 #define BPF_F_USER_STACK (1ULL << 8)
 #define BPF_SK_STORAGE_GET_F_CREATE (1ULL << 0)
+
+/* The same for all kernels. */
+struct bpf_sock_addr {
+	u32 user_family;
+	u32 user_ip4;
+	u32 user_ip6[4];
+	u32 user_port;
+	u32 family;
+	u32 type;
+	u32 protocol;
+	u32 msg_src[5];
+	u32 unused;
+	struct bpf_sock *sk;
+};
+
+struct __sk_buff {
+	u32 len;
+	u32 before_sk[41];
+	struct bpf_sock *sk;
+};
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -134,6 +155,7 @@ struct fs_struct {
 };
 
 struct file {
+	unsigned int f_mode;
 	struct path f_path;
 	struct inode *f_inode;
 };
@@ -176,6 +198,10 @@ enum cgroup_subsys_id {
 struct css_set {
 	struct cgroup_subsys_state *subsys[1];
 	struct cgroup *dfl_cgrp;
+};
+
+struct kernel_siginfo {
+	int si_code;
 };
 
 struct sigaction {
@@ -258,14 +284,6 @@ struct task_struct {
 
 struct linux_binprm;
 
-struct net_device {
-	unsigned int flags;
-};
-
-struct dst_entry {
-	struct net_device *dev;
-};
-
 struct net {
 	struct ns_common ns;
 };
@@ -273,6 +291,24 @@ struct net {
 typedef struct {
 	struct net *net;
 } possible_net_t;
+
+struct net_device {
+	unsigned int flags;
+	possible_net_t nd_net;
+};
+
+struct sk_buff {
+	struct net_device *dev;
+	__be16 protocol;
+	u16 transport_header;
+	u16 network_header;
+	unsigned char *head;
+};
+
+struct dst_entry {
+	struct net_device *dev;
+};
+
 
 struct in6_addr {
 	union {
@@ -292,8 +328,11 @@ struct sock_common {
 	struct in6_addr skc_v6_rcv_saddr;
 };
 
+struct socket;
+
 struct sock {
 	struct sock_common __sk_common;
+	struct socket *sk_socket;
 	struct dst_entry *sk_dst_cache;
 	u16 sk_type;
 	u16 sk_protocol;
@@ -305,6 +344,11 @@ struct inet_sock {
 
 struct socket {
 	struct sock *sk;
+};
+
+struct socket_alloc {
+	struct socket socket;
+	struct inode vfs_inode;
 };
 
 struct sockaddr_un {
@@ -332,6 +376,15 @@ struct bpf_iter_meta {
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
+};
+
+struct bpf_map;
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	void *value;
 };
 
 #pragma clang attribute pop

@@ -10,13 +10,9 @@
 
 static __always_inline struct file *file_of_fd(struct task_struct *task, u32 fd)
 {
-	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
-	struct file *file = NULL;
+	struct fdtable *table = task->files->fdt;
 
-	if (!table || fd >= BPF_CORE_READ(table, max_fds))
-		return NULL;
-	bpf_probe_read_kernel(&file, sizeof(file), BPF_CORE_READ(table, fd) + fd);
-	return file;
+	return fd < table->max_fds ? (void *)READ_WORD(table->fd + fd) : NULL;
 }
 
 static __always_inline struct mount *mount_of(struct vfsmount *vfsmount)

@@ -7,7 +7,9 @@
 #define TOLLGATE_SERVICE_BPF_H
 
 #include "state.bpf.h"
+#include "service_place.bpf.h"
 #include "service_rules.bpf.h"
+#include "service_workers.bpf.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
@@ -16,6 +18,16 @@ struct {
 	__type(key, u32);
 	__type(value, struct service_account);
 } accounts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct service_socket);
+} service_sockets SEC(".maps");
+
+/* include/uapi/linux/in.h */
+#define IPPROTO_TCP 6
 
 HASH_MAP(started_services, SERVICES, struct service_started, u32);
 /* Their numbers. */
@@ -33,23 +45,24 @@ FREE_LIST(free_services, SERVICES);
 #define SETRESUID32_32 208
 #define SETUID32_32 213
 #define IO_URING_SETUP 425
+#define SPLICE_64 275
 
 static __always_inline void read_counters(struct task_counters *now, struct task_struct *task)
 {
-	now->cpu_ns = BPF_CORE_READ(task, se.sum_exec_runtime);
-	now->wait_ns = BPF_CORE_READ(task, sched_info.run_delay);
-	now->switches = BPF_CORE_READ(task, nvcsw);
-	now->preemptions = BPF_CORE_READ(task, nivcsw);
-	now->minor_faults = BPF_CORE_READ(task, min_flt);
-	now->major_faults = BPF_CORE_READ(task, maj_flt);
+	now->cpu_ns = task->se.sum_exec_runtime;
+	now->wait_ns = task->sched_info.run_delay;
+	now->switches = task->nvcsw;
+	now->preemptions = task->nivcsw;
+	now->minor_faults = task->min_flt;
+	now->major_faults = task->maj_flt;
 	/* CONFIG_TASK_XACCT and CONFIG_TASK_IO_ACCOUNTING, which a kernel may be without. */
 	if (bpf_core_field_exists(task->ioac.rchar)) {
-		now->read_bytes = BPF_CORE_READ(task, ioac.rchar);
-		now->written_bytes = BPF_CORE_READ(task, ioac.wchar);
+		now->read_bytes = task->ioac.rchar;
+		now->written_bytes = task->ioac.wchar;
 	}
 	if (bpf_core_field_exists(task->ioac.read_bytes)) {
-		now->storage_read_bytes = BPF_CORE_READ(task, ioac.read_bytes);
-		now->storage_written_bytes = BPF_CORE_READ(task, ioac.write_bytes);
+		now->storage_read_bytes = task->ioac.read_bytes;
+		now->storage_written_bytes = task->ioac.write_bytes;
 	}
 }
 
@@ -111,6 +124,9 @@ static __noinline void service_charge(struct thread_state *thread, struct task_s
 	struct service_account *account;
 	u32 service = heir_of(member->service);
 
+	/* It has used nothing. */
+	if (member->is_new)
+		return;
 	counters_at(member, task, now, is_running, &counters);
 	account = bpf_map_lookup_elem(&accounts, &service);
 	if (account) {
@@ -139,6 +155,8 @@ static __always_inline void service_relabel(struct thread_state *thread, struct 
 			member->rule = rule;
 			member->book = header.book;
 		}
+		if (unlikely(place_of(service) != member->placed))
+			place_labelled(thread, member);
 		return;
 	}
 	now = bpf_ktime_get_ns();
@@ -161,6 +179,7 @@ static __always_inline void service_relabel(struct thread_state *thread, struct 
 	member->book = header.book;
 	member->labelled_ns = now;
 	member->version++;
+	place_labelled(thread, member);
 }
 
 /* A number for a service that is to be started, with an account; 0: none is left. */
@@ -177,6 +196,8 @@ static __always_inline u32 new_service(u32 below)
 	}
 	services[number & (SERVICES - 1)].heir = number;
 	services[number & (SERVICES - 1)].known_as = below;
+	services[number & (SERVICES - 1)].place = services[below & (SERVICES - 1)].place;
+	services[number & (SERVICES - 1)].placing = services[below & (SERVICES - 1)].placing;
 	return number;
 }
 
@@ -235,6 +256,10 @@ static __always_inline void service_obey(struct thread_state *thread, struct tas
 		return;
 	if (service == SERVICE_NONE)
 		return;
+	if (event == EVENT_FORK && rule->then == THEN_ADOPTS_PEER) {
+		is_borrowed = true;
+		why = WHY_ASKED;
+	}
 	if (is_borrowed && member_of(thread)->has_io_uring) {
 		service = SERVICE_SHARED;
 		why = WHY_IO_URING;
@@ -309,20 +334,24 @@ static __noinline void service_adopt(struct thread_state *thread, struct task_st
  */
 __noinline int service_born(u32 slot, u32 parent)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread_state *thread = thread_at(slot);
+	/* Who makes it, who is what it is for now. */
+	struct task_struct *task = bpf_get_current_task_btf();
 	struct service_member *member = member_of(thread), *before;
 
 	if (!(config.enabled & SERVICE))
 		return 0;
 	service_clear(member);
+	member->is_new = 1;
 	if (!parent) {
 		member->why = WHY_FOUND;
 		service_identify(member, task);
 		service_ask(thread, task, EVENT_FOUND, SERVICE_NONE, false);
+		member->is_new = 0;
 		return 0;
 	}
 	before = &members[parent & (THREADS - 1)];
+	member->placed = before->placed;
 	member->service = before->service;
 	member->is_borrowed = before->is_borrowed;
 	member->why = WHY_FORKED;
@@ -333,7 +362,9 @@ __noinline int service_born(u32 slot, u32 parent)
 	if (thread->tgid == thread_at(parent)->tgid)
 		member->has_io_uring = before->has_io_uring;
 	if (books[header.book & 1].asked[EVENT_FORK])
-		service_ask(thread, task, EVENT_FORK, SERVICE_NONE, false);
+		service_ask(thread, task, EVENT_FORK, asked_by(before), false);
+	member->is_new = 0;
+	place_born(thread, member);
 	return 0;
 }
 
@@ -434,12 +465,21 @@ static __always_inline bool changes_user(u32 call)
 	}
 }
 
+/* By which one the call sends, if it is one that does. */
+static __always_inline u32 descriptor_of(u32 call, const struct pt_regs *regs)
+{
+	if (unlikely(call >= ABI_I386 * CALLS_PER_ABI))
+		return regs->bx;
+	return call == SPLICE_64 ? regs->dx : regs->di;
+}
+
 /* `before` is the call before this one, which has had its effect by now. */
-static __always_inline void service_enter(struct thread_state *thread, u32 call, u32 before)
+static __always_inline void service_enter(struct thread_state *thread, const struct pt_regs *regs, u32 call, u32 before)
 {
 	struct service_member *member = member_of(thread);
 
 	member->calls++;
+	member->descriptor = descriptor_of(call, regs);
 	if (unlikely(call == IO_URING_SETUP || call == ABI_I386 * CALLS_PER_ABI + IO_URING_SETUP))
 		member->has_io_uring = 1;
 	if (unlikely(member->message || changes_user(before)))
@@ -447,10 +487,14 @@ static __always_inline void service_enter(struct thread_state *thread, u32 call,
 }
 
 /* It leaves its processor, and may make no call for long. */
-static __always_inline void service_leave(struct thread_state *thread)
+static __always_inline void service_leave(struct thread_state *thread, struct task_struct *task, bool waits)
 {
-	if (unlikely(member_of(thread)->message))
+	struct service_member *member = member_of(thread);
+
+	if (unlikely(member->message))
 		service_attend(thread->slot, false);
+	if (unlikely(place_of(member->service) || member->placed))
+		place_running(thread, member, task, waits);
 }
 
 /* It is about to run. */

@@ -26,23 +26,35 @@ enum service_event {
 };
 
 #define NAME_LEN 256
-/* Names from a file, or a control group, up to the root, and mount points to cross. */
+/* Names of a path whose hashes are known, from the root on. */
 #define NAMES 64
+/*
+ * Names and mount points on the way from a file to the root: a path that is given in one piece has 2,048 names at most
+ * (include/uapi/linux/limits.h, PATH_MAX).
+ */
+#define PATH_WALK 2048
 
 static __always_inline struct service_member *member_of(struct thread_state *thread)
 {
 	return &members[thread->slot & (THREADS - 1)];
 }
 
+/* Whose hashes are at once in the scratch. */
+enum service_path {
+	PATH_OF_THREAD,
+	PATH_OF_FILE,
+	PATHS,
+};
+
 /* Too large for the stack. */
 struct service_scratch {
 	/* With room for a word of zeroes. */
 	char text[NAME_LEN + 8];
 	u32 names;
-	/* The last comes first. */
-	u64 name[NAMES];
+	/* Where the latest NAMES of them are. The last one of the path comes first. */
+	const void *name[NAMES];
 	/* Of the first so many names together. */
-	u64 prefix[NAMES];
+	u64 prefix[PATHS * NAMES];
 };
 PERCPU_MAP(service_scratch, 1, struct service_scratch);
 
@@ -81,7 +93,13 @@ static __always_inline u64 hash_kernel_text(struct service_scratch *scratch, con
 	return length > 1 ? hash_text(scratch, length - 1) : 0;
 }
 
-static long fold_name(u32 i, u64 *hash)
+struct path_fold {
+	u64 hash;
+	/* Where its hashes begin. */
+	u32 first;
+};
+
+static long fold_name(u32 i, struct path_fold *fold)
 {
 	struct service_scratch *room = scratch();
 	u32 at;
@@ -89,21 +107,21 @@ static long fold_name(u32 i, u64 *hash)
 	if (!room || i + 1 >= NAMES)
 		return 1;
 	at = room->names - 1 - i;
-	if (at >= NAMES)
+	fold->hash = mix(fold->hash, hash_kernel_text(room, room->name[at & (NAMES - 1)]));
+	at = fold->first + i + 1;
+	if (at >= PATHS * NAMES)
 		return 1;
-	*hash = mix(*hash, room->name[at]);
-	room->prefix[i + 1] = *hash;
+	room->prefix[at] = fold->hash;
 	return 0;
 }
 
-/* Hashes of the path and of what it begins with, from its names. */
-static __always_inline u64 fold_names(struct service_scratch *scratch)
+/* Hashes of what the path in the scratch begins with, up to so many names; of all these. */
+static __always_inline u64 fold_names(struct service_scratch *scratch, enum service_path path, u32 names)
 {
-	u64 hash = header.salt;
+	struct path_fold fold = { .hash = header.salt, .first = path * NAMES };
 
-	scratch->prefix[0] = hash;
-	bpf_loop(scratch->names, fold_name, &hash, 0);
-	return hash;
+	bpf_loop(names, fold_name, &fold, 0);
+	return fold.hash;
 }
 
 struct path_walk {
@@ -119,28 +137,27 @@ static long take_path_name(u32 i, struct path_walk *walk)
 	struct service_scratch *room = scratch();
 	struct dentry *dentry = walk->dentry, *parent;
 	struct mount *mount = walk->mount, *outer;
-	u32 at;
 
 	if (!room)
 		return 1;
 	if (dentry == walk->root && mount == walk->root_mount)
 		goto whole;
-	if (dentry == BPF_CORE_READ(mount, mnt.mnt_root)) {
-		outer = BPF_CORE_READ(mount, mnt_parent);
+	if (dentry == READ_FIELD(struct mount, mount, mnt.mnt_root)) {
+		outer = READ_FIELD(struct mount, mount, mnt_parent);
 		if (outer == mount)
 			goto whole;
-		walk->dentry = BPF_CORE_READ(mount, mnt_mountpoint);
+		walk->dentry = READ_FIELD(struct mount, mount, mnt_mountpoint);
 		walk->mount = outer;
 		return 0;
 	}
-	parent = BPF_CORE_READ(dentry, d_parent);
-	if (parent == dentry)
+	parent = READ_FIELD(struct dentry, dentry, d_parent);
+	if (parent == dentry) {
+		/* No path leads there: a file in memory only, or one that was moved out of what is mounted. */
+		room->names = 0;
 		goto whole;
-	at = room->names;
-	if (at >= NAMES)
-		return 1;
-	room->name[at] = hash_kernel_text(room, BPF_CORE_READ(dentry, d_name.name));
-	room->names = at + 1;
+	}
+	room->name[room->names & (NAMES - 1)] = READ_FIELD(struct dentry, dentry, d_name.name);
+	room->names++;
 	walk->dentry = parent;
 	return 0;
 whole:
@@ -148,22 +165,29 @@ whole:
 	return 1;
 }
 
-/* Of the path of a process's program, as it would name it itself; 0: it has none, or one of too many names. */
+/* Leaves the names of a file's path in the scratch, as the process itself would name it; false: they are too many. */
+static __always_inline bool walk_path(struct service_scratch *scratch, struct task_struct *task, struct file *file)
+{
+	struct path_walk walk = {};
+
+	walk.dentry = READ_FIELD(struct file, file, f_path.dentry);
+	walk.mount = mount_of(READ_FIELD(struct file, file, f_path.mnt));
+	walk.root = BPF_CORE_READ(task, fs, root.dentry);
+	walk.root_mount = mount_of(BPF_CORE_READ(task, fs, root.mnt));
+	scratch->names = 0;
+	bpf_loop(PATH_WALK, take_path_name, &walk, 0);
+	return walk.is_whole;
+}
+
+/* Of the path of a process's program; 0: it has none, or one of too many names. */
 static __noinline u64 hash_of_program(struct task_struct *task)
 {
 	struct service_scratch *room = scratch();
 	struct file *file = BPF_CORE_READ(task, mm, exe_file);
-	struct path_walk walk = {};
 
-	if (!room || !file)
+	if (!room || !file || !walk_path(room, task, file) || room->names >= NAMES)
 		return 0;
-	walk.dentry = BPF_CORE_READ(file, f_path.dentry);
-	walk.mount = mount_of(BPF_CORE_READ(file, f_path.mnt));
-	walk.root = BPF_CORE_READ(task, fs, root.dentry);
-	walk.root_mount = mount_of(BPF_CORE_READ(task, fs, root.mnt));
-	room->names = 0;
-	bpf_loop(NAMES, take_path_name, &walk, 0);
-	return walk.is_whole ? fold_names(room) : 0;
+	return fold_names(room, PATH_OF_THREAD, room->names);
 }
 
 /* Of the name of the unit, a service or scope, that has the process; 0: none. */
@@ -192,7 +216,7 @@ static long take_cgroup_name(u32 i, struct cgroup **at)
 	names = room->names;
 	if (names >= NAMES)
 		return 1;
-	room->name[names] = hash_kernel_text(room, BPF_CORE_READ(cgroup, kn, name));
+	room->name[names] = BPF_CORE_READ(cgroup, kn, name);
 	room->names = names + 1;
 	*at = BPF_CORE_READ(parent, cgroup);
 	return 0;
@@ -217,7 +241,7 @@ static __noinline void hash_cgroup(struct task_struct *task)
 	/* Not up to the root: what it begins with is not known. */
 	if (at)
 		room->names = 0;
-	fold_names(room);
+	fold_names(room, PATH_OF_THREAD, room->names);
 }
 
 /* What is known of a thread at an event, and the rule found so far. */
@@ -230,8 +254,10 @@ struct service_question {
 	u16 service;
 	u16 peer;
 	u32 is_borrowed;
-	/* 0: none. */
+	/* Names of its control group's path, and of the opened file's, whose hashes are in the scratch. */
 	u32 names;
+	u32 file_names;
+	u32 unused;
 	struct service_connection connection;
 	struct service_rule best;
 };
@@ -302,7 +328,13 @@ static long ask_set(u32 i, struct service_question *question)
 		depth = set->cgroup_depth;
 		if (depth > question->names || depth >= NAMES)
 			return 0;
-		hash = mix(hash, room->prefix[depth]);
+		hash = mix(hash, room->prefix[PATH_OF_THREAD * NAMES + depth]);
+	}
+	if (fields & FIELD_FILE) {
+		depth = set->file_depth;
+		if (depth > question->file_names || depth >= NAMES)
+			return 0;
+		hash = mix(hash, room->prefix[PATH_OF_FILE * NAMES + depth]);
 	}
 	key.hash = hash;
 	rule = bpf_map_lookup_elem(&service_rules, &key);

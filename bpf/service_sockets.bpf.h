@@ -8,13 +8,6 @@
 
 #include "service.bpf.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct service_socket);
-} service_sockets SEC(".maps");
-
 HASH_MAP(directions, 2 * CONNECTIONS, struct service_route, struct service_direction);
 
 /* include/linux/socket.h, include/linux/net.h, include/uapi/linux/in.h, include/net/tcp_states.h, include/linux/if.h */
@@ -23,7 +16,7 @@ HASH_MAP(directions, 2 * CONNECTIONS, struct service_route, struct service_direc
 #define AF_INET6 10
 #define SOCK_STREAM 1
 #define SOCK_SEQPACKET 5
-#define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
 #define TCP_ESTABLISHED 1
 #define TCP_SYN_SENT 2
 #define TCP_SYN_RECV 3
@@ -44,6 +37,13 @@ static __always_inline bool is_tcp(const struct sock *sk)
 	u16 family = sk->__sk_common.skc_family;
 
 	return (family == AF_INET || family == AF_INET6) && sk->sk_protocol == IPPROTO_TCP;
+}
+
+static __always_inline bool is_udp(const struct sock *sk)
+{
+	u16 family = sk->__sk_common.skc_family;
+
+	return (family == AF_INET || family == AF_INET6) && sk->sk_protocol == IPPROTO_UDP;
 }
 
 static __always_inline void ipv4_address(u64 address[2], u32 ipv4)
@@ -184,7 +184,8 @@ static __always_inline bool sends(u32 call)
 
 /*
  * For whom the message came that is being received. What a sender works for is noted when its send is over, and the
- * message may be here before: a sender that has another service than noted, and whose latest call is a send, is in it.
+ * message may be here before: a sender that has another service than noted, and whose latest call is a send by the same
+ * descriptor, is in it. By another one, it is in a send to somebody else, and this message was waiting here for long.
  */
 static __always_inline u32 service_of_sender(struct service_direction *direction)
 {
@@ -194,15 +195,22 @@ static __always_inline u32 service_of_sender(struct service_direction *direction
 	if (!direction->sender)
 		return SERVICE_NONE;
 	sender = thread_at(direction->sender);
-	if (unlikely(member_of(sender)->service != service) && member_of(sender)->epoch == direction->epoch &&
-	    sends(sender->call))
+	if (likely(member_of(sender)->service == service) || member_of(sender)->epoch != direction->epoch)
+		return heir_of(service);
+	/* The first one is for whom the connection was opened. */
+	if (direction->is_opening && direction->is_borrowed)
+		return heir_of(service);
+	if (sends(sender->call) && member_of(sender)->descriptor == direction->descriptor)
 		service = member_of(sender)->service;
 	return heir_of(service);
 }
 
-/* The rules are asked, unless they were asked the same by this socket before. */
+/* These may change between two messages. */
+#define FIELDS_THAT_CHANGE (FIELD_SERVICE | FIELD_CGROUP | FIELD_UNIT)
+
+/* The rules are asked, unless they were asked the same by this socket before: of other conditions than those `that_change`. */
 static __always_inline void service_receive(struct thread_state *thread, struct task_struct *task,
-					    struct service_socket *socket, u32 peer)
+					    struct service_socket *socket, u32 peer, u32 that_change)
 {
 	struct service_member *member = member_of(thread);
 	u32 number = READ_ONCE(header.book), fields = books[number & 1].fields;
@@ -213,8 +221,7 @@ static __always_inline void service_receive(struct thread_state *thread, struct 
 		return;
 	is_known = socket->asked_book == number && socket->asked_peer == peer && socket->asked_exe == member->exe &&
 		   socket->asked_user == member->user;
-	/* These may change between two messages. */
-	if (!is_known || (fields & (FIELD_SERVICE | FIELD_CGROUP | FIELD_UNIT))) {
+	if (!is_known || (fields & that_change)) {
 		question_of(&question, member, EVENT_RECEIVE, peer);
 		ask_rules(&question, task);
 		socket->answer = question.best;
@@ -282,7 +289,7 @@ static __noinline void service_received_unix(struct thread_state *thread, struct
 	service = service_of_sender(&peer->direction);
 	if (service == SERVICE_NONE)
 		service_wait(thread, task, &peer->direction, slot);
-	service_receive(thread, task, socket, service);
+	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE);
 }
 
 static __noinline void service_received_tcp(struct thread_state *thread, struct task_struct *task, struct sock *sk, u32 slot)
@@ -312,11 +319,11 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 	service = direction ? service_of_sender(direction) : SERVICE_NONE;
 	if (direction && service == SERVICE_NONE)
 		service_wait(thread, task, direction, slot);
-	service_receive(thread, task, socket, service);
+	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE);
 }
 
 /* The direction is used by this thread for its service from now on; who has received before it was known is told. */
-static __always_inline void note_sender(struct service_direction *direction, u32 slot, u32 service)
+static __always_inline void note_sender(struct service_direction *direction, u32 slot, u32 service, bool is_opening)
 {
 	u32 reader;
 	u64 message;
@@ -324,6 +331,8 @@ static __always_inline void note_sender(struct service_direction *direction, u32
 	direction->service = service;
 	direction->epoch = members[slot & (THREADS - 1)].epoch;
 	direction->is_borrowed = members[slot & (THREADS - 1)].is_borrowed;
+	direction->is_opening = is_opening;
+	direction->descriptor = members[slot & (THREADS - 1)].descriptor;
 	WRITE_ONCE(direction->sender, slot);
 	reader = READ_ONCE(direction->reader);
 	if (likely(!reader))
@@ -334,7 +343,7 @@ static __always_inline void note_sender(struct service_direction *direction, u32
 	__sync_val_compare_and_swap(&members[reader & (THREADS - 1)].message, 0, message);
 }
 
-static __noinline void note_route(struct thread_state *thread, struct sock *sk, u32 slot, u32 service, bool is_open)
+static __noinline void note_route(struct sock *sk, u32 slot, u32 service, bool is_open, bool is_opening)
 {
 	struct service_route route = {};
 	struct service_direction *direction, fresh = {};
@@ -345,33 +354,39 @@ static __noinline void note_route(struct thread_state *thread, struct sock *sk, 
 		/* Whoever closes its end first forgets the other's: nothing is noted after that. */
 		if (!is_open || !is_local(sk))
 			return;
-		bpf_map_update_elem(&directions, &route, &fresh, BPF_NOEXIST);
-		direction = bpf_map_lookup_elem(&directions, &route);
+		/* Where a processor's stock of memory was used up, an interrupt has filled it by the second time. */
+		for (int times = 0; times < 2 && !direction; times++) {
+			bpf_map_update_elem(&directions, &route, &fresh, BPF_NOEXIST);
+			direction = bpf_map_lookup_elem(&directions, &route);
+		}
 		if (!direction) {
 			lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
 			return;
 		}
 	}
-	note_sender(direction, slot, service);
+	note_sender(direction, slot, service, is_opening);
 }
 
-static __always_inline void service_sent(struct thread_state *thread, struct sock *sk, u32 slot)
+static __always_inline void service_sent(struct thread_state *thread, struct task_struct *task, struct sock *sk, u32 slot)
 {
 	struct service_socket *socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
-	u32 service = member_of(thread)->service;
-	u16 family = sk->__sk_common.skc_family;
+	u32 service;
 
 	if (!socket) {
 		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
 		return;
 	}
-	if (likely(socket->direction.sender == slot && socket->direction.service == service &&
+	/* An event loop may have received for others until the connection was there. */
+	if (socket->direction.is_opening && socket->direction.is_borrowed && socket->direction.sender == slot)
+		service_resume(thread, task, &socket->direction);
+	service = member_of(thread)->service;
+	if (likely(!socket->direction.is_opening && socket->direction.sender == slot && socket->direction.service == service &&
 		   socket->direction.epoch == member_of(thread)->epoch &&
 		   socket->direction.is_borrowed == member_of(thread)->is_borrowed))
 		return;
-	note_sender(&socket->direction, slot, service);
-	if (family != AF_UNIX)
-		note_route(thread, sk, slot, service, sk->__sk_common.skc_state == TCP_ESTABLISHED);
+	note_sender(&socket->direction, slot, service, false);
+	if (is_tcp(sk))
+		note_route(sk, slot, service, sk->__sk_common.skc_state == TCP_ESTABLISHED, false);
 }
 
 static __always_inline bool is_followed(struct sock *sk)
@@ -380,7 +395,7 @@ static __always_inline bool is_followed(struct sock *sk)
 
 	if (family == AF_UNIX)
 		return sk->sk_type == SOCK_STREAM || sk->sk_type == SOCK_SEQPACKET;
-	return is_tcp(sk);
+	return is_tcp(sk) || is_udp(sk);
 }
 
 /* The thread that runs here, with its slot: a switch to it may not have been reported. */
@@ -390,6 +405,8 @@ static __always_inline u32 running_slot(struct task_struct *task)
 
 	return likely(cpu->task == (u64)task) ? cpu->slot : slot_of(task);
 }
+
+static void service_received_datagram(struct thread_state *thread, struct task_struct *task, struct sock *sk);
 
 static __always_inline void message_received(struct sock *sk, int length, int flags)
 {
@@ -405,8 +422,10 @@ static __always_inline void message_received(struct sock *sk, int length, int fl
 		return;
 	if (sk->__sk_common.skc_family == AF_UNIX)
 		service_received_unix(thread, task, sk, slot);
-	else
+	else if (is_tcp(sk))
 		service_received_tcp(thread, task, sk, slot);
+	else
+		service_received_datagram(thread, task, sk);
 }
 
 static __always_inline void message_sent(struct sock *sk, int length)
@@ -419,7 +438,9 @@ static __always_inline void message_sent(struct sock *sk, int length)
 		return;
 	member_of(thread)->sent_bytes += length;
 	if (is_followed(sk))
-		service_sent(thread, sk, slot);
+		service_sent(thread, task, sk, slot);
+	if (unlikely(place_of(member_of(thread)->service)))
+		place_answered(member_of(thread), socket_of(sk, 0));
 }
 
 /* Who opened a connection, and who accepted it; and nothing stays of one that is closed. */
@@ -437,15 +458,15 @@ static __always_inline void tcp_changed(struct sock *sk, int before, int now)
 		if (!socket || !slot)
 			return;
 		socket->role = ROLE_OPENED;
-		note_sender(&socket->direction, slot, members[slot & (THREADS - 1)].service);
+		note_sender(&socket->direction, slot, members[slot & (THREADS - 1)].service, true);
 	} else if (now == TCP_ESTABLISHED && before == TCP_SYN_SENT) {
 		socket = socket_of(sk, 0);
 		route_of(&route, sk);
 		/* Of an earlier connection between the same ports. */
 		bpf_map_delete_elem(&directions, &route);
 		if (socket && socket->direction.sender)
-			note_route(thread_at(socket->direction.sender), sk, socket->direction.sender,
-				   socket->direction.service, true);
+			note_route(sk, socket->direction.sender,
+				   socket->direction.service, true, socket->direction.is_opening);
 	} else if (now == TCP_ESTABLISHED && before == TCP_SYN_RECV) {
 		socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
 		if (socket)

@@ -27,11 +27,13 @@
 #define SMALL_VALUES 2048
 #define BUCKETS_PER_OCTAVE 8
 
-#define GATE_HOOKS 12
+#define GATE_HOOKS 13
 /* The most that hold calls before they take effect: crates/kernel/src/before.rs. */
 #define GUARD_HOOKS 23
-#define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS)
-#define GATE_MAPS 35
+/* Of control groups, for services. */
+#define DATAGRAM_HOOKS 2
+#define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS + DATAGRAM_HOOKS)
+#define GATE_MAPS 37
 
 #define SESSIONS 64
 /* 6.8 MiB of cell tables. Later rows share their session's, which is counted. */
@@ -76,6 +78,8 @@ enum gate_mask {
 	GUARD_SCOPED = 1 << 7,
 	/* What it uses is charged to the service it works for. */
 	SERVICE = 1 << 8,
+	/* Rules ask for files that are opened: of all with SERVICE. */
+	SERVICE_FILES = 1 << 9,
 	/* Only in the test build. */
 	TALLY = 1 << 16,
 };
@@ -112,6 +116,10 @@ enum loss {
 	LOSS_CONNECTIONS,
 	/* Work for whom a rule was to start a service is the one's below which: as many as can be are started. */
 	LOSS_SERVICES,
+	/* A thread was not asked to be put in its service's control group: too many were at once. */
+	LOSS_PLACEMENTS,
+	/* Rules were not asked of an opened file: there are too many names in its path. */
+	LOSS_FILES,
 	LOSSES,
 };
 
@@ -380,7 +388,70 @@ struct service {
 	__u16 heir;
 	/* Rules know it by this one: itself, or below which a rule has started it. */
 	__u16 known_as;
-	__u32 unused;
+	/* In whose control group its threads are to run; SERVICE_ROOT: where they were before. */
+	__u16 place;
+	/* enum service_placing */
+	__u16 placing;
+	/* Until then its threads go to its group as soon as they work for it: others had to wait for them. */
+	__u64 competes_until_ns;
+};
+
+/* When a thread is put in its service's control group, other than when it has to wait for others that run. */
+enum service_placing {
+	/* As soon as it has the label for what it is. */
+	PLACE_AT_ONCE = 1 << 0,
+	/* Also where nobody else wants to run. */
+	PLACE_ALONE = 1 << 1,
+};
+
+/* User space puts a thread in the control group of a service; SERVICE_ROOT: where it was before. */
+struct service_placement {
+	/* As the services' session numbers threads. */
+	__u32 tid;
+	__u32 slot;
+	__u16 place;
+	/* It works for its service for what it is: it is under all of its limits, not only those of processors. */
+	__u8 is_own;
+	__u8 unused;
+	/* Where it was, or was about to be, before. */
+	__u16 before;
+	__u16 unused_2;
+};
+
+#define PLACEMENT_BYTES 65536
+
+#define NO_LIMIT 0x7fffffffffffffff
+
+/* What a service, with those below it, has of what is limited. */
+struct service_limit {
+	/* The service above. */
+	__u16 parent;
+	/* Whoever would have more works for this one from then on; SERVICE_NONE: it gets `error`. */
+	__u16 fallback;
+	/* A negative errno. */
+	__s32 error;
+	__u64 sockets_max;
+	__u64 connections_max;
+	/* Bytes a second, to send. */
+	__u64 rate_max;
+	__u64 sockets;
+	__u64 connections;
+	/* When all that was sent would be on its way at that rate. */
+	__u64 sent_until_ns;
+	__u64 refused;
+	__u64 moved;
+	/* Packets. */
+	__u64 slowed;
+	__u64 dropped;
+};
+
+/* Services above one, with itself, but for the root. */
+#define SERVICE_DEPTH 8
+
+/* In whose counts a socket is; 0: no more. */
+struct service_counted {
+	__u16 socket[SERVICE_DEPTH];
+	__u16 connection[SERVICE_DEPTH];
 };
 
 /* The kernel's counters of a task. */
@@ -430,6 +501,10 @@ enum service_why {
 	WHY_ASSIGNED = 8,
 	/* It used io_uring, whose work cannot be followed. */
 	WHY_IO_URING = 9,
+	/* Its own has as much as it may have. */
+	WHY_LIMITED = 10,
+	/* Its parent was asked to start it, by a signal. */
+	WHY_ASKED = 11,
 };
 
 #define SERVICE_EVENTS 6
@@ -447,6 +522,7 @@ enum service_field {
 	FIELD_CLIENT = 1 << 7,
 	FIELD_PEER = 1 << 8,
 	FIELD_CGROUP = 1 << 9,
+	FIELD_FILE = 1 << 10,
 };
 
 /* Rules with the same conditions, of which one look-up finds the one that fits. */
@@ -457,7 +533,8 @@ struct service_set {
 	/* 4 or 6, and the length of the network's prefix. */
 	__u8 client_family;
 	__u8 client_bits;
-	__u8 unused[3];
+	__u8 file_depth;
+	__u8 unused[2];
 };
 
 #define SERVICE_SETS_ALL (SERVICE_EVENTS * SERVICE_SETS)
@@ -467,6 +544,8 @@ struct service_book {
 	__u32 number;
 	/* Conditions of any of its sets. */
 	__u32 fields;
+	/* The most names that any of its sets has in a file's path. */
+	__u32 file_depth;
 	__u32 asked[SERVICE_EVENTS];
 	/* So many of them, for each event. */
 	__u8 ask[SERVICE_SETS_ALL];
@@ -568,11 +647,15 @@ struct service_member {
 	__u8 moves;
 	__u8 is_exiting;
 	__u8 has_io_uring;
-	__u8 unused;
+	/* It is being forked: `at` is zero, as the kernel has counted nothing yet. */
+	__u8 is_new;
 	/* Counts up where it gets another service for what it is, or by hand: what it asked for before is of no account then. */
 	__u16 epoch;
-	__u16 unused_2;
+	/* The service in whose control group it is, or is about to be. */
+	__u16 placed;
 	__u32 user;
+	/* By which its latest call sends, if that is one that does. */
+	__u32 descriptor;
 	/* Hashes of its program's path, and of its unit. */
 	__u64 exe;
 	__u64 unit;
@@ -591,6 +674,15 @@ struct service_member {
 	/* Receipts whose sender was not known, and the latest one's connection. */
 	__u32 receipts;
 	struct service_connection connection;
+	/* From where the datagram is that it is about to receive; port 0: that is not known. */
+	__u64 datagram_from[2];
+	__u16 datagram_port;
+	/* It has sent an answer to who asked for what it does. */
+	__u16 has_answered;
+	/* So many more labels it is taken for one that works long for each. */
+	__u32 is_worth;
+	/* Who has asked by a signal, of a process's first thread: service_workers.bpf.h. */
+	__u64 asked;
 };
 
 /* One direction of a connection: for whom it is used. */
@@ -604,8 +696,12 @@ struct service_direction {
 	__u32 reader;
 	__u32 receipt;
 	/* Whether who sent last did so for somebody else. */
-	__u32 is_borrowed;
-	__u32 unused;
+	__u8 is_borrowed;
+	/* Nothing was sent yet: this is of who opened the connection. */
+	__u8 is_opening;
+	__u16 unused;
+	/* By which it was sent last. */
+	__u32 descriptor;
 };
 
 /* By the addresses of who sends and who receives, IPv4 as IPv4 in IPv6. */
@@ -619,6 +715,24 @@ struct service_route {
 
 /* At the same time, over loopback; each has two directions. */
 #define CONNECTIONS 131072
+
+/* Datagrams from one socket to one port. */
+struct service_flow {
+	__u64 from[2];
+	__u16 from_port;
+	__u16 to_port;
+	__u32 net;
+};
+
+struct service_flow_sender {
+	/* For whom who sent last worked then. */
+	__u16 service;
+	/* The other end had sent before this one ever did. */
+	__u16 is_answer;
+};
+
+/* Those used last are kept; 3 MiB. */
+#define FLOWS 32768
 
 enum service_role {
 	ROLE_UNKNOWN = 0,
@@ -641,6 +755,31 @@ struct service_socket {
 	__u64 listen_path;
 	/* What its owner sends. */
 	struct service_direction direction;
+};
+
+/* One less than sockaddr_un has, and a NUL. */
+#define UNIX_NAME_LEN 108
+
+/* One end of a connection as the sockets' iterator tells of it. */
+struct service_socket_record {
+	/* By which processes have it open; and of a Unix socket's other end. */
+	__u64 inode;
+	__u64 peer_inode;
+	/* What its owner sends goes this way, over TCP. */
+	struct service_route route;
+	__u16 is_unix;
+	/* enum service_role */
+	__u16 role;
+	/* Who has sent by it last (0: nobody has, or is gone), as its session numbers it, and for whom. */
+	__u32 sender;
+	__u32 service;
+	__u32 is_borrowed;
+	/* The rule that has decided for who received by it, as place + 1, and its book. */
+	__u32 rule;
+	__u32 book;
+	/* Of a Unix socket, with '@' for a NUL in front; empty: it has none. */
+	char name[UNIX_NAME_LEN];
+	__u32 unused;
 };
 
 /* A thread as the members' iterator tells of it. */

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use libbpf_cargo::SkeletonBuilder;
 
-const OBJECTS: [&str; 3] = ["gate", "floor", "probe"];
+const OBJECTS: [&str; 4] = ["gate", "floor", "probe", "service_limits"];
 const TEST_OBJECT: &str = "guard_steps";
 
 fn main() -> Result<()> {

@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -13,6 +12,7 @@ use crate::client::{Connection, Dice, free_port, many};
 use crate::experiment::{Experiment, Server, Training};
 use crate::harness::eventually;
 use crate::harness::job::folder;
+use crate::harness::site::servers;
 use crate::source;
 use crate::up::{Program, Up};
 
@@ -51,11 +51,7 @@ struct Answer {
 
 impl NginxPhp {
     pub fn new() -> Self {
-        let script = source("../../scripts/servers");
-        let output = Command::new(&script).output().expect("scripts/servers starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let root = PathBuf::from(String::from_utf8(output.stdout).expect("text").trim_end());
-        let it = Self { folder: folder(), port: free_port(), root };
+        let it = Self { folder: folder(), port: free_port(), root: servers() };
         for name in ["www", "www/uploads", "tmp"] {
             fs::create_dir(it.path(name)).expect("a folder can be made");
         }
@@ -81,7 +77,7 @@ impl NginxPhp {
     }
 
     fn program(&self, name: &'static str, options: &[&str], end: i32) -> Program {
-        let program = self.root.join("usr/sbin").join(name);
+        let program = self.root.join("programs").join(name);
         let options = options.iter().map(OsString::from);
         let libraries = self.root.join("usr/lib/x86_64-linux-gnu");
         Program {

@@ -11,6 +11,7 @@ use crate::client::{Connection, Dice, free_port, many};
 use crate::experiment::{Experiment, Server, Training};
 use crate::harness::eventually;
 use crate::harness::job::folder;
+use crate::harness::site::redis;
 use crate::source;
 use crate::up::{Program, Up};
 
@@ -22,12 +23,7 @@ pub struct Redis {
 impl Redis {
     pub fn new() -> Self {
         let it = Self { folder: folder(), port: free_port() };
-        // Debian's redis-server package is a service and a link; the program itself comes with redis-tools, under the
-        // name of its checker, and goes by the name it is called by.
-        let found = ["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"].into_iter().map(PathBuf::from);
-        let program = found.into_iter().find(|path| path.exists());
-        let program = program.expect("redis-check-rdb is missing: 'make setup' installs it");
-        std::os::unix::fs::symlink(program, it.path("redis-server")).expect("a link can be made");
+        std::os::unix::fs::symlink(redis(), it.path("redis-server")).expect("a link can be made");
         let mut gcc = Command::new("gcc");
         gcc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
         gcc.arg(format!("-DCOMMAND=\"echo pwned>{}\"", it.effect().display()));

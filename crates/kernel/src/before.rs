@@ -116,7 +116,7 @@ pub fn names(enabled: u32) -> Vec<&'static str> {
 }
 
 /// Where the whole of control groups' second version is mounted.
-fn hierarchy() -> Option<String> {
+pub(crate) fn hierarchy() -> Option<String> {
     hierarchy_of(&fs::read_to_string("/proc/self/mountinfo").ok()?)
 }
 

@@ -1,9 +1,20 @@
-//! The gate's clock.
+//! The gate's clock, and a thread's.
+
+use std::time::Duration;
 
 /// Nanoseconds of CLOCK_MONOTONIC, which is what `bpf_ktime_get_ns` reads.
 pub fn now_ns() -> u64 {
+    read(libc::CLOCK_MONOTONIC).as_nanos() as u64
+}
+
+/// How long this thread has had a processor.
+pub fn thread_time() -> Duration {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for the result.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -25,6 +25,7 @@ pub enum Hook {
     SockRecvLength,
     SockSendLength,
     InetSockSetState,
+    NetifRx,
     SysExit,
     SysEnter,
 }
@@ -62,6 +63,7 @@ impl Hook {
         Self::SockRecvLength,
         Self::SockSendLength,
         Self::InetSockSetState,
+        Self::NetifRx,
         Self::SysExit,
         Self::SysEnter,
     ];
@@ -69,11 +71,14 @@ impl Hook {
     /// Whether a gate with these extensions ([`wire::gate_mask`]) hooks it.
     pub fn is_used(self, enabled: u32) -> bool {
         match self {
-            Self::SignalDeliver | Self::SignalGenerate => enabled & wire::GUARD != 0,
-            Self::SysExit => enabled & wire::LENS != 0,
-            Self::SchedProcessFree | Self::SockRecvLength | Self::SockSendLength | Self::InetSockSetState => {
-                enabled & wire::SERVICE != 0
-            }
+            Self::SignalDeliver => enabled & wire::GUARD != 0,
+            Self::SignalGenerate => enabled & (wire::GUARD | wire::SERVICE) != 0,
+            Self::SysExit => enabled & (wire::LENS | wire::SERVICE_FILES) != 0,
+            Self::SchedProcessFree
+            | Self::SockRecvLength
+            | Self::SockSendLength
+            | Self::InetSockSetState
+            | Self::NetifRx => enabled & wire::SERVICE != 0,
             _ => true,
         }
     }
@@ -93,6 +98,7 @@ impl Hook {
             Self::SockRecvLength => "sock_recv_length",
             Self::SockSendLength => "sock_send_length",
             Self::InetSockSetState => "inet_sock_set_state",
+            Self::NetifRx => "netif_rx",
             Self::SignalDeliver => "signal_deliver",
             Self::SignalGenerate => "signal_generate",
             Self::SysExit => "sys_exit",
@@ -121,6 +127,7 @@ impl Floor {
         };
         received.set_autoload(is_used);
         sent.set_autoload(is_used);
+        programs.floor_packet.set_autoload(is_used);
         let skeleton = skeleton.load().doing("loading the floor's programs")?;
         let programs = &skeleton.progs;
         let attach = |hook: &Hook| {
@@ -131,6 +138,7 @@ impl Floor {
                 (Hook::SchedProcessExit, _) => &programs.floor_task_exit,
                 (Hook::SchedProcessFree, _) => &programs.floor_task_free,
                 (Hook::InetSockSetState, _) => &programs.floor_tcp,
+                (Hook::NetifRx, _) => &programs.floor_packet,
                 (Hook::SockRecvLength, _) => match messages {
                     Messages::Tracepoints => &programs.floor_received,
                     Messages::Functions => &programs.floor_received_exit,

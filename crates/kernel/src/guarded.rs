@@ -212,11 +212,16 @@ pub fn lifeline() -> Result<(OwnedFd, OwnedFd)> {
     Ok((near.into(), unsafe { OwnedFd::from_raw_fd(high) }))
 }
 
+/// Started by way of /proc, it would be called "exe".
+pub fn name_warden() {
+    // SAFETY: a name of less than 16 bytes.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"tollgate-warden".as_ptr()) };
+}
+
 /// The warden: says when it is on duty, waits for the end of the guard's process or of its lifeline, which is the
 /// standard input, and then lets go all whom the guard holds.
 pub fn let_go_after(ward: Ward, on_duty: impl FnOnce()) -> Result<()> {
-    // SAFETY: a name of less than 16 bytes. Started by way of /proc, it would be called "exe".
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"tollgate-warden".as_ptr()) };
+    name_warden();
     // SAFETY: a plain query.
     hold_group(unsafe { libc::getpgid(ward.owner as i32) })?;
     // It may have ended already, and so its lifeline.

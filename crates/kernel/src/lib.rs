@@ -4,6 +4,7 @@
 pub mod before;
 pub mod benchmark;
 pub mod cells;
+pub mod cgroup_option;
 pub mod clock;
 pub mod cpus;
 pub mod error;
@@ -14,9 +15,11 @@ mod groups;
 #[cfg(feature = "test-extension")]
 pub mod guard_steps;
 pub mod guarded;
+pub mod limits;
 pub mod losses;
 pub mod mapping;
 pub mod pinned;
+pub mod placements;
 pub mod probe;
 pub mod process;
 pub mod profile;

@@ -228,6 +228,17 @@ pub fn root_peer(socket: i32) -> Option<u32> {
     (got == 0 && peer.uid == 0).then_some(peer.pid as u32)
 }
 
+/// Lets this thread run before all that have no deadline or higher priority: sched(7). Where that is refused, before most.
+pub fn run_before_others() {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: a valid parameter, of this thread; what is refused leaves things as they are.
+    unsafe {
+        if libc::sched_setscheduler(0, libc::SCHED_FIFO, &lowest) != 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, -20);
+        }
+    }
+}
+
 /// The session (setsid) that this process is in, if numbers here are those of the initial PID namespace.
 pub fn own_session() -> Option<u32> {
     /// include/linux/proc_ns.h, PROC_PID_INIT_INO

@@ -84,6 +84,9 @@ pub struct Book {
     pub rules: Vec<(usize, u64, wire::service_rule)>,
 }
 
+/// Of [`Book::asked`]: files that are opened.
+const OPEN: usize = wire::WHY_OPENED as usize - wire::WHY_FORK as usize;
+
 /// Services in force, as long as their session lives.
 pub struct Services {
     services: Mapping<wire::service>,
@@ -206,7 +209,24 @@ impl Services {
     }
 
     fn name(&self, number: u16, heir: u16, known_as: u16) {
-        self.services.write(number.into(), wire::service { heir, known_as, unused: 0 });
+        let wire::service { place, placing, .. } = self.services.read(heir.into());
+        let entry = self.services.entry(number.into());
+        // SAFETY: aligned fields within the mapping, each read as a whole by the kernel side.
+        unsafe {
+            (&raw mut (*entry).heir).write_volatile(heir);
+            (&raw mut (*entry).known_as).write_volatile(known_as);
+        }
+        self.place(number, place, placing.into());
+    }
+
+    /// In whose control group its threads are to run, and when they are put there: [`wire::service_placing`].
+    pub fn place(&self, number: u16, place: u16, placing: u32) {
+        let entry = self.services.entry(number.into());
+        // SAFETY: as above.
+        unsafe {
+            (&raw mut (*entry).place).write_volatile(place);
+            (&raw mut (*entry).placing).write_volatile(placing as u16);
+        }
     }
 
     /// A service that members may have, and its account.
@@ -251,7 +271,10 @@ impl Services {
     }
 
     /// Puts a book of rules in force, by one store, in place of the one before. Returns its number.
-    pub fn put_in_force(&mut self, gate: &Gate, book: &Book) -> Result<u32> {
+    pub fn put_in_force(&mut self, gate: &mut Gate, book: &Book) -> Result<u32> {
+        if !book.asked[OPEN].is_empty() {
+            gate.extend(wire::SERVICE_FILES)?;
+        }
         let number = atomic_field!(gate.header, 0, book).load(Ordering::SeqCst) + 1;
         let rules = gate.maps.get("service_rules");
         let mut keys = Vec::new();
@@ -272,6 +295,7 @@ impl Services {
         }
         let mut page = wire::service_book { number, ..Default::default() };
         page.set[..book.sets.len()].copy_from_slice(&book.sets);
+        page.file_depth = book.sets.iter().map(|set| set.file_depth.into()).max().unwrap_or(0);
         page.fields = book.sets.iter().fold(book.fields, |all, set| all | u32::from(set.fields));
         for (event, asked) in book.asked.iter().enumerate() {
             page.asked[event] = asked.len() as u32;
@@ -300,6 +324,14 @@ impl Services {
         Ok(records.map(|bytes| member(&read_as(bytes))).collect())
     }
 
+    /// Every socket by which somebody has sent or received.
+    pub fn sockets(&self, gate: &Gate) -> Result<Vec<wire::service_socket_record>> {
+        let over = Iterator::new(&gate.maps, gate.enabled(), gate.generation(), Over::Sockets)?;
+        let told = over.run()?;
+        let records = told.chunks_exact(size_of::<wire::service_socket_record>());
+        Ok(records.map(read_as).collect())
+    }
+
     /// What the services with accounts were charged.
     pub fn accounts(&self, gate: &Gate) -> Result<BTreeMap<u16, Figures>> {
         let accounts = gate.maps.get("accounts");
@@ -313,23 +345,48 @@ impl Services {
         Ok(all)
     }
 
+    fn note(&self, slot: u32, place: u16) {
+        let entry = self.members.entry(slot);
+        // SAFETY: an aligned field within the mapping, which both sides access as a whole.
+        unsafe { (&raw mut (*entry).placed).write_volatile(place) };
+    }
+
+    /// Somebody else than the kernel side's asking has moved these threads.
+    pub fn note_placed(&self, gate: &Gate, tids: &BTreeSet<u32>, place: u16) {
+        member_slots(gate, tids).for_each(|slot| self.note(slot, place));
+    }
+
+    /// All are where they came from but those in the groups of services that are kept.
+    pub fn forget_placed(&self, is_kept: impl Fn(u16) -> bool) {
+        for slot in 1..wire::THREADS {
+            let placed = self.members.read(slot).placed;
+            if placed != wire::SERVICE_ROOT as u16 && !is_kept(placed) {
+                self.note(slot, wire::SERVICE_ROOT as u16);
+            }
+        }
+    }
+
     /// Gives threads, as the gate's sessions number them, to a service, from their next call or switch on. Returns how many
     /// of them there are.
     pub fn assign(&self, gate: &Gate, tids: &BTreeSet<u32>, service: u16) -> usize {
         let message = u64::from(wire::MESSAGE_ASSIGN)
             | u64::from(service) << wire::MESSAGE_SERVICE_SHIFT
             | 1 << wire::MESSAGE_VALUE_SHIFT;
-        let is_meant = |slot: &u32| {
-            let thread = gate.threads.read(*slot);
-            thread.task != 0 && thread.mask & wire::SERVICE != 0 && tids.contains(&thread.visible_pid)
-        };
-        let meant = (1..gate.threads.entries()).filter(is_meant).map(|slot| {
+        let meant = member_slots(gate, tids).map(|slot| {
             let place = self.members.entry(slot);
             // SAFETY: an aligned u64 within the mapping, which both sides access as a whole.
             unsafe { AtomicU64::from_ptr(&raw mut (*place).message) }.store(message, Ordering::SeqCst);
         });
         meant.count()
     }
+}
+
+/// Of these threads, as the gate's sessions number them, if they are members.
+fn member_slots(gate: &Gate, tids: &BTreeSet<u32>) -> impl std::iter::Iterator<Item = u32> {
+    (1..gate.threads.entries()).filter(|slot| {
+        let thread = gate.threads.read(*slot);
+        thread.task != 0 && thread.mask & wire::SERVICE != 0 && tids.contains(&thread.visible_pid)
+    })
 }
 
 fn forget(gate: &Gate, keys: &[wire::service_key]) {

@@ -108,7 +108,8 @@ impl Gate {
             index,
             wire::session {
                 used: 1,
-                mask: options.mask,
+                // What the gate does for all with services is nobody's own.
+                mask: options.mask & !wire::SERVICE_FILES,
                 per: options.per,
                 base_group,
                 slower_ns: options.slower_ns,

@@ -12,5 +12,6 @@ macro_rules! skeleton {
 skeleton!(gate, "/gate.skel.rs");
 skeleton!(floor, "/floor.skel.rs");
 skeleton!(probe, "/probe.skel.rs");
+skeleton!(service_limits, "/service_limits.skel.rs");
 #[cfg(feature = "test-extension")]
 skeleton!(guard_steps, "/guard_steps.skel.rs");

@@ -8,18 +8,21 @@ use ipnet::IpNet;
 use crate::facts::{Facts, Local};
 use crate::tree::Id;
 
+/// Names of a path that the kernel side knows (bpf/service_rules.bpf.h, NAMES).
+const MOST_PARTS: usize = 63;
+
 /// A path, and what is below it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Folder(String);
 
 impl Folder {
-    /// Without a slash at the end; `None` for what is no absolute path of plain parts, or of more than 255 of them.
+    /// Without a slash at the end; `None` for what is no absolute path of plain parts, or of more than 63 of them.
     pub fn new(path: &str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let rest = path.strip_prefix('/')?;
         let is_plain = rest.split('/').all(|part| !matches!(part, "" | "." | ".."));
         let folder = Self(path.into());
-        (is_plain && folder.depth() <= usize::from(u8::MAX)).then_some(folder)
+        (is_plain && folder.depth() <= MOST_PARTS).then_some(folder)
     }
 
     pub fn as_str(&self) -> &str {
@@ -191,6 +194,7 @@ mod tests {
         for path in ["", "etc", "/", "//", "/a//b", "/a/./b", "/a/.."] {
             assert_eq!(Folder::new(path), None, "{path:?}");
         }
+        assert!(Folder::new(&"/d".repeat(63)).is_some() && Folder::new(&"/d".repeat(64)).is_none());
         let folder = Folder::new("/srv/shop/").expect("a path");
         assert_eq!((folder.as_str(), folder.depth()), ("/srv/shop", 2));
         let parts = |depth| Folder::of("/srv/shop/index.php", depth).map(|folder| folder.0);

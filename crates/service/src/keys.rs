@@ -21,6 +21,7 @@ pub mod field {
     pub const CLIENT: u16 = 1 << 7;
     pub const PEER: u16 = 1 << 8;
     pub const CGROUP: u16 = 1 << 9;
+    pub const FILE: u16 = 1 << 10;
 }
 
 /// Rules of the same shape, no two with the same conditions: one look-up.
@@ -31,6 +32,7 @@ pub struct Set {
     pub cgroup_depth: u8,
     /// 4 or 6, and the length of the prefix; zeroes without [`field::CLIENT`].
     pub client: (u8, u8),
+    pub file_depth: u8,
 }
 
 /// Where a rule is found.
@@ -52,11 +54,11 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Of a book's rules without a `file`, with the hashes of a gate with this salt, which numbers services as `number` says.
+    /// Of a book's rules, with the hashes of a gate with this salt, which numbers services as `number` says.
     pub fn new(book: &Book, salt: u64, number: impl Fn(Id) -> u16) -> Result<Self, TooManySets> {
         let mut keys = Self::default();
         let mut known: Vec<(Shape, HashSet<&Conditions>)> = Vec::new();
-        for (place, rule) in book.rules().iter().enumerate().filter(|(_, rule)| rule.when.file.is_none()) {
+        for (place, rule) in book.rules().iter().enumerate() {
             let shape = rule.when.shape();
             // Rules on different events may have the same conditions.
             let has_room =
@@ -99,6 +101,7 @@ impl Set {
             (shape.client.is_some(), field::CLIENT),
             (shape.peer, field::PEER),
             (shape.cgroup_depth > 0, field::CGROUP),
+            (shape.file_depth > 0, field::FILE),
         ];
         Self {
             fields: bits.into_iter().filter(|(is_there, _)| *is_there).fold(0, |all, (_, bit)| all | bit),
@@ -106,6 +109,7 @@ impl Set {
             client: shape
                 .client
                 .map_or((0, 0), |(family, bits)| (if family == Family::V4 { 4 } else { 6 }, bits)),
+            file_depth: shape.file_depth,
         }
     }
 }
@@ -162,6 +166,7 @@ fn hash(salt: u64, when: &Conditions, number: impl Fn(Id) -> u16) -> u64 {
         lower,
         when.peer.map(|id| number(id).into()),
         when.cgroup.as_ref().map(|folder| path(salt, folder.as_str())),
+        when.file.as_ref().map(|folder| path(salt, folder.as_str())),
     ];
     values.into_iter().flatten().fold(salt, mix)
 }
@@ -192,7 +197,10 @@ mod tests {
             rule(user(1), &[Event::Found]),
         ]);
         let keys = Keys::new(&book, 7, |id| id.0).expect("few sets");
-        assert_eq!(keys.sets, [Set { fields: field::USER, cgroup_depth: 0, client: (0, 0) }; 2]);
+        assert_eq!(
+            keys.sets,
+            [Set { fields: field::USER, cgroup_depth: 0, client: (0, 0), file_depth: 0 }; 2]
+        );
         assert_eq!(keys.rules.iter().map(|key| key.set).collect::<Vec<_>>(), [0, 0, 1]);
         assert_eq!(keys.asked[1], [0]);
         assert_eq!(keys.asked[2], [0, 1]);

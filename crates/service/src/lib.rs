@@ -9,6 +9,7 @@ mod book;
 mod conditions;
 mod facts;
 mod keys;
+mod limits;
 mod parse;
 mod rule;
 mod tables;
@@ -18,7 +19,10 @@ pub use book::Book;
 pub use conditions::{Conditions, Folder, Listen};
 pub use facts::{Facts, Local};
 pub use keys::{Key, Keys, Set, field};
-pub use parse::{Host, MOST_RULES, MOST_SERVICES, Problem, RuleFile, parse};
+pub use limits::{
+    AtEnd, Beyond, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, parse_bytes, parse_percent, parse_weight,
+};
+pub use parse::{Host, MOST_RULES, MOST_SERVICES, Problem, RuleFile, listen, parse};
 pub use rule::{Directive, Each, Event, Rule};
 pub use tables::{MOST_SETS, Tables, TooManySets};
 pub use tree::{Id, Service, Tree};

@@ -70,7 +70,7 @@ pub enum Directive {
     BelongsTo(Id),
     /// It keeps the service that it has.
     Inherits,
-    /// The other end's service, if that end is known.
+    /// The other end's service, if that end is known; on fork, that of who asked the parent by a signal.
     AdoptsPeer,
     Starts {
         below: Id,

@@ -186,7 +186,10 @@ fn wrong_directives() {
         ("", format!("this rule does nothing: {needs}")),
         ("inherits = true\nadopts-peer = true", format!("this rule says more than one thing: {needs}")),
         ("inherits = false", "inherits is to be true, or left out, not false".into()),
-        ("adopts-peer = true\non = \"exec\"", "who is at the other end is known on \"receive\" only".into()),
+        (
+            "adopts-peer = true\non = \"exec\"",
+            "whose service it adopts is known on \"receive\" and \"fork\" only".into(),
+        ),
         (
             "starts-below = \"root\"\neach = \"client\"\non = \"exec\"",
             "who is at the other end is known on \"receive\" only".into(),

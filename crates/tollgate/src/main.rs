@@ -1,5 +1,6 @@
 //! Tollgate's one binary.
 
+mod cgroups;
 mod cli;
 mod cost;
 mod daemon;

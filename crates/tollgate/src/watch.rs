@@ -87,6 +87,8 @@ const REASONS: [&str; wire::LOSSES as usize] = [
     "charges of services not booked (no memory)",
     "messages of connections not followed (table full)",
     "work for services that could not be started (table full)",
+    "threads not put in their service's control group (buffer full)",
+    "opened files that no rule was asked of (too deep in folders)",
 ];
 
 impl Watch {

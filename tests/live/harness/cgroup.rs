@@ -18,11 +18,24 @@ impl ControlGroup {
             .map(|root| Path::new("/sys/fs/cgroup").join(root))
             .into_iter()
             .find(|root| root.join("cgroup.procs").exists());
-        let root = root.expect("control groups are mounted at /sys/fs/cgroup");
+        let root = &root.expect("control groups are mounted at /sys/fs/cgroup");
+        Self::below(root)
+    }
+
+    fn below(root: &Path) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = root.join(format!("tollgate-live-{}-{number}", std::process::id()));
         fs::create_dir(&path).expect("root may make a control group");
         Self(path)
+    }
+
+    /// In the hierarchy that has this controller, with what everybody has of it.
+    pub fn of(controller: &str) -> Self {
+        let v1 = Path::new("/sys/fs/cgroup").join(controller);
+        if !v1.join("cgroup.procs").exists() {
+            return Self::new();
+        }
+        Self::below(&v1)
     }
 
     /// One within it.

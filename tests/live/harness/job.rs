@@ -1,7 +1,7 @@
 //! A program under test: started in its own process group, with its output in files, and never outliving
 //! its test.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -53,6 +53,12 @@ fn with_usual_signals() -> io::Result<()> {
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     Ok(())
+}
+
+fn mount(path: &CStr, kind: &CStr, flags: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: NUL-terminated strings.
+    let done = unsafe { libc::mount(kind.as_ptr(), path.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 impl Job {
@@ -142,19 +148,27 @@ impl Job {
 
     /// With a BPF file system of its own, so that it finds no other test's guards there.
     pub fn in_own_bpf_fs(self) -> Self {
-        let mount = |path: &CStr, kind: &CStr, flags| {
-            // SAFETY: NUL-terminated strings.
-            let done =
-                unsafe { libc::mount(kind.as_ptr(), path.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
-            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-        };
+        self.with_own_mounts(|| mount(c"/sys/fs/bpf", c"bpf", 0))
+    }
+
+    /// To which control groups are read-only.
+    pub fn with_fixed_cgroups(self) -> Self {
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("there are mounts");
+        let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let cgroups = lines.filter(|words| words[2].starts_with("cgroup")).map(|words| words[1].to_owned());
+        let paths: Vec<_> = cgroups.map(|path| CString::new(path).expect("no NUL in it")).collect();
+        const READ_ONLY: libc::c_ulong = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY;
+        self.with_own_mounts(move || paths.iter().try_for_each(|path| mount(path, c"none", READ_ONLY)))
+    }
+
+    fn with_own_mounts(self, mut action: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> Self {
         self.before_exec(move || {
             // SAFETY: a plain system call.
             if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
                 return Err(io::Error::last_os_error());
             }
             mount(c"/", c"none", libc::MS_REC | libc::MS_PRIVATE)?;
-            mount(c"/sys/fs/bpf", c"bpf", 0)
+            action()
         })
     }
 

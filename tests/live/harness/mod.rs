@@ -9,10 +9,12 @@ pub mod daemon;
 pub mod deeds;
 pub mod guarded;
 pub mod job;
+pub mod postgres;
 pub mod pty;
 pub mod report;
 pub mod rows;
 pub mod services;
+pub mod site;
 pub mod strace;
 
 use std::env;

@@ -30,8 +30,9 @@ fn faults_are_the_calls_own() {
     let ran = Job::run("", workload("faults 2000")).finish().success();
     let report = ran.report().complete();
     let faults = ran.json()["minor_faults"].as_u64().expect("a number");
-    assert!(faults >= 2000);
-    assert_eq!(report.call("read").minor_faults, faults);
+    // The program may have one of its own beside the call, where memory is scarce.
+    let of_read = report.call("read").minor_faults;
+    assert!((2000..=faults).contains(&of_read), "{of_read} of {faults}");
     assert_eq!(report.call("read").major_faults, 0);
 }
 

@@ -5,10 +5,13 @@ use std::io::Write as _;
 
 use crate::harness::bpf::{abandoned_links, entries_of};
 use crate::harness::cgroup::ControlGroup;
-use crate::harness::services::{Backend, InForce, begin, over, own_work, program, programs, write};
+use crate::harness::job::is_in_call;
+use crate::harness::services::{
+    Backend, InForce, begin, is_charged, is_emulated, over, own_work, program, programs, write,
+};
 use crate::harness::{Job, NOBODY, eventually};
 
-const TENANTS: &str = r#"
+pub const TENANTS: &str = r#"
 [service.shop]
 [service.blog]
 
@@ -27,20 +30,8 @@ exe = "FOLDER/backend"
 adopts-peer = true
 "#;
 
-/// To within 2 % of both tenants' work, and 3 ms for the threads' beginnings and ends, which are in nobody's count. These are
-/// many times dearer where the processor is emulated.
-#[track_caller]
-fn is_charged(what: &str, charged: u64, work: u64, all: u64) {
-    let is_emulated = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("TCG"));
-    let slack = if is_emulated { all / 10 } else { all / 50 } + 3_000_000;
-    assert!(
-        charged.abs_diff(work) <= slack,
-        "{what}: {charged} ns were charged of {work} ns, of {all} ns in all"
-    );
-}
-
 /// A noisy tenant and a quiet one ask a backend for work.
-fn tenants_are_charged(place: &str, options: &str, per_connection: u32) {
+pub fn tenants_are_charged(place: &str, options: &str, per_connection: u32) {
     let services = InForce::start(programs(&["shop", "blog", "backend"]), TENANTS);
     let folder = services.folder.path();
     let backend = Backend::start(folder, "backend", place, options);
@@ -77,6 +68,61 @@ fn over_a_unix_socket() {
 fn of_a_server_that_forks_before() {
     tenants_are_charged("0", "--forks 3", 3);
     tenants_are_charged("socket", "--forks 3 --threads 1", 3);
+}
+
+/// An event loop has requests of both: what it asks a backend for is the first one's.
+fn the_first_ones_work_is_its_own(options: &str) {
+    let rules = format!("{TENANTS}\n[[rule]]\nexe = \"FOLDER/relay\"\nadopts-peer = true\n");
+    let services = InForce::start(programs(&["shop", "blog", "relay", "backend"]), &rules);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "0", "");
+    let is_stuck = !options.is_empty();
+    if is_stuck {
+        // It receives when the other one was received from, and not before.
+        backend.running.signal(libc::SIGSTOP);
+    }
+    let relay = services.program(&format!("relay relay {} {options}", backend.place)).start();
+    eventually("the relay", || relay.read("out").ends_with('\n'));
+    let place = relay.read("out").trim().to_owned();
+    let relay = Backend { running: relay, place };
+    let shop = begin(relay.tenant(folder, "shop", "a 300 1"));
+    eventually("the first one's request", || relay.running.read("out").lines().count() == 2);
+    let blog = begin(relay.tenant(folder, "blog", "b 0 1"));
+    if is_stuck {
+        eventually("its send", || is_in_call(relay.running.pid(), libc::SYS_sendto));
+        assert_eq!(services.service_of(relay.running.pid()), "blog");
+        backend.running.signal(libc::SIGCONT);
+        eventually("its work", || {
+            let charged = services.figures("cpu_ns");
+            charged["shop"] + charged["blog"] > 300_000_000
+        });
+        [shop, blog, relay.running].into_iter().for_each(|running| {
+            running.signal(libc::SIGKILL);
+            running.finish();
+        });
+    } else {
+        own_work(&shop);
+        own_work(&blog);
+        over(shop);
+        over(blog);
+        relay.running.finish().success();
+    }
+    let charged = services.figures("cpu_ns");
+    let worked = backend.end(folder, "shop")["a"];
+    assert!(worked >= 300_000_000);
+    // All else that is done is little, but where it is emulated; it is all of that work that may go to the wrong one.
+    let little = if is_emulated() { worked / 2 } else { worked / 10 };
+    assert!(charged["shop"] > worked / 10 * 9 && charged["blog"] < little, "{charged:?} {worked}");
+}
+
+#[test]
+fn a_connection_is_for_whom_it_was_opened() {
+    the_first_ones_work_is_its_own("");
+}
+
+#[test]
+fn what_waits_is_not_of_whom_its_sender_works_for_now() {
+    the_first_ones_work_is_its_own("--stuck 1");
 }
 
 #[test]
@@ -146,11 +192,10 @@ fn who_runs_already_is_taken_in() {
     assert!(charged["shop"] <= worked["a"] + 20_000_000, "{charged:?} {worked:?}");
 }
 
-#[test]
-fn an_answer_to_what_was_asked_before_takes_nobody_back() {
+pub fn older_answers_take_nobody_back(place: &str) {
     let services = InForce::start(programs(&["one", "backend"]), TENANTS);
     let folder = services.folder.path();
-    let backend = Backend::start(folder, "backend", "0", "");
+    let backend = Backend::start(folder, "backend", place, "");
     let tenant = begin(backend.tenant(folder, "one", "a 50 40 40"));
     // It has asked as the root's, and is answered.
     services.ask(&format!("assign {} blog", tenant.pid()));
@@ -161,6 +206,11 @@ fn an_answer_to_what_was_asked_before_takes_nobody_back() {
     assert_eq!(services.service_of(backend.running.pid()), "blog");
     over(tenant);
     backend.end(folder, "one");
+}
+
+#[test]
+fn an_answer_to_what_was_asked_before_takes_nobody_back() {
+    older_answers_take_nobody_back("0");
 }
 
 #[test]
@@ -284,7 +334,7 @@ fn another_user_is_another_rule() {
 }
 
 /// For whom a backend works that is asked once by a tenant of nobody's.
-fn works_for(services: &InForce, backend: &Backend, rule: &str) -> String {
+pub fn works_for(services: &InForce, backend: &Backend, rule: &str) -> String {
     services.apply(&format!(
         "{TENANTS}\n[service.found]\n[[rule]]\nexe = \"FOLDER/asked\"\n{rule}\nbelongs-to = \"found\"\n"
     ));

@@ -3,8 +3,8 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, deeds, outcomes, reading, routine, seccomp, servant, signals, tenants,
-    waits,
+    abi, blocking, calls, children, consumer, datagrams, deeds, load, master, opener, outcomes, reading,
+    relay, routine, seccomp, servant, signals, tenants, waits,
 };
 
 pub struct Workload {
@@ -57,10 +57,24 @@ pub const WORKLOADS: &[Workload] = &[
         "Forks N children, one after the other, that execute `workloads calls 1`."),
     workload("vfork", "N", children::vfork,
         "Starts `workloads calls 1` N times by posix_spawn (CLONE_VM and CLONE_VFORK)."),
-    workload("backend", "PORT|PATH [--forks N] [--threads 1] [--io-uring N]", tenants::backend,
+    workload("backend", "PORT|PATH|udp:ADDRESS|sendto:ADDRESS [--forks N] [--threads 1] [--io-uring N]", tenants::backend,
         "Works for tenants until it is told to end, then says how long for which."),
-    workload("tenant", "PORT|PATH TAG MS REQUESTS [PER-CONNECTION]", tenants::tenant,
+    workload("relay", "PORT [--stuck 1]", relay::relay,
+        "Serves two tenants at once with the backend at PORT; opens its connection for one, and sends over it when it has \
+         received from the other; or sends before, and is stuck in another send after."),
+    workload("tenant", "PORT|PATH|udp:ADDRESS|sendto:ADDRESS TAG MS REQUESTS [PER-CONNECTION]", tenants::tenant,
         "Asks a backend for work, once a line comes from stdin; TAG z tells it to end."),
+    workload("consumer", "", consumer::consumer,
+        "Does what each line of its input says, and answers with a line: burn MS, sockets N, connect PORT N, fork N, \
+         memory BYTES, send PORT BYTES, close."),
+    workload("resolve", "ADDRESS NAME TIMES", datagrams::resolve,
+        "Asks a name server TIMES times for a name, once a line comes from stdin."),
+    workload("master", "MS", master::master,
+        "Forks a child that works MS ms for each SIGUSR1 and SIGHUP, until SIGTERM, then says how long for whom."),
+    workload("ask-master", "PID SIGNAL TIMES", master::ask,
+        "Sends a master signals, once a line comes from stdin, each after the answer to the one before."),
+    workload("opener", "", opener::opener,
+        "Opens files as its input says, a line each: a way to open it, and its path. opener.rs lists the ways."),
     workload("exec-thread", "", children::exec_thread,
         "Executes `workloads calls 10` from a second thread while the leader is in pause()."),
     workload("daemon", "MS", children::daemon,
@@ -69,6 +83,9 @@ pub const WORKLOADS: &[Workload] = &[
         "Sleeps MS ms, TIMES times (default 1); prints JSON."),
     workload("pipe-block", "MS TIMES", blocking::pipe_block,
         "Blocks TIMES times in read(2) of a pipe that a child writes to each MS ms; prints JSON."),
+    workload("load", "PORT CONNECTIONS MS PATH", load::load,
+        "Asks a web server of this machine for PATH for MS ms, over each of CONNECTIONS again as soon as it is answered; \
+         prints JSON. How many calls that takes varies."),
     workload("slow-open", "DIR", blocking::slow_open,
         "Blocks 50 ms in the open and 50 ms in the read of a FIFO that it makes in DIR."),
     workload("spin-read", "TIMES", reading::spin_read,

@@ -1,13 +1,14 @@
 //! A server that works for several tenants, each request for a known time, and the tenants who ask it.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use crate::arguments::Arguments;
+use crate::datagrams::{self, Datagrams};
 use crate::failure::{Failure, Outcome, check, failed, os_failure};
 use crate::print_line;
 
@@ -22,16 +23,20 @@ const TAGS: std::ops::RangeInclusive<u8> = b'a'..=b'y';
 const END: u8 = b'z';
 const MOST_MS: u64 = 60_000;
 
-/// A TCP port of 127.0.0.1 (0: any), or the path of a Unix socket.
+/// A TCP port of 127.0.0.1 (0: any), the path of a Unix socket, or `udp:ADDRESS`.
 enum Place {
     Port(u16),
     Path(PathBuf),
+    Datagrams { address: SocketAddr, is_connected: bool },
 }
 
 impl Place {
     fn of(path: &Path) -> Self {
-        let port = path.to_str().and_then(|text| text.parse().ok());
-        port.map_or_else(|| Self::Path(path.into()), Self::Port)
+        let text = path.to_str().unwrap_or_default();
+        if let Some((address, is_connected)) = datagrams::place(text) {
+            return Self::Datagrams { address, is_connected };
+        }
+        text.parse().map_or_else(|_| Self::Path(path.into()), Self::Port)
     }
 
     /// And by what it is found.
@@ -48,6 +53,12 @@ impl Place {
                     move || -> io::Result<Box<dyn Connection>> { Ok(Box::new(listener.accept()?.0)) };
                 (Box::new(accept), path.to_string_lossy().into_owned())
             }
+            Self::Datagrams { address, is_connected } => {
+                let socket = UdpSocket::bind(address)?;
+                let found = datagrams::name(socket.local_addr()?, *is_connected);
+                // Its only connection is with all of them.
+                (Box::new(move || Ok(Box::new(Datagrams::of_server(socket.try_clone()?)))), found)
+            }
         })
     }
 
@@ -55,6 +66,9 @@ impl Place {
         Ok(match self {
             Self::Port(port) => Box::new(TcpStream::connect(("127.0.0.1", *port))?),
             Self::Path(path) => Box::new(UnixStream::connect(path)?),
+            Self::Datagrams { address, is_connected } => {
+                Box::new(Datagrams::of_client(*address, *is_connected)?)
+            }
         })
     }
 }
@@ -66,8 +80,14 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn thread_ns() -> u64 {
+pub fn thread_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// On a processor.
+pub fn work_for(ms: u64) {
+    let began = thread_ns();
+    while thread_ns() - began < ms * 1_000_000 {}
 }
 
 /// What the server has worked for each tenant, over all its processes.
@@ -119,15 +139,14 @@ fn serve(connection: Box<dyn Connection>, meter: &mut Meter<'_>, end: fn(&Work))
     let mut connection = BufReader::with_capacity(64, connection);
     let mut line = String::new();
     while connection.read_line(&mut line)? > 0 {
-        let (tag, began) = (line.as_bytes()[0], thread_ns());
+        let tag = line.as_bytes()[0];
         meter.works_for((tag != END).then_some(tag));
         if tag == END {
             end(meter.work);
             // SAFETY: the other threads wait for tenants, of whom there are none any more.
             unsafe { libc::_exit(0) };
         }
-        let ms: u64 = line[1..].trim().parse().unwrap_or(0);
-        while thread_ns() - began < ms * 1_000_000 {}
+        work_for(line[1..].trim().parse().unwrap_or(0));
         connection.get_mut().write_all(b"done\n")?;
         // It may be ended at any time.
         meter.works_for(Some(tag));
@@ -144,7 +163,7 @@ fn tell(work: &Work) {
 
 /// Says where it listens, serves tenants until it is told to end, then says for how many nanoseconds it has worked for which.
 pub fn backend(mut arguments: Arguments) -> Outcome {
-    let place = Place::of(&arguments.path("PORT|PATH")?);
+    let place = Place::of(&arguments.path("PORT|PATH|udp:ADDRESS|sendto:ADDRESS")?);
     let forks = arguments.flag("--forks", "N", 1..=100)?;
     let threads = arguments.flag("--threads", "N", 0..=1)?.unwrap_or(0) == 1;
     let rings = arguments.flag("--io-uring", "N", 1..=10)?.unwrap_or(0);
@@ -194,10 +213,24 @@ fn accept_all(listener: &Listener, work: &'static Work, threads: bool, end: fn(&
     }
 }
 
+/// Does the work once a line comes from stdin, and says for how many nanoseconds it has worked since.
+pub fn on_a_line(work: impl FnOnce() -> Outcome) -> Outcome {
+    print_line("ready")?;
+    io::stdin().read_line(&mut String::new()).map_err(|error| os_failure("wait for stdin", error))?;
+    let began = clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID);
+    work()?;
+    print_line(&(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - began).to_string())
+}
+
+pub fn until_stdin_ends() -> Outcome {
+    let ended = io::stdin().read_line(&mut String::new());
+    ended.map(drop).map_err(|error| os_failure("wait for stdin", error))
+}
+
 /// Asks a backend for work, once a line comes from stdin, says for how many nanoseconds it has worked itself since, and waits
 /// for the end of stdin.
 pub fn tenant(mut arguments: Arguments) -> Outcome {
-    let place = Place::of(&arguments.path("PORT|PATH")?);
+    let place = Place::of(&arguments.path("PORT|PATH|udp:ADDRESS|sendto:ADDRESS")?);
     let tag = arguments.path("TAG")?;
     let ms = arguments.number("MS", 0..=MOST_MS)?;
     let requests = arguments.number("REQUESTS", 0..=1_000_000)?;
@@ -207,29 +240,31 @@ pub fn tenant(mut arguments: Arguments) -> Outcome {
         Some([tag]) if *tag == END || TAGS.contains(tag) => *tag as char,
         _ => return Err(Failure::Usage("TAG must be a letter".into())),
     };
-    print_line("ready")?;
-    let mut go = String::new();
-    io::stdin().read_line(&mut go).map_err(|error| os_failure("wait for stdin", error))?;
-    let began = clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID);
     let mut connection = None;
-    for request in 0..requests {
-        if request % each == 0 {
-            let new = place.connect().map_err(|error| os_failure("connect", error))?;
-            connection = Some(BufReader::with_capacity(64, new));
+    on_a_line(|| {
+        for request in 0..requests {
+            if request % each == 0 {
+                let new = place.connect().map_err(|error| os_failure("connect", error))?;
+                connection = Some(BufReader::with_capacity(64, new));
+            }
+            let connection = connection.as_mut().expect("connected");
+            let mut answer = String::new();
+            connection
+                .get_mut()
+                .write_all(format!("{tag} {ms}\n").as_bytes())
+                .map_err(|error| os_failure("ask", error))?;
+            // It ends without an answer.
+            if tag == END as char {
+                continue;
+            }
+            connection.read_line(&mut answer).map_err(|error| os_failure("wait for an answer", error))?;
+            if answer != "done\n" {
+                return Err(failed(format!("an answer of {answer:?}")));
+            }
         }
-        let connection = connection.as_mut().expect("connected");
-        let mut answer = String::new();
-        connection
-            .get_mut()
-            .write_all(format!("{tag} {ms}\n").as_bytes())
-            .and_then(|()| connection.read_line(&mut answer).map(drop))
-            .map_err(|error| os_failure("ask", error))?;
-        if answer != "done\n" && tag != END as char {
-            return Err(failed(format!("an answer of {answer:?}")));
-        }
-    }
-    print_line(&(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - began).to_string())?;
+        Ok(())
+    })?;
     // A server with one thread has others to serve.
     drop(connection);
-    io::stdin().read_line(&mut go).map(drop).map_err(|error| os_failure("wait for stdin", error))
+    until_stdin_ends()
 }

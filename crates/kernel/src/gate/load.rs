@@ -1,14 +1,15 @@
 //! Loading one generation of the gate, and attaching it.
 
+use std::fs::File;
 use std::io::Read as _;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _};
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{Iter, Link, MapCore as _, MapHandle};
+use libbpf_rs::{Iter, Link, MapCore as _, MapHandle, OpenObject};
 
 use super::maps::{LinkIds, MapIds, Maps, SHARED, is_of_services};
-use crate::before::{Before, PREFIX};
+use crate::before::{self, Before, PREFIX};
 use crate::cpus;
 use crate::error::{Doing, Result};
 use crate::floor::{Hook, Messages};
@@ -24,6 +25,9 @@ const CELLS_MIN: usize = 256;
 /// Kept for the sessions' common rows, so that with many rows no call goes uncounted.
 const CELLS_KEPT: u32 = 512;
 
+/// Of the links.
+const FIRST_OF_DATAGRAMS: usize = (wire::GATE_HOOKS + wire::GUARD_HOOKS) as usize;
+
 /// One generation's programs.
 pub struct Loaded {
     skeleton: GateSkel<'static>,
@@ -33,6 +37,8 @@ pub struct Loaded {
     before: Before,
     /// Of the programs that hold calls before they take effect.
     before_links: Vec<Link>,
+    /// Where the whole of control groups' second version is, if services are to follow datagrams.
+    hierarchy: Option<String>,
 }
 
 fn cells() -> u32 {
@@ -57,9 +63,12 @@ fn open(enabled: u32) -> Result<OpenGateSkel<'static>> {
         maps.bss_services.set_value_size(size_of::<wire::service>() as u32).doing(SIZING)?;
         maps.service_rules.set_max_entries(1).doing(SIZING)?;
         maps.directions.set_max_entries(1).doing(SIZING)?;
+        maps.flows.set_max_entries(1).doing(SIZING)?;
         maps.accounts.set_max_entries(1).doing(SIZING)?;
         maps.started_services.set_max_entries(1).doing(SIZING)?;
         maps.free_services.set_max_entries(1).doing(SIZING)?;
+        // A ring has a page at least.
+        maps.placements.set_max_entries(4096).doing(SIZING)?;
     }
     Ok(skeleton)
 }
@@ -88,8 +97,8 @@ fn first_two(mask: u8) -> [u8; wire::ARG_NAMES as usize] {
 }
 
 /// Of a gate that had `enabled` before.
-fn reuse(skeleton: &mut OpenGateSkel<'static>, maps: &Maps, enabled: u32) -> Result<()> {
-    for mut map in skeleton.open_object_mut().maps_mut() {
+pub fn reuse(object: &mut OpenObject, maps: &Maps, enabled: u32) -> Result<()> {
+    for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let is_new = enabled & wire::SERVICE == 0 && is_of_services(&name);
         if SHARED.contains(&name.as_str()) && !is_new {
@@ -105,18 +114,23 @@ impl Loaded {
         let mut skeleton = open(enabled)?;
         configure(&mut skeleton, enabled, generation);
         if let Some((maps, enabled)) = before {
-            reuse(&mut skeleton, maps, enabled)?;
+            reuse(skeleton.open_object_mut(), maps, enabled)?;
         }
         let (maps, messages) = (before.map(|(maps, _)| maps), Messages::here());
         let programs = &mut skeleton.progs;
-        for iterator in [&mut programs.gate_adopt, &mut programs.gate_members, &mut programs.gate_ask] {
-            iterator.set_autoload(false);
-        }
+        programs.gate_adopt.set_autoload(false);
+        programs.gate_members.set_autoload(false);
+        programs.gate_ask.set_autoload(false);
+        programs.gate_sockets.set_autoload(false);
         programs.gate_exit.set_autoload(Hook::SysExit.is_used(enabled));
         programs.gate_signal.set_autoload(Hook::SignalDeliver.is_used(enabled));
-        programs.gate_continue.set_autoload(Hook::SignalGenerate.is_used(enabled));
+        programs.gate_signalled.set_autoload(Hook::SignalGenerate.is_used(enabled));
         programs.gate_task_free.set_autoload(Hook::SchedProcessFree.is_used(enabled));
         programs.gate_tcp.set_autoload(Hook::InetSockSetState.is_used(enabled));
+        programs.gate_packet.set_autoload(Hook::NetifRx.is_used(enabled));
+        let hierarchy = before::hierarchy().filter(|_| enabled & wire::SERVICE != 0);
+        programs.gate_datagram_4.set_autoload(hierarchy.is_some());
+        programs.gate_datagram_6.set_autoload(hierarchy.is_some());
         let is_used = Hook::SockRecvLength.is_used(enabled);
         let (received, sent) = match messages {
             Messages::Tracepoints => (&mut programs.gate_received, &mut programs.gate_sent),
@@ -124,10 +138,10 @@ impl Loaded {
         };
         received.set_autoload(is_used);
         sent.set_autoload(is_used);
-        let before = Before::new(enabled);
+        let holds = Before::new(enabled);
         skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants").config.before =
-            before.table();
-        let hooks = before.hooks();
+            holds.table();
+        let hooks = holds.hooks();
         for mut program in skeleton.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy();
             if name.strip_prefix(PREFIX).is_some_and(|hook| hooks.contains(hook)) {
@@ -135,8 +149,15 @@ impl Loaded {
             }
         }
         let skeleton = skeleton.load().doing("loading its programs")?;
-        let loaded =
-            Self { skeleton, enabled, messages, links: Vec::new(), before, before_links: Vec::new() };
+        let loaded = Self {
+            skeleton,
+            enabled,
+            messages,
+            links: Vec::new(),
+            before: holds,
+            before_links: Vec::new(),
+            hierarchy,
+        };
         if maps.is_none() {
             loaded.name_arguments()?;
         }
@@ -188,6 +209,7 @@ impl Loaded {
                 Hook::SchedProcessExit => &programs.gate_task_exit,
                 Hook::SchedProcessFree => &programs.gate_task_free,
                 Hook::InetSockSetState => &programs.gate_tcp,
+                Hook::NetifRx => &programs.gate_packet,
                 Hook::SockRecvLength => match self.messages {
                     Messages::Tracepoints => &programs.gate_received,
                     Messages::Functions => &programs.gate_received_exit,
@@ -197,7 +219,7 @@ impl Loaded {
                     Messages::Functions => &programs.gate_sent_entry,
                 },
                 Hook::SignalDeliver => &programs.gate_signal,
-                Hook::SignalGenerate => &programs.gate_continue,
+                Hook::SignalGenerate => &programs.gate_signalled,
                 Hook::SysExit => &programs.gate_exit,
                 Hook::SysEnter => &programs.gate_enter,
             };
@@ -205,7 +227,19 @@ impl Loaded {
             *id = link.info().doing(format!("numbering its link on {}", hook.name()))?.id;
             self.links.push(link);
         }
+        for (link, id) in self.attach_to_datagrams()?.into_iter().zip(&mut ids[FIRST_OF_DATAGRAMS..]) {
+            *id = link.info().doing("numbering a link")?.id;
+            self.links.push(link);
+        }
         Ok(ids)
+    }
+
+    fn attach_to_datagrams(&self) -> Result<Vec<Link>> {
+        let Some(place) = &self.hierarchy else { return Ok(Vec::new()) };
+        let root = File::open(place).doing(format!("open {place}"))?;
+        let programs = [&self.skeleton.progs.gate_datagram_4, &self.skeleton.progs.gate_datagram_6];
+        let links = programs.into_iter().map(|program| program.attach_cgroup(root.as_raw_fd()));
+        links.map(|link| link.doing("attaching to the root of the control groups")).collect()
     }
 
     /// Detaches what each call pays for.
@@ -235,17 +269,20 @@ pub enum Over {
     Members,
     /// Asks each the rules of services.
     Ask,
+    /// Tells of sockets, and not of tasks.
+    Sockets,
 }
 
 impl Iterator {
     pub fn new(maps: &Maps, enabled: u32, generation: u32, over: Over) -> Result<Self> {
         let mut skeleton = open(enabled)?;
         configure(&mut skeleton, enabled, generation);
-        reuse(&mut skeleton, maps, enabled)?;
+        reuse(skeleton.open_object_mut(), maps, enabled)?;
         let program = match over {
             Over::Adopt => "gate_adopt",
             Over::Members => "gate_members",
             Over::Ask => "gate_ask",
+            Over::Sockets => "gate_sockets",
         };
         for mut candidate in skeleton.open_object_mut().progs_mut() {
             let is_it = candidate.name() == program;
@@ -261,9 +298,14 @@ impl Iterator {
             Over::Adopt => &programs.gate_adopt,
             Over::Members => &programs.gate_members,
             Over::Ask => &programs.gate_ask,
+            Over::Sockets => &programs.gate_sockets,
         };
-        // A task iterator takes no map; this form of attaching passes no parameters.
-        let link = program.attach().doing("attaching its task iterator")?;
+        let link = match self.over {
+            Over::Sockets => program.attach_iter(self.skeleton.maps.service_sockets.as_fd()),
+            // A task iterator takes no map; this form of attaching passes no parameters.
+            _ => program.attach(),
+        };
+        let link = link.doing("attaching its task iterator")?;
         let mut iterator = Iter::new(&link).doing("starting its task iterator")?;
         let mut told = Vec::new();
         iterator.read_to_end(&mut told).doing("go over all tasks")?;

@@ -43,9 +43,11 @@ pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
     "service_rules",
     "directions",
     "service_sockets",
+    "flows",
     "accounts",
     "started_services",
     "free_services",
+    "placements",
 ];
 
 /// Of these, those that are made when services are first enabled: some MiB that nobody else needs.

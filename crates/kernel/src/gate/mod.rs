@@ -12,12 +12,15 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
 
 use crate::cpus;
 use crate::error::{Error, Result};
 use crate::mapping::{Mapping, atomic_field};
 use crate::wire;
 
+pub(crate) use load::reuse;
 pub use load::{Iterator, Loaded, Over, cells_for_all, new_ring};
 pub use lock::Lock;
 pub use maps::{Maps, sum_over_cpus};
@@ -66,6 +69,8 @@ impl Charge {
     };
 }
 
+/// A few times a second.
+const LOOK: Duration = Duration::from_millis(100);
 /// A process that looks a few times a second has looked by then.
 const MOST_WAITS: u32 = 20;
 
@@ -147,6 +152,20 @@ impl Gate {
             }
         }
         Ok(None)
+    }
+
+    /// It does all that `mask` asks for besides, from now on.
+    pub fn extend(&mut self, mask: u32) -> Result<()> {
+        loop {
+            let lock = Lock::take()?;
+            if self.follow() {
+                return self.require(mask);
+            }
+            drop(lock);
+            // The keeper of a later generation has died, and somebody is to put one back.
+            self.tend()?;
+            thread::sleep(LOOK);
+        }
     }
 
     /// Loads a new generation over the same maps, if the one in charge lacks something.

@@ -1,16 +1,21 @@
 //! Rule files: TOML, checked as a whole, each problem with its place.
 
+mod limits;
 mod reader;
 mod rules;
 mod services;
 
+pub use rules::socket as listen;
+
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
 use crate::book::Book;
+use crate::limits::{AtEnd, Limits};
 use crate::tables::{MOST_SETS, Tables};
-use crate::tree::Tree;
+use crate::tree::{Id, Tree};
 use reader::Reader;
 
 /// Numbers of services have two bytes, of which the gate keeps some values for itself.
@@ -57,6 +62,9 @@ type Problems = Vec<Problem>;
 #[derive(Debug, Clone)]
 pub struct RuleFile {
     pub tree: Tree,
+    /// Of the services that have some of their own.
+    pub limits: BTreeMap<Id, Limits>,
+    pub at_end: AtEnd,
     pub book: Book,
     pub tables: Tables,
 }
@@ -69,9 +77,10 @@ pub fn parse(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
     }
     let mut problems = Problems::new();
     let mut reader = Reader::new(document.get_ref(), document.span(), &mut problems);
-    let (services, rules) = (reader.table("service"), reader.tables("rule"));
+    let (services, rules, ends) = (reader.table("service"), reader.tables("rule"), reader.table("limits"));
     reader.finish();
-    let tree = services::read(services, &mut problems);
+    let (tree, limits) = services::read(services.map(|at| at.value), &mut problems);
+    let at_end = limits::at_end(ends.as_ref(), &mut problems);
     let rules = rules::read(rules, &tree, host, &mut problems);
     let book = Book::new(rules);
     rules::check(book.rules(), &tree, &mut problems);
@@ -86,7 +95,7 @@ pub fn parse(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
         Problem::new(last.map_or(0..0, |rule| rule.span.clone()), text).help(help)
     });
     match tables {
-        Ok(tables) if problems.is_empty() => Ok(RuleFile { tree, book, tables }),
+        Ok(tables) if problems.is_empty() => Ok(RuleFile { tree, limits, at_end, book, tables }),
         tables => {
             problems.extend(tables.err());
             problems.sort_by_key(|problem| problem.span.start);

@@ -104,8 +104,8 @@ impl<'text, 'problems> Reader<'text, 'problems> {
         Some(strings.value)
     }
 
-    pub fn table(&mut self, key: &'static str) -> Option<&'text DeTable<'text>> {
-        self.typed(key, "a table", DeValue::as_table).map(|at| at.value)
+    pub fn table(&mut self, key: &'static str) -> Option<At<&'text DeTable<'text>>> {
+        self.typed(key, "a table", DeValue::as_table)
     }
 
     pub fn tables(&mut self, key: &'static str) -> Vec<At<&'text DeTable<'text>>> {
@@ -119,6 +119,18 @@ impl<'text, 'problems> Reader<'text, 'problems> {
     }
 
     pub fn problem(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    /// With the known name that is nearest to the wrong one, or else all of them.
+    pub fn suggest(
+        &mut self,
+        problem: Problem,
+        name: &str,
+        known: impl Iterator<Item = &'static str> + Clone,
+    ) {
+        let all = || Some(format!("there are: {}", known.clone().collect::<Vec<_>>().join(", ")));
+        let problem = problem.suggest(name, known.clone(), self.problems, all);
         self.problems.push(problem);
     }
 

@@ -136,7 +136,8 @@ fn listen(reader: &mut Reader, text: &At<&str>) -> Option<Listen> {
     None
 }
 
-fn socket(text: &str) -> Option<Listen> {
+/// An end of a connection, as rules and commands name it.
+pub fn socket(text: &str) -> Option<Listen> {
     let nowhere = Listen::default();
     if text.starts_with(['/', '@']) {
         let is_name = text.starts_with('@') && text != "@";
@@ -280,6 +281,8 @@ fn fault(rule: &Rule) -> Option<Problem> {
     let (when, shape) = (&rule.when, rule.when.shape());
     let only = |event| rule.events.iter().all(|other| *other == event);
     let is_of_peers = is_of_peers(rule.then);
+    let adopts = rule.then == Directive::AdoptsPeer;
+    let has_peers = |event: &Event| matches!(event, Event::Receive | Event::Fork);
     let listens_at_path = when.listen.path.is_some();
     let text = if shape.count == 0 && matches!(rule.then, Directive::BelongsTo(_) | Directive::Inherits) {
         "this rule has no condition: it would be for every thread of the machine"
@@ -291,7 +294,9 @@ fn fault(rule: &Rule) -> Option<Problem> {
         "listen, client and peer are known on \"receive\" only"
     } else if shape.is_of_files() && !only(Event::Open) {
         "file is known on \"open\" only"
-    } else if is_of_peers && !only(Event::Receive) {
+    } else if adopts && !rule.events.iter().all(has_peers) {
+        "whose service it adopts is known on \"receive\" and \"fork\" only"
+    } else if is_of_peers && !adopts && !only(Event::Receive) {
         "who is at the other end is known on \"receive\" only"
     } else if listens_at_path && (when.client.is_some() || rule.then != Directive::AdoptsPeer && is_of_peers)
     {

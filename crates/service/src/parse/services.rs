@@ -1,9 +1,13 @@
 //! The services that a file declares: `[service.NAME]`.
 
+use std::collections::BTreeMap;
+
 use toml::de::DeTable;
 
+use super::limits;
 use super::reader::{At, Reader};
 use super::{LONGEST_NAME, MOST_SERVICES, Problem, Problems};
+use crate::limits::Limits;
 use crate::tree::{Id, Tree};
 
 /// Our choice, root included: at each event that is limited the way up is gone.
@@ -24,9 +28,9 @@ fn fault(name: &str) -> Option<&'static str> {
     }
 }
 
-pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> Tree {
+pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap<Id, Limits>) {
     let mut tree = Tree::default();
-    let mut declared = Vec::new();
+    let (mut declared, mut limited) = (Vec::new(), Vec::new());
     for (key, value) in table.into_iter().flatten() {
         let name: &str = key.get_ref().as_ref();
         if let Some(fault) = fault(name) {
@@ -49,9 +53,11 @@ pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> Tree {
             break;
         }
         let mut reader = Reader::new(settings, value.span(), problems);
-        let parent = reader.string("parent");
+        let (parent, limits) = (reader.string("parent"), limits::read(&mut reader));
         reader.finish();
-        declared.push((tree.add(name), parent));
+        let id = tree.add(name);
+        declared.push((id, parent));
+        limited.push((id, limits));
     }
     for (id, parent) in &declared {
         if let Some(parent) = parent {
@@ -67,7 +73,8 @@ pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> Tree {
             problems.push(Problem::new(parent.span, text));
         }
     }
-    tree
+    let limits = limits::resolve(limited, &tree, problems);
+    (tree, limits)
 }
 
 fn place(tree: &mut Tree, id: Id, parent: &At<&str>, problems: &mut Problems) {

@@ -43,9 +43,10 @@ pub enum Kind {
         hooks: Vec<Hook>,
         clocks: bool,
     },
-    /// Extensions of the gate; a bystander is not gated itself.
+    /// Extensions of the gate; a bystander is not gated itself. With these rules, where it has services.
     Gate {
         mask: u32,
+        rules: &'static str,
         bystander: bool,
     },
     File(FileArm),
@@ -77,8 +78,8 @@ pub fn built_in() -> Vec<(Arm, String)> {
         ),
         (empty, "the same with a clock reading at each side of a call".to_owned()),
     ];
-    for (name, mask, what) in GATED {
-        let arm = |name: String, bystander| Arm::new(name, Kind::Gate { mask: *mask, bystander });
+    for (name, mask, rules, what) in GATED {
+        let arm = |name: String, bystander| Arm::new(name, Kind::Gate { mask: *mask, rules, bystander });
         all.push((arm((*name).to_owned(), false), (*what).to_owned()));
         all.push((
             arm(format!("{name}-bystander"), true),
@@ -89,22 +90,43 @@ pub fn built_in() -> Vec<(Arm, String)> {
 }
 
 /// The gate's extensions, as `tollgate run` would enable them.
-const GATED: &[(&str, u32, &str)] = &[
-    ("lens", wire::LENS | wire::LENS_SITES, "lens, as `tollgate run` uses it"),
-    ("lens-no-sites", wire::LENS, "lens without blocking sites"),
+const GATED: &[(&str, u32, &str, &str)] = &[
+    ("lens", wire::LENS | wire::LENS_SITES, "", "lens, as `tollgate run` uses it"),
+    ("lens-no-sites", wire::LENS, "", "lens without blocking sites"),
     (
         "lens-sample",
         wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE,
+        "",
         "lens that times one in sixteen cheap calls",
     ),
-    ("guard", wire::GUARD, "guard with both models, which learns the workload"),
-    ("lens+guard", wire::LENS | wire::LENS_SITES | wire::GUARD, "lens and guard together"),
-    ("service", wire::SERVICE, "services in force, with a rule that is asked at each message"),
+    ("guard", wire::GUARD, "", "guard with both models, which learns the workload"),
+    ("lens+guard", wire::LENS | wire::LENS_SITES | wire::GUARD, "", "lens and guard together"),
+    ("service", wire::SERVICE, ADOPTS, "services in force, with a rule that is asked at each message"),
+    ("service-file", FILES, FILE, "services, with a rule for the file that open-close opens"),
+    ("service-file-other", FILES, OTHER_FILE, "services, with a rule for another file"),
+    (
+        "service-file-changes",
+        FILES,
+        FILE_CHANGES,
+        "services, with rules that change open-close's at each open",
+    ),
     #[cfg(feature = "test-extension")]
-    ("tally", wire::TALLY, "the test extension"),
+    ("tally", wire::TALLY, "", "the test extension"),
     #[cfg(feature = "test-extension")]
-    ("lens-no-sites+tally", wire::LENS | wire::TALLY, "both"),
+    ("lens-no-sites+tally", wire::LENS | wire::TALLY, "", "both"),
 ];
+
+const FILES: u32 = wire::SERVICE | wire::SERVICE_FILES;
+
+const ADOPTS: &str = "[[rule]]\nadopts-peer = true";
+const FILE: &str = "service.a = {}\n[[rule]]\nfile = '/dev/null'\nbelongs-to = 'a'";
+const OTHER_FILE: &str = "service.a = {}\n[[rule]]\nfile = '/dev/zero'\nbelongs-to = 'a'";
+const FILE_CHANGES: &str = "
+service = { a = {}, b = {} }
+rule = [
+    { file = '/dev/null', belongs-to = 'a' },
+    { file = '/dev/null', service = 'a', belongs-to = 'b' },
+]";
 
 /// Sees to it that all arms' workers come as long after the one before: waiting itself changes a machine, so an arm that
 /// takes long to switch on would look dear.
@@ -174,6 +196,7 @@ impl Arm {
             hooks if hooks == Hook::used(wire::GUARD) => format!("{EMPTY}-guard"),
             hooks if hooks == Hook::used(wire::LENS | wire::GUARD) => format!("{EMPTY}-lens+guard"),
             hooks if hooks == Hook::used(wire::SERVICE) => format!("{EMPTY}-service"),
+            hooks if hooks == Hook::used(FILES) => format!("{EMPTY}-service-file"),
             _ => format!("{EMPTY}:{}", names.join(",")),
         };
         Self::new(name, Kind::Empty { hooks: hooks.to_vec(), clocks: false })
@@ -226,9 +249,9 @@ impl Arm {
         Ok(Some(match &self.kind {
             Kind::Off => On::Nothing,
             Kind::Empty { hooks, clocks } => On::Floor(Box::new(Floor::attach(hooks, *clocks)?)),
-            Kind::Gate { mask, bystander } => {
+            Kind::Gate { mask, rules, bystander } => {
                 let lock = Lock::take()?;
-                let gate = Gate::open(&lock, *mask)?;
+                let mut gate = Gate::open(&lock, *mask)?;
                 let guard =
                     if mask & wire::GUARD != 0 { crate::guard::watching() } else { Default::default() };
                 let options = Options { mask: *mask, per: wire::PER_ALL, guard, ..Options::default() };
@@ -238,7 +261,7 @@ impl Arm {
                 }
                 drop(lock);
                 if mask & wire::SERVICE != 0 {
-                    crate::service::adopting(&gate, &session)?;
+                    crate::service::in_force(&mut gate, &session, rules)?;
                 }
                 On::Gate {
                     gate: Box::new(gate),

@@ -170,14 +170,23 @@ pub fn services(out: &mut String, report: &Report) {
     of_services("storage_written_bytes_total", "counter", "Written to disks.", |row| {
         row.used.storage_written_bytes as f64
     });
-    let kernel = std::iter::once((String::new(), report.kernel_cpu_ns as f64 / 1e9));
-    family(
-        out,
+    of_services("sockets", "gauge", "Sockets of IPv4 and IPv6 that it has made.", |row| row.sockets as f64);
+    of_services("refused_total", "counter", "Sockets and connections beyond its limits.", |row| {
+        row.refused as f64
+    });
+    let mut of_all = |name: &str, help: &str, value: f64| {
+        family(out, name, "counter", help, std::iter::once((String::new(), value)));
+    };
+    of_all(
         "service_kernel_cpu_seconds_total",
-        "counter",
         "Processor time that is no service's.",
-        kernel,
+        report.kernel_cpu_ns as f64 / 1e9,
     );
+    let moves = &report.moves;
+    of_all("service_moves_total", "Threads moved between control groups.", moves.moved as f64);
+    of_all("service_move_seconds_total", "Time that these moves took.", moves.total_ns as f64 / 1e9);
+    of_all("service_moves_put_off_total", "Moves that would have cost too much.", moves.put_off as f64);
+    of_all("service_moves_failed_total", "Moves that failed.", moves.failed as f64);
 }
 
 #[cfg(test)]

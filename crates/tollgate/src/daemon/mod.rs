@@ -145,7 +145,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let policy = policy(arguments)?;
     let rules = arguments.services.as_deref().map(Source::read).transpose()?;
     // Before anything is begun.
-    rules.as_ref().map(parsed).transpose()?;
+    let mask = rules.as_ref().map(parsed).transpose()?.map(|file| service::mask(&file));
     let control = Control::listen(&arguments.socket.path)?;
     let file = arguments.events.as_ref().map(|path| {
         let options = OpenOptions::new().create(true).append(true).open(path);
@@ -157,16 +157,15 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         tell(&format!("counts are at {}", metrics::serve(address, Arc::clone(&page))?));
     }
     kernel::pinned::release(false)?.failures.iter().for_each(|failure| tell(failure));
-    let mut options = Options::default();
-    if rules.is_some() {
-        options.mask = wire::SERVICE;
-    }
-    let watch = match policy {
+    let options = Options { mask: mask.unwrap_or_default(), ..Options::default() };
+    let mut watch = match policy {
         Some(policy) => Watch::start_guarded(options, policy)?,
         None => Watch::start(options)?,
     };
     let services = match (&arguments.services, &rules) {
-        (Some(path), Some(rules)) => Some(Services::start(&watch.gate, &watch.session, path.clone(), rules)?),
+        (Some(path), Some(rules)) => {
+            Some(Services::start(&mut watch.gate, &watch.session, path.clone(), rules)?)
+        }
         _ => None,
     };
     let (unit, cgroup) = (arguments.unit.clone(), arguments.cgroup.clone());
@@ -281,6 +280,9 @@ impl Daemon<'_> {
         }
         self.followers.retain(Leader::is_followed);
         self.journal.tend();
+        if let Some(services) = &mut self.services {
+            services.tend()?;
+        }
         let save = self.saved.elapsed() > SAVE_EVERY;
         if let Some((guard, gate)) = self.watch.guard() {
             let mut done = guard.retire_unused(gate);
@@ -350,7 +352,7 @@ impl Daemon<'_> {
             }
             control::Request::Service(request) => {
                 let services = self.services.as_mut().context(NO_SERVICES)?;
-                return Ok(Response::Value(services.answer(&self.watch.gate, process, request)?));
+                return Ok(Response::Value(services.answer(&mut self.watch.gate, process, request)?));
             }
         };
         let status = match request {

@@ -187,7 +187,7 @@ const SERVICES: &[Capability] = &[
     optional(
         "cgroup v2",
         &["guard", "service"],
-        "accounting only; nothing is limited or frozen",
+        "accounting only; nothing is limited or frozen, and work does not move by UDP",
         "mount -t cgroup2 none /sys/fs/cgroup",
         |_| cgroups::hierarchy(),
     ),

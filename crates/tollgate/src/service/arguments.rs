@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use service::{MEMORY_UNIT, NETWORK_UNIT, parse_bytes, parse_percent, parse_weight};
 
+use super::control::Setting;
 use crate::cli::ResultOptions;
 use crate::daemon::SocketOption;
 
@@ -27,6 +29,10 @@ pub enum Command {
     Top(SocketOption),
     Explain(ExplainArguments),
     Assign(AssignArguments),
+    Limit(LimitArguments),
+    /// What a daemon starts to put threads back into their control groups, should it be killed
+    #[command(hide = true)]
+    Warden,
 }
 
 /// Put a file of services and rules in force, in place of the one before
@@ -54,15 +60,33 @@ pub struct ReportArguments {
     pub socket: SocketOption,
 }
 
-/// Say for which service a process works, which rule decided that, when and why
+/// Say for which service a process works, which rule decided that, when and why; or for whom a connection is used
 #[derive(Args)]
 pub struct ExplainArguments {
-    /// The process, or one thread
-    pub pid: u32,
+    /// The process, or one thread; or an end of connections: 127.0.0.1:80, [::1]:80, :80, /run/a.sock, @name
+    #[arg(value_name = "PID|SOCKET", value_parser = what)]
+    pub what: What,
     #[command(flatten)]
     pub result: ResultOptions,
     #[command(flatten)]
     pub socket: SocketOption,
+}
+
+#[derive(Debug, Clone)]
+pub enum What {
+    Process(u32),
+    Socket(String),
+}
+
+fn what(text: &str) -> Result<What, &'static str> {
+    match text.parse() {
+        Ok(pid) => Ok(What::Process(pid)),
+        Err(_) if service::listen(text).is_some() => Ok(What::Socket(text.into())),
+        Err(_) => {
+            Err("this is neither the number of a process nor a socket, such as 127.0.0.1:80, [::1]:80, :80, \
+                       /run/a.sock or @name")
+        }
+    }
 }
 
 /// Give a process to a service, whatever it works for now
@@ -81,6 +105,74 @@ pub struct AssignArguments {
     #[command(flatten)]
     pub socket: SocketOption,
 }
+
+/// Show the limits of services and what is used of them, or change those of one until the next `apply`
+///
+/// A limit is of the service with all that are below it. none takes a limit away. The file is not changed.
+#[derive(Args)]
+#[command(after_long_help = LIMIT_EXAMPLES)]
+pub struct LimitArguments {
+    /// The service; without it, all that have limits are shown
+    pub service: Option<String>,
+    #[command(flatten, next_help_heading = "Limits")]
+    pub change: ChangeArguments,
+    #[command(flatten)]
+    pub result: ResultOptions,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+#[derive(Args)]
+#[group(requires = "service")]
+pub struct ChangeArguments {
+    /// Share of the processors where several want them, 1 to 10000; everybody else has 100
+    #[arg(long, value_name = "N", value_parser = setting(|text| parse_weight(text).map(u64::from)))]
+    pub cpu_weight: Option<Setting>,
+    /// Processors' time at most, of one processor: 50%, 150%
+    #[arg(long, value_name = "PERCENT", value_parser = setting(|text| parse_percent(text).map(u64::from)))]
+    pub cpu_max: Option<Setting>,
+    /// Memory at most: 512M, 2G
+    #[arg(long, value_name = "BYTES", value_parser = setting(|text| parse_bytes(text, MEMORY_UNIT)))]
+    pub memory_max: Option<Setting>,
+    /// Processes and threads at most
+    #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, 1)))]
+    pub tasks_max: Option<Setting>,
+    /// Sockets of IPv4 and IPv6 at most
+    #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, 0)))]
+    pub sockets_max: Option<Setting>,
+    /// Connected sockets of TCP at most
+    #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, 0)))]
+    pub connections_max: Option<Setting>,
+    /// Bytes a second to send at most: 500K, 10M
+    #[arg(long, value_name = "BYTES", value_parser = setting(|text| parse_bytes(text, NETWORK_UNIT)))]
+    pub network_max: Option<Setting>,
+    /// What a call that would have more sockets or connections fails with (EAGAIN by default), or the service that does
+    /// such work
+    #[arg(long, value_name = "ERRNO|SERVICE")]
+    pub beyond: Option<String>,
+}
+
+/// As the parser of a file reads it, or "none".
+fn setting(
+    parse: impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static,
+) -> impl Fn(&str) -> Result<Setting, String> + Clone + Send + Sync + 'static {
+    move |text| match text {
+        "none" => Ok(Setting::None),
+        _ => parse(text).map(Setting::To),
+    }
+}
+
+fn parse_count(text: &str, least: u64) -> Result<u64, String> {
+    let count = text.parse().ok().filter(|count| (least..=i32::MAX as u64).contains(count));
+    count.ok_or_else(|| format!("it is an integer from {least} to {}", i32::MAX))
+}
+
+const LIMIT_EXAMPLES: &str = "\
+Examples:
+  tollgate service limit
+  tollgate service limit shop --cpu-weight 50 --cpu-max 150%
+  tollgate service limit shop --connections-max 100 --beyond ECONNREFUSED
+  tollgate service limit shop --cpu-max none";
 
 /// Check a file of services and rules, and show them in the order in which they decide
 ///
@@ -119,6 +211,18 @@ and all are to be so:
   client   address or network of the other end: 10.0.0.0/8
   peer     the service of the other end
   file     path of an opened file, or of a folder above it
+
+Limits of a service, together with all below it:
+  cpu-weight = 200        share of the processors where several want them; all others have 100
+  cpu-max = "150%"        processors' time, of one processor
+  memory-max = "512M"
+  tasks-max = 100         processes and threads
+  sockets-max = 1000      of IPv4 and IPv6
+  connections-max = 100   of TCP, that it has opened
+  network-max = "10M"     bytes a second to send
+  beyond-errno = "EMFILE"   what a call for one more socket or connection fails with (EAGAIN), or
+  beyond-service = "NAME"   the service whose work it then is
+And [limits] at-end = "keep": at the daemon's end members stay in their control groups.
 
 What follows, one of:
   belongs-to = "NAME"              the thread works for this service

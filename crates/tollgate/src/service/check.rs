@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
-use service::{Event, Host, Id, Problem, RuleFile, Tree};
+use service::{Event, Host, Id, Problem, RuleFile};
 
 use super::arguments::CheckArguments;
 use super::problems::{Told, excerpt, harmless};
@@ -59,6 +59,7 @@ struct Document<'a> {
 struct ServiceRow<'a> {
     name: &'a str,
     parent: Option<&'a str>,
+    limits: BTreeMap<&'static str, Value>,
 }
 
 #[derive(Serialize)]
@@ -108,7 +109,11 @@ fn document<'a>(source: &'a Source, parsed: &'a Result<RuleFile, Vec<Problem>>) 
     let problems = parsed.as_ref().err().into_iter().flatten();
     let services = file.into_iter().flat_map(|file| {
         let parent = |id| (id != Id::ROOT).then(|| file.tree.name(file.tree.get(id).parent));
-        file.tree.ids().map(move |id| ServiceRow { name: file.tree.name(id), parent: parent(id) })
+        file.tree.ids().map(move |id| ServiceRow {
+            name: file.tree.name(id),
+            parent: parent(id),
+            limits: limits(file, id).into_iter().collect(),
+        })
     });
     let rules = file.into_iter().flat_map(|file| {
         file.book.rules().iter().map(|rule| RuleRow {
@@ -141,7 +146,7 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
         number_of(rules.len(), "rule")
     );
     let mut rows = Vec::new();
-    branch(&mut rows, &file.tree, Id::ROOT, 1);
+    branch(&mut rows, file, Id::ROOT, 1);
     rows.iter().take(top).for_each(|row| out.push_str(row));
     if rows.len() > top {
         let _ = writeln!(out, "and {} (--top)", number_of(rows.len() - top, "more service"));
@@ -176,7 +181,13 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
     out
 }
 
-fn branch(rows: &mut Vec<String>, tree: &Tree, id: Id, depth: usize) {
-    rows.push(format!("{:depth$}{}\n", "", tree.name(id), depth = 2 * depth));
-    tree.children(id).for_each(|child| branch(rows, tree, child, depth + 1));
+fn limits(file: &RuleFile, id: Id) -> Vec<(&'static str, Value)> {
+    file.limits.get(&id).map_or_else(Vec::new, |limits| words::limits(limits, &file.tree))
+}
+
+fn branch(rows: &mut Vec<String>, file: &RuleFile, id: Id, depth: usize) {
+    let name = format!("{:depth$}{}", "", file.tree.name(id), depth = 2 * depth);
+    let limits: Vec<_> = limits(file, id).iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    rows.push(format!("{}\n", format!("{name:<24} {}", limits.join(", ")).trim_end()));
+    file.tree.children(id).for_each(|child| branch(rows, file, child, depth + 1));
 }

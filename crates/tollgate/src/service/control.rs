@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use kernel::services::Figures;
 use serde::{Deserialize, Serialize};
 
+use super::limits::Moves;
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask-services", rename_all = "kebab-case")]
 pub enum Request {
@@ -16,11 +18,18 @@ pub enum Request {
     Explain {
         pid: u32,
     },
+    ExplainSocket {
+        socket: String,
+    },
     /// A process, or with `is_thread` one thread, or whoever asks.
     Assign {
         pid: Option<u32>,
         is_thread: bool,
         service: String,
+    },
+    /// All limits; before that, those of a service are changed.
+    Limit {
+        change: Option<LimitChange>,
     },
 }
 
@@ -28,6 +37,81 @@ pub enum Request {
 pub struct RuleText {
     pub name: String,
     pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitChange {
+    pub service: String,
+    pub cpu_weight: Option<Setting>,
+    pub cpu_max: Option<Setting>,
+    pub memory_max: Option<Setting>,
+    pub tasks_max: Option<Setting>,
+    pub sockets_max: Option<Setting>,
+    pub connections_max: Option<Setting>,
+    pub network_max: Option<Setting>,
+    /// The name of an errno, or of a service.
+    pub beyond: Option<String>,
+}
+
+/// In the unit of the limit, or none of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Setting {
+    None,
+    To(u64),
+}
+
+/// `tollgate service limit --json`
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct LimitReport {
+    pub schema: String,
+    pub services: Vec<LimitRow>,
+    /// lift or keep
+    pub at_end: String,
+    pub moves: MovesRow,
+}
+
+/// Of a service with those below it; limits are its own, and null where it has none.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub struct LimitRow {
+    pub name: String,
+    pub cpu_weight: Option<u32>,
+    /// Hundredths of one processor.
+    pub cpu_max_percent: Option<u32>,
+    pub memory_max_bytes: Option<u64>,
+    pub tasks_max: Option<u64>,
+    pub sockets_max: Option<u64>,
+    pub connections_max: Option<u64>,
+    pub network_max_bytes_per_second: Option<u64>,
+    /// The errno, or the service that then does the work.
+    pub beyond: String,
+    /// Made by its threads, and still open: of IPv4 and IPv6.
+    pub sockets: u64,
+    /// Of these, TCP's that were connected by them.
+    pub connections: u64,
+    pub refused: u64,
+    /// To the service that does what is beyond.
+    pub went_over: u64,
+    pub slowed_packets: u64,
+    pub dropped_packets: u64,
+}
+
+/// Threads that were moved between control groups.
+#[derive(Debug, Default, Clone, Copy, Serialize, Deserialize)]
+pub struct MovesRow {
+    pub moved: u64,
+    pub total_ns: u64,
+    pub longest_ns: u64,
+    pub needless: u64,
+    pub put_off: u64,
+    pub failed: u64,
+}
+
+impl From<Moves> for MovesRow {
+    fn from(moves: Moves) -> Self {
+        let Moves { moved, total_ns, longest_ns, needless, put_off, failed } = moves;
+        Self { moved, total_ns, longest_ns, needless, put_off, failed }
+    }
 }
 
 /// `tollgate service report --json`: docs/service.md describes it.
@@ -46,6 +130,7 @@ pub struct Report {
     pub machine_cpu_ns: u64,
     /// Of that, what is no service's: kernel threads and interrupts, and what ran before the daemon looked.
     pub kernel_cpu_ns: u64,
+    pub moves: MovesRow,
     pub losses: BTreeMap<String, u64>,
 }
 
@@ -56,6 +141,10 @@ pub struct ServiceRow {
     pub depth: usize,
     pub processes: usize,
     pub threads: usize,
+    /// That it, or a service below it, has made and not closed: of IPv4 and IPv6.
+    pub sockets: u64,
+    /// Sockets and connections that it, or one below it, was to have beyond its limits.
+    pub refused: u64,
     #[serde(flatten)]
     pub used: Used,
 }
@@ -118,12 +207,47 @@ pub struct ExplainedThread {
     pub service: String,
     /// For whom it works is somebody else's doing, and not for what it is.
     pub borrowed: bool,
-    /// fork, exec, found, user, receive, open, reply, assigned, io_uring, or inherited
+    /// fork, exec, found, user, receive, open, reply, assigned, io_uring, limit, asked, or inherited
     pub why: String,
     /// The rule that decided, if it is still in force.
     pub rule: Option<ExplainedRule>,
     /// Nanoseconds since then.
     pub since_ns: u64,
+}
+
+/// `tollgate service explain --json SOCKET`
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct SocketExplanation {
+    pub schema: String,
+    pub socket: String,
+    pub listeners: Vec<ExplainedListener>,
+    /// Each with one or two ends.
+    pub connections: Vec<Vec<ExplainedEnd>>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ExplainedListener {
+    pub socket: String,
+    pub processes: Vec<SocketProcess>,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketProcess {
+    pub pid: u32,
+    pub command: String,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ExplainedEnd {
+    pub socket: String,
+    /// accepted, opened, neither, or unknown
+    pub role: String,
+    pub processes: Vec<SocketProcess>,
+    /// For whom who sent last by it did so; the thread, if it is still there.
+    pub sends_for: Option<String>,
+    pub sender: Option<u32>,
+    /// The rule that has decided for who received by it, if it is still in force.
+    pub rule: Option<ExplainedRule>,
 }
 
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]

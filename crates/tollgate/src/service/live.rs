@@ -13,10 +13,16 @@ use kernel::session::Session;
 use kernel::wire;
 use service::{Directive, Each, Event, Keys, RuleFile, Tree};
 
-use super::control::{ExplainedRule, ExplainedThread, Explanation, Report, Request, RuleText, ServiceRow};
+use super::control::{
+    ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, LimitChange, LimitReport, Report, Request,
+    RuleText, ServiceRow, SocketExplanation,
+};
+use super::limit::changed;
+use super::limits::{Limiter, Own};
 use super::machine_time::busy_ns;
 use super::named;
 use super::numbers::Numbers;
+use super::sockets::{self, Owners};
 use super::source::Source;
 
 /// The rules of a book, as they are told of.
@@ -46,6 +52,7 @@ pub struct Services {
     file: String,
     numbers: Numbers,
     in_force: InForce,
+    limiter: Limiter,
     /// Of services that are gone, to whom they went.
     inherited: BTreeMap<u16, Figures>,
     told: BTreeMap<u16, Figures>,
@@ -56,13 +63,14 @@ pub struct Services {
 
 impl Services {
     /// Puts a rule file in force; whoever runs is to be taken in after that.
-    pub fn start(gate: &Gate, session: &Session, path: PathBuf, source: &Source) -> Result<Self> {
+    pub fn start(gate: &mut Gate, session: &Session, path: PathBuf, source: &Source) -> Result<Self> {
         let mut services = Self {
             kernel: kernel::services::Services::start(gate, session)?,
             path,
             file: String::new(),
             numbers: Numbers::default(),
             in_force: InForce { book: 0, rules: Vec::new() },
+            limiter: Limiter::start(gate)?,
             inherited: BTreeMap::new(),
             told: BTreeMap::new(),
             since: SystemTime::now(),
@@ -74,18 +82,20 @@ impl Services {
     }
 
     /// Of a process; the report is the daemon's to ask for, which knows what is missing in it.
-    pub fn answer(&mut self, gate: &Gate, process: u32, request: Request) -> Result<serde_json::Value> {
+    pub fn answer(&mut self, gate: &mut Gate, process: u32, request: Request) -> Result<serde_json::Value> {
         Ok(match request {
             Request::Apply { file } => serde_json::to_value(self.apply(gate, file)?)?,
             Request::Report => serde_json::to_value(self.report(gate, BTreeMap::new())?)?,
             Request::Explain { pid } => serde_json::to_value(self.explain(gate, pid)?)?,
+            Request::ExplainSocket { socket } => serde_json::to_value(self.explain_socket(gate, socket)?)?,
             Request::Assign { pid, is_thread, service } => {
                 serde_json::to_value(self.assign(gate, pid.unwrap_or(process), is_thread, &service)?)?
             }
+            Request::Limit { change } => serde_json::to_value(self.limit(gate, change)?)?,
         })
     }
 
-    pub fn apply(&mut self, gate: &Gate, file: Option<RuleText>) -> Result<String> {
+    pub fn apply(&mut self, gate: &mut Gate, file: Option<RuleText>) -> Result<String> {
         let source = match file {
             Some(RuleText { name, text }) => Source::new(name, text),
             None if self.path.as_os_str() == "-" => {
@@ -95,6 +105,7 @@ impl Services {
         };
         self.put_in_force(gate, &source)?;
         self.kernel.ask_all()?;
+        self.limiter.place_own(&self.kernel, gate, &self.numbers)?;
         Ok(self.summary())
     }
 
@@ -108,9 +119,8 @@ impl Services {
         )
     }
 
-    fn put_in_force(&mut self, gate: &Gate, source: &Source) -> Result<()> {
+    fn put_in_force(&mut self, gate: &mut Gate, source: &Source) -> Result<()> {
         let file = super::problems::parsed(source)?;
-        refuse_what_is_not_built(&file, source)?;
         self.name_started(gate)?;
         let mut numbers = self.numbers.clone();
         let change = numbers.take(&file.tree)?;
@@ -118,7 +128,15 @@ impl Services {
         for number in &change.added {
             self.kernel.add(gate, *number)?;
         }
-        let number = self.kernel.put_in_force(gate, &book)?;
+        let before = (self.limiter.own().clone(), self.limiter.at_end());
+        self.limiter.put_in_force(&self.kernel, &numbers, own_limits(&file, &numbers), file.at_end)?;
+        let number = match self.kernel.put_in_force(gate, &book) {
+            Ok(number) => number,
+            Err(error) => {
+                self.limiter.put_in_force(&self.kernel, &self.numbers, before.0, before.1)?;
+                return Err(error.into());
+            }
+        };
         self.numbers = numbers;
         let started = self.kernel.started(gate)?;
         for (number, heir) in self.numbers.gone() {
@@ -167,6 +185,8 @@ impl Services {
                 name = format!("{name}#{}", started.number);
             }
             self.numbers.start(started.number, name, below);
+            // Limits may have changed between its beginning and now.
+            self.limiter.include(&self.kernel, &self.numbers, started.number);
         }
         Ok(())
     }
@@ -209,6 +229,7 @@ impl Services {
             workers.entry(self.numbers.heir(member.service)).or_default().add(member);
         }
         let rows = self.numbers.as_tree().into_iter().map(|(number, depth)| {
+            let counts = self.limiter.counts(number);
             let (service, own) = (self.numbers.get(number), workers.get(&number));
             ServiceRow {
                 name: service.name.clone(),
@@ -216,6 +237,8 @@ impl Services {
                 depth,
                 processes: own.map_or(0, |own| own.processes.len()),
                 threads: own.map_or(0, |own| own.threads),
+                sockets: counts.sockets,
+                refused: counts.refused + counts.moved,
                 used: figures.get(&number).copied().unwrap_or_default().into(),
             }
         });
@@ -228,6 +251,7 @@ impl Services {
             services: rows.collect(),
             machine_cpu_ns,
             kernel_cpu_ns: machine_cpu_ns.saturating_sub(cpu_ns),
+            moves: self.limiter.moves().into(),
             losses,
         })
     }
@@ -254,17 +278,64 @@ impl Services {
         Ok(Explanation { schema: "tollgate.service.explain/1".into(), pid, threads: threads.collect() })
     }
 
+    fn explain_socket(&mut self, gate: &Gate, socket: String) -> Result<SocketExplanation> {
+        let wanted = service::listen(&socket).with_context(|| format!("{socket:?} is no socket"))?;
+        let connections = sockets::connections(self.kernel.sockets(gate)?, &wanted);
+        self.name_started(gate)?;
+        let owners = Owners::read();
+        let end = |record: &wire::service_socket_record| ExplainedEnd {
+            sends_for: u16::try_from(record.service)
+                .ok()
+                .filter(|number| self.numbers.is_known(*number))
+                .map(|number| self.numbers.get(self.numbers.heir(number)).name.clone()),
+            rule: self.rule((record.rule as usize).checked_sub(1), record.book),
+            ..sockets::end(record, &owners)
+        };
+        Ok(SocketExplanation {
+            schema: "tollgate.service.explain-socket/1".into(),
+            listeners: sockets::listeners(&wanted, &owners),
+            connections: connections.iter().map(|ends| ends.iter().map(end).collect()).collect(),
+            socket,
+        })
+    }
+
     fn rule_of(&self, member: &Member) -> Option<ExplainedRule> {
-        let is_known = member.book == self.in_force.book;
-        member.rule.filter(|_| is_known).and_then(|place| self.in_force.rules.get(place)).cloned()
+        self.rule(member.rule, member.book)
+    }
+
+    fn rule(&self, place: Option<usize>, book: u32) -> Option<ExplainedRule> {
+        let is_known = book == self.in_force.book;
+        place.filter(|_| is_known).and_then(|place| self.in_force.rules.get(place)).cloned()
+    }
+
+    /// What is to be looked after from time to time.
+    pub fn tend(&mut self) -> Result<()> {
+        self.limiter.tend()
+    }
+
+    fn limit(&mut self, gate: &Gate, change: Option<LimitChange>) -> Result<LimitReport> {
+        self.name_started(gate)?;
+        if let Some(change) = change {
+            let mut own = self.limiter.own().clone();
+            let number = self.numbers.named(&change.service)?;
+            if number == wire::SERVICE_ROOT as u16 || number == wire::SERVICE_SHARED as u16 {
+                bail!("{} has no limits: it is for what is nobody's", change.service);
+            }
+            changed(own.entry(number).or_default(), &change, &self.numbers)?;
+            let at_end = self.limiter.at_end();
+            self.limiter.put_in_force(&self.kernel, &self.numbers, own, at_end)?;
+            self.limiter.place_own(&self.kernel, gate, &self.numbers)?;
+        }
+        Ok(self.limiter.report(&self.numbers))
     }
 
     fn assign(&self, gate: &Gate, pid: u32, is_thread: bool, service: &str) -> Result<usize> {
-        let number = self.numbers.find(service).with_context(|| {
-            format!("there is no service {service:?}: `tollgate service list` shows those that there are")
-        })?;
+        let number = self.numbers.named(service)?;
         let tids = if is_thread { vec![pid] } else { process::threads(pid) };
-        let assigned = self.kernel.assign(gate, &tids.into_iter().collect::<BTreeSet<_>>(), number);
+        let tids: BTreeSet<_> = tids.into_iter().collect();
+        let assigned = self.kernel.assign(gate, &tids, number);
+        // Before it does anything more: what it then starts is under its limits.
+        self.limiter.place(&self.kernel, gate, &tids, number, &self.numbers);
         if assigned == 0 {
             bail!("there is no process or thread {pid}, or it is the kernel's own");
         }
@@ -272,10 +343,28 @@ impl Services {
     }
 }
 
-/// For measuring: everybody works for whom it receives from.
-pub fn adopting(gate: &Gate, session: &Session) -> Result<()> {
-    let source = Source::new("its own".into(), "[[rule]]\nadopts-peer = true\n".into());
+/// By their numbers.
+fn own_limits(file: &RuleFile, numbers: &Numbers) -> BTreeMap<u16, Own> {
+    let own = file.limits.iter().map(|(id, limits)| {
+        let works_for = match limits.beyond {
+            service::Beyond::WorksFor(other) => Some(numbers.of(&file.tree, other)),
+            service::Beyond::Fails(_) => None,
+        };
+        (numbers.of(&file.tree, *id), Own { limits: limits.clone(), works_for })
+    });
+    own.collect()
+}
+
+/// For measuring: nobody asks for anything of them.
+pub fn in_force(gate: &mut Gate, session: &Session, rules: &str) -> Result<()> {
+    let source = Source::new("its own".into(), rules.into());
     Services::start(gate, session, PathBuf::new(), &source).map(drop)
+}
+
+/// What the gate has to do for a file's rules.
+pub fn mask(file: &RuleFile) -> u32 {
+    let asks_of_files = file.book.rules().iter().any(|rule| rule.events.contains(&Event::Open));
+    if asks_of_files { wire::SERVICE | wire::SERVICE_FILES } else { wire::SERVICE }
 }
 
 fn why(why: u8) -> &'static str {
@@ -289,19 +378,10 @@ fn why(why: u8) -> &'static str {
         wire::WHY_RESUMED => "reply",
         wire::WHY_ASSIGNED => "assigned",
         wire::WHY_IO_URING => "io_uring",
+        wire::WHY_LIMITED => "limit",
+        wire::WHY_ASKED => "asked",
         _ => "inherited",
     }
-}
-
-/// The language is ahead of what can be put in force.
-fn refuse_what_is_not_built(file: &RuleFile, source: &Source) -> Result<()> {
-    for rule in file.book.rules() {
-        let line = source.line(rule.span.start);
-        if rule.when.file.is_some() {
-            bail!("{}:{line}: rules with a `file` cannot be put in force yet", source.name);
-        }
-    }
-    Ok(())
 }
 
 /// As the kernel side has it.
@@ -314,6 +394,7 @@ fn book(file: &RuleFile, salt: u64, numbers: &Numbers) -> Result<services::Book>
         cgroup_depth: set.cgroup_depth,
         client_family: set.client.0,
         client_bits: set.client.1,
+        file_depth: set.file_depth,
         ..Default::default()
     });
     let rules = keys.rules.iter().map(|key| (key.set, key.hash, follows(file, key.place, numbers)));
@@ -372,6 +453,7 @@ mod tests {
             (field::CLIENT, wire::FIELD_CLIENT),
             (field::PEER, wire::FIELD_PEER),
             (field::CGROUP, wire::FIELD_CGROUP),
+            (field::FILE, wire::FIELD_FILE),
         ];
         for (pure, kernel) in both {
             assert_eq!(u32::from(pure), kernel);

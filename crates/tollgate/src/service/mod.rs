@@ -3,12 +3,15 @@
 mod arguments;
 mod check;
 mod control;
+mod limit;
+mod limits;
 mod live;
 mod machine_time;
 mod named;
 mod numbers;
 mod problems;
 mod remote;
+mod sockets;
 mod source;
 mod top;
 mod words;
@@ -20,7 +23,7 @@ use anyhow::Result;
 pub use arguments::Arguments;
 use arguments::Command;
 pub use control::{Report, Request, ServiceRow};
-pub use live::{Services, adopting};
+pub use live::{Services, in_force, mask};
 pub use problems::parsed;
 pub use remote::join;
 pub use source::Source;
@@ -34,5 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Top(socket) => top::top(socket),
         Command::Explain(arguments) => remote::explain(arguments),
         Command::Assign(arguments) => remote::assign(arguments),
+        Command::Limit(arguments) => limit::limit(arguments),
+        Command::Warden => limits::keep(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use kernel::wire;
 use service::{Id, Tree};
 
@@ -99,6 +99,12 @@ impl Numbers {
         self.numbers.get(name).copied().filter(|number| self.get(*number).is_there)
     }
 
+    pub fn named(&self, name: &str) -> Result<u16> {
+        self.find(name).with_context(|| {
+            format!("there is no service {name:?}: `tollgate service list` shows those that there are")
+        })
+    }
+
     /// Itself, or the nearest above that is there. The root always is.
     pub fn heir(&self, number: u16) -> u16 {
         let mut heir = number;
@@ -107,6 +113,18 @@ impl Numbers {
             heir = gone.parent;
         }
         heir
+    }
+
+    /// Itself, those above, but for the root.
+    pub fn way_up(&self, number: u16) -> impl Iterator<Item = u16> {
+        let first = Some(self.heir(number)).filter(|number| *number != Id::ROOT.0);
+        let parent = |number: &u16| self.services.get(number).map(|service| service.parent);
+        std::iter::successors(first, move |number| parent(number).filter(|parent| *parent != Id::ROOT.0))
+    }
+
+    /// Also those that are gone.
+    pub fn all(&self) -> impl Iterator<Item = u16> {
+        self.services.keys().copied()
     }
 
     /// Those of the rule file in force, and those that its rules have started.

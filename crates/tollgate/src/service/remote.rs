@@ -5,8 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use super::arguments::{ApplyArguments, AssignArguments, ExplainArguments, ReportArguments};
-use super::control::{ExplainedThread, Explanation, Report, Request, RuleText, ServiceRow};
+use super::arguments::{ApplyArguments, AssignArguments, ExplainArguments, ReportArguments, What};
+use super::control::{
+    ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, Report, Request, RuleText, ServiceRow,
+    SocketExplanation, SocketProcess,
+};
+use super::limit::moves;
 use super::problems::parsed;
 use super::source::Source;
 use crate::daemon::SocketOption;
@@ -119,11 +123,16 @@ pub fn text(report: &Report, top: usize) -> String {
         duration(report.kernel_cpu_ns),
         share(report.kernel_cpu_ns, report.machine_cpu_ns)
     );
+    out.push_str(&moves(&report.moves));
     out
 }
 
 pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode> {
-    let explanation: Explanation = answer(&arguments.socket, &Request::Explain { pid: arguments.pid })?;
+    let pid = match &arguments.what {
+        What::Process(pid) => *pid,
+        What::Socket(socket) => return explain_socket(arguments, socket.clone()),
+    };
+    let explanation: Explanation = answer(&arguments.socket, &Request::Explain { pid })?;
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     if result.json {
@@ -140,11 +149,65 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn explain_socket(arguments: &ExplainArguments, socket: String) -> Result<ExitCode> {
+    let explanation: SocketExplanation = answer(&arguments.socket, &Request::ExplainSocket { socket })?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        output.write_json(&explanation)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for listener in &explanation.listeners {
+        let line = format!("{} listens at {}", processes(&listener.processes), listener.socket);
+        output.write(&format!("{}\n", printable(&line)))?;
+    }
+    for ends in explanation.connections.iter().take(result.top) {
+        output.write("\n")?;
+        ends.iter().try_for_each(|end| output.write(&format!("{}\n", printable(&end_line(end)))))?;
+    }
+    if explanation.connections.len() > result.top {
+        let more = number_of(explanation.connections.len() - result.top, "more connection");
+        output.write(&format!("and {more} (--top)\n"))?;
+    }
+    if explanation.listeners.is_empty() && explanation.connections.is_empty() {
+        let line = format!(
+            "nobody listens at {}, and no message went over a connection with it",
+            explanation.socket
+        );
+        output.write(&format!("{}\n", printable(&line)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn processes(all: &[SocketProcess]) -> String {
+    let names: Vec<_> = all.iter().map(|process| format!("{} {}", process.pid, process.command)).collect();
+    if names.is_empty() { "nobody that can be seen".into() } else { names.join(", ") }
+}
+
+fn end_line(end: &ExplainedEnd) -> String {
+    let role = match end.role.as_str() {
+        "neither" | "unknown" => String::new(),
+        role => format!(" {role} it"),
+    };
+    let sends = end.sends_for.as_ref().map_or_else(
+        || "has sent nothing".into(),
+        |service| {
+            let sender = end.sender.map_or_else(String::new, |tid| format!(" (thread {tid})"));
+            format!("sent last for {service}{sender}")
+        },
+    );
+    let rule =
+        end.rule.as_ref().map_or_else(String::new, |rule| format!("; who received: {}", rule_place(rule)));
+    format!("{} {}{role}, {sends}{rule}", end.socket, processes(&end.processes))
+}
+
+fn rule_place(rule: &ExplainedRule) -> String {
+    let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+    format!("{}:{}{name}", rule.file, rule.line)
+}
+
 fn sentence(thread: &ExplainedThread) -> String {
-    let rule = thread.rule.as_ref().map(|rule| {
-        let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
-        format!("{}:{}{name}", rule.file, rule.line)
-    });
+    let rule = thread.rule.as_ref().map(rule_place);
     let by = rule.as_ref().map_or_else(String::new, |rule| format!(", by {rule}"));
     let ago = duration(thread.since_ns);
     let why = match thread.why.as_str() {
@@ -154,9 +217,12 @@ fn sentence(thread: &ExplainedThread) -> String {
         "exec" => format!("since its program began {ago} ago{by}"),
         "fork" => format!("since it was started {ago} ago{by}"),
         "user" => format!("since it became another user's {ago} ago{by}"),
+        "open" => format!("since it opened a file {ago} ago{by}"),
         "receive" => format!("since a message that came {ago} ago{by}"),
         "reply" => format!("since the answer to what it had asked in that name came {ago} ago"),
+        "asked" => format!("as whoever asked for it by a signal did, {ago} ago{by}"),
         "assigned" => format!("as somebody said so {ago} ago"),
+        "limit" => format!("as its own service had as many sockets or connections as it may have, {ago} ago"),
         "io_uring" => format!("as it uses io_uring, whose work cannot be followed, since {ago} ago"),
         _ => format!("since {ago} ago{by}"),
     };

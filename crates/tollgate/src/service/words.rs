@@ -1,7 +1,7 @@
-//! Rules in words.
+//! Rules and limits in words.
 
 use serde_json::{Value, json};
-use service::{Conditions, Directive, Listen, Tree};
+use service::{Beyond, Conditions, Directive, Limits, Listen, MEMORY_UNIT, NETWORK_UNIT, Tree};
 
 /// Each condition by its key, as the file has it.
 pub fn conditions(when: &Conditions, tree: &Tree) -> Vec<(&'static str, String)> {
@@ -19,6 +19,38 @@ pub fn conditions(when: &Conditions, tree: &Tree) -> Vec<(&'static str, String)>
         ("user", when.user.map(|user| user.to_string())),
     ];
     all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+}
+
+/// Each limit by its key, as the file has it.
+pub fn limits(limits: &Limits, tree: &Tree) -> Vec<(&'static str, Value)> {
+    let beyond = match limits.beyond {
+        _ if !limits.has_sockets() || limits.beyond == Beyond::default() => None,
+        Beyond::Fails(errno) => Some(("beyond-errno", json!(errno.name()))),
+        Beyond::WorksFor(id) => Some(("beyond-service", json!(tree.name(id)))),
+    };
+    let all = [
+        ("cpu-weight", limits.cpu_weight.map(|weight| json!(weight))),
+        ("cpu-max", limits.cpu_max.map(|percent| json!(format!("{percent}%")))),
+        ("memory-max", amount(limits.memory_max, MEMORY_UNIT)),
+        ("tasks-max", limits.tasks_max.map(|most| json!(most))),
+        ("sockets-max", limits.sockets_max.map(|most| json!(most))),
+        ("connections-max", limits.connections_max.map(|most| json!(most))),
+        ("network-max", amount(limits.network_max, NETWORK_UNIT)),
+    ];
+    all.into_iter().filter_map(|(key, value)| Some((key, value?))).chain(beyond).collect()
+}
+
+/// In the largest unit of which it is a multiple.
+fn amount(bytes: Option<u64>, unit: u64) -> Option<Value> {
+    let bytes = bytes?;
+    let powers = [(4, "T"), (3, "G"), (2, "M"), (1, "K")].map(|(power, name)| (unit.pow(power), name));
+    let fits = powers.into_iter().find(|(size, _)| bytes.is_multiple_of(*size));
+    Some(
+        fits.map_or_else(
+            || json!(bytes.to_string()),
+            |(size, name)| json!(format!("{}{name}", bytes / size)),
+        ),
+    )
 }
 
 fn listen(listen: &Listen) -> Option<String> {

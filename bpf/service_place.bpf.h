@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Which threads are to be in whose control group. A move costs microseconds, and milliseconds at times
+ * (docs/decisions/0005-service.md): so only who runs on and on while others wait is moved to where its service's share of
+ * the processors is kept, the next times from the beginning of its work, and goes back when it sleeps after an answer.
+ * User space moves (`placements`).
+ */
+#ifndef TOLLGATE_SERVICE_PLACE_BPF_H
+#define TOLLGATE_SERVICE_PLACE_BPF_H
+
+#include "state.bpf.h"
+#include "service_rules.bpf.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, PLACEMENT_BYTES);
+} placements SEC(".maps");
+
+/*
+ * Whoever works less for one service at a time is not worth a move: an event loop that serves many, above all, whose
+ * later work for others would be held up where the last one's is. Some dozens of moves.
+ */
+#define WORTH_A_MOVE_NS 1000000
+/* Who has worked so long once is moved at the beginning of its next work, until so many passed without. */
+#define WORTH_LABELS 8
+/* A service whose thread did not let others run competes for so long: a period of quotas. */
+#define COMPETES_NS 100000000
+
+static __always_inline u32 place_of(u32 service)
+{
+	return services[service & (SERVICES - 1)].place;
+}
+
+static __always_inline u32 placing_of(u32 service)
+{
+	return services[service & (SERVICES - 1)].placing;
+}
+
+static __noinline void place(struct thread_state *thread, struct service_member *member, u32 where)
+{
+	struct service_placement *placement = bpf_ringbuf_reserve(&placements, sizeof(*placement), 0);
+
+	if (!placement) {
+		lose(READ_ONCE(header.services), LOSS_PLACEMENTS);
+		return;
+	}
+	__builtin_memset(placement, 0, sizeof(*placement));
+	placement->tid = thread->visible_pid;
+	placement->slot = thread->slot;
+	placement->place = where;
+	placement->is_own = !member->is_borrowed;
+	placement->before = member->placed;
+	member->placed = where;
+	bpf_ringbuf_submit(placement, 0);
+}
+
+/* Somebody had to wait for its threads not long ago. */
+static __always_inline bool competes(u32 service)
+{
+	return bpf_ktime_get_ns() < services[service & (SERVICES - 1)].competes_until_ns;
+}
+
+/* It has got a label, or the same again. */
+static __always_inline void place_labelled(struct thread_state *thread, struct service_member *member)
+{
+	u32 where = place_of(member->service);
+
+	member->has_answered = 0;
+	if (member->is_worth)
+		member->is_worth--;
+	if (!member->is_borrowed && placing_of(member->service) & PLACE_AT_ONCE)
+		place(thread, member, where);
+	else if (where && where != member->placed && member->is_worth && competes(member->service))
+		place(thread, member, where);
+	else if (member->placed && member->placed != where)
+		place(thread, member, SERVICE_ROOT);
+}
+
+/* It was forked, maybe before its parent was moved. */
+static __always_inline void place_born(struct thread_state *thread, struct service_member *member)
+{
+	if (placing_of(member->service) & PLACE_AT_ONCE)
+		place(thread, member, place_of(member->service));
+}
+
+/* It leaves its processor, and could go on if it was let (`waits`). */
+static __always_inline void place_running(struct thread_state *thread, struct service_member *member,
+					  struct task_struct *task, bool waits)
+{
+	u32 service = member->service & (SERVICES - 1);
+
+	/* For whom it works next is not known: it is not to wait for its turn among those of the last one. */
+	if (!waits && member->has_answered && member->placed) {
+		place(thread, member, SERVICE_ROOT);
+		return;
+	}
+	if (!waits && !(placing_of(service) & PLACE_ALONE))
+		return;
+	/* The clock may have been ahead of the scheduler's count when it was charged. */
+	if ((s64)(task->se.sum_exec_runtime - member->at.cpu_ns) < WORTH_A_MOVE_NS)
+		return;
+	member->is_worth = WORTH_LABELS;
+	services[service].competes_until_ns = bpf_ktime_get_ns() + COMPETES_NS;
+	if (place_of(service) != member->placed)
+		place(thread, member, place_of(service));
+}
+
+/* It has sent something: an answer, if its side accepted the connection. */
+static __always_inline void place_answered(struct service_member *member, struct service_socket *socket)
+{
+	if (socket && socket->role == ROLE_ACCEPTED && member->is_borrowed)
+		member->has_answered = 1;
+}
+
+#endif

@@ -1,0 +1,86 @@
+//! `favordynmods` of control groups: moves do not wait for all processors to pass a quiet point (some ms where they are
+//! busy), and forks and ends of processes take a little longer. Since v6.0: 6a010a49b63a ("cgroup: Make !percpu threadgroup_rwsem operations
+//! optional"). It is one lock for all hierarchies, so that the second version's mount can set it for the first's.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+
+use crate::error::{Doing as _, Result};
+
+const OPTION: &str = "favordynmods";
+
+/// The hierarchy's mount point, and its options.
+fn mounted() -> Option<(String, Vec<String>)> {
+    options_of(&fs::read_to_string("/proc/self/mountinfo").ok()?)
+}
+
+fn options_of(mountinfo: &str) -> Option<(String, Vec<String>)> {
+    mountinfo.lines().find_map(|line| {
+        let (place, file_system) = line.split_once(" - ")?;
+        let mut words = file_system.split(' ');
+        (words.next() == Some("cgroup2")).then_some(())?;
+        let options = words.nth(1)?.split(',').filter(|option| !matches!(*option, "rw" | "ro"));
+        Some((place.split(' ').nth(4)?.to_owned(), options.map(Into::into).collect()))
+    })
+}
+
+pub fn moves_are_favoured() -> bool {
+    mounted().is_some_and(|(_, options)| options.iter().any(|option| option == OPTION))
+}
+
+/// Leaves the other options as they are.
+pub fn favour_moves(wanted: bool) -> Result<()> {
+    const WHAT: &str = "set the option favordynmods of control groups";
+    let Some((place, mut options)) = mounted() else { return Ok(()) };
+    options.retain(|option| option != OPTION);
+    if wanted {
+        options.push(OPTION.into());
+    }
+    reconfigure(&place, &options).doing(WHAT)
+}
+
+fn reconfigure(place: &str, options: &[String]) -> io::Result<()> {
+    let text = |text: &str| CString::new(text).map_err(io::Error::from);
+    let checked = |result: libc::c_long| match result {
+        -1 => Err(io::Error::last_os_error()),
+        result => Ok(result),
+    };
+    let place = text(place)?;
+    // SAFETY: a NUL-terminated string.
+    let context =
+        checked(unsafe { libc::syscall(libc::SYS_fspick, libc::AT_FDCWD, place.as_ptr(), FSPICK_CLOEXEC) })?;
+    let configure = |command: libc::c_long, key: *const libc::c_char| {
+        // SAFETY: NUL-terminated, or null where the command takes none.
+        checked(unsafe { libc::syscall(libc::SYS_fsconfig, context, command, key, 0_usize, 0_usize) })
+    };
+    let done = options
+        .iter()
+        .try_for_each(|option| configure(FSCONFIG_SET_FLAG, text(option)?.as_ptr()).map(drop))
+        .and_then(|()| configure(FSCONFIG_CMD_RECONFIGURE, std::ptr::null()).map(drop));
+    // SAFETY: a descriptor of our own.
+    unsafe { libc::close(context as i32) };
+    done
+}
+
+/// include/uapi/linux/mount.h
+const FSPICK_CLOEXEC: libc::c_long = 1;
+const FSCONFIG_SET_FLAG: libc::c_long = 0;
+const FSCONFIG_CMD_RECONFIGURE: libc::c_long = 7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_those_of_the_hierarchy() {
+        let mounts = "31 27 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+                      41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw,nsdelegate,favordynmods\n";
+        let (place, options) = options_of(mounts).expect("it is mounted");
+        assert_eq!(
+            (place.as_str(), options),
+            ("/sys/fs/cgroup/unified", vec!["nsdelegate".into(), OPTION.into()])
+        );
+        assert_eq!(options_of("nonsense\n\n - \n"), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! The functions of `include/tollgate.h`.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{UnwindSafe, catch_unwind};
+
+use libc::pid_t;
+
+use crate::{Error, Who, assign, service_of};
+
+thread_local! {
+    static LATEST: RefCell<CString> = RefCell::default();
+}
+
+/// An errno, and why.
+struct Failure(c_int, String);
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let number = match &error {
+            Error::Unreachable(error, _) => error.raw_os_error().unwrap_or(libc::EIO),
+            Error::Refused(_) => libc::EINVAL,
+        };
+        Self(number, error.to_string())
+    }
+}
+
+/// Keeps the sentence for `tollgate_error`.
+fn failed(Failure(number, sentence): Failure) -> c_int {
+    LATEST.set(CString::new(sentence.replace('\0', "")).expect("no NUL is left"));
+    -number
+}
+
+/// The number, if it is one of another.
+fn other(pid: pid_t) -> Result<Option<u32>, Error> {
+    match u32::try_from(pid) {
+        Ok(0) => Ok(None),
+        Ok(pid) => Ok(Some(pid)),
+        Err(_) => Err(Error::Refused(format!("there is no process or thread {pid}"))),
+    }
+}
+
+fn answer(act: impl FnOnce() -> Result<c_int, Failure> + UnwindSafe) -> c_int {
+    catch_unwind(|| act().unwrap_or_else(failed)).unwrap_or(-libc::EIO)
+}
+
+/// # Safety
+/// `service` is NULL or a NUL-terminated string.
+unsafe fn assigned(
+    who: impl FnOnce() -> Result<Who, Error>,
+    service: *const c_char,
+) -> Result<c_int, Failure> {
+    let text = if service.is_null() {
+        None
+    } else {
+        // SAFETY: as promised.
+        unsafe { CStr::from_ptr(service) }.to_str().ok()
+    };
+    let name = text.ok_or_else(|| Error::Refused("a service's name is a text".into()))?;
+    assign(who()?, name)?;
+    Ok(0)
+}
+
+/// # Safety
+/// `service` is a NUL-terminated string, or NULL, which is refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tollgate_service_assign(pid: pid_t, service: *const c_char) -> c_int {
+    // SAFETY: as promised.
+    answer(|| unsafe { assigned(|| Ok(other(pid)?.map_or(Who::OwnProcess, Who::Process)), service) })
+}
+
+/// # Safety
+/// As `tollgate_service_assign`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tollgate_service_assign_thread(tid: pid_t, service: *const c_char) -> c_int {
+    // SAFETY: as promised.
+    answer(|| unsafe { assigned(|| Ok(other(tid)?.map_or(Who::OwnThread, Who::Thread)), service) })
+}
+
+/// # Safety
+/// There are `size` bytes at `name`, which nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tollgate_service_of(tid: pid_t, name: *mut c_char, size: usize) -> c_int {
+    answer(|| {
+        let service = service_of(other(tid)?)?;
+        if name.is_null() || size <= service.len() {
+            let sentence = format!("the service's name has {} bytes", service.len());
+            return Err(Failure(libc::ERANGE, sentence));
+        }
+        // SAFETY: as promised, with room for the name and a NUL.
+        unsafe {
+            name.copy_from_nonoverlapping(service.as_ptr().cast(), service.len());
+            *name.add(service.len()) = 0;
+        }
+        Ok(service.len() as c_int)
+    })
+}
+
+/// Of this thread's latest call that failed, until its next one does.
+#[unsafe(no_mangle)]
+pub extern "C" fn tollgate_error() -> *const c_char {
+    LATEST.with_borrow(|sentence| sentence.as_ptr())
+}

@@ -1,0 +1,71 @@
+//! For programs that say themselves for which service they work, or ask for which they do: the daemon that has services in
+//! force is asked (docs/service.md). The same for C is in `include/tollgate.h`.
+
+mod c;
+mod daemon;
+
+use std::fmt::{self, Display};
+use std::io;
+
+use serde_json::{Value, json};
+
+/// Why nothing was done.
+#[derive(Debug)]
+pub enum Error {
+    /// No daemon could be asked: none listens there, or only others may ask it.
+    Unreachable(io::Error, String),
+    /// What the daemon says.
+    Refused(String),
+}
+
+impl Display for Error {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(error, path) => write!(to, "cannot ask the daemon at {path}: {error}"),
+            Self::Refused(sentence) => to.write_str(sentence),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Numbers of processes and threads are those of the daemon's PID namespace, but for one's own process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    OwnProcess,
+    OwnThread,
+    /// With all its threads, and what it starts from then on.
+    Process(u32),
+    Thread(u32),
+}
+
+fn own_thread() -> u32 {
+    // SAFETY: a plain query.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// Gives it to a service, whatever it works for now; one's own thread works for that once this returns, others do from
+/// their next call or context switch on.
+pub fn assign(who: Who, service: &str) -> Result<(), Error> {
+    let (pid, is_thread) = match who {
+        // The daemon knows who asks.
+        Who::OwnProcess => (None, false),
+        Who::OwnThread => (Some(own_thread()), true),
+        Who::Process(pid) => (Some(pid), false),
+        Who::Thread(tid) => (Some(tid), true),
+    };
+    let request = json!({"ask-services": "assign", "pid": pid, "is_thread": is_thread, "service": service});
+    daemon::ask(&request).map(drop)
+}
+
+/// The service for which a thread works, or of a process the first one; one's own thread for `None`.
+pub fn service_of(thread: Option<u32>) -> Result<String, Error> {
+    let tid = thread.unwrap_or_else(own_thread);
+    let answer = daemon::ask(&json!({"ask-services": "explain", "pid": tid}))?;
+    let threads = answer["threads"].as_array().map_or(&[][..], Vec::as_slice);
+    let own = threads.iter().find(|thread| thread["tid"] == tid);
+    match own.and_then(|thread| thread["service"].as_str()) {
+        Some(service) => Ok(service.to_owned()),
+        None => Err(daemon::not_understood(&Value::Null)),
+    }
+}

@@ -1,0 +1,84 @@
+//! Where control groups are, and in which version of the hierarchy each controller is.
+
+use std::fs;
+use std::path::Path;
+
+/// Where control groups are mounted, as /proc/self/mountinfo says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Mounts {
+    pub v2: Option<String>,
+    /// Controllers and where they are mounted.
+    v1: Vec<(String, String)>,
+}
+
+impl Mounts {
+    pub fn read() -> Self {
+        Self::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+    }
+
+    pub fn parse(mountinfo: &str) -> Self {
+        let mut mounts = Self::default();
+        for line in mountinfo.lines() {
+            let Some((place, file_system)) = line.split_once(" - ") else {
+                continue;
+            };
+            let Some(place) = place.split(' ').nth(4) else {
+                continue;
+            };
+            let mut words = file_system.split(' ');
+            match words.next() {
+                Some("cgroup2") if mounts.v2.is_none() => mounts.v2 = Some(place.into()),
+                Some("cgroup") => {
+                    let options = words.nth(1).unwrap_or_default().split(',');
+                    mounts.v1.extend(options.map(|option| (option.into(), place.into())));
+                }
+                _ => {}
+            }
+        }
+        mounts
+    }
+
+    pub fn v1_place(&self, controller: &str) -> Option<&str> {
+        let name = v1_name(controller);
+        self.v1.iter().find(|(option, _)| option == name).map(|(_, place)| place.as_str())
+    }
+
+    pub fn is_in_v2(&self, controller: &str) -> bool {
+        let has = |place: &String| {
+            let list = fs::read_to_string(Path::new(place).join("cgroup.controllers"));
+            list.is_ok_and(|list| list.split_whitespace().any(|word| word == controller))
+        };
+        self.v2.as_ref().is_some_and(has)
+    }
+}
+
+pub fn v1_name(controller: &str) -> &str {
+    if controller == "io" { "blkio" } else { controller }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+23 27 0:22 / /sys rw,relatime - sysfs sysfs rw
+32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+38 31 0:35 / /sys/fs/cgroup/blkio rw,relatime - cgroup cgroup rw,blkio
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+99 31 0:38 / /mnt rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn both_versions_are_found() {
+        let mounts = Mounts::parse(HYBRID);
+        assert_eq!(mounts.v2.as_deref(), Some("/sys/fs/cgroup/unified"));
+        assert_eq!(mounts.v1_place("cpu"), Some("/sys/fs/cgroup/cpu"));
+        assert_eq!(mounts.v1_place("io"), Some("/sys/fs/cgroup/blkio"));
+        assert_eq!(mounts.v1_place("pids"), None);
+    }
+
+    #[test]
+    fn nothing_mounted_is_nothing() {
+        assert_eq!(Mounts::parse("nonsense\n\n - \n"), Mounts::default());
+    }
+}

@@ -1,0 +1,184 @@
+//! `tollgate service limit`.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use service::{Beyond, Errno};
+
+use super::arguments::{ChangeArguments, LimitArguments};
+use super::control::{LimitChange, LimitReport, LimitRow, MovesRow, Request, Setting};
+use super::limits::Own;
+use super::numbers::Numbers;
+use super::remote::bytes;
+use crate::daemon::control::answer;
+use crate::format::{count, duration, number_of, printable};
+use crate::output::Output;
+
+pub fn limit(arguments: &LimitArguments) -> Result<ExitCode> {
+    let change = arguments.service.as_ref().and_then(|service| wanted(service, &arguments.change));
+    let mut report: LimitReport = answer(&arguments.socket, &Request::Limit { change })?;
+    if let Some(service) = &arguments.service {
+        report.services.retain(|row| row.name == *service);
+        if report.services.is_empty() {
+            bail!(
+                "{service} has no limits of its own, or is no service: `tollgate service list` shows those that there are"
+            );
+        }
+    }
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    match result.json {
+        true => output.write_json(&report)?,
+        false => output.write(&text(&report, result.top))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// None: nothing is to be changed.
+fn wanted(service: &str, arguments: &ChangeArguments) -> Option<LimitChange> {
+    let ChangeArguments {
+        cpu_weight,
+        cpu_max,
+        memory_max,
+        tasks_max,
+        sockets_max,
+        connections_max,
+        network_max,
+        beyond,
+    } = arguments;
+    let settings = [cpu_weight, cpu_max, memory_max, tasks_max, sockets_max, connections_max, network_max];
+    let is_change = beyond.is_some() || settings.iter().any(|setting| setting.is_some());
+    is_change.then(|| LimitChange {
+        service: service.into(),
+        cpu_weight: *cpu_weight,
+        cpu_max: *cpu_max,
+        memory_max: *memory_max,
+        tasks_max: *tasks_max,
+        sockets_max: *sockets_max,
+        connections_max: *connections_max,
+        network_max: *network_max,
+        beyond: beyond.clone(),
+    })
+}
+
+/// What a daemon does with them.
+pub fn changed(own: &mut Own, change: &LimitChange, numbers: &Numbers) -> Result<()> {
+    fn set<T>(value: &mut Option<T>, setting: Option<Setting>) -> Result<()>
+    where
+        T: TryFrom<u64>,
+        T::Error: std::error::Error + Send + Sync + 'static,
+    {
+        match setting {
+            Some(Setting::To(wanted)) => *value = Some(wanted.try_into()?),
+            Some(Setting::None) => *value = None,
+            None => {}
+        }
+        Ok(())
+    }
+    let limits = &mut own.limits;
+    set(&mut limits.cpu_weight, change.cpu_weight)?;
+    set(&mut limits.cpu_max, change.cpu_max)?;
+    set(&mut limits.memory_max, change.memory_max)?;
+    set(&mut limits.tasks_max, change.tasks_max)?;
+    set(&mut limits.sockets_max, change.sockets_max)?;
+    set(&mut limits.connections_max, change.connections_max)?;
+    set(&mut limits.network_max, change.network_max)?;
+    if let Some(beyond) = &change.beyond {
+        match Errno::parse(beyond) {
+            Some(errno) => (limits.beyond, own.works_for) = (Beyond::Fails(errno), None),
+            None => {
+                let other = numbers.named(beyond)?;
+                if numbers.way_up(other).any(|above| numbers.get(above).name == change.service) {
+                    bail!("beyond its own limits, {} cannot work for itself", change.service);
+                }
+                own.works_for = Some(other);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn text(report: &LimitReport, top: usize) -> String {
+    let mut out = String::new();
+    if report.services.is_empty() {
+        return "no service has limits\n".into();
+    }
+    let _ = writeln!(
+        out,
+        "{:<24} {:>10} {:>8} {:>9} {:>7} {:>13} {:>13} {:>11}",
+        "service", "cpu weight", "cpu max", "memory", "tasks", "sockets", "connections", "network"
+    );
+    for row in report.services.iter().take(top) {
+        let _ = writeln!(out, "{}", line(row));
+    }
+    if report.services.len() > top {
+        let _ = writeln!(out, "and {} (--top)", number_of(report.services.len() - top, "more service"));
+    }
+    let mut notes = report.services.iter().take(top).flat_map(events).peekable();
+    if notes.peek().is_some() {
+        out.push('\n');
+        notes.for_each(|note| out.push_str(&note));
+    }
+    out.push_str(&moves(&report.moves));
+    out
+}
+
+/// What they have cost, if there were any.
+pub fn moves(moves: &MovesRow) -> String {
+    let mut parts = Vec::new();
+    if moves.moved > 0 {
+        parts.push(format!(
+            "{} between control groups, {} each, {} at most",
+            number_of(moves.moved as usize, "move"),
+            duration(moves.total_ns / moves.moved),
+            duration(moves.longest_ns)
+        ));
+    }
+    for (value, what) in [(moves.put_off, "put off"), (moves.failed, "failed")] {
+        if value > 0 {
+            parts.push(format!("{} {what}", number_of(value as usize, "move")));
+        }
+    }
+    if parts.is_empty() { String::new() } else { format!("\n{}\n", parts.join("; ")) }
+}
+
+fn line(row: &LimitRow) -> String {
+    let or = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    let of = |used: u64, most: Option<u64>| match most {
+        Some(most) => format!("{}/{}", count(used), count(most)),
+        None => count(used),
+    };
+    format!(
+        "{:<24} {:>10} {:>8} {:>9} {:>7} {:>13} {:>13} {:>11}",
+        printable(&row.name),
+        or(row.cpu_weight.map(|weight| count(weight.into()))),
+        or(row.cpu_max_percent.map(|percent| format!("{percent} %"))),
+        or(row.memory_max_bytes.map(bytes)),
+        or(row.tasks_max.map(count)),
+        of(row.sockets, row.sockets_max),
+        of(row.connections, row.connections_max),
+        or(row.network_max_bytes_per_second.map(rate)),
+    )
+}
+
+/// As networks are measured: in units of 1000.
+fn rate(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{} KB/s", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{} MB/s", bytes as f64 / 1e6),
+        _ => format!("{} GB/s", bytes as f64 / 1e9),
+    }
+}
+
+fn events(row: &LimitRow) -> impl Iterator<Item = String> {
+    let all = [
+        (row.refused, format!("sockets or connections refused ({})", row.beyond)),
+        (row.went_over, format!("sockets or connections went to {}", row.beyond)),
+        (row.slowed_packets, "packets sent with word of congestion".into()),
+        (row.dropped_packets, "packets not sent at once".into()),
+    ];
+    let name = printable(&row.name).to_string();
+    let all = all.into_iter().filter(|(value, _)| *value > 0);
+    all.map(move |(value, what)| format!("{name}: {what}: {}\n", count(value)))
+}

@@ -1,0 +1,154 @@
+//! Work that moves within and between real programs: a shell's pipeline, and a server with helper threads.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::harness::eventually;
+use crate::harness::job::{copy, folder};
+use crate::harness::services::InForce;
+use crate::harness::site::{Each, TENANTS, free_port, listens, redis};
+use crate::harness::{Job, Running, words};
+
+use super::tenants::{charged, difference, misbilled, split};
+
+/// Children of one tenant's shell compress for it; what the other one compresses is a service of its own.
+const PIPELINES: &str = r#"
+[service.a]
+[service.b]
+[service.compression]
+
+[[rule]]
+exe = "FOLDER/a"
+belongs-to = "a"
+
+[[rule]]
+exe = "FOLDER/b"
+belongs-to = "b"
+
+[[rule]]
+exe = "FOLDER/gzip"
+belongs-to = "compression"
+
+[[rule]]
+exe = "FOLDER/gzip"
+service = "a"
+inherits = true
+"#;
+
+/// Says what its own processes have used by then, and what the compressor of them.
+const PIPELINE: &str = "head -c 40000000 /dev/urandom | cat | tr a b | wc -c; times; \
+                        head -c 12000000 /dev/urandom | FOLDER/gzip | cat >/dev/null; times";
+
+fn program(name: &str) -> PathBuf {
+    let found = ["/usr/bin", "/bin"].map(|folder| PathBuf::from(folder).join(name));
+    found.into_iter().find(|path| path.exists()).expect("Debian has it always")
+}
+
+/// The shell's and its children's time, of each `times` in what it says: "0m0.012s 0m0.003s" twice.
+fn times(said: &str) -> Vec<u64> {
+    let time = |text: &str| -> Option<f64> {
+        let (minutes, seconds) = text.strip_suffix('s')?.split_once('m')?;
+        Some((minutes.parse::<f64>().ok()? * 60.0 + seconds.parse::<f64>().ok()?) * 1e9)
+    };
+    let figures: Vec<_> = said.split_whitespace().filter_map(time).collect();
+    figures.chunks(4).map(|four| four.iter().sum::<f64>() as u64).collect()
+}
+
+#[test]
+fn a_shells_pipeline() {
+    let folder = folder();
+    for name in TENANTS {
+        copy(&program("bash"), &folder.path().join(name));
+    }
+    copy(&program("gzip"), &folder.path().join("gzip"));
+    let script = PIPELINE.replace("FOLDER", folder.path().to_str().expect("text"));
+    let services = InForce::start(folder, PIPELINES);
+    let shells: [Running; 2] = TENANTS
+        .map(|name| Job::of(vec![services.path(name).into(), "-c".into(), script.clone().into()]).start());
+    let times = shells.map(|shell| times(&shell.finish().success().text()));
+    let figures = services.figures("cpu_ns");
+    let compressed = figures["compression"];
+    // Of b, all but gzip, and of a that, too.
+    let worked: Each = [times[0][1], times[1][1] - compressed];
+    let charged = charged(&services);
+    eprintln!("pipelines: {charged:?} ns charged of {worked:?} ns, and {compressed} ns for compression");
+    assert!(compressed > (times[1][1] - times[1][0]) / 2 && compressed < times[1][1] - times[1][0]);
+    assert!(misbilled(charged, worked) <= 0.02, "{charged:?} ns were charged of {worked:?} ns");
+}
+
+const REDIS: &str = r#"
+[service.a]
+[service.b]
+
+[[rule]]
+exe = "FOLDER/redis-server"
+listen = "127.0.0.1:PORT"
+belongs-to = "a"
+
+[[rule]]
+exe = "FOLDER/redis-server"
+listen = "FOLDER/socket"
+belongs-to = "b"
+"#;
+
+/// Of each tenant, over one connection: with four answers to write at once, its I/O threads would begin to work, which is not
+/// followed well enough yet.
+const COMMANDS: u64 = 120;
+/// Of the loop in each command. It notes what the main thread has used meanwhile (getrusage).
+const ROUNDS: Each = [1_500_000, 500_000];
+const SCRIPT: &str = "local function used() \
+                          local sum = 0 \
+                          for time in redis.call('INFO', 'cpu'):gmatch('_main_thread:([%d.]+)') do sum = sum + time end \
+                          return sum \
+                      end \
+                      local began = used() for round = 1, ROUNDS do end \
+                      redis.call('INCRBYFLOAT', 'TENANT', used() - began)";
+
+/// Its event loop works for one after the other, and has threads beside it.
+#[test]
+fn a_server_with_helper_threads() {
+    let folder = folder();
+    copy(&redis(), &folder.path().join("redis-server"));
+    let (at, port) = (folder.path().to_str().expect("text").to_owned(), free_port());
+    let services = InForce::start(folder, &REDIS.replace("PORT", &port.to_string()));
+    let command = format!(
+        "{at}/redis-server --bind 127.0.0.1 --port {port} --unixsocket {at}/socket --dir {at} --io-threads 2 \
+         --lua-time-limit 0"
+    );
+    let server = Job::of(words(&command)).start();
+    eventually("the server", || {
+        assert!(!server.is_over(), "{}", server.read("out"));
+        listens(port) && services.path("socket").exists()
+    });
+    // The first figure of schedstat, of its main thread.
+    let main_ns = || {
+        let text =
+            fs::read_to_string(format!("/proc/{0}/task/{0}/schedstat", server.pid())).expect("it runs");
+        text.split(' ').next().and_then(|figure| figure.parse::<u64>().ok()).expect("a time")
+    };
+    let before = (main_ns(), charged(&services));
+    let places = [format!("-h 127.0.0.1 -p {port}"), format!("-s {at}/socket")];
+    let clients: [Running; 2] = std::array::from_fn(|tenant| {
+        let script = SCRIPT.replace("ROUNDS", &ROUNDS[tenant].to_string()).replace("TENANT", TENANTS[tenant]);
+        let mut job = Job::of(words(&format!("redis-benchmark {} -c 1 -n {COMMANDS}", places[tenant])));
+        job.command.args(["EVAL", &script, "0"]);
+        job.start()
+    });
+    clients.into_iter().for_each(|clients| drop(clients.finish().success()));
+    let charged = difference(charged(&services), before.1);
+    let main = main_ns() - before.0;
+    let noted: Each = TENANTS.map(|tenant| {
+        let said =
+            Job::of(words(&format!("redis-cli -s {at}/socket GET {tenant}"))).finish().success().text();
+        (said.trim().parse::<f64>().expect("seconds") * 1e9) as u64
+    });
+    // Beside the loops, it does the same for both.
+    let worked = split(main, noted);
+    eprintln!(
+        "redis: {charged:?} ns charged of {worked:?} ns, {:.2} % misbilled",
+        misbilled(charged, worked) * 100.0
+    );
+    assert!(misbilled(charged, worked) <= 0.02, "{charged:?} ns were charged of {worked:?} ns");
+    server.signal(libc::SIGTERM);
+    server.finish().success();
+}

@@ -1,0 +1,58 @@
+//! Programs that say themselves for which service they work, by the library for C.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::services::{InForce, programs};
+use crate::harness::{Job, tollgate};
+
+const RULES: &str = "[service.shop]\n[service.blog]\n";
+
+fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The C program of the examples, made in the folder.
+fn example(folder: &Path) -> PathBuf {
+    let library = tollgate().with_file_name("libtollgate.a");
+    assert!(library.exists(), "{} is missing: `cargo build -p libtollgate` makes it", library.display());
+    let program = folder.join("example");
+    let made = Command::new("gcc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(project().join("crates/libtollgate/include"))
+        .arg("-o")
+        .arg(&program)
+        .arg(project().join("examples/service.c"))
+        .arg(library)
+        .status();
+    assert!(made.expect("gcc runs").success());
+    program
+}
+
+fn run(services: &InForce, program: &Path, names: &[&str]) -> Job {
+    let mut job = Job::of([program.into()].into_iter().chain(names.iter().map(Into::into)).collect());
+    job.command.env("TOLLGATE_SOCKET", services.path("control"));
+    job
+}
+
+#[test]
+fn a_program_says_for_whom_it_works() {
+    let services = InForce::start(programs(&[]), RULES);
+    let program = example(services.folder.path());
+    let ran = run(&services, &program, &["shop", "blog", "shop"]).finish().success();
+    assert_eq!(ran.text(), "shop\nblog\nshop\n");
+    let cpu = services.figures("cpu_ns");
+    // It does the same work each time, on a machine that may be busy.
+    assert!(cpu["shop"] > cpu["blog"] / 2 && cpu["blog"] > cpu["shop"] / 8, "{cpu:?}");
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let services = InForce::start(programs(&[]), RULES);
+    let program = example(services.folder.path());
+    let refused = run(&services, &program, &["nobody"]).finish().exits_with(1);
+    refused.says("there is no service \"nobody\"");
+    let mut job = run(&services, &program, &["shop"]);
+    job.command.env("TOLLGATE_SOCKET", services.path("none"));
+    job.finish().exits_with(1).says("cannot ask the daemon at").says("No such file");
+}

@@ -1,0 +1,92 @@
+//! A noisy neighbour: how a quiet tenant fares on servers that it shares, without limits, with Tollgate's, and on servers of
+//! its own (the paper's baseline, replicated back ends).
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::harness::cgroup::ControlGroup;
+use crate::harness::job::folder;
+use crate::harness::services::InForce;
+use crate::harness::site::{Load, Site, Sockets, TENANTS, Web};
+
+/// Enough for all that are asked for at once: a queue before the servers is nobody's.
+const WORKERS: usize = 24;
+const QUIET: Load = Load { connections: 1, ms: 3000, work: [3, 5_000] };
+const NOISY: Load = Load { connections: 16, ms: 3500, work: [10, 100_000] };
+
+#[derive(Clone, Copy)]
+struct Fared {
+    requests: u64,
+    p50_us: u64,
+    p99_us: u64,
+    /// The other one's in the same time.
+    noise: u64,
+}
+
+impl fmt::Display for Fared {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        let [p50, p99] = [self.p50_us, self.p99_us].map(|us| us as f64 / 1e3);
+        write!(out, "{:>8} {p50:>10.1} {p99:>10.1} {:>10}", self.requests, self.noise)
+    }
+}
+
+fn fared(quiet: &Site, noisy: Option<&Site>) -> Fared {
+    let noise = noisy.map(|site| site.clients(1, &NOISY));
+    let said = quiet.clients(0, &QUIET).finish().success().json();
+    let noise = noise.map(|noise| noise.finish().success().json());
+    let figure = |said: &Value, name: &str| said[name].as_u64().expect("a number");
+    Fared {
+        requests: figure(&said, "requests"),
+        p50_us: figure(&said, "p50_us"),
+        p99_us: figure(&said, "p99_us"),
+        noise: noise.map_or(0, |said| figure(&said, "requests")),
+    }
+}
+
+#[test]
+fn a_quiet_tenant_is_served_beside_a_noisy_one() {
+    let mut services = None;
+    let shared = Site::start(Web::Nginx, Sockets::Unix, WORKERS, |rules| {
+        services = Some(InForce::start(folder(), rules));
+    });
+    let services = services.expect("it was started");
+    let own = [(); 2].map(|()| Site::start(Web::Nginx, Sockets::Unix, WORKERS, |_| ()));
+    let groups = [(); 2].map(|()| ControlGroup::of("cpu"));
+    for (site, group) in own.iter().zip(&groups) {
+        site.processes().into_iter().for_each(|pid| group.add(pid));
+    }
+    let weigh = |weight: &str| {
+        for tenant in TENANTS {
+            services.ask(&format!("limit {tenant} --cpu-weight {weight}"));
+        }
+    };
+    // So that processes and connections are there.
+    for (quiet, noisy) in [(&shared, &shared), (&own[0], &own[1])] {
+        fared(quiet, Some(noisy));
+    }
+    let alone = fared(&shared, None);
+    let without = fared(&shared, Some(&shared));
+    weigh("100");
+    let with = fared(&shared, Some(&shared));
+    let told = services.ask("limit").text();
+    weigh("none");
+    let replicated = fared(&own[0], Some(&own[1]));
+    drop(own);
+
+    eprintln!(
+        "\na quiet tenant beside a noisy one\n  {:<44}{:>8} {:>10} {:>10} {:>10}",
+        "", "requests", "p50, ms", "p99, ms", "the other"
+    );
+    let rows = [
+        ("alone", alone),
+        ("servers shared", without),
+        ("servers shared, with Tollgate's limits", with),
+        ("servers of its own, in control groups", replicated),
+    ];
+    rows.iter().for_each(|(name, fared)| eprintln!("  {name:<44}{fared}"));
+    eprintln!("  tollgate service limit says:\n{told}");
+    // Beside 16 others it gets about a tenth of what it gets alone.
+    assert!(with.requests > 2 * without.requests, "{} and {} requests", with.requests, without.requests);
+    assert!(3 * with.p99_us < 2 * without.p99_us, "99 of 100 in {} and {} us", with.p99_us, without.p99_us);
+}

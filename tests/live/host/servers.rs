@@ -1,0 +1,238 @@
+//! Services, of real servers that work for two tenants.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::{TcpListener, UdpSocket};
+use std::path::Path;
+
+use crate::harness::postgres::{self, Postgres};
+use crate::harness::services::{InForce, begin, over, own_work, program, programs};
+use crate::harness::{Running, eventually, job};
+
+const TENANTS: &str = r#"
+[service.shop]
+[service.blog]
+
+[[rule]]
+exe = "FOLDER/shop"
+belongs-to = "shop"
+
+[[rule]]
+exe = "FOLDER/blog"
+belongs-to = "blog"
+
+[[rule]]
+exe = "FOLDER/dnsmasq"
+adopts-peer = true
+"#;
+
+/// One that nobody has, by UDP nor TCP.
+fn free_port() -> u16 {
+    let free = (0..100).find_map(|_| {
+        let datagrams = UdpSocket::bind("127.0.0.1:0").ok()?;
+        let port = datagrams.local_addr().ok()?.port();
+        TcpListener::bind(("127.0.0.1", port)).ok()?;
+        Some(port)
+    });
+    free.expect("a free port")
+}
+
+/// Answers for shop.test, or asks the server at the port `upstream`.
+fn name_server(folder: &Path, upstream: Option<u16>) -> (Running, u16) {
+    for _ in 0..5 {
+        let port = free_port();
+        let source = upstream
+            .map_or("--address=/shop.test/192.0.2.1".into(), |port| format!("--server=127.0.0.1#{port}"));
+        let mut command = program(
+            folder,
+            &format!(
+                "dnsmasq --no-daemon --conf-file=/dev/null --no-resolv --no-hosts --user=root --pid-file= --cache-size=0 --listen-address=127.0.0.1 --bind-interfaces --port={port} {source}"
+            ),
+        );
+        command.command.env("LC_ALL", "C");
+        let server = command.start();
+        eventually("the name server", || server.is_over() || server.read("err").contains("started"));
+        if !server.is_over() {
+            return (server, port);
+        }
+    }
+    panic!("dnsmasq does not start");
+}
+
+fn cpu_ns(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("it runs");
+    text.split(' ').next().and_then(|figure| figure.parse().ok()).expect("its time on a processor")
+}
+
+fn is_near(what: &str, charged: u64, work: u64, all: u64) {
+    // As of the tests of services in the VM.
+    assert!(charged.abs_diff(work) <= all / 50 + 3_000_000, "{what}: {charged} ns were charged of {work} ns");
+}
+
+#[test]
+fn a_name_server_works_for_whom_it_is_asked_by() {
+    let folder = programs(&["shop", "blog"]);
+    job::copy(Path::new("/usr/sbin/dnsmasq"), &folder.path().join("dnsmasq"));
+    let services = InForce::start(folder, TENANTS);
+    let folder = services.folder.path();
+    let (upstream, its_port) = name_server(folder, None);
+    let (server, port) = name_server(folder, Some(its_port));
+    let servers = || cpu_ns(upstream.pid()) + cpu_ns(server.pid());
+    let tenant = |name: &str| {
+        let tenant = program(folder, &format!("{name} resolve 127.0.0.1:{port} shop.test 3000")).start();
+        eventually("the tenant", || tenant.read("out").starts_with("ready"));
+        tenant
+    };
+    // What the servers' work was charged to each for whom `tenants` ask, and what it was.
+    let charged = |tenants: &[&'static str]| {
+        let tenants: Vec<_> = tenants.iter().map(|name| (*name, tenant(name))).collect();
+        let before = (services.figures("cpu_ns"), servers());
+        let tenants: Vec<_> = tenants.into_iter().map(|(name, tenant)| (name, begin(tenant))).collect();
+        let mut own = BTreeMap::<_, u64>::new();
+        tenants.iter().for_each(|(name, tenant)| *own.entry(*name).or_default() += own_work(tenant));
+        let after = (services.figures("cpu_ns"), servers());
+        tenants.into_iter().for_each(|(_, tenant)| over(tenant));
+        let mut of_servers = own;
+        of_servers.iter_mut().for_each(|(name, ns)| *ns = after.0[*name] - before.0[*name] - *ns);
+        (of_servers, after.1 - before.1)
+    };
+    // Whatever they do for one is that one's.
+    for name in ["shop", "blog"] {
+        let (of_servers, all) = charged(&[name]);
+        assert!(all > 50_000_000, "{all}");
+        is_near(name, of_servers[name], all, all);
+    }
+    // All at once, as a query costs less when the servers need not wake up for it.
+    let (of_servers, all) = charged(&["shop", "shop", "shop", "blog"]);
+    is_near("both", of_servers.values().sum(), all, all);
+    let part = all / 12;
+    assert!(of_servers["shop"] > 7 * part && of_servers["blog"] > 2 * part, "{of_servers:?} of {all}");
+    assert_eq!(services.report()["losses"], serde_json::json!({}));
+    for server in [upstream, server] {
+        server.signal(libc::SIGTERM);
+        server.finish();
+    }
+}
+
+const WORKERS: &str = r#"
+[service.shop]
+[service.blog]
+
+[[rule]]
+exe = "FOLDER/shop"
+belongs-to = "shop"
+
+[[rule]]
+exe = "FOLDER/blog"
+belongs-to = "blog"
+
+[[rule]]
+exe = "PROGRAMS/postgres"
+on = ["receive", "fork"]
+adopts-peer = true
+"#;
+
+/// A session of psql, which does its next query when it is told to.
+struct Client {
+    psql: Running,
+    backend: u32,
+    said: usize,
+}
+
+impl Client {
+    fn new(folder: &Path, name: &str, database: &Postgres) -> Self {
+        let psql = program(folder, &format!("{name} {}", database.options())).start();
+        let mut client = Self { psql, backend: 0, said: 0 };
+        client.backend = client.query("select pg_backend_pid();").parse().expect("a number");
+        client
+    }
+
+    fn begin(&mut self, query: &str) {
+        writeln!(self.psql.input(), "{query}").expect("it reads");
+        self.said += 1;
+    }
+
+    /// The answer, of one line.
+    fn query(&mut self, query: &str) -> String {
+        self.begin(query);
+        self.answer()
+    }
+
+    fn answer(&self) -> String {
+        eventually("an answer", || self.psql.read("out").lines().count() == self.said);
+        self.psql.read("out").lines().last().expect("an answer").to_owned()
+    }
+
+    fn own_ns(&self) -> u64 {
+        cpu_ns(self.psql.pid()) + cpu_ns(self.backend)
+    }
+}
+
+/// Steps of two figures, before and after the work, and what is_near() allows for beginnings and ends.
+const OF_STEPS: u64 = 23_000_000;
+
+/// What ended children of the process have used, in the kernel's steps of 10 ms for each of two figures.
+fn children_ns(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields: Vec<_> = text.rsplit(") ").next().expect("fields").split(' ').collect();
+    // proc_pid_stat(5): cutime and cstime are the 16th and 17th, of which two were cut off.
+    fields[13..15].iter().map(|ticks| ticks.parse::<u64>().expect("ticks") * 10_000_000).sum()
+}
+
+#[test]
+fn parallel_workers_are_for_whose_query_they_work_at() {
+    let Some(place) = postgres::installed() else {
+        eprintln!("There is no PostgreSQL here: nothing was tested.");
+        return;
+    };
+    let folder = programs(&[]);
+    for name in ["shop", "blog"] {
+        job::copy(&place.join("psql"), &folder.path().join(name));
+    }
+    let services = InForce::start(folder, &WORKERS.replace("PROGRAMS", place.to_str().expect("text")));
+    let folder = services.folder.path();
+    let database = Postgres::start(
+        &place,
+        "-c max_parallel_workers_per_gather=2 -c parallel_setup_cost=0 -c parallel_tuple_cost=0 \
+         -c min_parallel_table_scan_size=0 -c parallel_leader_participation=off",
+    );
+    let mut clients = ["shop", "blog"].map(|name| Client::new(folder, name, &database));
+    clients[0]
+        .query("create unlogged table numbers as select generate_series(1, 300000) as n; analyze numbers;");
+    clients[0].said += 1;
+    clients[0].answer();
+    let query = "select sum(sqrt(a.n)) from numbers a, generate_series(1, 10) b;";
+    let read = |clients: &[Client; 2]| {
+        let own = clients.each_ref().map(Client::own_ns);
+        (services.figures("cpu_ns"), own, children_ns(database.running.pid()))
+    };
+    for (index, name) in ["shop", "blog"].into_iter().enumerate() {
+        let before = read(&clients);
+        for _ in 0..4 {
+            clients[index].query(query);
+        }
+        let after = read(&clients);
+        let workers = after.2 - before.2;
+        assert!(workers > 500_000_000, "{name}: {workers}");
+        let charged = after.0[name] - before.0[name];
+        let work = workers + after.1[index] - before.1[index];
+        assert!(
+            charged.abs_diff(work) <= work / 50 + OF_STEPS,
+            "{name}: {charged} ns were charged of {work} ns"
+        );
+    }
+    // Both at once: workers that both have asked for in the same moment are shared.
+    let before = read(&clients);
+    for _ in 0..20 {
+        clients.iter_mut().for_each(|client| client.begin(query));
+    }
+    clients.iter().for_each(|client| drop(client.answer()));
+    let after = read(&clients);
+    let work = after.2 - before.2 + (0..2).map(|index| after.1[index] - before.1[index]).sum::<u64>();
+    let [shop, blog, shared] = ["shop", "blog", "shared"].map(|name| after.0[name] - before.0[name]);
+    let charged = shop + blog + shared;
+    assert!(charged.abs_diff(work) <= work / 50 + OF_STEPS, "{shop}, {blog} and {shared} ns of {work} ns");
+    assert!(shop.min(blog) > work / 4, "{shop}, {blog} and {shared} ns of {work} ns");
+    clients.into_iter().for_each(|client| over(client.psql));
+    database.end();
+}

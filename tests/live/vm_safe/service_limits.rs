@@ -1,0 +1,423 @@
+//! Limits of services: what they may use, what becomes of whoever would have more, and where their threads are.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::harness::services::{Backend, InForce, alone, begin, over, programs, write};
+use crate::harness::{Job, Running, eventually};
+
+/// Services by the names of programs, with these settings.
+fn rules(services: &[(&str, &str)]) -> String {
+    let one = |(name, settings): &(&str, &str)| {
+        format!(
+            "[service.{name}]\n{settings}\n\n[[rule]]\nexe = \"FOLDER/{name}\"\nbelongs-to = \"{name}\"\n\n"
+        )
+    };
+    services.iter().map(one).collect()
+}
+
+fn start(services: &[(&str, &str)]) -> InForce {
+    let names: Vec<_> = services.iter().map(|(name, _)| *name).collect();
+    InForce::start(programs(&names), &rules(services))
+}
+
+/// `workloads consumer`
+struct Consumer(Running);
+
+impl Consumer {
+    fn start(services: &InForce, name: &str) -> Self {
+        Self(services.program(&format!("{name} consumer")).start())
+    }
+
+    fn tell(&mut self, order: &str) -> usize {
+        let answers = self.0.read("out").lines().count();
+        writeln!(self.0.input(), "{order}").expect("it listens");
+        answers
+    }
+
+    #[track_caller]
+    fn answer(&self, number: usize) -> String {
+        eventually("an answer", || self.0.read("out").lines().count() > number);
+        self.0.read("out").lines().nth(number).expect("an answer").to_owned()
+    }
+
+    #[track_caller]
+    fn ask(&mut self, order: &str) -> String {
+        let number = self.tell(order);
+        self.answer(number)
+    }
+
+    /// How many it got, and the errno of the first that it did not get.
+    #[track_caller]
+    fn takes(&mut self, order: &str) -> (u64, i32) {
+        let answer = self.ask(order);
+        let (got, errno) = answer.split_once(' ').expect("two numbers");
+        (got.parse().expect("a number"), errno.parse().expect("an errno"))
+    }
+}
+
+/// The control groups that Tollgate has made, below all hierarchies.
+fn groups() -> Vec<PathBuf> {
+    let roots = ["", "unified", "cpu", "cpu,cpuacct", "memory", "pids"];
+    let roots = roots.map(|root| Path::new("/sys/fs/cgroup").join(root).join("tollgate"));
+    roots.into_iter().filter(|path| path.exists()).collect()
+}
+
+/// Where a process is in the hierarchy of a controller.
+fn group_of(pid: u32, controller: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it runs");
+    let lines: Vec<Vec<_>> = text.lines().map(|line| line.splitn(3, ':').collect()).collect();
+    let v1 = lines.iter().find(|line| line[1].split(',').any(|name| name == controller));
+    let line = v1.or_else(|| lines.iter().find(|line| line[1].is_empty())).expect("a hierarchy");
+    line[2].to_owned()
+}
+
+fn limit(services: &InForce, name: &str) -> Value {
+    let report = services.ask("limit --json").json();
+    let rows = report["services"].as_array().expect("services");
+    rows.iter().find(|row| row["name"] == name).expect("it has limits").clone()
+}
+
+#[test]
+fn processors_are_shared_by_weight() {
+    let services = start(&[("light", "cpu-weight = 100"), ("heavy", "cpu-weight = 400")]);
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    // One more each, so that who comes from elsewhere takes from both.
+    let crowd = |name: &str| (0..=processors).map(|_| Consumer::start(&services, name)).collect::<Vec<_>>();
+    let mut all = [crowd("light"), crowd("heavy")];
+    let burn = |all: &mut [Vec<Consumer>; 2], ms: u32| {
+        let told = |one: &mut Consumer| one.tell(&format!("burn {ms}"));
+        let told: Vec<Vec<_>> = all.iter_mut().map(|crowd| crowd.iter_mut().map(told).collect()).collect();
+        [0, 1].map(|side| {
+            let answers = all[side].iter().zip(&told[side]).map(|(one, number)| one.answer(*number));
+            answers.map(|ns| ns.parse::<u64>().expect("a time")).sum::<u64>()
+        })
+    };
+    eventually("all are where they belong", || {
+        burn(&mut all, 500);
+        let is_placed = |one: &Consumer| group_of(one.0.pid(), "cpu").starts_with("/tollgate/");
+        all.iter().flatten().all(is_placed)
+    });
+    let [light, heavy] = burn(&mut all, 3000);
+    let ratio = heavy as f64 / light as f64;
+    assert!((2.5..6.5).contains(&ratio), "{heavy} and {light} ns, {ratio} times as much instead of 4");
+    let path = group_of(all[1][0].0.pid(), "cpu");
+    assert!(path.starts_with("/tollgate/heavy/%2F"), "{path}");
+    assert!(services.ask("limit").text().contains("moves between control groups"));
+}
+
+#[test]
+fn a_cap_holds_also_where_nobody_competes() {
+    let services = start(&[("capped", "cpu-max = \"20%\"")]);
+    let mut capped = Consumer::start(&services, "capped");
+    capped.ask("burn 1000");
+    let ns: u64 = capped.ask("burn 3000").parse().expect("a time");
+    // The kernel hands out what is left of a period's slices.
+    assert!(ns < 900_000_000, "{ns} ns of 600 ms");
+    let group = groups().into_iter().map(|top| top.join("capped/cpu.stat")).find(|file| file.exists());
+    let told = fs::read_to_string(group.expect("its group")).expect("the kernel's own count");
+    let throttled = told.lines().find_map(|line| line.strip_prefix("nr_throttled ")).expect("a count");
+    assert!(throttled.parse::<u64>().expect("a number") > 0, "{told}");
+    services.ask("limit capped --cpu-max none");
+    assert!(groups().iter().all(|top| !top.join("capped").exists()));
+    assert_eq!(limit(&services, "capped")["cpu_max_percent"], Value::Null);
+}
+
+#[test]
+fn there_are_no_more_tasks() {
+    let services = start(&[("few", "tasks-max = 5")]);
+    let mut few = Consumer::start(&services, "few");
+    eventually("it is in its group", || group_of(few.0.pid(), "pids").starts_with("/tollgate/few/"));
+    assert_eq!(few.takes("fork 10"), (4, libc::EAGAIN));
+    services.ask("limit few --tasks-max 7");
+    assert_eq!(few.takes("fork 10"), (2, libc::EAGAIN));
+}
+
+/// Also of what a command does first.
+#[test]
+fn a_command_is_under_limits_from_its_beginning() {
+    let services = start(&[("few", "tasks-max = 3")]);
+    let mut job = Job::typed("run --service few --");
+    job.command.arg(services.path("few")).arg("consumer");
+    job.command.env("TOLLGATE_SOCKET", services.path("control")).stdin(std::process::Stdio::piped());
+    let mut running = job.start();
+    writeln!(running.input(), "fork 10").expect("it listens");
+    eventually("an answer", || running.read("out").ends_with('\n'));
+    assert_eq!(running.read("out"), format!("2 {}\n", libc::EAGAIN));
+}
+
+#[test]
+fn memory_is_limited() {
+    let services = start(&[("small", "memory-max = \"32M\"")]);
+    let mut small = Consumer::start(&services, "small");
+    eventually("it is in its group", || group_of(small.0.pid(), "memory").starts_with("/tollgate/small/"));
+    assert_eq!(small.ask("memory 8000000"), "1");
+    small.tell("memory 100000000");
+    small.0.finish().exits_with(128 + libc::SIGKILL);
+}
+
+#[test]
+fn sockets_are_counted_and_refused() {
+    let services = start(&[("some", "sockets-max = 5\nbeyond-errno = \"EMFILE\""), ("free", "")]);
+    let [mut some, mut free] = ["some", "free"].map(|name| Consumer::start(&services, name));
+    assert_eq!(some.takes("sockets 8"), (5, libc::EMFILE));
+    assert_eq!(free.takes("sockets 8"), (8, 0));
+    assert_eq!((services.figures("sockets")["some"], services.figures("sockets")["free"]), (5, 8));
+    assert_eq!(limit(&services, "some")["refused"], 1);
+    // Those of one that has ended are not there any more.
+    let mut other = Consumer::start(&services, "some");
+    assert_eq!(other.takes("sockets 1"), (0, libc::EMFILE));
+    some.ask("close");
+    eventually("closed sockets", || services.figures("sockets")["some"] == 0);
+    assert_eq!(other.takes("sockets 3"), (3, 0));
+    assert_eq!(some.takes("sockets 3"), (2, libc::EMFILE));
+    drop(other);
+    services.ask("limit some --sockets-max none");
+    assert_eq!(some.takes("sockets 30"), (30, 0));
+}
+
+#[test]
+fn limits_hold_for_those_below_together() {
+    let text = rules(&[("one", "parent = \"both\""), ("other", "parent = \"both\"\nsockets-max = 2")]);
+    let services =
+        InForce::start(programs(&["one", "other"]), &format!("[service.both]\nsockets-max = 5\n\n{text}"));
+    let [mut one, mut other] = ["one", "other"].map(|name| Consumer::start(&services, name));
+    assert_eq!(other.takes("sockets 5"), (2, libc::EAGAIN));
+    assert_eq!(one.takes("sockets 5"), (3, libc::EAGAIN));
+    let sockets = services.figures("sockets");
+    assert_eq!((sockets["both"], sockets["one"], sockets["other"]), (5, 3, 2));
+    // Where they are counted does not change with the tree.
+    services.apply(&rules(&[("one", ""), ("other", "")]));
+    one.ask("close");
+    other.ask("close");
+    eventually("closed sockets", || {
+        let sockets = services.figures("sockets");
+        (sockets["one"], sockets["other"]) == (0, 0)
+    });
+    assert_eq!(one.takes("sockets 9"), (9, 0));
+}
+
+#[test]
+fn connections_are_limited() {
+    let services = start(&[("some", "connections-max = 3\nbeyond-errno = \"ECONNREFUSED\"")]);
+    let mut some = Consumer::start(&services, "some");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("a port").port();
+    assert_eq!(some.takes(&format!("connect {port} 5")), (3, libc::ECONNREFUSED));
+    // Sockets that are not connected are no connections.
+    assert_eq!(some.takes("sockets 5"), (5, 0));
+    some.ask("close");
+    assert_eq!(some.takes(&format!("connect {port} 2")), (2, 0));
+    assert_eq!(limit(&services, "some")["connections"], 2);
+}
+
+#[test]
+fn what_is_beyond_goes_to_another_service() {
+    let services = start(&[
+        ("some", "sockets-max = 2\nbeyond-service = \"bulk\""),
+        ("bulk", "sockets-max = 3\nbeyond-errno = \"ENOBUFS\""),
+    ]);
+    let mut some = Consumer::start(&services, "some");
+    assert_eq!(some.takes("sockets 9"), (5, libc::ENOBUFS));
+    assert_eq!(services.service_of(some.0.pid()), "bulk");
+    assert_eq!(services.explain(some.0.pid())["why"], "limit");
+    assert_eq!(limit(&services, "some")["went_over"], 1);
+    // Where that one is full, too, there is no way out.
+    let mut other = Consumer::start(&services, "some");
+    assert_eq!(other.takes("sockets 9"), (0, libc::EAGAIN));
+}
+
+/// Also those who are in groups when these have to be made anew.
+#[test]
+fn whoever_is_limited_stays_so_when_other_limits_change() {
+    let services = start(&[("capped", "cpu-max = \"20%\""), ("other", "")]);
+    let mut capped = Consumer::start(&services, "capped");
+    let is_capped = |capped: &mut Consumer| {
+        capped.ask("burn 500");
+        assert!(group_of(capped.0.pid(), "cpu").starts_with("/tollgate/capped/"));
+    };
+    is_capped(&mut capped);
+    services.ask("limit other --tasks-max 100");
+    is_capped(&mut capped);
+    services.ask("limit capped --cpu-max none");
+    assert_eq!(group_of(capped.0.pid(), "cpu"), group_of(std::process::id(), "cpu"));
+    services.ask("limit capped --cpu-max 20%");
+    is_capped(&mut capped);
+}
+
+#[test]
+fn whoever_is_given_to_another_service_leaves_the_groups() {
+    let services = start(&[("few", "tasks-max = 3"), ("free", "")]);
+    let mut few = Consumer::start(&services, "few");
+    eventually("it is in its group", || group_of(few.0.pid(), "pids").starts_with("/tollgate/few/"));
+    assert_eq!(few.takes("fork 9"), (2, libc::EAGAIN));
+    services.ask(&format!("assign {} free", few.0.pid()));
+    assert_eq!(group_of(few.0.pid(), "pids"), group_of(std::process::id(), "pids"));
+    assert_eq!(few.takes("fork 9"), (9, 0));
+}
+
+/// To so many bytes a second: a part of them may go at once.
+#[test]
+fn no_more_is_sent_in_a_second() {
+    let services = start(&[("slow", "network-max = \"1M\""), ("free", "")]);
+    let [mut slow, mut free] = ["slow", "free"].map(|name| Consumer::start(&services, name));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("a port").port();
+    // Both ends are the test's business, as what is buffered has not arrived.
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut stream = stream;
+                let _ = std::io::copy(&mut stream, &mut std::io::sink());
+                let _ = stream.write_all(b"had");
+                let _ = stream.read(&mut [0; 1]);
+            });
+        }
+    });
+    let bytes = 3_000_000;
+    let ns: u64 = slow.ask(&format!("send {port} {bytes}")).parse().expect("a time");
+    assert!(ns > 2_200_000_000, "{bytes} bytes went in {ns} ns");
+    let free_ns: u64 = free.ask(&format!("send {port} {bytes}")).parse().expect("a time");
+    assert!(free_ns < ns / 2, "{free_ns} ns without a limit, {ns} ns with one");
+    let row = limit(&services, "slow");
+    let told = row["slowed_packets"].as_u64().unwrap_or(0) + row["dropped_packets"].as_u64().unwrap_or(0);
+    assert!(told > 0, "{row}");
+}
+
+/// A back end's thread is in its client's group while it works, if somebody competes, and goes back with its answer.
+#[test]
+fn whoever_works_for_others_comes_back() {
+    let text = rules(&[("shop", "cpu-weight = 100"), ("blog", "cpu-weight = 100")]);
+    let services = InForce::start(
+        programs(&["shop", "blog", "backend"]),
+        &format!("{text}[[rule]]\nexe = \"FOLDER/backend\"\nadopts-peer = true\n"),
+    );
+    let folder = services.folder.path();
+    let home = group_of(std::process::id(), "cpu");
+    let backend = Backend::start(folder, "backend", "0", "");
+    let tenant = backend.tenant(folder, "shop", "a 2000 1");
+    let competitors: Vec<_> = (0..thread::available_parallelism().map_or(1, usize::from))
+        .map(|_| {
+            let mut blog = Consumer::start(&services, "blog");
+            blog.tell("burn 60000");
+            blog
+        })
+        .collect();
+    let tenant = begin(tenant);
+    eventually("it is its client's", || {
+        group_of(backend.running.pid(), "cpu").starts_with("/tollgate/shop/%2F")
+    });
+    eventually("the answer", || tenant.read("out").lines().count() == 2);
+    eventually("it is its own", || group_of(backend.running.pid(), "cpu") == home);
+    over(tenant);
+    for blog in competitors {
+        blog.0.signal(libc::SIGKILL);
+        blog.0.finish();
+    }
+    backend.end(folder, "shop");
+}
+
+fn taken_in(settings: &str) -> (InForce, Consumer) {
+    let services = InForce::start(
+        programs(&["few"]),
+        &format!("{settings}{}", rules(&[("few", "tasks-max = 5\ncpu-weight = 50")])),
+    );
+    let few = Consumer::start(&services, "few");
+    eventually("it is in its group", || group_of(few.0.pid(), "pids").starts_with("/tollgate/few/"));
+    (services, few)
+}
+
+/// Of the second version.
+fn hierarchy_options() -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("there are mounts");
+    let options =
+        mounts.lines().find_map(|line| line.split_once(" - cgroup2 ").map(|(_, options)| options.into()));
+    options
+}
+
+#[test]
+fn at_its_end_everybody_is_where_they_were() {
+    let options = hierarchy_options();
+    let home = ["pids", "cpu"].map(|controller| group_of(std::process::id(), controller));
+    let (services, mut few) = taken_in("");
+    services.daemon.signal(libc::SIGTERM);
+    let folder = services.end();
+    assert_eq!(["pids", "cpu"].map(|controller| group_of(few.0.pid(), controller)), home);
+    assert_eq!(groups(), Vec::<PathBuf>::new());
+    assert_eq!(hierarchy_options(), options);
+    assert_eq!(few.takes("fork 10"), (10, 0));
+    drop((few, folder));
+}
+
+#[test]
+fn a_killed_ones_limits_are_lifted() {
+    let home = ["pids", "cpu"].map(|controller| group_of(std::process::id(), controller));
+    let (services, mut few) = taken_in("");
+    // What it starts goes where it does.
+    assert_eq!(few.takes("fork 2"), (2, 0));
+    services.daemon.signal(libc::SIGKILL);
+    services.end();
+    eventually("it is where it was", || {
+        ["pids", "cpu"].map(|controller| group_of(few.0.pid(), controller)) == home
+    });
+    eventually("no groups", || groups().is_empty());
+    assert_eq!(few.takes("fork 10"), (10, 0));
+}
+
+#[test]
+fn a_killed_ones_limits_are_kept_if_the_file_says_so() {
+    let (services, mut few) = taken_in("[limits]\nat-end = \"keep\"\n\n");
+    services.daemon.signal(libc::SIGKILL);
+    services.end();
+    // Longer than a warden would take.
+    thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(few.takes("fork 10"), (4, libc::EAGAIN));
+    // The next one begins anew.
+    let next = start(&[("few", "")]);
+    assert_eq!(groups(), Vec::<PathBuf>::new());
+    assert_eq!(few.takes("fork 10"), (10, 0));
+    drop((next, few));
+}
+
+#[test]
+fn limits_change_with_the_file() {
+    let services = start(&[("few", "tasks-max = 4"), ("other", "")]);
+    let mut few = Consumer::start(&services, "few");
+    let mut other = Consumer::start(&services, "other");
+    eventually("it is in its group", || group_of(few.0.pid(), "pids").starts_with("/tollgate/few/"));
+    services.apply(&rules(&[("few", ""), ("other", "tasks-max = 3")]));
+    // Both at once.
+    assert_eq!(few.takes("fork 9"), (9, 0));
+    assert_eq!(other.takes("fork 9"), (2, libc::EAGAIN));
+    let told = services.ask("limit").text();
+    assert!(told.contains("other") && !told.contains("few"), "{told}");
+}
+
+#[test]
+fn a_limit_that_cannot_be_is_refused() {
+    let services = start(&[("few", "tasks-max = 4")]);
+    for (command, words) in [
+        ("limit nobody --cpu-max 10%", "there is no service \"nobody\""),
+        ("limit few --beyond few", "cannot work for itself"),
+        ("limit root --cpu-max 10%", "root has no limits"),
+    ] {
+        services.ask_job(command).finish().exits_with(125).says(words);
+    }
+    // Another's are as they were.
+    assert_eq!(limit(&services, "few")["tasks_max"], 4);
+}
+
+#[test]
+fn control_groups_that_are_not_to_be_changed_are_told_of() {
+    let _alone = alone();
+    let folder = programs(&["few"]);
+    write(folder.path(), "services.toml", &rules(&[("few", "tasks-max = 4")]));
+    let job = InForce::job(folder.path()).with_fixed_cgroups();
+    job.finish().exits_with(125).says("/sys/fs/cgroup").says("Read-only file system");
+    assert_eq!(groups(), Vec::<PathBuf>::new());
+}

@@ -1,0 +1,78 @@
+//! Services: for whom a connection is used.
+
+use serde_json::Value;
+
+use crate::harness::eventually;
+use crate::harness::services::{Backend, InForce, begin, programs};
+
+const RULES: &str = r#"
+[service.shop]
+
+[[rule]]
+exe = "FOLDER/shop"
+belongs-to = "shop"
+
+[[rule]]
+name = "works for others"
+exe = "FOLDER/backend"
+adopts-peer = true
+"#;
+
+fn connections(services: &InForce, socket: &str) -> Vec<Value> {
+    let explanation = services.ask(&format!("explain --json {socket}")).json();
+    assert_eq!(explanation["schema"], "tollgate.service.explain-socket/1");
+    explanation["connections"].as_array().expect("a list").clone()
+}
+
+fn is_explained(place: &str) {
+    let services = InForce::start(programs(&["shop", "backend"]), RULES);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", place, "");
+    let socket = match place {
+        "0" => format!("127.0.0.1:{}", backend.place),
+        _ => backend.place.clone(),
+    };
+    assert_eq!(connections(&services, &socket), Vec::<Value>::new());
+    let tenant = begin(backend.tenant(folder, "shop", "a 5 100000 100000"));
+    let has_answer =
+        || connections(&services, &socket).first().is_some_and(|ends| ends[1]["rule"].is_object());
+    eventually("a message and its answer", has_answer);
+
+    let explanation = services.ask(&format!("explain --json {socket}")).json();
+    let pid = |processes: &Value| processes[0]["pid"].clone();
+    assert_eq!(explanation["listeners"][0]["socket"], socket);
+    assert_eq!(pid(&explanation["listeners"][0]["processes"]), backend.running.pid());
+    let [opened, accepted] = [0, 1].map(|end| explanation["connections"][0][end].clone());
+    assert_eq!((&opened["role"], &opened["sends_for"]), (&"opened".into(), &"shop".into()));
+    assert_eq!((&accepted["role"], &accepted["socket"]), (&"accepted".into(), &socket.as_str().into()));
+    assert_eq!(pid(&opened["processes"]), tenant.pid());
+    assert_eq!(opened["sender"], tenant.pid());
+    assert_eq!(pid(&accepted["processes"]), backend.running.pid());
+    assert_eq!(accepted["sends_for"], "shop");
+    assert_eq!(accepted["rule"]["name"], "works for others");
+    assert_eq!(explanation["connections"].as_array().map(Vec::len), Some(1));
+    let said = services.ask(&format!("explain {socket}")).text();
+    assert!(said.contains(&format!("{} backend listens at {socket}\n", backend.running.pid())), "{said}");
+    assert!(said.contains("sent last for shop"), "{said}");
+    tenant.signal(libc::SIGKILL);
+    tenant.finish();
+    eventually("its end", || connections(&services, &socket).is_empty());
+}
+
+#[test]
+fn a_tcp_connection_is_explained() {
+    is_explained("0");
+}
+
+#[test]
+fn a_connection_by_a_unix_socket_is_explained() {
+    is_explained("socket");
+}
+
+#[test]
+fn a_socket_that_nobody_has_is_said() {
+    let services = InForce::start(programs(&[]), RULES);
+    let said = services.ask("explain @nobody").text();
+    assert!(said.contains("nobody listens at @nobody"), "{said}");
+    services.ask_job("explain nowhere").finish().exits_with(125).says("neither the number of a process");
+}

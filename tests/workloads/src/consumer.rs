@@ -1,0 +1,114 @@
+//! Takes what a service may have limits of, as it is told to, and says how much it got.
+
+use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::arguments::Arguments;
+use crate::failure::{Outcome, failed, os_failure};
+use crate::print_line;
+
+#[derive(Default)]
+struct Taken {
+    sockets: Vec<OwnedFd>,
+    connections: Vec<TcpStream>,
+    memory: Vec<Vec<u8>>,
+}
+
+/// For each line of its input does what the line says, and answers with a line.
+pub fn consumer(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    let mut taken = Taken::default();
+    for line in io::stdin().lock().lines() {
+        let line = line.map_err(|error| os_failure("read stdin", error))?;
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |place: usize| words.get(place).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+        let answer = match words[0] {
+            "burn" => burn(Duration::from_millis(number(1))),
+            "sockets" => got(number(1), || socket().map(|socket| taken.sockets.push(socket))),
+            "connect" => got(number(2), || {
+                TcpStream::connect(("127.0.0.1", number(1) as u16))
+                    .map(|stream| taken.connections.push(stream))
+            }),
+            "fork" => got(number(1), fork),
+            "memory" => {
+                // Each byte is written, so that it is there.
+                taken.memory.push(vec![1; number(1) as usize]);
+                taken.memory.len().to_string()
+            }
+            "send" => send(number(1) as u16, number(2)).map_err(|error| os_failure("send", error))?,
+            "close" => {
+                taken = Taken::default();
+                "closed".into()
+            }
+            other => return Err(failed(format!("there is no {other:?}"))),
+        };
+        print_line(&answer)?;
+    }
+    Ok(())
+}
+
+/// Works until the time is over; nanoseconds that it had a processor.
+fn burn(time: Duration) -> String {
+    let (began, before) = (Instant::now(), cpu_ns());
+    while began.elapsed() < time {
+        for _ in 0..1000 {
+            std::hint::spin_loop();
+        }
+    }
+    (cpu_ns() - before).to_string()
+}
+
+fn cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// How often it went well, and the errno of the first failure (0: none).
+fn got(wanted: u64, mut one: impl FnMut() -> io::Result<()>) -> String {
+    let failure =
+        (0..wanted).map(|done| (done, one())).find_map(|(done, result)| Some((done, result.err()?)));
+    match failure {
+        Some((done, error)) => format!("{done} {}", error.raw_os_error().unwrap_or(-1)),
+        None => format!("{wanted} 0"),
+    }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: a plain call.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0) };
+    // SAFETY: a descriptor just made, owned by nobody else.
+    if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
+}
+
+/// A child that waits for its parent's end.
+fn fork() -> io::Result<()> {
+    // SAFETY: this process has one thread; the child only waits.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => loop {
+            // SAFETY: plain calls.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::pause();
+            }
+        },
+        _ => Ok(()),
+    }
+}
+
+/// So many bytes to a port; nanoseconds until the other end has had all of them.
+fn send(port: u16, bytes: u64) -> io::Result<String> {
+    const PIECE: usize = 4096;
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    let began = Instant::now();
+    for _ in 0..bytes.div_ceil(PIECE as u64) {
+        stream.write_all(&[b'.'; PIECE])?;
+    }
+    stream.shutdown(std::net::Shutdown::Write)?;
+    stream.read_to_end(&mut Vec::new())?;
+    Ok(began.elapsed().as_nanos().to_string())
+}

@@ -1,0 +1,112 @@
+//! Requests and answers by UDP, one datagram each, as if over a connection.
+
+use crate::arguments::Arguments;
+use crate::failure::{Failure, Outcome, failed, os_failure};
+use crate::tenants::{on_a_line, until_stdin_ends};
+use std::io::{self, Read, Write};
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// Before the address of a server with whom the socket is to be connected.
+const CONNECTED: &str = "udp:";
+const UNCONNECTED: &str = "sendto:";
+
+/// The address, and whether the socket is to be connected with it.
+pub fn place(text: &str) -> Option<(SocketAddr, bool)> {
+    let address = |prefix| text.strip_prefix(prefix)?.parse().ok();
+    address(CONNECTED)
+        .map(|address| (address, true))
+        .or_else(|| address(UNCONNECTED).map(|address| (address, false)))
+}
+
+pub fn name(address: SocketAddr, is_connected: bool) -> String {
+    format!("{}{address}", if is_connected { CONNECTED } else { UNCONNECTED })
+}
+
+pub struct Datagrams {
+    socket: UdpSocket,
+    /// With whom it is not connected.
+    peer: Option<SocketAddr>,
+}
+
+impl Datagrams {
+    /// Answers whom it has received from.
+    pub fn of_server(socket: UdpSocket) -> Self {
+        Self { socket, peer: None }
+    }
+
+    pub fn of_client(server: SocketAddr, is_connected: bool) -> io::Result<Self> {
+        let any: SocketAddr = match server {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any)?;
+        if is_connected {
+            socket.connect(server)?;
+        }
+        Ok(Self { socket, peer: (!is_connected).then_some(server) })
+    }
+}
+
+impl Read for Datagrams {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.socket.peer_addr().is_ok() {
+            return self.socket.recv(buffer);
+        }
+        let (length, from) = self.socket.recv_from(buffer)?;
+        self.peer = Some(from);
+        Ok(length)
+    }
+}
+
+impl Write for Datagrams {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.peer {
+            Some(peer) => self.socket.send_to(bytes, peer),
+            None => self.socket.send(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// RFC 1035, 4.1: a query for the address of this name, with recursion.
+fn query(id: u16, name: &str) -> Vec<u8> {
+    let mut query = id.to_be_bytes().to_vec();
+    query.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in name.split('.') {
+        query.push(label.len() as u8);
+        query.extend(label.as_bytes());
+    }
+    query.extend([0, 0, 1, 0, 1]);
+    query
+}
+
+/// Asks a name server for an address so many times, each time by a socket of its own, as libraries do.
+pub fn resolve(mut arguments: Arguments) -> Outcome {
+    let server = arguments.path("ADDRESS")?;
+    let name = arguments.path("NAME")?;
+    let times = arguments.number("TIMES", 1..=1_000_000)?;
+    arguments.end()?;
+    let server: Option<SocketAddr> = server.to_str().and_then(|text| text.parse().ok());
+    let (Some(server), Some(name)) = (server, name.to_str()) else {
+        return Err(Failure::Usage("ADDRESS or NAME is none".into()));
+    };
+    on_a_line(|| {
+        for time in 0..times {
+            let query = query(time as u16, name);
+            let mut answer = [0; 512];
+            let length = Datagrams::of_client(server, true)
+                .and_then(|mut socket| socket.write(&query).and_then(|_| socket.read(&mut answer)))
+                .map_err(|error| os_failure("ask the name server", error))?;
+            // Its number of answers.
+            if answer[..2] != query[..2] || length <= query.len() || answer[6..8] != [0, 1] {
+                return Err(failed(format!("an answer of {:?}", &answer[..length])));
+            }
+        }
+        Ok(())
+    })?;
+    until_stdin_ends()
+}

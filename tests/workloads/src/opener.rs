@@ -1,0 +1,106 @@
+//! A process that opens files as its input says, by each of the calls that do.
+
+use std::ffi::{CStr, CString};
+use std::io::{self, BufRead as _};
+
+use libc::{AT_FDCWD, O_CLOEXEC, O_PATH, O_RDONLY, c_long};
+
+use crate::arguments::Arguments;
+use crate::failure::{Failure, Outcome, failed, os_failure};
+use crate::tenants::{thread_ns, work_for};
+use crate::{print_line, raw};
+
+/// arch/x86/entry/syscalls/syscall_32.tbl
+const I386_OPEN: i32 = 5;
+
+/// Does what each line of its input says, and answers with a line: "WAY PATH", or "work MS".
+pub fn opener(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    print_line("ready")?;
+    for line in io::stdin().lock().lines() {
+        let line = line.map_err(|error| os_failure("read stdin", error))?;
+        let (way, path) = line.split_once(' ').ok_or_else(|| failed("a line is \"WAY PATH\""))?;
+        print_line(&answer(way, path)?)?;
+    }
+    Ok(())
+}
+
+fn answer(way: &str, path: &str) -> Result<String, Failure> {
+    if way == "work" {
+        let began = thread_ns();
+        work_for(path.parse().map_err(|_| failed("a time in milliseconds"))?);
+        return Ok((thread_ns() - began).to_string());
+    }
+    let path = CString::new(path).map_err(|_| failed("a NUL in a path"))?;
+    let result = act(way, &path)?;
+    let said = if result < 0 { io::Error::last_os_error().to_string() } else { "done".into() };
+    if result > 2 {
+        // SAFETY: one that was opened for this line.
+        unsafe { libc::close(result as i32) };
+    }
+    Ok(said)
+}
+
+/// A descriptor, or 0 where there is none, or -1.
+fn act(way: &str, path: &CStr) -> Result<c_long, Failure> {
+    let text = path.as_ptr();
+    // SAFETY: NUL-terminated paths, and a structure with its size.
+    Ok(unsafe {
+        match way {
+            "open" => libc::syscall(libc::SYS_open, text, O_RDONLY),
+            "openat" => libc::syscall(libc::SYS_openat, AT_FDCWD, text, O_RDONLY),
+            "openat2" => {
+                let how = [O_CLOEXEC as u64, 0, 0];
+                libc::syscall(libc::SYS_openat2, AT_FDCWD, text, how.as_ptr(), size_of_val(&how))
+            }
+            "creat" => libc::syscall(libc::SYS_creat, text, 0o600),
+            "i386-open" => i386_open(path)?,
+            "only-path" => libc::syscall(libc::SYS_openat, AT_FDCWD, text, O_PATH),
+            "chroot" => {
+                let root = libc::chroot(text);
+                if root == 0 { libc::chdir(c"/".as_ptr()) } else { root }.into()
+            }
+            "mount" => mount(path).into(),
+            _ => return Err(failed(format!("there is no {way:?}"))),
+        }
+    })
+}
+
+/// Of memory that a 32-bit call can name.
+fn i386_open(path: &CStr) -> Result<c_long, Failure> {
+    const BYTES: usize = 4096;
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT);
+    // SAFETY: new memory at an address of the kernel's choice.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED || path.count_bytes() >= BYTES {
+        return Err(os_failure("have memory for a path", io::Error::last_os_error()));
+    }
+    // SAFETY: it is longer than the path, and nobody else's; then given back.
+    let result = unsafe {
+        memory.cast::<u8>().copy_from_nonoverlapping(path.as_ptr().cast(), path.count_bytes() + 1);
+        let result = raw::int80(I386_OPEN, memory as u32, O_RDONLY as u32);
+        libc::munmap(memory, BYTES);
+        result
+    };
+    if result >= 0 {
+        return Ok(result.into());
+    }
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = -result };
+    Ok(-1)
+}
+
+/// A file system in memory, which nobody else sees.
+fn mount(at: &CStr) -> libc::c_int {
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: NUL-terminated strings.
+    unsafe {
+        if libc::unshare(libc::CLONE_NEWNS) < 0
+            || libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), private, std::ptr::null()) < 0
+        {
+            return -1;
+        }
+        libc::mount(c"none".as_ptr(), at.as_ptr(), c"tmpfs".as_ptr(), 0, std::ptr::null())
+    }
+}
