@@ -271,14 +271,14 @@ int BPF_PROG(gate_signal, int signal, void *info, struct k_sigaction *action)
 
 /* Only where the guard is on, or services are. */
 SEC("tp_btf/signal_generate")
-int BPF_PROG(gate_signalled, int signal, struct kernel_siginfo *info, struct task_struct *task)
+int BPF_PROG(gate_signalled, int signal, struct kernel_siginfo *info, struct task_struct *task, int group, int result)
 {
 	if (retired())
 		return 0;
 	if ((config.enabled & GUARD) && signal == SIGCONT)
 		guard_continued(task);
 	if (config.enabled & SERVICE)
-		service_signalled(signal, info, task);
+		service_signalled(signal, info, task, result);
 	return 0;
 }
 

@@ -115,8 +115,11 @@ static __always_inline void datagram_sent(struct sk_buff *packet)
 		return;
 	slot = running_slot(bpf_get_current_task_btf());
 	thread = thread_at(slot);
-	if (!slot || !has(thread, SERVICE))
+	/* Whoever has used these ports before is not who does now. */
+	if (!slot || !has(thread, SERVICE)) {
+		bpf_map_delete_elem(&flows, &flow);
 		return;
+	}
 	sender.service = member_of(thread)->service;
 	known = bpf_map_lookup_elem(&flows, &flow);
 	if (known) {

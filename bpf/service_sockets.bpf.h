@@ -414,18 +414,22 @@ static __always_inline void message_received(struct sock *sk, int length, int fl
 	u32 slot = running_slot(task);
 	struct thread_state *thread = thread_at(slot);
 
-	if (!slot || length <= 0 || !sk || !has(thread, SERVICE) || retired())
+	if (!slot || !sk || !has(thread, SERVICE) || retired())
 		return;
+	/* A datagram may be empty. */
+	if (length < 0 || (!length && !is_udp(sk)))
+		return;
+	if (is_followed(sk)) {
+		if (sk->__sk_common.skc_family == AF_UNIX)
+			service_received_unix(thread, task, sk, slot);
+		else if (is_tcp(sk))
+			service_received_tcp(thread, task, sk, slot);
+		else
+			service_received_datagram(thread, task, sk);
+	}
+	/* For whom it works now: the message is the beginning of that. */
 	if (!(flags & MSG_PEEK))
 		member_of(thread)->received_bytes += length;
-	if (!is_followed(sk))
-		return;
-	if (sk->__sk_common.skc_family == AF_UNIX)
-		service_received_unix(thread, task, sk, slot);
-	else if (is_tcp(sk))
-		service_received_tcp(thread, task, sk, slot);
-	else
-		service_received_datagram(thread, task, sk);
 }
 
 static __always_inline void message_sent(struct sock *sk, int length)
@@ -455,7 +459,7 @@ static __always_inline void tcp_changed(struct sock *sk, int before, int now)
 	if (now == TCP_SYN_SENT) {
 		slot = running_slot(bpf_get_current_task_btf());
 		socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
-		if (!socket || !slot)
+		if (!socket || !slot || !has(thread_at(slot), SERVICE))
 			return;
 		socket->role = ROLE_OPENED;
 		note_sender(&socket->direction, slot, members[slot & (THREADS - 1)].service, true);

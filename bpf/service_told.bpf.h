@@ -54,7 +54,7 @@ static __always_inline void service_tell_socket(struct seq_file *seq, struct soc
 	record.book = socket->asked_book;
 	if (sk->__sk_common.skc_family == AF_UNIX)
 		tell_unix_socket(&record, (struct unix_sock *)sk);
-	else if (is_tcp(sk))
+	else if (is_tcp(sk) || is_udp(sk))
 		route_of(&record.route, sk);
 	bpf_seq_write(seq, &record, sizeof(record));
 }

@@ -16,6 +16,10 @@
 #define SI_QUEUE -1
 #define SI_TKILL -6
 
+/* include/trace/events/signal.h: what has become of it. */
+#define TRACE_SIGNAL_DELIVERED 0
+#define TRACE_SIGNAL_ALREADY_PENDING 2
+
 /* Who asked, with how often the thread had slept then in the high half. */
 #define ASKED 0x10000
 #define ASKED_SLEEPS_SHIFT 32
@@ -32,13 +36,16 @@ static __always_inline bool is_from_process(struct kernel_siginfo *info)
 }
 
 /* The thread that runs here sends the task's process a signal. */
-static __always_inline void service_signalled(int signal, struct kernel_siginfo *info, struct task_struct *task)
+static __always_inline void service_signalled(int signal, struct kernel_siginfo *info, struct task_struct *task, int result)
 {
 	struct task_struct *sender = bpf_get_current_task_btf(), *leader = task->group_leader;
 	u32 slot, from;
 	u64 before, asked;
 
 	if (signal != SIGUSR1 && signal != SIGUSR2)
+		return;
+	/* Nobody will see it. One that is under way already is another's too. */
+	if (result != TRACE_SIGNAL_DELIVERED && result != TRACE_SIGNAL_ALREADY_PENDING)
 		return;
 	if (!books[READ_ONCE(header.book) & 1].asked[EVENT_FORK] || !is_from_process(info) || sender->tgid == task->tgid)
 		return;

@@ -167,6 +167,17 @@ pub fn threads(pid: u32) -> Vec<u32> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// The number of a process's thread, by that which the thread has in its own PID namespace.
+pub fn thread_of_own_number(process: u32, own: u32) -> Option<u32> {
+    let is_own = |tid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{process}/task/{tid}/status")).unwrap_or_default();
+        // proc_pid_status(5): in the namespace of who reads, and then in each below that.
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()) == Some(own)
+    };
+    threads(process).into_iter().find(is_own)
+}
+
 /// Slot of the call that a thread sleeps in, by /proc: for one whose entry the gate has not seen.
 pub fn current_call(tid: u32) -> Option<u32> {
     let line = fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;

@@ -204,6 +204,10 @@ impl Services {
         for number in wire::SERVICES_STARTED..wire::SERVICES {
             free.update(&[], &number.to_ne_bytes(), MapFlags::ANY).doing("giving numbers out")?;
         }
+        // Of whoever is born before there are rules.
+        for number in [wire::SERVICE_ROOT, wire::SERVICE_SHARED] {
+            services.add(gate, number as u16)?;
+        }
         atomic_field!(gate.header, 0, services).store(session.index, Ordering::SeqCst);
         Ok(services)
     }

@@ -21,7 +21,11 @@ pub fn not_understood(answer: &Value) -> Error {
 
 pub fn ask(request: &Value) -> Result<Value, Error> {
     let path = env::var(VARIABLE).unwrap_or_else(|_| USUAL.into());
-    let line = exchange(&path, request).map_err(|error| Error::Unreachable(error, path))?;
+    let line = exchange(&path, request).map_err(|error| match error.kind() {
+        // socket(7): how a timeout is told.
+        io::ErrorKind::WouldBlock => Error::Unreachable(io::Error::from_raw_os_error(libc::ETIMEDOUT), path),
+        _ => Error::Unreachable(error, path),
+    })?;
     let answer: Value = serde_json::from_str(&line).unwrap_or_default();
     match (answer.get("ok"), answer.get("error").and_then(Value::as_str)) {
         (Some(value), _) => Ok(value.clone()),
@@ -33,6 +37,7 @@ pub fn ask(request: &Value) -> Result<Value, Error> {
 fn exchange(path: &str, request: &Value) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(ANSWER))?;
+    stream.set_write_timeout(Some(ANSWER))?;
     // Who is refused unheard is told so nevertheless.
     let written = stream.write_all(format!("{request}\n").as_bytes());
     let mut line = String::new();

@@ -29,7 +29,7 @@ impl Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Numbers of processes and threads are those of the daemon's PID namespace, but for one's own process.
+/// Numbers of processes and threads are those of the daemon's PID namespace, whatever one's own is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     OwnProcess,
@@ -39,33 +39,33 @@ pub enum Who {
     Thread(u32),
 }
 
-fn own_thread() -> u32 {
-    // SAFETY: a plain query.
-    unsafe { libc::gettid() as u32 }
+impl Who {
+    /// As crates/tollgate/src/service/control.rs has it.
+    fn asked(self) -> Value {
+        match self {
+            // The daemon knows who asks.
+            Self::OwnProcess => json!("own-process"),
+            // SAFETY: a plain query.
+            Self::OwnThread => json!({"own-thread": unsafe { libc::gettid() }}),
+            Self::Process(pid) => json!({"process": pid}),
+            Self::Thread(tid) => json!({"thread": tid}),
+        }
+    }
 }
 
 /// Gives it to a service, whatever it works for now; one's own thread works for that once this returns, others do from
 /// their next call or context switch on.
 pub fn assign(who: Who, service: &str) -> Result<(), Error> {
-    let (pid, is_thread) = match who {
-        // The daemon knows who asks.
-        Who::OwnProcess => (None, false),
-        Who::OwnThread => (Some(own_thread()), true),
-        Who::Process(pid) => (Some(pid), false),
-        Who::Thread(tid) => (Some(tid), true),
-    };
-    let request = json!({"ask-services": "assign", "pid": pid, "is_thread": is_thread, "service": service});
+    let request = json!({"ask-services": "assign", "who": who.asked(), "service": service});
     daemon::ask(&request).map(drop)
 }
 
 /// The service for which a thread works, or of a process the first one; one's own thread for `None`.
 pub fn service_of(thread: Option<u32>) -> Result<String, Error> {
-    let tid = thread.unwrap_or_else(own_thread);
-    let answer = daemon::ask(&json!({"ask-services": "explain", "pid": tid}))?;
-    let threads = answer["threads"].as_array().map_or(&[][..], Vec::as_slice);
-    let own = threads.iter().find(|thread| thread["tid"] == tid);
-    match own.and_then(|thread| thread["service"].as_str()) {
+    let who = thread.map_or(Who::OwnThread, Who::Thread);
+    let answer = daemon::ask(&json!({"ask-services": "explain", "who": who.asked()}))?;
+    match answer["threads"][0]["service"].as_str() {
         Some(service) => Ok(service.to_owned()),
-        None => Err(daemon::not_understood(&Value::Null)),
+        None => Err(daemon::not_understood(&answer)),
     }
 }

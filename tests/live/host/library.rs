@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::harness::services::{InForce, programs};
-use crate::harness::{Job, tollgate};
+use crate::harness::{Job, tollgate, words};
 
 const RULES: &str = "[service.shop]\n[service.blog]\n";
 
@@ -44,6 +44,16 @@ fn a_program_says_for_whom_it_works() {
     let cpu = services.figures("cpu_ns");
     // It does the same work each time, on a machine that may be busy.
     assert!(cpu["shop"] > cpu["blog"] / 2 && cpu["blog"] > cpu["shop"] / 8, "{cpu:?}");
+}
+
+/// Its own numbers are not those that the daemon sees.
+#[test]
+fn a_program_in_a_container_says_for_whom_it_works() {
+    let services = InForce::start(programs(&[]), RULES);
+    let program = example(services.folder.path());
+    let mut job = Job::of(words("unshare --pid --fork"));
+    job.command.arg(&program).args(["shop", "blog"]).env("TOLLGATE_SOCKET", services.path("control"));
+    assert_eq!(job.finish().success().text(), "shop\nblog\n");
 }
 
 #[test]

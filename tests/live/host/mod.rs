@@ -18,5 +18,6 @@ mod scale;
 mod scopes;
 mod second_source;
 mod servers;
+mod service_faults;
 mod store;
 mod tenants;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::harness::eventually;
-use crate::harness::services::{Backend, InForce, begin, programs};
+use crate::harness::services::{Backend, InForce, begin, over, own_work, programs};
 
 const RULES: &str = r#"
 [service.shop]
@@ -67,6 +67,40 @@ fn a_tcp_connection_is_explained() {
 #[test]
 fn a_connection_by_a_unix_socket_is_explained() {
     is_explained("socket");
+}
+
+/// A server's socket that is not connected has all its clients.
+#[test]
+fn datagrams_are_explained() {
+    let services = InForce::start(programs(&["shop", "backend"]), RULES);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "sendto:127.0.0.1:0", "");
+    let tenant = begin(backend.tenant(folder, "shop", "a 0 5"));
+    own_work(&tenant);
+    let (_, socket) = backend.place.split_once(':').expect("a way and an address");
+    let all = connections(&services, socket);
+    let ends = all.first().and_then(Value::as_array).expect("it has received");
+    let [server] = &ends[..] else { panic!("{ends:?}") };
+    assert_eq!(server["socket"], socket);
+    assert_eq!(server["processes"][0]["pid"], backend.running.pid());
+    assert_eq!(server["sends_for"], "shop");
+    over(tenant);
+    backend.end(folder, "shop");
+}
+
+#[test]
+fn who_listens_in_another_network_namespace_is_found() {
+    let services = InForce::start(programs(&["backend"]), RULES);
+    // SAFETY: a plain system call.
+    let unshare = || match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    let backend = services.program("backend backend 0").before_exec(unshare).start();
+    eventually("the backend", || backend.read("out").ends_with('\n'));
+    let socket = format!("127.0.0.1:{}", backend.read("out").trim());
+    let explanation = services.ask(&format!("explain --json {socket}")).json();
+    assert_eq!(explanation["listeners"][0]["processes"][0]["pid"], backend.pid(), "{explanation}");
 }
 
 #[test]

@@ -16,21 +16,31 @@ pub enum Request {
     },
     Report,
     Explain {
-        pid: u32,
+        who: Who,
     },
     ExplainSocket {
         socket: String,
     },
-    /// A process, or with `is_thread` one thread, or whoever asks.
     Assign {
-        pid: Option<u32>,
-        is_thread: bool,
+        who: Who,
         service: String,
     },
     /// All limits; before that, those of a service are changed.
     Limit {
         change: Option<LimitChange>,
     },
+}
+
+/// By numbers of the daemon's PID namespace, but for whoever asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Who {
+    OwnProcess,
+    /// By its number in its own PID namespace.
+    OwnThread(u32),
+    /// With all its threads.
+    Process(u32),
+    Thread(u32),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::process;
@@ -15,7 +15,7 @@ use service::{Directive, Each, Event, Keys, RuleFile, Tree};
 
 use super::control::{
     ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, LimitChange, LimitReport, Report, Request,
-    RuleText, ServiceRow, SocketExplanation,
+    RuleText, ServiceRow, SocketExplanation, Who,
 };
 use super::limit::changed;
 use super::limits::{Limiter, Own};
@@ -64,11 +64,14 @@ pub struct Services {
 impl Services {
     /// Puts a rule file in force; whoever runs is to be taken in after that.
     pub fn start(gate: &mut Gate, session: &Session, path: PathBuf, source: &Source) -> Result<Self> {
+        let mut numbers = Numbers::default();
+        // These the kernel side has from the beginning.
+        numbers.take(&Tree::default())?;
         let mut services = Self {
             kernel: kernel::services::Services::start(gate, session)?,
             path,
             file: String::new(),
-            numbers: Numbers::default(),
+            numbers,
             in_force: InForce { book: 0, rules: Vec::new() },
             limiter: Limiter::start(gate)?,
             inherited: BTreeMap::new(),
@@ -86,10 +89,10 @@ impl Services {
         Ok(match request {
             Request::Apply { file } => serde_json::to_value(self.apply(gate, file)?)?,
             Request::Report => serde_json::to_value(self.report(gate, BTreeMap::new())?)?,
-            Request::Explain { pid } => serde_json::to_value(self.explain(gate, pid)?)?,
+            Request::Explain { who } => serde_json::to_value(self.explain(gate, numbers_of(who, process)?)?)?,
             Request::ExplainSocket { socket } => serde_json::to_value(self.explain_socket(gate, socket)?)?,
-            Request::Assign { pid, is_thread, service } => {
-                serde_json::to_value(self.assign(gate, pid.unwrap_or(process), is_thread, &service)?)?
+            Request::Assign { who, service } => {
+                serde_json::to_value(self.assign(gate, numbers_of(who, process)?, &service)?)?
             }
             Request::Limit { change } => serde_json::to_value(self.limit(gate, change)?)?,
         })
@@ -256,15 +259,17 @@ impl Services {
         })
     }
 
-    fn explain(&mut self, gate: &Gate, pid: u32) -> Result<Explanation> {
+    fn explain(&mut self, gate: &Gate, who: Numbered) -> Result<Explanation> {
         let members = self.kernel.members()?;
         self.name_started(gate)?;
-        let mut threads: Vec<_> = members.iter().filter(|member| member.tgid == pid).collect();
+        let pid = who.number;
+        let mut threads: Vec<_> =
+            members.iter().filter(|member| !who.is_thread && member.tgid == pid).collect();
         if threads.is_empty() {
             threads = members.iter().filter(|member| member.pid == pid).collect();
         }
         if threads.is_empty() {
-            bail!("there is no process or thread {pid}, or it is the kernel's own");
+            return Err(who.is_nobody());
         }
         let threads = threads.into_iter().map(|member| ExplainedThread {
             tid: member.pid,
@@ -329,18 +334,43 @@ impl Services {
         Ok(self.limiter.report(&self.numbers))
     }
 
-    fn assign(&self, gate: &Gate, pid: u32, is_thread: bool, service: &str) -> Result<usize> {
+    fn assign(&self, gate: &Gate, who: Numbered, service: &str) -> Result<usize> {
         let number = self.numbers.named(service)?;
-        let tids = if is_thread { vec![pid] } else { process::threads(pid) };
+        let tids = if who.is_thread { vec![who.number] } else { process::threads(who.number) };
         let tids: BTreeSet<_> = tids.into_iter().collect();
         let assigned = self.kernel.assign(gate, &tids, number);
         // Before it does anything more: what it then starts is under its limits.
         self.limiter.place(&self.kernel, gate, &tids, number, &self.numbers);
         if assigned == 0 {
-            bail!("there is no process or thread {pid}, or it is the kernel's own");
+            return Err(who.is_nobody());
         }
         Ok(assigned)
     }
+}
+
+/// A process, or one thread.
+#[derive(Clone, Copy)]
+struct Numbered {
+    number: u32,
+    is_thread: bool,
+}
+
+impl Numbered {
+    fn is_nobody(self) -> anyhow::Error {
+        anyhow!("there is no process or thread {}, or it is the kernel's own", self.number)
+    }
+}
+
+/// `process` asks.
+fn numbers_of(who: Who, process: u32) -> Result<Numbered> {
+    let number = match who {
+        Who::OwnProcess => process,
+        Who::Process(pid) => pid,
+        Who::Thread(tid) => tid,
+        Who::OwnThread(tid) => process::thread_of_own_number(process, tid)
+            .with_context(|| format!("process {process} has no thread of the number {tid}"))?,
+    };
+    Ok(Numbered { number, is_thread: matches!(who, Who::OwnThread(_) | Who::Thread(_)) })
 }
 
 /// By their numbers.

@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::arguments::{ApplyArguments, AssignArguments, ExplainArguments, ReportArguments, What};
 use super::control::{
     ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, Report, Request, RuleText, ServiceRow,
-    SocketExplanation, SocketProcess,
+    SocketExplanation, SocketProcess, Who,
 };
 use super::limit::moves;
 use super::problems::parsed;
@@ -132,7 +132,7 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode> {
         What::Process(pid) => *pid,
         What::Socket(socket) => return explain_socket(arguments, socket.clone()),
     };
-    let explanation: Explanation = answer(&arguments.socket, &Request::Explain { pid })?;
+    let explanation: Explanation = answer(&arguments.socket, &Request::Explain { who: Who::Process(pid) })?;
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     if result.json {
@@ -230,11 +230,8 @@ fn sentence(thread: &ExplainedThread) -> String {
 }
 
 pub fn assign(arguments: &AssignArguments) -> Result<ExitCode> {
-    let request = Request::Assign {
-        pid: Some(arguments.pid),
-        is_thread: arguments.thread,
-        service: arguments.service.clone(),
-    };
+    let who = if arguments.thread { Who::Thread(arguments.pid) } else { Who::Process(arguments.pid) };
+    let request = Request::Assign { who, service: arguments.service.clone() };
     let threads: usize = answer(&arguments.socket, &request)?;
     Output::Stdout.write(&format!(
         "{}: {} from the next call or context switch on\n",
@@ -246,7 +243,7 @@ pub fn assign(arguments: &AssignArguments) -> Result<ExitCode> {
 
 /// This process, and all that it becomes or starts.
 pub fn join(socket: &SocketOption, service: &str) -> Result<()> {
-    let request = Request::Assign { pid: None, is_thread: false, service: service.into() };
+    let request = Request::Assign { who: Who::OwnProcess, service: service.into() };
     answer::<usize>(socket, &request).map(drop)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
 
 use kernel::wire;
 use service::Listen;
@@ -37,14 +38,22 @@ impl Name {
     }
 }
 
-/// Who has sockets open, by their inodes.
-pub struct Owners(HashMap<u64, Vec<SocketProcess>>);
+/// Who has sockets open.
+#[derive(Default)]
+pub struct Owners {
+    by_inode: HashMap<u64, Vec<SocketProcess>>,
+    /// A process in each network namespace.
+    networks: BTreeMap<u64, u32>,
+}
 
 impl Owners {
     pub fn read() -> Self {
-        let mut owners: HashMap<u64, Vec<SocketProcess>> = HashMap::new();
+        let mut owners = Self::default();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         for pid in processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+            if let Ok(namespace) = fs::metadata(format!("/proc/{pid}/ns/net")) {
+                owners.networks.entry(namespace.ino()).or_insert(pid);
+            }
             let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
             let mut inodes: Vec<_> = open.filter_map(|entry| inode(&entry.path())).collect();
             inodes.sort_unstable();
@@ -54,14 +63,16 @@ impl Owners {
             }
             let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             let process = SocketProcess { pid, command: command.trim_end().into() };
-            inodes.into_iter().for_each(|inode| owners.entry(inode).or_default().push(process.clone()));
+            for inode in inodes {
+                owners.by_inode.entry(inode).or_default().push(process.clone());
+            }
         }
-        owners.values_mut().for_each(|processes| processes.sort_by_key(|process| process.pid));
-        Self(owners)
+        owners.by_inode.values_mut().for_each(|processes| processes.sort_by_key(|process| process.pid));
+        owners
     }
 
     pub fn of(&self, inode: u64) -> Vec<SocketProcess> {
-        self.0.get(&inode).cloned().unwrap_or_default()
+        self.by_inode.get(&inode).cloned().unwrap_or_default()
     }
 }
 
@@ -70,15 +81,17 @@ fn inode(path: &std::path::Path) -> Option<u64> {
     link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Those that listen there, in this network namespace.
+/// Those that listen there, in any network namespace.
 pub fn listeners(wanted: &Listen, owners: &Owners) -> Vec<ExplainedListener> {
-    let read = |name: &str| fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default();
-    let (tcp, tcp6, unix) = (read("tcp"), read("tcp6"), read("unix"));
-    let tcp = tcp.lines().chain(tcp6.lines()).filter_map(tcp_listener);
-    let all = tcp.chain(unix.lines().filter_map(unix_listener));
-    all.filter(|(name, _)| name.is(wanted, true))
-        .map(|(name, inode)| ExplainedListener { socket: name.text(), processes: owners.of(inode) })
-        .collect()
+    let in_network = |pid: &u32| {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+        let (tcp, tcp6, unix) = (read("tcp"), read("tcp6"), read("unix"));
+        let tcp = tcp.lines().chain(tcp6.lines()).filter_map(tcp_listener);
+        let all = tcp.chain(unix.lines().filter_map(unix_listener));
+        all.filter(|(name, _)| name.is(wanted, true)).collect::<Vec<_>>()
+    };
+    let all = owners.networks.values().flat_map(in_network);
+    all.map(|(name, inode)| ExplainedListener { socket: name.text(), processes: owners.of(inode) }).collect()
 }
 
 /// Documentation/networking/proc_net_tcp.rst: "sl local_address rem_address st … inode", the address in words of the host's order.

@@ -3,11 +3,17 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 /// Ten thousand rules have a tenth of it.
 const LONGEST_FILE: u64 = 16 << 20;
+
+/// Between two writes of one who writes a file as a whole, on a busy machine.
+const SETTLED: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 pub struct Source {
     pub name: String,
@@ -18,13 +24,11 @@ pub struct Source {
 
 impl Source {
     pub fn read(path: &Path) -> Result<Self> {
-        let (name, input): (String, io::Result<Box<dyn io::Read>>) = match path.to_str() {
-            Some("-") => ("stdin".into(), Ok(Box::new(io::stdin()))),
-            _ => (path.display().to_string(), File::open(path).map(|file| Box::new(file) as _)),
+        let (name, read) = match path.to_str() {
+            Some("-") => ("stdin".into(), up_to_longest(io::stdin())),
+            _ => (path.display().to_string(), settled(path)),
         };
-        let mut bytes = Vec::new();
-        let read = input.and_then(|input| input.take(LONGEST_FILE + 1).read_to_end(&mut bytes));
-        read.with_context(|| format!("cannot read {name}"))?;
+        let bytes = read.with_context(|| format!("cannot read {name}"))?;
         if bytes.len() as u64 > LONGEST_FILE {
             bail!("{name} has more than {} MiB, and is no file of services", LONGEST_FILE >> 20);
         }
@@ -55,6 +59,32 @@ impl Source {
         let before = self.text[start..].char_indices().take_while(|(at, _)| start + at < byte);
         (line, 1 + before.count())
     }
+}
+
+fn up_to_longest(input: impl io::Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The content of a file once nobody has written to it for a moment: half of it might be rules, too.
+fn settled(path: &Path) -> io::Result<Vec<u8>> {
+    let end = Instant::now() + LONGEST_WAIT;
+    while Instant::now() < end {
+        let file = File::open(path)?;
+        let (before, length) = (file.metadata()?.modified()?, file.metadata()?.len());
+        // Of a time that is yet to come, nothing follows.
+        let since = before.elapsed().unwrap_or(SETTLED);
+        if since < SETTLED {
+            thread::sleep(SETTLED - since);
+            continue;
+        }
+        let bytes = up_to_longest(&file)?;
+        if (before, length) == (file.metadata()?.modified()?, file.metadata()?.len()) {
+            return Ok(bytes);
+        }
+    }
+    Err(io::Error::other("somebody is writing to it"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,148 @@
+//! Services where much comes at once, or something goes wrong in between.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::harness::{Finished, eventually};
+use crate::harness::services::{Backend, InForce, begin, over, own_work, program, programs};
+
+const TENANTS: &str = r#"
+[service.shop]
+[service.blog]
+
+[[rule]]
+exe = "FOLDER/shop"
+belongs-to = "shop"
+
+[[rule]]
+exe = "FOLDER/blog"
+belongs-to = "blog"
+
+[[rule]]
+exe = "FOLDER/backend"
+adopts-peer = true
+"#;
+
+#[track_caller]
+fn said(done: Finished, words: &str) {
+    let text = done.text();
+    assert!(text.contains(words), "{text}");
+}
+
+fn ten_thousand_rules() -> String {
+    let rules = (0..10_000).map(|n| {
+        format!("[[rule]]\nexe = \"FOLDER/other{n}\"\nuser = \"{n}\"\nbelongs-to = \"blog\"\n")
+    });
+    format!("{TENANTS}{}", rules.collect::<String>())
+}
+
+#[test]
+fn ten_thousand_rules_are_in_force() {
+    let services = InForce::start(programs(&["shop", "backend", "other0", "other9"]), TENANTS);
+    said(services.apply(&ten_thousand_rules()), "10,003 rules are in force");
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "0", "");
+    let tenant = begin(backend.tenant(folder, "shop", "a 1 5"));
+    own_work(&tenant);
+    assert_eq!(services.service_of(tenant.pid()), "shop");
+    assert_eq!(services.service_of(backend.running.pid()), "shop");
+    // Of its conditions, one other than the program fits: this is user 0's.
+    let others = ["other0", "other9"].map(|name| program(folder, &format!("{name} tenant 1 a 0 1")).start());
+    let found = others.each_ref().map(|other| services.service_of(other.pid()));
+    assert_eq!(found, ["blog", "root"]);
+    over(tenant);
+    said(services.apply(TENANTS), "3 rules are in force");
+    assert_eq!(services.report()["losses"], serde_json::json!({}));
+}
+
+/// Whatever is read while somebody writes, no half of it comes into force.
+#[test]
+fn a_file_that_is_being_written_is_applied_whole_or_not_at_all() {
+    let services = InForce::start(programs(&[]), TENANTS);
+    let path = services.path("services.toml");
+    let more = (0..2_000).map(|n| format!("[[rule]]\nexe = \"/none{n}\"\nbelongs-to = \"blog\"\n"));
+    let contents = [TENANTS.replace("FOLDER", ""), format!("[service.blog]\n{}", more.collect::<String>())];
+    let is_over = AtomicBool::new(false);
+    let write = || {
+        for content in contents.iter().cycle().take_while(|_| !is_over.load(Ordering::SeqCst)) {
+            let mut file = File::create(&path).expect("a file");
+            for part in content.as_bytes().chunks(content.len() / 20 + 1) {
+                file.write_all(part).expect("a file");
+            }
+        }
+    };
+    let done = std::thread::scope(|scope| {
+        scope.spawn(write);
+        let done = [(); 10].map(|()| services.ask_job("apply").start());
+        let done = done.map(|apply| {
+            eventually("an answer", || apply.is_over());
+            apply
+        });
+        is_over.store(true, Ordering::SeqCst);
+        done.map(|apply| apply.read("out") + &apply.read("err"))
+    });
+    for said in done {
+        let known = ["3 rules are in force", "2,000 rules are in force", "somebody is writing to it"];
+        assert!(known.iter().any(|words| said.contains(words)), "{said}");
+    }
+    fs::write(&path, &contents[0]).expect("a file");
+    said(services.ask("apply"), "3 rules are in force");
+}
+
+/// What it has sent is still its work for whoever accepts it then.
+#[test]
+fn a_client_that_ends_before_it_is_accepted_is_known() {
+    let services = InForce::start(programs(&["shop"]), TENANTS);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("a port").port();
+    let rule = format!("[[rule]]\nlisten = \":{port}\"\nadopts-peer = true\n");
+    services.apply(&format!("{TENANTS}{rule}"));
+    let tenant = begin(program(services.folder.path(), &format!("shop tenant {port} a 1 1")).start());
+    // It waits for its answer: include/uapi/asm-generic/unistd.h has no numbers of x86-64, unistd_64.h has recvfrom 45.
+    let waits = || fs::read_to_string(format!("/proc/{}/syscall", tenant.pid())).is_ok_and(|call| call.starts_with("45 "));
+    eventually("its request", waits);
+    tenant.signal(libc::SIGKILL);
+    tenant.finish();
+    let own = std::thread::spawn(move || {
+        let mut connection = listener.accept().expect("a connection").0;
+        let mut request = [0; 16];
+        assert!(connection.read(&mut request).expect("it was sent") > 0);
+        // SAFETY: a plain query.
+        let tid = unsafe { libc::gettid() } as u32;
+        let threads = services.ask(&format!("explain --json {}", std::process::id())).json();
+        let threads = threads["threads"].as_array().expect("threads").clone();
+        let why = threads.into_iter().find(|thread| thread["tid"] == tid).expect("this one");
+        assert_eq!((&why["service"], &why["why"]), (&"shop".into(), &"receive".into()));
+        services.report()
+    });
+    assert_eq!(own.join().expect("it does")["losses"], serde_json::json!({}));
+}
+
+/// More than a hundred thousand in a minute, so they are made as fast as that goes.
+#[test]
+fn a_hundred_thousand_connections_leave_nothing_and_lose_nothing() {
+    const EACH: u32 = 50_000;
+    let services = InForce::start(programs(&["shop", "blog", "backend"]), TENANTS);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "0", "--threads 1");
+    let tenants = ["shop", "blog"]
+        .map(|name| backend.tenant(folder, name, &format!("{} 0 {EACH} 1", &name[..1]).replace('s', "a")));
+    let began = Instant::now();
+    tenants.map(begin).into_iter().for_each(|tenant| {
+        eventually("the tenant's work", || tenant.read("out").lines().count() == 2);
+        over(tenant);
+    });
+    println!("{} connections a minute", f64::from(2 * EACH) * 60.0 / began.elapsed().as_secs_f64());
+    assert_eq!(services.report()["losses"], serde_json::json!({}));
+    let left = services.ask(&format!("explain --json :{}", backend.place)).json();
+    assert_eq!(left["connections"], serde_json::json!([]));
+    let received = services.figures("received_bytes");
+    // A request has four bytes, an answer five: one is received by the server, which works for the tenant then.
+    for name in ["shop", "blog"] {
+        assert_eq!(received[name], u64::from(EACH) * (4 + 5), "{received:?}");
+    }
+    backend.end(folder, "shop");
+}
