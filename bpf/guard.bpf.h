@@ -122,13 +122,16 @@ static __always_inline u32 *find_pair(struct guard_profile *profile, u32 key)
 /* The first place with nothing in it, or with what was forgotten. NULL: there is no room. */
 static __always_inline u32 *claim_pair(struct guard_profile *profile, u32 key)
 {
-	u32 place = (key * GOLDEN_32) >> (32 - GUARD_PAIRS_LOG2), entry, i, *at;
+	u32 place = (key * GOLDEN_32) >> (32 - GUARD_PAIRS_LOG2), entry, seen, i, *at;
 
 	for (i = 0; i < GUARD_PROBES; i++) {
 		at = &profile->pairs[(place + i) & (GUARD_PAIRS - 1)];
 		entry = READ_ONCE(*at);
-		if (!(entry & (GUARD_PAIR_LEARNED | GUARD_PAIR_LEARNED << GUARD_PAIR_NORMAL_SHIFT)) &&
-		    __sync_val_compare_and_swap(at, entry, key << GUARD_PAIR_KEY_SHIFT) == entry)
+		if (entry & (GUARD_PAIR_LEARNED | GUARD_PAIR_LEARNED << GUARD_PAIR_NORMAL_SHIFT))
+			continue;
+		seen = __sync_val_compare_and_swap(at, entry, key << GUARD_PAIR_KEY_SHIFT);
+		/* Another processor may have claimed it for the same in this moment. */
+		if (seen == entry || seen >> GUARD_PAIR_KEY_SHIFT == key)
 			return at;
 	}
 	return NULL;
@@ -183,7 +186,7 @@ static __always_inline u64 *seek_window(u64 *table, u32 log2, u32 shift, u64 key
 					bool *goes_on)
 {
 	u32 place = (key * GOLDEN_64) >> shift, i;
-	u64 entry, *at;
+	u64 entry, seen, *at;
 
 	for (i = 0; i < GUARD_PROBES; i++) {
 		at = &table[(place + i) & ((1 << log2) - 1)];
@@ -194,8 +197,11 @@ static __always_inline u64 *seek_window(u64 *table, u32 log2, u32 shift, u64 key
 			*goes_on = false;
 			break;
 		}
-		if (what == CLAIM && !(entry & (GUARD_WINDOW_LEARNED | GUARD_WINDOW_NORMAL)) &&
-		    __sync_val_compare_and_swap(at, entry, key << GUARD_WINDOW_KEY_SHIFT) == entry)
+		if (what == FIND || entry & (GUARD_WINDOW_LEARNED | GUARD_WINDOW_NORMAL))
+			continue;
+		seen = __sync_val_compare_and_swap(at, entry, key << GUARD_WINDOW_KEY_SHIFT);
+		/* As above. */
+		if (seen == entry || seen >> GUARD_WINDOW_KEY_SHIFT == key)
 			return at;
 	}
 	return NULL;

@@ -1,5 +1,7 @@
 //! A program's profile in the kernel, read and changed while the gate uses it (`struct guard_profile`).
 
+use std::collections::BTreeMap;
+use std::ops::BitOrAssign;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapFlags, MapHandle, MapType};
@@ -52,6 +54,17 @@ pub fn symbols(window: u64) -> Vec<u8> {
     let places = (0..wire::GUARD_LOOKAHEAD_MAX).rev();
     let symbol = |place| (window >> (wire::GUARD_SYMBOL_BITS * place)) as u8 & wire::GUARD_OTHER as u8;
     places.map(symbol).skip_while(|symbol| *symbol == 0).collect()
+}
+
+/// Entries of which something is known, by their keys: one that two processors have learned at once may be there twice.
+fn each_once<K: Ord, B: BitOrAssign + Default + PartialEq>(
+    entries: impl Iterator<Item = (K, B)>,
+) -> impl Iterator<Item = (K, B)> {
+    let mut all: BTreeMap<K, B> = BTreeMap::new();
+    for (key, bits) in entries.filter(|(_, bits)| *bits != B::default()) {
+        *all.entry(key).or_default() |= bits;
+    }
+    all.into_iter()
 }
 
 /// As in bpf/guard.bpf.h.
@@ -189,33 +202,27 @@ impl Profile {
             }
         }
         calls.truncate(profile.symbols as usize);
-        let known = (wire::GUARD_PAIR_LEARNED, wire::GUARD_PAIR_NORMAL_SHIFT, wire::GUARD_PAIR_KEY_SHIFT);
-        let pair = |entry: u32| Pair {
-            current: (entry >> known.2 >> wire::GUARD_SYMBOL_BITS) as u8,
-            earlier: (entry >> known.2 & wire::GUARD_OTHER) as u8,
-            learned: entry as u8,
-            normal: (entry >> known.1) as u8,
+        let pair = |(key, bits): (u32, u16)| Pair {
+            current: (key >> wire::GUARD_SYMBOL_BITS) as u8,
+            earlier: (key & wire::GUARD_OTHER) as u8,
+            learned: bits as u8,
+            normal: (bits >> wire::GUARD_PAIR_NORMAL_SHIFT) as u8,
         };
-        let window = |entry: u64| Window {
-            calls: symbols(entry >> wire::GUARD_WINDOW_KEY_SHIFT),
-            learned: entry & u64::from(wire::GUARD_WINDOW_LEARNED) != 0,
-            normal: entry & u64::from(wire::GUARD_WINDOW_NORMAL) != 0,
+        let window = |(key, bits): (u64, u32)| Window {
+            calls: symbols(key),
+            learned: bits & wire::GUARD_WINDOW_LEARNED != 0,
+            normal: bits & wire::GUARD_WINDOW_NORMAL != 0,
         };
+        let pairs = self.pairs().map(|pair| pair.load(Ordering::Relaxed));
+        let pairs = pairs.map(|entry| (entry >> wire::GUARD_PAIR_KEY_SHIFT, entry as u16));
+        let windows = self.windows().map(|window| window.load(Ordering::Relaxed));
+        let known = wire::GUARD_WINDOW_LEARNED | wire::GUARD_WINDOW_NORMAL;
+        let windows = windows.map(|entry| (entry >> wire::GUARD_WINDOW_KEY_SHIFT, entry as u32 & known));
         Contents {
             state: profile.state,
             calls,
-            pairs: self
-                .pairs()
-                .map(|pair| pair.load(Ordering::Relaxed))
-                .filter(|entry| entry & 0xffff != 0)
-                .map(pair)
-                .collect(),
-            windows: self
-                .windows()
-                .map(|window| window.load(Ordering::Relaxed))
-                .filter(|entry| entry & 3 != 0)
-                .map(window)
-                .collect(),
+            pairs: each_once(pairs).map(pair).collect(),
+            windows: each_once(windows).map(window).collect(),
             trained: profile.trained,
             changed_at: profile.changed_at,
             anomalies: profile.anomalies,
@@ -356,5 +363,16 @@ impl Profile {
     /// What it does now is to become normal: it learns until it freezes again (pH's `stop_normal`).
     pub fn tolerize(&self) {
         atomic_field!(self.mapping, 0, state).store(wire::GUARD_TRAINING, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_processors_have_learned_at_once_is_there_once() {
+        let entries = [(7, 0b01), (3, 0), (5, 0b10), (7, 0b10), (7, 0)];
+        assert_eq!(each_once(entries.into_iter()).collect::<Vec<_>>(), [(5, 0b10), (7, 0b11)]);
     }
 }
