@@ -41,7 +41,8 @@ fn other(pid: pid_t) -> Result<Option<u32>, Error> {
 }
 
 fn answer(act: impl FnOnce() -> Result<c_int, Failure> + UnwindSafe) -> c_int {
-    let done = catch_unwind(act).unwrap_or_else(|_| Err(Failure(libc::EIO, "a fault of the library itself".into())));
+    let done =
+        catch_unwind(act).unwrap_or_else(|_| Err(Failure(libc::EIO, "a fault of the library itself".into())));
     done.unwrap_or_else(failed)
 }
 

@@ -6,8 +6,8 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::harness::{Finished, eventually};
 use crate::harness::services::{Backend, InForce, begin, over, own_work, program, programs};
+use crate::harness::{Finished, eventually};
 
 const TENANTS: &str = r#"
 [service.shop]
@@ -33,9 +33,8 @@ fn said(done: Finished, words: &str) {
 }
 
 fn ten_thousand_rules() -> String {
-    let rules = (0..10_000).map(|n| {
-        format!("[[rule]]\nexe = \"FOLDER/other{n}\"\nuser = \"{n}\"\nbelongs-to = \"blog\"\n")
-    });
+    let rules = (0..10_000)
+        .map(|n| format!("[[rule]]\nexe = \"FOLDER/other{n}\"\nuser = \"{n}\"\nbelongs-to = \"blog\"\n"));
     format!("{TENANTS}{}", rules.collect::<String>())
 }
 
@@ -101,8 +100,11 @@ fn a_client_that_ends_before_it_is_accepted_is_known() {
     let rule = format!("[[rule]]\nlisten = \":{port}\"\nadopts-peer = true\n");
     services.apply(&format!("{TENANTS}{rule}"));
     let tenant = begin(program(services.folder.path(), &format!("shop tenant {port} a 1 1")).start());
-    // It waits for its answer: include/uapi/asm-generic/unistd.h has no numbers of x86-64, unistd_64.h has recvfrom 45.
-    let waits = || fs::read_to_string(format!("/proc/{}/syscall", tenant.pid())).is_ok_and(|call| call.starts_with("45 "));
+    // It waits for its answer: recvfrom of arch/x86/entry/syscalls/syscall_64.tbl.
+    let waits = || {
+        fs::read_to_string(format!("/proc/{}/syscall", tenant.pid()))
+            .is_ok_and(|call| call.starts_with("45 "))
+    };
     eventually("its request", waits);
     tenant.signal(libc::SIGKILL);
     tenant.finish();

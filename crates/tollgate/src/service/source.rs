@@ -72,6 +72,10 @@ fn settled(path: &Path) -> io::Result<Vec<u8>> {
     let end = Instant::now() + LONGEST_WAIT;
     while Instant::now() < end {
         let file = File::open(path)?;
+        // A pipe can be read once only.
+        if !file.metadata()?.is_file() {
+            return up_to_longest(file);
+        }
         let (before, length) = (file.metadata()?.modified()?, file.metadata()?.len());
         // Of a time that is yet to come, nothing follows.
         let since = before.elapsed().unwrap_or(SETTLED);
