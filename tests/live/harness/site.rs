@@ -61,6 +61,8 @@ pub struct Site {
     database: Running,
 }
 
+const PAGE: &str = "page.txt";
+
 /// Of those that the kernel does not give to who connects (Documentation/networking/ip-sysctl.rst, ip_local_port_range).
 const PORTS: Range<u16> = 10_000..32_768;
 
@@ -158,6 +160,7 @@ impl Site {
         }
         fs::write(folder.path().join("www/work.php"), filled("work.php", &values))
             .expect("it can be written");
+        fs::write(folder.path().join("www").join(PAGE), [b' '; 1024]).expect("it can be written");
         before(&filled("services.toml", &values));
 
         let initdb = Path::new(&postgres).with_file_name("initdb");
@@ -212,6 +215,13 @@ impl Site {
         let Load { connections, ms, work: [php, rows] } = *load;
         let path = format!("/work.php?tenant={}&ms={php}&rows={rows}", TENANTS[tenant]);
         Job::of(workload(&format!("load {} {connections} {ms} {path}", self.ports[tenant]))).start()
+    }
+
+    /// How many pages of 1 KiB the web server alone gives the first tenant's clients.
+    pub fn pages(&self, connections: usize, ms: u64) -> u64 {
+        let clients = workload(&format!("load {} {connections} {ms} /{PAGE}", self.ports[0]));
+        let said = Job::of(clients).finish().success().json();
+        said["requests"].as_u64().expect("a number")
     }
 
     /// Both tenants' clients ask at the same time. What they say about it.

@@ -18,6 +18,7 @@ mod scale;
 mod scopes;
 mod second_source;
 mod servers;
+mod service_cost;
 mod service_faults;
 mod store;
 mod tenants;

@@ -274,7 +274,7 @@ fn groups_of(numbers: &Numbers, own: &BTreeMap<u16, Own>, owners: &BTreeSet<u16>
         (
             number,
             Group {
-                path: names.iter().map(|name| origin::folder(name)).collect::<Vec<_>>().join("/"),
+                path: names.iter().map(|name| origin::service_folder(name)).collect::<Vec<_>>().join("/"),
                 limits: own[&number].limits.clone(),
                 is_inner,
             },

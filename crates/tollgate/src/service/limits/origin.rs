@@ -8,6 +8,37 @@ pub const FAVOURED: &str = "tollgate%favordynmods";
 /// NAME_MAX: include/uapi/linux/limits.h
 const LONGEST: usize = 255;
 
+/// kernel/cgroup/cgroup-v1.c, cgroup1_base_files; the others have their subsystem's name before a dot.
+const FILES: [&str; 3] = ["tasks", "notify_on_release", "release_agent"];
+/// include/linux/cgroup_subsys.h of v6.18, and "cgroup" for those that every group has.
+const SUBSYSTEMS: [&str; 18] = [
+    "cgroup",
+    "cpuset",
+    "cpu",
+    "cpuacct",
+    "io",
+    "blkio",
+    "memory",
+    "devices",
+    "freezer",
+    "net_cls",
+    "perf_event",
+    "net_prio",
+    "hugetlb",
+    "pids",
+    "rdma",
+    "misc",
+    "dmem",
+    "debug",
+];
+
+/// A service's folder. None of a group's own files has its name.
+pub fn service_folder(name: &str) -> String {
+    let subsystem = name.split_once('.').map(|(subsystem, _)| subsystem);
+    let is_file = FILES.contains(&name) || subsystem.is_some_and(|name| SUBSYSTEMS.contains(&name));
+    if is_file { format!("%{}", folder(name)) } else { folder(name) }
+}
+
 /// The folder, below its service's, for those who came from `origin`. Too long a name stands for a group above it.
 pub fn folder(origin: &str) -> String {
     let mut origin = origin;
@@ -45,6 +76,16 @@ mod tests {
         }
         assert_eq!(origin("/system.slice/%2Fodd"), "/system.slice/%2Fodd");
         assert_eq!(origin("/tollgates/a/%2F"), "/tollgates/a/%2F");
+    }
+
+    #[test]
+    fn no_service_has_the_name_of_a_groups_file() {
+        for (name, folder) in [("shop", "shop"), ("shop.de", "shop.de"), ("of:/a", "of:%2Fa")] {
+            assert_eq!(service_folder(name), folder);
+        }
+        for name in ["tasks", "cpu.max", "cgroup.procs", "memory.limit_in_bytes"] {
+            assert_eq!(service_folder(name), format!("%{name}"));
+        }
     }
 
     #[test]

@@ -1,0 +1,106 @@
+//! What services cost a web server, by the paper's figure 10, and a program that asks for them itself.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use stats::interval::{Interval, median_interval};
+use stats::order::Quads;
+
+use crate::harness::job::folder;
+use crate::harness::services::InForce;
+use crate::harness::site::{Site, Sockets, Web};
+
+/// The figure's.
+const CONNECTIONS: [usize; 6] = [1, 10, 20, 40, 80, 160];
+const BLOCK_MS: u64 = 700;
+/// At 95 %, the interval leaves out the lowest and highest.
+const QUADS: usize = 9;
+
+const NOTHING: usize = 0;
+const NOTHING_AGAIN: usize = 1;
+const SERVICES: usize = 2;
+const ARMS: [(usize, &str); 2] = [(NOTHING_AGAIN, "nothing, again"), (SERVICES, "services")];
+
+fn interval(samples: &[f64]) -> Interval {
+    median_interval(samples, 0.95).expect("samples")
+}
+
+#[test]
+#[ignore = "takes minutes: make bench"]
+fn of_a_web_servers_throughput() {
+    let site = Site::start(Web::Nginx, Sockets::Unix, 2, |_| ());
+    let mut quads = Quads::new(3, 1);
+    let mut parts = ARMS.map(|_| CONNECTIONS.map(|_| Vec::new()));
+    for _ in 0..QUADS {
+        // Requests of this quad, by arm and connections.
+        let mut answered = [[0.0; CONNECTIONS.len()]; 3];
+        for arm in quads.next_quad() {
+            let services = (arm == SERVICES).then(|| InForce::start(folder(), &site.rules()));
+            for (place, connections) in CONNECTIONS.into_iter().enumerate() {
+                answered[arm][place] += site.pages(connections, BLOCK_MS) as f64;
+            }
+            if let Some(services) = services {
+                assert_eq!(services.report()["losses"], json!({}));
+                services.daemon.signal(libc::SIGTERM);
+                services.end();
+            }
+        }
+        for (parts, (arm, _)) in parts.iter_mut().zip(ARMS) {
+            for (place, parts) in parts.iter_mut().enumerate() {
+                parts.push(100.0 * (answered[arm][place] / answered[NOTHING][place] - 1.0));
+            }
+        }
+    }
+    eprintln!("\nrequests a second of nginx for a page, against nothing on, in %, with 95 % intervals");
+    for (parts, (_, name)) in parts.iter().zip(ARMS) {
+        for (parts, connections) in parts.iter().zip(CONNECTIONS) {
+            let Interval { estimate, low, high, .. } = interval(parts);
+            eprintln!("  {name:<16} {connections:>4} connections: {estimate:>6.1} [{low:.1}, {high:.1}]");
+        }
+    }
+    // What they cost is a figure, and no test; that the servers worked at all is one.
+    assert!(parts.iter().flatten().flatten().all(|part| *part > -50.0), "{parts:?}");
+}
+
+/// As crates/libtollgate does: a connection a request.
+fn asked(services: &InForce, request: &Value) -> f64 {
+    let began = Instant::now();
+    let mut stream = UnixStream::connect(services.path("control")).expect("a daemon");
+    stream.write_all(format!("{request}\n").as_bytes()).expect("it reads");
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).expect("it answers");
+    let took = began.elapsed().as_secs_f64() * 1e6;
+    assert!(line.contains("\"ok\""), "{line}");
+    took
+}
+
+#[test]
+#[ignore = "for its figures: make bench"]
+fn of_explicit_requests() {
+    let services = InForce::start(folder(), "[service.shop]\n[service.blog]\n");
+    // SAFETY: a plain query.
+    let own = json!({"own-thread": unsafe { libc::gettid() }});
+    let assign = |service| json!({"ask-services": "assign", "who": own, "service": service});
+    let change = json!({"service": "shop", "cpu_weight": null, "cpu_max": null, "memory_max": null,
+        "tasks_max": null, "sockets_max": {"to": 100}, "connections_max": null, "network_max": null, "beyond": null});
+    let requests = [
+        ("classify a thread", assign("shop")),
+        ("the same as another", assign("blog")),
+        ("query for whom it works", json!({"ask-services": "explain", "who": own})),
+        ("query limits", json!({"ask-services": "limit", "change": null})),
+        ("change a limit", json!({"ask-services": "limit", "change": change})),
+    ];
+    let mut took = requests.each_ref().map(|_| Vec::new());
+    for _ in 0..100 {
+        for (took, (_, request)) in took.iter_mut().zip(&requests) {
+            took.push(asked(&services, request));
+        }
+    }
+    eprintln!("\nexplicit requests, in us, with 95 % intervals");
+    for (took, (name, _)) in took.iter().zip(&requests) {
+        let Interval { estimate, low, high, .. } = interval(took);
+        eprintln!("  {name:<24} {estimate:>8.1} [{low:.1}, {high:.1}]");
+    }
+}
