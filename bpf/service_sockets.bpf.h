@@ -459,10 +459,11 @@ static __always_inline void tcp_changed(struct sock *sk, int before, int now)
 	if (now == TCP_SYN_SENT) {
 		slot = running_slot(bpf_get_current_task_btf());
 		socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
-		if (!socket || !slot || !has(thread_at(slot), SERVICE))
+		if (!socket)
 			return;
 		socket->role = ROLE_OPENED;
-		note_sender(&socket->direction, slot, members[slot & (THREADS - 1)].service, true);
+		if (slot && has(thread_at(slot), SERVICE))
+			note_sender(&socket->direction, slot, members[slot & (THREADS - 1)].service, true);
 	} else if (now == TCP_ESTABLISHED && before == TCP_SYN_SENT) {
 		socket = socket_of(sk, 0);
 		route_of(&route, sk);

@@ -17,8 +17,8 @@
 #define SI_TKILL -6
 
 /* include/trace/events/signal.h: what has become of it. */
-#define TRACE_SIGNAL_DELIVERED 0
-#define TRACE_SIGNAL_ALREADY_PENDING 2
+#define TRACE_SIGNAL_IGNORED 1
+#define TRACE_SIGNAL_OVERFLOW_FAIL 3
 
 /* Who asked, with how often the thread had slept then in the high half. */
 #define ASKED 0x10000
@@ -44,8 +44,8 @@ static __always_inline void service_signalled(int signal, struct kernel_siginfo 
 
 	if (signal != SIGUSR1 && signal != SIGUSR2)
 		return;
-	/* Nobody will see it. One that is under way already is another's too. */
-	if (result != TRACE_SIGNAL_DELIVERED && result != TRACE_SIGNAL_ALREADY_PENDING)
+	/* Nobody will see it. */
+	if (result == TRACE_SIGNAL_IGNORED || result == TRACE_SIGNAL_OVERFLOW_FAIL)
 		return;
 	if (!books[READ_ONCE(header.book) & 1].asked[EVENT_FORK] || !is_from_process(info) || sender->tgid == task->tgid)
 		return;

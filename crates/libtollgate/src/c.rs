@@ -27,7 +27,9 @@ impl From<Error> for Failure {
 
 /// Keeps the sentence for `tollgate_error`.
 fn failed(Failure(number, sentence): Failure) -> c_int {
-    LATEST.set(CString::new(sentence.replace('\0', "")).expect("no NUL is left"));
+    let sentence = CString::new(sentence.replace('\0', "")).expect("no NUL is left");
+    // A thread that is about to end has none any more.
+    let _ = LATEST.try_with(|latest| latest.replace(sentence));
     -number
 }
 

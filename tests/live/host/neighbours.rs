@@ -15,6 +15,9 @@ const WORKERS: usize = 24;
 const QUIET: Load = Load { connections: 1, ms: 3000, work: [3, 5_000] };
 const NOISY: Load = Load { connections: 16, ms: 3500, work: [10, 100_000] };
 
+/// The machine may have been somebody else's for one of them.
+const ROUNDS: usize = 3;
+
 #[derive(Clone, Copy)]
 struct Fared {
     requests: u64,
@@ -44,6 +47,20 @@ fn fared(quiet: &Site, noisy: Option<&Site>) -> Fared {
     }
 }
 
+/// Of each figure.
+fn median(mut rounds: [Fared; ROUNDS]) -> Fared {
+    let mut of = |figure: fn(&Fared) -> u64| {
+        rounds.sort_by_key(figure);
+        figure(&rounds[ROUNDS / 2])
+    };
+    Fared {
+        requests: of(|one| one.requests),
+        p50_us: of(|one| one.p50_us),
+        p99_us: of(|one| one.p99_us),
+        noise: of(|one| one.noise),
+    }
+}
+
 #[test]
 fn a_quiet_tenant_is_served_beside_a_noisy_one() {
     let mut services = None;
@@ -66,12 +83,16 @@ fn a_quiet_tenant_is_served_beside_a_noisy_one() {
         fared(quiet, Some(noisy));
     }
     let alone = fared(&shared, None);
-    let without = fared(&shared, Some(&shared));
-    weigh("100");
-    let with = fared(&shared, Some(&shared));
-    let told = services.ask("limit").text();
-    weigh("none");
-    let replicated = fared(&own[0], Some(&own[1]));
+    let mut told = String::new();
+    let rounds = [(); ROUNDS].map(|()| {
+        let without = fared(&shared, Some(&shared));
+        weigh("100");
+        let with = fared(&shared, Some(&shared));
+        told = services.ask("limit").text();
+        weigh("none");
+        [without, with, fared(&own[0], Some(&own[1]))]
+    });
+    let [without, with, replicated] = [0, 1, 2].map(|arm| median(rounds.map(|round| round[arm])));
     drop(own);
 
     eprintln!(

@@ -128,6 +128,25 @@ fn a_cap_holds_also_where_nobody_competes() {
     assert_eq!(limit(&services, "capped")["cpu_max_percent"], Value::Null);
 }
 
+/// Of the second version, a thread of several is put elsewhere in another way than a whole process.
+#[test]
+fn a_cap_holds_for_all_threads_of_a_process() {
+    let services = start(&[("capped", "cpu-max = \"20%\""), ("other", "cpu-weight = 100")]);
+    let home = group_of(std::process::id(), "cpu");
+    let mut capped = Consumer::start(&services, "capped");
+    let mut is_capped = |when: &str| {
+        capped.ask("burn 1000 3");
+        let ns: u64 = capped.ask("burn 3000 3").parse().expect("a time");
+        assert!(ns < 1_200_000_000, "{when}: {ns} ns of 600 ms");
+    };
+    is_capped("at first");
+    services.ask("limit other --cpu-weight none");
+    is_capped("when others' groups are gone");
+    services.ask("limit capped --cpu-max none");
+    assert_eq!(group_of(capped.0.pid(), "cpu"), home);
+    assert!(groups().iter().all(|top| !top.join("capped").exists()));
+}
+
 #[test]
 fn there_are_no_more_tasks() {
     // Each group of cgroup v1 has a file of that name.

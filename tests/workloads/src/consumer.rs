@@ -3,6 +3,7 @@
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::arguments::Arguments;
@@ -25,7 +26,7 @@ pub fn consumer(arguments: Arguments) -> Outcome {
         let words: Vec<_> = line.split(' ').collect();
         let number = |place: usize| words.get(place).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
         let answer = match words[0] {
-            "burn" => burn(Duration::from_millis(number(1))),
+            "burn" => burn(Duration::from_millis(number(1)), number(2).max(1)),
             "sockets" => got(number(1), || socket().map(|socket| taken.sockets.push(socket))),
             "connect" => got(number(2), || {
                 TcpStream::connect(("127.0.0.1", number(1) as u16))
@@ -49,14 +50,20 @@ pub fn consumer(arguments: Arguments) -> Outcome {
     Ok(())
 }
 
-/// Works until the time is over; nanoseconds that it had a processor.
-fn burn(time: Duration) -> String {
+/// Works with so many threads until the time is over; nanoseconds that they had a processor.
+fn burn(time: Duration, threads: u64) -> String {
     let (began, before) = (Instant::now(), cpu_ns());
-    while began.elapsed() < time {
-        for _ in 0..1000 {
-            std::hint::spin_loop();
+    let work = || {
+        while began.elapsed() < time {
+            for _ in 0..1000 {
+                std::hint::spin_loop();
+            }
         }
-    }
+    };
+    thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
     (cpu_ns() - before).to_string()
 }
 

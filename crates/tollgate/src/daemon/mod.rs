@@ -280,8 +280,10 @@ impl Daemon<'_> {
         }
         self.followers.retain(Leader::is_followed);
         self.journal.tend();
-        if let Some(services) = &mut self.services {
-            services.tend()?;
+        if let Some(services) = &mut self.services
+            && let Err(error) = services.tend()
+        {
+            tell(&format!("{error:#}"));
         }
         let save = self.saved.elapsed() > SAVE_EVERY;
         if let Some((guard, gate)) = self.watch.guard() {

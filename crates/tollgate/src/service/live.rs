@@ -11,7 +11,7 @@ use kernel::process;
 use kernel::services::{self, Figures, Member};
 use kernel::session::Session;
 use kernel::wire;
-use service::{Directive, Each, Event, Keys, RuleFile, Tree};
+use service::{AtEnd, Directive, Each, Event, Keys, RuleFile, Tree};
 
 use super::control::{
     ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, LimitChange, LimitReport, Report, Request,
@@ -24,6 +24,7 @@ use super::named;
 use super::numbers::Numbers;
 use super::sockets::{self, Owners};
 use super::source::Source;
+use crate::daemon::control::tell;
 
 /// The rules of a book, as they are told of.
 struct InForce {
@@ -132,12 +133,16 @@ impl Services {
             self.kernel.add(gate, *number)?;
         }
         let before = (self.limiter.own().clone(), self.limiter.at_end());
-        self.limiter.put_in_force(&self.kernel, &numbers, own_limits(&file, &numbers), file.at_end)?;
-        let number = match self.kernel.put_in_force(gate, &book) {
+        let own = own_limits(&file, &numbers);
+        let limited = self.limiter.put_in_force(&self.kernel, &numbers, own, file.at_end);
+        let number = match limited.and_then(|()| Ok(self.kernel.put_in_force(gate, &book)?)) {
             Ok(number) => number,
             Err(error) => {
-                self.limiter.put_in_force(&self.kernel, &self.numbers, before.0, before.1)?;
-                return Err(error.into());
+                for number in change.added.iter().filter(|number| self.numbers.is_known(**number)) {
+                    self.kernel.retire(*number, self.numbers.heir(*number));
+                }
+                self.limit_as_before(gate, before);
+                return Err(error);
             }
         };
         self.numbers = numbers;
@@ -327,11 +332,23 @@ impl Services {
                 bail!("{} has no limits: it is for what is nobody's", change.service);
             }
             changed(own.entry(number).or_default(), &change, &self.numbers)?;
-            let at_end = self.limiter.at_end();
-            self.limiter.put_in_force(&self.kernel, &self.numbers, own, at_end)?;
+            let before = (self.limiter.own().clone(), self.limiter.at_end());
+            if let Err(error) = self.limiter.put_in_force(&self.kernel, &self.numbers, own, before.1) {
+                self.limit_as_before(gate, before);
+                return Err(error);
+            }
             self.limiter.place_own(&self.kernel, gate, &self.numbers)?;
         }
         Ok(self.limiter.report(&self.numbers))
+    }
+
+    /// After others could not be put in force.
+    fn limit_as_before(&mut self, gate: &Gate, before: (BTreeMap<u16, Own>, AtEnd)) {
+        let limited = self.limiter.put_in_force(&self.kernel, &self.numbers, before.0, before.1);
+        let limited = limited.and_then(|()| self.limiter.place_own(&self.kernel, gate, &self.numbers));
+        if let Err(error) = limited {
+            tell(&format!("the limits are not as they were: {error:#}"));
+        }
     }
 
     fn assign(&self, gate: &Gate, who: Numbered, service: &str) -> Result<usize> {

@@ -146,7 +146,8 @@ pub fn connections(
     for record in records {
         let wire::service_route { from, to, from_port, to_port, net } = record.route;
         let mut ends = [(from, from_port, record.inode), (to, to_port, record.peer_inode)];
-        if record.is_unix == 0 {
+        // Sockets that are not connected have no other end, and several may have one address.
+        if record.is_unix == 0 && to_port != 0 {
             ends.iter_mut().for_each(|end| end.2 = 0);
         }
         ends.sort_unstable();

@@ -13,7 +13,8 @@ const LONGEST_FILE: u64 = 16 << 20;
 
 /// Between two writes of one who writes a file as a whole, on a busy machine.
 const SETTLED: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// A daemon does nothing else meanwhile.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
 pub struct Source {
     pub name: String,

@@ -81,16 +81,21 @@ fn lift(hierarchies: &[Hierarchy], kept: &[Group]) -> Result<()> {
 }
 
 impl Groups {
-    /// Makes these, and no others, with their limits; those who are in others are put back. Tells of which services the
-    /// groups are those that they were, with all who are in them.
-    pub fn set(&mut self, wanted: Vec<(u16, Group)>) -> Result<BTreeSet<u16>> {
-        let (numbers, groups): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
-        let hierarchies = Hierarchy::needed(groups.iter().map(|group| &group.limits))?;
-        if self.lock.is_none() && !groups.is_empty() {
+    /// The hierarchies of these groups, which nobody else may change from now on.
+    pub fn claim(&mut self, wanted: &[(u16, Group)]) -> Result<Vec<Hierarchy>> {
+        let hierarchies = Hierarchy::needed(wanted.iter().map(|(_, group)| &group.limits))?;
+        if self.lock.is_none() && !wanted.is_empty() {
             self.lock = Some(alone()?);
             lift(&Hierarchy::all(), &[])?;
             favour_moves();
         }
+        Ok(hierarchies)
+    }
+
+    /// Makes these, and no others, with their limits; those who are in others are put back. Tells of which services the
+    /// groups are those that they were, with all who are in them.
+    pub fn set(&mut self, hierarchies: Vec<Hierarchy>, wanted: Vec<(u16, Group)>) -> Result<BTreeSet<u16>> {
+        let (numbers, groups): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
         let is_same = hierarchies == self.hierarchies;
         if !is_same {
             // Another kind of groups, in which nobody can be as they are.
@@ -100,6 +105,9 @@ impl Groups {
         if let Err(error) = made {
             lift(&hierarchies, &[])?;
             self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.set(&self.groups))?;
+            if self.groups.is_empty() {
+                self.let_go();
+            }
             return Err(error);
         }
         lift(&hierarchies, &groups)?;
@@ -121,9 +129,12 @@ impl Groups {
         self.lock = None;
     }
 
-    /// Puts a thread where members of this service's group are; 0: where it came from. In all hierarchies, also where one
+    /// But for Tollgate's own, which waits for no limit. Puts a thread where members of this service's group are; 0: where it came from. In all hierarchies, also where one
     /// refuses.
     pub fn place(&self, tid: u32, service: u16, is_own: bool) -> Result<bool> {
+        if Path::new("/proc/self/task").join(tid.to_string()).exists() {
+            return Ok(false);
+        }
         let path = self.paths.get(&service).map(String::as_str);
         let mut done = Ok(false);
         for hierarchy in self.hierarchies.iter().filter(|one| is_own || !one.is_for_own()) {

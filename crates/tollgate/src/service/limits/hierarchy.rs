@@ -293,17 +293,15 @@ impl Hierarchy {
         if path.is_some() && !is_made {
             self.make_leaf(&target)?;
         }
-        // Where it came from may be gone.
-        let target = if path.is_none() { self.nearest_group(&target) } else { target };
-        match self.write_to(&target, tid) {
+        let targets = if path.is_none() { self.homes(&target) } else { vec![target.clone()] };
+        match to_first_free(&targets, |group| self.write_to(group, tid)) {
             // Its process has other threads, which are not to go with it.
             Err(error) if self.is_threaded && error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-            written => return written.map(|()| Some(target)),
+            written => return written.map(Some),
         }
         let (is_alone, beside) = (fs::read_dir(format!("/proc/{tid}/task"))?.nth(1).is_none(), below(BESIDE));
         if is_alone {
-            self.write_process(&target, tid)?;
-            return Ok(Some(target));
+            return to_first_free(&targets, |group| self.write_process(group, tid)).map(Some);
         }
         self.make_leaf(&beside)?;
         match path {
@@ -323,10 +321,11 @@ impl Hierarchy {
 
     fn make_leaf(&self, group: &str) -> io::Result<()> {
         let folder = self.folder_of(group);
-        if make(&folder)? && self.is_threaded {
-            fs::write(folder.join("cgroup.type"), "threaded")?;
-        }
-        Ok(())
+        let made = make(&folder).and_then(|is_new| match is_new && self.is_threaded {
+            true => fs::write(folder.join("cgroup.type"), "threaded"),
+            false => Ok(()),
+        });
+        made.map_err(|error| of_group(&folder, &error))
     }
 
     fn write_to(&self, group: &str, tid: u32) -> io::Result<()> {
@@ -339,7 +338,9 @@ impl Hierarchy {
         let door = match doors.entry(group.to_owned()) {
             Entry::Occupied(door) => door.into_mut(),
             Entry::Vacant(door) => {
-                door.insert(File::options().write(true).open(self.folder_of(group).join(file))?)
+                let path = self.folder_of(group).join(file);
+                let opened = File::options().write(true).open(&path);
+                door.insert(opened.map_err(|error| of_group(&path, &error))?)
             }
         };
         let written = door.write_all(tid.to_string().as_bytes());
@@ -374,25 +375,23 @@ impl Hierarchy {
     pub fn lift(&self, kept: &[Group]) -> Result<()> {
         self.shut();
         let top = self.root.join(TOP);
-        let is_kept = |folder: &Path| {
-            let path = folder.strip_prefix(&top).unwrap_or(folder);
-            kept.iter().any(|group| path.parent() == Some(Path::new(&group.path)))
-        };
+        let has_beside = self.is_threaded && !kept.is_empty();
+        let kept = kept.iter().map(|group| group.path.as_str()).chain(has_beside.then_some(BESIDE));
+        let kept: Vec<_> = kept.map(|path| top.join(path)).collect();
         let mut failed = Ok(());
         for leaf in leaves(&top) {
-            if !is_kept(&leaf) {
-                failed = failed.and(self.empty(&leaf));
+            if !kept.iter().any(|kept| leaf.parent() == Some(kept)) {
+                failed = failed.and(self.empty(&leaf, has_beside));
             }
         }
-        let kept: Vec<_> = kept.iter().map(|group| top.join(&group.path)).collect();
         remove_empty(&top, &kept);
         failed
     }
 
-    /// All of whom can be put back, also where one cannot.
-    fn empty(&self, leaf: &Path) -> Result<()> {
+    /// All of whom can be put back, also where one cannot: alone, where threads of their processes stay in other groups.
+    fn empty(&self, leaf: &Path, alone: bool) -> Result<()> {
         let group = format!("/{}", leaf.strip_prefix(&self.root).unwrap_or(leaf).display());
-        let home = self.nearest(&origin(&group));
+        let homes = self.homes(&origin(&group));
         let threaded = leaf.join("cgroup.type").exists()
             && fs::read_to_string(leaf.join("cgroup.type")).is_ok_and(|kind| kind.trim() == "threaded");
         let list = match (self.is_v2, threaded) {
@@ -407,12 +406,16 @@ impl Hierarchy {
             if members.is_empty() || done.is_err() {
                 break;
             }
+            let file = if self.is_v2 { "cgroup.procs" } else { "tasks" };
             for tid in members.lines() {
-                let file = if self.is_v2 { "cgroup.procs" } else { "tasks" };
-                match fs::write(home.join(file), tid) {
+                let moved = match (alone, tid.parse()) {
+                    (true, Ok(tid)) => self.place(tid, None).map(drop),
+                    _ => to_first_free(&homes, |home| fs::write(self.folder_of(home).join(file), tid))
+                        .map(drop),
+                };
+                match moved {
                     Err(error) if !is_gone(&error) => {
-                        done = Err(error)
-                            .with_context(|| format!("cannot put {tid} back into {}", home.display()));
+                        done = Err(error).with_context(|| format!("cannot put {tid} back into {}", homes[0]));
                     }
                     _ => {}
                 }
@@ -421,18 +424,33 @@ impl Hierarchy {
         done
     }
 
-    fn nearest_group(&self, group: &str) -> String {
-        let folder = self.nearest(group);
-        format!("/{}", folder.strip_prefix(&self.root).unwrap_or(&folder).display())
-    }
-
-    /// A group, or the nearest above it that is there.
-    fn nearest(&self, group: &str) -> PathBuf {
+    /// A group, and those above it, of those that are there: where somebody came from may be gone.
+    fn homes(&self, group: &str) -> Vec<String> {
         let wanted = self.folder_of(group);
+        let above =
+            wanted.ancestors().take_while(|folder| folder.starts_with(&self.root) && **folder != self.root);
         let there =
-            wanted.ancestors().take_while(|folder| folder.starts_with(&self.root)).find(|one| one.is_dir());
-        there.map_or_else(|| self.root.clone(), Path::to_path_buf)
+            above.filter(|folder| folder.is_dir()).filter_map(|folder| folder.strip_prefix(&self.root).ok());
+        there.map(|path| format!("/{}", path.display())).chain(["/".into()]).collect()
     }
+}
+
+/// In the first of these that takes it. Of the second version, one whose controllers are handed down takes nobody, but for
+/// the root (Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint").
+fn to_first_free(groups: &[String], write: impl Fn(&str) -> io::Result<()>) -> io::Result<String> {
+    let mut done = Err(io::ErrorKind::NotFound.into());
+    for group in groups {
+        done = write(group).map(|()| group.clone());
+        if !done.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+            break;
+        }
+    }
+    done
+}
+
+/// That a group is gone does not say that a thread is.
+fn of_group(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::other(format!("{}: {error}", path.display()))
 }
 
 /// Threads that are nobody's, of processes that have others elsewhere: a name that no service has.

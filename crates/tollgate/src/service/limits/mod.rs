@@ -68,7 +68,7 @@ impl Limiter {
         self.at_end
     }
 
-    /// In place of those before; where they cannot be, those before stay.
+    /// In place of those before. Where that fails, those before are to be put in force again.
     pub fn put_in_force(
         &mut self,
         services: &kernel::services::Services,
@@ -87,7 +87,8 @@ impl Limiter {
         let has_groups = !wanted.is_empty();
         {
             let mut groups = self.groups.write().ok().context("a thread that moves others has failed")?;
-            let kept = groups.set(wanted);
+            let hierarchies = groups.claim(&wanted)?;
+            let kept = groups.set(hierarchies, wanted);
             services.forget_placed(|service| kept.as_ref().is_ok_and(|kept| kept.contains(&service)));
             kept?;
         }

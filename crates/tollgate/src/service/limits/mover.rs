@@ -1,7 +1,6 @@
 //! Moves threads to the control groups of the services that they work for, as the kernel side asks for it.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
@@ -126,10 +125,6 @@ impl Work {
         budget: &mut Budget,
     ) -> Result<()> {
         let wire::service_placement { tid, place, is_own, .. } = *placement;
-        // Who moves others waits for no limit.
-        if Path::new("/proc/self/task").join(tid.to_string()).exists() {
-            return Ok(());
-        }
         let (is_own, began, worked) = (is_own != 0, Instant::now(), thread_time());
         // Who has to be there from its first moment is, whatever it costs, and nobody stays where it does not belong.
         if place != 0 && !is_own && budget.is_spent(began) {

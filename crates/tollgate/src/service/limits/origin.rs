@@ -10,9 +10,10 @@ const LONGEST: usize = 255;
 
 /// kernel/cgroup/cgroup-v1.c, cgroup1_base_files; the others have their subsystem's name before a dot.
 const FILES: [&str; 3] = ["tasks", "notify_on_release", "release_agent"];
-/// include/linux/cgroup_subsys.h of v6.18, and "cgroup" for those that every group has.
-const SUBSYSTEMS: [&str; 18] = [
+/// include/linux/cgroup_subsys.h of v6.18, and what every group has besides (kernel/cgroup/cgroup.c).
+const SUBSYSTEMS: [&str; 19] = [
     "cgroup",
+    "irq",
     "cpuset",
     "cpu",
     "cpuacct",
