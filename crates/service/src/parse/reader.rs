@@ -21,8 +21,8 @@ pub struct Reader<'text, 'problems> {
     pub problems: &'problems mut Problems,
 }
 
-/// Comparing names takes time, which whoever has more problems than this does not need.
-const MOST_SUGGESTIONS: usize = 100;
+/// Comparing names takes time: of more problems, nobody sees more at first (`service check`).
+const MOST_SUGGESTIONS: usize = 20;
 
 impl Problem {
     /// With the known name that is nearest, if half of its letters are the same, or else with the other help.

@@ -87,7 +87,7 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
             if !result.json {
                 tell(&problems, &source, result.top)?;
             }
-            bail!("{} has {}", source.name, number_of(problems.len(), "problem"));
+            bail!("{} has {}", printable(&source.name), number_of(problems.len(), "problem"));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -114,10 +114,10 @@ impl Services {
     }
 
     pub fn summary(&self) -> String {
-        use crate::format::number_of;
+        use crate::format::{number_of, printable};
         format!(
             "{}: {} and {} are in force",
-            self.file,
+            printable(&self.file),
             number_of(self.numbers.there().count(), "service"),
             number_of(self.in_force.rules.len(), "rule")
         )

@@ -17,7 +17,7 @@ pub fn parsed(source: &Source) -> Result<RuleFile> {
         let shown = harmless(&source.text);
         let excerpts: String =
             problems.iter().take(MOST).map(|problem| excerpt(problem, &source.name, &shown)).collect();
-        anyhow!("{} has {}:\n{excerpts}", source.name, number_of(problems.len(), "problem"))
+        anyhow!("{} has {}:\n{excerpts}", printable(&source.name), number_of(problems.len(), "problem"))
     })
 }
 
