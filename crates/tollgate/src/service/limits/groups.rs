@@ -129,8 +129,8 @@ impl Groups {
         self.lock = None;
     }
 
-    /// But for Tollgate's own, which waits for no limit. Puts a thread where members of this service's group are; 0: where it came from. In all hierarchies, also where one
-    /// refuses.
+    /// Puts a thread where members of this service's group are; 0: where it came from. In all hierarchies, also where one
+    /// refuses. Tollgate's own threads wait for no limit.
     pub fn place(&self, tid: u32, service: u16, is_own: bool) -> Result<bool> {
         if Path::new("/proc/self/task").join(tid.to_string()).exists() {
             return Ok(false);
