@@ -460,7 +460,7 @@ fn who_is_watched_by_an_older_lens_keeps_its_service() {
     let services = InForce::start(folder, &rules);
     let mut later = services.program("tg-watched calls-on-input 5000").start();
     // The lens looks for more of them twice a second, and takes this one in.
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    std::thread::sleep(std::time::Duration::from_millis(if is_emulated() { 10_000 } else { 1500 }));
     assert_eq!([first.pid(), later.pid()].map(|pid| services.service_of(pid)), ["shop", "shop"]);
     later.input().write_all(b"x").expect("it reads");
     eventually("its calls", || services.figures("calls")["shop"] >= 5000);
