@@ -143,12 +143,12 @@ static __noinline void service_charge(struct thread_state *thread, struct task_s
 }
 
 static __always_inline void service_relabel(struct thread_state *thread, struct task_struct *task, u32 service, u32 why,
-					    bool is_borrowed, u32 rule, bool is_running)
+					    u32 borrowed, u32 rule, bool is_running)
 {
 	struct service_member *member = member_of(thread);
 	u64 now;
 
-	if (likely(member->service == service && member->is_borrowed == is_borrowed)) {
+	if (likely(member->service == service && member->borrowed == borrowed)) {
 		/* Places of another book say nothing. */
 		if (unlikely(rule && member->book != header.book)) {
 			member->why = why;
@@ -173,7 +173,7 @@ static __always_inline void service_relabel(struct thread_state *thread, struct 
 	if (why < WHY_RECEIVED || why == WHY_ASSIGNED)
 		member->epoch++;
 	member->service = service;
-	member->is_borrowed = is_borrowed;
+	member->borrowed = borrowed;
 	member->why = why;
 	member->rule = rule;
 	member->book = header.book;
@@ -243,7 +243,7 @@ static __noinline u32 started_service(struct service_member *member, struct serv
 static __always_inline void service_obey(struct thread_state *thread, struct task_struct *task,
 					 struct service_rule *rule, u32 event, u32 peer, bool is_running)
 {
-	bool is_borrowed = event >= EVENT_RECEIVE;
+	u32 borrowed = event >= EVENT_RECEIVE ? BORROWED_FOR_WORK : BORROWED_NOT;
 	u32 service, why = event + WHY_FORK;
 
 	if (rule->then == THEN_BELONGS)
@@ -257,14 +257,14 @@ static __always_inline void service_obey(struct thread_state *thread, struct tas
 	if (service == SERVICE_NONE)
 		return;
 	if (event == EVENT_FORK && rule->then == THEN_ADOPTS_PEER) {
-		is_borrowed = true;
+		borrowed = BORROWED_FOR_WORK;
 		why = WHY_ASKED;
 	}
-	if (is_borrowed && member_of(thread)->has_io_uring) {
+	if (borrowed && member_of(thread)->has_io_uring) {
 		service = SERVICE_SHARED;
 		why = WHY_IO_URING;
 	}
-	service_relabel(thread, task, heir_of(service), why, is_borrowed, rule->place + 1, is_running);
+	service_relabel(thread, task, heir_of(service), why, borrowed, rule->place + 1, is_running);
 }
 
 static __always_inline void question_of(struct service_question *question, struct service_member *member, u32 event,
@@ -275,7 +275,7 @@ static __always_inline void question_of(struct service_question *question, struc
 	question->exe = member->exe;
 	question->unit = member->unit;
 	question->user = member->user;
-	question->is_borrowed = member->is_borrowed;
+	question->borrowed = member->borrowed;
 	question->service = services[member->service & (SERVICES - 1)].known_as;
 	if (event == EVENT_RECEIVE)
 		question->connection = member->connection;
@@ -353,7 +353,7 @@ __noinline int service_born(u32 slot, u32 parent)
 	before = &members[parent & (THREADS - 1)];
 	member->placed = before->placed;
 	member->service = before->service;
-	member->is_borrowed = before->is_borrowed;
+	member->borrowed = before->borrowed;
 	member->why = WHY_FORKED;
 	member->rule = before->rule;
 	member->user = before->user;
@@ -422,7 +422,8 @@ static __always_inline void service_read_message(struct thread_state *thread, st
 
 	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_FOUND)
 		service_relabel(thread, task, heir_of(service), kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_FOUND,
-				kind == MESSAGE_ASSIGN, kind == MESSAGE_ASSIGN ? 0 : value, is_running);
+				kind == MESSAGE_ASSIGN ? BORROWED_BY_HAND : BORROWED_NOT,
+				kind == MESSAGE_ASSIGN ? 0 : value, is_running);
 	else if (kind == MESSAGE_PEER && value == member->receipts)
 		service_ask(thread, task, EVENT_RECEIVE, service, is_running);
 }
@@ -535,9 +536,11 @@ static __always_inline void service_tell(struct seq_file *seq, struct thread_sta
 	/* As who reads them sees them. */
 	record.pid = visible_pid(task, level);
 	record.tgid = visible_pid(task->group_leader, level);
+	record.slot = thread->slot;
+	record.epoch = member->epoch;
 	record.service = member->service;
 	record.why = member->why;
-	record.is_borrowed = member->is_borrowed;
+	record.borrowed = member->borrowed;
 	record.rule = member->rule;
 	record.book = member->book;
 	record.user = member->user;
@@ -551,7 +554,7 @@ static __always_inline void service_tell(struct seq_file *seq, struct thread_sta
 		record.why = kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_FOUND;
 		record.rule = kind == MESSAGE_ASSIGN ? 0 : message >> MESSAGE_VALUE_SHIFT;
 		record.book = header.book;
-		record.is_borrowed = kind == MESSAGE_ASSIGN;
+		record.borrowed = kind == MESSAGE_ASSIGN ? BORROWED_BY_HAND : BORROWED_NOT;
 		record.labelled_ns = now;
 	}
 	/* It has changed meanwhile: its charge is in the accounts. */

@@ -36,6 +36,14 @@ static __always_inline u32 placing_of(u32 service)
 	return services[service & (SERVICES - 1)].placing;
 }
 
+/* As the session that has services in force sees it: that of the thread's own may be in a container. */
+static __always_inline u32 number_of(struct thread_state *thread)
+{
+	struct session *session = session_at(READ_ONCE(header.services));
+
+	return session ? visible_pid((struct task_struct *)thread->task, session->pid_level) : 0;
+}
+
 static __noinline void place(struct thread_state *thread, struct service_member *member, u32 where)
 {
 	struct service_placement *placement = bpf_ringbuf_reserve(&placements, sizeof(*placement), 0);
@@ -45,11 +53,10 @@ static __noinline void place(struct thread_state *thread, struct service_member 
 		return;
 	}
 	__builtin_memset(placement, 0, sizeof(*placement));
-	placement->tid = thread->visible_pid;
+	placement->tid = number_of(thread);
 	placement->slot = thread->slot;
 	placement->place = where;
-	placement->is_own = !member->is_borrowed;
-	placement->before = member->placed;
+	placement->is_own = member->borrowed != BORROWED_FOR_WORK;
 	member->placed = where;
 	bpf_ringbuf_submit(placement, 0);
 }
@@ -68,7 +75,7 @@ static __always_inline void place_labelled(struct thread_state *thread, struct s
 	member->has_answered = 0;
 	if (member->is_worth)
 		member->is_worth--;
-	if (!member->is_borrowed && placing_of(member->service) & PLACE_AT_ONCE)
+	if (member->borrowed != BORROWED_FOR_WORK && placing_of(member->service) & PLACE_AT_ONCE)
 		place(thread, member, where);
 	else if (where && where != member->placed && member->is_worth && competes(member->service))
 		place(thread, member, where);
@@ -108,7 +115,7 @@ static __always_inline void place_running(struct thread_state *thread, struct se
 /* It has sent something: an answer, if its side accepted the connection. */
 static __always_inline void place_answered(struct service_member *member, struct service_socket *socket)
 {
-	if (socket && socket->role == ROLE_ACCEPTED && member->is_borrowed)
+	if (socket && socket->role == ROLE_ACCEPTED && member->borrowed == BORROWED_FOR_WORK)
 		member->has_answered = 1;
 }
 

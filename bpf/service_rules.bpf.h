@@ -253,7 +253,7 @@ struct service_question {
 	u32 user;
 	u16 service;
 	u16 peer;
-	u32 is_borrowed;
+	u32 borrowed;
 	/* Names of its control group's path, and of the opened file's, whose hashes are in the scratch. */
 	u32 names;
 	u32 file_names;
@@ -340,7 +340,7 @@ static long ask_set(u32 i, struct service_question *question)
 	rule = bpf_map_lookup_elem(&service_rules, &key);
 	if (!rule || !(rule->events >> question->event & 1))
 		return 0;
-	if (question->is_borrowed && question->event < EVENT_RECEIVE && !rule->names_events)
+	if (question->borrowed && question->event < EVENT_RECEIVE && !rule->names_events)
 		return 0;
 	if (question->best.then == THEN_NOTHING || rule->place < question->best.place)
 		question->best = *rule;

@@ -29,7 +29,10 @@ HASH_MAP(directions, 2 * CONNECTIONS, struct service_route, struct service_direc
 
 static __always_inline struct service_socket *socket_of(struct sock *sk, u64 flags)
 {
-	return bpf_sk_storage_get(&service_sockets, sk, NULL, flags);
+	struct service_socket *socket = bpf_sk_storage_get(&service_sockets, sk, NULL, flags);
+
+	/* Where both ends make it at once, one of them gets nothing the first time (v6.18 net/core/bpf_sk_storage.c). */
+	return socket || !flags ? socket : bpf_sk_storage_get(&service_sockets, sk, NULL, flags);
 }
 
 static __always_inline bool is_tcp(const struct sock *sk)
@@ -198,7 +201,7 @@ static __always_inline u32 service_of_sender(struct service_direction *direction
 	if (likely(member_of(sender)->service == service) || member_of(sender)->epoch != direction->epoch)
 		return heir_of(service);
 	/* The first one is for whom the connection was opened. */
-	if (direction->is_opening && direction->is_borrowed)
+	if (direction->is_opening && direction->borrowed)
 		return heir_of(service);
 	if (sends(sender->call) && member_of(sender)->descriptor == direction->descriptor)
 		service = member_of(sender)->service;
@@ -231,6 +234,31 @@ static __always_inline void service_receive(struct thread_state *thread, struct 
 		socket->asked_book = question.book;
 	}
 	service_obey(thread, task, &socket->answer, EVENT_RECEIVE, peer, true);
+	socket->reader = thread->slot;
+	socket->reader_epoch = member->epoch;
+	socket->reader_service = member->service;
+}
+
+/*
+ * An answer by a thread that has received for somebody else since: it serves several at once. What it did in between may
+ * have been for either of them, which is counted, as nothing says for which; until it receives again, it is shared.
+ */
+static __noinline void service_answered(struct thread_state *thread, struct task_struct *task,
+					struct service_socket *socket)
+{
+	struct service_member *member = member_of(thread);
+	struct service_account *account;
+	u32 service = heir_of(member->service);
+
+	if (socket->reader != thread->slot || socket->reader_epoch != member->epoch ||
+	    heir_of(socket->reader_service) == service)
+		return;
+	if (member->why != WHY_RECEIVED && member->why != WHY_RESUMED)
+		return;
+	account = bpf_map_lookup_elem(&accounts, &service);
+	if (account)
+		__sync_fetch_and_add(&account->overlaps, 1);
+	service_relabel(thread, task, SERVICE_SHARED, WHY_SEVERAL, BORROWED_FOR_WORK, 0, true);
 }
 
 /* An answer to what was asked over a connection that its own side opened: the work goes on for whom it was asked. */
@@ -238,7 +266,7 @@ static __always_inline void service_resume(struct thread_state *thread, struct t
 					   struct service_direction *asked)
 {
 	if (asked->sender && members[asked->sender & (THREADS - 1)].epoch == asked->epoch)
-		service_relabel(thread, task, heir_of(asked->service), WHY_RESUMED, asked->is_borrowed,
+		service_relabel(thread, task, heir_of(asked->service), WHY_RESUMED, asked->borrowed,
 				member_of(thread)->rule, true);
 }
 
@@ -290,6 +318,8 @@ static __noinline void service_received_unix(struct thread_state *thread, struct
 	if (service == SERVICE_NONE)
 		service_wait(thread, task, &peer->direction, slot);
 	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE);
+	if (service == SERVICE_NONE)
+		socket->reader = 0;
 }
 
 static __noinline void service_received_tcp(struct thread_state *thread, struct task_struct *task, struct sock *sk, u32 slot)
@@ -320,6 +350,8 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 	if (direction && service == SERVICE_NONE)
 		service_wait(thread, task, direction, slot);
 	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE);
+	if (direction && service == SERVICE_NONE)
+		socket->reader = 0;
 }
 
 /* The direction is used by this thread for its service from now on; who has received before it was known is told. */
@@ -330,7 +362,7 @@ static __always_inline void note_sender(struct service_direction *direction, u32
 
 	direction->service = service;
 	direction->epoch = members[slot & (THREADS - 1)].epoch;
-	direction->is_borrowed = members[slot & (THREADS - 1)].is_borrowed;
+	direction->borrowed = members[slot & (THREADS - 1)].borrowed;
 	direction->is_opening = is_opening;
 	direction->descriptor = members[slot & (THREADS - 1)].descriptor;
 	WRITE_ONCE(direction->sender, slot);
@@ -376,13 +408,15 @@ static __always_inline void service_sent(struct thread_state *thread, struct tas
 		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
 		return;
 	}
+	if (socket->role == ROLE_ACCEPTED && socket->reader_service != member_of(thread)->service)
+		service_answered(thread, task, socket);
 	/* An event loop may have received for others until the connection was there. */
-	if (socket->direction.is_opening && socket->direction.is_borrowed && socket->direction.sender == slot)
+	if (socket->direction.is_opening && socket->direction.borrowed && socket->direction.sender == slot)
 		service_resume(thread, task, &socket->direction);
 	service = member_of(thread)->service;
 	if (likely(!socket->direction.is_opening && socket->direction.sender == slot && socket->direction.service == service &&
 		   socket->direction.epoch == member_of(thread)->epoch &&
-		   socket->direction.is_borrowed == member_of(thread)->is_borrowed))
+		   socket->direction.borrowed == member_of(thread)->borrowed))
 		return;
 	note_sender(&socket->direction, slot, service, false);
 	if (is_tcp(sk))

@@ -41,14 +41,16 @@ static __always_inline void service_tell_socket(struct seq_file *seq, struct soc
 	struct service_direction *direction = &socket->direction;
 	struct service_socket_record record;
 	struct thread_state *sender = thread_at(direction->sender);
+	/* As who reads it sees it. */
+	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
 
 	__builtin_memset(&record, 0, sizeof(record));
 	record.inode = inode_of(sk);
 	record.role = socket->role;
 	if (direction->sender && member_of(sender)->epoch == direction->epoch)
-		record.sender = sender->visible_pid;
+		record.sender = visible_pid((struct task_struct *)sender->task, level);
 	record.service = direction->sender ? heir_of(direction->service) : SERVICE_NONE;
-	record.is_borrowed = direction->is_borrowed;
+	record.borrowed = direction->borrowed;
 	if (socket->answer.then != THEN_NOTHING)
 		record.rule = socket->answer.place + 1;
 	record.book = socket->asked_book;

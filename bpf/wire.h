@@ -413,10 +413,10 @@ struct service_placement {
 	/* It works for its service for what it is: it is under all of its limits, not only those of processors. */
 	__u8 is_own;
 	__u8 unused;
-	/* Where it was, or was about to be, before. */
-	__u16 before;
-	__u16 unused_2;
 };
+
+/* Instead of a service: it was not put where it was to be, so it is asked for again. */
+#define PLACED_NOWHERE 0xffff
 
 #define PLACEMENT_BYTES 65536
 
@@ -482,6 +482,17 @@ struct service_account {
 	__u64 sent_bytes;
 	/* Threads that were given its label. */
 	__u64 labels;
+	/* Answers to others that were sent by threads which worked for it by then. */
+	__u64 overlaps;
+};
+
+/* Whether a thread works for its service for what it is. */
+enum service_borrowed {
+	BORROWED_NOT = 0,
+	/* By a message, a file or a signal, until it works for somebody else. */
+	BORROWED_FOR_WORK = 1,
+	/* By hand, with all that it starts: under the service's limits as if for what it is, and left alone by rules on that. */
+	BORROWED_BY_HAND = 2,
 };
 
 /* Why a thread has its label. */
@@ -505,6 +516,8 @@ enum service_why {
 	WHY_LIMITED = 10,
 	/* Its parent was asked to start it, by a signal. */
 	WHY_ASKED = 11,
+	/* It has answered somebody else than it has received from last: it serves several at once. */
+	WHY_SEVERAL = 12,
 };
 
 #define SERVICE_EVENTS 6
@@ -637,7 +650,7 @@ struct service_member {
 	/* enum service_why, of the label */
 	__u8 why;
 	/* It works for its service because somebody asked it to. */
-	__u8 is_borrowed;
+	__u8 borrowed;
 	/* The rule that decided, as place + 1, and its book. */
 	__u32 rule;
 	__u32 book;
@@ -696,7 +709,7 @@ struct service_direction {
 	__u32 reader;
 	__u32 receipt;
 	/* Whether who sent last did so for somebody else. */
-	__u8 is_borrowed;
+	__u8 borrowed;
 	/* Nothing was sent yet: this is of who opened the connection. */
 	__u8 is_opening;
 	__u16 unused;
@@ -750,9 +763,13 @@ struct service_socket {
 	__u32 asked_user;
 	__u64 asked_exe;
 	__u32 asked_book;
-	__u32 unused;
 	struct service_rule answer;
 	__u64 listen_path;
+	/* Who has received by it last (0: it was not known from whom), its `epoch` then, and for whom it worked after that. */
+	__u32 reader;
+	__u16 reader_epoch;
+	__u16 reader_service;
+	__u32 unused;
 	/* What its owner sends. */
 	struct service_direction direction;
 };
@@ -773,7 +790,7 @@ struct service_socket_record {
 	/* Who has sent by it last (0: nobody has, or is gone), as its session numbers it, and for whom. */
 	__u32 sender;
 	__u32 service;
-	__u32 is_borrowed;
+	__u32 borrowed;
 	/* The rule that has decided for who received by it, as place + 1, and its book. */
 	__u32 rule;
 	__u32 book;
@@ -786,9 +803,13 @@ struct service_socket_record {
 struct service_member_record {
 	__u32 pid;
 	__u32 tgid;
+	__u32 slot;
+	/* Of the member. */
+	__u16 epoch;
+	__u16 unused;
 	__u16 service;
 	__u8 why;
-	__u8 is_borrowed;
+	__u8 borrowed;
 	__u32 rule;
 	__u32 book;
 	__u32 user;

@@ -60,13 +60,25 @@ impl Placements {
         self.inbox.take()
     }
 
-    /// It was not moved: it is asked for again when it competes again.
-    pub fn put_off(&self, placement: &wire::service_placement) {
+    fn placed(&self, placement: &wire::service_placement) -> &AtomicU16 {
         let entry = self.members.entry(placement.slot);
         // SAFETY: an aligned field within the mapping, which both sides access as a whole.
-        let placed = unsafe { AtomicU16::from_ptr(&raw mut (*entry).placed) };
-        // Something else may have been asked for since.
-        let _ =
-            placed.compare_exchange(placement.place, placement.before, Ordering::SeqCst, Ordering::SeqCst);
+        unsafe { AtomicU16::from_ptr(&raw mut (*entry).placed) }
+    }
+
+    /// Nothing else was asked for since, and the thread is still there.
+    pub fn is_meant(&self, placement: &wire::service_placement) -> bool {
+        self.placed(placement).load(Ordering::SeqCst) == placement.place
+    }
+
+    /// It was not moved: it is asked for again when it competes again.
+    pub fn put_off(&self, placement: &wire::service_placement) {
+        let nowhere = wire::PLACED_NOWHERE as u16;
+        let _ = self.placed(placement).compare_exchange(
+            placement.place,
+            nowhere,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
     }
 }

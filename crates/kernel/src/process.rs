@@ -162,7 +162,7 @@ pub struct Usage {
 }
 
 /// The numbers of a process's threads; none: it is gone.
-pub fn threads(pid: u32) -> Vec<u32> {
+fn threads(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }

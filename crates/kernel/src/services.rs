@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::time::Duration;
 
 use libbpf_rs::{MapCore as _, MapFlags};
 
+use crate::clock::now_ns;
 use crate::cpus;
 use crate::error::{Doing, Error, Result};
 use crate::gate::{Gate, Iterator, Lock, Over};
@@ -32,6 +34,8 @@ pub struct Figures {
     pub sent_bytes: u64,
     /// Threads that were given the service's label, and have another one or have ended since.
     pub labels: u64,
+    /// Answers to others that were sent by threads which worked for it by then.
+    pub overlaps: u64,
 }
 
 /// A thread, and for whom it works.
@@ -40,11 +44,14 @@ pub struct Member {
     /// As this process's PID namespace numbers them.
     pub pid: u32,
     pub tgid: u32,
+    slot: u32,
+    epoch: u16,
     pub command: String,
     pub service: u16,
     /// One of [`wire::service_why`].
     pub why: u8,
-    pub is_borrowed: bool,
+    /// One of [`wire::service_borrowed`].
+    pub borrowed: u8,
     /// Place in the book of this number, where a rule decided.
     pub rule: Option<usize>,
     pub book: u32,
@@ -111,7 +118,8 @@ fn read_as<T: Copy>(bytes: &[u8]) -> T {
 
 impl Figures {
     fn new(account: &wire::service_account) -> Self {
-        let wire::service_account { task, present_ns, calls, received_bytes, sent_bytes, labels } = *account;
+        let wire::service_account { task, present_ns, calls, received_bytes, sent_bytes, labels, overlaps } =
+            *account;
         Self {
             cpu_ns: task.cpu_ns,
             wait_ns: task.wait_ns,
@@ -128,10 +136,11 @@ impl Figures {
             received_bytes,
             sent_bytes,
             labels,
+            overlaps,
         }
     }
 
-    fn each(&mut self) -> [&mut u64; 15] {
+    fn each(&mut self) -> [&mut u64; 16] {
         [
             &mut self.cpu_ns,
             &mut self.wait_ns,
@@ -148,6 +157,7 @@ impl Figures {
             &mut self.received_bytes,
             &mut self.sent_bytes,
             &mut self.labels,
+            &mut self.overlaps,
         ]
     }
 
@@ -231,6 +241,13 @@ impl Services {
             (&raw mut (*entry).place).write_volatile(place);
             (&raw mut (*entry).placing).write_volatile(placing as u16);
         }
+    }
+
+    /// In whose control groups those are who had to wait not longer than `ago` ago.
+    pub fn competing(&self, ago: Duration) -> BTreeSet<u16> {
+        let since = now_ns().saturating_sub(ago.as_nanos() as u64);
+        let all = (0..wire::SERVICES).map(|number| self.services.read(number));
+        all.filter(|service| service.competes_until_ns > since).map(|service| service.place).collect()
     }
 
     /// A service that members may have, and its account.
@@ -349,48 +366,42 @@ impl Services {
         Ok(all)
     }
 
-    fn note(&self, slot: u32, place: u16) {
+    fn placed(&self, slot: u32) -> &AtomicU16 {
         let entry = self.members.entry(slot);
         // SAFETY: an aligned field within the mapping, which both sides access as a whole.
-        unsafe { (&raw mut (*entry).placed).write_volatile(place) };
+        unsafe { AtomicU16::from_ptr(&raw mut (*entry).placed) }
     }
 
-    /// Somebody else than the kernel side's asking has moved these threads.
-    pub fn note_placed(&self, gate: &Gate, tids: &BTreeSet<u32>, place: u16) {
-        member_slots(gate, tids).for_each(|slot| self.note(slot, place));
+    /// Has somebody else than the kernel side's asking move a thread; what the kernel side asks for meanwhile counts.
+    pub fn place_by(&self, member: &Member, place: u16, is_moved: impl FnOnce() -> bool) {
+        let is_still_it = || self.members.read(member.slot).epoch == member.epoch;
+        let before = self.placed(member.slot).load(Ordering::SeqCst);
+        if is_still_it() && is_moved() && is_still_it() {
+            let _ =
+                self.placed(member.slot).compare_exchange(before, place, Ordering::SeqCst, Ordering::SeqCst);
+        }
     }
 
     /// All are where they came from but those in the groups of services that are kept.
     pub fn forget_placed(&self, is_kept: impl Fn(u16) -> bool) {
         for slot in 1..wire::THREADS {
             let placed = self.members.read(slot).placed;
-            if placed != wire::SERVICE_ROOT as u16 && !is_kept(placed) {
-                self.note(slot, wire::SERVICE_ROOT as u16);
+            let is_known = placed != wire::SERVICE_ROOT as u16 && placed != wire::PLACED_NOWHERE as u16;
+            if is_known && !is_kept(placed) {
+                self.placed(slot).store(wire::SERVICE_ROOT as u16, Ordering::SeqCst);
             }
         }
     }
 
-    /// Gives threads, as the gate's sessions number them, to a service, from their next call or switch on. Returns how many
-    /// of them there are.
-    pub fn assign(&self, gate: &Gate, tids: &BTreeSet<u32>, service: u16) -> usize {
+    /// Gives a thread to a service, from its next call or switch on.
+    pub fn assign(&self, member: &Member, service: u16) {
         let message = u64::from(wire::MESSAGE_ASSIGN)
             | u64::from(service) << wire::MESSAGE_SERVICE_SHIFT
             | 1 << wire::MESSAGE_VALUE_SHIFT;
-        let meant = member_slots(gate, tids).map(|slot| {
-            let place = self.members.entry(slot);
-            // SAFETY: an aligned u64 within the mapping, which both sides access as a whole.
-            unsafe { AtomicU64::from_ptr(&raw mut (*place).message) }.store(message, Ordering::SeqCst);
-        });
-        meant.count()
+        let place = self.members.entry(member.slot);
+        // SAFETY: an aligned u64 within the mapping, which both sides access as a whole.
+        unsafe { AtomicU64::from_ptr(&raw mut (*place).message) }.store(message, Ordering::SeqCst);
     }
-}
-
-/// Of these threads, as the gate's sessions number them, if they are members.
-fn member_slots(gate: &Gate, tids: &BTreeSet<u32>) -> impl std::iter::Iterator<Item = u32> {
-    (1..gate.threads.entries()).filter(|slot| {
-        let thread = gate.threads.read(*slot);
-        thread.task != 0 && thread.mask & wire::SERVICE != 0 && tids.contains(&thread.visible_pid)
-    })
 }
 
 fn forget(gate: &Gate, keys: &[wire::service_key]) {
@@ -428,10 +439,12 @@ fn member(record: &wire::service_member_record) -> Member {
     Member {
         pid: record.pid,
         tgid: record.tgid,
+        slot: record.slot,
+        epoch: record.epoch,
         command: String::from_utf8_lossy(&command).into_owned(),
         service: record.service,
         why: record.why,
-        is_borrowed: record.is_borrowed != 0,
+        borrowed: record.borrowed,
         rule: (record.rule as usize).checked_sub(1),
         book: record.book,
         user: record.user,

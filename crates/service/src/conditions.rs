@@ -9,7 +9,7 @@ use crate::facts::{Facts, Local};
 use crate::tree::Id;
 
 /// Names of a path that the kernel side knows (bpf/service_rules.bpf.h, NAMES).
-const MOST_PARTS: usize = 63;
+pub const MOST_PARTS: usize = 63;
 
 /// A path, and what is below it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

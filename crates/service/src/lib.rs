@@ -20,7 +20,8 @@ pub use conditions::{Conditions, Folder, Listen};
 pub use facts::{Facts, Local};
 pub use keys::{Key, Keys, Set, field};
 pub use limits::{
-    AtEnd, Beyond, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, parse_bytes, parse_percent, parse_weight,
+    AtEnd, Beyond, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, SOCKETS, TASKS, parse_bytes, parse_percent,
+    parse_weight,
 };
 pub use parse::{Host, MOST_RULES, MOST_SERVICES, Problem, RuleFile, listen, parse};
 pub use rule::{Directive, Each, Event, Rule};

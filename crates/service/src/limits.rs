@@ -1,5 +1,7 @@
 //! What a service, with all below it, may use.
 
+use std::ops::RangeInclusive;
+
 use crate::tree::Id;
 
 /// Of one service. What is not said has no limit of its own; those above hold besides.
@@ -102,9 +104,16 @@ impl Limits {
 }
 
 /// Weights of cgroup v2: Documentation/admin-guide/cgroup-v2.rst, "Weights".
+pub const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
+/// include/linux/threads.h, PID_MAX_LIMIT: `pids.max` takes no more.
+pub const TASKS: RangeInclusive<u32> = 1..=4 << 20;
+/// The counts of the kernel side are signed.
+pub const SOCKETS: RangeInclusive<u32> = 0..=i32::MAX as u32;
+
+/// As [`WEIGHTS`] has it.
 pub fn parse_weight(text: &str) -> Result<u32, String> {
     match text.parse() {
-        Ok(weight @ 1..=10_000) => Ok(weight),
+        Ok(weight) if WEIGHTS.contains(&weight) => Ok(weight),
         _ => Err("a weight is an integer from 1 to 10000; 100 is what everybody has".into()),
     }
 }
@@ -115,7 +124,7 @@ pub fn parse_percent(text: &str) -> Result<u32, String> {
     match text.strip_suffix('%').and_then(|number| number.trim_end().parse().ok()) {
         Some(percent @ 1..=819_200) => Ok(percent),
         _ => {
-            Err("a part of the processors' time is like \"50%\", or \"150%\": of one processor, at least 1%"
+            Err("a part of the processors' time is like \"50%\", or \"150%\": of one processor, a whole number from 1 to 819200"
                 .into())
         }
     }
@@ -134,7 +143,7 @@ pub fn parse_bytes(text: &str, unit: u64) -> Result<u64, String> {
     };
     let bytes = power.and_then(|power| digits.parse::<u64>().ok()?.checked_mul(unit.pow(power)));
     bytes.filter(|bytes| (1..=1 << 60).contains(bytes)).ok_or_else(|| {
-        format!("an amount is a number of bytes, or like \"512K\", \"64M\" or \"2G\" ({unit} bytes are 1K)")
+        format!("an amount is a whole number of bytes, at least 1, or like \"512K\", \"64M\" or \"2G\" ({unit} bytes are 1K)")
     })
 }
 

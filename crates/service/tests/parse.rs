@@ -223,6 +223,17 @@ fn rules_that_do_not_go_together() {
 }
 
 #[test]
+fn services_that_rules_start_may_be_on_a_cycle() {
+    let rule = |from: &str, to: &str| {
+        format!("[[rule]]\nservice = {from:?}\nstarts-below = {to:?}\neach = \"user\"\n")
+    };
+    let services = "[service.a]\n[service.b]\n";
+    good(&format!("{services}{}", rule("a", "a")));
+    let cycle = format!("{services}{}{}", rule("a", "b"), rule("b", "a"));
+    assert_eq!(problem(&cycle).0, "these rules are a cycle: a thread would go from a to b to a");
+}
+
+#[test]
 fn the_rule_that_decides_is_the_step_of_a_cycle() {
     let services = "[service.day]\n[service.night]\n[service.x]\n";
     let step = |from, to, priority: i32| {
@@ -263,8 +274,57 @@ fn names_with_dots_are_declared_in_quotes() {
     let missing = |name: &str| help(&format!("[service.a]\nparent = {name:?}"));
     assert_eq!(missing("shop.example.com").as_deref(), Some("declare it: [service.\"shop.example.com\"]"));
     assert_eq!(missing("my shop"), None);
-    let quotes = Some("a name with a dot needs quotes: [service.\"a.b\"]".to_owned());
-    assert_eq!(help("[service.shop.example]"), quotes);
+    assert_eq!(
+        help("[service.shop.example]").as_deref(),
+        Some(
+            "below \"shop\" is a service of its own: [service.example] with parent = \"shop\"; a name with a dot needs quotes: \
+             [service.\"shop.example\"]"
+        )
+    );
+    assert_eq!(
+        help("[limits.shop]\ncpu-max = \"5%\"").as_deref(),
+        Some("limits of a service are in its own table: [service.shop]")
+    );
+}
+
+#[test]
+fn names_that_commands_have_a_meaning_for_are_refused() {
+    for name in ["none", "EAGAIN"] {
+        let text = format!("[service.{name}]");
+        let why = "`service limit` has another meaning for it";
+        says(&text, &format!("a service cannot be called {name:?}: {why}"), name);
+    }
+}
+
+#[test]
+fn limits_of_another_kind_are_shown_as_they_are_to_be() {
+    let limit = |text: &str| {
+        let text = format!("[service.a]\n{text}");
+        let mut problems = parse(&text, &Machine).expect_err("it is wrong");
+        assert_eq!(problems.len(), 1, "{problems:#?}");
+        problems.remove(0)
+    };
+    let share = limit("cpu-max = 150");
+    assert_eq!(share.message, "cpu-max is to be a string, not this integer");
+    assert_eq!(share.help.as_deref(), Some("write cpu-max = \"150%\""));
+    assert_eq!(
+        limit("tasks-max = 4194305").message,
+        "tasks-max is to be an integer from 1 to 4194304, not this integer"
+    );
+    assert_eq!(
+        limit("cpu-weight = 0").message,
+        "cpu-weight is to be an integer from 1 to 10000, not this integer"
+    );
+    assert!(limit("memory-max = \"512MiB\"").message.ends_with("(1024 bytes are 1K)"));
+}
+
+#[test]
+fn messages_have_an_end() {
+    let (message, _) = problem(&format!("[[rule]]\nexe = {:?}\ninherits = true", "/a".repeat(1 << 19)));
+    assert!(message.chars().count() == 301 && message.ends_with('…'), "{message}");
+    let key = format!("[limits.\"\\u001b{}\"]", "a".repeat(1 << 19));
+    let help = parse(&key, &Machine).expect_err("it is wrong").remove(0).help.expect("some");
+    assert!(help.chars().count() == 301 && !help.contains('\u{1b}'), "{help}");
 }
 
 /// Names are compared, and cycles looked for, in a time that many of them do not make long.

@@ -26,13 +26,20 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         Ok(program) => program,
         Err(refusal) => return refuse(&words[0], refusal),
     };
-    if let Some(service) = &arguments.service {
-        crate::service::join(&arguments.socket, service)?;
-        if !arguments.lens && arguments.guard.mode.is_none() {
-            let error = command(program, arguments, identity, Dispositions::take_over())?.execute();
-            return refuse(&words[0], refusal(&error));
-        }
+    let join = |service: &Option<String>| match service {
+        Some(service) => crate::service::join(&arguments.socket, service),
+        None => Ok(()),
+    };
+    if arguments.service.is_some() && !arguments.lens && arguments.guard.mode.is_none() {
+        join(&arguments.service)?;
+        let error = command(program, arguments, identity, Dispositions::take_over())?.execute();
+        return refuse(&words[0], refusal(&error));
     }
+    // Where Tollgate stays beside the command, its own work is not the service's.
+    let home = match arguments.service {
+        Some(_) => Some(crate::service::own_service(&arguments.socket)?),
+        None => None,
+    };
     let policy = arguments.guard.policy()?;
     let mut options = options(&arguments.lens_options);
     if policy.is_some() && !arguments.lens {
@@ -52,10 +59,12 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let signals = Dispositions::take_over();
     let command = command(program, arguments, identity, signals)?;
     watch.begin()?;
+    join(&arguments.service)?;
     let mut child = {
         let _nursery = watch.gate.nursery(&watch.session, true)?;
         command.spawn()?
     };
+    join(&home)?;
     if let Some(error) = child.exec_error() {
         child.collect()?;
         watch.give_up()?;

@@ -110,12 +110,23 @@ fn who_followed_events_and_went_leaves_nothing_behind() {
     let daemon = Daemon::start(&it, &group, "--guard=watch");
     daemon.ask("status");
     let threads = || crate::harness::job::threads_of(daemon.running.pid());
-    let before = (daemon.open_files(), threads());
-    for _ in 0..20 {
-        assert_eq!(answer_and_go(&daemon), "{\"ok\":null}\n");
-    }
-    // No event comes meanwhile.
-    eventually("they are forgotten", || (daemon.open_files(), threads()) <= before);
+    // No event comes meanwhile. A gate that another test loads costs the daemon files, too, but not each time.
+    let is_as_before = || {
+        let before = (daemon.open_files(), threads());
+        for _ in 0..20 {
+            assert_eq!(answer_and_go(&daemon), "{\"ok\":null}\n");
+        }
+        (0..50).any(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            daemon.open_files() <= before.0 && threads() <= before.1
+        })
+    };
+    assert!(
+        (0..5).any(|_| is_as_before()),
+        "{} files and {} threads are left",
+        daemon.open_files(),
+        threads()
+    );
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! Services where much comes at once, or something goes wrong in between.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::harness::services::{Backend, InForce, begin, over, own_work, program, programs};
-use crate::harness::{Finished, eventually};
+use crate::harness::{Finished, NOBODY, eventually};
 
 const TENANTS: &str = r#"
 [service.shop]
@@ -147,4 +149,28 @@ fn a_hundred_thousand_connections_leave_nothing_and_lose_nothing() {
         assert_eq!(received[name], u64::from(EACH) * (4 + 5), "{received:?}");
     }
     backend.end(folder, "shop");
+}
+
+/// Also where the socket's mode lets them connect: who could give itself to a service could have others pay for its work.
+#[test]
+fn another_user_asks_for_nothing() {
+    let services = InForce::start(programs(&["shop"]), TENANTS);
+    for path in [services.folder.path(), &services.path("control")] {
+        fs::set_permissions(path, Permissions::from_mode(0o777)).expect("it is ours");
+    }
+    let own = std::process::id();
+    for command in [
+        "report",
+        "list",
+        "apply",
+        "limit shop --cpu-max 1%",
+        &format!("assign {own} shop"),
+        &format!("explain {own}"),
+    ] {
+        let mut job = services.ask_job(command);
+        job.command.uid(NOBODY).gid(NOBODY);
+        job.finish().exits_with(125).says("only root may");
+    }
+    assert_eq!(services.service_of(own), "root");
+    assert_eq!(services.ask("limit --json").json()["services"], serde_json::json!([]));
 }

@@ -111,6 +111,48 @@ fn processors_are_shared_by_weight() {
     assert!(services.ask("limit").text().contains("moves between control groups"));
 }
 
+/// Keeps a process on one processor.
+fn pin(pid: u32, processor: usize) {
+    // SAFETY: a valid set of processors.
+    let pinned = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        libc::sched_setaffinity(pid as i32, size_of::<libc::cpu_set_t>(), &set)
+    };
+    assert_eq!(pinned, 0, "processor {processor} is there");
+}
+
+/// Control groups alone give it two thirds of a processor: the others, who are on two, count for half there.
+#[test]
+fn one_thread_has_its_share_of_the_machine_beside_many() {
+    let services = start(&[("one", "cpu-weight = 100"), ("many", "cpu-weight = 100")]);
+    let mut one = Consumer::start(&services, "one");
+    let mut many: Vec<_> = (0..8).map(|_| Consumer::start(&services, "many")).collect();
+    pin(one.0.pid(), 0);
+    many.iter().enumerate().for_each(|(number, consumer)| pin(consumer.0.pid(), number % 2));
+    let mut share = |ms: u32| {
+        let told: Vec<_> = many.iter_mut().map(|consumer| consumer.tell(&format!("burn {ms}"))).collect();
+        let own: f64 = one.ask(&format!("burn {ms}")).parse().expect("a time");
+        let answers = many.iter().zip(&told).map(|(consumer, number)| consumer.answer(*number));
+        own / (own + answers.map(|ns| ns.parse::<f64>().expect("a time")).sum::<f64>())
+    };
+    // Until all are in their groups, and it counts for more.
+    share(3000);
+    let share = share(5000);
+    assert!(
+        share > 0.43,
+        "{share} of the processors, of which a half is its share, and a third what it would have"
+    );
+    // As others' file, or `limit`, has it, as soon as that changes.
+    services.ask("limit many --cpu-weight 200");
+    let weight = |top: &PathBuf| {
+        let number =
+            |file: &str| fs::read_to_string(top.join("one").join(file)).ok()?.trim().parse::<u64>().ok();
+        number("cpu.weight").or_else(|| number("cpu.shares").map(|shares| shares * 100 / 1024))
+    };
+    assert_eq!(groups().iter().find_map(weight), Some(100));
+}
+
 #[test]
 fn a_cap_holds_also_where_nobody_competes() {
     let services = start(&[("capped", "cpu-max = \"20%\"")]);
@@ -125,7 +167,7 @@ fn a_cap_holds_also_where_nobody_competes() {
     assert!(throttled.parse::<u64>().expect("a number") > 0, "{told}");
     services.ask("limit capped --cpu-max none");
     assert!(groups().iter().all(|top| !top.join("capped").exists()));
-    assert_eq!(limit(&services, "capped")["cpu_max_percent"], Value::Null);
+    assert_eq!(services.ask("limit --json").json()["services"], serde_json::json!([]));
 }
 
 /// Of the second version, a thread of several is put elsewhere in another way than a whole process.
@@ -282,6 +324,32 @@ fn whoever_is_given_to_another_service_leaves_the_groups() {
 }
 
 /// To so many bytes a second: a part of them may go at once.
+/// Given by hand, it is under all limits, also those that come later, and whatever becomes of others.
+#[test]
+fn whoever_was_given_to_a_service_is_under_its_later_limits() {
+    let services = start(&[("few", ""), ("other", "")]);
+    let text = "[service.few]\n[service.other]\n[[rule]]\nexe = \"FOLDER/other\"\nbelongs-to = \"other\"\n";
+    services.apply(text);
+    let mut given = Consumer::start(&services, "few");
+    services.ask(&format!("assign {} few", given.0.pid()));
+    assert_eq!(given.takes("fork 1"), (1, 0));
+    services.ask("limit few --tasks-max 4");
+    let is_limited = |when: &str| {
+        let group = group_of(given.0.pid(), "pids");
+        assert!(group.starts_with("/tollgate/few/"), "{when}: {group}");
+    };
+    is_limited("at first");
+    services.ask("limit other --memory-max 100M");
+    is_limited("with another hierarchy");
+    services.ask_job("limit other --memory-max 1").finish();
+    is_limited("after a change that may be refused");
+    services.ask("limit other --memory-max none");
+    is_limited("without the other hierarchy");
+    let (took, errno) = given.takes("fork 9");
+    assert!(took < 4 && errno == libc::EAGAIN, "{took} {errno}");
+    assert_eq!(services.explain(given.0.pid())["borrowed"], true);
+}
+
 #[test]
 fn no_more_is_sent_in_a_second() {
     let services = start(&[("slow", "network-max = \"1M\""), ("free", "")]);

@@ -49,6 +49,7 @@ pub fn tenants_are_charged(place: &str, options: &str, per_connection: u32) {
     for (name, work) in ["shop", "blog"].into_iter().zip(expected) {
         is_charged(name, after[name] - before[name], work, expected.iter().sum());
     }
+    assert!(services.figures("overlaps").values().all(|times| *times == 0));
     assert_eq!(services.report()["losses"], serde_json::json!({}));
 }
 
@@ -106,6 +107,11 @@ fn the_first_ones_work_is_its_own(options: &str) {
         over(shop);
         over(blog);
         relay.running.finish().success();
+        // It answers the second one while it works for the first.
+        let overlaps = services.figures("overlaps");
+        assert_eq!((overlaps["shop"], overlaps["blog"]), (1, 0));
+        let told = services.ask("report").text();
+        assert!(told.contains("shop: 1 answer to others by threads that worked for it by then"), "{told}");
     }
     let charged = services.figures("cpu_ns");
     let worked = backend.end(folder, "shop")["a"];

@@ -5,8 +5,10 @@ use std::fs::File;
 use std::time::Duration;
 
 use crate::harness::busy::has_all;
+use crate::harness::guarded::{Guard, Guarded};
 use crate::harness::job::{is_running, kill};
 use crate::harness::report::{AMBIGUOUS, GAPS};
+use crate::harness::services::{InForce, programs};
 use crate::harness::{Busy, Job, Report, eventually, tollgate, workload};
 
 #[test]
@@ -221,4 +223,36 @@ fn each_of_two_tells_of_a_gap() {
     }
     kill(hanging as i32, libc::SIGKILL);
     eventually("an end", || !is_running(hanging));
+}
+
+/// The lens, the guard, and services with rules on all events and limits of all kinds that need a program.
+#[test]
+fn all_extensions_at_once() {
+    let services = InForce::start(
+        programs(&["shop", "file"]),
+        "[service.shop]\nsockets-max = 100\nnetwork-max = \"1G\"\n\
+         [[rule]]\nexe = \"FOLDER/nobody\"\non = [\"fork\", \"exec\", \"found\", \"user\"]\nbelongs-to = \"shop\"\n\
+         [[rule]]\nfile = \"FOLDER/file\"\nexe = \"FOLDER/nobody\"\nbelongs-to = \"shop\"\n\
+         [[rule]]\nexe = \"FOLDER/nobody\"\nadopts-peer = true\n",
+    );
+    let it = Guarded::new();
+    let guarded = |guard: &str| {
+        let mut job =
+            it.job(&format!("{guard} --lens --sample --slower 1s --service shop"), "routine 1000 0");
+        job.command.env("TOLLGATE_SOCKET", services.path("control"));
+        job.finish().success()
+    };
+    let learned = guarded("--guard=learn").report().complete();
+    it.change("normalize");
+    let ran = guarded("--guard=enforce");
+    let (guard, report) = (Guard::of(&ran), ran.report().complete());
+    let calls = |report: &Report| report.counts().values().map(|(count, _)| count).sum::<u64>();
+    assert!(calls(&report) >= 4000);
+    assert_eq!(guard.number("anomalies"), 0);
+    // And those of Tollgate at the start of each, and before the program was executed.
+    let both = calls(&learned) + calls(&report);
+    eventually("the ends are charged", || services.figures("calls")["shop"] >= both);
+    let charged = services.figures("calls")["shop"];
+    assert!(charged < both + 300, "{both} calls, {charged} charged");
+    assert_eq!(services.report()["losses"], serde_json::json!({}));
 }

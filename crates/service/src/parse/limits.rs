@@ -1,6 +1,7 @@
 //! The limits that a file gives services, and what becomes of them: `[service.NAME]`, `[limits]`.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use toml::de::DeTable;
 
@@ -8,7 +9,8 @@ use super::reader::{At, Reader};
 use super::services::find;
 use super::{Problem, Problems};
 use crate::limits::{
-    AtEnd, Beyond, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, parse_bytes, parse_percent, parse_weight,
+    AtEnd, Beyond, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, SOCKETS, TASKS, WEIGHTS, parse_bytes,
+    parse_percent,
 };
 use crate::tree::{Id, Tree};
 
@@ -20,15 +22,13 @@ pub struct Read<'text> {
 
 pub fn read<'text>(reader: &mut Reader<'text, '_>) -> Read<'text> {
     let mut limits = Limits {
-        cpu_weight: reader
-            .integer("cpu-weight")
-            .and_then(|at| checked(reader, at, |n| parse_weight(&n.to_string()))),
-        cpu_max: text(reader, "cpu-max", parse_percent),
-        memory_max: text(reader, "memory-max", |text| parse_bytes(text, MEMORY_UNIT)),
-        tasks_max: count(reader, "tasks-max", 1),
-        sockets_max: count(reader, "sockets-max", 0),
-        connections_max: count(reader, "connections-max", 0),
-        network_max: text(reader, "network-max", |text| parse_bytes(text, NETWORK_UNIT)),
+        cpu_weight: count(reader, "cpu-weight", WEIGHTS).map(|weight| weight as u32),
+        cpu_max: text(reader, "cpu-max", "150%", parse_percent),
+        memory_max: text(reader, "memory-max", "512M", |text| parse_bytes(text, MEMORY_UNIT)),
+        tasks_max: count(reader, "tasks-max", TASKS),
+        sockets_max: count(reader, "sockets-max", SOCKETS),
+        connections_max: count(reader, "connections-max", SOCKETS),
+        network_max: text(reader, "network-max", "10M", |text| parse_bytes(text, NETWORK_UNIT)),
         beyond: Beyond::default(),
     };
     let (errno, works_for) = (reader.string("beyond-errno"), reader.string("beyond-service"));
@@ -49,31 +49,22 @@ pub fn read<'text>(reader: &mut Reader<'text, '_>) -> Read<'text> {
     Read { limits, works_for }
 }
 
-fn checked<T, V>(reader: &mut Reader, at: At<V>, parse: impl FnOnce(V) -> Result<T, String>) -> Option<T> {
-    match parse(at.value) {
-        Ok(value) => Some(value),
-        Err(fault) => {
-            reader.problem(Problem::new(at.span, fault));
-            None
-        }
-    }
-}
-
 fn text<'text, T>(
     reader: &mut Reader<'text, '_>,
     key: &'static str,
+    example: &str,
     parse: impl FnOnce(&'text str) -> Result<T, String>,
 ) -> Option<T> {
-    let text = reader.string(key)?;
-    checked(reader, text, parse)
+    let known = reader.problems.len();
+    let text = reader.string(key);
+    reader.help_since(known, || format!("write {key} = {example:?}"));
+    let At { value, span } = text?;
+    parse(value).map_err(|fault| reader.problem(Problem::new(span, fault))).ok()
 }
 
-fn count(reader: &mut Reader, key: &'static str, least: i32) -> Option<u64> {
-    let number = reader.integer(key)?;
-    checked(reader, number, |number| match number {
-        number if number >= least => Ok(number as u64),
-        _ => Err(format!("{key} is {least} or more")),
-    })
+fn count(reader: &mut Reader, key: &'static str, range: RangeInclusive<u32>) -> Option<u64> {
+    let (least, most) = range.into_inner();
+    reader.integer(key, least.into()..=most.into()).map(|at| at.value as u64)
 }
 
 /// Those that have some, once all services are known.
@@ -101,7 +92,7 @@ pub fn at_end(table: Option<&At<&DeTable>>, problems: &mut Problems) -> AtEnd {
     let Some(At { value, span }) = table else { return AtEnd::default() };
     let mut reader = Reader::new(value, span.clone(), problems);
     let at_end = reader.string("at-end");
-    reader.finish();
+    reader.finish(|name| format!("limits of a service are in its own table: [service.{name}]"));
     match at_end {
         Some(At { value: "keep", .. }) => AtEnd::Keep,
         None | Some(At { value: "lift", .. }) => AtEnd::Lift,

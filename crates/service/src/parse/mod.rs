@@ -23,6 +23,8 @@ pub const MOST_SERVICES: usize = 4096;
 pub const MOST_RULES: usize = 65_000;
 /// Longer ones do not fit a line of `service top`, nor a control group's name with its parents'.
 const LONGEST_NAME: usize = 64;
+/// Messages repeat what is wrong, which may be a megabyte. In letters; no path of a socket is longer.
+const LONGEST_MESSAGE: usize = 300;
 
 /// What the machine says of names in a rule file.
 pub trait Host {
@@ -48,6 +50,20 @@ impl Problem {
         Self { span, message: message.into(), other: None, help: None }
     }
 
+    /// What it repeats of the file may be long, and is not to steer a terminal.
+    fn tidy(mut self) -> Self {
+        for text in [Some(&mut self.message), self.help.as_mut()].into_iter().flatten() {
+            if let Some((end, _)) = text.char_indices().nth(LONGEST_MESSAGE) {
+                text.truncate(end);
+                text.push('…');
+            }
+            if text.contains(char::is_control) {
+                *text = text.replace(char::is_control, "?");
+            }
+        }
+        self
+    }
+
     fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
@@ -70,6 +86,10 @@ pub struct RuleFile {
 }
 
 pub fn parse(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
+    read(text, host).map_err(|problems| problems.into_iter().map(Problem::tidy).collect())
+}
+
+fn read(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         let place = |error: &toml::de::Error| error.span().unwrap_or(0..0);
@@ -78,7 +98,7 @@ pub fn parse(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
     let mut problems = Problems::new();
     let mut reader = Reader::new(document.get_ref(), document.span(), &mut problems);
     let (services, rules, ends) = (reader.table("service"), reader.tables("rule"), reader.table("limits"));
-    reader.finish();
+    reader.finish(|_| "there are [service.NAME], [[rule]] and [limits]".into());
     let (tree, limits) = services::read(services.map(|at| at.value), &mut problems);
     let at_end = limits::at_end(ends.as_ref(), &mut problems);
     let rules = rules::read(rules, &tree, host, &mut problems);

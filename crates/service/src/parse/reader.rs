@@ -1,7 +1,7 @@
 //! A table's keys, each asked for by its name; those that nobody asked for are problems.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -78,11 +78,19 @@ impl<'text, 'problems> Reader<'text, 'problems> {
         Some(text)
     }
 
-    pub fn integer(&mut self, key: &'static str) -> Option<At<i32>> {
-        self.typed(key, "an integer from -2147483648 to 2147483647", |value| {
+    pub fn integer(&mut self, key: &'static str, range: RangeInclusive<i64>) -> Option<At<i64>> {
+        let wanted = format!("an integer from {} to {}", range.start(), range.end());
+        self.typed(key, &wanted, |value| {
             let integer = value.as_integer()?;
-            i32::from_str_radix(integer.as_str(), integer.radix()).ok()
+            i64::from_str_radix(integer.as_str(), integer.radix()).ok().filter(|n| range.contains(n))
         })
+    }
+
+    /// Its help, if there is a problem since there were `known`.
+    pub fn help_since(&mut self, known: usize, help: impl FnOnce() -> String) {
+        if let Some(problem) = self.problems.get_mut(known) {
+            problem.help.get_or_insert_with(help);
+        }
     }
 
     /// That it is so; what is not so is left out.
@@ -134,14 +142,14 @@ impl<'text, 'problems> Reader<'text, 'problems> {
         self.problems.push(problem);
     }
 
-    /// Tells of the keys that nobody asked for.
-    pub fn finish(self) {
+    /// Tells of the keys that nobody asked for; of a table that is not to be here, `of_table` what is.
+    pub fn finish(self, of_table: impl Fn(&str) -> String) {
         for (key, value) in self.table {
             let name: &str = key.get_ref().as_ref();
             if !self.asked.contains(name) {
                 let known = || self.asked.iter().copied();
                 let list = || match value.get_ref() {
-                    DeValue::Table(_) => "a name with a dot needs quotes: [service.\"a.b\"]".into(),
+                    DeValue::Table(_) => of_table(name),
                     _ => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
                 };
                 let problem = Problem::new(key.span(), format!("there is no key {name:?} here"));

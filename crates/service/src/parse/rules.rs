@@ -9,7 +9,7 @@ use toml::de::DeTable;
 use super::reader::{At, Reader};
 use super::services::{MOST_ABOVE, find};
 use super::{Host, MOST_RULES, Problem, Problems};
-use crate::conditions::{Conditions, Folder, Listen};
+use crate::conditions::{Conditions, Folder, Listen, MOST_PARTS};
 use crate::rule::{Directive, Each, Event, Rule};
 use crate::tree::{Id, Tree};
 
@@ -29,11 +29,12 @@ fn one(table: At<&DeTable>, tree: &Tree, host: &dyn Host, problems: &mut Problem
     let known = problems.len();
     let mut reader = Reader::new(table.value, table.span.clone(), problems);
     let name = reader.string("name").map(|name| name.value.to_owned());
-    let priority = reader.integer("priority").map_or(0, |priority| priority.value);
+    let priority = reader.integer("priority", i32::MIN.into()..=i32::MAX.into());
+    let priority = priority.map_or(0, |priority| priority.value as i32);
     let when = conditions(&mut reader, tree, host);
     let then = directive(&mut reader, tree);
     let named = events(&mut reader);
-    reader.finish();
+    reader.finish(|_| "a rule's settings stand in it as they are: exe = \"/usr/sbin/nginx\"".into());
     if problems.len() > known {
         return None;
     }
@@ -46,7 +47,10 @@ fn one(table: At<&DeTable>, tree: &Tree, host: &dyn Host, problems: &mut Problem
 
 fn conditions(reader: &mut Reader, tree: &Tree, host: &dyn Host) -> Conditions {
     let exe = reader.string("exe").and_then(|path| real(reader, &path, host));
-    let user = reader.string("user").and_then(|name| {
+    let known = reader.problems.len();
+    let user = reader.string("user");
+    reader.help_since(known, || "write user = \"33\", or the user's name".into());
+    let user = user.and_then(|name| {
         let is_number = name.value.bytes().all(|byte| byte.is_ascii_digit());
         let found = if is_number { name.value.parse().ok() } else { host.user(name.value) };
         if found.is_none() {
@@ -100,7 +104,10 @@ fn service(reader: &mut Reader, key: &'static str, tree: &Tree) -> Option<Id> {
 fn folder(reader: &mut Reader, path: &At<&str>) -> Option<Folder> {
     let folder = Folder::new(path.value);
     if folder.is_none() {
-        let text = format!("{:?} is no absolute path below '/', without '.' and '..'", path.value);
+        let text = match path.value.matches('/').count() > MOST_PARTS {
+            true => format!("{:?} has more than {MOST_PARTS} parts", path.value),
+            false => format!("{:?} is no absolute path below '/', without '.' and '..'", path.value),
+        };
         reader.problem(Problem::new(path.span.clone(), text));
     }
     folder
@@ -338,6 +345,15 @@ fn twins(rules: &[Rule], problems: &mut Problems) {
     }
 }
 
+/// Which service it gives. One that was started is asked for as the one below which it is, and not started again there.
+fn next(rule: &Rule) -> Option<Id> {
+    match rule.then {
+        Directive::BelongsTo(to) => Some(to),
+        Directive::Starts { below, .. } => Some(below).filter(|below| rule.when.service != Some(*below)),
+        Directive::Inherits | Directive::AdoptsPeer => None,
+    }
+}
+
 /// From a service to the next one, and by which rule.
 type Steps<'a> = HashMap<Id, (Id, &'a Rule)>;
 
@@ -345,7 +361,7 @@ type Steps<'a> = HashMap<Id, (Id, &'a Rule)>;
 fn cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
     let mut all: HashMap<(Event, Conditions), Steps> = HashMap::new();
     for rule in rules {
-        let (Some(from), Directive::BelongsTo(to)) = (rule.when.service, rule.then) else { continue };
+        let (Some(from), Some(to)) = (rule.when.service, next(rule)) else { continue };
         for event in rule.events.iter().filter(|event| event.is_of_identity()) {
             let others = Conditions { service: None, ..rule.when.clone() };
             // Of several steps from a service the first rule's is taken.
@@ -356,13 +372,18 @@ fn cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
     for steps in all.values() {
         for way in circles(steps) {
             // A cycle is told once, and not on each of its events.
-            let rule =
-                way.iter().map(|id| steps[id].1).max_by_key(|rule| rule.span.start).expect("it has a step");
+            let rules = || way.iter().map(|id| steps[id].1);
+            let rule = rules().max_by_key(|rule| rule.span.start).expect("it has a step");
+            let other = rules().min_by_key(|rule| rule.span.start).filter(|other| other.span != rule.span);
             if !told.contains(&rule.span.start) {
                 told.push(rule.span.start);
                 let names: Vec<_> = way.iter().chain(&way[..1]).take(8).map(|id| tree.name(*id)).collect();
                 let text = format!("these rules are a cycle: a thread would go from {}", names.join(" to "));
-                problems.push(Problem::new(rule.span.clone(), text));
+                let problem = Problem::new(rule.span.clone(), text);
+                problems.push(match other {
+                    Some(other) => problem.other(other.span.clone(), "with this one"),
+                    None => problem,
+                });
             }
         }
     }

@@ -7,7 +7,7 @@ use toml::de::DeTable;
 use super::limits;
 use super::reader::{At, Reader};
 use super::{LONGEST_NAME, MOST_SERVICES, Problem, Problems};
-use crate::limits::Limits;
+use crate::limits::{Errno, Limits};
 use crate::tree::{Id, Tree};
 
 /// Our choice, root included: at each event that is limited the way up is gone.
@@ -18,6 +18,8 @@ fn fault(name: &str) -> Option<&'static str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     match name {
         "root" | "shared" => Some("it is always there, and has no settings"),
+        "none" => Some("`service limit` has another meaning for it"),
+        _ if Errno::parse(name).is_some() => Some("`service limit` has another meaning for it"),
         _ if name.is_empty() => Some("a name has letters"),
         _ if name.len() > LONGEST_NAME => Some("a name has at most 64 letters"),
         _ if !name.chars().all(is_plain) => Some("a name has letters, digits, '_', '-' and '.' only"),
@@ -54,7 +56,12 @@ pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap
         }
         let mut reader = Reader::new(settings, value.span(), problems);
         let (parent, limits) = (reader.string("parent"), limits::read(&mut reader));
-        reader.finish();
+        reader.finish(|child| {
+            format!(
+                "below {name:?} is a service of its own: [service.{child}] with parent = {name:?}; a name with a dot needs quotes: \
+                 [service.\"{name}.{child}\"]"
+            )
+        });
         let id = tree.add(name);
         declared.push((id, parent));
         limited.push((id, limits));

@@ -105,7 +105,10 @@ impl Control {
     pub fn listen(path: &Path) -> Result<Self> {
         let context = || format!("cannot listen at {}", path.display());
         if UnixStream::connect(path).is_ok() {
-            bail!("a daemon listens at {} already: `tollgate guard status` tells of it", path.display());
+            bail!(
+                "a daemon listens at {} already: `tollgate guard status` or `tollgate service report` tells of it",
+                path.display()
+            );
         }
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).with_context(context)?;
@@ -241,7 +244,10 @@ pub fn ask<R: Serialize>(
 /// For commands that nobody but a daemon can carry out.
 pub fn running(path: &Path) -> Result<UnixStream> {
     connect(path)?.with_context(|| {
-        format!("no daemon listens at {}: `tollgate daemon` starts one, or name its --socket", path.display())
+        format!(
+            "no daemon listens at {}: `tollgate daemon --help` says how to start one, or name its --socket",
+            path.display()
+        )
     })
 }
 

@@ -164,6 +164,12 @@ pub fn services(out: &mut String, report: &Report) {
         row.used.received_bytes as f64
     });
     of_services("sent_bytes_total", "counter", "Sent over sockets.", |row| row.used.sent_bytes as f64);
+    of_services(
+        "overlaps_total",
+        "counter",
+        "Answers to others that were sent by threads which worked for it by then.",
+        |row| row.used.overlaps as f64,
+    );
     of_services("storage_read_bytes_total", "counter", "Read from disks.", |row| {
         row.used.storage_read_bytes as f64
     });

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use kernel::process::wait_for;
 use kernel::session::Options;
@@ -128,12 +128,19 @@ struct Daemon<'a> {
     page: Page,
     looked: Instant,
     saved: Instant,
+    /// Told once.
+    has_failed_to_share: bool,
 }
 
 /// What is to be guarded, and how; `None`: nothing.
 fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
     let mode = arguments.mode.or(arguments.services.is_none().then_some(Mode::Watch));
-    let Some(mode) = mode else { return Ok(None) };
+    let Some(mode) = mode else {
+        if !arguments.exe.is_empty() || !arguments.spare.is_empty() || arguments.events.is_some() {
+            bail!("--exe, --spare and --events are for a guard, beside --services: --guard=watch begins one");
+        }
+        return Ok(None);
+    };
     let mut policy = arguments.options.policy(mode, &arguments.store.folder)?;
     policy.selection = Selection::of_machine(&arguments.exe, &arguments.spare)?;
     policy.tells_of_holds = false;
@@ -184,6 +191,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         page,
         looked: Instant::now(),
         saved: Instant::now(),
+        has_failed_to_share: false,
     };
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     let worked = daemon.take_in().and_then(|()| daemon.work(&control));
@@ -257,6 +265,7 @@ impl Daemon<'_> {
                 let _ = wake.read(&mut [0; 64]);
             }
             self.watch.tend()?;
+            self.share();
             self.tell_events();
             for Ask { process, request, answer } in asked.try_iter() {
                 if let Some((guard, gate)) = self.watch.guard() {
@@ -271,6 +280,15 @@ impl Daemon<'_> {
             }
         }
         Ok(())
+    }
+
+    fn share(&mut self) {
+        if let Some(services) = &mut self.services
+            && let Err(error) = services.share(&self.watch.gate)
+            && !std::mem::replace(&mut self.has_failed_to_share, true)
+        {
+            tell(&format!("services may have less than their shares of the processors: {error:#}"));
+        }
     }
 
     fn look_after(&mut self) -> Result<()> {

@@ -1,9 +1,10 @@
 //! The command line of `tollgate service`.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use service::{MEMORY_UNIT, NETWORK_UNIT, parse_bytes, parse_percent, parse_weight};
+use service::{MEMORY_UNIT, NETWORK_UNIT, SOCKETS, TASKS, parse_bytes, parse_percent, parse_weight};
 
 use super::control::Setting;
 use crate::cli::ResultOptions;
@@ -89,6 +90,10 @@ fn what(text: &str) -> Result<What, &'static str> {
     }
 }
 
+fn process_number(text: &str) -> Result<u32, &'static str> {
+    text.parse().map_err(|_| "this is not the number of a process")
+}
+
 /// Give a process to a service, whatever it works for now
 ///
 /// With all its threads, and what it starts from then on. It keeps the service until a rule on a message gives it to
@@ -96,6 +101,7 @@ fn what(text: &str) -> Result<What, &'static str> {
 #[derive(Args)]
 pub struct AssignArguments {
     /// The process
+    #[arg(value_parser = process_number)]
     pub pid: u32,
     /// The service
     pub service: String,
@@ -135,18 +141,18 @@ pub struct ChangeArguments {
     #[arg(long, value_name = "BYTES", value_parser = setting(|text| parse_bytes(text, MEMORY_UNIT)))]
     pub memory_max: Option<Setting>,
     /// Processes and threads at most
-    #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, 1)))]
+    #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, &TASKS)))]
     pub tasks_max: Option<Setting>,
     /// Sockets of IPv4 and IPv6 at most
-    #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, 0)))]
+    #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, &SOCKETS)))]
     pub sockets_max: Option<Setting>,
     /// Connected sockets of TCP at most
-    #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, 0)))]
+    #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, &SOCKETS)))]
     pub connections_max: Option<Setting>,
     /// Bytes a second to send at most: 500K, 10M
     #[arg(long, value_name = "BYTES", value_parser = setting(|text| parse_bytes(text, NETWORK_UNIT)))]
     pub network_max: Option<Setting>,
-    /// What a call that would have more sockets or connections fails with (EAGAIN by default), or the service that does
+    /// What a call that would have more sockets or connections fails with (EAGAIN with none), or the service that does
     /// such work
     #[arg(long, value_name = "ERRNO|SERVICE")]
     pub beyond: Option<String>,
@@ -162,9 +168,9 @@ fn setting(
     }
 }
 
-fn parse_count(text: &str, least: u64) -> Result<u64, String> {
-    let count = text.parse().ok().filter(|count| (least..=i32::MAX as u64).contains(count));
-    count.ok_or_else(|| format!("it is an integer from {least} to {}", i32::MAX))
+fn parse_count(text: &str, range: &RangeInclusive<u32>) -> Result<u64, String> {
+    let count = text.parse().ok().filter(|count| range.contains(count)).map(u64::from);
+    count.ok_or_else(|| format!("it is an integer from {} to {}", range.start(), range.end()))
 }
 
 const LIMIT_EXAMPLES: &str = "\

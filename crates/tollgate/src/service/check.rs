@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
-use service::{Event, Host, Id, Problem, RuleFile};
+use service::{AtEnd, Event, Host, Id, Problem, RuleFile};
 
 use super::arguments::CheckArguments;
 use super::problems::{Told, excerpt, harmless};
@@ -151,6 +151,9 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
     if rows.len() > top {
         let _ = writeln!(out, "and {} (--top)", number_of(rows.len() - top, "more service"));
     }
+    if file.at_end == AtEnd::Keep {
+        let _ = writeln!(out, "threads stay in their control groups when the daemon ends (at-end)");
+    }
     if rules.is_empty() {
         return out;
     }
@@ -164,13 +167,15 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
         let conditions = words::conditions(&rule.when, &file.tree);
         let conditions: Vec<_> =
             conditions.iter().map(|(key, value)| format!("{key} {}", printable(value))).collect();
+        let name = rule.name.as_ref().map(|name| format!("  ({})", printable(name)));
         let _ = writeln!(
             out,
-            "{:>6} {:>8}  {:<15}  {then:<width$}  {}",
+            "{:>6} {:>8}  {:<15}  {then:<width$}  {}{}",
             source.line(rule.span.start),
             rule.priority,
             events.join(" "),
-            conditions.join(", ")
+            conditions.join(", "),
+            name.unwrap_or_default()
         );
     }
     if rules.len() > top {

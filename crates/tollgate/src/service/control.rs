@@ -147,6 +147,8 @@ pub struct Report {
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub struct ServiceRow {
     pub name: String,
+    /// For as long as the daemon runs.
+    pub id: u16,
     pub parent: Option<String>,
     pub depth: usize,
     pub processes: usize,
@@ -178,6 +180,8 @@ pub struct Used {
     pub sent_bytes: u64,
     /// How often a thread has ended, or gone over to another service.
     pub labels: u64,
+    /// Answers to others that were sent by threads which worked for it by then: they serve several at once.
+    pub overlaps: u64,
 }
 
 impl From<Figures> for Used {
@@ -198,6 +202,7 @@ impl From<Figures> for Used {
             received_bytes: figures.received_bytes,
             sent_bytes: figures.sent_bytes,
             labels: figures.labels,
+            overlaps: figures.overlaps,
         }
     }
 }

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use service::{Beyond, Errno};
 
 use super::arguments::{ChangeArguments, LimitArguments};
-use super::control::{LimitChange, LimitReport, LimitRow, MovesRow, Request, Setting};
+use super::control::{LimitChange, LimitReport, LimitRow, MovesRow, Report, Request, Setting};
 use super::limits::Own;
 use super::numbers::Numbers;
 use super::remote::bytes;
@@ -20,10 +20,9 @@ pub fn limit(arguments: &LimitArguments) -> Result<ExitCode> {
     let mut report: LimitReport = answer(&arguments.socket, &Request::Limit { change })?;
     if let Some(service) = &arguments.service {
         report.services.retain(|row| row.name == *service);
-        if report.services.is_empty() {
-            bail!(
-                "{service} has no limits of its own, or is no service: `tollgate service list` shows those that there are"
-            );
+        let is_there = |report: &Report| report.services.iter().any(|row| row.name == *service);
+        if report.services.is_empty() && !is_there(&answer(&arguments.socket, &Request::Report)?) {
+            bail!("there is no service {service:?}: `tollgate service list` shows those that there are");
         }
     }
     let result = &arguments.result;
@@ -87,8 +86,13 @@ pub fn changed(own: &mut Own, change: &LimitChange, numbers: &Numbers) -> Result
     if let Some(beyond) = &change.beyond {
         match Errno::parse(beyond) {
             Some(errno) => (limits.beyond, own.works_for) = (Beyond::Fails(errno), None),
+            None if beyond == "none" => (limits.beyond, own.works_for) = (Beyond::default(), None),
             None => {
-                let other = numbers.named(beyond)?;
+                let errnos = || {
+                    let all = Errno::names().collect::<Vec<_>>().join(", ");
+                    format!("{beyond:?} is neither a service nor one of {all}")
+                };
+                let other = numbers.find(beyond).with_context(errnos)?;
                 if numbers.way_up(other).any(|above| numbers.get(above).name == change.service) {
                     bail!("beyond its own limits, {} cannot work for itself", change.service);
                 }
@@ -102,7 +106,7 @@ pub fn changed(own: &mut Own, change: &LimitChange, numbers: &Numbers) -> Result
 fn text(report: &LimitReport, top: usize) -> String {
     let mut out = String::new();
     if report.services.is_empty() {
-        return "no service has limits\n".into();
+        return "no limits\n".into();
     }
     let _ = writeln!(
         out,
@@ -173,10 +177,10 @@ fn rate(bytes: u64) -> String {
 
 fn events(row: &LimitRow) -> impl Iterator<Item = String> {
     let all = [
-        (row.refused, format!("sockets or connections refused ({})", row.beyond)),
-        (row.went_over, format!("sockets or connections went to {}", row.beyond)),
-        (row.slowed_packets, "packets sent with word of congestion".into()),
-        (row.dropped_packets, "packets not sent at once".into()),
+        (row.refused, "sockets or connections refused"),
+        (row.went_over, "sockets or connections went to another service"),
+        (row.slowed_packets, "packets sent with word of congestion"),
+        (row.dropped_packets, "packets not sent at once"),
     ];
     let name = printable(&row.name).to_string();
     let all = all.into_iter().filter(|(value, _)| *value > 0);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kernel::clock::now_ns;
@@ -60,7 +60,13 @@ pub struct Services {
     since: SystemTime,
     began: Instant,
     busy_ns: u64,
+    share_again: Instant,
 }
+
+/// Some periods of quotas, so that a step has more in it than one thread's turn.
+const SHARE_EVERY: Duration = Duration::from_millis(200);
+/// For each microsecond that it takes: no more than a fiftieth of a processor goes into it.
+const SHARE_REST: Duration = Duration::from_micros(50);
 
 impl Services {
     /// Puts a rule file in force; whoever runs is to be taken in after that.
@@ -80,6 +86,7 @@ impl Services {
             since: SystemTime::now(),
             began: Instant::now(),
             busy_ns: busy_ns(),
+            share_again: Instant::now(),
         };
         services.put_in_force(gate, source)?;
         Ok(services)
@@ -93,7 +100,7 @@ impl Services {
             Request::Explain { who } => serde_json::to_value(self.explain(gate, numbers_of(who, process)?)?)?,
             Request::ExplainSocket { socket } => serde_json::to_value(self.explain_socket(gate, socket)?)?,
             Request::Assign { who, service } => {
-                serde_json::to_value(self.assign(gate, numbers_of(who, process)?, &service)?)?
+                serde_json::to_value(self.assign(numbers_of(who, process)?, &service)?)?
             }
             Request::Limit { change } => serde_json::to_value(self.limit(gate, change)?)?,
         })
@@ -105,11 +112,14 @@ impl Services {
             None if self.path.as_os_str() == "-" => {
                 bail!("the daemon has read its file from stdin: name the one to apply")
             }
+            None if std::fs::metadata(&self.path).is_ok_and(|of| !of.is_file()) => {
+                bail!("{} is no file that can be read again: name the one to apply", self.path.display())
+            }
             None => Source::read(&self.path)?,
         };
         self.put_in_force(gate, &source)?;
         self.kernel.ask_all()?;
-        self.limiter.place_own(&self.kernel, gate, &self.numbers)?;
+        self.limiter.place_own(&self.kernel, &self.numbers)?;
         Ok(self.summary())
     }
 
@@ -141,7 +151,7 @@ impl Services {
                 for number in change.added.iter().filter(|number| self.numbers.is_known(**number)) {
                     self.kernel.retire(*number, self.numbers.heir(*number));
                 }
-                self.limit_as_before(gate, before);
+                self.limit_as_before(before);
                 return Err(error);
             }
         };
@@ -199,12 +209,7 @@ impl Services {
         Ok(())
     }
 
-    /// What each service has used itself.
-    fn figures(
-        &mut self,
-        accounts: BTreeMap<u16, Figures>,
-        members: &[Member],
-    ) -> Result<BTreeMap<u16, Figures>> {
+    fn figures(&mut self, accounts: BTreeMap<u16, Figures>, members: &[Member]) -> BTreeMap<u16, Figures> {
         let mut all = accounts;
         all.retain(|number, _| self.numbers.is_known(*number) && self.numbers.get(*number).is_there);
         for (number, more) in &self.inherited {
@@ -219,17 +224,22 @@ impl Services {
             *figures = figures.settled().at_least(before);
             self.told.insert(*number, *figures);
         }
-        Ok(all)
+        all
     }
 
-    pub fn report(&mut self, gate: &Gate, losses: BTreeMap<String, u64>) -> Result<Report> {
+    /// What each service has used itself, and who works for them.
+    fn used(&mut self, gate: &Gate) -> Result<(BTreeMap<u16, Figures>, Vec<Member>)> {
         self.name_started(gate)?;
         // Accounts first: who is charged in between is in neither, and not in both.
         let accounts = self.kernel.accounts(gate)?;
         let mut members = self.kernel.members()?;
         // Those of one that was started since are told of the next time.
         members.retain(|member| self.numbers.is_known(member.service));
-        let figures = self.figures(accounts, &members)?;
+        Ok((self.figures(accounts, &members), members))
+    }
+
+    pub fn report(&mut self, gate: &Gate, losses: BTreeMap<String, u64>) -> Result<Report> {
+        let (figures, members) = self.used(gate)?;
         let machine_cpu_ns = busy_ns().saturating_sub(self.busy_ns);
         let cpu_ns: u64 = figures.values().map(|figures| figures.cpu_ns).sum();
         let mut workers: BTreeMap<u16, Workers> = BTreeMap::new();
@@ -241,6 +251,7 @@ impl Services {
             let (service, own) = (self.numbers.get(number), workers.get(&number));
             ServiceRow {
                 name: service.name.clone(),
+                id: number,
                 parent: (depth > 0).then(|| self.numbers.get(service.parent).name.clone()),
                 depth,
                 processes: own.map_or(0, |own| own.processes.len()),
@@ -280,7 +291,7 @@ impl Services {
             tid: member.pid,
             command: member.command.clone(),
             service: self.numbers.get(self.numbers.heir(member.service)).name.clone(),
-            borrowed: member.is_borrowed,
+            borrowed: u32::from(member.borrowed) != wire::BORROWED_NOT,
             why: why(member.why).into(),
             rule: self.rule_of(member),
             since_ns: now_ns().saturating_sub(member.labelled_ns),
@@ -318,6 +329,23 @@ impl Services {
         place.filter(|_| is_known).and_then(|place| self.in_force.rules.get(place)).cloned()
     }
 
+    /// Sees to it that services have their shares of the machine, as long as they compete.
+    pub fn share(&mut self, gate: &Gate) -> Result<()> {
+        let now = Instant::now();
+        if now < self.share_again {
+            return Ok(());
+        }
+        self.share_again = now + SHARE_EVERY;
+        let used = match self.limiter.have_to_share(&self.kernel, SHARE_EVERY) {
+            true => Some(self.used(gate)?.0),
+            false if self.limiter.is_even() => return Ok(()),
+            false => None,
+        };
+        let shared = self.limiter.share(&self.numbers, used);
+        self.share_again = now + SHARE_EVERY.max(SHARE_REST * now.elapsed().as_micros() as u32);
+        shared
+    }
+
     /// What is to be looked after from time to time.
     pub fn tend(&mut self) -> Result<()> {
         self.limiter.tend()
@@ -332,36 +360,44 @@ impl Services {
                 bail!("{} has no limits: it is for what is nobody's", change.service);
             }
             changed(own.entry(number).or_default(), &change, &self.numbers)?;
+            own.retain(|_, own| *own != Own::default());
             let before = (self.limiter.own().clone(), self.limiter.at_end());
             if let Err(error) = self.limiter.put_in_force(&self.kernel, &self.numbers, own, before.1) {
-                self.limit_as_before(gate, before);
+                self.limit_as_before(before);
                 return Err(error);
             }
-            self.limiter.place_own(&self.kernel, gate, &self.numbers)?;
+            self.limiter.place_own(&self.kernel, &self.numbers)?;
         }
         Ok(self.limiter.report(&self.numbers))
     }
 
     /// After others could not be put in force.
-    fn limit_as_before(&mut self, gate: &Gate, before: (BTreeMap<u16, Own>, AtEnd)) {
+    fn limit_as_before(&mut self, before: (BTreeMap<u16, Own>, AtEnd)) {
         let limited = self.limiter.put_in_force(&self.kernel, &self.numbers, before.0, before.1);
-        let limited = limited.and_then(|()| self.limiter.place_own(&self.kernel, gate, &self.numbers));
+        let limited = limited.and_then(|()| self.limiter.place_own(&self.kernel, &self.numbers));
         if let Err(error) = limited {
             tell(&format!("the limits are not as they were: {error:#}"));
         }
     }
 
-    fn assign(&self, gate: &Gate, who: Numbered, service: &str) -> Result<usize> {
+    fn assign(&self, who: Numbered, service: &str) -> Result<usize> {
         let number = self.numbers.named(service)?;
-        let tids = if who.is_thread { vec![who.number] } else { process::threads(who.number) };
-        let tids: BTreeSet<_> = tids.into_iter().collect();
-        let assigned = self.kernel.assign(gate, &tids, number);
-        // Before it does anything more: what it then starts is under its limits.
-        self.limiter.place(&self.kernel, gate, &tids, number, &self.numbers);
-        if assigned == 0 {
+        let members = || {
+            let mut members = self.kernel.members()?;
+            members.retain(|member| who.number == if who.is_thread { member.pid } else { member.tgid });
+            anyhow::Ok(members)
+        };
+        // Before it belongs to the service: what it starts then is under the limits.
+        for member in &members()? {
+            self.limiter.place(&self.kernel, member, number, &self.numbers);
+        }
+        // Moves take their time, and the kernel side's slots may be others' by now.
+        let members = members()?;
+        members.iter().for_each(|member| self.kernel.assign(member, number));
+        if members.is_empty() {
             return Err(who.is_nobody());
         }
-        Ok(assigned)
+        Ok(members.len())
     }
 }
 
@@ -427,6 +463,7 @@ fn why(why: u8) -> &'static str {
         wire::WHY_IO_URING => "io_uring",
         wire::WHY_LIMITED => "limit",
         wire::WHY_ASKED => "asked",
+        wire::WHY_SEVERAL => "several",
         _ => "inherited",
     }
 }

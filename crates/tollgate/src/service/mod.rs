@@ -25,7 +25,7 @@ use arguments::Command;
 pub use control::{Report, Request, ServiceRow};
 pub use live::{Services, in_force, mask};
 pub use problems::parsed;
-pub use remote::join;
+pub use remote::{join, own_service};
 pub use source::Source;
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {

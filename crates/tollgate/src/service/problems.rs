@@ -66,3 +66,121 @@ pub fn harmless(text: &str) -> String {
     };
     text.chars().map(one).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+
+    /// Something of everything that a file may have.
+    const FILE: &str = r#"
+[service.customers]
+cpu-max = "150%"
+[service."shop.example"]
+parent = "customers"
+cpu-weight = 200
+memory-max = "2G"
+sockets-max = 1000
+beyond-errno = "EMFILE"
+[service.blog]
+network-max = "10M"
+connections-max = 5
+beyond-service = "customers"
+[limits]
+at-end = "keep"
+[[rule]]
+name = "the shop's"
+exe = "/usr/sbin/nginx"
+listen = "127.0.0.1:8081"
+client = "10.0.0.0/8"
+priority = -3
+belongs-to = "shop.example"
+[[rule]]
+cgroup = "/system.slice/php.service"
+user = "0"
+on = ["exec", "found"]
+starts-below = "blog"
+each = "user"
+[[rule]]
+file = "/srv/blog"
+unit = "backup"
+inherits = true
+[[rule]]
+peer = "blog"
+service = "blog"
+listen = "@name"
+adopts-peer = true
+"#;
+    const PARTS: [&str; 24] = [
+        "\"",
+        "[",
+        "]",
+        "=",
+        "\n",
+        "\u{feff}",
+        "\0",
+        "é",
+        "\u{202e}",
+        "'''",
+        "\\u0000",
+        "-",
+        "1e999",
+        "99999999999999999999",
+        "service",
+        "rule",
+        "[[rule]]\n",
+        "parent = \"blog\"\n",
+        "/",
+        "%",
+        ":",
+        "true",
+        "{}",
+        "1979-05-27",
+    ];
+
+    /// Bytes of it are replaced: from where, how many, by what.
+    fn edits() -> impl Strategy<Value = Vec<(usize, usize, &'static str)>> {
+        vec((0..FILE.len(), 0..40_usize, select(&PARTS[..])), 1..6)
+    }
+
+    /// Whatever is wrong, it is told of with a place that is there, and shown.
+    fn is_told_of(text: &str) {
+        let source = Source::new("fuzz".into(), text.into());
+        let Err(problems) = service::parse(text, &Machine::default()) else { return };
+        assert!(!problems.is_empty());
+        let shown = harmless(text);
+        for problem in &problems {
+            let told = Told::new(problem, &source);
+            assert!(told.line >= 1 && told.column >= 1 && told.line <= 1 + text.matches('\n').count());
+            assert!(excerpt(problem, "fuzz", &shown).contains("error"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_told_of(text in any::<String>()) {
+            is_told_of(&text);
+        }
+
+        #[test]
+        fn any_edit_is_told_of(edits in edits()) {
+            let mut text = FILE.to_owned();
+            for (from, length, by) in edits {
+                let mut at = from.min(text.len());
+                let mut end = (at + length).min(text.len());
+                while !text.is_char_boundary(at) { at -= 1; }
+                while !text.is_char_boundary(end) { end += 1; }
+                text.replace_range(at..end, by);
+            }
+            is_told_of(&text);
+        }
+    }
+
+    #[test]
+    fn it_is_right_as_it_is() {
+        assert_eq!(service::parse(FILE, &Machine::default()).map(|file| file.book.rules().len()), Ok(4));
+    }
+}

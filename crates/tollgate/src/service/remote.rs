@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::arguments::{ApplyArguments, AssignArguments, ExplainArguments, ReportArguments, What};
 use super::control::{
@@ -124,6 +124,14 @@ pub fn text(report: &Report, top: usize) -> String {
         share(report.kernel_cpu_ns, report.machine_cpu_ns)
     );
     out.push_str(&moves(&report.moves));
+    for row in report.services.iter().filter(|row| row.used.overlaps > 0).take(top) {
+        let _ = writeln!(
+            out,
+            "{}: {} to others by threads that worked for it by then, which serve several at once: some of its figures may be theirs",
+            row.name,
+            number_of(row.used.overlaps as usize, "answer")
+        );
+    }
     out
 }
 
@@ -220,6 +228,7 @@ fn sentence(thread: &ExplainedThread) -> String {
         "open" => format!("since it opened a file {ago} ago{by}"),
         "receive" => format!("since a message that came {ago} ago{by}"),
         "reply" => format!("since the answer to what it had asked in that name came {ago} ago"),
+        "several" => format!("as it had answered one while it worked for another, {ago} ago"),
         "asked" => format!("as whoever asked for it by a signal did, {ago} ago{by}"),
         "assigned" => format!("as somebody said so {ago} ago"),
         "limit" => format!("as its own service had as many sockets or connections as it may have, {ago} ago"),
@@ -239,6 +248,13 @@ pub fn assign(arguments: &AssignArguments) -> Result<ExitCode> {
         number_of(threads, "thread")
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// For whom this process works.
+pub fn own_service(socket: &SocketOption) -> Result<String> {
+    let explanation: Explanation = answer(socket, &Request::Explain { who: Who::OwnProcess })?;
+    let thread = explanation.threads.into_iter().next();
+    Ok(thread.context("the daemon does not know this process")?.service)
 }
 
 /// This process, and all that it becomes or starts.

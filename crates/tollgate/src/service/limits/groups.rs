@@ -145,6 +145,11 @@ impl Groups {
         done
     }
 
+    pub fn weigh(&self, service: u16, weight: u32) -> Result<()> {
+        let Some(path) = self.paths.get(&service) else { return Ok(()) };
+        self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.weigh(path, weight))
+    }
+
     pub fn sweep(&self) {
         self.hierarchies.iter().for_each(Hierarchy::sweep);
     }

@@ -55,7 +55,7 @@ pub struct Group {
 const PERIOD_US: u64 = 100_000;
 /// Documentation/admin-guide/cgroup-v2.rst, "Weights"; and what the first version has in their place
 /// (Documentation/scheduler/sched-design-CFS.rst).
-const WEIGHT: u32 = 100;
+pub const WEIGHT: u32 = 100;
 const SHARES: u64 = 1024;
 const HIGHEST_WEIGHT: u32 = 10_000;
 
@@ -82,15 +82,14 @@ impl Controller {
     fn values(self, limits: &Limits, is_v2: bool) -> Vec<(&'static str, String)> {
         let or =
             |value: Option<u64>, none: &str| value.map_or_else(|| none.into(), |value| value.to_string());
-        let weight = limits.cpu_weight.unwrap_or(WEIGHT);
         let quota = limits.cpu_max.map(|percent| u64::from(percent) * PERIOD_US / 100);
         match (self, is_v2) {
             (Self::Cpu, true) => vec![
-                ("cpu.weight", weight.to_string()),
+                weight(limits.cpu_weight.unwrap_or(WEIGHT), is_v2),
                 ("cpu.max", format!("{} {PERIOD_US}", or(quota, "max"))),
             ],
             (Self::Cpu, false) => vec![
-                ("cpu.shares", (u64::from(weight) * SHARES / u64::from(WEIGHT)).to_string()),
+                weight(limits.cpu_weight.unwrap_or(WEIGHT), is_v2),
                 ("cpu.cfs_period_us", PERIOD_US.to_string()),
                 ("cpu.cfs_quota_us", or(quota, "-1")),
             ],
@@ -98,6 +97,14 @@ impl Controller {
             (Self::Memory, false) => vec![("memory.limit_in_bytes", or(limits.memory_max, "-1"))],
             (Self::Pids, _) => vec![("pids.max", or(limits.tasks_max, "max"))],
         }
+    }
+}
+
+/// File, and what is to be in it.
+fn weight(weight: u32, is_v2: bool) -> (&'static str, String) {
+    match is_v2 {
+        true => ("cpu.weight", weight.min(HIGHEST_WEIGHT).to_string()),
+        false => ("cpu.shares", (u64::from(weight) * SHARES / u64::from(WEIGHT)).to_string()),
     }
 }
 
@@ -245,9 +252,27 @@ impl Hierarchy {
         for (file, value) in
             self.controllers.iter().flat_map(|controller| controller.values(limits, self.is_v2))
         {
-            write(&folder.join(file), &value)?;
+            let written = write(&folder.join(file), &value);
+            // Of the first version: the second one takes any.
+            written.map_err(|error| {
+                match error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+                    Some(libc::EBUSY) if limits.memory_max.is_some() => error.context(
+                        "its threads have more memory than that, and it cannot be taken back from them",
+                    ),
+                    _ => error,
+                }
+            })?;
         }
         Ok(())
+    }
+
+    /// For a while.
+    pub fn weigh(&self, path: &str, counts_as: u32) -> Result<()> {
+        if !self.controllers.contains(&Controller::Cpu) {
+            return Ok(());
+        }
+        let (file, text) = weight(counts_as, self.is_v2);
+        write(&self.root.join(TOP).join(path).join(file), &text)
     }
 
     /// The group in which a thread is.

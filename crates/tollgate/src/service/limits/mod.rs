@@ -4,15 +4,18 @@ mod groups;
 mod hierarchy;
 mod mover;
 mod origin;
+mod shares;
 mod warden;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use kernel::gate::Gate;
 use kernel::limits::{Beyond, Counts, Limit};
 use kernel::placements::Source;
+use kernel::services::{Figures, Member};
 use kernel::wire;
 use service::{AtEnd, Limits};
 
@@ -23,6 +26,7 @@ use groups::Groups;
 use hierarchy::Group;
 use mover::Mover;
 pub use mover::Moves;
+use shares::{Had, Sharer, Shares};
 use warden::Warden;
 pub use warden::keep;
 
@@ -42,6 +46,9 @@ pub struct Limiter {
     warden: Option<Warden>,
     at_end: AtEnd,
     own: BTreeMap<u16, Own>,
+    shares: Shares,
+    /// What they had used when shares were looked at last, while services compete.
+    measured: Option<(Instant, BTreeMap<u16, Figures>)>,
 }
 
 impl Limiter {
@@ -57,6 +64,8 @@ impl Limiter {
             warden: None,
             at_end: AtEnd::default(),
             own: BTreeMap::new(),
+            shares: Shares::default(),
+            measured: None,
         })
     }
 
@@ -94,6 +103,9 @@ impl Limiter {
         }
         self.at_end = at_end;
         self.own = own;
+        // The groups have the weights of the file, or of `limit`.
+        self.shares = Shares::default();
+        self.measured = None;
         for number in numbers.all() {
             services.place(number, self.owner(numbers, number), self.placing(numbers, number));
         }
@@ -161,41 +173,95 @@ impl Limiter {
     }
 
     /// Puts those at once where their services' limits are for whom they are.
-    pub fn place_own(
-        &self,
-        services: &kernel::services::Services,
-        gate: &Gate,
-        numbers: &Numbers,
-    ) -> Result<()> {
-        let mut all: BTreeMap<u16, BTreeSet<u32>> = BTreeMap::new();
-        for member in services.members()?.iter().filter(|member| !member.is_borrowed) {
+    pub fn place_own(&self, services: &kernel::services::Services, numbers: &Numbers) -> Result<()> {
+        for member in services.members()?.iter().filter(|member| is_own(member)) {
             let service = numbers.heir(member.service);
             if self.is_for_own(numbers, service) {
-                all.entry(service).or_default().insert(member.pid);
+                self.place(services, member, service, numbers);
             }
-        }
-        for (service, tids) in all {
-            self.place(services, gate, &tids, service, numbers);
         }
         Ok(())
     }
 
-    /// Puts threads, which belong to a service from now on, where its limits are, if it has such that count from the first
+    /// Puts a thread, which belongs to a service from now on, where its limits are, if it has such that count from the first
     /// moment on, or out of others'.
     pub fn place(
         &self,
         services: &kernel::services::Services,
-        gate: &Gate,
-        tids: &BTreeSet<u32>,
+        member: &Member,
         service: u16,
         numbers: &Numbers,
     ) {
         let is_for_own = self.is_for_own(numbers, service);
         let owner = if is_for_own { self.owner(numbers, service) } else { wire::SERVICE_ROOT as u16 };
-        let Ok(groups) = self.groups.read() else { return };
         // Whom the kernel side asks for later is told of then, if it cannot be.
-        let placed = tids.iter().copied().filter(|tid| groups.place(*tid, owner, true).is_ok());
-        services.note_placed(gate, &placed.collect(), owner);
+        services.place_by(member, owner, || {
+            self.groups.read().is_ok_and(|groups| groups.place(member.pid, owner, true).is_ok())
+        });
+    }
+
+    /// Some services have weights, and two at least with groups want processors, or did not longer `ago`.
+    pub fn have_to_share(&self, services: &kernel::services::Services, ago: Duration) -> bool {
+        let has_weights = self.own.values().any(|own| own.limits.cpu_weight.is_some());
+        has_weights && services.competing(ago).into_iter().filter(|owner| *owner != 0).count() > 1
+    }
+
+    /// Nothing is left to even out.
+    pub fn is_even(&self) -> bool {
+        self.measured.is_none() && self.shares.is_even()
+    }
+
+    /// Evens out what services have had of the machine, which have used so much by now. None: nobody has to share.
+    pub fn share(&mut self, numbers: &Numbers, used: Option<BTreeMap<u16, Figures>>) -> Result<()> {
+        let now = Instant::now();
+        let measured = used.map(|used| (now, used));
+        let (before, after) = (std::mem::replace(&mut self.measured, measured), &self.measured);
+        let mut sharers = self.sharers(numbers);
+        let mut elapsed_ns = 0;
+        if let (Some((began, before)), Some((_, after))) = (before, after) {
+            elapsed_ns = now.duration_since(began).as_nanos() as u64;
+            for (number, figures) in after {
+                let before = before.get(number).copied().unwrap_or_default();
+                let had = Had {
+                    cpu_ns: figures.cpu_ns.saturating_sub(before.cpu_ns),
+                    wait_ns: figures.wait_ns.saturating_sub(before.wait_ns),
+                };
+                let owner = self.owner(numbers, *number);
+                if let Some(one) = sharers.get_mut(&owner) {
+                    one.own.add(had);
+                }
+                for above in numbers.way_up(owner).skip(1) {
+                    if let Some(one) = sharers.get_mut(&above) {
+                        one.below.add(had);
+                    }
+                }
+            }
+        }
+        let groups = self.groups.read().ok().context("a thread that moves others has failed")?;
+        let mut done = Ok(());
+        for (number, weight) in self.shares.step(&sharers, elapsed_ns) {
+            match groups.weigh(number, weight) {
+                Ok(()) => self.shares.note(number, weight, sharers[&number].weight),
+                Err(error) => done = Err(error),
+            }
+        }
+        done
+    }
+
+    /// Of all that have groups, without what they have used.
+    fn sharers(&self, numbers: &Numbers) -> BTreeMap<u16, Sharer> {
+        let sharer = |(number, own): (&u16, &Own)| {
+            let parent = numbers.get(*number).parent;
+            let sharer = Sharer {
+                within: self.owner(numbers, parent),
+                weight: own.limits.cpu_weight.unwrap_or(hierarchy::WEIGHT),
+                most: own.limits.cpu_max.map_or(f64::INFINITY, |percent| f64::from(percent) / 100.0),
+                own: Had::default(),
+                below: Had::default(),
+            };
+            (*number, sharer)
+        };
+        self.own.iter().filter(|(_, own)| own.limits.has_group()).map(sharer).collect()
     }
 
     /// A warden that was killed has a successor.
@@ -255,13 +321,25 @@ impl Limiter {
 
 impl Drop for Limiter {
     fn drop(&mut self) {
-        if self.at_end == AtEnd::Lift
-            && let Ok(mut groups) = self.groups.write()
-            && let Err(error) = groups.lift()
-        {
+        let Ok(mut groups) = self.groups.write() else { return };
+        let ended = match self.at_end {
+            AtEnd::Lift => groups.lift(),
+            // Nobody looks at shares any more: as the file has them.
+            AtEnd::Keep => {
+                self.own.iter().filter(|(_, own)| own.limits.has_group()).try_for_each(|(number, own)| {
+                    groups.weigh(*number, own.limits.cpu_weight.unwrap_or(hierarchy::WEIGHT))
+                })
+            }
+        };
+        if let Err(error) = ended {
             tell(&format!("{error:#}"));
         }
     }
+}
+
+/// It is under all limits of its service, and not for as long as it works for it.
+fn is_own(member: &Member) -> bool {
+    u32::from(member.borrowed) != wire::BORROWED_FOR_WORK
 }
 
 /// Each after those above it.

@@ -20,7 +20,7 @@ pub struct Moves {
     pub moved: u64,
     pub total_ns: u64,
     pub longest_ns: u64,
-    /// Threads that were where they are to be, or gone.
+    /// Threads that were where they are to be, were asked for elsewhere by then, or gone.
     pub needless: u64,
     /// More than a processor's tenth would have gone into moving.
     pub put_off: u64,
@@ -109,13 +109,12 @@ impl Work {
             }
             if swept.elapsed() > SWEEP_EVERY {
                 swept = Instant::now();
-                self.read_groups(Groups::sweep);
+                // Nobody else puts a thread in a group that is made for it meanwhile.
+                if let Ok(groups) = self.groups.write() {
+                    groups.sweep();
+                }
             }
         }
-    }
-
-    fn read_groups<T>(&self, read: impl FnOnce(&Groups) -> T) -> Option<T> {
-        self.groups.read().ok().map(|groups| read(&groups))
     }
 
     fn one(
@@ -126,13 +125,17 @@ impl Work {
     ) -> Result<()> {
         let wire::service_placement { tid, place, is_own, .. } = *placement;
         let (is_own, began, worked) = (is_own != 0, Instant::now(), thread_time());
+        if !placements.is_meant(placement) {
+            self.note(|moves| moves.needless += 1);
+            return Ok(());
+        }
         // Who has to be there from its first moment is, whatever it costs, and nobody stays where it does not belong.
         if place != 0 && !is_own && budget.is_spent(began) {
             placements.put_off(placement);
             self.note(|moves| moves.put_off += 1);
             return Ok(());
         }
-        let moved = self.read_groups(|groups| groups.place(tid, place, is_own)).unwrap_or(Ok(false));
+        let moved = self.groups.read().map_or(Ok(false), |groups| groups.place(tid, place, is_own));
         // What it waits for is not its work.
         budget.spend(began, thread_time().saturating_sub(worked));
         let ns = began.elapsed().as_nanos() as u64;
