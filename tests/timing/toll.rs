@@ -1,6 +1,6 @@
 //! The toll that `tollgate run` prints is the one that the lab measures, within 20 %.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::rows::Rows;
 use crate::{lab, toll, tollgate};
@@ -16,6 +16,7 @@ fn printed() -> f64 {
     let output = tollgate(&["run", "--json", "--", "true"]).output().expect("tollgate starts");
     let report: Value = serde_json::from_slice(&output.stderr).expect("JSON");
     assert_eq!(report["toll"]["against"], "detached", "another Tollgate is at work");
+    assert_eq!(report["losses"], json!({}));
     report["toll"]["ns_per_call"].as_f64().expect("a toll")
 }
 

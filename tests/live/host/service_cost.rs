@@ -4,6 +4,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use kernel::floor::{Floor, Hook};
+use kernel::wire;
 use serde_json::{Value, json};
 use stats::interval::{Interval, median_interval};
 use stats::order::Quads;
@@ -14,14 +16,15 @@ use crate::harness::site::{Site, Sockets, Web};
 
 /// The figure's.
 const CONNECTIONS: [usize; 6] = [1, 10, 20, 40, 80, 160];
-const BLOCK_MS: u64 = 700;
-/// At 95 %, the interval leaves out the lowest and highest.
-const QUADS: usize = 9;
+const BLOCK_MS: u64 = 400;
+const QUADS: usize = 15;
 
 const NOTHING: usize = 0;
 const NOTHING_AGAIN: usize = 1;
-const SERVICES: usize = 2;
-const ARMS: [(usize, &str); 2] = [(NOTHING_AGAIN, "nothing, again"), (SERVICES, "services")];
+const FLOOR: usize = 2;
+const SERVICES: usize = 3;
+const ARMS: [(usize, &str); 3] =
+    [(NOTHING_AGAIN, "nothing, again"), (FLOOR, "empty programs"), (SERVICES, "services")];
 
 fn interval(samples: &[f64]) -> Interval {
     median_interval(samples, 0.95).expect("samples")
@@ -31,12 +34,14 @@ fn interval(samples: &[f64]) -> Interval {
 #[ignore = "takes minutes: make bench"]
 fn of_a_web_servers_throughput() {
     let site = Site::start(Web::Nginx, Sockets::Unix, 2, |_| ());
-    let mut quads = Quads::new(3, 1);
+    let hooks = Hook::used(wire::SERVICE);
+    let mut quads = Quads::new(ARMS.len() + 1, 1);
     let mut parts = ARMS.map(|_| CONNECTIONS.map(|_| Vec::new()));
     for _ in 0..QUADS {
         // Requests of this quad, by arm and connections.
-        let mut answered = [[0.0; CONNECTIONS.len()]; 3];
+        let mut answered = [[0.0; CONNECTIONS.len()]; ARMS.len() + 1];
         for arm in quads.next_quad() {
+            let _floor = (arm == FLOOR).then(|| Floor::attach(&hooks, false).expect("they load"));
             let services = (arm == SERVICES).then(|| InForce::start(folder(), &site.rules()));
             for (place, connections) in CONNECTIONS.into_iter().enumerate() {
                 answered[arm][place] += site.pages(connections, BLOCK_MS) as f64;

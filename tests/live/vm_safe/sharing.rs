@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::harness::busy::has_all;
 use crate::harness::guarded::{Guard, Guarded};
 use crate::harness::job::{is_running, kill};
-use crate::harness::report::{AMBIGUOUS, GAPS};
+use crate::harness::report::GAPS;
 use crate::harness::services::{InForce, programs};
 use crate::harness::{Busy, Job, Report, eventually, tollgate, workload};
 
@@ -82,7 +82,7 @@ fn a_second_run_that_wants_more_changes_the_gate_live() {
     for options in ["--slower 10ms", "--sample", "--slower 10ms --per thread"] {
         let first = Busy::start("--no-sites");
         let second = Job::run(options, workload("calls 50000 --threads 4")).finish();
-        has_all(&second.success().report().complete_but(&[AMBIGUOUS]), "getppid", 50_000);
+        has_all(&second.success().report().complete(), "getppid", 50_000);
         first.finish();
     }
 }
@@ -92,7 +92,7 @@ fn runs_that_come_and_go_do_not_disturb_a_long_one() {
     let first = Busy::start("--no-sites");
     for options in ["", "--per process", "--slower 1ms", "--sample"].repeat(2) {
         let other = Job::run(options, workload("calls 1000")).finish();
-        has_all(&other.success().report().complete_but(&[AMBIGUOUS]), "getppid", 1000);
+        has_all(&other.success().report().complete(), "getppid", 1000);
     }
     first.finish();
 }
@@ -155,7 +155,7 @@ fn many_at_once() {
         })
         .collect();
     for (calls, run) in runs {
-        has_all(&run.finish().success().report().complete_but(&[AMBIGUOUS]), "getppid", calls);
+        has_all(&run.finish().success().report().complete(), "getppid", calls);
     }
 }
 
