@@ -271,6 +271,7 @@ struct task_struct {
 	unsigned long nivcsw;
 	unsigned long min_flt;
 	unsigned long maj_flt;
+	u64 start_boottime;
 	struct sched_entity se;
 	struct sched_info sched_info;
 	struct task_io_accounting ioac;

@@ -538,6 +538,7 @@ static __always_inline void service_tell(struct seq_file *seq, struct thread_sta
 	record.tgid = visible_pid(task->group_leader, level);
 	record.slot = thread->slot;
 	record.epoch = member->epoch;
+	record.began_ns = task->start_boottime;
 	record.service = member->service;
 	record.why = member->why;
 	record.borrowed = member->borrowed;

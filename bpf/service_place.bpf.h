@@ -55,6 +55,7 @@ static __noinline void place(struct thread_state *thread, struct service_member 
 	__builtin_memset(placement, 0, sizeof(*placement));
 	placement->tid = number_of(thread);
 	placement->slot = thread->slot;
+	placement->began_ns = BPF_CORE_READ((struct task_struct *)thread->task, start_boottime);
 	placement->place = where;
 	placement->is_own = member->borrowed != BORROWED_FOR_WORK;
 	member->placed = where;

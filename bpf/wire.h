@@ -409,10 +409,12 @@ struct service_placement {
 	/* As the services' session numbers threads. */
 	__u32 tid;
 	__u32 slot;
+	/* When it began, as numbers are given again. */
+	__u64 began_ns;
 	__u16 place;
 	/* It works for its service for what it is: it is under all of its limits, not only those of processors. */
 	__u8 is_own;
-	__u8 unused;
+	__u8 unused[5];
 };
 
 /* Instead of a service: it was not put where it was to be, so it is asked for again. */
@@ -814,6 +816,8 @@ struct service_member_record {
 	__u32 book;
 	__u32 user;
 	__u64 labelled_ns;
+	/* When the thread began. */
+	__u64 began_ns;
 	struct service_account since;
 	char comm[COMM_LEN];
 };

@@ -1,13 +1,14 @@
 //! Holds before a call takes effect: which calls, and by which programs of `bpf/guard_before.bpf.h`.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::AsRawFd as _;
 
 use calls::Abi;
 use libbpf_rs::{Link, Object, ProgramMut};
 
 use crate::error::{Doing as _, Result};
+use crate::mounts::{self, Mount};
 use crate::probe::{self, Types};
 use crate::wire;
 
@@ -117,16 +118,12 @@ pub fn names(enabled: u32) -> Vec<&'static str> {
 
 /// Where the whole of control groups' second version is mounted.
 pub(crate) fn hierarchy() -> Option<String> {
-    hierarchy_of(&fs::read_to_string("/proc/self/mountinfo").ok()?)
+    hierarchy_of(mounts::mounted())
 }
 
-fn hierarchy_of(mountinfo: &str) -> Option<String> {
-    mountinfo.lines().find_map(|line| {
-        let (place, file_system) = line.split_once(" - ")?;
-        let mut fields = place.split(' ').skip(3);
-        let (root, place) = (fields.next()?, fields.next()?);
-        (root == "/" && file_system.starts_with("cgroup2 ")).then(|| place.to_owned())
-    })
+fn hierarchy_of(mounts: Vec<Mount>) -> Option<String> {
+    let whole = mounts.into_iter().find(|mount| mount.kind == "cgroup2" && mount.root == "/");
+    whole.map(|mount| mount.place)
 }
 
 impl Before {
@@ -256,7 +253,7 @@ mod tests {
 41 31 0:38 /part /mnt/part rw,relatime - cgroup2 cgroup2 rw
 42 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
 ";
-        assert_eq!(hierarchy_of(mounts).as_deref(), Some("/sys/fs/cgroup/unified"));
-        assert_eq!(hierarchy_of("nonsense\n\n - \n"), None);
+        assert_eq!(hierarchy_of(mounts::parse(mounts)).as_deref(), Some("/sys/fs/cgroup/unified"));
+        assert_eq!(hierarchy_of(Vec::new()), None);
     }
 }

@@ -3,26 +3,22 @@
 //! optional"). It is one lock for all hierarchies, so that the second version's mount can set it for the first's.
 
 use std::ffi::CString;
-use std::fs;
 use std::io;
 
 use crate::error::{Doing as _, Result};
+use crate::mounts::{self, Mount};
 
 const OPTION: &str = "favordynmods";
 
 /// The hierarchy's mount point, and its options.
 fn mounted() -> Option<(String, Vec<String>)> {
-    options_of(&fs::read_to_string("/proc/self/mountinfo").ok()?)
+    options_of(mounts::mounted())
 }
 
-fn options_of(mountinfo: &str) -> Option<(String, Vec<String>)> {
-    mountinfo.lines().find_map(|line| {
-        let (place, file_system) = line.split_once(" - ")?;
-        let mut words = file_system.split(' ');
-        (words.next() == Some("cgroup2")).then_some(())?;
-        let options = words.nth(1)?.split(',').filter(|option| !matches!(*option, "rw" | "ro"));
-        Some((place.split(' ').nth(4)?.to_owned(), options.map(Into::into).collect()))
-    })
+fn options_of(mounts: Vec<Mount>) -> Option<(String, Vec<String>)> {
+    let mut mount = mounts.into_iter().find(|mount| mount.kind == "cgroup2")?;
+    mount.options.retain(|option| !matches!(option.as_str(), "rw" | "ro"));
+    Some((mount.place, mount.options))
 }
 
 pub fn moves_are_favoured() -> bool {
@@ -76,11 +72,11 @@ mod tests {
     fn options_are_those_of_the_hierarchy() {
         let mounts = "31 27 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
                       41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw,nsdelegate,favordynmods\n";
-        let (place, options) = options_of(mounts).expect("it is mounted");
+        let (place, options) = options_of(mounts::parse(mounts)).expect("it is mounted");
         assert_eq!(
             (place.as_str(), options),
             ("/sys/fs/cgroup/unified", vec!["nsdelegate".into(), OPTION.into()])
         );
-        assert_eq!(options_of("nonsense\n\n - \n"), None);
+        assert_eq!(options_of(Vec::new()), None);
     }
 }

@@ -18,6 +18,7 @@ pub mod guarded;
 pub mod limits;
 pub mod losses;
 pub mod mapping;
+pub mod mounts;
 pub mod pinned;
 pub mod placements;
 pub mod probe;

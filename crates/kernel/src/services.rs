@@ -46,6 +46,8 @@ pub struct Member {
     pub tgid: u32,
     slot: u32,
     epoch: u16,
+    /// When the thread began, as numbers are given again.
+    pub began_ns: u64,
     pub command: String,
     pub service: u16,
     /// One of [`wire::service_why`].
@@ -441,6 +443,7 @@ fn member(record: &wire::service_member_record) -> Member {
         tgid: record.tgid,
         slot: record.slot,
         epoch: record.epoch,
+        began_ns: record.began_ns,
         command: String::from_utf8_lossy(&command).into_owned(),
         service: record.service,
         why: record.why,

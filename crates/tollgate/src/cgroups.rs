@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-/// Where control groups are mounted, as /proc/self/mountinfo says.
+use kernel::mounts::{self, Mount};
+
+/// Where control groups are mounted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Mounts {
     pub v2: Option<String>,
@@ -13,25 +15,20 @@ pub struct Mounts {
 
 impl Mounts {
     pub fn read() -> Self {
-        Self::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+        Self::of(mounts::mounted())
     }
 
+    #[cfg(test)]
     pub fn parse(mountinfo: &str) -> Self {
+        Self::of(mounts::parse(mountinfo))
+    }
+
+    fn of(all: Vec<Mount>) -> Self {
         let mut mounts = Self::default();
-        for line in mountinfo.lines() {
-            let Some((place, file_system)) = line.split_once(" - ") else {
-                continue;
-            };
-            let Some(place) = place.split(' ').nth(4) else {
-                continue;
-            };
-            let mut words = file_system.split(' ');
-            match words.next() {
-                Some("cgroup2") if mounts.v2.is_none() => mounts.v2 = Some(place.into()),
-                Some("cgroup") => {
-                    let options = words.nth(1).unwrap_or_default().split(',');
-                    mounts.v1.extend(options.map(|option| (option.into(), place.into())));
-                }
+        for Mount { place, kind, options, .. } in all {
+            match kind.as_str() {
+                "cgroup2" if mounts.v2.is_none() => mounts.v2 = Some(place),
+                "cgroup" => mounts.v1.extend(options.into_iter().map(|option| (option, place.clone()))),
                 _ => {}
             }
         }
@@ -79,6 +76,6 @@ mod tests {
 
     #[test]
     fn nothing_mounted_is_nothing() {
-        assert_eq!(Mounts::parse("nonsense\n\n - \n"), Mounts::default());
+        assert_eq!(Mounts::of(Vec::new()), Mounts::default());
     }
 }

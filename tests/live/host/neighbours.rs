@@ -13,7 +13,9 @@ use crate::harness::site::{Load, Site, Sockets, TENANTS, Web};
 /// Enough for all that are asked for at once: a queue before the servers is nobody's.
 const WORKERS: usize = 24;
 const QUIET: Load = Load { connections: 1, ms: 3000, work: [3, 5_000] };
-const NOISY: Load = Load { connections: 16, ms: 3500, work: [10, 100_000] };
+const NOISY: Load = Load { connections: 16, ms: QUIET.ms + WARM_UP.ms + 500, work: [10, 100_000] };
+/// Of all alike: threads are moved, and shares evened out, when services begin to compete.
+const WARM_UP: Load = Load { ms: 1500, ..QUIET };
 
 /// The machine may have been somebody else's for one of them.
 const ROUNDS: usize = 3;
@@ -36,6 +38,7 @@ impl fmt::Display for Fared {
 
 fn fared(quiet: &Site, noisy: Option<&Site>) -> Fared {
     let noise = noisy.map(|site| site.clients(1, &NOISY));
+    quiet.clients(0, &WARM_UP).finish().success();
     let said = quiet.clients(0, &QUIET).finish().success().json();
     let noise = noise.map(|noise| noise.finish().success().json());
     let figure = |said: &Value, name: &str| said[name].as_u64().expect("a number");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use kernel::cgroup_option::moves_are_favoured;
 
-use super::hierarchy::{Group, Hierarchy};
+use super::hierarchy::{Group, Hierarchy, Thread};
 use super::origin::FAVOURED;
 use crate::cgroups::Mounts;
 
@@ -131,7 +131,8 @@ impl Groups {
 
     /// Puts a thread where members of this service's group are; 0: where it came from. In all hierarchies, also where one
     /// refuses. Tollgate's own threads wait for no limit.
-    pub fn place(&self, tid: u32, service: u16, is_own: bool) -> Result<bool> {
+    pub fn place(&self, thread: Thread, service: u16, is_own: bool) -> Result<bool> {
+        let tid = thread.tid;
         if Path::new("/proc/self/task").join(tid.to_string()).exists() {
             return Ok(false);
         }
@@ -139,7 +140,7 @@ impl Groups {
         let mut done = Ok(false);
         for hierarchy in self.hierarchies.iter().filter(|one| is_own || !one.is_for_own()) {
             let root = || format!("cannot put thread {tid} into a group of {}", hierarchy.root().display());
-            let one = hierarchy.place(tid, path).with_context(root);
+            let one = hierarchy.place(thread, path).with_context(root);
             done = done.and_then(|is_moved| one.map(|one| is_moved | one));
         }
         done

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::{Context as _, Result};
+use kernel::services::Member;
 use service::Limits;
 
 use super::origin::{TOP, folder, origin};
@@ -30,7 +31,20 @@ pub struct Hierarchy {
     /// To whom a thread's number is written, by group: opening takes as long as the move.
     doors: Mutex<HashMap<String, File>>,
     /// Where threads were put, who may be moved a hundred times a second; of the last minute.
-    seen: Mutex<HashMap<u32, String>>,
+    seen: Mutex<HashMap<Thread, String>>,
+}
+
+/// One that has this number now may be another one than who had it a minute ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Thread {
+    pub tid: u32,
+    pub began_ns: u64,
+}
+
+impl Thread {
+    pub fn of(member: &Member) -> Self {
+        Self { tid: member.pid, began_ns: member.began_ns }
+    }
 }
 
 /// That they have the same groups.
@@ -287,22 +301,26 @@ impl Hierarchy {
     }
 
     /// Puts a thread in a service's group, or back to where it came from. False: it is there, or it is gone.
-    pub fn place(&self, tid: u32, path: Option<&str>) -> io::Result<bool> {
-        let known = self.seen.lock().ok().and_then(|seen| seen.get(&tid).cloned());
+    pub fn place(&self, thread: Thread, path: Option<&str>) -> io::Result<bool> {
+        let known = self.seen.lock().ok().and_then(|seen| seen.get(&thread).cloned());
+        let group = self.place_from(known, thread.tid, path)?;
+        let is_moved = group.is_some();
+        if let (Some(group), Ok(mut seen)) = (group, self.seen.lock()) {
+            seen.insert(thread, group);
+        }
+        Ok(is_moved)
+    }
+
+    /// From a group that is known, or from where it is. To which one it was moved, if it was.
+    fn place_from(&self, known: Option<String>, tid: u32, path: Option<&str>) -> io::Result<Option<String>> {
         let now = known.map_or_else(|| self.group_of(tid), |group| Ok(Some(group)));
         let moved = now.and_then(|now| match now {
             Some(now) => self.move_from(&now, tid, path),
             None => Ok(None),
         });
         match moved {
-            Err(error) if is_gone(&error) => Ok(false),
-            moved => moved.map(|group| {
-                let is_moved = group.is_some();
-                if let (Some(group), Ok(mut seen)) = (group, self.seen.lock()) {
-                    seen.insert(tid, group);
-                }
-                is_moved
-            }),
+            Err(error) if is_gone(&error) => Ok(None),
+            moved => moved,
         }
     }
 
@@ -434,7 +452,7 @@ impl Hierarchy {
             let file = if self.is_v2 { "cgroup.procs" } else { "tasks" };
             for tid in members.lines() {
                 let moved = match (alone, tid.parse()) {
-                    (true, Ok(tid)) => self.place(tid, None).map(drop),
+                    (true, Ok(tid)) => self.place_from(None, tid, None).map(drop),
                     _ => to_first_free(&homes, |home| fs::write(self.folder_of(home).join(file), tid))
                         .map(drop),
                 };
@@ -507,6 +525,30 @@ fn remove_empty(folder: &Path, kept: &[PathBuf]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_a_number_again_is_somebody_else() {
+        let root = tempfile::tempdir().expect("a folder");
+        fs::create_dir(root.path().join("home")).expect("it is made");
+        let tasks = root.path().join("home/tasks");
+        fs::write(&tasks, "").expect("it is made");
+        let hierarchy = Hierarchy {
+            root: root.path().into(),
+            is_v2: false,
+            controllers: vec![Controller::Cpu],
+            is_threaded: false,
+            doors: Mutex::default(),
+            seen: Mutex::default(),
+        };
+        let tid = std::process::id();
+        let [first, second] = [1, 2].map(|began_ns| Thread { tid, began_ns });
+        hierarchy.seen.lock().expect("a lock").insert(first, format!("/{TOP}/shop/{}", folder("/home")));
+        let place = |thread| hierarchy.place(thread, None).expect("it is placed");
+        assert!(!place(second), "it is where it began");
+        assert_eq!(fs::read_to_string(&tasks).expect("it is there"), "");
+        assert!(place(first));
+        assert_eq!(fs::read_to_string(&tasks).expect("it is there"), tid.to_string());
+    }
 
     #[test]
     fn both_versions_have_their_files() {

@@ -23,7 +23,7 @@ use super::control::{LimitReport, LimitRow};
 use super::numbers::Numbers;
 use crate::daemon::control::tell;
 use groups::Groups;
-use hierarchy::Group;
+use hierarchy::{Group, Thread};
 use mover::Mover;
 pub use mover::Moves;
 use shares::{Had, Sharer, Shares};
@@ -196,7 +196,7 @@ impl Limiter {
         let owner = if is_for_own { self.owner(numbers, service) } else { wire::SERVICE_ROOT as u16 };
         // Whom the kernel side asks for later is told of then, if it cannot be.
         services.place_by(member, owner, || {
-            self.groups.read().is_ok_and(|groups| groups.place(member.pid, owner, true).is_ok())
+            self.groups.read().is_ok_and(|groups| groups.place(Thread::of(member), owner, true).is_ok())
         });
     }
 

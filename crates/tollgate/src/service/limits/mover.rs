@@ -12,6 +12,7 @@ use kernel::placements::{Placements, Source};
 use kernel::wire;
 
 use super::groups::Groups;
+use super::hierarchy::Thread;
 use crate::daemon::control::tell;
 
 /// What moves have cost.
@@ -123,7 +124,7 @@ impl Work {
         placement: &wire::service_placement,
         budget: &mut Budget,
     ) -> Result<()> {
-        let wire::service_placement { tid, place, is_own, .. } = *placement;
+        let wire::service_placement { tid, began_ns, place, is_own, .. } = *placement;
         let (is_own, began, worked) = (is_own != 0, Instant::now(), thread_time());
         if !placements.is_meant(placement) {
             self.note(|moves| moves.needless += 1);
@@ -135,7 +136,10 @@ impl Work {
             self.note(|moves| moves.put_off += 1);
             return Ok(());
         }
-        let moved = self.groups.read().map_or(Ok(false), |groups| groups.place(tid, place, is_own));
+        let moved = self
+            .groups
+            .read()
+            .map_or(Ok(false), |groups| groups.place(Thread { tid, began_ns }, place, is_own));
         // What it waits for is not its work.
         budget.spend(began, thread_time().saturating_sub(worked));
         let ns = began.elapsed().as_nanos() as u64;

@@ -1,0 +1,56 @@
+//! What is mounted where, as Documentation/filesystems/proc.rst has it of /proc/PID/mountinfo.
+
+use std::fs;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// What of the file system is mounted: "/" is all of it.
+    pub root: String,
+    pub place: String,
+    /// The file system's type.
+    pub kind: String,
+    pub options: Vec<String>,
+}
+
+/// In this process's mount namespace, in the order they were mounted.
+pub fn mounted() -> Vec<Mount> {
+    parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+pub fn parse(mountinfo: &str) -> Vec<Mount> {
+    mountinfo.lines().filter_map(mount).collect()
+}
+
+fn mount(line: &str) -> Option<Mount> {
+    let (mount, file_system) = line.split_once(" - ")?;
+    let (mut mount, mut file_system) = (mount.split(' ').skip(3), file_system.split(' '));
+    Some(Mount {
+        root: mount.next()?.into(),
+        place: mount.next()?.into(),
+        kind: file_system.next()?.into(),
+        options: file_system.nth(1)?.split(',').map(Into::into).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_is_a_mount() {
+        let mounts = "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n\
+                      42 41 0:38 /system.slice /mnt rw - cgroup2 cgroup2 ro\n";
+        let words = |words: [&str; 3], options: &[&str]| {
+            let [root, place, kind] = words.map(Into::into);
+            Mount { root, place, kind, options: options.iter().copied().map(Into::into).collect() }
+        };
+        assert_eq!(
+            parse(mounts),
+            [
+                words(["/", "/sys/fs/cgroup/unified", "cgroup2"], &["rw", "nsdelegate"]),
+                words(["/system.slice", "/mnt", "cgroup2"], &["ro"])
+            ]
+        );
+        assert_eq!(parse("nonsense\n\n - \n41 31 0:38 / /mnt rw - cgroup2\n"), []);
+    }
+}
