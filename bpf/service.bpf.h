@@ -413,6 +413,17 @@ static __noinline void service_found(struct thread_state *thread, struct task_st
 	__sync_val_compare_and_swap(&member->message, before, message);
 }
 
+/* include/vdso/time64.h */
+#define NSEC_PER_MSEC 1000000ULL
+
+/* When somebody gave it the service: as long ago as the milliseconds say, of which the message has the lower 32 bits. */
+static __always_inline u64 assigned_ns(u64 message, u64 now)
+{
+	u32 ago_ms = (u32)(now / NSEC_PER_MSEC) - (u32)(message >> MESSAGE_VALUE_SHIFT);
+
+	return now - ago_ms * NSEC_PER_MSEC;
+}
+
 static __always_inline void service_read_message(struct thread_state *thread, struct task_struct *task, bool is_running)
 {
 	struct service_member *member = member_of(thread);
@@ -420,12 +431,15 @@ static __always_inline void service_read_message(struct thread_state *thread, st
 	u32 service = message >> MESSAGE_SERVICE_SHIFT & 0xffff, value = message >> MESSAGE_VALUE_SHIFT;
 	u32 kind = message & 0xffff;
 
-	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_FOUND)
+	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_FOUND) {
 		service_relabel(thread, task, heir_of(service), kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_FOUND,
 				kind == MESSAGE_ASSIGN ? BORROWED_BY_HAND : BORROWED_NOT,
 				kind == MESSAGE_ASSIGN ? 0 : value, is_running);
-	else if (kind == MESSAGE_PEER && value == member->receipts)
+		if (kind == MESSAGE_ASSIGN)
+			member->labelled_ns = assigned_ns(message, bpf_ktime_get_ns());
+	} else if (kind == MESSAGE_PEER && value == member->receipts) {
 		service_ask(thread, task, EVENT_RECEIVE, service, is_running);
+	}
 }
 
 /* What others have left for the thread that runs here to find, or it may be another user's since its last call. */
@@ -539,6 +553,7 @@ static __always_inline void service_tell(struct seq_file *seq, struct thread_sta
 	record.slot = thread->slot;
 	record.epoch = member->epoch;
 	record.began_ns = task->start_boottime;
+	record.used_for = member->service;
 	record.service = member->service;
 	record.why = member->why;
 	record.borrowed = member->borrowed;
@@ -556,7 +571,7 @@ static __always_inline void service_tell(struct seq_file *seq, struct thread_sta
 		record.rule = kind == MESSAGE_ASSIGN ? 0 : message >> MESSAGE_VALUE_SHIFT;
 		record.book = header.book;
 		record.borrowed = kind == MESSAGE_ASSIGN ? BORROWED_BY_HAND : BORROWED_NOT;
-		record.labelled_ns = now;
+		record.labelled_ns = kind == MESSAGE_ASSIGN ? assigned_ns(message, now) : 0;
 	}
 	/* It has changed meanwhile: its charge is in the accounts. */
 	if ((version & 1) || version != READ_ONCE(member->version))

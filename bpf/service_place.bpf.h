@@ -47,6 +47,7 @@ static __always_inline u32 number_of(struct thread_state *thread)
 static __noinline void place(struct thread_state *thread, struct service_member *member, u32 where)
 {
 	struct service_placement *placement = bpf_ringbuf_reserve(&placements, sizeof(*placement), 0);
+	struct task_struct *task = (void *)thread->task;
 
 	if (!placement) {
 		lose(READ_ONCE(header.services), LOSS_PLACEMENTS);
@@ -55,7 +56,7 @@ static __noinline void place(struct thread_state *thread, struct service_member 
 	__builtin_memset(placement, 0, sizeof(*placement));
 	placement->tid = number_of(thread);
 	placement->slot = thread->slot;
-	placement->began_ns = BPF_CORE_READ((struct task_struct *)thread->task, start_boottime);
+	placement->began_ns = BPF_CORE_READ(task, start_boottime);
 	placement->place = where;
 	placement->is_own = member->borrowed != BORROWED_FOR_WORK;
 	member->placed = where;

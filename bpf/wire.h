@@ -623,7 +623,7 @@ struct service_rule {
 /* Something that the thread is to find at its next call or switch. */
 enum service_message {
 	MESSAGE_NONE = 0,
-	/* It is given this label. */
+	/* It is given this label; the value is when, in milliseconds. */
 	MESSAGE_ASSIGN = 1,
 	/* A rule has found it. */
 	MESSAGE_FOUND = 2,
@@ -808,13 +808,15 @@ struct service_member_record {
 	__u32 slot;
 	/* Of the member. */
 	__u16 epoch;
-	__u16 unused;
+	/* Which service `since` is for: it may be given to another one before it does anything more. */
+	__u16 used_for;
 	__u16 service;
 	__u8 why;
 	__u8 borrowed;
 	__u32 rule;
 	__u32 book;
 	__u32 user;
+	/* 0: when the book came into force. */
 	__u64 labelled_ns;
 	/* When the thread began. */
 	__u64 began_ns;

@@ -258,6 +258,12 @@ pub fn own_session() -> Option<u32> {
     (namespace == INITIAL).then(|| session_of(0)).flatten()
 }
 
+/// The process of a thread of this number.
+pub fn leader_of(thread: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+}
+
 /// Whether it exists, be it that it has ended and is waited for.
 pub fn exists(process: u32) -> bool {
     // SAFETY: signal 0 only asks.

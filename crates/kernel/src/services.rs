@@ -58,9 +58,12 @@ pub struct Member {
     pub rule: Option<usize>,
     pub book: u32,
     pub user: u32,
-    pub labelled_ns: u64,
-    /// What it has used that its service was not charged yet.
+    /// None: since the book came into force.
+    pub labelled_ns: Option<u64>,
+    /// What it has used that was not charged yet, and to which service it will be: not always to the one for which it
+    /// works from now on.
     pub since: Figures,
+    pub used_for: u16,
 }
 
 /// By what a service that a rule has started differs from its like.
@@ -399,7 +402,7 @@ impl Services {
     pub fn assign(&self, member: &Member, service: u16) {
         let message = u64::from(wire::MESSAGE_ASSIGN)
             | u64::from(service) << wire::MESSAGE_SERVICE_SHIFT
-            | 1 << wire::MESSAGE_VALUE_SHIFT;
+            | (now_ns() / 1_000_000) << wire::MESSAGE_VALUE_SHIFT;
         let place = self.members.entry(member.slot);
         // SAFETY: an aligned u64 within the mapping, which both sides access as a whole.
         unsafe { AtomicU64::from_ptr(&raw mut (*place).message) }.store(message, Ordering::SeqCst);
@@ -451,8 +454,9 @@ fn member(record: &wire::service_member_record) -> Member {
         rule: (record.rule as usize).checked_sub(1),
         book: record.book,
         user: record.user,
-        labelled_ns: record.labelled_ns,
+        labelled_ns: (record.labelled_ns != 0).then_some(record.labelled_ns),
         since: Figures::new(&record.since),
+        used_for: record.used_for,
     }
 }
 

@@ -134,7 +134,7 @@ pub fn parse_percent(text: &str) -> Result<u32, String> {
 pub fn parse_bytes(text: &str, unit: u64) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let power = match text[digits.len()..].trim_start() {
-        "" | "B" => Some(0),
+        "" => Some(0),
         "K" => Some(1),
         "M" => Some(2),
         "G" => Some(3),
@@ -143,7 +143,7 @@ pub fn parse_bytes(text: &str, unit: u64) -> Result<u64, String> {
     };
     let bytes = power.and_then(|power| digits.parse::<u64>().ok()?.checked_mul(unit.pow(power)));
     bytes.filter(|bytes| (1..=1 << 60).contains(bytes)).ok_or_else(|| {
-        format!("an amount is a whole number of bytes, at least 1, or like \"512K\", \"64M\" or \"2G\" ({unit} bytes are 1K)")
+        format!("an amount is a whole number of bytes from 1 to 2^60, or like \"512K\", \"64M\" or \"2G\" ({unit} bytes are 1K)")
     })
 }
 

@@ -128,6 +128,41 @@ pub fn program(folder: &Path, command: &str) -> Job {
     job
 }
 
+/// `workloads consumer`
+pub struct Consumer(pub Running);
+
+impl Consumer {
+    pub fn start(services: &InForce, name: &str) -> Self {
+        Self(services.program(&format!("{name} consumer")).start())
+    }
+
+    pub fn tell(&mut self, order: &str) -> usize {
+        let answers = self.0.read("out").lines().count();
+        writeln!(self.0.input(), "{order}").expect("it listens");
+        answers
+    }
+
+    #[track_caller]
+    pub fn answer(&self, number: usize) -> String {
+        eventually("an answer", || self.0.read("out").lines().count() > number);
+        self.0.read("out").lines().nth(number).expect("an answer").to_owned()
+    }
+
+    #[track_caller]
+    pub fn ask(&mut self, order: &str) -> String {
+        let number = self.tell(order);
+        self.answer(number)
+    }
+
+    /// How many it got, and the errno of the first that it did not get.
+    #[track_caller]
+    pub fn takes(&mut self, order: &str) -> (u64, i32) {
+        let answer = self.ask(order);
+        let (got, errno) = answer.split_once(' ').expect("two numbers");
+        (got.parse().expect("a number"), errno.parse().expect("an errno"))
+    }
+}
+
 /// A server that works for tenants (`workloads backend`).
 pub struct Backend {
     pub running: Running,

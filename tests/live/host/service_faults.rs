@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use crate::harness::report::none_lost;
 use crate::harness::services::{Backend, InForce, begin, over, own_work, program, programs};
-use crate::harness::{Finished, NOBODY, eventually};
+use crate::harness::{Finished, Job, NOBODY, eventually};
 
 const TENANTS: &str = r#"
 [service.shop]
@@ -174,4 +174,23 @@ fn another_user_asks_for_nothing() {
     }
     assert_eq!(services.service_of(own), "root");
     assert_eq!(services.ask("limit --json").json()["services"], serde_json::json!([]));
+}
+
+/// Of the first version, nobody is put in a group without room for them; of the second one, whoever is there is killed.
+#[test]
+fn a_command_that_cannot_be_under_its_limits_does_not_begin() {
+    let services = InForce::start(programs(&["shop"]), TENANTS);
+    services.ask("limit shop --memory-max 4096");
+    let mut job = Job::typed("run --service shop --");
+    job.command.arg(services.path("shop")).args(["calls", "1"]);
+    job.command.env("TOLLGATE_SOCKET", services.path("control"));
+    let ran = job.finish();
+    let is_killed = ran.status == 128 + libc::SIGKILL;
+    assert!(
+        is_killed || ran.err.contains("cannot be under the limits of shop"),
+        "{} {}",
+        ran.status,
+        ran.err
+    );
+    assert!(is_killed || ran.status == 125, "{}", ran.status);
 }

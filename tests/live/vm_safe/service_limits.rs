@@ -8,8 +8,8 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::harness::services::{Backend, InForce, alone, begin, over, programs, write};
-use crate::harness::{Job, Running, eventually};
+use crate::harness::services::{Backend, Consumer, InForce, alone, begin, over, programs, write};
+use crate::harness::{Job, eventually};
 
 /// Services by the names of programs, with these settings.
 fn rules(services: &[(&str, &str)]) -> String {
@@ -24,41 +24,6 @@ fn rules(services: &[(&str, &str)]) -> String {
 fn start(services: &[(&str, &str)]) -> InForce {
     let names: Vec<_> = services.iter().map(|(name, _)| *name).collect();
     InForce::start(programs(&names), &rules(services))
-}
-
-/// `workloads consumer`
-struct Consumer(Running);
-
-impl Consumer {
-    fn start(services: &InForce, name: &str) -> Self {
-        Self(services.program(&format!("{name} consumer")).start())
-    }
-
-    fn tell(&mut self, order: &str) -> usize {
-        let answers = self.0.read("out").lines().count();
-        writeln!(self.0.input(), "{order}").expect("it listens");
-        answers
-    }
-
-    #[track_caller]
-    fn answer(&self, number: usize) -> String {
-        eventually("an answer", || self.0.read("out").lines().count() > number);
-        self.0.read("out").lines().nth(number).expect("an answer").to_owned()
-    }
-
-    #[track_caller]
-    fn ask(&mut self, order: &str) -> String {
-        let number = self.tell(order);
-        self.answer(number)
-    }
-
-    /// How many it got, and the errno of the first that it did not get.
-    #[track_caller]
-    fn takes(&mut self, order: &str) -> (u64, i32) {
-        let answer = self.ask(order);
-        let (got, errno) = answer.split_once(' ').expect("two numbers");
-        (got.parse().expect("a number"), errno.parse().expect("an errno"))
-    }
 }
 
 /// The control groups that Tollgate has made, below all hierarchies.

@@ -2,13 +2,15 @@
 //! only programs of the test's own.
 
 use std::io::Write as _;
+use std::thread;
+use std::time::Duration;
 
 use crate::harness::bpf::{abandoned_links, entries_of};
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::job::is_in_call;
 use crate::harness::report::none_lost;
 use crate::harness::services::{
-    Backend, InForce, begin, is_charged, is_emulated, over, own_work, program, programs, write,
+    Backend, Consumer, InForce, begin, is_charged, is_emulated, over, own_work, program, programs, write,
 };
 use crate::harness::{Job, NOBODY, eventually};
 
@@ -310,6 +312,15 @@ fn who_is_assigned_works_for_that_service() {
         .exits_with(125)
         .says("there is no service");
     services.ask_job("assign 4194305 blog").finish().exits_with(125).says("there is no process or thread");
+    let daemon = services.daemon.pid();
+    services.ask_job(&format!("assign {daemon} blog")).finish().exits_with(125).says("is this daemon");
+    // SAFETY: a plain query.
+    let own_thread = unsafe { libc::gettid() };
+    services
+        .ask_job(&format!("assign {own_thread} blog"))
+        .finish()
+        .exits_with(125)
+        .says(&format!("is a thread of process {}", std::process::id()));
 
     let mut job = Job::typed("run --service shop --");
     job.command.arg(services.path("one")).args(["calls", "5000"]);
@@ -318,6 +329,39 @@ fn who_is_assigned_works_for_that_service() {
     let ran = job.finish().success();
     assert_eq!((ran.text(), ran.err), (String::new(), String::new()));
     assert!(services.figures("calls")["shop"] - before >= 5000);
+}
+
+/// What it did before it was given to another one, which it has not noticed yet, is its first service's.
+#[test]
+fn who_sleeps_is_charged_where_it_worked() {
+    const MS: u64 = 1_000_000;
+    let services = InForce::start(programs(&["one"]), TENANTS);
+    let mut one = Consumer::start(&services, "one");
+    let burned = |one: &mut Consumer| one.ask("burn 300").parse::<u64>().expect("a time");
+    let first = burned(&mut one);
+    let before = services.figures("cpu_ns");
+    services.ask(&format!("assign {} blog", one.0.pid()));
+    thread::sleep(Duration::from_millis(300));
+    let after = services.figures("cpu_ns");
+    assert_eq!(after["blog"], 0, "{after:?}");
+    assert!(after["root"] >= before["root"] && before["root"] >= first, "{before:?} {after:?}");
+    let since = services.explain(one.0.pid())["since_ns"].as_u64().expect("a time");
+    assert!(since >= 300 * MS, "{since}");
+
+    let second = burned(&mut one);
+    let used = services.figures("cpu_ns");
+    assert!((second..second + 100 * MS).contains(&used["blog"]), "{second} {used:?}");
+    assert!(services.explain(one.0.pid())["since_ns"].as_u64().expect("a time") > since);
+
+    // While it sleeps, its service goes, and another one of that name comes.
+    services.apply("[service.shop]\n");
+    assert_eq!(services.service_of(one.0.pid()), "root");
+    assert!(services.figures("cpu_ns")["root"] >= used["root"] + used["blog"]);
+    services.apply(TENANTS);
+    assert_eq!(services.service_of(one.0.pid()), "root");
+    burned(&mut one);
+    assert_eq!(services.figures("cpu_ns")["blog"], 0);
+    none_lost(&services.report());
 }
 
 #[test]

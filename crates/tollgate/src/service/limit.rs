@@ -110,7 +110,7 @@ fn text(report: &LimitReport, top: usize) -> String {
     }
     let _ = writeln!(
         out,
-        "{:<24} {:>10} {:>8} {:>9} {:>7} {:>13} {:>13} {:>11}",
+        "{:<24} {:>10} {:>8} {:>9} {:>7} {:>13} {:>13} {:>11}  beyond",
         "service", "cpu weight", "cpu max", "memory", "tasks", "sockets", "connections", "network"
     );
     for row in report.services.iter().take(top) {
@@ -154,7 +154,7 @@ fn line(row: &LimitRow) -> String {
         None => count(used),
     };
     format!(
-        "{:<24} {:>10} {:>8} {:>9} {:>7} {:>13} {:>13} {:>11}",
+        "{:<24} {:>10} {:>8} {:>9} {:>7} {:>13} {:>13} {:>11}  {}",
         printable(&row.name),
         or(row.cpu_weight.map(|weight| count(weight.into()))),
         or(row.cpu_max_percent.map(|percent| format!("{percent} %"))),
@@ -163,6 +163,7 @@ fn line(row: &LimitRow) -> String {
         of(row.sockets, row.sockets_max),
         of(row.connections, row.connections_max),
         or(row.network_max_bytes_per_second.map(rate)),
+        printable(&row.beyond),
     )
 }
 

@@ -29,6 +29,7 @@ use crate::daemon::control::tell;
 /// The rules of a book, as they are told of.
 struct InForce {
     book: u32,
+    since_ns: u64,
     rules: Vec<ExplainedRule>,
 }
 
@@ -79,7 +80,7 @@ impl Services {
             path,
             file: String::new(),
             numbers,
-            in_force: InForce { book: 0, rules: Vec::new() },
+            in_force: InForce { book: 0, since_ns: now_ns(), rules: Vec::new() },
             limiter: Limiter::start(gate)?,
             inherited: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -180,7 +181,7 @@ impl Services {
             line: source.line(rule.span.start),
             name: rule.name.clone(),
         });
-        self.in_force = InForce { book: number, rules: rules.collect() };
+        self.in_force = InForce { book: number, since_ns: now_ns(), rules: rules.collect() };
         self.file.clone_from(&source.name);
         Ok(())
     }
@@ -216,7 +217,7 @@ impl Services {
             all.entry(*number).or_default().add(*more);
         }
         for member in members {
-            all.entry(self.numbers.heir(member.service)).or_default().add(member.since);
+            all.entry(self.numbers.heir(member.used_for)).or_default().add(member.since);
         }
         for (number, figures) in &mut all {
             // A thread that was charged between the two readings is in neither.
@@ -234,7 +235,8 @@ impl Services {
         let accounts = self.kernel.accounts(gate)?;
         let mut members = self.kernel.members()?;
         // Those of one that was started since are told of the next time.
-        members.retain(|member| self.numbers.is_known(member.service));
+        let numbers = &self.numbers;
+        members.retain(|member| [member.service, member.used_for].iter().all(|one| numbers.is_known(*one)));
         Ok((self.figures(accounts, &members), members))
     }
 
@@ -294,7 +296,7 @@ impl Services {
             borrowed: u32::from(member.borrowed) != wire::BORROWED_NOT,
             why: why(member.why).into(),
             rule: self.rule_of(member),
-            since_ns: now_ns().saturating_sub(member.labelled_ns),
+            since_ns: now_ns().saturating_sub(member.labelled_ns.unwrap_or(self.in_force.since_ns)),
         });
         Ok(Explanation { schema: "tollgate.service.explain/1".into(), pid, threads: threads.collect() })
     }
@@ -387,9 +389,20 @@ impl Services {
             members.retain(|member| who.number == if who.is_thread { member.pid } else { member.tgid });
             anyhow::Ok(members)
         };
+        if who.number == std::process::id() {
+            bail!("{} is this daemon, which works for nobody", who.number);
+        }
         // Before it belongs to the service: what it starts then is under the limits.
-        for member in &members()? {
-            self.limiter.place(&self.kernel, member, number, &self.numbers);
+        let found = members()?;
+        let placed = found
+            .iter()
+            .try_for_each(|member| self.limiter.place(&self.kernel, member, number, &self.numbers));
+        if let Err(error) = placed {
+            for member in &found {
+                // It may not have been moved at all.
+                let _ = self.limiter.place(&self.kernel, member, member.service, &self.numbers);
+            }
+            return Err(error.context(format!("{} cannot be under the limits of {service}", who.number)));
         }
         // Moves take their time, and the kernel side's slots may be others' by now.
         let members = members()?;
@@ -410,7 +423,14 @@ struct Numbered {
 
 impl Numbered {
     fn is_nobody(self) -> anyhow::Error {
-        anyhow!("there is no process or thread {}, or it is the kernel's own", self.number)
+        let number = self.number;
+        match process::leader_of(number) {
+            None => anyhow!("there is no process or thread {number}"),
+            Some(leader) if leader != number && !self.is_thread => {
+                anyhow!("{number} is a thread of process {leader}: --thread is for one")
+            }
+            Some(_) => anyhow!("{number} is the kernel's own, or one that it shows to nobody"),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The numbers by which the kernel side knows services. A name keeps its number from one rule file to the next.
+//! The numbers by which the kernel side knows services. A name keeps its number from one rule file to the next, as long as it is
+//! in each of them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -34,15 +35,18 @@ pub struct Change {
 impl Numbers {
     /// Numbers all services of a tree. Nothing is changed where there are too many.
     pub fn take(&mut self, tree: &Tree) -> Result<Change> {
-        let new = tree.ids().filter(|id| !self.numbers.contains_key(tree.name(*id))).count();
+        let new = tree.ids().filter(|id| self.find(tree.name(*id)).is_none()).count();
         if self.named + new > wire::SERVICES_STARTED as usize {
             bail!(
-                "there were {} different services since the daemon was started, of which {} are possible: start it anew",
+                "there were {} services since the daemon was started, those that came back counted anew, of which {} are possible: start it anew",
                 self.named + new,
                 wire::SERVICES_STARTED
             );
         }
         let before: Vec<_> = self.there().collect();
+        // One that is back is another one: who worked for the first, and sleeps, is not the second's.
+        let services = &self.services;
+        self.numbers.retain(|_, number| services[number].is_there);
         let named = |(number, _): &(&u16, &mut Numbered)| u32::from(**number) < wire::SERVICES_STARTED;
         self.services.iter_mut().filter(named).for_each(|(_, service)| service.is_there = false);
         for id in tree.ids() {
@@ -174,8 +178,8 @@ mod tests {
         assert_eq!(numbers.find("b"), None);
         assert_eq!(numbers.heir(b), 2);
         let change = numbers.take(&tree(&[("b", "root")])).expect("few");
-        assert_eq!(change, Change { added: vec![b], gone: vec![(2, 0), (5, 0)] });
-        assert_eq!((numbers.find("b"), numbers.heir(3)), (Some(b), 0));
+        assert_eq!(change, Change { added: vec![6], gone: vec![(2, 0), (5, 0)] });
+        assert_eq!((numbers.find("b"), numbers.heir(b), numbers.heir(3)), (Some(6), 0, 0));
     }
 
     #[test]

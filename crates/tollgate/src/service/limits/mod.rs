@@ -177,7 +177,8 @@ impl Limiter {
         for member in services.members()?.iter().filter(|member| is_own(member)) {
             let service = numbers.heir(member.service);
             if self.is_for_own(numbers, service) {
-                self.place(services, member, service, numbers);
+                // Whom the kernel side asks for later is told of then, if it cannot be.
+                let _ = self.place(services, member, service, numbers);
             }
         }
         Ok(())
@@ -191,13 +192,16 @@ impl Limiter {
         member: &Member,
         service: u16,
         numbers: &Numbers,
-    ) {
+    ) -> Result<()> {
         let is_for_own = self.is_for_own(numbers, service);
         let owner = if is_for_own { self.owner(numbers, service) } else { wire::SERVICE_ROOT as u16 };
-        // Whom the kernel side asks for later is told of then, if it cannot be.
+        let mut placed = Ok(false);
         services.place_by(member, owner, || {
-            self.groups.read().is_ok_and(|groups| groups.place(Thread::of(member), owner, true).is_ok())
+            placed =
+                self.groups.read().map_or(Ok(false), |groups| groups.place(Thread::of(member), owner, true));
+            placed.is_ok()
         });
+        placed.map(drop)
     }
 
     /// Some services have weights, and two at least with groups want processors, or did not longer `ago`.
