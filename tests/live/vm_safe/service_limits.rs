@@ -161,6 +161,8 @@ fn there_are_no_more_tasks() {
     let mut few = Consumer::start(&services, "tasks");
     eventually("it is in its group", || group_of(few.0.pid(), "pids").starts_with("/tollgate/%tasks/"));
     assert_eq!(few.takes("fork 10"), (4, libc::EAGAIN));
+    assert_eq!(limit(&services, "tasks")["tasks"], 5);
+    assert!(services.ask("limit").text().contains(" 5/5 "));
     services.ask("limit tasks --tasks-max 7");
     assert_eq!(few.takes("fork 10"), (2, libc::EAGAIN));
 }

@@ -89,7 +89,10 @@ pub struct LimitRow {
     /// Hundredths of one processor.
     pub cpu_max_percent: Option<u32>,
     pub memory_max_bytes: Option<u64>,
+    /// That its group has now, where it is limited; also tasks.
+    pub memory_bytes: Option<u64>,
     pub tasks_max: Option<u64>,
+    pub tasks: Option<u64>,
     pub sockets_max: Option<u64>,
     pub connections_max: Option<u64>,
     pub network_max_bytes_per_second: Option<u64>,

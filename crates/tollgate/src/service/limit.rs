@@ -110,7 +110,7 @@ fn text(report: &LimitReport, top: usize) -> String {
     }
     let _ = writeln!(
         out,
-        "{:<24} {:>10} {:>8} {:>9} {:>7} {:>13} {:>13} {:>11}  beyond",
+        "{:<24} {:>10} {:>8} {:>19} {:>11} {:>13} {:>13} {:>11}  beyond",
         "service", "cpu weight", "cpu max", "memory", "tasks", "sockets", "connections", "network"
     );
     for row in report.services.iter().take(top) {
@@ -153,13 +153,16 @@ fn line(row: &LimitRow) -> String {
         Some(most) => format!("{}/{}", count(used), count(most)),
         None => count(used),
     };
+    let of_group = |used: Option<u64>, most: Option<u64>, shown: fn(u64) -> String| {
+        or(most.map(|most| format!("{}/{}", or(used.map(shown)), shown(most))))
+    };
     format!(
-        "{:<24} {:>10} {:>8} {:>9} {:>7} {:>13} {:>13} {:>11}  {}",
+        "{:<24} {:>10} {:>8} {:>19} {:>11} {:>13} {:>13} {:>11}  {}",
         printable(&row.name),
         or(row.cpu_weight.map(|weight| count(weight.into()))),
         or(row.cpu_max_percent.map(|percent| format!("{percent} %"))),
-        or(row.memory_max_bytes.map(bytes)),
-        or(row.tasks_max.map(count)),
+        of_group(row.memory_bytes, row.memory_max_bytes, bytes),
+        of_group(row.tasks, row.tasks_max, count),
         of(row.sockets, row.sockets_max),
         of(row.connections, row.connections_max),
         or(row.network_max_bytes_per_second.map(rate)),

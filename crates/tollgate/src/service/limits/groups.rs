@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use kernel::cgroup_option::moves_are_favoured;
 
-use super::hierarchy::{Group, Hierarchy, Thread};
+use super::hierarchy::{Controller, Group, Hierarchy, Thread};
 use super::origin::FAVOURED;
 use crate::cgroups::Mounts;
 
@@ -149,6 +149,11 @@ impl Groups {
     pub fn weigh(&self, service: u16, weight: u32) -> Result<()> {
         let Some(path) = self.paths.get(&service) else { return Ok(()) };
         self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.weigh(path, weight))
+    }
+
+    pub fn used(&self, service: u16, controller: Controller) -> Option<u64> {
+        let path = self.paths.get(&service)?;
+        self.hierarchies.iter().find_map(|hierarchy| hierarchy.used(path, controller))
     }
 
     pub fn sweep(&self) {

@@ -289,6 +289,18 @@ impl Hierarchy {
         write(&self.root.join(TOP).join(path).join(file), &text)
     }
 
+    /// What the members of a service's group have now of what is limited there.
+    pub fn used(&self, path: &str, controller: Controller) -> Option<u64> {
+        self.controllers.contains(&controller).then_some(())?;
+        let file = match (controller, self.is_v2) {
+            (Controller::Cpu, _) => return None,
+            (Controller::Memory, true) => "memory.current",
+            (Controller::Memory, false) => "memory.usage_in_bytes",
+            (Controller::Pids, _) => "pids.current",
+        };
+        fs::read_to_string(self.root.join(TOP).join(path).join(file)).ok()?.trim().parse().ok()
+    }
+
     /// The group in which a thread is.
     fn group_of(&self, tid: u32) -> io::Result<Option<String>> {
         let text = fs::read_to_string(format!("/proc/{tid}/cgroup"))?;

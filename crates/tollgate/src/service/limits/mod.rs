@@ -23,7 +23,7 @@ use super::control::{LimitReport, LimitRow};
 use super::numbers::Numbers;
 use crate::daemon::control::tell;
 use groups::Groups;
-use hierarchy::{Group, Thread};
+use hierarchy::{Controller, Group, Thread};
 use mover::Mover;
 pub use mover::Moves;
 use shares::{Had, Sharer, Shares};
@@ -299,12 +299,17 @@ impl Limiter {
             (None, service::Beyond::Fails(errno)) => errno.name().into(),
             (None, service::Beyond::WorksFor(_)) => service::Errno::default().name().into(),
         };
+        let used = |limit: Option<u64>, controller| {
+            limit.and_then(|_| self.groups.read().ok()?.used(number, controller))
+        };
         LimitRow {
             name: numbers.get(number).name.clone(),
             cpu_weight: limits.cpu_weight,
             cpu_max_percent: limits.cpu_max,
             memory_max_bytes: limits.memory_max,
+            memory_bytes: used(limits.memory_max, Controller::Memory),
             tasks_max: limits.tasks_max,
+            tasks: used(limits.tasks_max, Controller::Pids),
             sockets_max: limits.sockets_max,
             connections_max: limits.connections_max,
             network_max_bytes_per_second: limits.network_max,
