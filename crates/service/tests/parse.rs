@@ -134,7 +134,7 @@ fn wrong_conditions() {
     let rule = |line: &str| format!("[[rule]]\n{line}\nbelongs-to = \"root\"");
     for (line, message) in [
         ("exe = \"nginx\"", "\"nginx\" is no absolute path below '/', without '.' and '..'"),
-        ("exe = 1", "exe is to be a string, not this integer"),
+        ("exe = 1", "exe is to be a string, not 1"),
         ("file = \"/srv/all\"", "\"/srv/all\" leads to \"/\", which cannot be asked for"),
         ("cgroup = \"/sys/fs/cgroup/a\"", "cgroup is to be a path in the tree of control groups"),
         ("unit = \"user.slice\"", "\"user.slice\" is no unit that has processes"),
@@ -173,7 +173,7 @@ fn wrong_conditions() {
     says(&rule(&format!("{exe}on = \"exce\"")), "there is no event \"exce\"", "\"exce\"");
     says(
         &rule(&format!("{exe}priority = 3000000000")),
-        "priority is to be an integer from -2147483648 to 2147483647, not this integer",
+        "priority is to be an integer from -2147483648 to 2147483647, not 3000000000",
         "3000000000",
     );
 }
@@ -305,15 +305,15 @@ fn limits_of_another_kind_are_shown_as_they_are_to_be() {
         problems.remove(0)
     };
     let share = limit("cpu-max = 150");
-    assert_eq!(share.message, "cpu-max is to be a string, not this integer");
+    assert_eq!(share.message, "cpu-max is to be a string, not 150");
     assert_eq!(share.help.as_deref(), Some("write cpu-max = \"150%\""));
     assert_eq!(
         limit("tasks-max = 4194305").message,
-        "tasks-max is to be an integer from 1 to 4194304, not this integer"
+        "tasks-max is to be an integer from 1 to 4194304, not 4194305"
     );
     assert_eq!(
         limit("cpu-weight = 0").message,
-        "cpu-weight is to be an integer from 1 to 10000, not this integer"
+        "cpu-weight is to be an integer from 1 to 10000, not 0"
     );
     assert!(limit("memory-max = \"512MiB\"").message.ends_with("(1024 bytes are 1K)"));
 }
@@ -351,7 +351,7 @@ fn no_toml() {
     let problems = parse("x = \n[service.a]\ny = \n", &Machine).expect_err("it is none");
     assert!(problems.len() > 1, "all of them at once: {problems:?}");
     says("[sevrice.a]", "there is no key \"sevrice\" here", "sevrice");
-    says("rule = 1", "rule is to be an array of tables ([[…]]), not this integer", "1");
+    says("rule = 1", "rule is to be an array of tables ([[…]]), not 1", "1");
 }
 
 #[test]

@@ -125,15 +125,16 @@ fn read(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
 }
 
 /// As messages name what was found instead of something else.
-fn kind(value: &DeValue) -> &'static str {
-    match value {
+fn kind(value: &DeValue) -> String {
+    let kind = match value {
+        DeValue::Integer(number) => return number.to_string(),
         DeValue::String(_) => "a string",
-        DeValue::Integer(_) => "this integer",
         DeValue::Float(_) => "a number with a fraction",
         DeValue::Boolean(true) => "true",
         DeValue::Boolean(false) => "false",
         DeValue::Datetime(_) => "a date",
         DeValue::Array(_) => "an array",
         DeValue::Table(_) => "a table",
-    }
+    };
+    kind.into()
 }

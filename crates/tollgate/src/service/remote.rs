@@ -166,7 +166,7 @@ fn explain_socket(arguments: &ExplainArguments, socket: String) -> Result<ExitCo
         return Ok(ExitCode::SUCCESS);
     }
     for listener in &explanation.listeners {
-        let line = format!("{} listens at {}", processes(&listener.processes), listener.socket);
+        let line = format!("{} at {}", who_listens(&listener.processes), listener.socket);
         output.write(&format!("{}\n", printable(&line)))?;
     }
     for ends in explanation.connections.iter().take(result.top) {
@@ -177,11 +177,14 @@ fn explain_socket(arguments: &ExplainArguments, socket: String) -> Result<ExitCo
         let more = number_of(explanation.connections.len() - result.top, "more connection");
         output.write(&format!("and {more} (--top)\n"))?;
     }
-    if explanation.listeners.is_empty() && explanation.connections.is_empty() {
-        let line = format!(
-            "nobody listens at {}, and no message went over a connection with it",
-            explanation.socket
-        );
+    if explanation.connections.is_empty() {
+        let line = match explanation.listeners.as_slice() {
+            [] => format!(
+                "nobody listens at {}, and no message went over a connection with it",
+                explanation.socket
+            ),
+            _ => "no message went over a connection with it yet".into(),
+        };
         output.write(&format!("{}\n", printable(&line)))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -189,7 +192,11 @@ fn explain_socket(arguments: &ExplainArguments, socket: String) -> Result<ExitCo
 
 fn processes(all: &[SocketProcess]) -> String {
     let names: Vec<_> = all.iter().map(|process| format!("{} {}", process.pid, process.command)).collect();
-    if names.is_empty() { "nobody that can be seen".into() } else { names.join(", ") }
+    if names.is_empty() { "a process that cannot be seen".into() } else { names.join(", ") }
+}
+
+fn who_listens(all: &[SocketProcess]) -> String {
+    format!("{} {}", processes(all), if all.len() > 1 { "listen" } else { "listens" })
 }
 
 fn end_line(end: &ExplainedEnd) -> String {
