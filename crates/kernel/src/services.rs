@@ -399,13 +399,18 @@ impl Services {
     }
 
     /// Gives a thread to a service, from its next call or switch on.
-    pub fn assign(&self, member: &Member, service: u16) {
+    /// False: it is not what it was, and its slot may be another thread's by now.
+    pub fn assign(&self, member: &Member, service: u16) -> bool {
+        if self.members.read(member.slot).epoch != member.epoch {
+            return false;
+        }
         let message = u64::from(wire::MESSAGE_ASSIGN)
             | u64::from(service) << wire::MESSAGE_SERVICE_SHIFT
             | (now_ns() / 1_000_000) << wire::MESSAGE_VALUE_SHIFT;
         let place = self.members.entry(member.slot);
         // SAFETY: an aligned u64 within the mapping, which both sides access as a whole.
         unsafe { AtomicU64::from_ptr(&raw mut (*place).message) }.store(message, Ordering::SeqCst);
+        true
     }
 }
 

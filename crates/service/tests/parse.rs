@@ -311,10 +311,7 @@ fn limits_of_another_kind_are_shown_as_they_are_to_be() {
         limit("tasks-max = 4194305").message,
         "tasks-max is to be an integer from 1 to 4194304, not 4194305"
     );
-    assert_eq!(
-        limit("cpu-weight = 0").message,
-        "cpu-weight is to be an integer from 1 to 10000, not 0"
-    );
+    assert_eq!(limit("cpu-weight = 0").message, "cpu-weight is to be an integer from 1 to 10000, not 0");
     assert!(limit("memory-max = \"512MiB\"").message.ends_with("(1024 bytes are 1K)"));
 }
 

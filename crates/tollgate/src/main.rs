@@ -31,7 +31,6 @@ fn main() -> ExitCode {
     };
     match cli::dispatch(cli) {
         Ok(code) => code,
-        Err(error) if error.is::<output::NobodyReads>() => ExitCode::SUCCESS,
         Err(error) => {
             // A terminal that is gone leaves nobody to tell.
             let _ = output::say(&format!("tollgate: {error:#}"));

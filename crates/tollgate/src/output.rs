@@ -15,18 +15,6 @@ pub enum Output {
     File(Option<File>, PathBuf),
 }
 
-/// Whoever read stdout has seen enough: that ends what was being done, and is no failure.
-#[derive(Debug)]
-pub struct NobodyReads;
-
-impl std::fmt::Display for NobodyReads {
-    fn fmt(&self, out: &mut std::fmt::Formatter) -> std::fmt::Result {
-        out.write_str("nobody reads stdout any more")
-    }
-}
-
-impl std::error::Error for NobodyReads {}
-
 impl Output {
     pub fn open(path: Option<&Path>, otherwise: Self) -> Result<Self> {
         let Some(path) = path else {
@@ -50,10 +38,11 @@ impl Output {
         })
     }
 
+    /// Of a stdout that nobody reads any more, `| head` has seen enough: no failure, and nothing that changes the exit status.
     fn write_by(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         match self {
             Self::Stdout => match write(&mut io::stdout()) {
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(NobodyReads.into()),
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
                 written => written.context("cannot write the result to stdout"),
             },
             Self::Stderr => write(&mut io::stderr()).context("cannot write the result to stderr"),

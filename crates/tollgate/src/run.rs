@@ -64,7 +64,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         let _nursery = watch.gate.nursery(&watch.session, true)?;
         command.spawn()?
     };
-    join(&home)?;
+    // The command runs: without its daemon, so does Tollgate.
+    let _ = join(&home);
     if let Some(error) = child.exec_error() {
         child.collect()?;
         watch.give_up()?;

@@ -1,5 +1,6 @@
 //! Commands that a daemon carries out, and those on the store that it must know of.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -114,7 +115,7 @@ pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
     for line in lines {
         let text = if arguments.json { line } else { shown(&line)? };
         // `| head` has seen enough.
-        if Output::Stdout.write(&(text + "\n")).is_err() {
+        if writeln!(std::io::stdout(), "{text}").is_err() {
             break;
         }
     }

@@ -149,9 +149,6 @@ impl Services {
         let number = match limited.and_then(|()| Ok(self.kernel.put_in_force(gate, &book)?)) {
             Ok(number) => number,
             Err(error) => {
-                for number in change.added.iter().filter(|number| self.numbers.is_known(**number)) {
-                    self.kernel.retire(*number, self.numbers.heir(*number));
-                }
                 self.limit_as_before(before);
                 return Err(error);
             }
@@ -404,15 +401,26 @@ impl Services {
             }
             return Err(error.context(format!("{} cannot be under the limits of {service}", who.number)));
         }
-        // Moves take their time, and the kernel side's slots may be others' by now.
-        let members = members()?;
-        members.iter().for_each(|member| self.kernel.assign(member, number));
-        if members.is_empty() {
+        // Also those that were begun meanwhile, or have executed another program.
+        let mut given = BTreeSet::new();
+        for _ in 0..ROUNDS {
+            let mut left = members()?;
+            left.retain(|member| !given.contains(&member.pid));
+            if left.is_empty() {
+                break;
+            }
+            left.retain(|member| self.kernel.assign(member, number));
+            given.extend(left.iter().map(|member| member.pid));
+        }
+        if given.is_empty() {
             return Err(who.is_nobody());
         }
-        Ok(members.len())
+        Ok(given.len())
     }
 }
+
+/// So that a storm of new threads does not keep anybody here for good.
+const ROUNDS: usize = 10;
 
 /// A process, or one thread.
 #[derive(Clone, Copy)]

@@ -128,7 +128,7 @@ pub fn text(report: &Report, top: usize) -> String {
         let _ = writeln!(
             out,
             "{}: {} to others by threads that worked for it by then, which serve several at once: some of its figures may be theirs",
-            row.name,
+            printable(&row.name),
             number_of(row.used.overlaps as usize, "answer")
         );
     }

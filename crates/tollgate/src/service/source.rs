@@ -71,7 +71,9 @@ fn up_to_longest(input: impl io::Read) -> io::Result<Vec<u8>> {
 /// The content of a file once nobody has written to it for a moment: half of it might be rules, too.
 fn settled(path: &Path) -> io::Result<Vec<u8>> {
     let end = Instant::now() + LONGEST_WAIT;
-    while Instant::now() < end {
+    // Looked at once more after that: this process may have slept for longer.
+    let mut is_last = false;
+    while !std::mem::replace(&mut is_last, Instant::now() >= end) {
         let file = File::open(path)?;
         // A pipe can be read once only.
         if !file.metadata()?.is_file() {

@@ -335,9 +335,12 @@ impl Drop for Limiter {
             AtEnd::Lift => groups.lift(),
             // Nobody looks at shares any more: as the file has them.
             AtEnd::Keep => {
-                self.own.iter().filter(|(_, own)| own.limits.has_group()).try_for_each(|(number, own)| {
+                // All of them, also where one fails.
+                let limited = self.own.iter().filter(|(_, own)| own.limits.has_group());
+                let weighed = limited.map(|(number, own)| {
                     groups.weigh(*number, own.limits.cpu_weight.unwrap_or(hierarchy::WEIGHT))
-                })
+                });
+                weighed.fold(Ok(()), Result::and)
             }
         };
         if let Err(error) = ended {

@@ -126,20 +126,17 @@ impl Work {
     ) -> Result<()> {
         let wire::service_placement { tid, began_ns, place, is_own, .. } = *placement;
         let (is_own, began, worked) = (is_own != 0, Instant::now(), thread_time());
-        if !placements.is_meant(placement) {
-            self.note(|moves| moves.needless += 1);
-            return Ok(());
-        }
         // Who has to be there from its first moment is, whatever it costs, and nobody stays where it does not belong.
         if place != 0 && !is_own && budget.is_spent(began) {
             placements.put_off(placement);
             self.note(|moves| moves.put_off += 1);
             return Ok(());
         }
-        let moved = self
-            .groups
-            .read()
-            .map_or(Ok(false), |groups| groups.place(Thread { tid, began_ns }, place, is_own));
+        // While the groups are what they are: who changes them forgets who was placed.
+        let moved = self.groups.read().map_or(Ok(false), |groups| match placements.is_meant(placement) {
+            true => groups.place(Thread { tid, began_ns }, place, is_own),
+            false => Ok(false),
+        });
         // What it waits for is not its work.
         budget.spend(began, thread_time().saturating_sub(worked));
         let ns = began.elapsed().as_nanos() as u64;

@@ -58,6 +58,28 @@ impl Sharer {
     }
 }
 
+/// What each of these siblings is to have of what they all had: no more than it wanted, and the rest by weight among those
+/// who wanted more (max-min fairness).
+fn filled(mut siblings: Vec<(u16, &Sharer)>, elapsed_ns: u64) -> Vec<(u16, f64)> {
+    let wanted = |one: &Sharer| (one.had().sum() as f64).min(one.most * elapsed_ns as f64);
+    let weight = |one: &Sharer| f64::from(one.weight);
+    let mut rest: f64 = siblings.iter().map(|(_, one)| one.had().cpu_ns as f64).sum();
+    let mut shares = Vec::new();
+    loop {
+        let weights: f64 = siblings.iter().map(|(_, one)| weight(one)).sum();
+        let level = rest / weights;
+        let (content, others): (Vec<_>, Vec<_>) =
+            siblings.into_iter().partition(|(_, one)| wanted(one) <= level * weight(one));
+        if content.is_empty() {
+            shares.extend(others.into_iter().map(|(number, one)| (number, level * weight(one))));
+            return shares;
+        }
+        rest -= content.iter().map(|(_, one)| wanted(one)).sum::<f64>();
+        shares.extend(content.into_iter().map(|(number, one)| (number, wanted(one))));
+        siblings = others;
+    }
+}
+
 impl Shares {
     pub fn is_even(&self) -> bool {
         self.factors.is_empty() && self.set.is_empty()
@@ -65,17 +87,16 @@ impl Shares {
 
     /// After `elapsed_ns`: the weights that are to be set.
     pub fn step(&mut self, all: &BTreeMap<u16, Sharer>, elapsed_ns: u64) -> Vec<(u16, u32)> {
-        let mut sums: BTreeMap<u16, (f64, f64)> = BTreeMap::new();
-        for one in all.values().filter(|one| one.had().sum() > 0) {
-            let (weights, cpu_ns) = sums.entry(one.within).or_default();
-            *weights += f64::from(one.weight);
-            *cpu_ns += one.had().cpu_ns as f64;
+        let mut siblings: BTreeMap<u16, Vec<(u16, &Sharer)>> = BTreeMap::new();
+        for (number, one) in all {
+            siblings.entry(one.within).or_default().push((*number, one));
         }
+        let shares: BTreeMap<u16, f64> =
+            siblings.into_values().flat_map(|siblings| filled(siblings, elapsed_ns)).collect();
         let mut wanted = Vec::new();
         for (number, one) in all {
             let before = self.factors.get(number).copied().unwrap_or(1.0);
-            let (weights, cpu_ns) = sums.get(&one.within).copied().unwrap_or((1.0, 0.0));
-            let share = (cpu_ns * f64::from(one.weight) / weights).min(one.most * elapsed_ns as f64);
+            let share = shares[number];
             let (had, off) = (one.had(), WORTH_IT * share);
             let missing = share - had.cpu_ns as f64;
             // Those who work for the parent itself would have less beside it, and have no weight of their own.
@@ -146,6 +167,16 @@ mod tests {
         let content = [sharer(98, 2), sharer(102, 900)];
         assert_eq!(weights_after(40, &mut shares, content), [100, 100]);
         assert!(shares.is_even());
+    }
+
+    #[test]
+    fn who_wants_little_leaves_the_rest_to_the_others() {
+        let idle = sharer(1, 0);
+        let capped = Sharer { most: 0.1, ..sharer(10, 300) };
+        for third in [idle, capped] {
+            let all = [(2, sharer(60, 400)), (3, sharer(39, 200)), (4, third)].into();
+            assert_eq!(Shares::default().step(&all, ELAPSED), [(3, 150)], "{third:?}");
+        }
     }
 
     #[test]
