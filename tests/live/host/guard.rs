@@ -65,16 +65,15 @@ fn what_it_does_not_know_it_learns_and_what_is_tolerized_too() {
 fn calls_before_a_baseline_is_there_are_counted() {
     let it = Guarded::normal(&["calls 1000"]);
     let script = format!("{} calls 1000000; true", it.program.display());
-    let early_calls = || {
+    let has_early_and_later_calls = || {
         let mut job = Job::run("--guard=watch", vec!["sh".into(), "-c".into(), script.clone().into()]);
         job.command.env("TOLLGATE_STORE", it.folder.path().join("store"));
         let guard = Guard::of(&job.finish().success());
         assert_eq!((&guard.program()["state"], guard.number("anomalies")), (&"normal".into(), 0));
-        assert!(guard.number("early_calls") < guard.number("calls"), "{}", guard.0);
-        guard.number("early_calls")
+        (1..guard.number("calls")).contains(&guard.number("early_calls"))
     };
-    // On a busy machine the program may begin later than its baseline comes.
-    assert!((0..10).any(|_| early_calls() > 0));
+    // On a busy machine the program may begin later than its baseline comes, or end before.
+    eventually("its baseline comes while it calls", has_early_and_later_calls);
 }
 
 #[test]

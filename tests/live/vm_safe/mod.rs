@@ -9,6 +9,7 @@ mod groups;
 mod guard;
 mod refusals;
 mod scopes;
+mod service_accounts;
 mod service_datagrams;
 mod service_files;
 mod service_limits;

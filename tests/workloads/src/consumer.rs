@@ -1,8 +1,9 @@
 //! Takes what a service may have limits of, as it is told to, and says how much it got.
 
+use std::fs::File;
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,12 @@ pub fn consumer(arguments: Arguments) -> Outcome {
                 taken.memory.push(vec![1; number(1) as usize]);
                 taken.memory.len().to_string()
             }
+            "threads" => {
+                (0..number(1)).for_each(|_| drop(thread::spawn(thread::park)));
+                number(1).to_string()
+            }
+            "file" => file(words.get(1).copied().unwrap_or_default(), number(2))
+                .map_err(|error| os_failure("write and read a file", error))?,
             "send" => send(number(1) as u16, number(2)).map_err(|error| os_failure("send", error))?,
             "close" => {
                 taken = Taken::default();
@@ -105,6 +112,17 @@ fn fork() -> io::Result<()> {
         },
         _ => Ok(()),
     }
+}
+
+/// So many bytes to a new file, and from it again, of which nothing is in memory then if it is on a disk.
+fn file(path: &str, bytes: u64) -> io::Result<String> {
+    let mut file = File::create(path)?;
+    file.write_all(&vec![1; bytes as usize])?;
+    file.sync_all()?;
+    // SAFETY: a plain call.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let read = File::open(path)?.read_to_end(&mut Vec::new())?;
+    Ok(read.to_string())
 }
 
 /// So many bytes to a port; nanoseconds until the other end has had all of them.

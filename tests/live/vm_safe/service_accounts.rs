@@ -1,0 +1,204 @@
+//! What a service is charged, against what the kernel tells of its processes, and against what they are known to have done.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::thread;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::harness::eventually;
+use crate::harness::job::state;
+use crate::harness::report::none_lost;
+use crate::harness::services::{Consumer, InForce, is_emulated, programs};
+
+const SHOP: &str = "[service.shop]\n[[rule]]\nexe = \"FOLDER/shop\"\nbelongs-to = \"shop\"\n";
+
+fn start() -> (InForce, Consumer) {
+    let services = InForce::start(programs(&["shop"]), SHOP);
+    let shop = Consumer::start(&services, "shop");
+    eventually("its rule", || services.service_of(shop.0.pid()) == "shop");
+    (services, shop)
+}
+
+/// What the service is charged, of what it has used itself.
+fn charged(services: &InForce) -> Value {
+    let report = services.report();
+    let mut rows = report["services"].as_array().expect("services").iter();
+    rows.find(|row| row["name"] == "shop").expect("it is there").clone()
+}
+
+/// The figures of the report that /proc has of a process of one thread, too.
+fn told_by_proc(pid: u32) -> [(&'static str, u64); 8] {
+    let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it runs");
+    let (io, status, stat) = (file("io"), file("status"), file("stat"));
+    let line = |text: &str, name: &str| {
+        let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        values.next().and_then(|value| value.trim().parse().ok()).expect("a figure")
+    };
+    // proc_pid_stat(5): minflt and majflt are the 10th and 12th, of which two were cut off.
+    let fields: Vec<_> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
+    let field = |number: usize| fields[number - 3].parse().expect("a figure");
+    [
+        ("read_bytes", line(&io, "rchar")),
+        ("written_bytes", line(&io, "wchar")),
+        ("storage_read_bytes", line(&io, "read_bytes")),
+        ("storage_written_bytes", line(&io, "write_bytes")),
+        ("minor_faults", field(10)),
+        ("major_faults", field(12)),
+        ("switches", line(&status, "voluntary_ctxt_switches")),
+        ("preemptions", line(&status, "nonvoluntary_ctxt_switches")),
+    ]
+}
+
+#[test]
+fn files_disks_faults_and_switches_are_the_kernels_own_figures() {
+    const BYTES: u64 = 3_000_000;
+    let (services, mut shop) = start();
+    let pid = shop.0.pid();
+    let read = || {
+        eventually("its sleep", || state(pid) == Some('S'));
+        (charged(&services), told_by_proc(pid))
+    };
+    let before = read();
+    assert_eq!(shop.ask(&format!("file {} {BYTES}", services.path("data").display())), BYTES.to_string());
+    shop.ask(&format!("memory {BYTES}"));
+    shop.ask("burn 50");
+    let after = read();
+    let own =
+        |name: &str| after.0[name].as_u64().expect("a figure") - before.0[name].as_u64().expect("a figure");
+    for ((name, now), (_, then)) in after.1.into_iter().zip(before.1) {
+        assert_eq!(own(name), now - then, "{name}");
+    }
+    assert!(own("read_bytes") >= BYTES && own("written_bytes") >= BYTES);
+    // Its memory is of 4 KiB pages, or of larger ones, and was never touched.
+    assert!(own("minor_faults") > 0 && own("switches") > 0);
+    none_lost(&services.report());
+}
+
+/// A thread is on a processor, waits for one, or is blocked: together that is how long it was there.
+#[test]
+fn its_times_add_up_to_how_long_it_was_there() {
+    let (services, mut shop) = start();
+    let sum = || {
+        let row = charged(&services);
+        ["cpu_ns", "wait_ns", "blocked_ns"].map(|name| row[name].as_u64().expect("a figure"))
+    };
+    let timed = || {
+        let began = Instant::now();
+        (began, sum(), Instant::now())
+    };
+    let before = timed();
+    let burned: u64 = shop.ask("burn 200").parse().expect("a time");
+    thread::sleep(std::time::Duration::from_millis(300));
+    let after = timed();
+    let [cpu, wait, blocked] = [0, 1, 2].map(|place| after.1[place] - before.1[place]);
+    let least = after.0.duration_since(before.2).as_nanos() as u64;
+    let most = after.2.duration_since(before.0).as_nanos() as u64;
+    assert!(
+        (least..=most).contains(&(cpu + wait + blocked)),
+        "{cpu} {wait} {blocked} of {least} to {most} ns"
+    );
+    assert!(cpu >= burned && blocked >= 300_000_000, "{cpu} of {burned}, {blocked}");
+}
+
+#[test]
+fn bytes_over_sockets_are_those_that_were_sent_and_received() {
+    const ANSWER: usize = 7;
+    let (services, mut shop) = start();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("a port").port();
+    let server = thread::spawn(move || {
+        let mut stream = listener.accept().expect("a connection").0;
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).expect("all it sends");
+        stream.write_all(&[b'.'; ANSWER]).expect("it reads");
+        bytes.len()
+    });
+    let before = charged(&services);
+    shop.ask(&format!("send {port} 4096000"));
+    let after = charged(&services);
+    let own = |name: &str| after[name].as_u64().expect("a figure") - before[name].as_u64().expect("a figure");
+    assert_eq!(server.join().expect("it does"), 4_096_000);
+    assert_eq!((own("sent_bytes"), own("received_bytes")), (4_096_000, ANSWER as u64));
+}
+
+#[test]
+fn processes_and_threads_are_those_that_are_there() {
+    let (services, mut shop) = start();
+    let there = || {
+        let row = charged(&services);
+        ["processes", "threads"].map(|name| row[name].as_u64().expect("a figure"))
+    };
+    assert_eq!(there(), [1, 1]);
+    assert_eq!(shop.takes("fork 3"), (3, 0));
+    assert_eq!(there(), [4, 4]);
+    shop.ask("threads 5");
+    assert_eq!(there(), [4, 9]);
+    // Its children end with it.
+    drop(shop);
+    eventually("their end", || there() == [0, 0]);
+}
+
+/// What all processors have worked, of the kernel's own account, in its steps of 10 ms.
+fn machine_ns() -> u64 {
+    let text = fs::read_to_string("/proc/stat").expect("it is there");
+    let line = text.lines().next().expect("the sum of all").split_whitespace().skip(1);
+    let ticks: Vec<u64> = line.map(|field| field.parse().expect("ticks")).collect();
+    // proc_stat(5): user, nice, system, irq and softirq; not idle, iowait and what others had of a virtual machine.
+    [0, 1, 2, 5, 6].iter().map(|place| ticks[*place] * 10_000_000).sum()
+}
+
+#[test]
+fn all_together_is_what_the_machine_has_worked() {
+    // Each of the five figures above, of each processor.
+    let steps = 50_000_000 * thread::available_parallelism().map_or(1, usize::from) as u64;
+    let (services, mut shop) = start();
+    let read = || {
+        let report = services.report();
+        let rows = report["services"].as_array().expect("services");
+        let charged: u64 = rows.iter().map(|row| row["cpu_ns"].as_u64().expect("a figure")).sum();
+        let [machine, kernel] =
+            ["machine_cpu_ns", "kernel_cpu_ns"].map(|name| report[name].as_u64().expect("one"));
+        (charged, machine, kernel)
+    };
+    let outer = machine_ns();
+    let before = read();
+    let inner = machine_ns();
+    shop.ask("burn 1500");
+    let inner = machine_ns() - inner;
+    let after = read();
+    let outer = machine_ns() - outer;
+    let (charged, machine, kernel) = (after.0 - before.0, after.1 - before.1, after.2.abs_diff(before.2));
+    assert!(
+        (inner.saturating_sub(steps)..=outer + steps).contains(&machine),
+        "{machine} of {inner} to {outer} ns"
+    );
+    // Nothing is charged twice: what is left for the kernel is no less than nothing.
+    assert!(charged <= machine + machine / 50 + steps, "{charged} of {machine} ns");
+    assert!(
+        machine.abs_diff(charged + kernel) <= machine / 50 + steps,
+        "{charged} and {kernel} of {machine} ns"
+    );
+    // Of a program that only works, next to nothing is the kernel's.
+    assert!(is_emulated() || charged > machine / 2, "{charged} of {machine} ns");
+}
+
+#[test]
+fn the_tree_and_its_members_are_listed() {
+    let text = "[service.all]\n[service.shop]\nparent = \"all\"\n[service.empty]\nparent = \"all\"\n\
+                [[rule]]\nexe = \"FOLDER/shop\"\nbelongs-to = \"shop\"\n";
+    let services = InForce::start(programs(&["shop"]), text);
+    let mut shop = Consumer::start(&services, "shop");
+    eventually("its rule", || services.service_of(shop.0.pid()) == "shop");
+    assert_eq!(shop.takes("fork 2"), (2, 0));
+    let listed = services.ask("list").text();
+    let row = |name: &str| {
+        let line = listed.lines().position(|line| line.trim_start().starts_with(name)).expect(name);
+        (line, listed.lines().nth(line).expect("it is there").split_whitespace().collect::<Vec<_>>())
+    };
+    assert!(row("all").0 < row("empty").0 && row("all").0 < row("shop").0, "{listed}");
+    let members = |name: &str| [1, 3].map(|word| row(name).1[word].to_owned());
+    assert_eq!((members("shop"), members("empty")), (["3".into(), "3".into()], ["0".into(), "0".into()]));
+}
