@@ -4,6 +4,7 @@
 use std::ffi::{CStr, CString, OsString};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -153,12 +154,13 @@ impl Job {
 
     /// To which control groups are read-only.
     pub fn with_fixed_cgroups(self) -> Self {
-        let mounts = fs::read_to_string("/proc/self/mounts").expect("there are mounts");
-        let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        let cgroups = lines.filter(|words| words[2].starts_with("cgroup")).map(|words| words[1].to_owned());
-        let paths: Vec<_> = cgroups.map(|path| CString::new(path).expect("no NUL in it")).collect();
-        const READ_ONLY: libc::c_ulong = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY;
-        self.with_own_mounts(move || paths.iter().try_for_each(|path| mount(path, c"none", READ_ONLY)))
+        let paths = cgroup_mounts();
+        self.with_own_mounts(move || remount(&paths, libc::MS_RDONLY))
+    }
+
+    /// To which alone they can become so.
+    pub fn with_own_cgroup_mounts(self) -> Self {
+        self.with_own_mounts(|| Ok(()))
     }
 
     fn with_own_mounts(self, mut action: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> Self {
@@ -339,6 +341,33 @@ impl Finished {
 
 fn shell_status(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().expect("it exited or was killed"))
+}
+
+fn cgroup_mounts() -> Vec<CString> {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("there are mounts");
+    let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let cgroups = lines.filter(|words| words[2].starts_with("cgroup")).map(|words| words[1].to_owned());
+    cgroups.map(|path| CString::new(path).expect("no NUL in it")).collect()
+}
+
+fn remount(paths: &[CString], options: libc::c_ulong) -> io::Result<()> {
+    paths.iter().try_for_each(|path| mount(path, c"none", libc::MS_REMOUNT | libc::MS_BIND | options))
+}
+
+/// To a process that has mounts of its own, control groups are read-only from now on, or not any more.
+pub fn fix_cgroups(pid: u32, is_fixed: bool) {
+    let mounts = File::open(format!("/proc/{pid}/ns/mnt")).expect("it runs");
+    let paths = cgroup_mounts();
+    // A thread that shares its root with others may not change it.
+    let there = std::thread::spawn(move || {
+        // SAFETY: plain system calls, of a thread that ends then.
+        let is_there = unsafe {
+            libc::unshare(libc::CLONE_FS) == 0 && libc::setns(mounts.as_raw_fd(), libc::CLONE_NEWNS) == 0
+        };
+        assert!(is_there, "{}", io::Error::last_os_error());
+        remount(&paths, if is_fixed { libc::MS_RDONLY } else { 0 }).expect("these are its own mounts");
+    });
+    there.join().expect("it is done");
 }
 
 pub fn kill(pid: i32, signal: i32) {

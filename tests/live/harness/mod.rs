@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod deeds;
 pub mod guarded;
 pub mod job;
+pub mod limits;
 pub mod postgres;
 pub mod pty;
 pub mod report;

@@ -38,9 +38,16 @@ impl InForce {
     /// In `rules`, FOLDER is where the programs are.
     #[track_caller]
     pub fn start(folder: TempDir, rules: &str) -> Self {
+        let job = Self::job(folder.path());
+        Self::start_by(job, folder, rules)
+    }
+
+    /// By such a `job()`, changed.
+    #[track_caller]
+    pub fn start_by(job: Job, folder: TempDir, rules: &str) -> Self {
         let alone = alone();
         write(folder.path(), "services.toml", rules);
-        let daemon = Self::job(folder.path()).start();
+        let daemon = job.start();
         let in_force = Self { folder, daemon, _alone: alone };
         eventually("the services", || {
             assert!(!in_force.daemon.is_over(), "{}", in_force.daemon.read("err"));

@@ -13,6 +13,8 @@ mod service_accounts;
 mod service_datagrams;
 mod service_files;
 mod service_limits;
+mod service_limits_end;
+mod service_limits_tree;
 mod service_sockets;
 mod service_workers;
 mod services;

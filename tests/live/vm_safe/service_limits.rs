@@ -3,50 +3,12 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 
-use serde_json::Value;
-
-use crate::harness::services::{Backend, Consumer, InForce, alone, begin, over, programs, write};
+use crate::harness::limits::{group_of, groups, limit, rules, start};
+use crate::harness::services::{Backend, Consumer, InForce, begin, over, programs};
 use crate::harness::{Job, eventually};
-
-/// Services by the names of programs, with these settings.
-fn rules(services: &[(&str, &str)]) -> String {
-    let one = |(name, settings): &(&str, &str)| {
-        format!(
-            "[service.{name}]\n{settings}\n\n[[rule]]\nexe = \"FOLDER/{name}\"\nbelongs-to = \"{name}\"\n\n"
-        )
-    };
-    services.iter().map(one).collect()
-}
-
-fn start(services: &[(&str, &str)]) -> InForce {
-    let names: Vec<_> = services.iter().map(|(name, _)| *name).collect();
-    InForce::start(programs(&names), &rules(services))
-}
-
-/// The control groups that Tollgate has made, below all hierarchies.
-fn groups() -> Vec<PathBuf> {
-    let roots = ["", "unified", "cpu", "cpu,cpuacct", "memory", "pids"];
-    let roots = roots.map(|root| Path::new("/sys/fs/cgroup").join(root).join("tollgate"));
-    roots.into_iter().filter(|path| path.exists()).collect()
-}
-
-/// Where a process is in the hierarchy of a controller.
-fn group_of(pid: u32, controller: &str) -> String {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it runs");
-    let lines: Vec<Vec<_>> = text.lines().map(|line| line.splitn(3, ':').collect()).collect();
-    let v1 = lines.iter().find(|line| line[1].split(',').any(|name| name == controller));
-    let line = v1.or_else(|| lines.iter().find(|line| line[1].is_empty())).expect("a hierarchy");
-    line[2].to_owned()
-}
-
-fn limit(services: &InForce, name: &str) -> Value {
-    let report = services.ask("limit --json").json();
-    let rows = report["services"].as_array().expect("services");
-    rows.iter().find(|row| row["name"] == name).expect("it has limits").clone()
-}
 
 #[test]
 fn processors_are_shared_by_weight() {
@@ -211,27 +173,6 @@ fn sockets_are_counted_and_refused() {
 }
 
 #[test]
-fn limits_hold_for_those_below_together() {
-    let text = rules(&[("one", "parent = \"both\""), ("other", "parent = \"both\"\nsockets-max = 2")]);
-    let services =
-        InForce::start(programs(&["one", "other"]), &format!("[service.both]\nsockets-max = 5\n\n{text}"));
-    let [mut one, mut other] = ["one", "other"].map(|name| Consumer::start(&services, name));
-    assert_eq!(other.takes("sockets 5"), (2, libc::EAGAIN));
-    assert_eq!(one.takes("sockets 5"), (3, libc::EAGAIN));
-    let sockets = services.figures("sockets");
-    assert_eq!((sockets["both"], sockets["one"], sockets["other"]), (5, 3, 2));
-    // Where they are counted does not change with the tree.
-    services.apply(&rules(&[("one", ""), ("other", "")]));
-    one.ask("close");
-    other.ask("close");
-    eventually("closed sockets", || {
-        let sockets = services.figures("sockets");
-        (sockets["one"], sockets["other"]) == (0, 0)
-    });
-    assert_eq!(one.takes("sockets 9"), (9, 0));
-}
-
-#[test]
 fn connections_are_limited() {
     let services = start(&[("some", "connections-max = 3\nbeyond-errno = \"ECONNREFUSED\"")]);
     let mut some = Consumer::start(&services, "some");
@@ -291,7 +232,6 @@ fn whoever_is_given_to_another_service_leaves_the_groups() {
     assert_eq!(few.takes("fork 9"), (9, 0));
 }
 
-/// To so many bytes a second: a part of them may go at once.
 /// Given by hand, it is under all limits, also those that come later, and whatever becomes of others.
 #[test]
 fn whoever_was_given_to_a_service_is_under_its_later_limits() {
@@ -378,68 +318,6 @@ fn whoever_works_for_others_comes_back() {
     backend.end(folder, "shop");
 }
 
-fn taken_in(settings: &str) -> (InForce, Consumer) {
-    let services = InForce::start(
-        programs(&["few"]),
-        &format!("{settings}{}", rules(&[("few", "tasks-max = 5\ncpu-weight = 50")])),
-    );
-    let few = Consumer::start(&services, "few");
-    eventually("it is in its group", || group_of(few.0.pid(), "pids").starts_with("/tollgate/few/"));
-    (services, few)
-}
-
-/// Of the second version.
-fn hierarchy_options() -> Option<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("there are mounts");
-    let options =
-        mounts.lines().find_map(|line| line.split_once(" - cgroup2 ").map(|(_, options)| options.into()));
-    options
-}
-
-#[test]
-fn at_its_end_everybody_is_where_they_were() {
-    let options = hierarchy_options();
-    let home = ["pids", "cpu"].map(|controller| group_of(std::process::id(), controller));
-    let (services, mut few) = taken_in("");
-    services.daemon.signal(libc::SIGTERM);
-    let folder = services.end();
-    assert_eq!(["pids", "cpu"].map(|controller| group_of(few.0.pid(), controller)), home);
-    assert_eq!(groups(), Vec::<PathBuf>::new());
-    assert_eq!(hierarchy_options(), options);
-    assert_eq!(few.takes("fork 10"), (10, 0));
-    drop((few, folder));
-}
-
-#[test]
-fn a_killed_ones_limits_are_lifted() {
-    let home = ["pids", "cpu"].map(|controller| group_of(std::process::id(), controller));
-    let (services, mut few) = taken_in("");
-    // What it starts goes where it does.
-    assert_eq!(few.takes("fork 2"), (2, 0));
-    services.daemon.signal(libc::SIGKILL);
-    services.end();
-    eventually("it is where it was", || {
-        ["pids", "cpu"].map(|controller| group_of(few.0.pid(), controller)) == home
-    });
-    eventually("no groups", || groups().is_empty());
-    assert_eq!(few.takes("fork 10"), (10, 0));
-}
-
-#[test]
-fn a_killed_ones_limits_are_kept_if_the_file_says_so() {
-    let (services, mut few) = taken_in("[limits]\nat-end = \"keep\"\n\n");
-    services.daemon.signal(libc::SIGKILL);
-    services.end();
-    // Longer than a warden would take.
-    thread::sleep(std::time::Duration::from_millis(500));
-    assert_eq!(few.takes("fork 10"), (4, libc::EAGAIN));
-    // The next one begins anew.
-    let next = start(&[("few", "")]);
-    assert_eq!(groups(), Vec::<PathBuf>::new());
-    assert_eq!(few.takes("fork 10"), (10, 0));
-    drop((next, few));
-}
-
 #[test]
 fn limits_change_with_the_file() {
     let services = start(&[("few", "tasks-max = 4"), ("other", "")]);
@@ -466,14 +344,4 @@ fn a_limit_that_cannot_be_is_refused() {
     }
     // Another's are as they were.
     assert_eq!(limit(&services, "few")["tasks_max"], 4);
-}
-
-#[test]
-fn control_groups_that_are_not_to_be_changed_are_told_of() {
-    let _alone = alone();
-    let folder = programs(&["few"]);
-    write(folder.path(), "services.toml", &rules(&[("few", "tasks-max = 4")]));
-    let job = InForce::job(folder.path()).with_fixed_cgroups();
-    job.finish().exits_with(125).says("/sys/fs/cgroup").says("Read-only file system");
-    assert_eq!(groups(), Vec::<PathBuf>::new());
 }

@@ -1,0 +1,139 @@
+//! What becomes of limits when control groups refuse, and when whoever set them ends or is killed.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+
+use crate::harness::eventually;
+use crate::harness::job::{children, comm, fix_cgroups, kill};
+use crate::harness::limits::{group_of, groups, rules, start};
+use crate::harness::services::{Consumer, InForce, alone, programs, write};
+
+fn taken_in(settings: &str) -> (InForce, Consumer) {
+    let services = InForce::start(
+        programs(&["few"]),
+        &format!("{settings}{}", rules(&[("few", "tasks-max = 5\ncpu-weight = 50")])),
+    );
+    let few = Consumer::start(&services, "few");
+    eventually("it is in its group", || group_of(few.0.pid(), "pids").starts_with("/tollgate/few/"));
+    (services, few)
+}
+
+#[test]
+fn what_a_killed_one_and_its_warden_left_the_next_one_takes_back() {
+    let home = ["pids", "cpu"].map(|controller| group_of(std::process::id(), controller));
+    let (services, mut few) = taken_in("");
+    let warden = services.daemon.child_running("tollgate-warden");
+    services.daemon.signal(libc::SIGSTOP);
+    kill(warden as i32, libc::SIGKILL);
+    services.daemon.signal(libc::SIGKILL);
+    services.end();
+    assert_eq!(few.takes("fork 10"), (4, libc::EAGAIN));
+    let next = start(&[("few", "")]);
+    assert_eq!(["pids", "cpu"].map(|controller| group_of(few.0.pid(), controller)), home);
+    assert_eq!(groups(), Vec::<PathBuf>::new());
+    drop((next, few));
+}
+
+#[test]
+fn a_warden_that_is_killed_has_a_successor() {
+    let (services, few) = taken_in("");
+    let warden = || {
+        let is_warden = |pid: &u32| comm(*pid).as_deref() == Some("tollgate-warden");
+        children(services.daemon.pid()).into_iter().find(is_warden)
+    };
+    let first = warden().expect("it has one");
+    kill(first as i32, libc::SIGKILL);
+    eventually("another one", || warden().is_some_and(|next| next != first));
+    services.daemon.signal(libc::SIGKILL);
+    services.end();
+    eventually("no groups", || groups().is_empty());
+    drop(few);
+}
+
+/// As an administrator might do, or another program that thinks that these are its own.
+#[test]
+fn what_cannot_be_moved_while_it_runs_is_counted_and_told_of() {
+    let folder = programs(&["few"]);
+    let job = InForce::job(folder.path()).with_own_cgroup_mounts();
+    let services = InForce::start_by(job, folder, &rules(&[("few", "tasks-max = 4")]));
+    let daemon = services.daemon.pid();
+    fix_cgroups(daemon, true);
+    let mut few = Consumer::start(&services, "few");
+    let failed = || services.ask("limit --json").json()["moves"]["failed"].as_u64().expect("a count");
+    eventually("a failed move", || failed() > 0);
+    assert_eq!(few.takes("fork 9"), (9, 0));
+    assert!(services.daemon.read("err").contains("Read-only file system"), "{}", services.daemon.read("err"));
+    let said = services.ask_job(&format!("assign {} few", few.0.pid())).finish().exits_with(125);
+    said.says("cannot be under the limits of few").says("Read-only file system");
+    // Whoever comes later is under its limits as soon as that is possible.
+    fix_cgroups(daemon, false);
+    let mut later = Consumer::start(&services, "few");
+    eventually("it is in its group", || group_of(later.0.pid(), "pids").starts_with("/tollgate/few/"));
+    assert_eq!(later.takes("fork 9").1, libc::EAGAIN);
+    services.daemon.signal(libc::SIGTERM);
+    services.end();
+    assert_eq!(groups(), Vec::<PathBuf>::new());
+}
+
+/// Of the second version.
+fn hierarchy_options() -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("there are mounts");
+    let options =
+        mounts.lines().find_map(|line| line.split_once(" - cgroup2 ").map(|(_, options)| options.into()));
+    options
+}
+
+#[test]
+fn at_its_end_everybody_is_where_they_were() {
+    let options = hierarchy_options();
+    let home = ["pids", "cpu"].map(|controller| group_of(std::process::id(), controller));
+    let (services, mut few) = taken_in("");
+    services.daemon.signal(libc::SIGTERM);
+    let folder = services.end();
+    assert_eq!(["pids", "cpu"].map(|controller| group_of(few.0.pid(), controller)), home);
+    assert_eq!(groups(), Vec::<PathBuf>::new());
+    assert_eq!(hierarchy_options(), options);
+    assert_eq!(few.takes("fork 10"), (10, 0));
+    drop((few, folder));
+}
+
+#[test]
+fn a_killed_ones_limits_are_lifted() {
+    let home = ["pids", "cpu"].map(|controller| group_of(std::process::id(), controller));
+    let (services, mut few) = taken_in("");
+    // What it starts goes where it does.
+    assert_eq!(few.takes("fork 2"), (2, 0));
+    services.daemon.signal(libc::SIGKILL);
+    services.end();
+    eventually("it is where it was", || {
+        ["pids", "cpu"].map(|controller| group_of(few.0.pid(), controller)) == home
+    });
+    eventually("no groups", || groups().is_empty());
+    assert_eq!(few.takes("fork 10"), (10, 0));
+}
+
+#[test]
+fn a_killed_ones_limits_are_kept_if_the_file_says_so() {
+    let (services, mut few) = taken_in("[limits]\nat-end = \"keep\"\n\n");
+    services.daemon.signal(libc::SIGKILL);
+    services.end();
+    // Longer than a warden would take.
+    thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(few.takes("fork 10"), (4, libc::EAGAIN));
+    // The next one begins anew.
+    let next = start(&[("few", "")]);
+    assert_eq!(groups(), Vec::<PathBuf>::new());
+    assert_eq!(few.takes("fork 10"), (10, 0));
+    drop((next, few));
+}
+
+#[test]
+fn control_groups_that_are_not_to_be_changed_are_told_of() {
+    let _alone = alone();
+    let folder = programs(&["few"]);
+    write(folder.path(), "services.toml", &rules(&[("few", "tasks-max = 4")]));
+    let job = InForce::job(folder.path()).with_fixed_cgroups();
+    job.finish().exits_with(125).says("/sys/fs/cgroup").says("Read-only file system");
+    assert_eq!(groups(), Vec::<PathBuf>::new());
+}
