@@ -29,7 +29,7 @@ struct {
 /* include/uapi/linux/in.h */
 #define IPPROTO_TCP 6
 
-HASH_MAP(started_services, SERVICES, struct service_started, u32);
+HASH_MAP(started_services, SERVICES, struct service_started, struct service_start);
 /* Their numbers. */
 FREE_LIST(free_services, SERVICES);
 
@@ -201,11 +201,23 @@ static __always_inline u32 new_service(u32 below)
 	return number;
 }
 
+/* By what its unit or program is called, as long as it has that one. */
+static __always_inline void name_start(struct service_start *start, struct service_started *key, struct task_struct *task)
+{
+	struct scope_name *name = scope_name();
+
+	if (key->each == EACH_EXE)
+		bpf_probe_read_kernel_str(start->name, sizeof(start->name),
+					  BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name));
+	else if (key->each == EACH_UNIT && name && hash_of_unit(task) == key->value[0])
+		bpf_probe_read_kernel_str(start->name, sizeof(start->name), name->text);
+}
+
 /* The service of this user, unit, program or client, below the rule's; SERVICE_NONE: it has none of that. */
-static __noinline u32 started_service(struct service_member *member, struct service_rule *rule)
+static __noinline u32 started_service(struct service_member *member, struct service_rule *rule, struct task_struct *task)
 {
 	struct service_started key = { .below = heir_of(rule->service), .each = rule->each };
-	u32 *known, number;
+	struct service_start *known, start = {};
 
 	switch (rule->each) {
 	case EACH_USER:
@@ -225,18 +237,19 @@ static __noinline u32 started_service(struct service_member *member, struct serv
 		return SERVICE_NONE;
 	known = bpf_map_lookup_elem(&started_services, &key);
 	if (known)
-		return *known;
-	number = new_service(key.below);
-	if (!number) {
+		return known->number;
+	start.number = new_service(key.below);
+	if (!start.number) {
 		lose(READ_ONCE(header.services), LOSS_SERVICES);
 		return key.below;
 	}
-	if (!bpf_map_update_elem(&started_services, &key, &number, BPF_NOEXIST))
-		return number;
+	name_start(&start, &key, task);
+	if (!bpf_map_update_elem(&started_services, &key, &start, BPF_NOEXIST))
+		return start.number;
 	/* Another processor was faster. */
-	bpf_map_push_elem(&free_services, &number, BPF_ANY);
+	bpf_map_push_elem(&free_services, &start.number, BPF_ANY);
 	known = bpf_map_lookup_elem(&started_services, &key);
-	return known ? *known : key.below;
+	return known ? known->number : key.below;
 }
 
 /* What a rule says is done. On messages and files the thread works for somebody else from then on. */
@@ -251,7 +264,7 @@ static __always_inline void service_obey(struct thread_state *thread, struct tas
 	else if (rule->then == THEN_ADOPTS_PEER && peer != SERVICE_NONE)
 		service = peer;
 	else if (rule->then == THEN_STARTS)
-		service = started_service(member_of(thread), rule);
+		service = started_service(member_of(thread), rule, task);
 	else
 		return;
 	if (service == SERVICE_NONE)
@@ -397,7 +410,7 @@ static __noinline void service_found(struct thread_state *thread, struct task_st
 	if (question.best.then == THEN_BELONGS)
 		service = question.best.service;
 	else if (question.best.then == THEN_STARTS)
-		service = started_service(member, &question.best);
+		service = started_service(member, &question.best, task);
 	before = READ_ONCE(member->message);
 	/* What somebody has assigned counts for more. */
 	if ((before & 0xffff) == MESSAGE_ASSIGN)

@@ -606,6 +606,15 @@ struct service_started {
 /* From this number on they are started by rules; those before have names. */
 #define SERVICES_STARTED 6144
 
+/* As much of a unit's name as is looked at (SCOPE_TEXT_LEN), of which most are shorter. */
+#define SERVICE_NAME_LEN 60
+
+struct service_start {
+	__u32 number;
+	/* Of its first member, who may end before anybody looks: its unit, or its program's file without folders. */
+	char name[SERVICE_NAME_LEN];
+};
+
 struct service_rule {
 	/* In the book, where the first decides. */
 	__u32 place;

@@ -78,11 +78,13 @@ pub enum Each {
 }
 
 /// A service that a rule has started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Started {
     pub number: u16,
     pub below: u16,
     pub each: Each,
+    /// Of its first member: its unit, or its program's file without folders; empty: neither is known.
+    pub called: String,
 }
 
 /// Rules as [`wire::service_book`] has them.
@@ -274,8 +276,8 @@ impl Services {
         let map = gate.maps.get("started_services");
         let mut all = Vec::new();
         for key in map.keys().take(wire::SERVICES as usize) {
-            if let Some(number) = map.lookup(&key, MapFlags::ANY).doing("reading what was started")? {
-                all.push(started(&read_as(&key), read_as::<u32>(&number) as u16));
+            if let Some(start) = map.lookup(&key, MapFlags::ANY).doing("reading what was started")? {
+                all.push(started(&read_as(&key), &read_as(&start)));
             }
         }
         Ok(all)
@@ -287,9 +289,9 @@ impl Services {
         let map = gate.maps.get("started_services");
         let keys: Vec<_> = map.keys().take(wire::SERVICES as usize).collect();
         for key in keys {
-            let number = map.lookup(&key, MapFlags::ANY);
-            if number.is_ok_and(|number| {
-                number.is_some_and(|number| read_as::<u32>(&number) == u32::from(started.number))
+            let start = map.lookup(&key, MapFlags::ANY).ok().flatten();
+            if start.is_some_and(|start| {
+                read_as::<wire::service_start>(&start).number == u32::from(started.number)
             }) {
                 let _ = map.delete(&key);
             }
@@ -430,7 +432,12 @@ fn forget_all(gate: &Gate, map: &str, most: u32) {
     }
 }
 
-fn started(key: &wire::service_started, number: u16) -> Started {
+fn text(bytes: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn started(key: &wire::service_started, start: &wire::service_start) -> Started {
     let each = match u32::from(key.each) {
         wire::EACH_USER => Each::User(key.value[0] as u32),
         wire::EACH_UNIT => Each::Unit(key.value[0]),
@@ -441,18 +448,17 @@ fn started(key: &wire::service_started, number: u16) -> Started {
             Each::Client(IpAddr::V6(Ipv6Addr::from(octets)).to_canonical())
         }
     };
-    Started { number, below: key.below, each }
+    Started { number: start.number as u16, below: key.below, each, called: text(&start.name) }
 }
 
 fn member(record: &wire::service_member_record) -> Member {
-    let command: Vec<u8> = record.comm.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
     Member {
         pid: record.pid,
         tgid: record.tgid,
         slot: record.slot,
         epoch: record.epoch,
         began_ns: record.began_ns,
-        command: String::from_utf8_lossy(&command).into_owned(),
+        command: text(&record.comm),
         service: record.service,
         why: record.why,
         borrowed: record.borrowed,

@@ -10,6 +10,7 @@ pub mod deeds;
 pub mod guarded;
 pub mod job;
 pub mod limits;
+pub mod metrics;
 pub mod postgres;
 pub mod pty;
 pub mod report;

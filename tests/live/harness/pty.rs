@@ -8,14 +8,18 @@ use std::time::{Duration, Instant};
 pub struct Terminal {
     master: File,
     slave: OwnedFd,
+    screen: vt100::Parser,
 }
+
+const ROWS: u16 = 30;
+const COLUMNS: u16 = 110;
 
 impl Terminal {
     pub fn new() -> Self {
         let mut ends = [-1; 2];
         let [master, slave] = &mut ends;
         let null = std::ptr::null_mut();
-        let mut size = libc::winsize { ws_row: 30, ws_col: 110, ws_xpixel: 0, ws_ypixel: 0 };
+        let mut size = libc::winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: two valid places and a size; a null name and termios are allowed.
         let made = unsafe { libc::openpty(master, slave, null, null.cast(), &mut size) };
         assert_eq!(made, 0, "a terminal can be made: {}", io::Error::last_os_error());
@@ -24,7 +28,7 @@ impl Terminal {
             libc::fcntl(end, libc::F_SETFD, libc::FD_CLOEXEC);
             OwnedFd::from_raw_fd(end)
         });
-        Self { master: master.into(), slave }
+        Self { master: master.into(), slave, screen: vt100::Parser::new(ROWS, COLUMNS, 0) }
     }
 
     pub fn open(&self) -> OwnedFd {
@@ -60,6 +64,23 @@ impl Terminal {
             }
         }
         seen
+    }
+
+    /// What is to be seen on it, once it is as it should be.
+    #[track_caller]
+    pub fn shows(&mut self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
+        super::eventually(what, || {
+            let mut wait = libc::pollfd { fd: self.master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut bytes = [0; 4096];
+            // SAFETY: one valid entry.
+            while unsafe { libc::poll(&mut wait, 1, 0) } == 1
+                && let Ok(n) = self.master.read(&mut bytes)
+            {
+                self.screen.process(&bytes[..n]);
+            }
+            is_it(&self.screen.screen().contents())
+        });
+        self.screen.screen().contents()
     }
 
     /// The window is closed: whoever has the terminal is told by SIGHUP.

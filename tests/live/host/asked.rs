@@ -1,7 +1,7 @@
 //! What may come in at the daemon's control socket and where it serves its counts.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
+use crate::harness::metrics::Metrics;
 use crate::harness::{NOBODY, eventually};
 
 /// A daemon that holds somebody.
@@ -174,27 +175,20 @@ fn who_is_not_root_is_refused_also_where_the_sockets_mode_lets_them_connect() {
 fn who_takes_all_connections_to_the_counts_takes_none_of_the_daemons_files() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
     let (daemon, mut servant) = holding(&it, &group, "--metrics 127.0.0.1:0");
-    let said = daemon.running.read("err");
-    let address =
-        said.split("http://").nth(1).and_then(|rest| rest.split("/metrics").next()).expect("an address");
+    let metrics = Metrics::of(&daemon.running);
     daemon.limit_open_files(30);
     // Half a request each; some wait to be accepted.
     let half: Vec<_> = (0..100)
         .map(|_| {
-            let mut stream = TcpStream::connect(address).expect("it listens");
+            let mut stream = metrics.connect();
             stream.write_all(b"GET /met").expect("it reads");
             stream
         })
         .collect();
     assert!(daemon.ask("status").text().contains("held now: 1 process"));
     drop(half);
-    eventually("an answer", || {
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        let mut page = String::new();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").is_ok()
-            && stream.read_to_string(&mut page).is_ok()
-            && page.contains("tollgate_guard_held_processes 1\n")
-    });
+    let held = |series: &str| series == "tollgate_guard_held_processes";
+    eventually("an answer", || metrics.value(held) == Some(1.0));
     daemon.ask("off --daemon");
     eventually("it runs again", || servant.unanswered() == 0);
 }

@@ -1,7 +1,6 @@
 //! `tollgate daemon`: it guards a control group of the test's own, and an operator talks to it.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
 use crate::harness::job::{copy, kill};
+use crate::harness::metrics::Metrics;
 use crate::harness::{Job, NOBODY, eventually};
 
 const STOPS: &str = "--guard=enforce --respond stop";
@@ -259,19 +259,8 @@ fn counts_for_prometheus_and_events_in_a_file() {
     eventually("events in the file", || {
         std::fs::read_to_string(&events).is_ok_and(|text| text.lines().count() >= 3)
     });
-    let said = daemon.running.read("err");
-    let address =
-        said.split("http://").nth(1).and_then(|rest| rest.split("/metrics").next()).expect("an address");
-    eventually("the counts", || {
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");
-        let mut page = String::new();
-        stream.read_to_string(&mut page).expect("it answers");
-        let count = page
-            .lines()
-            .find(|line| line.starts_with("tollgate_guard_anomalies_total{") && line.contains("/guarded"));
-        count.is_some_and(|line| {
-            line.rsplit(' ').next().is_some_and(|n| n.parse::<f64>().is_ok_and(|n| n >= 3.0))
-        })
-    });
+    let metrics = Metrics::of(&daemon.running);
+    let is_its =
+        |series: &str| series.starts_with("tollgate_guard_anomalies_total{") && series.contains("/guarded");
+    eventually("the counts", || metrics.value(is_its).is_some_and(|count| count >= 3.0));
 }

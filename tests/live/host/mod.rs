@@ -20,5 +20,6 @@ mod second_source;
 mod servers;
 mod service_cost;
 mod service_faults;
+mod service_shown;
 mod store;
 mod tenants;

@@ -1,7 +1,10 @@
 //! Services: whose work a thread does, and what that used. The services in force are the machine's, but rules name
 //! only programs of the test's own.
 
+use std::fs;
 use std::io::Write as _;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -433,6 +436,75 @@ fn connections_have_conditions() {
     assert_eq!(works_for(&services, &unix, &rule), "found", "{rule}");
 }
 
+/// Each is asked by both, one after the other.
+#[test]
+fn a_rule_may_be_for_one_services_requests_only() {
+    let rules = format!(
+        "{TENANTS}\n[service.found]\n[[rule]]\nexe = \"FOLDER/asked\"\npeer = \"shop\"\nbelongs-to = \"found\"\n"
+    );
+    let services = InForce::start(programs(&["shop", "blog", "asked"]), &rules);
+    let folder = services.folder.path();
+    for place in ["0", "socket"] {
+        let backend = Backend::start(folder, "asked", place, "");
+        for (tenant, service) in [("blog", "root"), ("shop", "found")] {
+            over(begin(backend.tenant(folder, tenant, "a 0 1")));
+            assert_eq!(services.service_of(backend.running.pid()), service, "{place}, asked by {tenant}");
+        }
+        backend.end(folder, "blog");
+    }
+}
+
+/// Rules of both files are on the same program, so that there is no moment at which it is nobody's.
+#[test]
+fn each_event_is_decided_by_the_file_before_or_by_the_new_one() {
+    const TIMES: u64 = 60;
+    let services = InForce::start(programs(&["one"]), TENANTS);
+    let one =
+        |service: &str| format!("{TENANTS}\n[[rule]]\nexe = \"FOLDER/one\"\nbelongs-to = \"{service}\"\n");
+    services.apply(&one("shop"));
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for service in
+                ["blog", "shop"].into_iter().cycle().take_while(|_| !is_over.load(Ordering::SeqCst))
+            {
+                services.apply(&one(service));
+            }
+        });
+        for _ in 0..TIMES {
+            services.program("one calls 2000").finish().success();
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    let calls = services.figures("calls");
+    let charged = calls["shop"] + calls["blog"];
+    assert!((TIMES * 2000..TIMES * 3000).contains(&charged), "{calls:?}");
+    assert!(calls["shop"] > 0 && calls["blog"] > 0, "{calls:?}");
+    none_lost(&services.report());
+}
+
+/// It goes on for the nearest above that is there, which gets all that was used.
+#[test]
+fn a_service_is_removed_while_it_works() {
+    let below = TENANTS.replace("[service.shop]", "[service.all]\n[service.shop]\nparent = \"all\"");
+    let services = InForce::start(programs(&["shop", "blog", "backend"]), &below);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "0", "");
+    let tenant = begin(backend.tenant(folder, "shop", "a 400 1"));
+    eventually("its work", || services.figures("cpu_ns")["shop"] > 100_000_000);
+    services.apply("[service.all]\n[[rule]]\nexe = \"FOLDER/backend\"\nadopts-peer = true\n");
+    assert_eq!(services.service_of(backend.running.pid()), "all");
+    let own = own_work(&tenant);
+    let charged = services.figures("cpu_ns");
+    over(tenant);
+    let worked = backend.end(folder, "shop")["a"];
+    assert!(
+        charged["all"] >= 400_000_000 && charged["all"] <= worked + own + 20_000_000,
+        "{charged:?} {worked}"
+    );
+    none_lost(&services.report());
+}
+
 #[test]
 fn control_groups_and_units_have_conditions() {
     let services = InForce::start(programs(&["one"]), TENANTS);
@@ -499,6 +571,41 @@ each = "client"
     let left = services.figures("calls");
     assert_eq!(left.keys().collect::<Vec<_>>(), ["root", "shared"]);
     assert!(left["root"] >= used, "{used} {left:?}");
+}
+
+/// Whoever has ended before anybody looks is known by its file's name alone.
+#[test]
+fn rules_start_services_for_programs_and_units() {
+    let rule = |name: &str, each: &str| {
+        format!("[[rule]]\nexe = \"FOLDER/{name}\"\nstarts-below = \"all\"\neach = \"{each}\"\n")
+    };
+    let each = [("one", "exe"), ("two", "exe"), ("three", "unit")];
+    let text = each.map(|(name, each)| rule(name, each)).concat();
+    let services = InForce::start(programs(&["one", "two", "three"]), &format!("[service.all]\n{text}"));
+    let there = services.program("two calls-on-input 3000").start();
+    eventually("its name", || {
+        services.service_of(there.pid()) == format!("all:{}", services.path("two").display())
+    });
+    for name in ["one", "two", "one"] {
+        services.program(&format!("{name} calls 3000")).finish().success();
+    }
+    let (calls, two) = (services.figures("calls"), services.service_of(there.pid()));
+    assert_eq!(
+        ["all:one", &two].map(|name| calls.get(name).map(|calls| calls / 3000)),
+        [Some(2), Some(1)],
+        "{calls:?}"
+    );
+
+    let group = ControlGroup::new();
+    let units = ["a.service", "b.service"].map(|name| (name, group.inner(name)));
+    for (name, unit) in &units {
+        let procs = unit.0.join("cgroup.procs");
+        let mut job = services.program("three calls 3000").before_exec(move || fs::write(&procs, "0"));
+        job.command.stdin(Stdio::null());
+        job.finish().success();
+        let calls = services.figures("calls");
+        assert_eq!(calls.get(&format!("all:{name}")).map(|calls| calls / 3000), Some(1), "{calls:?}");
+    }
 }
 
 #[test]

@@ -5,14 +5,15 @@ use std::fs;
 use kernel::services::{Each, Member, Started};
 use kernel::wire;
 
-/// The kernel side knows units and programs by hashes: their names are those of who is there.
+/// The kernel side knows units and programs by hashes: their names are those of who is there, or was first.
 pub fn value(started: &Started, members: &[Member]) -> String {
     // Those that were given it for what they are, not those that they started.
     let is_its =
         |member: &&Member| member.service == started.number && u32::from(member.why) != wire::WHY_FORKED;
     let of_members = |name: fn(u32) -> Option<String>, hash: u64| {
         let found = members.iter().filter(is_its).find_map(|member| name(member.tgid));
-        found.unwrap_or_else(|| format!("{:08x}", hash as u32))
+        let called = (!started.called.is_empty()).then(|| started.called.clone());
+        found.or(called).unwrap_or_else(|| format!("{:08x}", hash as u32))
     };
     match started.each {
         Each::User(uid) => crate::user::name(uid).unwrap_or_else(|| uid.to_string()),

@@ -1,0 +1,66 @@
+//! What services use, shown while they do: on a terminal, and to Prometheus.
+
+use crate::harness::eventually;
+use crate::harness::metrics::Metrics;
+use crate::harness::pty::Terminal;
+use crate::harness::services::{Consumer, InForce, programs};
+
+const SHOP: &str = "[service.all]\n[service.shop]\nparent = \"all\"\nsockets-max = 2\n\
+                    [[rule]]\nexe = \"FOLDER/shop\"\nbelongs-to = \"shop\"\n";
+
+#[test]
+fn top_shows_services_live_until_q_is_pressed() {
+    let services = InForce::start(programs(&["shop"]), SHOP);
+    let mut shop = Consumer::start(&services, "shop");
+    let mut terminal = Terminal::new();
+    let mut job = services.ask_job("top").on(&terminal);
+    job.command.env("TERM", "xterm");
+    let top = job.start();
+    let row = |screen: &str| screen.lines().find(|line| line.contains("    shop ")).map(str::to_owned);
+    let cell = |screen: &str, place: usize| row(screen)?.split_whitespace().nth(place).map(str::to_owned);
+    let seen = terminal.shows("its row", |screen| row(screen).is_some());
+    for words in ["tollgate service", "4 services, 1 rule", "service", "cpu %", "  all "] {
+        assert!(seen.contains(words), "{words} is not in\n{seen}");
+    }
+    shop.ask("threads 3");
+    terminal.shows("its threads", |screen| row(screen).is_some_and(|row| row.ends_with(" 4")));
+    // Of one processor; the rest of the time it may wait for it.
+    shop.tell("burn 60000");
+    let has_worked =
+        |screen: &str| cell(screen, 1).and_then(|cell| cell.parse().ok()).is_some_and(|cpu: f64| cpu > 10.0);
+    let seen = terminal.shows("its work", has_worked);
+    println!("{seen}");
+    terminal.press(b"q");
+    assert!(terminal.read_until("\x1b[?1049l").contains("\x1b[?1049l"));
+    top.finish().success();
+}
+
+#[test]
+fn prometheus_has_the_figures_of_the_report() {
+    let folder = programs(&["shop"]);
+    let mut job = InForce::job(folder.path());
+    job.command.args(["--metrics", "127.0.0.1:0"]);
+    let services = InForce::start_by(job, folder, SHOP);
+    let metrics = Metrics::of(&services.daemon);
+    let value =
+        |name: &str| metrics.value(|series| series == format!("tollgate_service_{name}{{service=\"shop\"}}"));
+    let mut shop = Consumer::start(&services, "shop");
+    shop.takes("sockets 3");
+    shop.ask("burn 200");
+    assert_eq!(shop.takes("fork 2"), (2, 0));
+    // It is made anew from time to time.
+    let figure = |name: &str| services.figures(name)["shop"] as f64;
+    eventually("its processes", || value("processes") == Some(3.0));
+    for (name, figure) in [
+        ("threads", figure("threads")),
+        ("sockets", 2.0),
+        ("refused_total", 1.0),
+        ("cpu_seconds_total", figure("cpu_ns") / 1e9),
+        ("calls_total", figure("calls")),
+        ("minor_faults_total", figure("minor_faults")),
+    ] {
+        // All of it asleep, they stay as they are.
+        eventually(name, || value(name) == Some(figure));
+    }
+    assert!(metrics.value(|series| series == "tollgate_service_kernel_cpu_seconds_total").is_some());
+}
