@@ -101,15 +101,24 @@ pub fn redis() -> PathBuf {
         .expect("redis-check-rdb is missing: 'make setup' installs it")
 }
 
-fn job(root: &str, options: &str, program: impl Into<OsString>, arguments: &str) -> Job {
-    let command = words(options).into_iter().chain([program.into()]).chain(words(arguments));
-    let mut job = Job::of(command.collect());
-    job.command.env("LD_LIBRARY_PATH", format!("{root}/usr/lib/x86_64-linux-gnu"));
+/// One of them.
+pub fn program(name: &str) -> PathBuf {
+    servers().join("programs").join(name).canonicalize().expect("scripts/servers links it")
+}
+
+/// With libraries that were unpacked with them.
+pub fn with_libraries(mut job: Job) -> Job {
+    job.command.env("LD_LIBRARY_PATH", servers().join("usr/lib/x86_64-linux-gnu"));
     job
 }
 
+pub fn job(options: &str, program: impl Into<OsString>, arguments: &str) -> Job {
+    let command = words(options).into_iter().chain([program.into()]).chain(words(arguments));
+    with_libraries(Job::of(command.collect()))
+}
+
 /// PostgreSQL refuses root, and who is nobody cannot look into root's home, where its files may be, without a capability.
-const AS_NOBODY: &str = "setpriv --reuid nobody --regid nogroup --clear-groups --inh-caps +dac_read_search \
+pub const AS_NOBODY: &str = "setpriv --reuid nobody --regid nogroup --clear-groups --inh-caps +dac_read_search \
                          --ambient-caps +dac_read_search";
 
 impl Site {
@@ -121,10 +130,7 @@ impl Site {
             fs::create_dir(folder.path().join(name)).expect("a folder can be made");
             chown(folder.path().join(name), Some(NOBODY), Some(NOBODY)).expect("it is root's");
         }
-        let program = |name: &str| {
-            let program = root.join("programs").join(name).canonicalize().expect("scripts/servers links it");
-            program.into_os_string().into_string().expect("text")
-        };
+        let program = |name: &str| program(name).into_os_string().into_string().expect("text");
         let (root, at) = (root.to_str().expect("text"), folder.path().to_str().expect("text"));
         let [port_a, port_b, fastcgi_port, database_port] = std::array::from_fn(|_| free_port());
         let (php, postgres) = (program("php-fpm"), program("postgres"));
@@ -165,16 +171,16 @@ impl Site {
 
         let initdb = Path::new(&postgres).with_file_name("initdb");
         let options = format!("-D {at}/tmp/data -U postgres -A trust -E UTF8 --locale C --no-sync");
-        job(root, AS_NOBODY, initdb, &options).finish().success();
+        job(AS_NOBODY, initdb, &options).finish().success();
         let options = format!("-D {at}/tmp/data -c config_file={at}/postgresql.conf");
-        let database = job(root, AS_NOBODY, postgres, &options).start();
+        let database = job(AS_NOBODY, postgres, &options).start();
         let modules = format!("-d extension={}", pgsql(root).display());
-        let php = job(root, "", php, &format!("-n {modules} -F -y {at}/php-fpm.conf")).start();
+        let php = job("", php, &format!("-n {modules} -F -y {at}/php-fpm.conf")).start();
         let options = match web {
             Web::Nginx => format!("-c {at}/nginx.conf"),
             Web::Apache => format!("-D FOREGROUND -f {at}/apache2.conf"),
         };
-        let web = job(root, "", web_program, &options).start();
+        let web = job("", web_program, &options).start();
         let site = Self { folder, values, ports: [port_a, port_b], web, php: php, database };
         site.is_up();
         site

@@ -2,7 +2,8 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::FromRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,6 +151,50 @@ fn a_hundred_thousand_connections_leave_nothing_and_lose_nothing() {
         assert_eq!(received[name], u64::from(EACH) * (4 + 5), "{received:?}");
     }
     backend.end(folder, "shop");
+}
+
+/// From an address of the loopback network.
+fn ask_once(from: Ipv4Addr, port: u16) {
+    let address = |ip: Ipv4Addr, port: u16| libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
+        sin_zero: [0; 8],
+    };
+    let size = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    let (own, other) = (address(from, 0), address(Ipv4Addr::LOCALHOST, port));
+    // SAFETY: two valid addresses, and a descriptor that is owned by nobody else.
+    let mut stream = unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        assert_eq!(libc::bind(socket, (&raw const own).cast(), size), 0, "{from} is loopback's");
+        assert_eq!(libc::connect(socket, (&raw const other).cast(), size), 0, "it listens");
+        TcpStream::from_raw_fd(socket)
+    };
+    stream.write_all(b"a 0\n").expect("it reads");
+    stream.read_exact(&mut [0; 5]).expect("it answers");
+}
+
+/// As many as there may be, and some more.
+#[test]
+fn a_service_for_each_client_is_there_until_there_are_no_more() {
+    const MOST: u32 = 2048;
+    const BEYOND: u32 = 10;
+    let rules = "[service.clients]\n[[rule]]\nexe = \"FOLDER/backend\"\nstarts-below = \"clients\"\neach = \"client\"\n";
+    let services = InForce::start(programs(&["backend"]), rules);
+    let backend = Backend::start(services.folder.path(), "backend", "0", "");
+    let port = backend.place.parse().expect("a port");
+    let client = |number: u32| Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 1)) + number);
+    (0..MOST + BEYOND).for_each(|number| ask_once(client(number), port));
+    // Who has one keeps it.
+    ask_once(client(0), port);
+    assert_eq!(services.service_of(backend.running.pid()), format!("clients:{}", client(0)));
+    let received = services.figures("received_bytes");
+    let of = |number: u32| received.get(&format!("clients:{}", client(number))).copied();
+    assert_eq!((of(0), of(1), of(MOST - 1), of(MOST)), (Some(8), Some(4), Some(4), None));
+    assert_eq!(received["clients"], u64::from(4 * BEYOND));
+    const LOST: &str = "work for services that could not be started (table full)";
+    assert_eq!(services.report()["losses"], serde_json::json!({ LOST: BEYOND }));
+    said(services.ask("report"), LOST);
 }
 
 /// Also where the socket's mode lets them connect: who could give itself to a service could have others pay for its work.
