@@ -208,6 +208,20 @@ static __always_inline u32 service_of_sender(struct service_direction *direction
 	return heir_of(service);
 }
 
+/*
+ * Where nobody knows which end accepted the connection, a message may be a request or an answer: who adopts its sender's
+ * service, and works for another one, works for all of them.
+ */
+static __always_inline u32 service_of_message(struct thread_state *thread, struct service_socket *socket,
+					      struct service_direction *direction)
+{
+	u32 service = service_of_sender(direction);
+
+	if (socket->role != ROLE_NEITHER || service == SERVICE_NONE || service == heir_of(member_of(thread)->service))
+		return service;
+	return SERVICE_SHARED;
+}
+
 /* These may change between two messages. */
 #define FIELDS_THAT_CHANGE (FIELD_SERVICE | FIELD_CGROUP | FIELD_UNIT)
 
@@ -305,7 +319,7 @@ static __noinline void service_received_unix(struct thread_state *thread, struct
 		service_resume(thread, task, &socket->direction);
 		return;
 	}
-	if (socket->role != ROLE_ACCEPTED)
+	if (socket->role == ROLE_UNKNOWN)
 		return;
 	connection_of_unix(&member_of(thread)->connection, socket);
 	member_of(thread)->receipts++;
@@ -314,8 +328,8 @@ static __noinline void service_received_unix(struct thread_state *thread, struct
 		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
 		return;
 	}
-	service = service_of_sender(&peer->direction);
-	if (service == SERVICE_NONE)
+	service = service_of_message(thread, socket, &peer->direction);
+	if (service == SERVICE_NONE && socket->role == ROLE_ACCEPTED)
 		service_wait(thread, task, &peer->direction, slot);
 	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE);
 	if (service == SERVICE_NONE)
@@ -340,14 +354,14 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 		service_resume(thread, task, &socket->direction);
 		return;
 	}
-	if (socket->role != ROLE_ACCEPTED)
+	if (socket->role == ROLE_UNKNOWN)
 		return;
 	connection_of_tcp(&member_of(thread)->connection, &route);
 	member_of(thread)->receipts++;
 	turn(&back, &route);
 	direction = bpf_map_lookup_elem(&directions, &back);
-	service = direction ? service_of_sender(direction) : SERVICE_NONE;
-	if (direction && service == SERVICE_NONE)
+	service = direction ? service_of_message(thread, socket, direction) : SERVICE_NONE;
+	if (direction && service == SERVICE_NONE && socket->role == ROLE_ACCEPTED)
 		service_wait(thread, task, direction, slot);
 	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE);
 	if (direction && service == SERVICE_NONE)

@@ -285,6 +285,23 @@ fn no_more_is_sent_in_a_second() {
     assert!(told > 0, "{row}");
 }
 
+/// As many as there are processors.
+fn competitors(services: &InForce) -> Vec<Consumer> {
+    let competitor = |_| {
+        let mut blog = Consumer::start(services, "blog");
+        blog.tell("burn 60000");
+        blog
+    };
+    (0..thread::available_parallelism().map_or(1, usize::from)).map(competitor).collect()
+}
+
+fn end(competitors: Vec<Consumer>) {
+    for blog in competitors {
+        blog.0.signal(libc::SIGKILL);
+        blog.0.finish();
+    }
+}
+
 /// A back end's thread is in its client's group while it works, if somebody competes, and goes back with its answer.
 #[test]
 fn whoever_works_for_others_comes_back() {
@@ -297,13 +314,7 @@ fn whoever_works_for_others_comes_back() {
     let home = group_of(std::process::id(), "cpu");
     let backend = Backend::start(folder, "backend", "0", "");
     let tenant = backend.tenant(folder, "shop", "a 2000 1");
-    let competitors: Vec<_> = (0..thread::available_parallelism().map_or(1, usize::from))
-        .map(|_| {
-            let mut blog = Consumer::start(&services, "blog");
-            blog.tell("burn 60000");
-            blog
-        })
-        .collect();
+    let competitors = competitors(&services);
     let tenant = begin(tenant);
     eventually("it is its client's", || {
         group_of(backend.running.pid(), "cpu").starts_with("/tollgate/shop/%2F")
@@ -311,10 +322,7 @@ fn whoever_works_for_others_comes_back() {
     eventually("the answer", || tenant.read("out").lines().count() == 2);
     eventually("it is its own", || group_of(backend.running.pid(), "cpu") == home);
     over(tenant);
-    for blog in competitors {
-        blog.0.signal(libc::SIGKILL);
-        blog.0.finish();
-    }
+    end(competitors);
     backend.end(folder, "shop");
 }
 

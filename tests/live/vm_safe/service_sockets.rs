@@ -1,9 +1,13 @@
 //! Services: for whom a connection is used.
 
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
+
 use serde_json::Value;
 
-use crate::harness::eventually;
-use crate::harness::services::{Backend, InForce, begin, over, own_work, programs};
+use crate::harness::services::{Backend, InForce, begin, over, own_work, program, programs};
+use crate::harness::{Running, eventually};
 
 const RULES: &str = r#"
 [service.shop]
@@ -109,4 +113,37 @@ fn a_socket_that_nobody_has_is_said() {
     let said = services.ask("explain @nobody").text();
     assert!(said.contains("nobody listens at @nobody"), "{said}");
     services.ask_job("explain nowhere").finish().exits_with(125).says("neither the number of a process");
+}
+
+/// A program that has this socket; in the command, FD is its number.
+fn with_socket(services: &InForce, command: &str, socket: &UnixStream) -> Running {
+    let fd = socket.as_raw_fd();
+    // SAFETY: a plain system call.
+    let keep = move || match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    };
+    let command = command.replace("FD", &fd.to_string());
+    program(services.folder.path(), &command).before_exec(keep).start()
+}
+
+/// Neither end has accepted it, so nobody can tell requests from answers.
+#[test]
+fn what_comes_over_a_pair_of_sockets_is_nobodys_of_them() {
+    let services = InForce::start(programs(&["shop", "backend"]), RULES);
+    let (here, there) = UnixStream::pair().expect("a pair");
+    let backend = with_socket(&services, "backend backend fd:FD", &there);
+    let tenant = begin(with_socket(&services, "shop tenant fd:FD a 50 3 3", &here));
+    own_work(&tenant);
+    let why = services.explain(backend.pid());
+    assert_eq!(
+        (&why["service"], &why["why"], &why["rule"]["name"]),
+        (&"shared".into(), &"receive".into(), &"works for others".into())
+    );
+    assert_eq!(services.service_of(tenant.pid()), "shop");
+    let cpu = services.figures("cpu_ns");
+    assert!(cpu["shared"] >= 150_000_000 && cpu["shop"] < 100_000_000, "{cpu:?}");
+    over(tenant);
+    backend.signal(libc::SIGKILL);
+    backend.finish();
 }

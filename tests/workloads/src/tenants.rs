@@ -1,7 +1,9 @@
 //! A server that works for several tenants, each request for a known time, and the tenants who ask it.
 
+use std::cell::Cell;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{FromRawFd as _, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,10 +25,12 @@ const TAGS: std::ops::RangeInclusive<u8> = b'a'..=b'y';
 const END: u8 = b'z';
 const MOST_MS: u64 = 60_000;
 
-/// A TCP port of 127.0.0.1 (0: any), the path of a Unix socket, or `udp:ADDRESS`.
+/// A TCP port of 127.0.0.1 (0: any), the path of a Unix socket, `udp:ADDRESS`, or `fd:N`: a Unix socket that it was started
+/// with, and that is connected.
 enum Place {
     Port(u16),
     Path(PathBuf),
+    Inherited(RawFd),
     Datagrams { address: SocketAddr, is_connected: bool },
 }
 
@@ -35,6 +39,9 @@ impl Place {
         let text = path.to_str().unwrap_or_default();
         if let Some((address, is_connected)) = datagrams::place(text) {
             return Self::Datagrams { address, is_connected };
+        }
+        if let Some(Ok(fd)) = text.strip_prefix("fd:").map(str::parse) {
+            return Self::Inherited(fd);
         }
         text.parse().map_or_else(|_| Self::Path(path.into()), Self::Port)
     }
@@ -53,6 +60,18 @@ impl Place {
                     move || -> io::Result<Box<dyn Connection>> { Ok(Box::new(listener.accept()?.0)) };
                 (Box::new(accept), path.to_string_lossy().into_owned())
             }
+            Self::Inherited(fd) => {
+                let only = Cell::new(Some(inherited(*fd)));
+                let accept = move || -> io::Result<Box<dyn Connection>> {
+                    match only.take() {
+                        Some(stream) => Ok(Box::new(stream)),
+                        None => loop {
+                            thread::park();
+                        },
+                    }
+                };
+                (Box::new(accept), format!("fd:{fd}"))
+            }
             Self::Datagrams { address, is_connected } => {
                 let socket = UdpSocket::bind(address)?;
                 let found = datagrams::name(socket.local_addr()?, *is_connected);
@@ -66,11 +85,17 @@ impl Place {
         Ok(match self {
             Self::Port(port) => Box::new(TcpStream::connect(("127.0.0.1", *port))?),
             Self::Path(path) => Box::new(UnixStream::connect(path)?),
+            Self::Inherited(fd) => Box::new(inherited(*fd)),
             Self::Datagrams { address, is_connected } => {
                 Box::new(Datagrams::of_client(*address, *is_connected)?)
             }
         })
     }
+}
+
+fn inherited(fd: RawFd) -> UnixStream {
+    // SAFETY: whoever has started this process has left it for this; nobody else here has it.
+    unsafe { UnixStream::from_raw_fd(fd) }
 }
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
@@ -163,7 +188,7 @@ fn tell(work: &Work) {
 
 /// Says where it listens, serves tenants until it is told to end, then says for how many nanoseconds it has worked for which.
 pub fn backend(mut arguments: Arguments) -> Outcome {
-    let place = Place::of(&arguments.path("PORT|PATH|udp:ADDRESS|sendto:ADDRESS")?);
+    let place = Place::of(&arguments.path("PORT|PATH|fd:N|udp:ADDRESS|sendto:ADDRESS")?);
     let forks = arguments.flag("--forks", "N", 1..=100)?;
     let threads = arguments.flag("--threads", "N", 0..=1)?.unwrap_or(0) == 1;
     let rings = arguments.flag("--io-uring", "N", 1..=10)?.unwrap_or(0);
@@ -230,7 +255,7 @@ pub fn until_stdin_ends() -> Outcome {
 /// Asks a backend for work, once a line comes from stdin, says for how many nanoseconds it has worked itself since, and waits
 /// for the end of stdin.
 pub fn tenant(mut arguments: Arguments) -> Outcome {
-    let place = Place::of(&arguments.path("PORT|PATH|udp:ADDRESS|sendto:ADDRESS")?);
+    let place = Place::of(&arguments.path("PORT|PATH|fd:N|udp:ADDRESS|sendto:ADDRESS")?);
     let tag = arguments.path("TAG")?;
     let ms = arguments.number("MS", 0..=MOST_MS)?;
     let requests = arguments.number("REQUESTS", 0..=1_000_000)?;
