@@ -201,23 +201,25 @@ static __always_inline u32 new_service(u32 below)
 	return number;
 }
 
-/* By what its unit or program is called, as long as it has that one. */
-static __always_inline void name_start(struct service_start *start, struct service_started *key, struct task_struct *task)
+/* By what its unit, if that was found just now, or its program is called. There is no stack left to look for it. */
+static __always_inline void name_start(struct service_scratch *room, struct service_started *key, struct task_struct *task)
 {
-	struct scope_name *name = scope_name();
-
+	if (key->each == EACH_UNIT && room->unit == key->value[0])
+		return;
+	room->unit = 0;
+	__builtin_memset(room->start.name, 0, sizeof(room->start.name));
 	if (key->each == EACH_EXE)
-		bpf_probe_read_kernel_str(start->name, sizeof(start->name),
+		bpf_probe_read_kernel_str(room->start.name, sizeof(room->start.name),
 					  BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name));
-	else if (key->each == EACH_UNIT && name && hash_of_unit(task) == key->value[0])
-		bpf_probe_read_kernel_str(start->name, sizeof(start->name), name->text);
 }
 
 /* The service of this user, unit, program or client, below the rule's; SERVICE_NONE: it has none of that. */
 static __noinline u32 started_service(struct service_member *member, struct service_rule *rule, struct task_struct *task)
 {
 	struct service_started key = { .below = heir_of(rule->service), .each = rule->each };
-	struct service_start *known, start = {};
+	struct service_scratch *room = scratch();
+	struct service_start *known;
+	u32 number;
 
 	switch (rule->each) {
 	case EACH_USER:
@@ -238,18 +240,26 @@ static __noinline u32 started_service(struct service_member *member, struct serv
 	known = bpf_map_lookup_elem(&started_services, &key);
 	if (known)
 		return known->number;
-	start.number = new_service(key.below);
-	if (!start.number) {
-		lose(READ_ONCE(header.services), LOSS_SERVICES);
-		return key.below;
+	number = new_service(key.below);
+	if (!number || !room)
+		goto lost;
+	name_start(room, &key, task);
+	room->start.number = number;
+	/* Where a processor's stock of memory was used up, an interrupt has filled it by the second time. */
+	for (int times = 0; times < 2; times++) {
+		if (!bpf_map_update_elem(&started_services, &key, &room->start, BPF_NOEXIST))
+			return number;
+		/* Another processor was faster. */
+		known = bpf_map_lookup_elem(&started_services, &key);
+		if (known)
+			break;
 	}
-	name_start(&start, &key, task);
-	if (!bpf_map_update_elem(&started_services, &key, &start, BPF_NOEXIST))
-		return start.number;
-	/* Another processor was faster. */
-	bpf_map_push_elem(&free_services, &start.number, BPF_ANY);
-	known = bpf_map_lookup_elem(&started_services, &key);
-	return known ? known->number : key.below;
+	bpf_map_push_elem(&free_services, &number, BPF_ANY);
+	if (known)
+		return known->number;
+lost:
+	lose(READ_ONCE(header.services), LOSS_SERVICES);
+	return key.below;
 }
 
 /* What a rule says is done. On messages and files the thread works for somebody else from then on. */

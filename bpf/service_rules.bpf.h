@@ -55,6 +55,9 @@ struct service_scratch {
 	const void *name[NAMES];
 	/* Of the first so many names together. */
 	u64 prefix[PATHS * NAMES];
+	/* One that is being started; its name is that of the unit with this hash, if there is one. */
+	u64 unit;
+	struct service_start start;
 };
 PERCPU_MAP(service_scratch, 1, struct service_scratch);
 
@@ -198,7 +201,9 @@ static __noinline u64 hash_of_unit(struct task_struct *task)
 
 	if (!room || !name || !placement_of(task, ANY_UNIT))
 		return 0;
-	return hash_kernel_text(room, name->text);
+	room->unit = hash_kernel_text(room, name->text);
+	bpf_probe_read_kernel_str(room->start.name, sizeof(room->start.name), name->text);
+	return room->unit;
 }
 
 static long take_cgroup_name(u32 i, struct cgroup **at)

@@ -208,17 +208,23 @@ static __always_inline u32 service_of_sender(struct service_direction *direction
 	return heir_of(service);
 }
 
+/* Beside the services and SERVICE_NONE. */
+#define NOT_A_REQUEST 0x10000
+
 /*
- * Where nobody knows which end accepted the connection, a message may be a request or an answer: who adopts its sender's
- * service, and works for another one, works for all of them.
+ * Over a connection of which nobody knows who accepted it, a message of another process, for another service, may be a
+ * request or an answer: whoever adopts its sender's service works for all of them then.
  */
 static __always_inline u32 service_of_message(struct thread_state *thread, struct service_socket *socket,
 					      struct service_direction *direction)
 {
-	u32 service = service_of_sender(direction);
+	u32 service = direction ? service_of_sender(direction) : SERVICE_NONE;
 
-	if (socket->role != ROLE_NEITHER || service == SERVICE_NONE || service == heir_of(member_of(thread)->service))
+	if (likely(socket->role == ROLE_ACCEPTED))
 		return service;
+	if (!direction || service == SERVICE_NONE || service == heir_of(member_of(thread)->service) ||
+	    thread_at(direction->sender)->tgid == thread->tgid)
+		return NOT_A_REQUEST;
 	return SERVICE_SHARED;
 }
 
@@ -247,6 +253,8 @@ static __always_inline void service_receive(struct thread_state *thread, struct 
 		socket->asked_user = member->user;
 		socket->asked_book = question.book;
 	}
+	if (socket->role == ROLE_NEITHER && socket->answer.then != THEN_ADOPTS_PEER)
+		return;
 	service_obey(thread, task, &socket->answer, EVENT_RECEIVE, peer, true);
 	socket->reader = thread->slot;
 	socket->reader_epoch = member->epoch;
@@ -319,17 +327,17 @@ static __noinline void service_received_unix(struct thread_state *thread, struct
 		service_resume(thread, task, &socket->direction);
 		return;
 	}
-	if (socket->role == ROLE_UNKNOWN)
-		return;
-	connection_of_unix(&member_of(thread)->connection, socket);
-	member_of(thread)->receipts++;
 	peer = socket_of(peer_sk, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!peer) {
 		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
 		return;
 	}
 	service = service_of_message(thread, socket, &peer->direction);
-	if (service == SERVICE_NONE && socket->role == ROLE_ACCEPTED)
+	if (service == NOT_A_REQUEST)
+		return;
+	connection_of_unix(&member_of(thread)->connection, socket);
+	member_of(thread)->receipts++;
+	if (service == SERVICE_NONE)
 		service_wait(thread, task, &peer->direction, slot);
 	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE);
 	if (service == SERVICE_NONE)
@@ -354,14 +362,14 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 		service_resume(thread, task, &socket->direction);
 		return;
 	}
-	if (socket->role == ROLE_UNKNOWN)
+	turn(&back, &route);
+	direction = bpf_map_lookup_elem(&directions, &back);
+	service = service_of_message(thread, socket, direction);
+	if (service == NOT_A_REQUEST)
 		return;
 	connection_of_tcp(&member_of(thread)->connection, &route);
 	member_of(thread)->receipts++;
-	turn(&back, &route);
-	direction = bpf_map_lookup_elem(&directions, &back);
-	service = direction ? service_of_message(thread, socket, direction) : SERVICE_NONE;
-	if (direction && service == SERVICE_NONE && socket->role == ROLE_ACCEPTED)
+	if (direction && service == SERVICE_NONE)
 		service_wait(thread, task, direction, slot);
 	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE);
 	if (direction && service == SERVICE_NONE)

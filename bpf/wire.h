@@ -606,8 +606,8 @@ struct service_started {
 /* From this number on they are started by rules; those before have names. */
 #define SERVICES_STARTED 6144
 
-/* As much of a unit's name as is looked at (SCOPE_TEXT_LEN), of which most are shorter. */
-#define SERVICE_NAME_LEN 60
+/* Room for an engine's unit: 64 digits, and words around them. */
+#define SERVICE_NAME_LEN 92
 
 struct service_start {
 	__u32 number;

@@ -354,20 +354,41 @@ fn remount(paths: &[CString], options: libc::c_ulong) -> io::Result<()> {
     paths.iter().try_for_each(|path| mount(path, c"none", libc::MS_REMOUNT | libc::MS_BIND | options))
 }
 
-/// To a process that has mounts of its own, control groups are read-only from now on, or not any more.
-pub fn fix_cgroups(pid: u32, is_fixed: bool) {
-    let mounts = File::open(format!("/proc/{pid}/ns/mnt")).expect("it runs");
-    let paths = cgroup_mounts();
-    // A thread that shares its root with others may not change it.
-    let there = std::thread::spawn(move || {
-        // SAFETY: plain system calls, of a thread that ends then.
-        let is_there = unsafe {
-            libc::unshare(libc::CLONE_FS) == 0 && libc::setns(mounts.as_raw_fd(), libc::CLONE_NEWNS) == 0
+/// To a process that has mounts of its own, control groups are read-only, until dropped.
+pub struct FixedCgroups(File);
+
+impl FixedCgroups {
+    pub fn of(pid: u32) -> Self {
+        let fixed = Self(File::open(format!("/proc/{pid}/ns/mnt")).expect("it runs"));
+        fixed.remount(libc::MS_RDONLY).expect("these are its own mounts");
+        fixed
+    }
+
+    fn remount(&self, options: libc::c_ulong) -> io::Result<()> {
+        let (mounts, paths) = (self.0.as_raw_fd(), cgroup_mounts());
+        // A thread that shares its root with others may not change it.
+        let there = move || {
+            // SAFETY: plain system calls, of a thread that ends then.
+            let is_there =
+                unsafe { libc::unshare(libc::CLONE_FS) == 0 && libc::setns(mounts, libc::CLONE_NEWNS) == 0 };
+            if is_there { remount(&paths, options) } else { Err(io::Error::last_os_error()) }
         };
-        assert!(is_there, "{}", io::Error::last_os_error());
-        remount(&paths, if is_fixed { libc::MS_RDONLY } else { 0 }).expect("these are its own mounts");
-    });
-    there.join().expect("it is done");
+        std::thread::spawn(there).join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+    }
+}
+
+/// Also after a failure: its warden is to take everybody out of the groups.
+impl Drop for FixedCgroups {
+    fn drop(&mut self) {
+        let _ = self.remount(0);
+    }
+}
+
+/// A process's time on a processor, of its first thread.
+#[track_caller]
+pub fn cpu_ns(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).expect("it runs");
+    text.split(' ').next().and_then(|figure| figure.parse().ok()).expect("its time on a processor")
 }
 
 pub fn kill(pid: i32, signal: i32) {

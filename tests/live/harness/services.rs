@@ -16,7 +16,20 @@ use super::{Finished, Job, Running, eventually, tollgate, words, workloads};
 pub struct InForce {
     pub folder: TempDir,
     pub daemon: Running,
+    alone: File,
+}
+
+/// What is left of services that were in force. Nobody else's are, until it is dropped.
+pub struct Ended {
+    folder: TempDir,
     _alone: File,
+}
+
+impl Ended {
+    /// From here on others' may be.
+    pub fn into_folder(self) -> TempDir {
+        self.folder
+    }
 }
 
 /// Held by whoever has services in force.
@@ -48,7 +61,7 @@ impl InForce {
         let alone = alone();
         write(folder.path(), "services.toml", rules);
         let daemon = job.start();
-        let in_force = Self { folder, daemon, _alone: alone };
+        let in_force = Self { folder, daemon, alone };
         eventually("the services", || {
             assert!(!in_force.daemon.is_over(), "{}", in_force.daemon.read("err"));
             in_force.daemon.read("err").contains("in force")
@@ -64,9 +77,9 @@ impl InForce {
     }
 
     /// Once the daemon has gone, however that is.
-    pub fn end(self) -> TempDir {
+    pub fn end(self) -> Ended {
         self.daemon.finish();
-        self.folder
+        Ended { folder: self.folder, _alone: self.alone }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use tempfile::TempDir;
@@ -85,6 +86,11 @@ pub fn listens(port: u16) -> bool {
 
 /// Where Debian's servers were unpacked.
 pub fn servers() -> PathBuf {
+    static UNPACKED: OnceLock<PathBuf> = OnceLock::new();
+    UNPACKED.get_or_init(unpacked).clone()
+}
+
+fn unpacked() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/servers");
     let output = Command::new(script).output().expect("scripts/servers starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

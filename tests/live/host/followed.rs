@@ -1,10 +1,9 @@
 //! Work that moves within and between real programs: a shell's pipeline, and a server with helper threads.
 
-use std::fs;
 use std::path::PathBuf;
 
 use crate::harness::eventually;
-use crate::harness::job::{copy, folder};
+use crate::harness::job::{copy, cpu_ns, folder};
 use crate::harness::services::InForce;
 use crate::harness::site::{Each, TENANTS, free_port, listens, redis};
 use crate::harness::{Job, Running, words};
@@ -120,12 +119,7 @@ fn a_server_with_helper_threads() {
         assert!(!server.is_over(), "{}", server.read("out"));
         listens(port) && services.path("socket").exists()
     });
-    // The first figure of schedstat, of its main thread.
-    let main_ns = || {
-        let text =
-            fs::read_to_string(format!("/proc/{0}/task/{0}/schedstat", server.pid())).expect("it runs");
-        text.split(' ').next().and_then(|figure| figure.parse::<u64>().ok()).expect("a time")
-    };
+    let main_ns = || cpu_ns(server.pid());
     let before = (main_ns(), charged(&services));
     let places = [format!("-h 127.0.0.1 -p {port}"), format!("-s {at}/socket")];
     let clients: [Running; 2] = std::array::from_fn(|tenant| {

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use crate::harness::job::{self, children};
+use crate::harness::job::{self, children, cpu_ns};
 use crate::harness::postgres::{self, Postgres};
 use crate::harness::report::none_lost;
 use crate::harness::services::{InForce, is_charged, over, program, programs};
@@ -35,11 +35,6 @@ adopts-peer = true
 
 const TENANTS: [&str; 2] = ["shop", "blog"];
 const QUERY: &str = "select sum(sqrt(n)) from generate_series(1, 200000) n;";
-
-fn cpu_ns(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("it runs");
-    text.split(' ').next().and_then(|figure| figure.parse().ok()).expect("its time on a processor")
-}
 
 /// Tenants' sessions with a database, by way of a pooler.
 struct Pooled {
@@ -80,8 +75,21 @@ impl Pooled {
         });
         let mut pooled = Self { sessions, asked: [0; 2], pooler, database, services };
         // So that all connections are there.
-        pooled.ask_both("select pg_sleep(0.1);");
+        eventually("its connections", || {
+            pooled.ask_both("select pg_sleep(0.1);");
+            pooled.connections() == connections
+        });
+        // Both may have waited for one, and the pooler work for nobody of them.
+        pooled.begin(0, QUERY);
+        pooled.answer(0);
         pooled
+    }
+
+    /// Those processes of the database that have a client.
+    fn connections(&self) -> usize {
+        let processes = children(self.database.running.pid()).into_iter();
+        let titles = processes.filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).ok());
+        titles.filter(|title| title.starts_with("postgres: owner ")).count()
     }
 
     fn begin(&mut self, tenant: usize, query: &str) {

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 
+use crate::harness::job::cpu_ns;
 use crate::harness::postgres::{self, Postgres};
 use crate::harness::report::none_lost;
 use crate::harness::services::{InForce, begin, over, own_work, program, programs};
@@ -59,11 +60,6 @@ fn name_server(folder: &Path, upstream: Option<u16>) -> (Running, u16) {
         }
     }
     panic!("dnsmasq does not start");
-}
-
-fn cpu_ns(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("it runs");
-    text.split(' ').next().and_then(|figure| figure.parse().ok()).expect("its time on a processor")
 }
 
 fn is_near(what: &str, charged: u64, work: u64, all: u64) {

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use crate::harness::report::none_lost;
 use crate::harness::services::{Backend, InForce, begin, over, own_work, program, programs};
-use crate::harness::{Finished, Job, NOBODY, eventually};
+use crate::harness::{Finished, Job, LIMIT, NOBODY, eventually};
 
 const TENANTS: &str = r#"
 [service.shop]
@@ -61,6 +61,15 @@ fn ten_thousand_rules_are_in_force() {
     none_lost(&services.report());
 }
 
+/// Also after a failure.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Whatever is read while somebody writes, no half of it comes into force.
 #[test]
 fn a_file_that_is_being_written_is_applied_whole_or_not_at_all() {
@@ -78,13 +87,13 @@ fn a_file_that_is_being_written_is_applied_whole_or_not_at_all() {
         }
     };
     let done = std::thread::scope(|scope| {
+        let _end = SetAtEnd(&is_over);
         scope.spawn(write);
         let done = [(); 10].map(|()| services.ask_job("apply").start());
         let done = done.map(|apply| {
             eventually("an answer", || apply.is_over());
             apply
         });
-        is_over.store(true, Ordering::SeqCst);
         done.map(|apply| apply.read("out") + &apply.read("err"))
     });
     for said in done {
@@ -166,10 +175,12 @@ fn ask_once(from: Ipv4Addr, port: u16) {
     // SAFETY: two valid addresses, and a descriptor that is owned by nobody else.
     let mut stream = unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        let stream = TcpStream::from_raw_fd(socket);
         assert_eq!(libc::bind(socket, (&raw const own).cast(), size), 0, "{from} is loopback's");
         assert_eq!(libc::connect(socket, (&raw const other).cast(), size), 0, "it listens");
-        TcpStream::from_raw_fd(socket)
+        stream
     };
+    stream.set_read_timeout(Some(LIMIT)).expect("it is no nothing");
     stream.write_all(b"a 0\n").expect("it reads");
     stream.read_exact(&mut [0; 5]).expect("it answers");
 }

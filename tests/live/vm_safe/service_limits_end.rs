@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use crate::harness::eventually;
-use crate::harness::job::{children, comm, fix_cgroups, kill};
+use crate::harness::job::{FixedCgroups, children, comm, kill};
 use crate::harness::limits::{group_of, groups, rules, start};
 use crate::harness::services::{Consumer, InForce, alone, programs, write};
 
@@ -27,8 +27,9 @@ fn what_a_killed_one_and_its_warden_left_the_next_one_takes_back() {
     services.daemon.signal(libc::SIGSTOP);
     kill(warden as i32, libc::SIGKILL);
     services.daemon.signal(libc::SIGKILL);
-    services.end();
+    let ended = services.end();
     assert_eq!(few.takes("fork 10"), (4, libc::EAGAIN));
+    drop(ended);
     let next = start(&[("few", "")]);
     assert_eq!(["pids", "cpu"].map(|controller| group_of(few.0.pid(), controller)), home);
     assert_eq!(groups(), Vec::<PathBuf>::new());
@@ -46,9 +47,9 @@ fn a_warden_that_is_killed_has_a_successor() {
     kill(first as i32, libc::SIGKILL);
     eventually("another one", || warden().is_some_and(|next| next != first));
     services.daemon.signal(libc::SIGKILL);
-    services.end();
+    let ended = services.end();
     eventually("no groups", || groups().is_empty());
-    drop(few);
+    drop((few, ended));
 }
 
 /// As an administrator might do, or another program that thinks that these are its own.
@@ -58,7 +59,7 @@ fn what_cannot_be_moved_while_it_runs_is_counted_and_told_of() {
     let job = InForce::job(folder.path()).with_own_cgroup_mounts();
     let services = InForce::start_by(job, folder, &rules(&[("few", "tasks-max = 4")]));
     let daemon = services.daemon.pid();
-    fix_cgroups(daemon, true);
+    let fixed = FixedCgroups::of(daemon);
     let mut few = Consumer::start(&services, "few");
     let failed = || services.ask("limit --json").json()["moves"]["failed"].as_u64().expect("a count");
     eventually("a failed move", || failed() > 0);
@@ -67,13 +68,14 @@ fn what_cannot_be_moved_while_it_runs_is_counted_and_told_of() {
     let said = services.ask_job(&format!("assign {} few", few.0.pid())).finish().exits_with(125);
     said.says("cannot be under the limits of few").says("Read-only file system");
     // Whoever comes later is under its limits as soon as that is possible.
-    fix_cgroups(daemon, false);
+    drop(fixed);
     let mut later = Consumer::start(&services, "few");
     eventually("it is in its group", || group_of(later.0.pid(), "pids").starts_with("/tollgate/few/"));
     assert_eq!(later.takes("fork 9").1, libc::EAGAIN);
     services.daemon.signal(libc::SIGTERM);
-    services.end();
+    let ended = services.end();
     assert_eq!(groups(), Vec::<PathBuf>::new());
+    drop(ended);
 }
 
 /// Of the second version.
@@ -86,16 +88,19 @@ fn hierarchy_options() -> Option<String> {
 
 #[test]
 fn at_its_end_everybody_is_where_they_were() {
-    let options = hierarchy_options();
+    let options = {
+        let _alone = alone();
+        hierarchy_options()
+    };
     let home = ["pids", "cpu"].map(|controller| group_of(std::process::id(), controller));
     let (services, mut few) = taken_in("");
     services.daemon.signal(libc::SIGTERM);
-    let folder = services.end();
+    let ended = services.end();
     assert_eq!(["pids", "cpu"].map(|controller| group_of(few.0.pid(), controller)), home);
     assert_eq!(groups(), Vec::<PathBuf>::new());
     assert_eq!(hierarchy_options(), options);
     assert_eq!(few.takes("fork 10"), (10, 0));
-    drop((few, folder));
+    drop((few, ended));
 }
 
 #[test]
@@ -105,22 +110,24 @@ fn a_killed_ones_limits_are_lifted() {
     // What it starts goes where it does.
     assert_eq!(few.takes("fork 2"), (2, 0));
     services.daemon.signal(libc::SIGKILL);
-    services.end();
+    let ended = services.end();
     eventually("it is where it was", || {
         ["pids", "cpu"].map(|controller| group_of(few.0.pid(), controller)) == home
     });
     eventually("no groups", || groups().is_empty());
     assert_eq!(few.takes("fork 10"), (10, 0));
+    drop(ended);
 }
 
 #[test]
 fn a_killed_ones_limits_are_kept_if_the_file_says_so() {
     let (services, mut few) = taken_in("[limits]\nat-end = \"keep\"\n\n");
     services.daemon.signal(libc::SIGKILL);
-    services.end();
+    let ended = services.end();
     // Longer than a warden would take.
     thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(few.takes("fork 10"), (4, libc::EAGAIN));
+    drop(ended);
     // The next one begins anew.
     let next = start(&[("few", "")]);
     assert_eq!(groups(), Vec::<PathBuf>::new());

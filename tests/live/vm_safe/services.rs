@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::Write as _;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -457,28 +456,28 @@ fn a_rule_may_be_for_one_services_requests_only() {
 /// Rules of both files are on the same program, so that there is no moment at which it is nobody's.
 #[test]
 fn each_event_is_decided_by_the_file_before_or_by_the_new_one() {
-    const TIMES: u64 = 60;
+    const FILES: usize = 6;
     let services = InForce::start(programs(&["one"]), TENANTS);
     let one =
         |service: &str| format!("{TENANTS}\n[[rule]]\nexe = \"FOLDER/one\"\nbelongs-to = \"{service}\"\n");
     services.apply(&one("shop"));
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            for service in
-                ["blog", "shop"].into_iter().cycle().take_while(|_| !is_over.load(Ordering::SeqCst))
-            {
-                services.apply(&one(service));
-            }
-        });
-        for _ in 0..TIMES {
-            services.program("one calls 2000").finish().success();
+    let mut times = 0;
+    let mut call = || {
+        services.program("one calls 2000").finish().success();
+        times += 1;
+    };
+    for service in ["blog", "shop"].into_iter().cycle().take(FILES) {
+        write(services.folder.path(), "services.toml", &one(service));
+        let apply = services.ask_job("apply").start();
+        while !apply.is_over() {
+            call();
         }
-        is_over.store(true, Ordering::SeqCst);
-    });
+        apply.finish().success();
+        call();
+    }
     let calls = services.figures("calls");
     let charged = calls["shop"] + calls["blog"];
-    assert!((TIMES * 2000..TIMES * 3000).contains(&charged), "{calls:?}");
+    assert!((times * 2000..times * 3000).contains(&charged), "{calls:?} of {times} programs");
     assert!(calls["shop"] > 0 && calls["blog"] > 0, "{calls:?}");
     none_lost(&services.report());
 }
@@ -498,10 +497,9 @@ fn a_service_is_removed_while_it_works() {
     let charged = services.figures("cpu_ns");
     over(tenant);
     let worked = backend.end(folder, "shop")["a"];
-    assert!(
-        charged["all"] >= 400_000_000 && charged["all"] <= worked + own + 20_000_000,
-        "{charged:?} {worked}"
-    );
+    // Of the tenant's beginning.
+    let slack = if is_emulated() { worked } else { worked / 10 };
+    assert!(charged["all"] >= 400_000_000 && charged["all"] <= worked + own + slack, "{charged:?} {worked}");
     none_lost(&services.report());
 }
 
@@ -646,8 +644,9 @@ fn nothing_stays_of_one_that_is_killed() {
     let services = InForce::start(folder, TENANTS);
     services.daemon.signal(libc::SIGKILL);
     eventually("its end", || services.daemon.is_over());
-    let folder = services.end();
+    let ended = services.end();
     eventually("its programs' end", || abandoned_links().is_empty());
+    let folder = ended.into_folder();
     let again = InForce::start(folder, TENANTS);
     let shop = again.program("shop calls-on-input 1").start();
     eventually("its rule", || again.service_of(shop.pid()) == "shop");

@@ -100,7 +100,7 @@ fn socket() -> io::Result<OwnedFd> {
 
 /// A child that waits for its parent's end.
 fn fork() -> io::Result<()> {
-    // SAFETY: this process has one thread; the child only waits.
+    // SAFETY: the child only makes system calls.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => loop {

@@ -196,7 +196,7 @@ impl Services {
             let below = self.numbers.heir(started.below);
             let value = named::value(&started, &members);
             let mut name = format!("{}:{value}", self.numbers.get(below).name);
-            // Of a program's that is another one by now.
+            // Of a program's that is another one by now, or of one elsewhere whose file has the same name.
             if self.numbers.find(&name).is_some() {
                 name = format!("{name}#{}", started.number);
             }
