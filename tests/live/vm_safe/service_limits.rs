@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::harness::limits::{group_of, groups, limit, rules, start};
 use crate::harness::services::{Backend, Consumer, InForce, begin, over, programs};
@@ -114,6 +115,31 @@ fn a_cap_holds_for_all_threads_of_a_process() {
     services.ask("limit capped --cpu-max none");
     assert_eq!(group_of(capped.0.pid(), "cpu"), home);
     assert!(groups().iter().all(|top| !top.join("capped").exists()));
+}
+
+/// Requests of microseconds, and of more than a slice of the processor.
+#[test]
+fn a_cap_holds_for_what_others_do_for_it() {
+    let text = rules(&[("shop", "cpu-max = \"20%\"")]);
+    let text = format!("{text}[[rule]]\nexe = \"FOLDER/backend\"\nadopts-peer = true\n");
+    let services = InForce::start(programs(&["shop", "backend"]), &text);
+    let folder = services.folder.path();
+    for ms in [0, 5] {
+        let backend = Backend::start(folder, "backend", "0", "--threads 1");
+        let tenants =
+            [(); 2].map(|()| begin(backend.tenant(folder, "shop", &format!("a {ms} 1000000 1000000"))));
+        thread::sleep(Duration::from_secs(1));
+        let (before, began) = (services.figures("cpu_ns")["shop"], Instant::now());
+        thread::sleep(Duration::from_secs(3));
+        let used = services.figures("cpu_ns")["shop"] - before;
+        let allowed = began.elapsed().as_nanos() as u64 / 5;
+        // The kernel hands out what is left of a period's slices.
+        assert!(used < allowed / 2 * 3, "{ms} ms each: {used} ns of {allowed}");
+        for running in tenants.into_iter().chain([backend.running]) {
+            running.signal(libc::SIGKILL);
+            running.finish();
+        }
+    }
 }
 
 #[test]
