@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use serde_json::Value;
 
-use super::services::{InForce, programs};
+use super::services::{Consumer, InForce, programs};
 
 /// Services by the names of programs, with these settings.
 pub fn rules(services: &[(&str, &str)]) -> String {
@@ -42,4 +43,21 @@ pub fn limit(services: &InForce, name: &str) -> Value {
     let report = services.ask("limit --json").json();
     let rows = report["services"].as_array().expect("services");
     rows.iter().find(|row| row["name"] == name).expect("it has limits").clone()
+}
+
+/// As many as there are processors.
+pub fn competitors(services: &InForce) -> Vec<Consumer> {
+    let competitor = |_| {
+        let mut blog = Consumer::start(services, "blog");
+        blog.tell("burn 60000");
+        blog
+    };
+    (0..thread::available_parallelism().map_or(1, usize::from)).map(competitor).collect()
+}
+
+pub fn end(competitors: Vec<Consumer>) {
+    for blog in competitors {
+        blog.0.signal(libc::SIGKILL);
+        blog.0.finish();
+    }
 }

@@ -57,13 +57,17 @@ impl Worked {
         std::array::from_fn(|tenant| self.0.iter().map(|each| each[tenant]).sum())
     }
 
+    /// What can be said without knowing whose work it is: the sum, split by requests.
+    fn by_requests(&self, requests: Each) -> Each {
+        split(self.sum().iter().sum(), requests)
+    }
+
     fn print(&self, what: &str, charged: Each, requests: Each) {
         let line = |what: &str, each: Each| {
             let [a, b] = each.map(|ns| ns as f64 / 1e6);
             eprintln!("  {what:<44}{a:>10.1}{b:>10.1}{:>10.1}", a + b);
         };
         let wrong = |charged| format!("{:.2} % are misbilled", misbilled(charged, self.sum()) * 100.0);
-        let by_requests = split(self.sum().iter().sum(), requests);
         eprintln!("\n{what}\n  {:<44}{:>10}{:>10}{:>10}", "processor time in ms", "a", "b", "both");
         line("worked, as the programs have counted", self.sum());
         ["the web server (its sum, by requests)", "PHP", "the database"]
@@ -76,8 +80,8 @@ impl Worked {
         eprintln!(
             "  control groups: web server {web:.1}, PHP {php:.1}, database {database:.1}; of a and b they know nothing"
         );
-        line("  their sum, split by requests", by_requests);
-        eprintln!("    {}", wrong(by_requests));
+        line("  their sum, split by requests", self.by_requests(requests));
+        eprintln!("    {}", wrong(self.by_requests(requests)));
     }
 }
 
@@ -105,9 +109,12 @@ fn are_charged(what: &str, web: Web, sockets: Sockets, daemon: Daemon) {
         }
     };
     let charged = difference(charged(&services), charged_before);
-    worked.print(what, charged, difference(after.requests, before.requests));
+    let requests = difference(after.requests, before.requests);
+    worked.print(what, charged, requests);
     eprintln!("  tollgate service report says:\n{}", services.ask("report").text());
     assert!(misbilled(charged, worked.sum()) <= 0.02, "{charged:?} ns were charged of {:?} ns", worked.0);
+    // A load that tells nothing of who works for whom would be no experiment.
+    assert!(misbilled(worked.by_requests(requests), worked.sum()) > 0.1, "{:?} ns, {requests:?}", worked.0);
     none_lost(&services.report());
 }
 

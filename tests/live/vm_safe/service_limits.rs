@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::limits::{group_of, groups, limit, rules, start};
-use crate::harness::services::{Backend, Consumer, InForce, begin, over, programs};
+use crate::harness::limits::{competitors, end, group_of, groups, limit, rules, start};
+use crate::harness::services::{Backend, Consumer, InForce, begin, is_emulated, over, programs};
 use crate::harness::{Job, eventually};
 
 #[test]
@@ -124,7 +124,9 @@ fn a_cap_holds_for_what_others_do_for_it() {
     let text = format!("{text}[[rule]]\nexe = \"FOLDER/backend\"\nadopts-peer = true\n");
     let services = InForce::start(programs(&["shop", "backend"]), &text);
     let folder = services.folder.path();
-    for ms in [0, 5] {
+    // Where a move takes longer by far than such a request, most of them are put off.
+    let requests: &[u32] = if is_emulated() { &[5] } else { &[0, 5] };
+    for ms in requests {
         let backend = Backend::start(folder, "backend", "0", "--threads 1");
         let tenants =
             [(); 2].map(|()| begin(backend.tenant(folder, "shop", &format!("a {ms} 1000000 1000000"))));
@@ -303,29 +305,12 @@ fn no_more_is_sent_in_a_second() {
     });
     let bytes = 3_000_000;
     let ns: u64 = slow.ask(&format!("send {port} {bytes}")).parse().expect("a time");
-    assert!(ns > 2_200_000_000, "{bytes} bytes went in {ns} ns");
+    assert!((2_200_000_000..9_000_000_000).contains(&ns), "{bytes} bytes went in {ns} ns");
     let free_ns: u64 = free.ask(&format!("send {port} {bytes}")).parse().expect("a time");
     assert!(free_ns < ns / 2, "{free_ns} ns without a limit, {ns} ns with one");
     let row = limit(&services, "slow");
     let told = row["slowed_packets"].as_u64().unwrap_or(0) + row["dropped_packets"].as_u64().unwrap_or(0);
     assert!(told > 0, "{row}");
-}
-
-/// As many as there are processors.
-fn competitors(services: &InForce) -> Vec<Consumer> {
-    let competitor = |_| {
-        let mut blog = Consumer::start(services, "blog");
-        blog.tell("burn 60000");
-        blog
-    };
-    (0..thread::available_parallelism().map_or(1, usize::from)).map(competitor).collect()
-}
-
-fn end(competitors: Vec<Consumer>) {
-    for blog in competitors {
-        blog.0.signal(libc::SIGKILL);
-        blog.0.finish();
-    }
 }
 
 /// A back end's thread is in its client's group while it works, if somebody competes, and goes back with its answer.
@@ -345,6 +330,10 @@ fn whoever_works_for_others_comes_back() {
     eventually("it is its client's", || {
         group_of(backend.running.pid(), "cpu").starts_with("/tollgate/shop/%2F")
     });
+    let moves = services.ask("limit --json").json()["moves"].clone();
+    let [moved, longest, total] =
+        ["moved", "longest_ns", "total_ns"].map(|name| moves[name].as_u64().expect("a figure"));
+    assert!(moved > 0 && longest > 0 && longest * moved >= total && longest <= total, "{moves}");
     eventually("the answer", || tenant.read("out").lines().count() == 2);
     eventually("it is its own", || group_of(backend.running.pid(), "cpu") == home);
     over(tenant);

@@ -6,8 +6,8 @@ use std::thread;
 
 use crate::harness::eventually;
 use crate::harness::job::{FixedCgroups, children, comm, kill};
-use crate::harness::limits::{group_of, groups, rules, start};
-use crate::harness::services::{Consumer, InForce, alone, programs, write};
+use crate::harness::limits::{competitors, end, group_of, groups, rules, start};
+use crate::harness::services::{Backend, Consumer, InForce, alone, begin, programs, write};
 
 fn taken_in(settings: &str) -> (InForce, Consumer) {
     let services = InForce::start(
@@ -121,18 +121,53 @@ fn a_killed_ones_limits_are_lifted() {
 
 #[test]
 fn a_killed_ones_limits_are_kept_if_the_file_says_so() {
-    let (services, mut few) = taken_in("[limits]\nat-end = \"keep\"\n\n");
+    for signal in [libc::SIGKILL, libc::SIGTERM] {
+        let (services, mut few) = taken_in("[limits]\nat-end = \"keep\"\n\n");
+        services.daemon.signal(signal);
+        let ended = services.end();
+        // Longer than a warden would take.
+        thread::sleep(std::time::Duration::from_millis(500));
+        assert_eq!(few.takes("fork 10"), (4, libc::EAGAIN));
+        drop(ended);
+        // The next one begins anew.
+        let next = start(&[("few", "")]);
+        assert_eq!(groups(), Vec::<PathBuf>::new());
+        assert_eq!(few.takes("fork 10"), (10, 0));
+        drop((next, few));
+    }
+}
+
+/// Of a server with several threads, one works for somebody at that moment, in a group of its own.
+#[test]
+fn who_works_for_others_when_it_is_killed_is_put_back() {
+    let text = rules(&[("shop", "cpu-weight = 100"), ("blog", "cpu-weight = 100")]);
+    let services = InForce::start(
+        programs(&["shop", "blog", "backend"]),
+        &format!("{text}[[rule]]\nexe = \"FOLDER/backend\"\nadopts-peer = true\n"),
+    );
+    let home = group_of(std::process::id(), "cpu");
+    let folder = services.folder.path().to_owned();
+    let backend = Backend::start(&folder, "backend", "0", "--threads 1");
+    let busy = competitors(&services);
+    let tenant = begin(backend.tenant(&folder, "shop", "a 60000 1"));
+    let groups_of_threads = || {
+        let threads = fs::read_dir(format!("/proc/{}/task", backend.running.pid())).expect("it runs");
+        let tids = threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+        tids.map(|tid| group_of(tid, "cpu")).collect::<Vec<_>>()
+    };
+    eventually("one is its client's", || {
+        groups_of_threads().iter().any(|group| group.starts_with("/tollgate/shop/"))
+    });
     services.daemon.signal(libc::SIGKILL);
     let ended = services.end();
-    // Longer than a warden would take.
-    thread::sleep(std::time::Duration::from_millis(500));
-    assert_eq!(few.takes("fork 10"), (4, libc::EAGAIN));
+    eventually("no groups", || groups().is_empty());
+    assert!(groups_of_threads().iter().all(|group| *group == home), "{:?}", groups_of_threads());
+    for running in [tenant, backend.running] {
+        running.signal(libc::SIGKILL);
+        running.finish();
+    }
+    end(busy);
     drop(ended);
-    // The next one begins anew.
-    let next = start(&[("few", "")]);
-    assert_eq!(groups(), Vec::<PathBuf>::new());
-    assert_eq!(few.takes("fork 10"), (10, 0));
-    drop((next, few));
 }
 
 #[test]

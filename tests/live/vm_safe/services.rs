@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use crate::harness::bpf::{abandoned_links, entries_of};
 use crate::harness::cgroup::ControlGroup;
-use crate::harness::job::is_in_call;
+use crate::harness::job::{cpu_ns, is_in_call, state};
 use crate::harness::report::none_lost;
 use crate::harness::services::{
     Backend, Consumer, InForce, begin, is_charged, is_emulated, over, own_work, program, programs, write,
 };
-use crate::harness::{Job, NOBODY, eventually};
+use crate::harness::{Job, NOBODY, Running, eventually};
 
 pub const TENANTS: &str = r#"
 [service.shop]
@@ -384,6 +384,61 @@ fn another_user_is_another_rule() {
     };
     assert_eq!(calls(None), [true, false]);
     assert_eq!(calls(Some(NOBODY)), [false, true]);
+}
+
+/// While it runs.
+#[test]
+fn who_becomes_another_user_is_another_ones() {
+    let rules =
+        format!("{TENANTS}\n[[rule]]\nexe = \"FOLDER/one\"\nuser = \"{NOBODY}\"\nbelongs-to = \"blog\"\n");
+    let services = InForce::start(programs(&["one"]), &rules);
+    let mut one = Consumer::start(&services, "one");
+    let first: u64 = one.ask("burn 100").parse().expect("a time");
+    assert_eq!(services.service_of(one.0.pid()), "root");
+    assert_eq!(one.takes(&format!("setuid {NOBODY}")), (1, 0));
+    let second: u64 = one.ask("burn 100").parse().expect("a time");
+    let why = services.explain(one.0.pid());
+    assert_eq!(
+        (&why["service"], &why["why"], &why["borrowed"]),
+        (&"blog".into(), &"user".into(), &false.into())
+    );
+    let used = services.figures("cpu_ns")["blog"];
+    let little = if is_emulated() { first } else { first / 4 };
+    assert!((second..second + little).contains(&used), "{used} of {second} ns, after {first}");
+}
+
+/// What a thread is charged for all those that it works for by turns is what the kernel has counted of it.
+#[test]
+fn nothing_is_lost_or_charged_twice_between_services() {
+    let services = InForce::start(programs(&["shop", "blog", "backend"]), TENANTS);
+    let folder = services.folder.path();
+    let backend = Backend::start(folder, "backend", "0", "");
+    let first = begin(backend.tenant(folder, "shop", "a 0 1"));
+    own_work(&first);
+    let mut all =
+        [first, backend.tenant(folder, "shop", "a 0 2000"), backend.tenant(folder, "blog", "b 0 2000")];
+    let pids: Vec<_> = all.iter().map(Running::pid).chain([backend.running.pid()]).collect();
+    let counted = || pids.iter().map(|pid| cpu_ns(*pid)).sum::<u64>();
+    let read = || {
+        loop {
+            eventually("their sleep", || pids.iter().all(|pid| state(*pid) == Some('S')));
+            let (before, figures) = (counted(), services.figures("cpu_ns"));
+            if before == counted() {
+                return (before, figures["shop"] + figures["blog"]);
+            }
+        }
+    };
+    let before = read();
+    for tenant in &mut all[1..] {
+        tenant.input().write_all(b"\n").expect("it waits");
+    }
+    for tenant in &all[1..] {
+        own_work(tenant);
+    }
+    let after = read();
+    assert_eq!(after.1 - before.1, after.0 - before.0);
+    all.into_iter().for_each(over);
+    backend.end(folder, "shop");
 }
 
 /// For whom a backend works that is asked once by a tenant of nobody's.

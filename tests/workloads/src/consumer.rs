@@ -39,6 +39,14 @@ pub fn consumer(arguments: Arguments) -> Outcome {
                 taken.memory.push(vec![1; number(1) as usize]);
                 taken.memory.len().to_string()
             }
+            "setuid" => got(1, || {
+                // SAFETY: a plain call.
+                if unsafe { libc::setuid(number(1) as libc::uid_t) } < 0 {
+                    Err(io::Error::last_os_error())
+                } else {
+                    Ok(())
+                }
+            }),
             "threads" => {
                 (0..number(1)).for_each(|_| drop(thread::spawn(thread::park)));
                 number(1).to_string()

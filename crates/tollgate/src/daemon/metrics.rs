@@ -170,6 +170,12 @@ pub fn services(out: &mut String, report: &Report) {
         "Answers to others that were sent by threads which worked for it by then.",
         |row| row.used.overlaps as f64,
     );
+    of_services("read_bytes_total", "counter", "Read by read and the like, of anything.", |row| {
+        row.used.read_bytes as f64
+    });
+    of_services("written_bytes_total", "counter", "Written by write and the like, to anything.", |row| {
+        row.used.written_bytes as f64
+    });
     of_services("storage_read_bytes_total", "counter", "Read from disks.", |row| {
         row.used.storage_read_bytes as f64
     });
