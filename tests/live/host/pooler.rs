@@ -6,32 +6,12 @@ use std::io::Write as _;
 use std::path::Path;
 
 use crate::harness::job::{self, children, cpu_ns};
+use crate::harness::limits::rules;
 use crate::harness::postgres::{self, Postgres};
 use crate::harness::report::none_lost;
 use crate::harness::services::{InForce, is_charged, over, program, programs};
 use crate::harness::site::{self, AS_NOBODY, free_port, listens, with_libraries};
 use crate::harness::{Running, eventually};
-
-const RULES: &str = r#"
-[service.shop]
-[service.blog]
-
-[[rule]]
-exe = "FOLDER/shop"
-belongs-to = "shop"
-
-[[rule]]
-exe = "FOLDER/blog"
-belongs-to = "blog"
-
-[[rule]]
-exe = "POOLER"
-adopts-peer = true
-
-[[rule]]
-exe = "POSTGRES"
-adopts-peer = true
-"#;
 
 const TENANTS: [&str; 2] = ["shop", "blog"];
 const QUERY: &str = "select sum(sqrt(n)) from generate_series(1, 200000) n;";
@@ -51,9 +31,9 @@ impl Pooled {
         let place = postgres::programs();
         TENANTS.iter().for_each(|name| job::copy(&place.join("psql"), &folder.path().join(name)));
         let pooler = site::program("pgbouncer");
-        let text = |path: &Path| path.to_str().expect("text").to_owned();
-        let rules =
-            RULES.replace("POOLER", &text(&pooler)).replace("POSTGRES", &text(&place.join("postgres")));
+        let adopts = |path: &Path| format!("[[rule]]\nexe = \"{}\"\nadopts-peer = true\n", path.display());
+        let own = rules(&TENANTS.map(|name| (name, "")));
+        let rules = [own, adopts(&pooler), adopts(&place.join("postgres"))].concat();
         let services = InForce::start(folder, &rules);
         let database = Postgres::start("");
         let port = free_port();
@@ -64,7 +44,7 @@ impl Pooled {
             database.host().display()
         );
         fs::write(&settings, lines).expect("a file");
-        let pooler = site::job(AS_NOBODY, pooler, &text(&settings)).start();
+        let pooler = site::job(AS_NOBODY, pooler, settings.to_str().expect("text")).start();
         eventually("the pooler", || {
             assert!(!pooler.is_over(), "{}", pooler.read("err"));
             listens(port)

@@ -6,28 +6,17 @@ use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 
 use crate::harness::job::cpu_ns;
+use crate::harness::limits::rules;
 use crate::harness::postgres::{self, Postgres};
 use crate::harness::report::none_lost;
 use crate::harness::services::{InForce, begin, over, own_work, program, programs};
 use crate::harness::site::with_libraries;
 use crate::harness::{Running, eventually, job};
 
-const TENANTS: &str = r#"
-[service.shop]
-[service.blog]
-
-[[rule]]
-exe = "FOLDER/shop"
-belongs-to = "shop"
-
-[[rule]]
-exe = "FOLDER/blog"
-belongs-to = "blog"
-
-[[rule]]
-exe = "FOLDER/dnsmasq"
-adopts-peer = true
-"#;
+/// Of two tenants, by their programs, and of a server.
+fn of_tenants(server: &str) -> String {
+    rules(&[("shop", ""), ("blog", "")]) + "[[rule]]\n" + server
+}
 
 /// One that nobody has, by UDP nor TCP.
 fn free_port() -> u16 {
@@ -71,7 +60,7 @@ fn is_near(what: &str, charged: u64, work: u64, all: u64) {
 fn a_name_server_works_for_whom_it_is_asked_by() {
     let folder = programs(&["shop", "blog"]);
     job::copy(Path::new("/usr/sbin/dnsmasq"), &folder.path().join("dnsmasq"));
-    let services = InForce::start(folder, TENANTS);
+    let services = InForce::start(folder, &of_tenants("exe = \"FOLDER/dnsmasq\"\nadopts-peer = true\n"));
     let folder = services.folder.path();
     let (upstream, its_port) = name_server(folder, None);
     let (server, port) = name_server(folder, Some(its_port));
@@ -111,24 +100,6 @@ fn a_name_server_works_for_whom_it_is_asked_by() {
         server.finish();
     }
 }
-
-const WORKERS: &str = r#"
-[service.shop]
-[service.blog]
-
-[[rule]]
-exe = "FOLDER/shop"
-belongs-to = "shop"
-
-[[rule]]
-exe = "FOLDER/blog"
-belongs-to = "blog"
-
-[[rule]]
-exe = "PROGRAMS/postgres"
-on = ["receive", "fork"]
-adopts-peer = true
-"#;
 
 /// A session of psql, which does its next query when it is told to.
 struct Client {
@@ -186,7 +157,9 @@ fn parallel_workers_are_for_whose_query_they_work_at() {
     for name in ["shop", "blog"] {
         job::copy(&place.join("psql"), &folder.path().join(name));
     }
-    let services = InForce::start(folder, &WORKERS.replace("PROGRAMS", place.to_str().expect("text")));
+    let server =
+        format!("exe = \"{}/postgres\"\non = [\"receive\", \"fork\"]\nadopts-peer = true\n", place.display());
+    let services = InForce::start(folder, &of_tenants(&server));
     let folder = services.folder.path();
     let database = Postgres::start(
         "-c max_parallel_workers_per_gather=2 -c parallel_setup_cost=0 -c parallel_tuple_cost=0 \
