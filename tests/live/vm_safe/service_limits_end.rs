@@ -78,19 +78,27 @@ fn what_cannot_be_moved_while_it_runs_is_counted_and_told_of() {
     drop(ended);
 }
 
-/// Of the second version.
-fn hierarchy_options() -> Option<String> {
+/// Of the second version, and where that is mounted.
+fn hierarchy_options() -> Option<(PathBuf, String)> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("there are mounts");
-    let options =
-        mounts.lines().find_map(|line| line.split_once(" - cgroup2 ").map(|(_, options)| options.into()));
-    options
+    let mount = mounts.lines().find_map(|line| line.split_once(" - cgroup2 "));
+    mount.map(|(mount, options)| (mount.split(' ').nth(4).expect("a path").into(), options.to_owned()))
+}
+
+/// As they are without a Tollgate: the warden of a killed one may still be at work.
+fn own_hierarchy_options() -> Option<(PathBuf, String)> {
+    let (root, _) = hierarchy_options()?;
+    // First the option goes, then this.
+    let tollgates = root.join("tollgate%favordynmods").exists();
+    let (_, options) = hierarchy_options()?;
+    Some((root, if tollgates { options.replace(",favordynmods", "") } else { options }))
 }
 
 #[test]
 fn at_its_end_everybody_is_where_they_were() {
     let options = {
         let _alone = alone();
-        hierarchy_options()
+        own_hierarchy_options()
     };
     let home = ["pids", "cpu"].map(|controller| group_of(std::process::id(), controller));
     let (services, mut few) = taken_in("");
