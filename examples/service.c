@@ -23,7 +23,8 @@ int main(int count, char **services)
 	char name[128];
 
 	for (int i = 1; i < count; i++) {
-		if (tollgate_service_assign_thread(0, services[i]) < 0 ||
+		/* First the whole process works for a service, then this thread. */
+		if ((i == 1 ? tollgate_service_assign : tollgate_service_assign_thread)(0, services[i]) < 0 ||
 		    tollgate_service_of(0, name, sizeof(name)) < 0) {
 			fprintf(stderr, "%s\n", tollgate_error());
 			return 1;

@@ -186,16 +186,16 @@ impl Consumer {
 /// A server that works for tenants (`workloads backend`).
 pub struct Backend {
     pub running: Running,
-    /// Its port, or the path of its socket.
+    /// Its port, address, name, or the path of its socket.
     pub place: String,
 }
 
 impl Backend {
-    /// Listens at a port where `place` is 0.
+    /// Listens at a port where `place` is 0; a plain word is a socket in the folder.
     #[track_caller]
     pub fn start(folder: &Path, name: &str, place: &str, options: &str) -> Self {
-        let is_address = place == "0" || ["udp:", "sendto:"].iter().any(|way| place.starts_with(way));
-        let place = if is_address { place.into() } else { folder.join(place).display().to_string() };
+        let is_word = place.chars().all(char::is_alphabetic);
+        let place = if is_word { folder.join(place).display().to_string() } else { place.into() };
         let running = program(folder, &format!("{name} backend {place} {options}")).start();
         eventually("the backend", || running.read("out").ends_with('\n'));
         let place = running.read("out").trim().to_owned();

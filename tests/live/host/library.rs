@@ -56,6 +56,22 @@ fn a_program_in_a_container_says_for_whom_it_works() {
     assert_eq!(job.finish().success().text(), "shop\nblog\n");
 }
 
+/// In Rust: itself, and another one.
+#[test]
+fn a_program_says_for_whom_another_one_works() {
+    let services = InForce::start(programs(&["one"]), RULES);
+    let other = services.program("one calls-on-input 1").start();
+    let assign = |words: &str| {
+        let mut job = services.program(&format!("one assign {words}"));
+        job.command.env("TOLLGATE_SOCKET", services.path("control"));
+        job.finish()
+    };
+    assert_eq!(assign("0 shop").success().text(), "shop\n");
+    assert_eq!(assign(&format!("{} blog", other.pid())).success().text(), "blog\n");
+    assert_eq!(services.service_of(other.pid()), "blog");
+    assign("0 nobody").exits_with(1).says("there is no service \"nobody\"");
+}
+
 #[test]
 fn what_cannot_be_done_is_said() {
     let services = InForce::start(programs(&[]), RULES);

@@ -62,12 +62,26 @@ pub fn tenants_are_charged(place: &str, options: &str, per_connection: u32) {
 fn over_tcp() {
     tenants_are_charged("0", "", 1);
     tenants_are_charged("0", "--threads 1", 5);
+    tenants_are_charged("[::1]:0", "", 1);
 }
 
 #[test]
 fn over_a_unix_socket() {
     tenants_are_charged("socket", "", 1);
     tenants_are_charged("socket", "--threads 1", 5);
+    tenants_are_charged(&abstract_name("tenants"), "", 1);
+}
+
+/// Of a network namespace, so also of other tests.
+fn abstract_name(of: &str) -> String {
+    format!("@tollgate-test-{of}-{}", std::process::id())
+}
+
+/// As a server that has a program of its own for a request.
+#[test]
+fn what_a_child_does_for_a_request_is_its_clients() {
+    tenants_are_charged("0", "--children 1", 1);
+    tenants_are_charged("socket", "--threads 1 --children 1", 5);
 }
 
 #[test]
@@ -316,6 +330,7 @@ fn who_is_assigned_works_for_that_service() {
     services.ask_job("assign 4194305 blog").finish().exits_with(125).says("there is no process or thread");
     let daemon = services.daemon.pid();
     services.ask_job(&format!("assign {daemon} blog")).finish().exits_with(125).says("is this daemon");
+    only_one_thread_is_assigned(&services);
     // SAFETY: a plain query.
     let own_thread = unsafe { libc::gettid() };
     services
@@ -331,6 +346,27 @@ fn who_is_assigned_works_for_that_service() {
     let ran = job.finish().success();
     assert_eq!((ran.text(), ran.err), (String::new(), String::new()));
     assert!(services.figures("calls")["shop"] - before >= 5000);
+}
+
+fn only_one_thread_is_assigned(services: &InForce) {
+    let two = services.program("one threads 2 1000000000").start();
+    let threads = || -> Vec<u32> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", two.pid())).expect("it runs");
+        tasks
+            .map(|task| task.expect("a thread").file_name().to_string_lossy().parse().expect("a number"))
+            .collect()
+    };
+    eventually("its threads", || threads().len() > 1);
+    let (first, other) =
+        (two.pid(), threads().into_iter().find(|thread| *thread != two.pid()).expect("another"));
+    services.ask(&format!("assign --thread {other} blog"));
+    let services_of = || services.ask(&format!("explain --json {first}")).json()["threads"].clone();
+    for thread in services_of().as_array().expect("threads") {
+        let assigned = thread["tid"] == other;
+        assert_eq!(thread["service"], if assigned { "blog" } else { "root" }, "{thread}");
+    }
+    two.signal(libc::SIGKILL);
+    two.finish();
 }
 
 /// What it did before it was given to another one, which it has not noticed yet, is its first service's.
@@ -485,6 +521,19 @@ fn connections_have_conditions() {
         let rule = rule.replace("PORT", &tcp.place);
         assert_eq!(works_for(&services, &tcp, &rule), "found", "{rule}");
         tcp.end(folder, "one");
+    }
+    for (place, rules) in [
+        ("[::1]:0", ["listen = \"PLACE\"", "client = \"::/0\"", "client = \"::1\""].as_slice()),
+        (&abstract_name("conditions"), &["listen = \"PLACE\""]),
+    ] {
+        for rule in rules {
+            let other = Backend::start(folder, "asked", place, "");
+            assert_eq!(works_for(&services, &other, "client = \"127.0.0.0/8\""), "root");
+            assert_eq!(works_for(&services, &other, "listen = \"@other\""), "root");
+            let rule = rule.replace("PLACE", &other.place);
+            assert_eq!(works_for(&services, &other, &rule), "found", "{rule}");
+            other.end(folder, "one");
+        }
     }
     let rule = format!("listen = \"{}\"", unix.place);
     assert_eq!(works_for(&services, &unix, &rule), "found", "{rule}");

@@ -57,12 +57,14 @@ pub const WORKLOADS: &[Workload] = &[
         "Forks N children, one after the other, that execute `workloads calls 1`."),
     workload("vfork", "N", children::vfork,
         "Starts `workloads calls 1` N times by posix_spawn (CLONE_VM and CLONE_VFORK)."),
-    workload("backend", "PORT|PATH|fd:N|udp:ADDRESS|sendto:ADDRESS [--forks N] [--threads 1] [--io-uring N]", tenants::backend,
-        "Works for tenants until it is told to end, then says how long for which."),
+    workload("backend", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS [--forks N] [--threads 1] [--children 1] [--io-uring N]", tenants::backend,
+        "Works for tenants until it is told to end, then says how long for which; with --children each request is a child's."),
+    workload("assign", "PID SERVICE", tenants::assign,
+        "Gives a process, itself if that is 0, to a service by the library, and says for which it works then."),
     workload("relay", "PORT [--stuck 1]", relay::relay,
         "Serves two tenants at once with the backend at PORT; opens its connection for one, and sends over it when it has \
          received from the other; or sends before, and is stuck in another send after."),
-    workload("tenant", "PORT|PATH|fd:N|udp:ADDRESS|sendto:ADDRESS TAG MS REQUESTS [PER-CONNECTION]", tenants::tenant,
+    workload("tenant", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS TAG MS REQUESTS [PER-CONNECTION]", tenants::tenant,
         "Asks a backend for work, once a line comes from stdin; TAG z tells it to end."),
     workload("consumer", "", consumer::consumer,
         "Does what each line of its input says, and answers with a line: burn MS [THREADS], sockets N, connect PORT N, fork N, \

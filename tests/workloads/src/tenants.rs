@@ -4,10 +4,15 @@ use std::cell::Cell;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{FromRawFd as _, RawFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+
+use tollgate::Who;
 
 use crate::arguments::Arguments;
 use crate::datagrams::{self, Datagrams};
@@ -25,10 +30,11 @@ const TAGS: std::ops::RangeInclusive<u8> = b'a'..=b'y';
 const END: u8 = b'z';
 const MOST_MS: u64 = 60_000;
 
-/// A TCP port of 127.0.0.1 (0: any), the path of a Unix socket, `udp:ADDRESS`, or `fd:N`: a Unix socket that it was started
-/// with, and that is connected.
+/// A TCP port of 127.0.0.1 (0: any) or of `ADDRESS:PORT`, the path of a Unix socket or its `@NAME`, `udp:ADDRESS`, or `fd:N`:
+/// a Unix socket that it was started with, and that is connected.
 enum Place {
     Port(u16),
+    Address(SocketAddr),
     Path(PathBuf),
     Inherited(RawFd),
     Datagrams { address: SocketAddr, is_connected: bool },
@@ -43,7 +49,8 @@ impl Place {
         if let Some(Ok(fd)) = text.strip_prefix("fd:").map(str::parse) {
             return Self::Inherited(fd);
         }
-        text.parse().map_or_else(|_| Self::Path(path.into()), Self::Port)
+        let port = text.parse().map(Self::Port).ok();
+        port.or_else(|| text.parse().map(Self::Address).ok()).unwrap_or_else(|| Self::Path(path.into()))
     }
 
     /// And by what it is found.
@@ -54,8 +61,13 @@ impl Place {
                 let port = listener.local_addr()?.port().to_string();
                 (Box::new(move || Ok(Box::new(listener.accept()?.0))), port)
             }
+            Self::Address(address) => {
+                let listener = TcpListener::bind(address)?;
+                let address = listener.local_addr()?.to_string();
+                (Box::new(move || Ok(Box::new(listener.accept()?.0))), address)
+            }
             Self::Path(path) => {
-                let listener = UnixListener::bind(path)?;
+                let listener = UnixListener::bind_addr(&unix_address(path)?)?;
                 let accept =
                     move || -> io::Result<Box<dyn Connection>> { Ok(Box::new(listener.accept()?.0)) };
                 (Box::new(accept), path.to_string_lossy().into_owned())
@@ -84,12 +96,20 @@ impl Place {
     fn connect(&self) -> io::Result<Box<dyn Connection>> {
         Ok(match self {
             Self::Port(port) => Box::new(TcpStream::connect(("127.0.0.1", *port))?),
-            Self::Path(path) => Box::new(UnixStream::connect(path)?),
+            Self::Address(address) => Box::new(TcpStream::connect(address)?),
+            Self::Path(path) => Box::new(UnixStream::connect_addr(&unix_address(path)?)?),
             Self::Inherited(fd) => Box::new(inherited(*fd)),
             Self::Datagrams { address, is_connected } => {
                 Box::new(Datagrams::of_client(*address, *is_connected)?)
             }
         })
+    }
+}
+
+fn unix_address(path: &Path) -> io::Result<unix::net::SocketAddr> {
+    match path.as_os_str().as_bytes() {
+        [b'@', name @ ..] => unix::net::SocketAddr::from_abstract_name(name),
+        _ => unix::net::SocketAddr::from_pathname(path),
     }
 }
 
@@ -159,19 +179,52 @@ impl Meter<'_> {
     }
 }
 
-/// Answers one connection's requests, until it is told to `end`.
-fn serve(connection: Box<dyn Connection>, meter: &mut Meter<'_>, end: fn(&Work)) -> io::Result<()> {
+/// How a server answers.
+#[derive(Clone, Copy)]
+struct Manner {
+    /// Each connection has a thread.
+    threads: bool,
+    /// Each request's work is done by a child.
+    children: bool,
+    end: fn(&Work),
+}
+
+fn work_by_a_child(work: &Work, tag: u8, ms: u64) -> io::Result<()> {
+    // SAFETY: the child makes plain system calls only.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            work_for(ms);
+            work.of(tag).fetch_add(thread_ns(), Ordering::SeqCst);
+            // SAFETY: nothing is to be cleared up.
+            unsafe { libc::_exit(0) }
+        }
+        child => {
+            // SAFETY: a status is not asked for.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            Ok(())
+        }
+    }
+}
+
+/// Answers one connection's requests, until it is told to end.
+fn serve(connection: Box<dyn Connection>, meter: &mut Meter<'_>, manner: Manner) -> io::Result<()> {
     let mut connection = BufReader::with_capacity(64, connection);
     let mut line = String::new();
     while connection.read_line(&mut line)? > 0 {
         let tag = line.as_bytes()[0];
         meter.works_for((tag != END).then_some(tag));
         if tag == END {
-            end(meter.work);
+            (manner.end)(meter.work);
             // SAFETY: the other threads wait for tenants, of whom there are none any more.
             unsafe { libc::_exit(0) };
         }
-        work_for(line[1..].trim().parse().unwrap_or(0));
+        let ms = line[1..].trim().parse().unwrap_or(0);
+        if manner.children {
+            work_by_a_child(meter.work, tag, ms)?;
+        } else {
+            work_for(ms);
+        }
         connection.get_mut().write_all(b"done\n")?;
         // It may be ended at any time.
         meter.works_for(Some(tag));
@@ -188,9 +241,10 @@ fn tell(work: &Work) {
 
 /// Says where it listens, serves tenants until it is told to end, then says for how many nanoseconds it has worked for which.
 pub fn backend(mut arguments: Arguments) -> Outcome {
-    let place = Place::of(&arguments.path("PORT|PATH|fd:N|udp:ADDRESS|sendto:ADDRESS")?);
+    let place = Place::of(&arguments.path("PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS")?);
     let forks = arguments.flag("--forks", "N", 1..=100)?;
     let threads = arguments.flag("--threads", "N", 0..=1)?.unwrap_or(0) == 1;
+    let children = arguments.flag("--children", "N", 0..=1)?.unwrap_or(0) == 1;
     let rings = arguments.flag("--io-uring", "N", 1..=10)?.unwrap_or(0);
     arguments.end()?;
     for _ in 0..rings {
@@ -202,11 +256,12 @@ pub fn backend(mut arguments: Arguments) -> Outcome {
     let (listener, found) = place.listen().map_err(|error| os_failure("listen", error))?;
     let work: &'static Work = Box::leak(Box::new(Work::new()?));
     print_line(&found)?;
-    let Some(forks) = forks else { return accept_all(&listener, work, threads, tell) };
+    let manner = Manner { threads, children, end: tell };
+    let Some(forks) = forks else { return accept_all(&listener, work, manner) };
     for _ in 0..forks {
         // SAFETY: this process has one thread.
         if check(unsafe { libc::fork() }, "fork")? == 0 {
-            return accept_all(&listener, work, threads, |_| ());
+            return accept_all(&listener, work, Manner { end: |_| (), ..manner });
         }
     }
     // One of them is told to end.
@@ -221,19 +276,19 @@ pub fn backend(mut arguments: Arguments) -> Outcome {
     Ok(())
 }
 
-fn accept_all(listener: &Listener, work: &'static Work, threads: bool, end: fn(&Work)) -> Outcome {
+fn accept_all(listener: &Listener, work: &'static Work, manner: Manner) -> Outcome {
     let mut meter = Meter { work, tag: None, since: 0 };
     loop {
         let connection = listener().map_err(|error| os_failure("accept", error))?;
         // A tenant that is gone is no matter.
-        if threads {
+        if manner.threads {
             thread::spawn(move || {
                 let mut meter = Meter { work, tag: None, since: 0 };
-                let _ = serve(connection, &mut meter, end);
+                let _ = serve(connection, &mut meter, manner);
                 meter.works_for(None);
             });
         } else {
-            let _ = serve(connection, &mut meter, end);
+            let _ = serve(connection, &mut meter, manner);
         }
     }
 }
@@ -255,7 +310,7 @@ pub fn until_stdin_ends() -> Outcome {
 /// Asks a backend for work, once a line comes from stdin, says for how many nanoseconds it has worked itself since, and waits
 /// for the end of stdin.
 pub fn tenant(mut arguments: Arguments) -> Outcome {
-    let place = Place::of(&arguments.path("PORT|PATH|fd:N|udp:ADDRESS|sendto:ADDRESS")?);
+    let place = Place::of(&arguments.path("PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS")?);
     let tag = arguments.path("TAG")?;
     let ms = arguments.number("MS", 0..=MOST_MS)?;
     let requests = arguments.number("REQUESTS", 0..=1_000_000)?;
@@ -292,4 +347,14 @@ pub fn tenant(mut arguments: Arguments) -> Outcome {
     // A server with one thread has others to serve.
     drop(connection);
     until_stdin_ends()
+}
+
+/// By the library, as a program that says itself for whom it works.
+pub fn assign(mut arguments: Arguments) -> Outcome {
+    let pid = arguments.number("PID", 0..=u64::from(u32::MAX))? as u32;
+    let service = arguments.path("SERVICE")?;
+    arguments.end()?;
+    let (who, thread) = if pid == 0 { (Who::OwnProcess, None) } else { (Who::Process(pid), Some(pid)) };
+    let done = tollgate::assign(who, &service.to_string_lossy()).and_then(|()| tollgate::service_of(thread));
+    print_line(&done.map_err(|error| failed(error.to_string()))?)
 }
