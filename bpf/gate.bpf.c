@@ -101,13 +101,14 @@ int BPF_PROG(gate_exit, struct pt_regs *regs, long result)
 	return 0;
 }
 
+/* Kernel threads and the daemon's own, which nobody gates, come and go: they compete with no service. */
 static __always_inline void leaves(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
-				   unsigned int state)
+				   unsigned int state, u32 next_slot)
 {
 	if (thread && thread->in_call && has(thread, LENS) && !retired())
 		lens_leave(thread, task, cpu, state, bpf_ktime_get_ns());
 	if (thread && has(thread, SERVICE) && !retired())
-		service_leave(thread, task, !state);
+		service_leave(thread, task, !state && next_slot);
 	/* All threads of a process that stops, where only one gets the signal. */
 	if (unlikely(thread && state & STATE_STOPPED) && has(thread, GUARD))
 		guard_interrupted(thread, task);
@@ -125,15 +126,13 @@ static __noinline int switch_gated(bool preempt, struct task_struct *prev, struc
 				   unsigned int prev_state)
 {
 	struct cpu_state *cpu = this_cpu();
-	u32 slot;
+	u32 slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev), next_slot = slot_of(next);
 
-	slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev);
 	if (slot)
-		leaves(thread_at(slot), prev, cpu, preempt ? 0 : prev_state);
-	slot = slot_of(next);
-	note_running(cpu, next, slot);
-	if (slot)
-		returns(thread_at(slot), next);
+		leaves(thread_at(slot), prev, cpu, preempt ? 0 : prev_state, next_slot);
+	note_running(cpu, next, next_slot);
+	if (next_slot)
+		returns(thread_at(next_slot), next);
 	return 0;
 }
 

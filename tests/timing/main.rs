@@ -7,17 +7,18 @@
 
 #[cfg(feature = "test-extension")]
 mod extensions;
+#[expect(dead_code, unused_imports, reason = "what the live tests share is more than these need")]
+#[path = "../live/harness/mod.rs"]
+mod harness;
 mod injected;
-#[expect(dead_code, reason = "these tests never share the gate")]
-#[path = "../live/harness/rows.rs"]
-mod rows;
+mod moves;
 mod toll;
 
 use std::process::Command;
 
 use serde_json::Value;
 
-use rows::Rows;
+use harness::rows::Rows;
 
 fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::rows::Rows;
+use crate::harness::rows::Rows;
 use crate::{lab, toll, tollgate};
 
 /// One after the other several times, so that both see the same moods of the machine.
