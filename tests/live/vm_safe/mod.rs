@@ -15,6 +15,7 @@ mod service_files;
 mod service_limits;
 mod service_limits_end;
 mod service_limits_tree;
+mod service_rules;
 mod service_sockets;
 mod service_workers;
 mod services;
