@@ -41,6 +41,11 @@ pub fn map_bytes(pid: u32) -> u64 {
     maps.values().sum()
 }
 
+/// Nanoseconds in all programs that a process holds, while the kernel counts them.
+pub fn programs_ns(pid: u32) -> u64 {
+    descriptors(pid).iter().filter_map(|fields| fields.get("run_time_ns")).sum()
+}
+
 /// Of a process's resident memory, what is such maps', in bytes.
 pub fn mapped_bytes(pid: u32) -> u64 {
     let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! What services cost a web server, by the paper's figure 10, and a program that asks for them itself.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
@@ -10,9 +11,10 @@ use serde_json::{Value, json};
 use stats::interval::{Interval, median_interval};
 use stats::order::Quads;
 
+use crate::harness::bpf::programs_ns;
 use crate::harness::job::folder;
 use crate::harness::report::none_lost;
-use crate::harness::services::InForce;
+use crate::harness::services::{InForce, programs};
 use crate::harness::site::{Site, Sockets, Web};
 
 /// The figure's.
@@ -109,4 +111,41 @@ fn of_explicit_requests() {
         let Interval { estimate, low, high, .. } = interval(took);
         eprintln!("  {name:<24} {estimate:>8.1} [{low:.1}, {high:.1}]");
     }
+}
+
+/// While it is held, the kernel counts what each BPF program takes, with two readings of the clock for each time.
+fn counting() -> OwnedFd {
+    // include/uapi/linux/bpf.h: BPF_ENABLE_STATS, of BPF_STATS_RUN_TIME.
+    const ENABLE_STATS: libc::c_int = 32;
+    let what = 0_u32;
+    // SAFETY: the first member of `union bpf_attr` that this command reads, and its size.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, ENABLE_STATS, &raw const what, size_of_val(&what)) };
+    assert!(fd >= 0, "{}", io::Error::last_os_error());
+    // SAFETY: it is new, and nobody else has it.
+    unsafe { OwnedFd::from_raw_fd(fd as i32) }
+}
+
+#[test]
+#[ignore = "for its figures: make bench"]
+fn of_a_fork_by_the_kernels_own_count() {
+    const FORKS: u64 = 15_000;
+    const RUNS: usize = 11;
+    let rules = "[service.shop]\n[[rule]]\nexe = \"FOLDER/shop\"\nbelongs-to = \"shop\"\n";
+    let services = InForce::start(programs(&["shop"]), rules);
+    let _counting = counting();
+    let (mut each, mut parts) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        let (before, began) = (programs_ns(services.daemon.pid()), Instant::now());
+        services.program(&format!("shop fork {FORKS}")).finish().success();
+        let (all, taken) = (began.elapsed().as_nanos() as f64, programs_ns(services.daemon.pid()) - before);
+        each.push(taken as f64 / FORKS as f64);
+        parts.push(100.0 * taken as f64 / all);
+    }
+    eprintln!("\na fork with its child's whole life, by the kernel's own count, with 95 % intervals");
+    for (name, samples) in [("ns in services' programs", &each), ("% of its time", &parts)] {
+        let Interval { estimate, low, high, .. } = interval(samples);
+        eprintln!("  {name:<24} {estimate:>8.1} [{low:.1}, {high:.1}]");
+    }
+    // What they take is a figure, and no test; that they were counted at all is one.
+    assert!(each.iter().all(|ns| *ns > 100.0), "{each:?}");
 }
