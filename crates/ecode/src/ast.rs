@@ -1,0 +1,221 @@
+//! A program as it is written, before names and types are known.
+
+use crate::diagnostic::Span;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Name {
+    pub text: String,
+    pub span: Span,
+}
+
+#[derive(Debug)]
+pub struct Expression {
+    pub kind: ExpressionKind,
+    pub span: Span,
+    /// How many are within each other.
+    pub depth: u16,
+}
+
+#[derive(Debug)]
+pub enum ExpressionKind {
+    Number {
+        value: u64,
+        is_unsigned: bool,
+        is_long: bool,
+        is_decimal: bool,
+    },
+    Character(u8),
+    Boolean(bool),
+    Text(Vec<u8>),
+    Name(String),
+    Unary(Unary, Box<Expression>),
+    /// `++a`, `a--`
+    Step {
+        place: Box<Expression>,
+        is_up: bool,
+        is_before: bool,
+    },
+    Binary(Operator, Box<Expression>, Box<Expression>),
+    Logical {
+        is_and: bool,
+        left: Box<Expression>,
+        right: Box<Expression>,
+    },
+    Conditional(Box<[Expression; 3]>),
+    /// `a = b`, or with an operator `a += b`.
+    Assign(Option<Operator>, Box<Expression>, Box<Expression>),
+    Call(Name, Vec<Expression>),
+    Index(Box<Expression>, Box<Expression>),
+    Member(Box<Expression>, Name),
+    Cast(TypeName, Box<Expression>),
+    SizeOfType(TypeName),
+    SizeOf(Box<Expression>),
+    Comma(Box<Expression>, Box<Expression>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unary {
+    Plus,
+    Minus,
+    Complement,
+    Not,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operator {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+    ShiftLeft,
+    ShiftRight,
+    And,
+    Or,
+    Xor,
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+}
+
+impl Operator {
+    pub fn is_comparison(self) -> bool {
+        use Operator::*;
+        matches!(self, Equal | NotEqual | Less | LessEqual | Greater | GreaterEqual)
+    }
+}
+
+/// `unsigned long`, `struct point`, with the lengths of arrays of it.
+#[derive(Debug)]
+pub struct TypeName {
+    pub base: BaseType,
+    pub span: Span,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BaseType {
+    Void,
+    Bool,
+    String,
+    Integer {
+        bits: u8,
+        is_signed: bool,
+    },
+    Struct(Name),
+    /// An `int`.
+    Enum(Name),
+}
+
+#[derive(Debug)]
+pub struct Declarator {
+    pub name: Name,
+    /// `None`: `[]`, as many as the initializer has.
+    pub lengths: Vec<Option<Expression>>,
+    pub initializer: Option<Initializer>,
+}
+
+#[derive(Debug)]
+pub enum Initializer {
+    One(Expression),
+    /// `{ 1, .name = 2, [3] = 4 }`
+    List(Vec<(Option<Designator>, Initializer)>, Span),
+}
+
+impl Initializer {
+    pub fn span(&self) -> Span {
+        match self {
+            Self::One(expression) => expression.span.clone(),
+            Self::List(_, span) => span.clone(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum Designator {
+    Member(Name),
+    Index(Expression),
+}
+
+/// `static const int a = 1, b[2];`
+#[derive(Debug)]
+pub struct Declaration {
+    pub is_static: bool,
+    pub is_const: bool,
+    pub type_name: TypeName,
+    pub declarators: Vec<Declarator>,
+}
+
+#[derive(Debug)]
+pub struct Statement {
+    pub kind: StatementKind,
+    pub span: Span,
+}
+
+#[derive(Debug)]
+pub enum StatementKind {
+    Empty,
+    Expression(Expression),
+    Declaration(Declaration),
+    Block(Vec<Statement>),
+    If(Expression, Box<Statement>, Option<Box<Statement>>),
+    While(Expression, Box<Statement>),
+    Do(Box<Statement>, Expression),
+    For {
+        before: Option<Box<Statement>>,
+        condition: Option<Expression>,
+        after: Option<Expression>,
+        body: Box<Statement>,
+    },
+    Switch(Expression, Vec<Statement>),
+    /// Within a `switch`.
+    Case(Expression),
+    Default,
+    Break,
+    Continue,
+    Return(Option<Expression>),
+}
+
+#[derive(Debug)]
+pub struct Parameter {
+    pub type_name: TypeName,
+    pub name: Name,
+}
+
+#[derive(Debug)]
+pub struct Function {
+    pub result: TypeName,
+    pub name: Name,
+    pub parameters: Vec<Parameter>,
+    /// `None`: it is only declared here.
+    pub body: Option<Vec<Statement>>,
+}
+
+/// `on enter(openat) { … }`
+#[derive(Debug)]
+pub struct Handler {
+    pub hook: Name,
+    pub selected: Vec<Selected>,
+    /// Of `on call(int n)`.
+    pub parameters: Vec<Parameter>,
+    pub body: Vec<Statement>,
+}
+
+/// What of a hook's events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selected {
+    pub text: String,
+    pub span: Span,
+}
+
+#[derive(Debug)]
+pub enum Item {
+    Struct { name: Name, members: Vec<Declaration> },
+    Enum { name: Option<Name>, members: Vec<(Name, Option<Expression>)> },
+    Map { name: Name, key: TypeName, value: TypeName, length: Expression },
+    Variables(Declaration),
+    Function(Function),
+    Handler(Handler),
+}

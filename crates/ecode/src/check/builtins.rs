@@ -1,0 +1,230 @@
+//! Functions that are there already.
+
+use super::scopes::Named;
+use super::{Checked, Checker};
+use crate::ast::{self, Expression as Written, ExpressionKind as WrittenKind};
+use crate::diagnostic::{Diagnostic, Span};
+use crate::program::{Argument, Builtin, Expression, ExpressionKind};
+use crate::types::{INT, LONG, Type, U32, U64};
+
+/// What an argument is to be.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Number,
+    /// An array of characters, which is changed.
+    ChangedBytes,
+    /// The same, or a string.
+    Text,
+    /// A whole variable, an array or a struct, of which it takes bytes.
+    Memory,
+    ChangedMemory,
+    Map,
+    /// Of the map before it.
+    Key,
+    /// A struct.
+    Record,
+    /// Of `print`: a number or a text.
+    Any,
+}
+
+struct Signature {
+    name: &'static str,
+    builtin: Builtin,
+    arguments: &'static [Wanted],
+    /// There may be more than these.
+    has_more: bool,
+    result: Type,
+}
+
+const fn signature(
+    name: &'static str,
+    builtin: Builtin,
+    arguments: &'static [Wanted],
+    result: Type,
+) -> Signature {
+    Signature { name, builtin, arguments, has_more: matches!(builtin, Builtin::Print), result }
+}
+
+const BUILTINS: &[Signature] = {
+    use Wanted::{Any, ChangedBytes, ChangedMemory, Key, Map, Memory, Number, Record, Text};
+    const U64_RESULT: Type = Type::Integer(U64);
+    const U32_RESULT: Type = Type::Integer(U32);
+    const INT_RESULT: Type = Type::Integer(INT);
+    const LONG_RESULT: Type = Type::Integer(LONG);
+    &[
+        signature("now", Builtin::Now, &[], U64_RESULT),
+        signature("pid", Builtin::Pid, &[], U32_RESULT),
+        signature("tid", Builtin::Tid, &[], U32_RESULT),
+        signature("uid", Builtin::Uid, &[], U32_RESULT),
+        signature("gid", Builtin::Gid, &[], U32_RESULT),
+        signature("cpu", Builtin::Cpu, &[], U32_RESULT),
+        signature("random", Builtin::Random, &[], U32_RESULT),
+        signature("comm", Builtin::Comm, &[ChangedBytes], Type::Void),
+        signature("read_user", Builtin::ReadUser, &[ChangedMemory, Number, Number], INT_RESULT),
+        signature("read_user_text", Builtin::ReadUserText, &[ChangedBytes, Number], LONG_RESULT),
+        signature("strlen", Builtin::Strlen, &[Text], U64_RESULT),
+        signature("strcmp", Builtin::Strcmp, &[Text, Text], INT_RESULT),
+        signature("strncmp", Builtin::Strncmp, &[Text, Text, Number], INT_RESULT),
+        signature("memset", Builtin::Memset, &[ChangedMemory, Number, Number], Type::Void),
+        signature("memcpy", Builtin::Memcpy, &[ChangedMemory, Memory, Number], Type::Void),
+        signature("memcmp", Builtin::Memcmp, &[Memory, Memory, Number], INT_RESULT),
+        signature("has", Builtin::Has, &[Map, Key], Type::Bool),
+        signature("erase", Builtin::Erase, &[Map, Key], Type::Bool),
+        signature("emit", Builtin::Emit, &[Record], Type::Bool),
+        signature("print", Builtin::Print, &[Text, Any], Type::Void),
+        signature("cut_short", Builtin::CutShort, &[], Type::Bool),
+    ]
+};
+
+impl Checker<'_> {
+    pub(super) fn builtin(
+        &mut self,
+        name: &ast::Name,
+        arguments: &[Written],
+        span: &Span,
+    ) -> Checked<Expression> {
+        let Some(signature) = BUILTINS.iter().find(|signature| signature.name == name.text) else {
+            let functions = self.program.functions.iter().map(|function| function.name.clone());
+            let known: Vec<_> =
+                functions.chain(BUILTINS.iter().map(|signature| signature.name.into())).collect();
+            return self.unknown("function", name, &known);
+        };
+        let wanted = signature.arguments;
+        let least = wanted.len() - usize::from(signature.has_more);
+        if arguments.len() < least || arguments.len() > least && !signature.has_more {
+            return self
+                .fault(Diagnostic::error(span.clone(), self.counted(&name.text, least, arguments.len())));
+        }
+        let mut made = Vec::new();
+        let mut map = None;
+        for (place, written) in arguments.iter().enumerate() {
+            let wanted = wanted[place.min(wanted.len() - 1)];
+            let argument = self.argument(wanted, written, map)?;
+            if let Argument::Map(number) = argument {
+                map = Some(number);
+            }
+            made.push(argument);
+        }
+        if signature.builtin == Builtin::Print {
+            self.format(arguments, &made)?;
+        }
+        let kind = ExpressionKind::Builtin(signature.builtin, made);
+        Ok(Expression { kind, of: signature.result.clone(), span: span.clone() })
+    }
+
+    fn argument(&mut self, wanted: Wanted, written: &Written, map: Option<usize>) -> Checked<Argument> {
+        match wanted {
+            Wanted::Number => self.value_argument(written, &U64.into()),
+            Wanted::Map => match &written.kind {
+                WrittenKind::Name(name) => match self.scopes.find(name) {
+                    Some(Named::Map(map)) => Ok(Argument::Map(*map)),
+                    _ => self.fault(Diagnostic::error(written.span.clone(), format!("`{name}` is no map"))),
+                },
+                _ => self.fault(Diagnostic::error(written.span.clone(), "a map's name is to stand here")),
+            },
+            Wanted::Key => {
+                let map = map.expect("each that takes a key takes the map before");
+                self.key(map, written).map(Argument::Value)
+            }
+            Wanted::Text | Wanted::Any if matches!(written.kind, WrittenKind::Text(_)) => {
+                self.expression(written).map(Argument::Value)
+            }
+            Wanted::Text => {
+                let value = self.expression(written)?;
+                match value {
+                    Expression { of: Type::String, .. } => Ok(Argument::Value(value)),
+                    Expression { kind: ExpressionKind::Load(place), .. } if place.of.is_bytes() => {
+                        Ok(Argument::Place(*place))
+                    }
+                    other => {
+                        let message = format!("a text is to stand here, and no value of type {}", other.of);
+                        let problem = Diagnostic::error(other.span, message);
+                        self.fault(problem.help("a string, or an array of char"))
+                    }
+                }
+            }
+            Wanted::Any => {
+                let value = self.expression(written)?;
+                match value {
+                    Expression { kind: ExpressionKind::Load(place), .. } if place.of.is_bytes() => {
+                        Ok(Argument::Place(*place))
+                    }
+                    value if value.of.is_number() || value.of == Type::String => Ok(Argument::Value(value)),
+                    other => {
+                        let message = format!("a value of type {} cannot be printed", other.of);
+                        self.fault(
+                            Diagnostic::error(other.span, message).help("print its members one by one"),
+                        )
+                    }
+                }
+            }
+            Wanted::ChangedBytes | Wanted::ChangedMemory => {
+                let place = self.changed_place(written)?;
+                if matches!(wanted, Wanted::ChangedBytes) && !place.of.is_bytes() {
+                    let problem = Diagnostic::error(place.span, format!("this is of type {}", place.of));
+                    return self.fault(problem.help("an array of char is to stand here"));
+                }
+                Ok(Argument::Place(place))
+            }
+            Wanted::Memory => self.place(written).map(Argument::Place),
+            Wanted::Record => {
+                let place = self.place(written)?;
+                match place.of {
+                    Type::Struct(_) => Ok(Argument::Place(place)),
+                    of => self.fault(Diagnostic::error(
+                        place.span,
+                        format!("a struct is to stand here, and not {of}"),
+                    )),
+                }
+            }
+        }
+    }
+
+    /// What `print` writes: %d, %u, %x, %c and %s, and %% for itself.
+    fn format(&mut self, written: &[Written], arguments: &[Argument]) -> Checked<()> {
+        let Some(WrittenKind::Text(format)) = written.first().map(|first| &first.kind) else {
+            return self
+                .fault(Diagnostic::error(written[0].span.clone(), "what `print` writes is to be a string"));
+        };
+        let mut rest = arguments.iter().zip(written).skip(1);
+        let mut bytes = format.iter();
+        while let Some(byte) = bytes.next() {
+            if *byte != b'%' {
+                continue;
+            }
+            let directive = bytes.next().copied();
+            let wants_text = match directive {
+                Some(b'%') => continue,
+                Some(b'd' | b'u' | b'x' | b'c') => false,
+                Some(b's') => true,
+                other => {
+                    let told = other.map_or(String::new(), |other| (other as char).to_string());
+                    let problem =
+                        Diagnostic::error(written[0].span.clone(), format!("`print` knows no %{told}"));
+                    return self.fault(problem.help("there are %d, %u, %x, %c and %s, and %% for a %"));
+                }
+            };
+            let Some((argument, written)) = rest.next() else {
+                let problem =
+                    Diagnostic::error(written[0].span.clone(), "more values are asked for here than follow");
+                return self.fault(problem);
+            };
+            let is_text = match argument {
+                Argument::Value(value) => value.of == Type::String,
+                _ => true,
+            };
+            if is_text != wants_text {
+                let (is, wants) = if is_text { ("text", "number") } else { ("number", "text") };
+                let message = format!("this is a {is}, where a {wants} is asked for");
+                return self.fault(Diagnostic::error(written.span.clone(), message));
+            }
+        }
+        match rest.next() {
+            Some((_, beyond)) => {
+                let span = beyond.span.clone();
+                self.fault(Diagnostic::error(span, "nothing in the first argument asks for this value"))
+            }
+            None => Ok(()),
+        }
+    }
+}

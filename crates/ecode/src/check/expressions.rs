@@ -1,0 +1,440 @@
+//! Expressions: names become places and constants, operands get types in common, constants are worked out.
+
+use super::scopes::Named;
+use super::{Checked, Checker};
+use crate::ast::{self, ExpressionKind as Written, Unary};
+use crate::diagnostic::{Diagnostic, Span};
+use crate::program::{Expression, ExpressionKind, Operator, Place, PlaceKind};
+use crate::types::{CHAR, INT, Integer, LONG, Type, U32, U64};
+use crate::value;
+
+fn expression(kind: ExpressionKind, of: impl Into<Type>, span: &Span) -> Expression {
+    Expression { kind, of: of.into(), span: span.clone() }
+}
+
+fn constant(of: &Expression) -> Option<u64> {
+    match of.kind {
+        ExpressionKind::Constant(value) => Some(value),
+        _ => None,
+    }
+}
+
+/// To another type of numbers.
+fn convert(from: Expression, to: &Type) -> Expression {
+    if from.of == *to {
+        return from;
+    }
+    let span = from.span.clone();
+    let kind = match (constant(&from), to.integer()) {
+        (Some(value), Some(_)) if *to == Type::Bool => ExpressionKind::Constant((value != 0).into()),
+        (Some(value), Some(number)) => ExpressionKind::Constant(number.extend(value)),
+        _ => ExpressionKind::Convert(Box::new(from)),
+    };
+    Expression { kind, of: to.clone(), span }
+}
+
+/// The type of a number as it is written: ISO C17, 6.4.4.1.
+fn literal_type(value: u64, is_unsigned: bool, is_long: bool, is_decimal: bool) -> Integer {
+    let signed = [INT, LONG].into_iter().filter(|_| !is_unsigned);
+    let unsigned = [U32, U64].into_iter().filter(|_| is_unsigned || !is_decimal);
+    let mut fitting: Vec<_> = signed.chain(unsigned).collect();
+    fitting.sort_by_key(|number| number.bits);
+    let fits = |number: &&Integer| number.holds(value, false) && !(is_long && number.bits < LONG.bits);
+    fitting.iter().find(fits).copied().unwrap_or(U64)
+}
+
+impl Checker<'_> {
+    pub(super) fn expression(&mut self, written: &ast::Expression) -> Checked<Expression> {
+        let span = &written.span;
+        match &written.kind {
+            Written::Number { value, is_unsigned, is_long, is_decimal } => {
+                let number = literal_type(*value, *is_unsigned, *is_long, *is_decimal);
+                Ok(expression(ExpressionKind::Constant(*value), number, span))
+            }
+            Written::Character(byte) => {
+                Ok(expression(ExpressionKind::Constant(CHAR.extend((*byte).into())), INT, span))
+            }
+            Written::Boolean(value) => {
+                Ok(expression(ExpressionKind::Constant((*value).into()), Type::Bool, span))
+            }
+            Written::Text(bytes) => Ok(expression(ExpressionKind::Text(bytes.clone()), Type::String, span)),
+            Written::Name(name) => self.named(name, span),
+            Written::Index(..) | Written::Member(..) => {
+                let place = self.place(written)?;
+                Ok(Self::load(place))
+            }
+            Written::Unary(operator, inner) => self.unary(*operator, inner, span),
+            Written::Step { place, is_up, is_before } => {
+                let operator = if *is_up { Operator::Add } else { Operator::Subtract };
+                let place = self.changed_place(place)?;
+                let number = self.number_of(&place.of, &place.span)?;
+                let by = Box::new(expression(ExpressionKind::Constant(1), number.common(INT), span));
+                let (common, of) = (number.common(INT), place.of.clone());
+                let kind = ExpressionKind::Update {
+                    place: Box::new(place),
+                    operator,
+                    common,
+                    by,
+                    is_old: !is_before,
+                };
+                Ok(expression(kind, of, span))
+            }
+            Written::Binary(operator, left, right) => {
+                let (left, right) = (self.expression(left)?, self.expression(right)?);
+                self.binary(*operator, left, right, span)
+            }
+            Written::Logical { is_and, left, right } => {
+                let (left, right) = (self.condition(left)?, self.condition(right)?);
+                let kind = match (constant(&left), is_and) {
+                    // What is not looked at has no effect.
+                    (Some(value), _) if (value != 0) != *is_and => {
+                        ExpressionKind::Constant((value != 0).into())
+                    }
+                    _ => match (constant(&left), constant(&right)) {
+                        (Some(_), Some(value)) => ExpressionKind::Constant((value != 0).into()),
+                        _ => ExpressionKind::Logical {
+                            is_and: *is_and,
+                            left: Box::new(left),
+                            right: Box::new(right),
+                        },
+                    },
+                };
+                Ok(expression(kind, INT, span))
+            }
+            Written::Conditional(parts) => self.conditional(parts, span),
+            Written::Assign(operator, place, value) => self.assign(*operator, place, value, span),
+            Written::Call(name, arguments) => self.call(name, arguments, span),
+            Written::Cast(type_name, inner) => self.cast(type_name, inner, span),
+            Written::SizeOfType(type_name) => {
+                let size = self.resolve_value(type_name, "what has a size")?.size();
+                Ok(expression(ExpressionKind::Constant(size), U64, span))
+            }
+            Written::SizeOf(inner) => {
+                let of = match &inner.kind {
+                    Written::Name(_) | Written::Index(..) | Written::Member(..) => self.type_of(inner)?,
+                    Written::Text(bytes) => {
+                        Type::Array(std::rc::Rc::new(CHAR.into()), bytes.len() as u64 + 1)
+                    }
+                    _ => self.expression(inner)?.of,
+                };
+                Ok(expression(ExpressionKind::Constant(of.size()), U64, span))
+            }
+            Written::Comma(left, right) => {
+                let (left, right) = (self.expression(left)?, self.expression(right)?);
+                let of = right.of.clone();
+                Ok(expression(ExpressionKind::Comma(Box::new(left), Box::new(right)), of, span))
+            }
+        }
+    }
+
+    fn load(place: Place) -> Expression {
+        let (of, span) = (place.of.clone(), place.span.clone());
+        Expression { kind: ExpressionKind::Load(Box::new(place)), of, span }
+    }
+
+    /// Its value is not asked for.
+    fn type_of(&mut self, written: &ast::Expression) -> Checked<Type> {
+        if let Written::Name(name) = &written.kind
+            && let Some(Named::Constant(_, of)) = self.scopes.find(name)
+        {
+            return Ok(of.clone());
+        }
+        Ok(self.place(written)?.of)
+    }
+
+    fn named(&mut self, name: &str, span: &Span) -> Checked<Expression> {
+        match self.scopes.find(name).cloned() {
+            Some(Named::Constant(value, of)) => Ok(expression(ExpressionKind::Constant(value), of, span)),
+            Some(Named::Field(field)) => {
+                let of = self.current().fields[field].of.clone();
+                Ok(expression(ExpressionKind::Field(field), of, span))
+            }
+            _ => self.place_named(name, span).map(Self::load),
+        }
+    }
+
+    fn place_named(&mut self, name: &str, span: &Span) -> Checked<Place> {
+        let (kind, of) = match self.scopes.find(name).cloned() {
+            Some(Named::Local(local)) => {
+                let current = self.current();
+                current.is_used[local] = true;
+                (PlaceKind::Local(local), current.locals[local].of.clone())
+            }
+            Some(Named::Global(global)) => {
+                (PlaceKind::Global(global), self.program.globals[global].of.clone())
+            }
+            Some(Named::Map(_)) => {
+                let problem = Diagnostic::error(span.clone(), format!("`{name}` is a map"));
+                return self.fault(problem.help(format!("an entry of it is {name}[KEY]")));
+            }
+            Some(Named::Function(_)) => {
+                let problem = Diagnostic::error(span.clone(), format!("`{name}` is a function"));
+                return self.fault(problem.help(format!("call it: {name}(…)")));
+            }
+            Some(Named::Constant(..) | Named::Field(_)) => {
+                let problem = Diagnostic::error(span.clone(), format!("`{name}` cannot be changed"));
+                return self.fault(problem.help("use a variable of your own"));
+            }
+            None => {
+                let known = self.scopes.names();
+                return self.unknown(
+                    "variable",
+                    &ast::Name { text: name.into(), span: span.clone() },
+                    &known,
+                );
+            }
+        };
+        Ok(Place { kind, of, span: span.clone() })
+    }
+
+    /// What is there, whether or not it may be changed.
+    pub(super) fn place(&mut self, written: &ast::Expression) -> Checked<Place> {
+        let span = written.span.clone();
+        match &written.kind {
+            Written::Name(name) => self.place_named(name, &span),
+            Written::Index(array, index) => {
+                if let Written::Name(name) = &array.kind
+                    && let Some(Named::Map(map)) = self.scopes.find(name)
+                {
+                    let map = *map;
+                    let key = self.key(map, index)?;
+                    let of = self.program.maps[map].value.clone();
+                    return Ok(Place { kind: PlaceKind::Entry(map, Box::new(key)), of, span });
+                }
+                let place = self.place(array)?;
+                let index = self.expression(index)?;
+                self.number_of(&index.of, &index.span)?;
+                let Type::Array(of, length) = &place.of else {
+                    let message = format!("this is of type {}, and no array or map", place.of);
+                    return self.fault(Diagnostic::error(place.span, message));
+                };
+                let (of, length) = ((**of).clone(), *length);
+                let is_outside = constant(&index).is_some_and(|at| at >= length);
+                if is_outside {
+                    let message = format!("the array has {length} elements: 0 to {}", length - 1);
+                    return self.fault(Diagnostic::error(index.span, message).label("outside of the array"));
+                }
+                Ok(Place { kind: PlaceKind::Element(Box::new(place), Box::new(index), length), of, span })
+            }
+            Written::Member(outer, name) => {
+                let place = self.place(outer)?;
+                let Type::Struct(of) = &place.of else {
+                    let message = format!("this is of type {}, and no struct", place.of);
+                    return self.fault(Diagnostic::error(place.span, message));
+                };
+                let Some(member) = of.member(&name.text).cloned() else {
+                    let known: Vec<_> = of.members.iter().map(|member| member.name.clone()).collect();
+                    return self.unknown("member", name, &known);
+                };
+                Ok(Place { kind: PlaceKind::Member(Box::new(place), member.offset), of: member.of, span })
+            }
+            _ => {
+                let problem = Diagnostic::error(span, "this is a value, and no place where one could be");
+                self.fault(problem.help("name a variable, an element, a member or an entry of a map"))
+            }
+        }
+    }
+
+    pub(super) fn key(&mut self, map: usize, written: &ast::Expression) -> Checked<Expression> {
+        let key = self.expression(written)?;
+        let of = self.program.maps[map].key.clone();
+        self.converted(key, &of, "a key of this map")
+    }
+
+    pub(super) fn changed_place(&mut self, written: &ast::Expression) -> Checked<Place> {
+        let place = self.place(written)?;
+        let mut root = &place;
+        while let PlaceKind::Member(inner, _) | PlaceKind::Element(inner, ..) = &root.kind {
+            root = inner;
+        }
+        let other = match root.kind {
+            PlaceKind::Global(global) => {
+                let global = &self.program.globals[global];
+                global.is_const.then(|| global.span.clone())
+            }
+            PlaceKind::Local(local) => {
+                let local = &self.current().locals[local];
+                local.is_const.then(|| local.span.clone())
+            }
+            _ => None,
+        };
+        if let Some(other) = other {
+            let problem = Diagnostic::error(place.span, "this is const, and never changes");
+            return self.fault(problem.other(other, "declared here"));
+        }
+        Ok(place)
+    }
+
+    fn number_of(&mut self, of: &Type, span: &Span) -> Checked<Integer> {
+        match of.integer() {
+            Some(number) => Ok(number),
+            None => {
+                self.fault(Diagnostic::error(span.clone(), format!("this is of type {of}, and no number")))
+            }
+        }
+    }
+
+    /// A value as C asks whether it is 0.
+    pub(super) fn condition(&mut self, written: &ast::Expression) -> Checked<Expression> {
+        let value = self.expression(written)?;
+        self.number_of(&value.of, &value.span)?;
+        Ok(value)
+    }
+
+    fn unary(&mut self, operator: Unary, inner: &ast::Expression, span: &Span) -> Checked<Expression> {
+        let inner = self.expression(inner)?;
+        let number = self.number_of(&inner.of, &inner.span)?.promoted();
+        if operator == Unary::Not {
+            let kind = match constant(&inner) {
+                Some(value) => ExpressionKind::Constant((value == 0).into()),
+                None => ExpressionKind::Not(Box::new(inner)),
+            };
+            return Ok(expression(kind, INT, span));
+        }
+        let inner = convert(inner, &number.into());
+        let kind = match (operator, constant(&inner)) {
+            (Unary::Plus, _) => return Ok(Expression { span: span.clone(), ..inner }),
+            (Unary::Minus, Some(value)) => ExpressionKind::Constant(number.extend(value.wrapping_neg())),
+            (Unary::Minus, None) => ExpressionKind::Negate(Box::new(inner)),
+            (_, Some(value)) => ExpressionKind::Constant(number.extend(!value)),
+            (_, None) => ExpressionKind::Complement(Box::new(inner)),
+        };
+        Ok(expression(kind, number, span))
+    }
+
+    fn binary(
+        &mut self,
+        operator: Operator,
+        left: Expression,
+        right: Expression,
+        span: &Span,
+    ) -> Checked<Expression> {
+        let are_texts = left.of == Type::String && right.of == Type::String;
+        if are_texts && matches!(operator, Operator::Equal | Operator::NotEqual) {
+            return Ok(expression(
+                ExpressionKind::Binary(operator, Box::new(left), Box::new(right)),
+                INT,
+                span,
+            ));
+        }
+        let numbers = [self.number_of(&left.of, &left.span)?, self.number_of(&right.of, &right.span)?];
+        let (common, right) = if matches!(operator, Operator::ShiftLeft | Operator::ShiftRight) {
+            (numbers[0].promoted(), convert(right, &numbers[1].promoted().into()))
+        } else {
+            let common = numbers[0].common(numbers[1]);
+            (common, convert(right, &common.into()))
+        };
+        let left = convert(left, &common.into());
+        self.divides(operator, &right)?;
+        let result = if operator.is_comparison() { INT } else { common };
+        let kind = match (constant(&left), constant(&right)) {
+            (Some(left), Some(right)) => {
+                ExpressionKind::Constant(value::binary(operator, common, left, right))
+            }
+            _ => ExpressionKind::Binary(operator, Box::new(left), Box::new(right)),
+        };
+        Ok(expression(kind, result, span))
+    }
+
+    fn divides(&mut self, operator: Operator, by: &Expression) -> Checked<()> {
+        if matches!(operator, Operator::Divide | Operator::Remainder) && constant(by) == Some(0) {
+            return self.fault(Diagnostic::error(by.span.clone(), "this divides by 0"));
+        }
+        Ok(())
+    }
+
+    fn conditional(&mut self, parts: &[ast::Expression; 3], span: &Span) -> Checked<Expression> {
+        let condition = self.condition(&parts[0])?;
+        let (yes, no) = (self.expression(&parts[1])?, self.expression(&parts[2])?);
+        let of = match (yes.of.integer(), no.of.integer()) {
+            _ if yes.of == no.of && (yes.of == Type::String || yes.of == Type::Void) => yes.of.clone(),
+            (Some(yes), Some(no)) => yes.common(no).into(),
+            _ => {
+                let message = format!("one choice is of type {}, the other of type {}", yes.of, no.of);
+                return self.fault(Diagnostic::error(span.clone(), message));
+            }
+        };
+        let (yes, no) = (convert(yes, &of), convert(no, &of));
+        Ok(match constant(&condition) {
+            Some(value) => Expression { span: span.clone(), ..if value != 0 { yes } else { no } },
+            None => expression(ExpressionKind::Conditional(Box::new([condition, yes, no])), of, span),
+        })
+    }
+
+    fn assign(
+        &mut self,
+        operator: Option<Operator>,
+        place: &ast::Expression,
+        value: &ast::Expression,
+        span: &Span,
+    ) -> Checked<Expression> {
+        let place = self.changed_place(place)?;
+        let value = self.expression(value)?;
+        let of = place.of.clone();
+        let Some(operator) = operator else {
+            let value = self.converted(value, &of, "what is assigned")?;
+            return Ok(expression(ExpressionKind::Assign(Box::new(place), Box::new(value)), of, span));
+        };
+        let (number, other) = (self.number_of(&of, &place.span)?, self.number_of(&value.of, &value.span)?);
+        let is_shift = matches!(operator, Operator::ShiftLeft | Operator::ShiftRight);
+        let common = if is_shift { number.promoted() } else { number.common(other) };
+        let by = convert(value, &if is_shift { other.promoted() } else { common }.into());
+        self.divides(operator, &by)?;
+        let kind = ExpressionKind::Update {
+            place: Box::new(place),
+            operator,
+            common,
+            by: Box::new(by),
+            is_old: false,
+        };
+        Ok(expression(kind, of, span))
+    }
+
+    fn cast(
+        &mut self,
+        type_name: &ast::TypeName,
+        inner: &ast::Expression,
+        span: &Span,
+    ) -> Checked<Expression> {
+        let (to, inner) = (self.resolve(type_name)?, self.expression(inner)?);
+        if to == Type::Void {
+            return Ok(expression(ExpressionKind::Convert(Box::new(inner)), Type::Void, span));
+        }
+        if !to.is_number() || !inner.of.is_number() {
+            let message = format!("a value of type {} cannot be made one of type {to}", inner.of);
+            return self.fault(Diagnostic::error(span.clone(), message));
+        }
+        Ok(Expression { span: span.clone(), ..convert(inner, &to) })
+    }
+
+    /// As C converts it by itself where it is assigned.
+    pub(super) fn converted(&mut self, value: Expression, to: &Type, what: &str) -> Checked<Expression> {
+        let is_struct = matches!(to, Type::Struct(_));
+        if value.of == *to && is_struct && !matches!(value.kind, ExpressionKind::Load(_)) {
+            let problem = Diagnostic::error(value.span, "a struct is copied from where it is");
+            return self.fault(problem.help("name the variable, element, member or entry"));
+        }
+        if value.of == *to && !matches!(to, Type::Array(..) | Type::Void) {
+            return Ok(value);
+        }
+        if !value.of.is_number() || !to.is_number() {
+            let problem =
+                Diagnostic::error(value.span, format!("{what} is to be of type {to}, and not {}", value.of));
+            return self.fault(match to {
+                Type::Array(..) => problem.help("copy its bytes: memcpy(to, from, size)"),
+                _ => problem,
+            });
+        }
+        if let (Some(constant), Some(number)) = (constant(&value), to.integer())
+            && *to != Type::Bool
+            && number.extend(constant) != constant
+            && !(constant as i64 == -1 && !number.is_signed)
+        {
+            let is_signed = value.of.integer().is_some_and(|number| number.is_signed);
+            let told = if is_signed { (constant as i64).to_string() } else { constant.to_string() };
+            let problem = Diagnostic::warning(value.span.clone(), format!("{told} does not fit into {to}"));
+            self.problems.push(problem.help(format!("write ({to}) before it if its lowest bits are meant")));
+        }
+        Ok(convert(value, to))
+    }
+}

@@ -1,0 +1,218 @@
+//! Functions and handlers.
+
+use super::scopes::Named;
+use super::{Checked, Checker, Current};
+use crate::ast::{self, Expression as Written};
+use crate::diagnostic::{Diagnostic, Span};
+use crate::hooks::Field;
+use crate::program::{Argument, Expression, ExpressionKind, Function, Handler};
+use crate::types::{LONG, Type};
+
+/// What a call of the kernel's own convention has (MAX_BPF_FUNC_REG_ARGS, include/linux/bpf.h).
+const MOST_PARAMETERS: usize = 5;
+/// Of `on call`, which come in memory.
+const MOST_CALL_PARAMETERS: usize = 12;
+
+impl Checker<'_> {
+    pub(super) fn function(&mut self, written: &ast::Function) -> Checked<()> {
+        let result = self.resolve(&written.result)?;
+        if !result.is_number() && result != Type::Void {
+            let problem =
+                Diagnostic::error(written.result.span.clone(), format!("a function cannot return {result}"));
+            return self
+                .fault(problem.help("let it return a number, and leave the rest in a global variable"));
+        }
+        let parameters = self.parameters(&written.parameters, MOST_PARAMETERS, "a function")?;
+        let number = self.function_number(written, &result, &parameters)?;
+        let Some(body) = &written.body else { return Ok(()) };
+        if self.declared.remove(&number).is_none() {
+            let other = self.program.functions[number].span.clone();
+            let problem = Diagnostic::error(
+                written.name.span.clone(),
+                format!("`{}` has a body already", written.name.text),
+            );
+            return self.fault(problem.other(other, "here"));
+        }
+        self.body(number, result, &written.parameters, parameters, Vec::new(), body);
+        Ok(())
+    }
+
+    fn parameters(&mut self, written: &[ast::Parameter], most: usize, of: &str) -> Checked<Vec<Type>> {
+        if let Some(beyond) = written.get(most) {
+            let message = format!("{of} has {most} parameters at most, and this has {}", written.len());
+            let problem = Diagnostic::error(beyond.name.span.clone(), message);
+            return self.fault(problem.help("leave some in global variables"));
+        }
+        let mut types = Vec::new();
+        for parameter in written {
+            let of = self.resolve(&parameter.type_name)?;
+            if !of.is_number() {
+                let problem = Diagnostic::error(
+                    parameter.type_name.span.clone(),
+                    format!("a parameter cannot be {of}"),
+                );
+                return self
+                    .fault(problem.help("parameters are numbers: leave the rest in a global variable"));
+            }
+            types.push(of);
+        }
+        Ok(types)
+    }
+
+    /// The one that it has by an earlier declaration, or a new one.
+    fn function_number(
+        &mut self,
+        written: &ast::Function,
+        result: &Type,
+        parameters: &[Type],
+    ) -> Checked<usize> {
+        let name = &written.name;
+        if let Some(Named::Function(number)) = self.scopes.find(&name.text).cloned() {
+            let known = &self.program.functions[number];
+            let types = known.locals[..known.parameters].iter().map(|local| &local.of);
+            if known.result == *result && types.eq(parameters) {
+                return Ok(number);
+            }
+            let other = known.span.clone();
+            let problem =
+                Diagnostic::error(name.span.clone(), format!("`{}` is declared in another way", name.text));
+            return self.fault(problem.other(other, "here"));
+        }
+        let number = self.program.functions.len();
+        self.declare(name, Named::Function(number))?;
+        self.declared.insert(number, name.span.clone());
+        self.add(&name.text, name.span.clone(), result.clone());
+        let local = |(parameter, of): (&ast::Parameter, &Type)| crate::program::Local {
+            name: parameter.name.text.clone(),
+            of: of.clone(),
+            is_const: false,
+            span: parameter.name.span.clone(),
+        };
+        let function = &mut self.program.functions[number];
+        function.locals = written.parameters.iter().zip(parameters).map(local).collect();
+        function.parameters = parameters.len();
+        Ok(number)
+    }
+
+    fn add(&mut self, name: &str, span: Span, result: Type) -> usize {
+        let name = name.to_owned();
+        let function = Function { name, result, parameters: 0, locals: Vec::new(), body: Vec::new(), span };
+        self.program.functions.push(function);
+        self.calls.push(Vec::new());
+        self.program.functions.len() - 1
+    }
+
+    fn body(
+        &mut self,
+        function: usize,
+        result: Type,
+        parameters: &[ast::Parameter],
+        types: Vec<Type>,
+        fields: Vec<Field>,
+        body: &[ast::Statement],
+    ) {
+        let (locals, is_used) = (Vec::new(), Vec::new());
+        let names: Vec<_> = fields.iter().map(|field| field.name.clone()).collect();
+        self.current = Some(Current { function, result, locals, is_used, loops: 0, switches: 0, fields });
+        self.scopes.enter();
+        for (field, name) in names.iter().enumerate() {
+            self.scopes.declare(name, Named::Field(field), 0..0);
+        }
+        self.scopes.enter();
+        for (parameter, of) in parameters.iter().zip(types) {
+            let local = self.local(&parameter.name, of, false);
+            let _ = self.declare(&parameter.name, Named::Local(local));
+        }
+        let body = self.block(body);
+        self.scopes.leave();
+        self.scopes.leave();
+        let current = self.current.take().expect("it was set above");
+        for (local, _) in current
+            .locals
+            .iter()
+            .zip(&current.is_used)
+            .skip(parameters.len())
+            .filter(|(_, is_used)| !**is_used)
+        {
+            if !local.name.starts_with('_') {
+                let problem =
+                    Diagnostic::warning(local.span.clone(), format!("`{}` is never used", local.name));
+                self.problems.push(problem.help(format!("leave it away, or call it `_{}`", local.name)));
+            }
+        }
+        let function = &mut self.program.functions[function];
+        function.parameters = parameters.len();
+        function.locals = current.locals;
+        function.body = body;
+    }
+
+    pub(super) fn handler(&mut self, written: &ast::Handler) -> Checked<()> {
+        let hook = &written.hook;
+        let selected: Vec<_> = written.selected.iter().map(|selected| selected.text.clone()).collect();
+        let known = self.hooks.names();
+        if !known.contains(&hook.text) {
+            return self.unknown("hook", hook, &known);
+        }
+        let fields = match self.hooks.fields(&hook.text, &selected) {
+            Ok(fields) => fields,
+            Err((at, sentence)) => {
+                let span =
+                    at.and_then(|at| written.selected.get(at)).map_or(&hook.span, |selected| &selected.span);
+                return self.fault(Diagnostic::error(span.clone(), sentence));
+            }
+        };
+        let types = self.parameters(&written.parameters, MOST_CALL_PARAMETERS, "a handler of calls")?;
+        let function = self.add(&hook.text, hook.span.clone(), LONG.into());
+        self.body(function, LONG.into(), &written.parameters, types, fields, &written.body);
+        self.program.handlers.push(Handler { hook: hook.text.clone(), selected, function });
+        Ok(())
+    }
+
+    pub(super) fn current_name(&mut self) -> String {
+        let function = self.current().function;
+        self.program.functions[function].name.clone()
+    }
+
+    pub(super) fn call(
+        &mut self,
+        name: &ast::Name,
+        arguments: &[Written],
+        span: &Span,
+    ) -> Checked<Expression> {
+        let number = match self.scopes.find(&name.text).cloned() {
+            Some(Named::Function(number)) => number,
+            Some(_) => {
+                let message = format!("`{}` is no function", name.text);
+                return self.fault(Diagnostic::error(name.span.clone(), message));
+            }
+            None => return self.builtin(name, arguments, span),
+        };
+        let function = &self.program.functions[number];
+        let types: Vec<_> =
+            function.locals[..function.parameters].iter().map(|local| local.of.clone()).collect();
+        let (result, declared) = (function.result.clone(), function.span.clone());
+        if types.len() != arguments.len() {
+            let problem =
+                Diagnostic::error(span.clone(), self.counted(&name.text, types.len(), arguments.len()));
+            return self.fault(problem.other(declared, "declared here"));
+        }
+        let mut values = Vec::new();
+        for (argument, of) in arguments.iter().zip(&types) {
+            let value = self.expression(argument)?;
+            values.push(self.converted(value, of, "an argument")?);
+        }
+        let current = self.current().function;
+        self.calls[current].push((number, span.clone()));
+        Ok(Expression { kind: ExpressionKind::Call(number, values), of: result, span: span.clone() })
+    }
+
+    pub(super) fn counted(&self, name: &str, wanted: usize, given: usize) -> String {
+        let plural = if wanted == 1 { "" } else { "s" };
+        format!("`{name}` takes {wanted} argument{plural}, and not {given}")
+    }
+
+    pub(super) fn value_argument(&mut self, written: &Written, to: &Type) -> Checked<Argument> {
+        let value = self.expression(written)?;
+        self.converted(value, to, "this argument").map(Argument::Value)
+    }
+}

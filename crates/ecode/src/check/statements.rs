@@ -1,0 +1,251 @@
+//! Statements.
+
+use super::scopes::Named;
+use super::{Checked, Checker, Faulty};
+use crate::ast::{self, Declaration, StatementKind as Written};
+use crate::diagnostic::{Diagnostic, MOST, Span};
+use crate::program::{Expression, ExpressionKind, Local, Loop, Statement, StatementKind};
+use crate::types::Type;
+
+impl Checker<'_> {
+    /// In a scope of their own. Faulty ones are told of and left out.
+    pub(super) fn block(&mut self, written: &[ast::Statement]) -> Vec<Statement> {
+        self.scopes.enter();
+        let mut statements = Vec::new();
+        for statement in written {
+            if self.problems.len() >= MOST {
+                break;
+            }
+            let _ = self.statement(statement, &mut statements);
+        }
+        self.scopes.leave();
+        statements
+    }
+
+    fn one(&mut self, written: &ast::Statement) -> Vec<Statement> {
+        self.block(std::slice::from_ref(written))
+    }
+
+    fn statement(&mut self, written: &ast::Statement, to: &mut Vec<Statement>) -> Checked<()> {
+        let span = written.span.clone();
+        let kind = match &written.kind {
+            Written::Empty => return Ok(()),
+            Written::Declaration(declaration) => return self.locals(declaration, to),
+            Written::Expression(expression) => {
+                let expression = self.expression(expression)?;
+                self.has_effect(&expression);
+                StatementKind::Expression(expression)
+            }
+            Written::Block(statements) => StatementKind::Block(self.block(statements)),
+            Written::If(condition, yes, no) => {
+                let condition = self.condition(condition);
+                let (yes, no) = (self.one(yes), no.as_ref().map(|no| self.one(no)).unwrap_or_default());
+                StatementKind::If(condition?, yes, no)
+            }
+            Written::While(condition, body) => {
+                let condition = self.condition(condition);
+                let body = self.loop_body(body);
+                StatementKind::Loop(Loop {
+                    is_asked_first: true,
+                    condition: Some(condition?),
+                    after: None,
+                    body,
+                })
+            }
+            Written::Do(body, condition) => {
+                let body = self.loop_body(body);
+                let condition = Some(self.condition(condition)?);
+                StatementKind::Loop(Loop { is_asked_first: false, condition, after: None, body })
+            }
+            Written::For { before, condition, after, body } => {
+                self.scopes.enter();
+                let made = self.for_loop(before.as_deref(), condition.as_ref(), after.as_ref(), body);
+                self.scopes.leave();
+                StatementKind::Block(made?)
+            }
+            Written::Switch(value, body) => self.switch(value, body)?,
+            Written::Case(_) | Written::Default => {
+                let problem = Diagnostic::error(span, "this stands in no `switch`");
+                return self.fault(
+                    problem.help("`case` and `default` stand directly between the braces of a `switch`"),
+                );
+            }
+            Written::Break if self.current().loops + self.current().switches == 0 => {
+                return self.fault(Diagnostic::error(span, "there is no loop or `switch` here to leave"));
+            }
+            Written::Break => StatementKind::Break,
+            Written::Continue if self.current().loops == 0 => {
+                return self.fault(Diagnostic::error(span, "there is no loop here to continue"));
+            }
+            Written::Continue => StatementKind::Continue,
+            Written::Return(value) => StatementKind::Return(self.returned(value.as_ref(), &span)?),
+        };
+        to.push(Statement { kind, span });
+        Ok(())
+    }
+
+    fn for_loop(
+        &mut self,
+        before: Option<&ast::Statement>,
+        condition: Option<&ast::Expression>,
+        after: Option<&ast::Expression>,
+        body: &ast::Statement,
+    ) -> Checked<Vec<Statement>> {
+        let mut made = Vec::new();
+        if let Some(before) = before {
+            self.statement(before, &mut made)?;
+        }
+        let condition = condition.map(|condition| self.condition(condition)).transpose();
+        let after = after.map(|after| self.expression(after)).transpose();
+        let span = body.span.clone();
+        let body = self.loop_body(body);
+        let kind = Loop { is_asked_first: true, condition: condition?, after: after?, body };
+        made.push(Statement { kind: StatementKind::Loop(kind), span });
+        Ok(made)
+    }
+
+    fn loop_body(&mut self, body: &ast::Statement) -> Vec<Statement> {
+        self.current().loops += 1;
+        let body = self.one(body);
+        self.current().loops -= 1;
+        body
+    }
+
+    fn has_effect(&mut self, expression: &Expression) {
+        use ExpressionKind::*;
+        let has = match &expression.kind {
+            Assign(..)
+            | Update { .. }
+            | Call(..)
+            | Builtin(..)
+            | Comma(..)
+            | Logical { .. }
+            | Conditional(_) => true,
+            // As it is written where a value is left away on purpose.
+            Convert(_) => expression.of == Type::Void,
+            _ => false,
+        };
+        if !has {
+            let problem = Diagnostic::warning(expression.span.clone(), "this has no effect");
+            self.problems.push(problem.help("assign it, or leave it away"));
+        }
+    }
+
+    fn returned(&mut self, value: Option<&ast::Expression>, span: &Span) -> Checked<Option<Expression>> {
+        let result = self.current().result.clone();
+        match value {
+            None if result == Type::Void => Ok(None),
+            None => {
+                let problem = Diagnostic::error(
+                    span.clone(),
+                    format!("a value of type {result} is to be returned here"),
+                );
+                self.fault(problem)
+            }
+            Some(value) => {
+                let value = self.expression(value)?;
+                if result == Type::Void {
+                    return self.fault(Diagnostic::error(value.span, "this function returns nothing"));
+                }
+                self.converted(value, &result, "what is returned").map(Some)
+            }
+        }
+    }
+
+    fn switch(&mut self, value: &ast::Expression, written: &[ast::Statement]) -> Checked<StatementKind> {
+        let value = self.condition(value)?;
+        let number = value.of.integer().expect("a condition is a number").promoted();
+        let value = self.converted(value, &number.into(), "the value of a `switch`")?;
+        let mut cases: Vec<(u64, usize)> = Vec::new();
+        let mut spans: Vec<Span> = Vec::new();
+        let mut default: Option<(usize, Span)> = None;
+        let mut body = Vec::new();
+        self.current().switches += 1;
+        self.scopes.enter();
+        for statement in written {
+            let made = match &statement.kind {
+                Written::Case(constant) => self.constant(constant, "a `case`").and_then(|(constant, _)| {
+                    let constant = number.extend(constant);
+                    if let Some(at) = cases.iter().position(|(known, _)| *known == constant) {
+                        return Err(self.duplicate_case(&statement.span, &spans[at]));
+                    }
+                    cases.push((constant, body.len()));
+                    spans.push(statement.span.clone());
+                    Ok(())
+                }),
+                Written::Default => match &default {
+                    Some((_, other)) => Err(self.duplicate_case(&statement.span, other)),
+                    None => {
+                        default = Some((body.len(), statement.span.clone()));
+                        Ok(())
+                    }
+                },
+                Written::Declaration(declaration) => {
+                    let problem = Diagnostic::error(
+                        declaration.type_name.span.clone(),
+                        "a declaration between `case`s might be jumped over",
+                    );
+                    self.fault(problem.help("put it before the `switch`, or into braces"))
+                }
+                _ if cases.is_empty() && default.is_none() => self.fault(Diagnostic::error(
+                    statement.span.clone(),
+                    "nothing leads here: this stands before the first `case`",
+                )),
+                _ => self.statement(statement, &mut body),
+            };
+            if let Err(Faulty) = made
+                && self.problems.len() >= MOST
+            {
+                break;
+            }
+        }
+        self.scopes.leave();
+        self.current().switches -= 1;
+        Ok(StatementKind::Switch { value, cases, default: default.map(|(at, _)| at), body })
+    }
+
+    fn locals(&mut self, declaration: &Declaration, to: &mut Vec<Statement>) -> Checked<()> {
+        if declaration.is_static {
+            let function = self.current_name();
+            return self.globals(declaration, Some(&function));
+        }
+        let base = self.resolve_value(&declaration.type_name, "a variable")?;
+        for declarator in &declaration.declarators {
+            let of = self.declared_type(&base, declarator)?;
+            self.local_fits(&of, &declarator.name)?;
+            let span = declarator.name.span.clone();
+            let local = self.local(&declarator.name, of.clone(), declaration.is_const);
+            // Its own initializer sees what the name meant before.
+            let values = match &declarator.initializer {
+                Some(initializer) => self.assignments(local, &of, initializer)?,
+                None => Vec::new(),
+            };
+            if let [Expression { kind: ExpressionKind::Assign(_, value), .. }] = &values[..]
+                && declaration.is_const
+                && let ExpressionKind::Constant(value) = value.kind
+                && of.is_number()
+            {
+                self.declare(&declarator.name, Named::Constant(value, of))?;
+                self.current().is_used[local] = true;
+                continue;
+            }
+            self.declare(&declarator.name, Named::Local(local))?;
+            if values.is_empty() || matches!(of, Type::Array(..) | Type::Struct(_)) {
+                to.push(Statement { kind: StatementKind::Clear(local), span: span.clone() });
+            }
+            let assigned = values.into_iter().map(|value| {
+                let span = value.span.clone();
+                Statement { kind: StatementKind::Expression(value), span }
+            });
+            to.extend(assigned);
+        }
+        Ok(())
+    }
+
+    pub(super) fn local(&mut self, name: &ast::Name, of: Type, is_const: bool) -> usize {
+        let current = self.current();
+        current.locals.push(Local { name: name.text.clone(), of, is_const, span: name.span.clone() });
+        current.is_used.push(false);
+        current.locals.len() - 1
+    }
+}

@@ -1,0 +1,487 @@
+//! Runs a program as docs/ecode.md says: the reference of what is compiled.
+
+use std::collections::HashMap;
+
+use crate::program::{
+    Argument, Builtin, Expression, ExpressionKind, Loop, Operator, Place, PlaceKind, Program, Statement,
+    StatementKind,
+};
+use crate::types::{Integer, Type};
+use crate::value;
+
+/// What a program asks of the machine that it runs on.
+pub trait World {
+    fn field(&mut self, name: usize) -> u64;
+    /// Of those that take nothing.
+    fn ask(&mut self, what: Builtin) -> u64;
+    fn comm(&mut self) -> Vec<u8>;
+    fn read_user(&mut self, address: u64, length: u64) -> Option<Vec<u8>>;
+    fn emit(&mut self, record: &[u8]);
+    fn print(&mut self, text: &[u8]);
+}
+
+/// What a run leaves behind for the next one, and for user space.
+pub struct State {
+    /// The bytes of each global variable.
+    pub globals: Vec<Vec<u8>>,
+    pub maps: Vec<HashMap<Vec<u8>, Vec<u8>>>,
+    pub faults: Faults,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Faults {
+    /// Elements that are outside of their arrays.
+    pub outside: u64,
+    pub cut_short: u64,
+    /// Entries for which a map had no room.
+    pub full: u64,
+}
+
+impl State {
+    pub fn new(program: &Program) -> Self {
+        let global = |global: &crate::program::Global| {
+            let mut bytes = global.initial.clone();
+            bytes.resize(global.of.size() as usize, 0);
+            bytes
+        };
+        Self {
+            globals: program.globals.iter().map(global).collect(),
+            maps: program.maps.iter().map(|_| HashMap::new()).collect(),
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// What a handler returns, after at most so many rounds of each loop.
+pub fn run(
+    program: &Program,
+    state: &mut State,
+    world: &mut dyn World,
+    handler: usize,
+    arguments: &[u64],
+    most_rounds: u64,
+) -> u64 {
+    let mut run = Run { program, state, world, most_rounds };
+    run.call(program.handlers[handler].function, arguments)
+}
+
+struct Run<'a> {
+    program: &'a Program,
+    state: &'a mut State,
+    world: &'a mut dyn World,
+    most_rounds: u64,
+}
+
+struct Frame {
+    locals: Vec<Vec<u8>>,
+    is_cut_short: bool,
+}
+
+enum Flow {
+    On,
+    Break,
+    Continue,
+    Return(u64),
+}
+
+/// Where a place is found to be.
+enum Found {
+    Local(usize, usize),
+    Global(usize, usize),
+    Entry(usize, Vec<u8>, usize),
+    /// Nothing is there: it reads as 0, and keeps nothing.
+    Nowhere,
+}
+
+impl Found {
+    fn at(self, by: usize) -> Self {
+        match self {
+            Self::Local(local, at) => Self::Local(local, at + by),
+            Self::Global(global, at) => Self::Global(global, at + by),
+            Self::Entry(map, key, at) => Self::Entry(map, key, at + by),
+            Self::Nowhere => Self::Nowhere,
+        }
+    }
+}
+
+fn number(of: &Type) -> Integer {
+    of.integer().unwrap_or(crate::types::U64)
+}
+
+fn value_of(bytes: &[u8], of: &Type) -> u64 {
+    let mut all = [0; 8];
+    let size = bytes.len().min(8);
+    all[..size].copy_from_slice(&bytes[..size]);
+    number(of).extend(u64::from_le_bytes(all))
+}
+
+impl Run<'_> {
+    fn call(&mut self, function: usize, arguments: &[u64]) -> u64 {
+        let function = &self.program.functions[function];
+        let mut locals: Vec<_> =
+            function.locals.iter().map(|local| vec![0; local.of.size() as usize]).collect();
+        for (local, value) in locals.iter_mut().zip(arguments) {
+            let size = local.len();
+            local.copy_from_slice(&value.to_le_bytes()[..size]);
+        }
+        let mut frame = Frame { locals, is_cut_short: false };
+        match self.statements(&function.body, &mut frame) {
+            Flow::Return(value) => value,
+            _ => 0,
+        }
+    }
+
+    fn statements(&mut self, statements: &[Statement], frame: &mut Frame) -> Flow {
+        for statement in statements {
+            match self.statement(statement, frame) {
+                Flow::On => {}
+                other => return other,
+            }
+        }
+        Flow::On
+    }
+
+    fn statement(&mut self, statement: &Statement, frame: &mut Frame) -> Flow {
+        match &statement.kind {
+            StatementKind::Expression(expression) => {
+                self.value(expression, frame);
+                Flow::On
+            }
+            StatementKind::Clear(local) => {
+                frame.locals[*local].fill(0);
+                Flow::On
+            }
+            StatementKind::Block(statements) => self.statements(statements, frame),
+            StatementKind::If(condition, yes, no) => {
+                let chosen = if self.value(condition, frame) != 0 { yes } else { no };
+                self.statements(chosen, frame)
+            }
+            StatementKind::Loop(looped) => self.looped(looped, frame),
+            StatementKind::Switch { value, cases, default, body } => {
+                let value = self.value(value, frame);
+                let case = cases.iter().find(|(case, _)| *case == value).map(|(_, at)| *at);
+                match case.or(*default).map(|at| self.statements(&body[at..], frame)) {
+                    None | Some(Flow::Break) => Flow::On,
+                    Some(other) => other,
+                }
+            }
+            StatementKind::Break => Flow::Break,
+            StatementKind::Continue => Flow::Continue,
+            StatementKind::Return(value) => {
+                Flow::Return(value.as_ref().map_or(0, |value| self.value(value, frame)))
+            }
+        }
+    }
+
+    fn looped(&mut self, looped: &Loop, frame: &mut Frame) -> Flow {
+        let mut is_asked = looped.is_asked_first;
+        for _ in 0..self.most_rounds {
+            if is_asked
+                && looped.condition.as_ref().is_some_and(|condition| self.value(condition, frame) == 0)
+            {
+                return Flow::On;
+            }
+            is_asked = true;
+            match self.statements(&looped.body, frame) {
+                Flow::Break => return Flow::On,
+                Flow::Return(value) => return Flow::Return(value),
+                Flow::On | Flow::Continue => {}
+            }
+            if let Some(after) = &looped.after {
+                self.value(after, frame);
+            }
+        }
+        self.state.faults.cut_short += 1;
+        frame.is_cut_short = true;
+        Flow::On
+    }
+
+    fn value(&mut self, expression: &Expression, frame: &mut Frame) -> u64 {
+        match &expression.kind {
+            ExpressionKind::Constant(value) => *value,
+            // Only compared, and handed to built-in functions, which look at the text itself.
+            ExpressionKind::Text(_) => 0,
+            ExpressionKind::Load(place) => {
+                let bytes = self.bytes(place, frame);
+                value_of(&bytes, &expression.of)
+            }
+            ExpressionKind::Field(field) => number(&expression.of).extend(self.world.field(*field)),
+            ExpressionKind::Convert(inner) => {
+                let value = self.value(inner, frame);
+                match &expression.of {
+                    Type::Bool => (value != 0).into(),
+                    of => number(of).extend(value),
+                }
+            }
+            ExpressionKind::Negate(inner) => {
+                number(&expression.of).extend(self.value(inner, frame).wrapping_neg())
+            }
+            ExpressionKind::Complement(inner) => number(&expression.of).extend(!self.value(inner, frame)),
+            ExpressionKind::Not(inner) => (self.value(inner, frame) == 0).into(),
+            ExpressionKind::Binary(operator, left, right) if left.of == Type::String => {
+                let is_same = self.text(left, frame) == self.text(right, frame);
+                (is_same == (*operator == Operator::Equal)).into()
+            }
+            ExpressionKind::Binary(operator, left, right) => {
+                let of = number(&left.of);
+                let left = self.value(left, frame);
+                let right = self.value(right, frame);
+                value::binary(*operator, of, left, right)
+            }
+            ExpressionKind::Logical { is_and, left, right } => {
+                let is_left = self.value(left, frame) != 0;
+                (if is_left == *is_and { self.value(right, frame) != 0 } else { is_left }).into()
+            }
+            ExpressionKind::Conditional(parts) => {
+                let [condition, yes, no] = &**parts;
+                let chosen = if self.value(condition, frame) != 0 { yes } else { no };
+                self.value(chosen, frame)
+            }
+            ExpressionKind::Assign(place, value) => self.assign(place, value, frame),
+            ExpressionKind::Update { place, operator, common, by, is_old } => {
+                let found = self.find(place, frame);
+                let by = self.value(by, frame);
+                let old = value_of(&self.read(&found, place.of.size(), frame), &place.of);
+                let new = value::binary(*operator, *common, common.extend(old), by);
+                let new =
+                    if place.of == Type::Bool { (new != 0).into() } else { number(&place.of).extend(new) };
+                self.write(found, &new.to_le_bytes()[..place.of.size() as usize], frame);
+                if *is_old { old } else { new }
+            }
+            ExpressionKind::Call(function, arguments) => {
+                let arguments: Vec<_> =
+                    arguments.iter().map(|argument| self.value(argument, frame)).collect();
+                self.call(*function, &arguments)
+            }
+            ExpressionKind::Builtin(builtin, arguments) => self.builtin(*builtin, arguments, frame),
+            ExpressionKind::Comma(left, right) => {
+                self.value(left, frame);
+                self.value(right, frame)
+            }
+        }
+    }
+
+    fn assign(&mut self, place: &Place, value: &Expression, frame: &mut Frame) -> u64 {
+        let found = self.find(place, frame);
+        if let (Type::Struct(_), ExpressionKind::Load(from)) = (&place.of, &value.kind) {
+            let bytes = self.bytes(from, frame);
+            self.write(found, &bytes, frame);
+            return 0;
+        }
+        let value = self.value(value, frame);
+        self.write(found, &value.to_le_bytes()[..place.of.size() as usize], frame);
+        value
+    }
+
+    /// The bytes of a key or a struct, or of a number.
+    fn whole(&mut self, expression: &Expression, frame: &mut Frame) -> Vec<u8> {
+        match &expression.kind {
+            ExpressionKind::Load(place) if matches!(place.of, Type::Struct(_)) => self.bytes(place, frame),
+            _ => {
+                let value = self.value(expression, frame);
+                value.to_le_bytes()[..expression.of.size() as usize].to_vec()
+            }
+        }
+    }
+
+    fn find(&mut self, place: &Place, frame: &mut Frame) -> Found {
+        match &place.kind {
+            PlaceKind::Local(local) => Found::Local(*local, 0),
+            PlaceKind::Global(global) => Found::Global(*global, 0),
+            PlaceKind::Member(outer, offset) => self.find(outer, frame).at(*offset as usize),
+            PlaceKind::Element(array, index, length) => {
+                let found = self.find(array, frame);
+                let index = self.value(index, frame);
+                if index >= *length {
+                    self.state.faults.outside += 1;
+                    return Found::Nowhere;
+                }
+                found.at((index * place.of.size()) as usize)
+            }
+            PlaceKind::Entry(map, key) => Found::Entry(*map, self.whole(key, frame), 0),
+        }
+    }
+
+    fn bytes(&mut self, place: &Place, frame: &mut Frame) -> Vec<u8> {
+        let found = self.find(place, frame);
+        self.read(&found, place.of.size(), frame)
+    }
+
+    fn read(&self, found: &Found, size: u64, frame: &Frame) -> Vec<u8> {
+        let size = size as usize;
+        match found {
+            Found::Local(local, at) => frame.locals[*local][*at..at + size].to_vec(),
+            Found::Global(global, at) => self.state.globals[*global][*at..at + size].to_vec(),
+            Found::Entry(map, key, at) => match self.state.maps[*map].get(key) {
+                Some(value) => value[*at..at + size].to_vec(),
+                None => vec![0; size],
+            },
+            Found::Nowhere => vec![0; size],
+        }
+    }
+
+    fn write(&mut self, found: Found, bytes: &[u8], frame: &mut Frame) {
+        let (memory, at) = match found {
+            Found::Local(local, at) => (&mut frame.locals[local], at),
+            Found::Global(global, at) => (&mut self.state.globals[global], at),
+            Found::Entry(map, key, at) => {
+                let declared = &self.program.maps[map];
+                let entries = &mut self.state.maps[map];
+                if !entries.contains_key(&key) && entries.len() == declared.length as usize {
+                    self.state.faults.full += 1;
+                    return;
+                }
+                (entries.entry(key).or_insert_with(|| vec![0; declared.value.size() as usize]), at)
+            }
+            Found::Nowhere => return,
+        };
+        memory[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Up to its NUL.
+    fn text(&mut self, expression: &Expression, frame: &mut Frame) -> Vec<u8> {
+        match &expression.kind {
+            ExpressionKind::Text(bytes) => bytes.clone(),
+            ExpressionKind::Conditional(parts) => {
+                let [condition, yes, no] = &**parts;
+                let chosen = if self.value(condition, frame) != 0 { yes } else { no };
+                self.text(chosen, frame)
+            }
+            ExpressionKind::Comma(left, right) => {
+                self.value(left, frame);
+                self.text(right, frame)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn argument_text(&mut self, argument: &Argument, frame: &mut Frame) -> Vec<u8> {
+        let mut bytes = match argument {
+            Argument::Value(value) => self.text(value, frame),
+            Argument::Place(place) => self.bytes(place, frame),
+            Argument::Map(_) => Vec::new(),
+        };
+        bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
+        bytes
+    }
+
+    fn argument_value(&mut self, argument: &Argument, frame: &mut Frame) -> u64 {
+        match argument {
+            Argument::Value(value) => self.value(value, frame),
+            _ => 0,
+        }
+    }
+
+    fn builtin(&mut self, builtin: Builtin, arguments: &[Argument], frame: &mut Frame) -> u64 {
+        match (builtin, arguments) {
+            (Builtin::CutShort, _) => frame.is_cut_short.into(),
+            (Builtin::Comm, [Argument::Place(to)]) => {
+                let name = self.world.comm();
+                self.copy(to, &name, to.of.size(), frame);
+                0
+            }
+            (Builtin::ReadUser, [Argument::Place(to), address, length]) => {
+                let (address, length) =
+                    (self.argument_value(address, frame), self.argument_value(length, frame));
+                match self.world.read_user(address, length.min(to.of.size())) {
+                    Some(bytes) => {
+                        self.copy(to, &bytes, length, frame);
+                        0
+                    }
+                    None => crate::types::INT.extend(-14_i64 as u64),
+                }
+            }
+            (Builtin::Memset, [Argument::Place(to), byte, length]) => {
+                let byte = self.argument_value(byte, frame) as u8;
+                let length = self.argument_value(length, frame);
+                self.copy(to, &vec![byte; length.min(to.of.size()) as usize], length, frame);
+                0
+            }
+            (Builtin::Memcpy, [Argument::Place(to), Argument::Place(from), length]) => {
+                let length = self.argument_value(length, frame);
+                let bytes = self.bytes(from, frame);
+                self.copy(to, &bytes, length, frame);
+                0
+            }
+            (Builtin::Memcmp, [Argument::Place(one), Argument::Place(other), length]) => {
+                let length = self.argument_value(length, frame) as usize;
+                let (one, other) = (self.bytes(one, frame), self.bytes(other, frame));
+                let most = length.min(one.len()).min(other.len());
+                compared(&one[..most], &other[..most])
+            }
+            (Builtin::Strlen, [text]) => self.argument_text(text, frame).len() as u64,
+            (Builtin::Strcmp, [one, other]) => {
+                let one = self.argument_text(one, frame);
+                compared(&one, &self.argument_text(other, frame))
+            }
+            (Builtin::Strncmp, [one, other, length]) => {
+                let one = self.argument_text(one, frame);
+                let other = self.argument_text(other, frame);
+                let length = self.argument_value(length, frame) as usize;
+                compared(&one[..length.min(one.len())], &other[..length.min(other.len())])
+            }
+            (Builtin::Has, [Argument::Map(map), Argument::Value(key)]) => {
+                let key = self.whole(key, frame);
+                self.state.maps[*map].contains_key(&key).into()
+            }
+            (Builtin::Erase, [Argument::Map(map), Argument::Value(key)]) => {
+                let key = self.whole(key, frame);
+                self.state.maps[*map].remove(&key).is_some().into()
+            }
+            (Builtin::Emit, [Argument::Place(record)]) => {
+                let bytes = self.bytes(record, frame);
+                self.world.emit(&bytes);
+                1
+            }
+            (Builtin::Print, [format, values @ ..]) => {
+                let text = self.printed(format, values, frame);
+                self.world.print(&text);
+                0
+            }
+            (builtin, _) => self.world.ask(builtin),
+        }
+    }
+
+    /// As many bytes as there are, and as there is room for.
+    fn copy(&mut self, to: &Place, from: &[u8], length: u64, frame: &mut Frame) {
+        let most = length.min(to.of.size()).min(from.len() as u64) as usize;
+        let found = self.find(to, frame);
+        self.write(found, &from[..most], frame);
+    }
+
+    fn printed(&mut self, format: &Argument, values: &[Argument], frame: &mut Frame) -> Vec<u8> {
+        let format = self.argument_text(format, frame);
+        let (mut text, mut values, mut bytes) = (Vec::new(), values.iter(), format.into_iter());
+        while let Some(byte) = bytes.next() {
+            if byte != b'%' {
+                text.push(byte);
+                continue;
+            }
+            let directive = bytes.next();
+            let argument = match directive {
+                Some(b's') => {
+                    let argument = values.next().expect("they were counted");
+                    text.extend(self.argument_text(argument, frame));
+                    continue;
+                }
+                Some(b'd' | b'u' | b'x' | b'c') => values.next().expect("they were counted"),
+                _ => {
+                    text.push(b'%');
+                    continue;
+                }
+            };
+            let value = self.argument_value(argument, frame);
+            match directive {
+                Some(b'd') => text.extend((value as i64).to_string().bytes()),
+                Some(b'u') => text.extend(value.to_string().bytes()),
+                Some(b'x') => text.extend(format!("{value:x}").bytes()),
+                _ => text.push(value as u8),
+            }
+        }
+        text
+    }
+}
+
+fn compared(one: &[u8], other: &[u8]) -> u64 {
+    one.cmp(other) as i64 as u64
+}

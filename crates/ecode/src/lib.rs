@@ -1,0 +1,33 @@
+//! E-code, the language of plugins (docs/ecode.md): a C without pointers. Pure, no I/O.
+
+#![forbid(unsafe_code)]
+
+mod ast;
+mod check;
+mod diagnostic;
+mod hooks;
+pub mod interpret;
+mod lex;
+mod parse;
+mod program;
+mod token;
+mod types;
+mod value;
+
+pub use diagnostic::{Diagnostic, Severity, Span};
+pub use hooks::{Field, Hooks};
+pub use program::{Builtin, Program};
+pub use types::{Integer, Type};
+
+/// A program, and warnings; or what is wrong with it, in the order of the text.
+pub fn check(text: &str, hooks: &dyn Hooks) -> (Option<Program>, Vec<Diagnostic>) {
+    let mut problems = Vec::new();
+    let tokens = lex::lex(text, &mut problems);
+    let items = parse::parse(&tokens, &mut problems);
+    // Names that a faulty declaration would have brought are no faults of their own.
+    let is_whole = problems.is_empty();
+    let program = is_whole.then(|| check::check(&items, hooks, &mut problems));
+    problems.sort_by_key(|problem| problem.span.start);
+    let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
+    (program.filter(|_| !has_errors), problems)
+}

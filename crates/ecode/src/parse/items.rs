@@ -1,0 +1,346 @@
+//! Types and declarations, and what a program consists of.
+
+use super::{Parsed, Parser};
+use crate::ast::{
+    BaseType, Declaration, Declarator, Designator, Function, Handler, Initializer, Item, Name, Parameter,
+    Selected, TypeName,
+};
+use crate::diagnostic::{Diagnostic, Span};
+use crate::token::{Keyword, Kind};
+
+/// The hook whose parameters the plugin names itself.
+pub const CALL: &str = "call";
+
+impl Parser<'_> {
+    /// Whether a declaration or a type begins so.
+    pub(super) fn is_type(&self, kind: &Kind) -> bool {
+        use Keyword::*;
+        matches!(
+            kind,
+            Kind::Keyword(
+                Bool | Char
+                    | Const
+                    | Enum
+                    | I8
+                    | I16
+                    | I32
+                    | I64
+                    | Int
+                    | Long
+                    | Short
+                    | Signed
+                    | Static
+                    | String
+                    | Struct
+                    | U8
+                    | U16
+                    | U32
+                    | U64
+                    | Unsigned
+                    | Void
+            )
+        )
+    }
+
+    pub(super) fn type_name(&mut self) -> Parsed<TypeName> {
+        let from = self.span();
+        let base = self.base_type()?;
+        if self.is_at("*") {
+            let problem = Diagnostic::error(self.span(), "E-code has no pointers");
+            return self.fault(problem.help("use an array, a struct, or `string` for text"));
+        }
+        Ok(TypeName { base, span: self.since(&from) })
+    }
+
+    fn base_type(&mut self) -> Parsed<BaseType> {
+        let from = self.span();
+        let integer = |bits, is_signed| BaseType::Integer { bits, is_signed };
+        let Kind::Keyword(keyword) = *self.kind() else { return self.unexpected("a type") };
+        let simple = match keyword {
+            Keyword::Void => BaseType::Void,
+            Keyword::Bool => BaseType::Bool,
+            Keyword::String => BaseType::String,
+            Keyword::I8 => integer(8, true),
+            Keyword::I16 => integer(16, true),
+            Keyword::I32 => integer(32, true),
+            Keyword::I64 => integer(64, true),
+            Keyword::U8 => integer(8, false),
+            Keyword::U16 => integer(16, false),
+            Keyword::U32 => integer(32, false),
+            Keyword::U64 => integer(64, false),
+            Keyword::Struct => {
+                self.step();
+                return Ok(BaseType::Struct(self.name("a struct")?));
+            }
+            Keyword::Enum => {
+                self.step();
+                return Ok(BaseType::Enum(self.name("an enum")?));
+            }
+            _ => return self.integer_words(&from),
+        };
+        self.step();
+        Ok(simple)
+    }
+
+    /// `unsigned long int`, in any order.
+    fn integer_words(&mut self, from: &Span) -> Parsed<BaseType> {
+        let mut words = Vec::new();
+        while let Kind::Keyword(
+            word @ (Keyword::Char
+            | Keyword::Short
+            | Keyword::Int
+            | Keyword::Long
+            | Keyword::Signed
+            | Keyword::Unsigned),
+        ) = *self.kind()
+        {
+            words.push(word);
+            self.step();
+        }
+        if words.is_empty() {
+            return self.unexpected("a type");
+        }
+        let count = |word| words.iter().filter(|at| **at == word).count();
+        let [char, short, int, long] =
+            [Keyword::Char, Keyword::Short, Keyword::Int, Keyword::Long].map(count);
+        let [signed, unsigned] = [Keyword::Signed, Keyword::Unsigned].map(count);
+        let bits = match (char, short, int, long) {
+            (1, 0, 0, 0) => 8,
+            (0, 1, 0 | 1, 0) => 16,
+            (0, 0, 0 | 1, 0) => 32,
+            (0, 0, 0 | 1, 1 | 2) => 64,
+            _ => 0,
+        };
+        if bits == 0 || signed + unsigned > 1 {
+            let problem = Diagnostic::error(self.since(from), "these words are no type together");
+            return self
+                .fault(problem.help("integers are char, short, int and long, each of them also unsigned"));
+        }
+        Ok(BaseType::Integer { bits, is_signed: unsigned == 0 })
+    }
+
+    pub(super) fn declaration(&mut self) -> Parsed<Declaration> {
+        let (mut is_static, mut is_const) = (false, false);
+        loop {
+            if self.takes_keyword(Keyword::Static) {
+                is_static = true;
+            } else if self.takes_keyword(Keyword::Const) {
+                is_const = true;
+            } else {
+                break;
+            }
+        }
+        let type_name = self.type_name()?;
+        is_const |= self.takes_keyword(Keyword::Const);
+        let mut declarators = Vec::new();
+        loop {
+            let name = self.name("a variable")?;
+            declarators.push(self.declarator(name)?);
+            if !self.takes(",") {
+                break;
+            }
+        }
+        self.expect(";", "this declaration")?;
+        Ok(Declaration { is_static, is_const, type_name, declarators })
+    }
+
+    fn declarator(&mut self, name: Name) -> Parsed<Declarator> {
+        let mut lengths = Vec::new();
+        loop {
+            let opened = self.span();
+            if !self.takes("[") {
+                break;
+            }
+            lengths.push(if self.is_at("]") { None } else { Some(self.conditional()?) });
+            self.close("]", &opened)?;
+        }
+        let initializer = if self.takes("=") { Some(self.initializer()?) } else { None };
+        Ok(Declarator { name, lengths, initializer })
+    }
+
+    fn initializer(&mut self) -> Parsed<Initializer> {
+        if !self.is_at("{") {
+            return self.assignment().map(Initializer::One);
+        }
+        self.within(|parser| {
+            let opened = parser.span();
+            parser.step();
+            let mut list = Vec::new();
+            while !parser.is_at("}") {
+                let designator = parser.designator()?;
+                list.push((designator, parser.initializer()?));
+                if !parser.takes(",") {
+                    break;
+                }
+            }
+            parser.close("}", &opened)?;
+            Ok(Initializer::List(list, parser.since(&opened)))
+        })
+    }
+
+    fn designator(&mut self) -> Parsed<Option<Designator>> {
+        let opened = self.span();
+        let designator = if self.takes(".") {
+            Designator::Member(self.name("a member")?)
+        } else if self.takes("[") {
+            let index = self.conditional()?;
+            self.close("]", &opened)?;
+            Designator::Index(index)
+        } else {
+            return Ok(None);
+        };
+        self.expect("=", "this")?;
+        Ok(Some(designator))
+    }
+
+    pub(super) fn item(&mut self) -> Parsed<Option<Item>> {
+        if self.takes(";") {
+            return Ok(None);
+        }
+        match *self.kind() {
+            Kind::Keyword(Keyword::On) => self.handler().map(|handler| Some(Item::Handler(handler))),
+            Kind::Keyword(Keyword::Map) => self.map().map(Some),
+            Kind::Keyword(Keyword::Struct) if *self.ahead(2) == Kind::Mark("{") => self.structure().map(Some),
+            Kind::Keyword(Keyword::Enum)
+                if *self.ahead(1) == Kind::Mark("{") || *self.ahead(2) == Kind::Mark("{") =>
+            {
+                self.enumeration().map(Some)
+            }
+            ref kind if self.is_type(kind) => self.variables_or_function().map(Some),
+            _ => self.unexpected("a declaration, a function or `on`"),
+        }
+    }
+
+    fn variables_or_function(&mut self) -> Parsed<Item> {
+        // A function is known by the parenthesis after its name, and a declaration's name is the first one that is no struct's.
+        let mut ahead = 0;
+        while let Kind::Keyword(keyword) = self.ahead(ahead) {
+            ahead += 1 + usize::from(matches!(keyword, Keyword::Struct | Keyword::Enum));
+        }
+        if *self.ahead(ahead + 1) != Kind::Mark("(") {
+            return self.declaration().map(Item::Variables);
+        }
+        self.takes_keyword(Keyword::Static);
+        self.takes_keyword(Keyword::Const);
+        let result = self.type_name()?;
+        let name = self.name("a function")?;
+        let parameters = self.parameters()?;
+        if self.takes(";") {
+            return Ok(Item::Function(Function { result, name, parameters, body: None }));
+        }
+        let body = self.block()?;
+        Ok(Item::Function(Function { result, name, parameters, body: Some(body) }))
+    }
+
+    fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
+        let opened = self.span();
+        self.expect("(", "this name")?;
+        let mut parameters = Vec::new();
+        if self.takes(")") {
+            return Ok(parameters);
+        }
+        if *self.kind() == Kind::Keyword(Keyword::Void) && *self.ahead(1) == Kind::Mark(")") {
+            self.step();
+            self.step();
+            return Ok(parameters);
+        }
+        loop {
+            self.takes_keyword(Keyword::Const);
+            let type_name = self.type_name()?;
+            let name = self.name("a parameter")?;
+            if self.is_at("[") {
+                let problem = Diagnostic::error(self.span(), "a parameter cannot be an array");
+                return self.fault(problem.help("make the array a global variable"));
+            }
+            parameters.push(Parameter { type_name, name });
+            if !self.takes(",") {
+                self.close(")", &opened)?;
+                return Ok(parameters);
+            }
+        }
+    }
+
+    fn structure(&mut self) -> Parsed<Item> {
+        self.step();
+        let name = self.name("a struct")?;
+        let opened = self.span();
+        self.step();
+        let mut members = Vec::new();
+        while self.is_type(self.kind()) {
+            members.push(self.declaration()?);
+        }
+        self.close("}", &opened)?;
+        self.expect(";", "this struct")?;
+        Ok(Item::Struct { name, members })
+    }
+
+    fn enumeration(&mut self) -> Parsed<Item> {
+        self.step();
+        let name = if self.is_at("{") { None } else { Some(self.name("an enum")?) };
+        let opened = self.span();
+        self.step();
+        let mut members = Vec::new();
+        while !self.is_at("}") {
+            let name = self.name("a constant")?;
+            let value = if self.takes("=") { Some(self.conditional()?) } else { None };
+            members.push((name, value));
+            if !self.takes(",") {
+                break;
+            }
+        }
+        self.close("}", &opened)?;
+        self.expect(";", "this enum")?;
+        Ok(Item::Enum { name, members })
+    }
+
+    /// `map<u32, u64> hits[1024];`
+    fn map(&mut self) -> Parsed<Item> {
+        self.step();
+        self.expect("<", "`map`")?;
+        let key = self.type_name()?;
+        self.expect(",", "the type of the keys")?;
+        let value = self.type_name()?;
+        self.expect(">", "the type of the values")?;
+        let name = self.name("a map")?;
+        let opened = self.span();
+        self.expect("[", "the name of a map: how many entries it has at most")?;
+        let length = self.conditional()?;
+        self.close("]", &opened)?;
+        self.expect(";", "this map")?;
+        Ok(Item::Map { name, key, value, length })
+    }
+
+    fn handler(&mut self) -> Parsed<Handler> {
+        self.step();
+        let hook = self.name("a hook")?;
+        let (mut selected, mut parameters) = (Vec::new(), Vec::new());
+        if hook.text == CALL && self.is_at("(") {
+            parameters = self.parameters()?;
+        } else if self.is_at("(") {
+            selected = self.selected()?;
+        }
+        let body = self.block()?;
+        Ok(Handler { hook, selected, parameters, body })
+    }
+
+    fn selected(&mut self) -> Parsed<Vec<Selected>> {
+        let opened = self.span();
+        self.step();
+        let mut selected = Vec::new();
+        loop {
+            let span = self.span();
+            let text = match self.kind() {
+                Kind::Name(name) => name.clone(),
+                Kind::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                Kind::Number { value, .. } => value.to_string(),
+                _ => return self.unexpected("a name, a string or a number"),
+            };
+            self.step();
+            selected.push(Selected { text, span });
+            if !self.takes(",") {
+                self.close(")", &opened)?;
+                return Ok(selected);
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Statements, and declarations within them.
+
+use super::{Faulty, Parsed, Parser};
+use crate::ast::{Statement, StatementKind};
+use crate::diagnostic::{Diagnostic, MOST};
+use crate::token::{Keyword, Kind};
+
+impl Parser<'_> {
+    /// A faulty statement is told of, and left out.
+    pub(super) fn block(&mut self) -> Parsed<Vec<Statement>> {
+        let opened = self.span();
+        self.expect("{", "this")?;
+        self.within(|parser| {
+            let mut statements = Vec::new();
+            while !parser.is_at("}") && *parser.kind() != Kind::End {
+                let from = parser.at;
+                match parser.statement() {
+                    Ok(statement) => statements.push(statement),
+                    Err(Faulty) if parser.is_too_deep || parser.problems.len() >= MOST => return Err(Faulty),
+                    Err(Faulty) => parser.skip_statement(from),
+                }
+            }
+            parser.close("}", &opened)?;
+            Ok(statements)
+        })
+    }
+
+    /// To behind the next `;`, or to a brace, from where the fault is.
+    fn skip_statement(&mut self, from: usize) {
+        let mut open = 0_usize;
+        loop {
+            match self.kind() {
+                Kind::End => return,
+                Kind::Mark("{") => open += 1,
+                Kind::Mark("}") if open == 0 => {
+                    // Not for ever at the same place.
+                    if self.at == from {
+                        self.step();
+                    }
+                    return;
+                }
+                Kind::Mark("}") => {
+                    open -= 1;
+                    if open == 0 {
+                        self.step();
+                        return;
+                    }
+                }
+                Kind::Mark(";") if open == 0 => {
+                    self.step();
+                    return;
+                }
+                _ => {}
+            }
+            self.step();
+        }
+    }
+
+    fn statement(&mut self) -> Parsed<Statement> {
+        let from = self.span();
+        let kind = self.within(Self::statement_kind)?;
+        Ok(Statement { kind, span: self.since(&from) })
+    }
+
+    fn boxed_statement(&mut self) -> Parsed<Box<Statement>> {
+        if self.is_type(self.kind()) {
+            let problem = Diagnostic::error(
+                self.span(),
+                "a declaration alone cannot be what is done under a condition",
+            );
+            return self.fault(problem.help("put it into braces"));
+        }
+        self.statement().map(Box::new)
+    }
+
+    fn in_parentheses(&mut self, after: &str) -> Parsed<crate::ast::Expression> {
+        let opened = self.span();
+        self.expect("(", after)?;
+        let inner = self.expression()?;
+        self.close(")", &opened)?;
+        Ok(inner)
+    }
+
+    fn statement_kind(&mut self) -> Parsed<StatementKind> {
+        if self.is_at("{") {
+            return Ok(StatementKind::Block(self.block()?));
+        }
+        if self.takes(";") {
+            return Ok(StatementKind::Empty);
+        }
+        if self.is_type(self.kind()) {
+            return Ok(StatementKind::Declaration(self.declaration()?));
+        }
+        let Kind::Keyword(keyword) = *self.kind() else { return self.expression_statement() };
+        match keyword {
+            Keyword::If => {
+                self.step();
+                let condition = self.in_parentheses("`if`")?;
+                let yes = self.boxed_statement()?;
+                let no = if self.takes_keyword(Keyword::Else) { Some(self.boxed_statement()?) } else { None };
+                Ok(StatementKind::If(condition, yes, no))
+            }
+            Keyword::While => {
+                self.step();
+                let condition = self.in_parentheses("`while`")?;
+                Ok(StatementKind::While(condition, self.boxed_statement()?))
+            }
+            Keyword::Do => {
+                self.step();
+                let body = self.boxed_statement()?;
+                if !self.takes_keyword(Keyword::While) {
+                    return self.unexpected("`while`, after the body of `do`,");
+                }
+                let condition = self.in_parentheses("`while`")?;
+                self.expect(";", "the condition of `do … while`")?;
+                Ok(StatementKind::Do(body, condition))
+            }
+            Keyword::For => self.for_statement(),
+            Keyword::Switch => {
+                self.step();
+                let value = self.in_parentheses("`switch`")?;
+                Ok(StatementKind::Switch(value, self.block()?))
+            }
+            Keyword::Case => {
+                self.step();
+                let value = self.conditional()?;
+                self.expect(":", "the value of `case`")?;
+                Ok(StatementKind::Case(value))
+            }
+            Keyword::Default => {
+                self.step();
+                self.expect(":", "`default`")?;
+                Ok(StatementKind::Default)
+            }
+            Keyword::Break => self.simple(StatementKind::Break, "`break`"),
+            Keyword::Continue => self.simple(StatementKind::Continue, "`continue`"),
+            Keyword::Return => {
+                self.step();
+                let value = if self.is_at(";") { None } else { Some(self.expression()?) };
+                self.expect(";", "`return`")?;
+                Ok(StatementKind::Return(value))
+            }
+            Keyword::Else => {
+                let problem = Diagnostic::error(self.span(), "this `else` has no `if`");
+                self.fault(problem.help("the statement before `else` is one: more of them go into braces"))
+            }
+            _ => self.expression_statement(),
+        }
+    }
+
+    fn simple(&mut self, kind: StatementKind, after: &str) -> Parsed<StatementKind> {
+        self.step();
+        self.expect(";", after)?;
+        Ok(kind)
+    }
+
+    fn expression_statement(&mut self) -> Parsed<StatementKind> {
+        let expression = self.expression()?;
+        self.expect(";", "this statement")?;
+        Ok(StatementKind::Expression(expression))
+    }
+
+    fn for_statement(&mut self) -> Parsed<StatementKind> {
+        self.step();
+        let opened = self.span();
+        self.expect("(", "`for`")?;
+        let from = self.span();
+        let before = if self.takes(";") {
+            None
+        } else {
+            let kind = match self.is_type(self.kind()) {
+                true => StatementKind::Declaration(self.declaration()?),
+                false => self.expression_statement()?,
+            };
+            Some(Box::new(Statement { kind, span: self.since(&from) }))
+        };
+        let condition = if self.is_at(";") { None } else { Some(self.expression()?) };
+        self.expect(";", "the condition of `for`")?;
+        let after = if self.is_at(")") { None } else { Some(self.expression()?) };
+        self.close(")", &opened)?;
+        Ok(StatementKind::For { before, condition, after, body: self.boxed_statement()? })
+    }
+}

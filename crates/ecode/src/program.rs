@@ -1,0 +1,188 @@
+//! A program whose names and types are known: what is interpreted, and compiled.
+
+pub use crate::ast::Operator;
+use crate::diagnostic::Span;
+use crate::types::{Integer, Type};
+
+#[derive(Debug)]
+pub struct Program {
+    /// With the static ones of functions.
+    pub globals: Vec<Global>,
+    pub maps: Vec<Map>,
+    pub functions: Vec<Function>,
+    pub handlers: Vec<Handler>,
+}
+
+#[derive(Debug)]
+pub struct Global {
+    pub name: String,
+    pub of: Type,
+    pub is_const: bool,
+    /// Its first bytes: the others are 0.
+    pub initial: Vec<u8>,
+    pub span: Span,
+}
+
+#[derive(Debug)]
+pub struct Map {
+    pub name: String,
+    pub key: Type,
+    pub value: Type,
+    pub length: u32,
+    pub span: Span,
+}
+
+#[derive(Debug)]
+pub struct Function {
+    pub name: String,
+    pub result: Type,
+    /// The first locals.
+    pub parameters: usize,
+    pub locals: Vec<Local>,
+    pub body: Vec<Statement>,
+    pub span: Span,
+}
+
+#[derive(Debug)]
+pub struct Handler {
+    pub hook: String,
+    pub selected: Vec<String>,
+    /// Its number among the functions.
+    pub function: usize,
+}
+
+#[derive(Debug)]
+pub struct Local {
+    pub name: String,
+    pub of: Type,
+    pub is_const: bool,
+    pub span: Span,
+}
+
+#[derive(Debug)]
+pub struct Statement {
+    pub kind: StatementKind,
+    pub span: Span,
+}
+
+#[derive(Debug)]
+pub enum StatementKind {
+    Expression(Expression),
+    /// All its bytes are 0.
+    Clear(usize),
+    Block(Vec<Statement>),
+    If(Expression, Vec<Statement>, Vec<Statement>),
+    Loop(Loop),
+    /// The value, where in the body each constant leads, and where any other.
+    Switch {
+        value: Expression,
+        cases: Vec<(u64, usize)>,
+        default: Option<usize>,
+        body: Vec<Statement>,
+    },
+    Break,
+    Continue,
+    Return(Option<Expression>),
+}
+
+#[derive(Debug)]
+pub struct Loop {
+    /// Where `do` has none before its body the first time.
+    pub is_asked_first: bool,
+    pub condition: Option<Expression>,
+    pub after: Option<Expression>,
+    pub body: Vec<Statement>,
+}
+
+#[derive(Debug)]
+pub struct Expression {
+    pub kind: ExpressionKind,
+    pub of: Type,
+    pub span: Span,
+}
+
+#[derive(Debug)]
+pub enum ExpressionKind {
+    Constant(u64),
+    Text(Vec<u8>),
+    Load(Box<Place>),
+    /// Of the hook.
+    Field(usize),
+    /// To its own type.
+    Convert(Box<Expression>),
+    Negate(Box<Expression>),
+    Complement(Box<Expression>),
+    /// Whether it is 0.
+    Not(Box<Expression>),
+    /// Both are of one type, but for shifts.
+    Binary(Operator, Box<Expression>, Box<Expression>),
+    Logical {
+        is_and: bool,
+        left: Box<Expression>,
+        right: Box<Expression>,
+    },
+    Conditional(Box<[Expression; 3]>),
+    Assign(Box<Place>, Box<Expression>),
+    /// The place's value and another one, as numbers of a type in common, make the new value. The result is the new one, or
+    /// the old one.
+    Update {
+        place: Box<Place>,
+        operator: Operator,
+        common: Integer,
+        by: Box<Expression>,
+        is_old: bool,
+    },
+    Call(usize, Vec<Expression>),
+    Builtin(Builtin, Vec<Argument>),
+    Comma(Box<Expression>, Box<Expression>),
+}
+
+#[derive(Debug)]
+pub struct Place {
+    pub kind: PlaceKind,
+    pub of: Type,
+    pub span: Span,
+}
+
+#[derive(Debug)]
+pub enum PlaceKind {
+    Local(usize),
+    Global(usize),
+    Member(Box<Place>, u64),
+    /// Where there are so many elements.
+    Element(Box<Place>, Box<Expression>, u64),
+    /// Of a map, by its key.
+    Entry(usize, Box<Expression>),
+}
+
+#[derive(Debug)]
+pub enum Argument {
+    Value(Expression),
+    Place(Place),
+    Map(usize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Builtin {
+    Now,
+    Pid,
+    Tid,
+    Uid,
+    Gid,
+    Cpu,
+    Random,
+    Comm,
+    ReadUser,
+    ReadUserText,
+    Strlen,
+    Strcmp,
+    Strncmp,
+    Memset,
+    Memcpy,
+    Memcmp,
+    Has,
+    Erase,
+    Emit,
+    Print,
+    CutShort,
+}

@@ -1,0 +1,119 @@
+//! The words of the language.
+
+use crate::diagnostic::Span;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A number, and what its suffix says: `u`, `l`.
+    Number {
+        value: u64,
+        is_unsigned: bool,
+        is_long: bool,
+        is_decimal: bool,
+    },
+    /// `'a'`
+    Character(u8),
+    /// `"text"`, without the NUL at its end.
+    Text(Vec<u8>),
+    Name(String),
+    Keyword(Keyword),
+    /// An operator or a mark.
+    Mark(&'static str),
+    End,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    pub kind: Kind,
+    pub span: Span,
+}
+
+macro_rules! keywords {
+    ($($variant:ident $text:literal,)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Keyword { $($variant,)* }
+
+        impl Keyword {
+            pub const ALL: &[(&str, Self)] = &[$(($text, Self::$variant),)*];
+
+            pub fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+keywords! {
+    Bool "bool",
+    Break "break",
+    Case "case",
+    Char "char",
+    Const "const",
+    Continue "continue",
+    Default "default",
+    Do "do",
+    Else "else",
+    Enum "enum",
+    False "false",
+    For "for",
+    I8 "i8",
+    I16 "i16",
+    I32 "i32",
+    I64 "i64",
+    If "if",
+    Int "int",
+    Long "long",
+    Map "map",
+    On "on",
+    Return "return",
+    Short "short",
+    Signed "signed",
+    Sizeof "sizeof",
+    Static "static",
+    String "string",
+    Struct "struct",
+    Switch "switch",
+    True "true",
+    U8 "u8",
+    U16 "u16",
+    U32 "u32",
+    U64 "u64",
+    Unsigned "unsigned",
+    Void "void",
+    While "while",
+}
+
+/// Words of C that are none here, and what to write instead.
+pub const ABSENT: &[(&str, &str)] = &[
+    ("double", "a kernel has no floating point: use integers, such as thousandths"),
+    ("extern", "a program is one file"),
+    ("float", "a kernel has no floating point: use integers, such as thousandths"),
+    ("goto", "use `break`, `continue` or a function with `return`"),
+    ("inline", "leave it away: the compiler decides"),
+    ("register", "leave it away: the compiler decides"),
+    ("typedef", "a struct is known by its name alone: `struct point { … };`, then `struct point here;`"),
+    ("union", "use a struct, and a cast where numbers are to be converted"),
+    ("volatile", "leave it away: global variables are read and written each time"),
+];
+
+/// Longer ones before those with which they begin.
+pub const MARKS: &[&str] = &[
+    "<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=", "-=", "*=",
+    "/=", "%=", "&=", "|=", "^=", "{", "}", "(", ")", "[", "]", ";", ",", ":", "?", "~", "!", "+", "-", "*",
+    "/", "%", "<", ">", "=", "&", "|", "^", ".",
+];
+
+impl Kind {
+    /// As a message names it.
+    pub fn told(&self) -> String {
+        match self {
+            Self::Number { .. } => "a number".into(),
+            Self::Character(_) => "a character".into(),
+            Self::Text(_) => "a string".into(),
+            Self::Name(name) => format!("`{name}`"),
+            Self::Keyword(keyword) => format!("`{}`", keyword.text()),
+            Self::Mark(mark) => format!("`{mark}`"),
+            Self::End => "the end of the file".into(),
+        }
+    }
+}

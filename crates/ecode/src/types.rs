@@ -1,0 +1,229 @@
+//! Types, and how values of them lie in memory: as x86-64's C has them.
+
+use std::fmt::{self, Display};
+use std::rc::Rc;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Type {
+    Void,
+    Bool,
+    Integer(Integer),
+    /// A constant text.
+    String,
+    Struct(Rc<Struct>),
+    Array(Rc<Type>, u64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Integer {
+    pub bits: u8,
+    pub is_signed: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Struct {
+    pub name: String,
+    pub members: Vec<Member>,
+    pub size: u64,
+    pub alignment: u64,
+    /// How many structs and arrays are within each other.
+    pub depth: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    pub name: String,
+    pub of: Type,
+    pub offset: u64,
+}
+
+pub const INT: Integer = Integer { bits: 32, is_signed: true };
+pub const LONG: Integer = Integer { bits: 64, is_signed: true };
+pub const U32: Integer = Integer { bits: 32, is_signed: false };
+pub const U64: Integer = Integer { bits: 64, is_signed: false };
+pub const CHAR: Integer = Integer { bits: 8, is_signed: true };
+const BOOL: Integer = Integer { bits: 1, is_signed: false };
+
+impl Integer {
+    pub fn bytes(self) -> u64 {
+        u64::from(self.bits.div_ceil(8))
+    }
+
+    /// The value of its lowest bits, extended to 64 as it is signed or not: how every value is kept.
+    pub fn extend(self, value: u64) -> u64 {
+        let unused = 64 - u32::from(self.bits);
+        if self.is_signed { ((value << unused) as i64 >> unused) as u64 } else { value << unused >> unused }
+    }
+
+    pub fn holds(self, value: u64, is_signed: bool) -> bool {
+        self.extend(value) == value && (self.is_signed == is_signed || value as i64 >= 0)
+    }
+
+    /// C's integer promotion: ISO C17, 6.3.1.1.
+    pub fn promoted(self) -> Self {
+        if self.bits < INT.bits { INT } else { self }
+    }
+
+    /// C's usual arithmetic conversions: ISO C17, 6.3.1.8.
+    pub fn common(self, other: Self) -> Self {
+        let (one, other) = (self.promoted(), other.promoted());
+        match one.bits.cmp(&other.bits) {
+            std::cmp::Ordering::Less => other,
+            std::cmp::Ordering::Greater => one,
+            std::cmp::Ordering::Equal => Self { bits: one.bits, is_signed: one.is_signed && other.is_signed },
+        }
+    }
+}
+
+impl Struct {
+    pub fn new(name: String, members: impl IntoIterator<Item = (String, Type)>) -> Self {
+        let mut of = Self { name, members: Vec::new(), size: 0, alignment: 1, depth: 1 };
+        for (name, member) in members {
+            let alignment = member.alignment();
+            let offset = of.size.next_multiple_of(alignment);
+            of.size = offset.saturating_add(member.size());
+            of.alignment = of.alignment.max(alignment);
+            of.depth = of.depth.max(member.depth() + 1);
+            of.members.push(Member { name, of: member, offset });
+        }
+        of.size = of.size.checked_next_multiple_of(of.alignment).unwrap_or(u64::MAX);
+        of
+    }
+
+    pub fn member(&self, name: &str) -> Option<&Member> {
+        self.members.iter().find(|member| member.name == name)
+    }
+}
+
+impl Type {
+    /// Bytes. Whoever declares it sees to it that they are not too many.
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::Void => 0,
+            Self::Bool => 1,
+            Self::Integer(integer) => integer.bytes(),
+            Self::String => 8,
+            Self::Struct(of) => of.size,
+            Self::Array(of, length) => of.size().saturating_mul(*length),
+        }
+    }
+
+    pub fn alignment(&self) -> u64 {
+        match self {
+            Self::Void | Self::Bool => 1,
+            Self::Integer(integer) => integer.bytes(),
+            Self::String => 8,
+            Self::Struct(of) => of.alignment,
+            Self::Array(of, _) => of.alignment(),
+        }
+    }
+
+    pub fn depth(&self) -> usize {
+        match self {
+            Self::Struct(of) => of.depth,
+            Self::Array(of, _) => of.depth() + 1,
+            _ => 0,
+        }
+    }
+
+    /// As a number, if it is one.
+    pub fn integer(&self) -> Option<Integer> {
+        match self {
+            Self::Bool => Some(BOOL),
+            Self::Integer(integer) => Some(*integer),
+            _ => None,
+        }
+    }
+
+    pub fn is_number(&self) -> bool {
+        self.integer().is_some()
+    }
+
+    pub fn is_bytes(&self) -> bool {
+        matches!(self, Self::Array(of, _) if matches!(**of, Self::Integer(Integer { bits: 8, .. })))
+    }
+}
+
+impl From<Integer> for Type {
+    fn from(integer: Integer) -> Self {
+        Self::Integer(integer)
+    }
+}
+
+impl Display for Integer {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.bits {
+            8 => "char",
+            16 => "short",
+            32 => "int",
+            _ => "long",
+        };
+        write!(to, "{}{name}", if self.is_signed { "" } else { "unsigned " })
+    }
+}
+
+impl Display for Type {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Void => to.write_str("void"),
+            Self::Bool => to.write_str("bool"),
+            Self::Integer(integer) => integer.fmt(to),
+            Self::String => to.write_str("string"),
+            Self::Struct(of) => write!(to, "struct {}", of.name),
+            Self::Array(..) => {
+                let (mut of, mut lengths) = (self, String::new());
+                while let Self::Array(inner, length) = of {
+                    lengths += &format!("[{length}]");
+                    of = inner;
+                }
+                write!(to, "{of}{lengths}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn integer(bits: u8, is_signed: bool) -> Integer {
+        Integer { bits, is_signed }
+    }
+
+    #[test]
+    fn values_are_extended_as_they_are_signed() {
+        assert_eq!(integer(8, true).extend(0x80), (-128_i64) as u64);
+        assert_eq!(integer(8, false).extend(0x1ff), 0xff);
+        assert_eq!(integer(64, true).extend(u64::MAX), u64::MAX);
+        assert!(integer(32, false).holds(0xffff_ffff, false) && !INT.holds(0xffff_ffff, false));
+        assert!(!integer(64, true).holds(u64::MAX, false) && integer(64, true).holds(u64::MAX, true));
+    }
+
+    #[test]
+    fn numbers_meet_as_in_c() {
+        for (one, other, common) in [
+            (CHAR, CHAR, INT),
+            (integer(16, false), CHAR, INT),
+            (INT, U32, U32),
+            (LONG, U32, LONG),
+            (LONG, U64, U64),
+            (BOOL, BOOL, INT),
+        ] {
+            assert_eq!((one.common(other), other.common(one)), (common, common), "{one} and {other}");
+        }
+    }
+
+    #[test]
+    fn structs_lie_as_in_c() {
+        let inner =
+            Struct::new("inner".into(), [("a".into(), CHAR.into()), ("b".into(), integer(16, true).into())]);
+        assert_eq!((inner.size, inner.alignment), (4, 2));
+        let inner = Type::Array(Rc::new(Type::Struct(Rc::new(inner))), 3);
+        let outer = Struct::new(
+            "outer".into(),
+            [("c".into(), CHAR.into()), ("d".into(), inner), ("e".into(), LONG.into())],
+        );
+        let offsets: Vec<_> = outer.members.iter().map(|member| member.offset).collect();
+        assert_eq!((offsets, outer.size, outer.alignment), (vec![0, 2, 16], 24, 8));
+    }
+}

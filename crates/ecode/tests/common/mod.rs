@@ -1,0 +1,81 @@
+//! Hooks and a world that say the same each time.
+
+use ecode::interpret::{State, World, run};
+use ecode::{Builtin, Diagnostic, Field, Hooks, Integer, Program, Type};
+
+pub struct Plain;
+
+impl Hooks for Plain {
+    fn names(&self) -> Vec<String> {
+        ["call", "enter"].map(String::from).into()
+    }
+
+    fn fields(&self, hook: &str, selected: &[String]) -> Result<Vec<Field>, (Option<usize>, String)> {
+        if hook == "call" {
+            return Ok(Vec::new());
+        }
+        if let Some(at) = selected.iter().position(|call| call != "openat") {
+            return Err((Some(at), format!("there is no system call `{}`", selected[at])));
+        }
+        let field = |name: &str, bits, is_signed| Field {
+            name: name.into(),
+            of: Type::Integer(Integer { bits, is_signed }),
+        };
+        Ok(vec![field("dfd", 32, true), field("flags", 32, true)])
+    }
+}
+
+/// What it was told is kept.
+#[derive(Default)]
+pub struct Same {
+    pub printed: Vec<String>,
+    pub emitted: Vec<Vec<u8>>,
+}
+
+impl World for Same {
+    fn field(&mut self, name: usize) -> u64 {
+        name as u64
+    }
+
+    fn ask(&mut self, what: Builtin) -> u64 {
+        what as u64
+    }
+
+    fn comm(&mut self) -> Vec<u8> {
+        b"same\0\0\0\0\0\0\0\0\0\0\0\0".to_vec()
+    }
+
+    fn read_user(&mut self, address: u64, length: u64) -> Option<Vec<u8>> {
+        (address != 0).then(|| vec![7; length as usize])
+    }
+
+    fn emit(&mut self, record: &[u8]) {
+        self.emitted.push(record.to_vec());
+    }
+
+    fn print(&mut self, text: &[u8]) {
+        self.printed.push(String::from_utf8_lossy(text).into_owned());
+    }
+}
+
+#[track_caller]
+pub fn program(text: &str) -> Program {
+    let (program, problems) = ecode::check(text, &Plain);
+    let told: Vec<&Diagnostic> =
+        problems.iter().filter(|problem| problem.severity == ecode::Severity::Error).collect();
+    program.unwrap_or_else(|| panic!("{text}\n{told:#?}"))
+}
+
+/// What its first handler returns, with the program's state after it.
+#[track_caller]
+pub fn outcome(text: &str, arguments: &[u64]) -> (i64, State, Same) {
+    let program = program(text);
+    let (mut state, mut world) = (State::new(&program), Same::default());
+    let result = run(&program, &mut state, &mut world, 0, arguments, 1 << 20);
+    (result as i64, state, world)
+}
+
+#[track_caller]
+pub fn result(text: &str) -> i64 {
+    outcome(text, &[]).0
+}

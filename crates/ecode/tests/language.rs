@@ -1,0 +1,225 @@
+//! What programs mean, by the interpreter.
+
+mod common;
+
+use common::{outcome, result};
+
+#[track_caller]
+fn gives(expression: &str, value: i64) {
+    assert_eq!(result(&format!("on call {{ return {expression}; }}")), value, "{expression}");
+    // The same where nothing can be worked out before it runs.
+    let written = format!("int one = 1; on call {{ if (one) return {expression}; return 0; }}");
+    assert_eq!(result(&written), value, "{expression}");
+}
+
+/// The same with its operands in variables.
+#[track_caller]
+fn operates(of: &str, left: &str, operator: &str, right: &str, value: i64) {
+    gives(&format!("({of}) {left} {operator} ({of}) {right}"), value);
+    let text =
+        format!("{of} left = {left}; {of} right = {right}; on call {{ return left {operator} right; }}");
+    assert_eq!(result(&text), value, "{text}");
+}
+
+#[test]
+fn operators_bind_as_in_c() {
+    gives("1 + 2 * 3", 7);
+    gives("(1 + 2) * 3", 9);
+    gives("10 - 4 - 3", 3);
+    gives("1 << 2 + 1", 8);
+    gives("7 & 3 == 3", 1);
+    gives("1 | 2 ^ 3 & 2", 1);
+    gives("-2 * -3", 6);
+    gives("!0 + !5", 1);
+    gives("~5", -6);
+    gives("1 ? 2 : 0 ? 3 : 4", 2);
+    gives("0 ? 2 : 0 ? 3 : 4", 4);
+    gives("5 > 3 == 1", 1);
+    gives("2 || 0 && 0", 1);
+    gives("(1, 2)", 2);
+}
+
+#[test]
+fn numbers_are_converted_as_in_c() {
+    operates("int", "2147483647", "+", "1", -2_147_483_648);
+    operates("unsigned", "0", "-", "1", 4_294_967_295);
+    operates("u8", "200", "+", "100", 300);
+    operates("i8", "-128", "*", "-1", 128);
+    operates("u16", "65535", "*", "65535", -131_071);
+    operates("long", "-1", "/", "2", 0);
+    operates("u64", "-1", "/", "2", i64::MAX);
+    operates("int", "-1", ">>", "1", -1);
+    operates("unsigned", "-1", ">>", "31", 1);
+    gives("-1 < 0u", 0);
+    gives("(i64) -1 < 0u", 1);
+    gives("(u8) 300", 44);
+    gives("(i8) 200", -56);
+    gives("(bool) 256", 1);
+    gives("sizeof(long) + sizeof(char)", 9);
+    gives("sizeof(1 ? 1 : 1l)", 8);
+    gives("'a'", 97);
+    gives("0xffffffff", 4_294_967_295);
+    gives("2147483648", 2_147_483_648);
+    gives("-2147483648", -2_147_483_648);
+}
+
+#[test]
+fn what_c_leaves_open_is_defined() {
+    operates("int", "-2147483648", "/", "-1", -2_147_483_648);
+    operates("int", "-2147483648", "%", "-1", 0);
+    operates("int", "1", "<<", "33", 2);
+    operates("long", "1", "<<", "64", 1);
+    for (operator, value) in [("/", 0), ("%", -7)] {
+        let text = format!("int zero; on call {{ return -7 {operator} zero; }}");
+        assert_eq!(result(&text), value, "{text}");
+    }
+    // Without an initializer, and without a `return`.
+    assert_eq!(
+        result(
+            "int f() { } on call { int i; for (int n = 0; n < 3; n++) { int k; k += 1; i += k; } return i + f(); }"
+        ),
+        3
+    );
+}
+
+#[test]
+fn what_is_not_asked_for_is_not_done() {
+    let count = "int done; int yes() { done++; return 1; } int no() { done++; return 0; }";
+    for (expression, value) in [
+        ("no() && yes()", 1),
+        ("yes() && no()", 2),
+        ("yes() || no()", 1),
+        ("no() || yes()", 2),
+        ("yes() ? no() : yes() + yes()", 2),
+    ] {
+        let text = format!("{count} on call {{ {expression}; return done; }}");
+        assert_eq!(result(&text), value, "{expression}");
+    }
+}
+
+#[test]
+fn statements_lead_where_they_do_in_c() {
+    assert_eq!(
+        result(
+            "on call { int n = 0; for (int i = 0; i < 10; i++) { if (i == 3) continue; if (i == 6) break; n += i; } return n; }"
+        ),
+        12
+    );
+    assert_eq!(result("on call { int n = 5; do n--; while (n > 2); return n; }"), 2);
+    assert_eq!(
+        result("on call { int n = 0; do { n++; if (n < 4) continue; break; } while (n); return n; }"),
+        4
+    );
+    let switch = "int f(int n) { int sum = 0; switch (n) { case 1: sum += 1; case 2: sum += 2; break; default: sum = 9; case 3: sum++; } return sum; }";
+    for (n, sum) in [(1, 3), (2, 2), (3, 1), (7, 10)] {
+        assert_eq!(result(&format!("{switch} on call {{ return f({n}); }}")), sum);
+    }
+    assert_eq!(result("on call { if (0) return 1; else if (1) { return 2; } return 3; }"), 2);
+}
+
+#[test]
+fn places_are_evaluated_once() {
+    assert_eq!(
+        result(
+            "int n; int a[4]; int at() { n++; return n; } on call { a[at()] += 5; a[at()]++; return n * 100 + a[1] * 10 + a[2]; }"
+        ),
+        251
+    );
+    assert_eq!(result("on call { int i = 5; return i++ * 10 + i--; }"), 56);
+    assert_eq!(result("on call { u8 i = 255; return ++i; }"), 0);
+    assert_eq!(result("on call { int a; int b; a = b = 4; return a + b; }"), 8);
+}
+
+#[test]
+fn arrays_and_structs_hold_what_they_are_given() {
+    let point = "struct point { char c; int x, y; }; struct line { struct point from, to; };";
+    for (body, value) in [
+        (
+            "struct point p = { .y = 2, .x = 1 }; struct point q = p; q.x = 5; return p.x * 100 + q.x * 10 + q.y;",
+            152,
+        ),
+        ("struct line l = { { 'a', 1, 2 }, { .y = 4 } }; return l.from.c + l.from.y + l.to.y;", 103),
+        ("int a[] = { 1, [3] = 4, 5 }; return sizeof(a) * 100 + a[0] + a[2] + a[3] + a[4];", 2010),
+        ("char t[] = \"abc\"; return sizeof t * 1000 + t[2];", 4099),
+        ("int m[2][3] = { { 1, 2, 3 }, { 4, 5, 6 } }; return m[1][2] * 10 + m[0][1];", 62),
+        ("return sizeof(struct point) * 100 + sizeof(struct line);", 1224),
+    ] {
+        assert_eq!(result(&format!("{point} on call {{ {body} }}")), value, "{body}");
+    }
+    assert_eq!(
+        result(
+            "struct s { u8 a[3]; u16 b; } ; struct s all[2] = { { { 1, 2, 3 }, 4 }, { .b = 515 } }; on call { return all[0].a[2] + all[1].b; }"
+        ),
+        518
+    );
+}
+
+#[test]
+fn what_is_outside_of_an_array_reads_as_0_and_is_counted() {
+    let (value, state, _) =
+        outcome("int a[4] = { 1, 2, 3, 4 }; on call(int i) { a[i] = 9; return a[i] + a[3]; }", &[4]);
+    assert_eq!((value, state.faults.outside), (4, 2));
+    let (value, state, _) = outcome("int a[4]; on call(int i) { return a[i]; }", &[-1_i64 as u64]);
+    assert_eq!((value, state.faults.outside), (0, 1));
+}
+
+#[test]
+fn a_loop_without_end_is_cut_short_and_the_program_sees_it() {
+    let (value, state, _) = outcome(
+        "on call { int n = 0; bool before = cut_short(); while (1) n++; return before * 10 + cut_short(); }",
+        &[],
+    );
+    assert_eq!((value, state.faults.cut_short), (1, 1));
+}
+
+#[test]
+fn maps_begin_empty_and_have_an_end() {
+    let map = "map<u32, u64> hits[2]; struct key { u32 a; u8 b; }; map<struct key, struct key> pairs[8];";
+    let (value, state, _) = outcome(
+        &format!(
+            "{map} on call {{ hits[1]++; hits[1] += 2; hits[2] = 5; hits[3] = 7; return has(hits, 3) * 1000 + hits[1] * 10 + hits[2] + hits[3]; }}"
+        ),
+        &[],
+    );
+    assert_eq!((value, state.faults.full), (35, 1));
+    assert_eq!(
+        result(&format!(
+            "{map} on call {{ hits[1] = 1; return erase(hits, 1) * 10 + erase(hits, 1) + hits[1]; }}"
+        )),
+        10
+    );
+    assert_eq!(
+        result(&format!(
+            "{map} on call {{ struct key k = {{ 1, 2 }}; pairs[k].a = 5; pairs[k].b += 3; struct key got = pairs[k]; return got.a * 10 + got.b; }}"
+        )),
+        53
+    );
+}
+
+#[test]
+fn state_stays_and_statics_belong_to_their_functions() {
+    let text = "int next() { static int n = 10; return n++; } int other() { static int n; return ++n; } on call { next(); other(); return next() * 10 + other(); }";
+    assert_eq!(result(text), 112);
+}
+
+#[test]
+fn texts_are_told_and_compared() {
+    let (value, _, world) = outcome(
+        "struct r { u8 a; u16 b; }; on call { char name[16]; comm(name); print(\"%s is %d, %x and %c: 100%%\", name, -5, 255, 'z'); \
+         struct r r = { 1, 2 }; emit(r); return strlen(name) * 100 + (strcmp(name, \"same\") == 0) * 10 + strncmp(\"abc\", \"abd\", 2); }",
+        &[],
+    );
+    assert_eq!((value, &world.printed[..]), (410, &["same is -5, ff and z: 100%".to_owned()][..]));
+    assert_eq!(world.emitted, [vec![1, 0, 2, 0]]);
+    assert_eq!(
+        result(
+            "on call { u8 to[4]; memset(to, 1, 9); u8 from[2] = { 7, 8 }; memcpy(to, from, 3); return to[0] * 100 + to[1] * 10 + to[2]; }"
+        ),
+        781
+    );
+}
+
+#[test]
+fn hooks_offer_what_they_have_by_name() {
+    assert_eq!(result("on enter(openat) { return dfd * 10 + flags; }"), 1);
+}

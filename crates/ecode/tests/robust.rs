@@ -1,0 +1,256 @@
+//! Whatever the text is, it is a program or told of, with places that are there.
+
+#[expect(dead_code, reason = "these programs are not run")]
+mod common;
+
+use std::time::Instant;
+
+use common::Plain;
+use ecode::Severity;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+const PROGRAM: &str = r#"
+/* Something of everything. */
+const int N = 1 << 3;
+enum colour { RED, GREEN = 5, BLUE };
+struct point { int x, y[2]; char name[8]; };
+struct nested { struct point at[2]; bool is_set; };
+map<u32, u64> hits[1024];
+map<struct point, struct nested> places[N];
+static u8 buffer[4096];
+long total = -1, sums[] = { 1, [3] = 2 };
+
+unsigned twice(unsigned short n);
+
+static int pick(int n, enum colour c) {
+    static u64 times;
+    switch (n + c) {
+    case RED: times++; return 0;
+    case GREEN: case BLUE: break;
+    default: n = twice(n) % 7;
+    }
+    return n > 0 ? n : -n;
+}
+
+unsigned twice(unsigned short n) { return n * 2u; }
+
+on enter(openat) {
+    struct point here = { 1, { 2 }, "abc" };
+    struct nested all;
+    for (int i = 0, j = 9; i < N && j; i++, j--) {
+        if (i == 3) continue;
+        all.at[i & 1] = here;
+        buffer[i * 2] ^= i << 1 | 0x10;
+        sums[i] += (u8) ~total;
+    }
+    while (hits[pid()] < 10) { hits[pid()]++; if (cut_short()) break; }
+    do { total -= 'a'; } while (!total);
+    if (has(hits, 5)) erase(hits, 5); else print("%d %s\n", pick(flags, BLUE), here.name);
+    places[here] = all;
+    emit(here);
+    return strcmp(here.name, "abc") == 0;
+}
+
+on call(long a, unsigned char b) { return a / (b + 1) + sizeof(struct nested); }
+"#;
+
+const PARTS: &[&str] = &[
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    ";",
+    ",",
+    "=",
+    "==",
+    "+",
+    "-",
+    "*",
+    "/",
+    "<<",
+    "?",
+    ":",
+    ".",
+    "->",
+    "&",
+    "\"",
+    "'",
+    "/*",
+    "*/",
+    "//",
+    "\0",
+    "é",
+    "\u{202e}",
+    "#",
+    "0",
+    "0x",
+    "99999999999999999999",
+    "int ",
+    "struct ",
+    "map<",
+    "on ",
+    "enum ",
+    "switch ",
+    "case ",
+    "return ",
+    "static ",
+    "const ",
+    "void ",
+    "string ",
+    "string s;",
+    "total",
+    "here",
+    "hits",
+    "point",
+    "twice",
+    "N",
+    "goto x;",
+    "1.5",
+    "sizeof",
+    "while(1)",
+    "if(",
+    "else ",
+    "do ",
+    "int a[",
+    "int f(int x) { return f(x); }",
+];
+
+fn is_told_of(text: &str) {
+    let (program, problems) = ecode::check(text, &Plain);
+    let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
+    assert_eq!(program.is_none(), has_errors);
+    for problem in &problems {
+        let spans = [Some(&problem.span), problem.other.as_ref().map(|(span, _)| span)];
+        for span in spans.into_iter().flatten() {
+            assert!(span.start <= span.end && text.get(span.clone()).is_some(), "{problem:?}");
+        }
+        assert!(!problem.message.is_empty() && !problem.message.contains(char::is_control), "{problem:?}");
+    }
+}
+
+fn edits() -> impl Strategy<Value = Vec<(usize, usize, &'static str)>> {
+    vec((0..PROGRAM.len(), 0..20_usize, select(PARTS)), 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..Default::default() })]
+
+    #[test]
+    fn any_text(text in any::<String>()) {
+        is_told_of(&text);
+    }
+
+    #[test]
+    fn any_words(words in vec(select(PARTS), 0..40)) {
+        is_told_of(&words.concat());
+    }
+
+    #[test]
+    fn any_edit(edits in edits()) {
+        let mut text = PROGRAM.to_owned();
+        for (from, length, by) in edits {
+            let mut at = from.min(text.len());
+            let mut end = (at + length).min(text.len());
+            while !text.is_char_boundary(at) { at -= 1; }
+            while !text.is_char_boundary(end) { end += 1; }
+            text.replace_range(at..end, by);
+        }
+        is_told_of(&text);
+    }
+}
+
+#[test]
+fn it_is_right_as_it_is() {
+    let (program, problems) = ecode::check(PROGRAM, &Plain);
+    assert!(program.is_some() && problems.is_empty(), "{problems:#?}");
+}
+
+#[track_caller]
+fn is_refused(text: &str, message: &str) {
+    let (program, problems) = ecode::check(text, &Plain);
+    assert!(program.is_none());
+    assert!(problems.iter().any(|problem| problem.message.contains(message)), "{problems:#?}");
+    is_told_of(text);
+}
+
+#[test]
+fn what_is_too_deep_is_refused() {
+    const DEEP: usize = 100_000;
+    for (before, middle, after) in [
+        ("(", "1", ")"),
+        ("-", "1", ""),
+        ("1+", "1", ""),
+        ("1?1:", "1", ""),
+        ("a[", "0", "]"),
+        ("f(", "0", ")"),
+        ("a=", "1", ""),
+        ("(int)", "1", ""),
+        ("1,", "1", ""),
+        ("1&&", "1", ""),
+        ("sizeof ", "1", ""),
+    ] {
+        let text = format!(
+            "int a[4]; int f(int n) {{ return n; }} on call {{ {}{middle}{}; }}",
+            before.repeat(DEEP),
+            after.repeat(DEEP)
+        );
+        is_refused(&text, "within each other");
+    }
+    for (before, after) in [
+        ("{", "}"),
+        ("if (1) ", ";"),
+        ("while (1) ", ";"),
+        ("for (;;) ", ";"),
+        ("do ", ";"),
+        ("switch (1) { case 1: ", "}"),
+    ] {
+        is_refused(
+            &format!("on call {{ {}{} }}", before.repeat(DEEP), after.repeat(DEEP)),
+            "within each other",
+        );
+    }
+    is_refused(&format!("int a = {};", "{".repeat(DEEP)), "within each other");
+    is_refused(&format!("int a{};", "[2]".repeat(DEEP)), "within each other");
+    let structs: String = (1..DEEP).map(|n| format!("struct s{n} {{ struct s{} a; }};", n - 1)).collect();
+    is_refused(&format!("struct s0 {{ int a; }}; {structs}"), "within each other");
+}
+
+#[test]
+fn long_chains_of_calls_are_followed() {
+    let mut text = String::from("int f0() { return 0; }\n");
+    for n in 1..5_000 {
+        text += &format!("int f{n}() {{ return f{}(); }}\n", n - 1);
+    }
+    let (program, problems) = ecode::check(&text, &Plain);
+    assert!(program.is_some(), "{problems:?}");
+    is_refused(
+        "int f(int n); int g(int n) { return f(n); } int f(int n) { return g(n); }",
+        "would call itself",
+    );
+    is_refused("int f(int n) { return n ? f(n - 1) : 0; }", "would call itself");
+}
+
+/// Ten times as many lines take some ten times as long, and not a hundred.
+#[test]
+fn time_grows_with_lines() {
+    let text = |functions: usize| -> String {
+        (0..functions)
+            .map(|n| format!("int v{n} = {n};\nint f{n}(int a) {{\n  int b = a * v{n};\n  for (int i = 0; i < a; i++)\n    b += i ^ {n};\n  return b;\n}}\n"))
+            .collect()
+    };
+    let took = |text: &str| {
+        let began = Instant::now();
+        assert!(ecode::check(text, &Plain).0.is_some());
+        began.elapsed()
+    };
+    let (few, many) = (text(1_500), text(15_000));
+    assert!(many.lines().count() > 100_000);
+    took(&few);
+    let fastest = |text: &str| (0..3).map(|_| took(text)).min().expect("three");
+    let (few, many) = (fastest(&few), fastest(&many));
+    assert!(many < few * 40, "10,500 lines took {few:?}, 105,000 {many:?}");
+}
