@@ -108,7 +108,7 @@ static __always_inline void leaves(struct thread_state *thread, struct task_stru
 	if (thread && thread->in_call && has(thread, LENS) && !retired())
 		lens_leave(thread, task, cpu, state, bpf_ktime_get_ns());
 	if (thread && has(thread, SERVICE) && !retired())
-		service_leave(thread, task, !state && next_slot);
+		service_leave(thread, task, state, !state && next_slot);
 	/* All threads of a process that stops, where only one gets the signal. */
 	if (unlikely(thread && state & STATE_STOPPED) && has(thread, GUARD))
 		guard_interrupted(thread, task);

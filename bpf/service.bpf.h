@@ -525,14 +525,15 @@ static __always_inline void service_enter(struct thread_state *thread, const str
 }
 
 /* It leaves its processor, and may make no call for long. */
-static __always_inline void service_leave(struct thread_state *thread, struct task_struct *task, bool waits)
+static __always_inline void service_leave(struct thread_state *thread, struct task_struct *task, bool sleeps,
+					  bool gives_way)
 {
 	struct service_member *member = member_of(thread);
 
 	if (unlikely(member->message))
 		service_attend(thread->slot, false);
 	if (unlikely(place_of(member->service) || member->placed))
-		place_running(thread, member, task, waits);
+		place_running(thread, member, task, sleeps, gives_way);
 }
 
 /* It is about to run. */

@@ -92,18 +92,18 @@ static __always_inline void place_born(struct thread_state *thread, struct servi
 		place(thread, member, place_of(member->service));
 }
 
-/* It leaves its processor, and could go on if it was let (`waits`). */
+/* It leaves its processor: asleep, or because somebody who is gated is to have it (`gives_way`). */
 static __always_inline void place_running(struct thread_state *thread, struct service_member *member,
-					  struct task_struct *task, bool waits)
+					  struct task_struct *task, bool sleeps, bool gives_way)
 {
 	u32 service = member->service & (SERVICES - 1);
 
 	/* For whom it works next is not known: it is not to wait for its turn among those of the last one. */
-	if (!waits && member->has_answered && member->placed) {
+	if (sleeps && member->has_answered && member->placed) {
 		place(thread, member, SERVICE_ROOT);
 		return;
 	}
-	if (!waits && !(placing_of(service) & PLACE_ALONE))
+	if (!gives_way && !(placing_of(service) & PLACE_ALONE))
 		return;
 	/* The clock may have been ahead of the scheduler's count when it was charged. */
 	if ((s64)(task->se.sum_exec_runtime - member->at.cpu_ns) < WORTH_A_MOVE_NS)

@@ -62,7 +62,14 @@ pub fn run(
     most_rounds: u64,
 ) -> u64 {
     let mut run = Run { program, state, world, most_rounds };
-    run.call(program.handlers[handler].function, arguments)
+    let handler = program.handlers[handler].function;
+    let parameters = &program.functions[handler].locals;
+    let converted = |(value, local): (&u64, &crate::program::Local)| match &local.of {
+        Type::Bool => (*value != 0).into(),
+        of => number(of).extend(*value),
+    };
+    let arguments: Vec<_> = arguments.iter().zip(parameters).map(converted).collect();
+    run.call(handler, &arguments)
 }
 
 struct Run<'a> {
@@ -239,8 +246,8 @@ impl Run<'_> {
             }
             ExpressionKind::Assign(place, value) => self.assign(place, value, frame),
             ExpressionKind::Update { place, operator, common, by, is_old } => {
-                let found = self.find(place, frame);
                 let by = self.value(by, frame);
+                let found = self.find(place, frame);
                 let old = value_of(&self.read(&found, place.of.size(), frame), &place.of);
                 let new = value::binary(*operator, *common, common.extend(old), by);
                 let new =
@@ -262,13 +269,14 @@ impl Run<'_> {
     }
 
     fn assign(&mut self, place: &Place, value: &Expression, frame: &mut Frame) -> u64 {
-        let found = self.find(place, frame);
         if let (Type::Struct(_), ExpressionKind::Load(from)) = (&place.of, &value.kind) {
             let bytes = self.bytes(from, frame);
+            let found = self.find(place, frame);
             self.write(found, &bytes, frame);
             return 0;
         }
         let value = self.value(value, frame);
+        let found = self.find(place, frame);
         self.write(found, &value.to_le_bytes()[..place.of.size() as usize], frame);
         value
     }
@@ -290,13 +298,12 @@ impl Run<'_> {
             PlaceKind::Global(global) => Found::Global(*global, 0),
             PlaceKind::Member(outer, offset) => self.find(outer, frame).at(*offset as usize),
             PlaceKind::Element(array, index, length) => {
-                let found = self.find(array, frame);
                 let index = self.value(index, frame);
                 if index >= *length {
                     self.state.faults.outside += 1;
                     return Found::Nowhere;
                 }
-                found.at((index * place.of.size()) as usize)
+                self.find(array, frame).at((index * place.of.size()) as usize)
             }
             PlaceKind::Entry(map, key) => Found::Entry(*map, self.whole(key, frame), 0),
         }

@@ -2,19 +2,27 @@
 
 #![forbid(unsafe_code)]
 
+mod allocate;
 mod ast;
 mod check;
+mod compile;
 mod diagnostic;
+mod emit;
 mod hooks;
 pub mod interpret;
+mod ir;
+mod layout;
 mod lex;
+mod lower;
 mod parse;
 mod program;
 mod token;
 mod types;
 mod value;
 
+pub use compile::{Compiled, MapShape, Object, compile};
 pub use diagnostic::{Diagnostic, Severity, Span};
+pub use emit::Memory;
 pub use hooks::{Field, Hooks};
 pub use program::{Builtin, Program};
 pub use types::{Integer, Type};

@@ -15,6 +15,8 @@ pub enum Error {
         "the kernel refused the gate while {doing}: {cause}; `tollgate doctor` shows what this kernel offers"
     )]
     Bpf { doing: String, cause: libbpf_rs::Error },
+    #[error("the kernel refused the plugin: {cause}; its verifier said:\n{log}")]
+    Refused { log: String, cause: io::Error },
     #[error("Tollgate needs more than {limit} open files: raise the limit (ulimit -n)")]
     TooFewFiles { limit: u64 },
     #[error("cannot {doing}: {cause}")]

@@ -21,6 +21,7 @@ pub mod mapping;
 pub mod mounts;
 pub mod pinned;
 pub mod placements;
+pub mod plugins;
 pub mod probe;
 pub mod process;
 pub mod profile;

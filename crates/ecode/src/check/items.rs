@@ -71,7 +71,8 @@ impl Checker<'_> {
             return self.fault(problem.help("use an array: `char name[16] = \"text\";`"));
         }
         if declarator.lengths.len() + base.depth() >= MOST_TYPE_DEPTH {
-            let message = format!("more than {MOST_TYPE_DEPTH} arrays and structs would be within each other");
+            let message =
+                format!("more than {MOST_TYPE_DEPTH} arrays and structs would be within each other");
             return self.fault(Diagnostic::error(declarator.name.span.clone(), message));
         }
         let mut of = base.clone();

@@ -1,4 +1,6 @@
-//! Hooks and a world that say the same each time.
+//! Hooks and a world that say the same each time, and programs.
+
+pub mod generate;
 
 use ecode::interpret::{State, World, run};
 use ecode::{Builtin, Diagnostic, Field, Hooks, Integer, Program, Type};
@@ -67,15 +69,8 @@ pub fn program(text: &str) -> Program {
 }
 
 /// What its first handler returns, with the program's state after it.
-#[track_caller]
-pub fn outcome(text: &str, arguments: &[u64]) -> (i64, State, Same) {
-    let program = program(text);
-    let (mut state, mut world) = (State::new(&program), Same::default());
-    let result = run(&program, &mut state, &mut world, 0, arguments, 1 << 20);
+pub fn interpreted(program: &Program, arguments: &[u64]) -> (i64, State, Same) {
+    let (mut state, mut world) = (State::new(program), Same::default());
+    let result = run(program, &mut state, &mut world, 0, arguments, 1 << 20);
     (result as i64, state, world)
-}
-
-#[track_caller]
-pub fn result(text: &str) -> i64 {
-    outcome(text, &[]).0
 }

@@ -1,8 +1,6 @@
-//! What programs mean, by the interpreter.
+//! What programs mean.
 
-mod common;
-
-use common::{outcome, result};
+use super::{outcome, result};
 
 #[track_caller]
 fn gives(expression: &str, value: i64) {
@@ -200,26 +198,4 @@ fn maps_begin_empty_and_have_an_end() {
 fn state_stays_and_statics_belong_to_their_functions() {
     let text = "int next() { static int n = 10; return n++; } int other() { static int n; return ++n; } on call { next(); other(); return next() * 10 + other(); }";
     assert_eq!(result(text), 112);
-}
-
-#[test]
-fn texts_are_told_and_compared() {
-    let (value, _, world) = outcome(
-        "struct r { u8 a; u16 b; }; on call { char name[16]; comm(name); print(\"%s is %d, %x and %c: 100%%\", name, -5, 255, 'z'); \
-         struct r r = { 1, 2 }; emit(r); return strlen(name) * 100 + (strcmp(name, \"same\") == 0) * 10 + strncmp(\"abc\", \"abd\", 2); }",
-        &[],
-    );
-    assert_eq!((value, &world.printed[..]), (410, &["same is -5, ff and z: 100%".to_owned()][..]));
-    assert_eq!(world.emitted, [vec![1, 0, 2, 0]]);
-    assert_eq!(
-        result(
-            "on call { u8 to[4]; memset(to, 1, 9); u8 from[2] = { 7, 8 }; memcpy(to, from, 3); return to[0] * 100 + to[1] * 10 + to[2]; }"
-        ),
-        781
-    );
-}
-
-#[test]
-fn hooks_offer_what_they_have_by_name() {
-    assert_eq!(result("on enter(openat) { return dfd * 10 + flags; }"), 1);
 }

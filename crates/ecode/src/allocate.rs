@@ -1,0 +1,180 @@
+//! Which of the kernel's registers, or which place in memory, each register has: linear scan (Poletto and Sarkar, 1999).
+
+use crate::ir::{Function, Register};
+
+/// Kept over calls.
+const KEPT: [u8; 4] = [6, 7, 8, 9];
+/// Lost over calls, and where their arguments go.
+const LOST: [u8; 4] = [2, 3, 4, 5];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Home {
+    Register(u8),
+    /// Eight bytes of the frame, from its beginning.
+    Frame(u32),
+    /// Nobody asks for it.
+    None,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Interval {
+    register: Register,
+    from: usize,
+    to: usize,
+    /// A call lies within it, or takes it.
+    meets_call: bool,
+}
+
+/// One bit for each register.
+#[derive(Clone, PartialEq)]
+pub struct Set(Vec<u64>);
+
+impl Set {
+    fn new(registers: usize) -> Self {
+        Self(vec![0; registers.div_ceil(64)])
+    }
+
+    fn add(&mut self, register: Register) {
+        self.0[register / 64] |= 1 << (register % 64);
+    }
+
+    fn remove(&mut self, register: Register) {
+        self.0[register / 64] &= !(1 << (register % 64));
+    }
+
+    fn add_all(&mut self, other: &Self) -> bool {
+        let mut is_new = false;
+        for (word, more) in self.0.iter_mut().zip(&other.0) {
+            is_new |= *more & !*word != 0;
+            *word |= more;
+        }
+        is_new
+    }
+
+    pub fn has(&self, register: Register) -> bool {
+        self.0[register / 64] >> (register % 64) & 1 != 0
+    }
+
+    fn each(&self) -> impl Iterator<Item = Register> {
+        let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
+        words.flat_map(|(at, word)| {
+            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| at * 64 + bit)
+        })
+    }
+}
+
+/// Which registers are needed at the beginning of each block.
+fn needed(function: &Function) -> Vec<Set> {
+    let mut needed = vec![Set::new(function.registers); function.blocks.len()];
+    let mut is_changed = true;
+    while is_changed {
+        is_changed = false;
+        for (number, block) in function.blocks.iter().enumerate().rev() {
+            let mut live = Set::new(function.registers);
+            for next in block.end.leads_to() {
+                live.add_all(&needed[next]);
+            }
+            block.end.writes().into_iter().for_each(|register| live.remove(register));
+            block.end.reads(|register| live.add(register));
+            for (step, _) in block.steps.iter().rev() {
+                step.writes().into_iter().for_each(|register| live.remove(register));
+                step.reads(|register| live.add(register));
+            }
+            is_changed |= needed[number].add_all(&live);
+        }
+    }
+    needed
+}
+
+fn intervals(function: &Function, needed: &[Set]) -> Vec<Interval> {
+    let mut spans: Vec<Option<(usize, usize)>> = vec![None; function.registers];
+    let mut calls = Vec::new();
+    let mut at = 0;
+    let mut touch = |register: Register, at: usize| {
+        let span = spans[register].get_or_insert((at, at));
+        *span = (span.0.min(at), span.1.max(at));
+    };
+    for (number, block) in function.blocks.iter().enumerate() {
+        needed[number].each().for_each(|register| touch(register, at));
+        for (step, _) in &block.steps {
+            at += 2;
+            if step.is_call() {
+                calls.push(at);
+            }
+            step.reads(|register| touch(register, at));
+            // After what it reads is over.
+            step.writes().into_iter().for_each(|register| touch(register, at + 1));
+        }
+        at += 2;
+        block.end.reads(|register| touch(register, at));
+        block.end.writes().into_iter().for_each(|register| touch(register, at + 1));
+        for next in block.end.leads_to() {
+            needed[next].each().for_each(|register| touch(register, at + 1));
+        }
+        at += 2;
+    }
+    let of = |(register, span): (Register, Option<(usize, usize)>)| {
+        let (from, to) = span?;
+        let next = calls.partition_point(|call| *call < from);
+        let meets_call = calls.get(next).is_some_and(|call| *call <= to);
+        Some(Interval { register, from, to, meets_call })
+    };
+    let mut intervals: Vec<_> = spans.iter().copied().enumerate().filter_map(of).collect();
+    intervals.sort_by_key(|interval| interval.from);
+    intervals
+}
+
+pub struct Allocated {
+    pub homes: Vec<Home>,
+    /// With the places of those that have no register.
+    pub frame_bytes: u32,
+    /// Which are needed at the beginning of each block.
+    pub needed: Vec<Set>,
+}
+
+pub fn allocate(function: &Function) -> Allocated {
+    let needed = needed(function);
+    let mut homes = vec![Home::None; function.registers];
+    let mut frame = function.frame_bytes.next_multiple_of(8);
+    // Those that have a register now, and places of the frame with the moment from which on they are free.
+    let mut active: Vec<(Interval, u8)> = Vec::new();
+    let mut places: Vec<(u32, usize)> = Vec::new();
+    for interval in intervals(function, &needed) {
+        active.retain(|(other, _)| other.to >= interval.from);
+        let is_free = |register: &u8| active.iter().all(|(_, taken)| taken != register);
+        let lost = LOST.iter().filter(|_| !interval.meets_call);
+        if let Some(register) = lost.chain(&KEPT).copied().find(is_free) {
+            homes[interval.register] = Home::Register(register);
+            active.push((interval, register));
+            continue;
+        }
+        // Whoever needs it for longest gives it up.
+        let fits = |(other, register): &(Interval, u8)| {
+            other.to > interval.to && (!interval.meets_call || KEPT.contains(register))
+        };
+        let longest = (0..active.len()).filter(|at| fits(&active[*at])).max_by_key(|at| active[*at].0.to);
+        let loser = match longest {
+            Some(at) => {
+                let (other, register) = active[at];
+                active[at] = (interval, register);
+                homes[interval.register] = Home::Register(register);
+                other
+            }
+            None => interval,
+        };
+        // The loser's place must have been free since its own beginning.
+        let place = match places.iter_mut().find(|(_, free)| *free < loser.from) {
+            Some((place, free)) => {
+                *free = loser.to;
+                *place
+            }
+            None => {
+                places.push((frame, loser.to));
+                frame += 8;
+                frame - 8
+            }
+        };
+        homes[loser.register] = Home::Frame(place);
+    }
+    Allocated { homes, frame_bytes: frame, needed }
+}

@@ -1,0 +1,268 @@
+//! What lies between a program and the kernel's instructions: blocks of simple steps on registers without number.
+//!
+//! Numbers of up to 32 bits are kept as C's promotion makes them, in 32 bits, with the others 0: as the kernel's 32-bit
+//! instructions leave them.
+
+use crate::ast::Operator;
+use crate::diagnostic::Span;
+
+pub type Register = usize;
+pub type BlockId = usize;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value {
+    Register(Register),
+    Constant(i64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    W32,
+    W64,
+}
+
+/// Where something is in memory, but for an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Base {
+    /// Bytes from the beginning of the function's own memory.
+    Frame(u32),
+    /// Of the global variables.
+    Data(u32),
+    Control(u32),
+    /// In a register that holds an address.
+    Pointer(Register, u32),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    pub base: Base,
+    /// Bytes, of which the checks before make sure that they are few enough.
+    pub index: Option<Register>,
+}
+
+/// What goes to a helper of the kernel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument {
+    Value(Value),
+    Address(Address),
+    Map(usize),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    Move {
+        to: Register,
+        from: Value,
+    },
+    /// A number that the verifier is not to know, so that it sees that rounds of a loop are alike.
+    Hide {
+        to: Register,
+        value: i64,
+        width: Width,
+    },
+    /// The same for what is there already.
+    Widen {
+        register: Register,
+        width: Width,
+    },
+    Operate {
+        to: Register,
+        operator: Operator,
+        width: Width,
+        is_signed: bool,
+        left: Value,
+        right: Value,
+    },
+    /// The lowest bits, extended to the whole width.
+    Extend {
+        to: Register,
+        from: Register,
+        bits: u8,
+        is_signed: bool,
+        width: Width,
+    },
+    Load {
+        to: Register,
+        from: Address,
+        bytes: u8,
+    },
+    Store {
+        to: Address,
+        bytes: u8,
+        value: Value,
+    },
+    /// To memory, in one step for all processors.
+    AddTo {
+        to: Address,
+        bytes: u8,
+        value: Register,
+    },
+    Argument {
+        to: Register,
+        place: u8,
+    },
+    Helper {
+        to: Option<Register>,
+        number: i32,
+        arguments: Vec<Argument>,
+    },
+    Call {
+        to: Option<Register>,
+        function: usize,
+        arguments: Vec<Value>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum End {
+    Jump(BlockId),
+    Branch {
+        comparison: Operator,
+        width: Width,
+        is_signed: bool,
+        left: Value,
+        right: Value,
+        yes: BlockId,
+        no: BlockId,
+    },
+    /// Whether a helper has found something.
+    Found {
+        pointer: Register,
+        yes: BlockId,
+        no: BlockId,
+    },
+    /// `to` is the index times the size, if the index is below the length.
+    Index {
+        to: Register,
+        index: Value,
+        length: u64,
+        size: u64,
+        within: BlockId,
+        outside: BlockId,
+    },
+    /// A round of a loop, or no more of them.
+    Round {
+        more: BlockId,
+        cut_short: BlockId,
+    },
+    Return(Value),
+}
+
+#[derive(Debug)]
+pub struct Block {
+    pub steps: Vec<(Step, Span)>,
+    pub end: End,
+    pub end_span: Span,
+}
+
+#[derive(Debug)]
+pub struct Function {
+    pub name: String,
+    /// From the first on; the first one is where it begins.
+    pub blocks: Vec<Block>,
+    pub registers: usize,
+    pub frame_bytes: u32,
+    pub span: Span,
+}
+
+impl Value {
+    pub fn register(self) -> Option<Register> {
+        match self {
+            Self::Register(register) => Some(register),
+            Self::Constant(_) => None,
+        }
+    }
+}
+
+impl Address {
+    pub fn of(base: Base) -> Self {
+        Self { base, index: None }
+    }
+
+    fn registers(self) -> impl Iterator<Item = Register> {
+        let base = match self.base {
+            Base::Pointer(register, _) => Some(register),
+            _ => None,
+        };
+        base.into_iter().chain(self.index)
+    }
+}
+
+impl Step {
+    pub fn reads(&self, mut tell: impl FnMut(Register)) {
+        match self {
+            Self::Move { from, .. } => from.register().into_iter().for_each(tell),
+            Self::Operate { left, right, .. } => {
+                [left, right].into_iter().filter_map(|value| value.register()).for_each(tell)
+            }
+            Self::Extend { from, .. } => tell(*from),
+            Self::Widen { register, .. } => tell(*register),
+            Self::Load { from, .. } => from.registers().for_each(tell),
+            Self::Store { to, value, .. } => to.registers().chain(value.register()).for_each(tell),
+            Self::AddTo { to, value, .. } => to.registers().chain([*value]).for_each(tell),
+            Self::Hide { .. } | Self::Argument { .. } => {}
+            Self::Helper { arguments, .. } => {
+                for argument in arguments {
+                    match argument {
+                        Argument::Value(value) => value.register().into_iter().for_each(&mut tell),
+                        Argument::Address(address) => address.registers().for_each(&mut tell),
+                        Argument::Map(_) => {}
+                    }
+                }
+            }
+            Self::Call { arguments, .. } => {
+                arguments.iter().filter_map(|value| value.register()).for_each(tell)
+            }
+        }
+    }
+
+    pub fn writes(&self) -> Option<Register> {
+        match self {
+            Self::Move { to, .. }
+            | Self::Hide { to, .. }
+            | Self::Operate { to, .. }
+            | Self::Extend { to, .. }
+            | Self::Load { to, .. }
+            | Self::Argument { to, .. }
+            | Self::Widen { register: to, .. } => Some(*to),
+            Self::Helper { to, .. } | Self::Call { to, .. } => *to,
+            Self::Store { .. } | Self::AddTo { .. } => None,
+        }
+    }
+
+    /// Whether the first six of the kernel's registers are lost over it, or still hold what comes in.
+    pub fn is_call(&self) -> bool {
+        matches!(self, Self::Helper { .. } | Self::Call { .. } | Self::Argument { .. })
+    }
+}
+
+impl End {
+    pub fn reads(&self, tell: impl FnMut(Register)) {
+        let values = match self {
+            Self::Branch { left, right, .. } => [Some(*left), Some(*right)],
+            Self::Index { index, .. } => [Some(*index), None],
+            Self::Found { pointer, .. } => [Some(Value::Register(*pointer)), None],
+            Self::Return(value) => [Some(*value), None],
+            Self::Jump(_) | Self::Round { .. } => [None, None],
+        };
+        values.into_iter().flatten().filter_map(Value::register).for_each(tell);
+    }
+
+    pub fn writes(&self) -> Option<Register> {
+        match self {
+            Self::Index { to, .. } => Some(*to),
+            _ => None,
+        }
+    }
+
+    pub fn leads_to(&self) -> impl Iterator<Item = BlockId> {
+        let (one, other) = match self {
+            Self::Jump(to) => (Some(*to), None),
+            Self::Branch { yes, no, .. } | Self::Found { yes, no, .. } => (Some(*yes), Some(*no)),
+            Self::Index { within, outside, .. } => (Some(*within), Some(*outside)),
+            Self::Round { more, cut_short } => (Some(*more), Some(*cut_short)),
+            Self::Return(_) => (None, None),
+        };
+        one.into_iter().chain(other)
+    }
+}

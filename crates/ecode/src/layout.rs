@@ -1,0 +1,39 @@
+//! Where global variables are in the memory that user space maps, and what the control memory beside it has.
+
+use crate::program::Program;
+
+/// Bytes of the control memory: a 0 that nobody changes, and how often what happened (`interpret::Faults`).
+pub const ZERO: u32 = 0;
+pub const OUTSIDE: u32 = 8;
+pub const CUT_SHORT: u32 = 16;
+pub const FULL: u32 = 24;
+pub const CONTROL_BYTES: u32 = 32;
+
+#[derive(Debug)]
+pub struct Layout {
+    /// Of each global variable.
+    pub offsets: Vec<u32>,
+    pub bytes: u32,
+}
+
+impl Layout {
+    pub fn new(program: &Program) -> Self {
+        let mut bytes = 0;
+        let offset = |global: &crate::program::Global| {
+            let offset = bytes;
+            // Each may be read and written by words.
+            bytes += (global.of.size() as u32).next_multiple_of(8);
+            offset
+        };
+        Self { offsets: program.globals.iter().map(offset).collect(), bytes }
+    }
+
+    /// What the memory has at the beginning.
+    pub fn initial(&self, program: &Program) -> Vec<u8> {
+        let mut initial = vec![0; self.bytes as usize];
+        for (global, offset) in program.globals.iter().zip(&self.offsets) {
+            initial[*offset as usize..][..global.initial.len()].copy_from_slice(&global.initial);
+        }
+        initial
+    }
+}

@@ -1,0 +1,319 @@
+//! Expressions.
+
+use super::{Home, Lowered, Lowerer, constant, number, width};
+use crate::ast::Operator;
+use crate::ir::{BlockId, End, Register, Step, Value, Width};
+use crate::program::{Expression, ExpressionKind, Place, PlaceKind};
+use crate::types::{INT, Integer, LONG, Type};
+
+impl Lowerer<'_> {
+    pub(super) fn value(&mut self, expression: &Expression) -> Lowered<Value> {
+        let of = number(&expression.of);
+        match &expression.kind {
+            ExpressionKind::Constant(value) => Ok(constant(*value, of)),
+            ExpressionKind::Text(_) | ExpressionKind::Field(_) => self.unsupported(expression),
+            ExpressionKind::Load(place) => self.load(place),
+            ExpressionKind::Convert(inner) => {
+                let value = self.value(inner)?;
+                Ok(self.converted(value, number(&inner.of), &expression.of))
+            }
+            ExpressionKind::Negate(inner) => {
+                let inner = self.value(inner)?;
+                Ok(self.operate(Operator::Subtract, of, Value::Constant(0), inner))
+            }
+            ExpressionKind::Complement(inner) => {
+                let inner = self.value(inner)?;
+                Ok(self.operate(Operator::Xor, of, inner, Value::Constant(-1)))
+            }
+            ExpressionKind::Binary(operator, left, right)
+                if !operator.is_comparison() && left.of.is_number() =>
+            {
+                let of = number(&left.of);
+                let (left, right) = self.pair(left, right)?;
+                Ok(self.operate(*operator, of, left, right))
+            }
+            ExpressionKind::Binary(..) | ExpressionKind::Not(_) | ExpressionKind::Logical { .. } => {
+                self.truth(expression)
+            }
+            ExpressionKind::Conditional(parts) => {
+                let [condition, yes, no] = &**parts;
+                let [then, otherwise, join] = std::array::from_fn(|_| self.new_block());
+                let to = self.register();
+                self.condition(condition, then, otherwise)?;
+                for (block, part) in [(then, yes), (otherwise, no)] {
+                    self.enter(block);
+                    let from = self.value(part)?;
+                    self.set(to, from, width(of));
+                    self.end(End::Jump(join));
+                }
+                self.enter(join);
+                Ok(Value::Register(to))
+            }
+            ExpressionKind::Assign(place, value) => self.assign(place, value),
+            ExpressionKind::Update { place, operator, common, by, is_old } => {
+                self.update(place, *operator, *common, by, *is_old)
+            }
+            ExpressionKind::Call(function, arguments) => {
+                let mut values = Vec::new();
+                for argument in arguments {
+                    let value = self.value(argument)?;
+                    values.push(self.held(value));
+                }
+                let to = self.register();
+                self.step(Step::Call { to: Some(to), function: *function, arguments: values });
+                if number(&self.program.functions[*function].result).bits <= 32 {
+                    // The verifier knows nothing of what another function leaves.
+                    self.step(Step::Extend { to, from: to, bits: 32, is_signed: false, width: Width::W64 });
+                }
+                Ok(Value::Register(to))
+            }
+            ExpressionKind::Builtin(builtin, arguments) => self.builtin(*builtin, arguments, expression),
+            ExpressionKind::Comma(left, right) => {
+                self.value(left)?;
+                self.value(right)
+            }
+        }
+    }
+
+    /// In a register of its own: what is done later may change the variable that it comes from.
+    pub(super) fn held(&mut self, value: Value) -> Value {
+        match value {
+            Value::Register(from) => {
+                let to = self.register();
+                self.step(Step::Move { to, from: Value::Register(from) });
+                Value::Register(to)
+            }
+            constant => constant,
+        }
+    }
+
+    fn pair(&mut self, left: &Expression, right: &Expression) -> Lowered<(Value, Value)> {
+        let one = self.value(left)?;
+        let one = if is_simple(right) { one } else { self.held(one) };
+        Ok((one, self.value(right)?))
+    }
+
+    /// Kept as its type has it.
+    pub(super) fn operate(&mut self, operator: Operator, of: Integer, left: Value, right: Value) -> Value {
+        if of.is_signed && matches!(operator, Operator::Divide | Operator::Remainder) {
+            return self.divide_signed(operator, of, left, right);
+        }
+        let to = self.register();
+        self.step(Step::Operate { to, operator, width: width(of), is_signed: of.is_signed, left, right });
+        Value::Register(to)
+    }
+
+    /// By the numbers without their signs: kernels before 6.6 divide no others.
+    fn divide_signed(&mut self, operator: Operator, of: Integer, left: Value, right: Value) -> Value {
+        let last = Value::Constant(if width(of) == Width::W64 { 63 } else { 31 });
+        let mut without_sign = |value: Value| {
+            let sign = self.operate(Operator::ShiftRight, of, value, last);
+            let flipped = self.operate(Operator::Xor, of, value, sign);
+            (sign, self.operate(Operator::Subtract, of, flipped, sign))
+        };
+        let (left_sign, left) = without_sign(left);
+        let (right_sign, right) = without_sign(right);
+        let unsigned = Integer { is_signed: false, ..of };
+        let result = self.operate(operator, unsigned, left, right);
+        let sign = match operator {
+            Operator::Divide => self.operate(Operator::Xor, of, left_sign, right_sign),
+            _ => left_sign,
+        };
+        let flipped = self.operate(Operator::Xor, of, result, sign);
+        self.operate(Operator::Subtract, of, flipped, sign)
+    }
+
+    pub(super) fn converted(&mut self, value: Value, from: Integer, to: &Type) -> Value {
+        let into = number(to);
+        if *to == Type::Bool {
+            return if from.bits == 1 { value } else { self.is_not_0(value, from) };
+        }
+        if *to == Type::Void {
+            return value;
+        }
+        let is_wider = width(into) == Width::W64 && width(from) == Width::W32;
+        if is_wider && from.is_signed {
+            return self.extended(value, 32, true, Width::W64);
+        }
+        if into.bits < 32 && !(into.bits >= from.bits && into.is_signed == from.is_signed) {
+            return self.extended(value, into.bits, into.is_signed, Width::W32);
+        }
+        if width(into) == Width::W32 && width(from) == Width::W64 {
+            return self.extended(value, 32, false, Width::W64);
+        }
+        value
+    }
+
+    pub(super) fn extended(&mut self, value: Value, bits: u8, is_signed: bool, width: Width) -> Value {
+        match value {
+            Value::Register(from) => {
+                let to = self.register();
+                self.step(Step::Extend { to, from, bits, is_signed, width });
+                Value::Register(to)
+            }
+            Value::Constant(value) => {
+                let value = Integer { bits, is_signed }.extend(value as u64);
+                Value::Constant(if width == Width::W32 { i64::from(value as u32) } else { value as i64 })
+            }
+        }
+    }
+
+    fn is_not_0(&mut self, value: Value, of: Integer) -> Value {
+        let [yes, no, join] = std::array::from_fn(|_| self.new_block());
+        let to = self.register();
+        self.branch(Operator::NotEqual, of, value, Value::Constant(0), yes, no);
+        self.say(to, yes, no, join);
+        Value::Register(to)
+    }
+
+    /// 1 or 0, as the one or the other block is reached.
+    pub(super) fn say(&mut self, to: Register, yes: BlockId, no: BlockId, join: BlockId) {
+        for (block, value) in [(yes, 1), (no, 0)] {
+            self.enter(block);
+            self.set(to, Value::Constant(value), Width::W32);
+            self.end(End::Jump(join));
+        }
+        self.enter(join);
+    }
+
+    fn truth(&mut self, expression: &Expression) -> Lowered<Value> {
+        let [yes, no, join] = std::array::from_fn(|_| self.new_block());
+        let to = self.register();
+        self.condition(expression, yes, no)?;
+        self.say(to, yes, no, join);
+        Ok(Value::Register(to))
+    }
+
+    /// Leads to one of both blocks.
+    pub(super) fn condition(&mut self, expression: &Expression, yes: BlockId, no: BlockId) -> Lowered<()> {
+        match &expression.kind {
+            ExpressionKind::Constant(value) => self.end(End::Jump(if *value != 0 { yes } else { no })),
+            ExpressionKind::Not(inner) => self.condition(inner, no, yes)?,
+            ExpressionKind::Logical { is_and, left, right } => {
+                let next = self.new_block();
+                let (left_yes, left_no) = if *is_and { (next, no) } else { (yes, next) };
+                self.condition(left, left_yes, left_no)?;
+                self.enter(next);
+                self.condition(right, yes, no)?;
+            }
+            ExpressionKind::Binary(operator, left, right) if operator.is_comparison() => {
+                if !left.of.is_number() {
+                    return self.unsupported(expression);
+                }
+                let of = number(&left.of);
+                let (left, right) = self.pair(left, right)?;
+                self.branch(*operator, of, left, right, yes, no);
+            }
+            _ => {
+                let of = number(&expression.of);
+                let value = self.value(expression)?;
+                self.branch(Operator::NotEqual, of, value, Value::Constant(0), yes, no);
+            }
+        }
+        Ok(())
+    }
+
+    /// And where it is, if it is a number.
+    fn local(&self, place: &Place) -> Option<(usize, Register)> {
+        match place.kind {
+            PlaceKind::Local(local) => match self.homes[local] {
+                Home::Register(register) => Some((local, register)),
+                Home::Frame(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn load(&mut self, place: &Place) -> Lowered<Value> {
+        if let Some((_, register)) = self.local(place) {
+            return Ok(Value::Register(register));
+        }
+        let to = self.register();
+        let found = self.find(place, false)?;
+        self.read(to, found.address, &place.of);
+        self.join(found, |lowerer| {
+            lowerer.set(to, Value::Constant(0), width(number(&place.of)));
+            Ok(())
+        })?;
+        Ok(Value::Register(to))
+    }
+
+    fn assign(&mut self, place: &Place, value: &Expression) -> Lowered<Value> {
+        let value = self.value(value)?;
+        if let Some((local, register)) = self.local(place) {
+            self.set_local(local, register, value);
+            return Ok(value);
+        }
+        let value = self.held(value);
+        let found = self.find(place, true)?;
+        self.write(found.address, &place.of, value);
+        self.join(found, |_| Ok(()))?;
+        Ok(value)
+    }
+
+    fn update(
+        &mut self,
+        place: &Place,
+        operator: Operator,
+        common: Integer,
+        by: &Expression,
+        is_old: bool,
+    ) -> Lowered<Value> {
+        let by = self.value(by)?;
+        if let Some((local, register)) = self.local(place) {
+            let old = if is_old { self.held(Value::Register(register)) } else { Value::Constant(0) };
+            let new = self.updated(Value::Register(register), &place.of, operator, common, by);
+            // What is added or taken away once may be any number, as before.
+            match operator {
+                Operator::Add | Operator::Subtract => self.step(Step::Move { to: register, from: new }),
+                _ => self.set_local(local, register, new),
+            }
+            return Ok(if is_old { old } else { self.held(new) });
+        }
+        let by = self.held(by);
+        let (old, to) = (self.register(), self.register());
+        let found = self.find(place, true)?;
+        self.read(old, found.address, &place.of);
+        let new = self.updated(Value::Register(old), &place.of, operator, common, by);
+        self.write(found.address, &place.of, new);
+        self.step(Step::Move { to, from: if is_old { Value::Register(old) } else { new } });
+        self.join(found, |lowerer| {
+            let old = lowerer.register();
+            lowerer.set(old, Value::Constant(0), width(number(&place.of)));
+            let zero = Value::Register(old);
+            let new = lowerer.updated(zero, &place.of, operator, common, by);
+            lowerer.step(Step::Move { to, from: if is_old { zero } else { new } });
+            Ok(())
+        })?;
+        Ok(Value::Register(to))
+    }
+
+    fn updated(&mut self, old: Value, of: &Type, operator: Operator, common: Integer, by: Value) -> Value {
+        let wide = self.converted(old, number(of), &common.into());
+        let new = self.operate(operator, common, wide, by);
+        self.converted(new, common, of)
+    }
+
+    /// As a number of 64 bits, as it is signed.
+    pub(super) fn index(&mut self, expression: &Expression) -> Lowered<Value> {
+        let value = self.value(expression)?;
+        let of = number(&expression.of).promoted();
+        Ok(match (width(of), of) {
+            (Width::W32, of) if of == INT => self.converted(value, INT, &LONG.into()),
+            _ => value,
+        })
+    }
+}
+
+/// Nothing that it does changes what was read before it.
+fn is_simple(expression: &Expression) -> bool {
+    match &expression.kind {
+        ExpressionKind::Constant(_) | ExpressionKind::Text(_) | ExpressionKind::Field(_) => true,
+        ExpressionKind::Load(place) => matches!(place.kind, PlaceKind::Local(_) | PlaceKind::Global(_)),
+        ExpressionKind::Convert(inner)
+        | ExpressionKind::Negate(inner)
+        | ExpressionKind::Complement(inner) => is_simple(inner),
+        ExpressionKind::Binary(_, left, right) => is_simple(left) && is_simple(right),
+        _ => false,
+    }
+}

@@ -1,0 +1,231 @@
+//! A function's statements and expressions into blocks of simple steps.
+
+mod builtins;
+mod expressions;
+mod places;
+mod statements;
+mod uses;
+
+use std::collections::HashMap;
+
+use uses::Uses;
+
+use crate::ast::Operator;
+use crate::diagnostic::{Diagnostic, Span};
+use crate::ir::{Address, Base, Block, BlockId, End, Function, Register, Step, Value, Width};
+use crate::layout::Layout;
+use crate::program::{self, Program};
+use crate::types::{Integer, Type, U64};
+
+#[derive(Debug, Clone, Copy)]
+enum Home {
+    Register(Register),
+    Frame(u32),
+}
+
+struct Around {
+    on_break: BlockId,
+    /// Of a `switch` that is in no loop there is none.
+    on_continue: Option<BlockId>,
+}
+
+struct Lowerer<'a> {
+    program: &'a Program,
+    layout: &'a Layout,
+    function: &'a program::Function,
+    blocks: Vec<Option<Block>>,
+    steps: Vec<(Step, Span)>,
+    /// Into which the steps go.
+    block: BlockId,
+    /// In the order in which they are begun.
+    order: Vec<BlockId>,
+    registers: usize,
+    frame_bytes: u32,
+    homes: Vec<Home>,
+    around: Vec<Around>,
+    /// Whether a loop was cut short, where somebody asks.
+    is_cut_short: Option<Register>,
+    uses: Uses,
+    /// Of the frame: where keys and values of maps are for the kernel to read them.
+    key_at: Option<u32>,
+    value_at: Option<u32>,
+    span: Span,
+}
+
+type Lowered<T> = Result<T, Diagnostic>;
+
+/// As numbers of this type are kept.
+fn width(of: Integer) -> Width {
+    if of.bits > 32 { Width::W64 } else { Width::W32 }
+}
+
+fn number(of: &Type) -> Integer {
+    of.integer().unwrap_or(crate::types::U64)
+}
+
+/// A constant as it is kept.
+fn constant(value: u64, of: Integer) -> Value {
+    Value::Constant(if width(of) == Width::W32 { i64::from(value as u32) } else { value as i64 })
+}
+
+pub fn lower(program: &Program, layout: &Layout, function: usize, is_handler: bool) -> Lowered<Function> {
+    let lowered = &program.functions[function];
+    let mut lowerer = Lowerer {
+        program,
+        layout,
+        function: lowered,
+        blocks: vec![None],
+        steps: Vec::new(),
+        block: 0,
+        order: vec![0],
+        registers: 0,
+        frame_bytes: 0,
+        homes: Vec::new(),
+        around: Vec::new(),
+        is_cut_short: None,
+        uses: Uses::of(lowered),
+        key_at: None,
+        value_at: None,
+        span: lowered.span.clone(),
+    };
+    lowerer.begin(is_handler);
+    lowerer.statements(&lowered.body)?;
+    lowerer.end(End::Return(Value::Constant(0)));
+    Ok(lowerer.finish())
+}
+
+impl Lowerer<'_> {
+    fn register(&mut self) -> Register {
+        self.registers += 1;
+        self.registers - 1
+    }
+
+    fn frame(&mut self, bytes: u64) -> u32 {
+        let place = self.frame_bytes;
+        self.frame_bytes += (bytes as u32).next_multiple_of(8);
+        place
+    }
+
+    fn step(&mut self, step: Step) {
+        self.steps.push((step, self.span.clone()));
+    }
+
+    fn new_block(&mut self) -> BlockId {
+        self.blocks.push(None);
+        self.blocks.len() - 1
+    }
+
+    /// Ends the block that is being made. What comes then is never reached, until another one is begun.
+    fn end(&mut self, end: End) {
+        let block = Block { steps: std::mem::take(&mut self.steps), end, end_span: self.span.clone() };
+        let at = &mut self.blocks[self.block];
+        if at.is_none() {
+            *at = Some(block);
+        }
+    }
+
+    fn enter(&mut self, block: BlockId) {
+        self.block = block;
+        self.order.push(block);
+    }
+
+    fn jump_and_enter(&mut self, block: BlockId) {
+        self.end(End::Jump(block));
+        self.enter(block);
+    }
+
+    /// Goes on where `yes` is the case, and comes to `no` where not.
+    fn branch(
+        &mut self,
+        comparison: Operator,
+        of: Integer,
+        left: Value,
+        right: Value,
+        yes: BlockId,
+        no: BlockId,
+    ) {
+        let is_signed = of.is_signed;
+        self.end(End::Branch { comparison, width: width(of), is_signed, left, right, yes, no });
+    }
+
+    fn add_to_control(&mut self, what: u32) {
+        let one = self.register();
+        self.step(Step::Move { to: one, from: Value::Constant(1) });
+        self.step(Step::AddTo { to: Address::of(Base::Control(what)), bytes: 8, value: one });
+    }
+
+    /// Parameters and local variables get their homes.
+    fn begin(&mut self, is_handler: bool) {
+        for local in &self.function.locals {
+            let home = match local.of {
+                Type::Array(..) | Type::Struct(_) => Home::Frame(self.frame(local.of.size())),
+                _ => Home::Register(self.register()),
+            };
+            self.homes.push(home);
+        }
+        for place in 0..self.function.parameters {
+            if let Home::Register(to) = self.homes[place] {
+                self.step(Step::Argument { to, place: place as u8 });
+            }
+        }
+        // Whoever calls it from outside may leave anything above its lowest bits.
+        for place in (0..self.function.parameters).filter(|_| is_handler) {
+            if let Home::Register(to) = self.homes[place] {
+                let from = self.converted(Value::Register(to), U64, &self.function.locals[place].of);
+                self.set_local(place, to, from);
+            }
+        }
+        if self.uses.asks_for_cut_short {
+            let flag = self.register();
+            self.step(Step::Hide { to: flag, value: 0, width: Width::W32 });
+            self.is_cut_short = Some(flag);
+        }
+    }
+
+    fn clear(&mut self, at: u32, bytes: u64) {
+        let zero = self.register();
+        self.set(zero, Value::Constant(0), Width::W64);
+        for word in 0..bytes.div_ceil(8) {
+            let to = Address::of(Base::Frame(at + word as u32 * 8));
+            self.step(Step::Store { to, bytes: 8, value: Value::Register(zero) });
+        }
+    }
+
+    /// Without the blocks that nothing leads to, in the order in which they were begun: a loop's stay together.
+    fn finish(mut self) -> Function {
+        let mut is_reached = vec![false; self.blocks.len()];
+        let mut way = vec![0];
+        while let Some(block) = way.pop() {
+            if std::mem::replace(&mut is_reached[block], true) {
+                continue;
+            }
+            let block = self.blocks[block].as_ref().expect("what is led to is ended");
+            way.extend(block.end.leads_to());
+        }
+        let kept: Vec<_> = self.order.iter().copied().filter(|block| is_reached[*block]).collect();
+        let places: HashMap<_, _> = kept.iter().enumerate().map(|(place, block)| (*block, place)).collect();
+        let mut blocks = Vec::new();
+        for block in kept {
+            let mut block = self.blocks[block].take().expect("each is begun once");
+            match &mut block.end {
+                End::Jump(to) => *to = places[to],
+                End::Branch { yes: one, no: other, .. }
+                | End::Found { yes: one, no: other, .. }
+                | End::Index { within: one, outside: other, .. }
+                | End::Round { more: one, cut_short: other } => {
+                    *one = places[one];
+                    *other = places[other];
+                }
+                End::Return(_) => {}
+            }
+            blocks.push(block);
+        }
+        Function {
+            name: self.function.name.clone(),
+            blocks,
+            registers: self.registers,
+            frame_bytes: self.frame_bytes,
+            span: self.function.span.clone(),
+        }
+    }
+}

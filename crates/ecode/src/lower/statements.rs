@@ -1,0 +1,163 @@
+//! Statements.
+
+use super::{Around, Home, Lowered, Lowerer, constant, number, width};
+use crate::ast::Operator;
+use crate::ir::{Base, End, Step, Value, Width};
+use crate::layout::CUT_SHORT;
+use crate::program::{Expression, ExpressionKind, Loop, Statement, StatementKind};
+use crate::types::Type;
+
+impl Lowerer<'_> {
+    pub(super) fn statements(&mut self, statements: &[Statement]) -> Lowered<()> {
+        statements.iter().try_for_each(|statement| self.statement(statement))
+    }
+
+    fn statement(&mut self, statement: &Statement) -> Lowered<()> {
+        self.span = statement.span.clone();
+        match &statement.kind {
+            StatementKind::Expression(expression) => self.effect(expression)?,
+            StatementKind::Clear(local) => match self.homes[*local] {
+                Home::Frame(at) => self.clear(at, self.function.locals[*local].of.size()),
+                Home::Register(to) => {
+                    let of = number(&self.function.locals[*local].of);
+                    self.set(to, Value::Constant(0), width(of));
+                }
+            },
+            StatementKind::Block(statements) => self.statements(statements)?,
+            StatementKind::If(condition, yes, no) => {
+                let (then, otherwise, join) = (self.new_block(), self.new_block(), self.new_block());
+                self.condition(condition, then, otherwise)?;
+                self.enter(then);
+                self.statements(yes)?;
+                self.end(End::Jump(join));
+                self.enter(otherwise);
+                self.statements(no)?;
+                self.jump_and_enter(join);
+            }
+            StatementKind::Loop(looped) => self.looped(looped)?,
+            StatementKind::Switch { value, cases, default, body } => {
+                self.switch(value, cases, *default, body)?
+            }
+            StatementKind::Break => {
+                let to = self.around.last().expect("it is in a loop or switch").on_break;
+                self.leave(to);
+            }
+            StatementKind::Continue => {
+                let to = self.around.iter().rev().find_map(|around| around.on_continue);
+                self.leave(to.expect("it is in a loop"));
+            }
+            StatementKind::Return(value) => {
+                let value = match value {
+                    Some(value) => self.value(value)?,
+                    None => Value::Constant(0),
+                };
+                self.end(End::Return(value));
+                let never = self.new_block();
+                self.enter(never);
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, to: usize) {
+        self.end(End::Jump(to));
+        let never = self.new_block();
+        self.enter(never);
+    }
+
+    /// A register of which there are several values, as the ways go: where the verifier knows one, it knows which way a later branch
+    /// goes, and looks at what follows once for each.
+    pub(super) fn set(&mut self, to: usize, from: Value, width: Width) {
+        match from {
+            Value::Constant(value) => self.step(Step::Hide { to, value, width }),
+            from => self.step(Step::Move { to, from }),
+        }
+    }
+
+    /// A variable. Where a loop changes it, the verifier is not to know its range either: that would be another one in each round.
+    pub(super) fn set_local(&mut self, local: usize, to: usize, from: Value) {
+        let width = width(number(&self.function.locals[local].of));
+        self.set(to, from, width);
+        if from.register().is_some() && self.uses.is_changed_in_loops[local] {
+            self.step(Step::Widen { register: to, width });
+        }
+    }
+
+    fn looped(&mut self, looped: &Loop) -> Lowered<()> {
+        let [head, asked, body, after, cut, done] = std::array::from_fn(|_| self.new_block());
+        self.end(End::Jump(if looped.is_asked_first { head } else { body }));
+        // The first round of `do` is not counted, as it always is.
+        self.enter(head);
+        self.end(End::Round { more: asked, cut_short: cut });
+        self.enter(asked);
+        match &looped.condition {
+            Some(condition) => self.condition(condition, body, done)?,
+            None => self.end(End::Jump(body)),
+        }
+        self.enter(body);
+        self.around.push(Around { on_break: done, on_continue: Some(after) });
+        self.statements(&looped.body)?;
+        self.around.pop();
+        self.jump_and_enter(after);
+        if let Some(after) = &looped.after {
+            self.effect(after)?;
+        }
+        self.end(End::Jump(head));
+        self.enter(cut);
+        self.add_to_control(CUT_SHORT);
+        if let Some(flag) = self.is_cut_short {
+            self.set(flag, Value::Constant(1), Width::W32);
+        }
+        self.jump_and_enter(done);
+        Ok(())
+    }
+
+    fn switch(
+        &mut self,
+        value: &Expression,
+        cases: &[(u64, usize)],
+        default: Option<usize>,
+        body: &[Statement],
+    ) -> Lowered<()> {
+        let of = number(&value.of);
+        let value = self.value(value)?;
+        let done = self.new_block();
+        let mut starts: Vec<usize> = cases.iter().map(|(_, at)| *at).chain(default).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let blocks: Vec<_> = starts.iter().map(|_| self.new_block()).collect();
+        let block_of = |at: usize| blocks[starts.binary_search(&at).expect("it is one of them")];
+        for (case, at) in cases {
+            let next = self.new_block();
+            self.branch(Operator::Equal, of, value, constant(*case, of), block_of(*at), next);
+            self.enter(next);
+        }
+        self.end(End::Jump(default.map_or(done, block_of)));
+        self.around.push(Around { on_break: done, on_continue: None });
+        for (place, start) in starts.iter().enumerate() {
+            self.enter(blocks[place]);
+            let until = starts.get(place + 1).copied().unwrap_or(body.len());
+            self.statements(&body[*start..until])?;
+            if let Some(next) = blocks.get(place + 1) {
+                self.end(End::Jump(*next));
+            }
+        }
+        self.around.pop();
+        self.jump_and_enter(done);
+        Ok(())
+    }
+
+    /// Whose value nobody asks for.
+    fn effect(&mut self, expression: &Expression) -> Lowered<()> {
+        match &expression.kind {
+            ExpressionKind::Assign(place, value) if matches!(place.of, Type::Struct(_)) => {
+                self.copy_struct(place, value)
+            }
+            _ => self.value(expression).map(drop),
+        }
+    }
+
+    pub(super) fn data(&self, global: usize) -> Base {
+        Base::Data(self.layout.offsets[global])
+    }
+}

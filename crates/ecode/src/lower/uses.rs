@@ -1,0 +1,104 @@
+//! What a function's expressions are about, before it is lowered.
+
+use crate::program::{
+    Argument, Builtin, Expression, ExpressionKind, Function, Place, PlaceKind, Statement, StatementKind,
+};
+
+pub struct Uses {
+    /// Whether it asks for `cut_short`.
+    pub asks_for_cut_short: bool,
+    /// Of each local variable, whether it is changed in a loop.
+    pub is_changed_in_loops: Vec<bool>,
+}
+
+impl Uses {
+    pub fn of(function: &Function) -> Self {
+        let is_changed_in_loops = vec![false; function.locals.len()];
+        let mut uses = Self { asks_for_cut_short: false, is_changed_in_loops };
+        uses.statements(&function.body, false);
+        uses
+    }
+
+    fn statements(&mut self, statements: &[Statement], is_in_loop: bool) {
+        for statement in statements {
+            match &statement.kind {
+                StatementKind::Expression(expression) => self.expression(expression, is_in_loop),
+                StatementKind::Block(inner) => self.statements(inner, is_in_loop),
+                StatementKind::If(condition, yes, no) => {
+                    self.expression(condition, is_in_loop);
+                    self.statements(yes, is_in_loop);
+                    self.statements(no, is_in_loop);
+                }
+                StatementKind::Loop(looped) => {
+                    let conditions = looped.condition.iter().chain(&looped.after);
+                    conditions.for_each(|expression| self.expression(expression, true));
+                    self.statements(&looped.body, true);
+                }
+                StatementKind::Switch { value, body, .. } => {
+                    self.expression(value, is_in_loop);
+                    self.statements(body, is_in_loop);
+                }
+                StatementKind::Return(value) => {
+                    value.iter().for_each(|value| self.expression(value, is_in_loop));
+                }
+                StatementKind::Clear(_) | StatementKind::Break | StatementKind::Continue => {}
+            }
+        }
+    }
+
+    fn place(&mut self, place: &Place, is_in_loop: bool) {
+        match &place.kind {
+            PlaceKind::Local(_) | PlaceKind::Global(_) => {}
+            PlaceKind::Member(outer, _) => self.place(outer, is_in_loop),
+            PlaceKind::Element(array, index, _) => {
+                self.place(array, is_in_loop);
+                self.expression(index, is_in_loop);
+            }
+            PlaceKind::Entry(_, key) => self.expression(key, is_in_loop),
+        }
+    }
+
+    fn changed(&mut self, place: &Place, by: &Expression, is_in_loop: bool) {
+        if let PlaceKind::Local(local) = place.kind {
+            self.is_changed_in_loops[local] |= is_in_loop;
+        }
+        self.place(place, is_in_loop);
+        self.expression(by, is_in_loop);
+    }
+
+    fn expression(&mut self, expression: &Expression, is_in_loop: bool) {
+        match &expression.kind {
+            ExpressionKind::Constant(_) | ExpressionKind::Text(_) | ExpressionKind::Field(_) => {}
+            ExpressionKind::Load(place) => self.place(place, is_in_loop),
+            ExpressionKind::Convert(inner)
+            | ExpressionKind::Negate(inner)
+            | ExpressionKind::Complement(inner)
+            | ExpressionKind::Not(inner) => self.expression(inner, is_in_loop),
+            ExpressionKind::Binary(_, left, right)
+            | ExpressionKind::Logical { left, right, .. }
+            | ExpressionKind::Comma(left, right) => {
+                self.expression(left, is_in_loop);
+                self.expression(right, is_in_loop);
+            }
+            ExpressionKind::Conditional(parts) => {
+                parts.iter().for_each(|part| self.expression(part, is_in_loop));
+            }
+            ExpressionKind::Assign(place, by) | ExpressionKind::Update { place, by, .. } => {
+                self.changed(place, by, is_in_loop);
+            }
+            ExpressionKind::Call(_, arguments) => {
+                arguments.iter().for_each(|argument| self.expression(argument, is_in_loop));
+            }
+            ExpressionKind::Builtin(builtin, arguments) => {
+                self.asks_for_cut_short |= *builtin == Builtin::CutShort;
+                for argument in arguments {
+                    match argument {
+                        Argument::Value(value) => self.expression(value, is_in_loop),
+                        Argument::Place(place) => self.place(place, is_in_loop),
+                        Argument::Map(_) => {}
+                    }
+                }
+            }
+        }
+    }
+}
