@@ -1,6 +1,7 @@
 //! A program into what the kernel loads.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use crate::diagnostic::{Diagnostic, Span};
 use crate::emit::btf::Btf;
@@ -48,7 +49,7 @@ pub struct Compiled {
     pub lines: Vec<[u32; 4]>,
 }
 
-pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Diagnostic> {
+pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Box<Diagnostic>> {
     let layout = Layout::new(program);
     let mut compiled = HashMap::new();
     let programs = program.handlers.iter().map(|handler| {
@@ -62,7 +63,7 @@ pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Diag
         entries: map.length,
     };
     Ok(Object {
-        programs: programs.collect::<Result<_, Diagnostic>>()?,
+        programs: programs.collect::<Result<_, Box<Diagnostic>>>()?,
         maps: program.maps.iter().map(map).collect(),
         data: layout.initial(program),
         control_bytes: CONTROL_BYTES,
@@ -75,16 +76,19 @@ fn link(
     layout: &Layout,
     handler: usize,
     compiled: &mut HashMap<usize, Emitted>,
-) -> Result<Vec<usize>, Diagnostic> {
+) -> Result<Vec<usize>, Box<Diagnostic>> {
     let mut linked = vec![handler];
     let mut at = 0;
     while let Some(&function) = linked.get(at) {
         at += 1;
-        if !compiled.contains_key(&function) {
-            let lowered = lower(program, layout, function, function == handler)?;
-            compiled.insert(function, emit(&lowered, function == handler)?);
-        }
-        for (_, callee) in &compiled[&function].calls {
+        let emitted = match compiled.entry(function) {
+            Entry::Occupied(emitted) => emitted.into_mut(),
+            Entry::Vacant(place) => {
+                let lowered = lower(program, layout, function, function == handler)?;
+                place.insert(emit(&lowered, function == handler)?)
+            }
+        };
+        for (_, callee) in &emitted.calls {
             if !linked.contains(callee) {
                 linked.push(*callee);
             }
@@ -99,7 +103,7 @@ fn frames_fit(
     program: &Program,
     handler: usize,
     compiled: &HashMap<usize, Emitted>,
-) -> Result<(), Diagnostic> {
+) -> Result<(), Box<Diagnostic>> {
     let mut deepest: HashMap<usize, (u32, usize)> = HashMap::new();
     let mut way = vec![(handler, false)];
     while let Some((function, is_done)) = way.pop() {
@@ -120,12 +124,15 @@ fn frames_fit(
             let message = format!(
                 "`{name}` and what it calls need {bytes} bytes at a time, and the kernel gives {MOST_FRAME_BYTES}"
             );
-            return Err(Diagnostic::error(span, message).help("make arrays and structs `static` or global"));
+            let problem = Diagnostic::error(span, message);
+            return Err(Box::new(problem.help("make arrays and structs `static` or global")));
         }
         if below.1 + 1 > MOST_CALLS {
             let message = format!("`{name}` begins a chain of more than {MOST_CALLS} functions");
-            return Err(Diagnostic::error(span, message)
-                .help("the kernel allows no longer ones: put some of them together"));
+            let problem = Diagnostic::error(span, message);
+            return Err(Box::new(
+                problem.help("the kernel allows no longer ones: put some of them together"),
+            ));
         }
     }
     Ok(())

@@ -2,6 +2,8 @@
 
 #[expect(dead_code, reason = "these programs are not run")]
 mod common;
+#[path = "common/generate.rs"]
+mod generate;
 
 use std::time::Instant;
 
@@ -147,6 +149,14 @@ proptest! {
     #[test]
     fn any_words(words in vec(select(PARTS), 0..40)) {
         is_told_of(&words.concat());
+    }
+
+    #[test]
+    fn any_generated_program_is_compiled(bytes in vec(any::<u8>(), 0..600)) {
+        let text = generate::program(&bytes);
+        if let (Some(program), _) = ecode::check(&text, &Plain) {
+            prop_assert!(ecode::compile(&program, &text, "test.ec").is_ok(), "{}", text);
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@
 mod cases;
 #[path = "../../ecode/tests/common/mod.rs"]
 mod common;
+#[path = "../../ecode/tests/common/generate.rs"]
+mod generate;
 
 use common::{Same, interpreted, program};
 use ecode::interpret::State;
@@ -75,7 +77,7 @@ fn loops_and_arrays() {
 
 /// Some of what is generated is refused: a division by a constant 0, say.
 fn agrees_if_it_is_one(bytes: &[u8], arguments: &[u64]) {
-    let text = common::generate::program(bytes);
+    let text = generate::program(bytes);
     if ecode::check(&text, &common::Plain).0.is_some() {
         outcome(&text, arguments);
     }

@@ -428,7 +428,7 @@ impl Checker<'_> {
         if let (Some(constant), Some(number)) = (constant(&value), to.integer())
             && *to != Type::Bool
             && number.extend(constant) != constant
-            && !(constant as i64 == -1 && !number.is_signed)
+            && (constant as i64 != -1 || number.is_signed)
         {
             let is_signed = value.of.integer().is_some_and(|number| number.is_signed);
             let told = if is_signed { (constant as i64).to_string() } else { constant.to_string() };

@@ -54,7 +54,7 @@ struct Emitter<'a> {
     jumps: Vec<(usize, usize)>,
 }
 
-pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Diagnostic> {
+pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagnostic>> {
     let Allocated { homes, frame_bytes: frame, needed } = allocate(function);
     let out = Emitted {
         instructions: Vec::new(),
@@ -85,7 +85,8 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Diagnostic
             function.name,
             emitter.out.instructions.len()
         );
-        return Err(Diagnostic::error(function.span.clone(), message).help("make several functions of it"));
+        let problem = Diagnostic::error(function.span.clone(), message);
+        return Err(Box::new(problem.help("make several functions of it")));
     }
     for (at, block) in std::mem::take(&mut emitter.jumps) {
         emitter.out.instructions[at].offset = (emitter.starts[block] as i64 - at as i64 - 1) as i16;

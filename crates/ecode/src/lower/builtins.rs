@@ -16,7 +16,8 @@ const GET_CURRENT_UID_GID: i32 = 15;
 
 impl Lowerer<'_> {
     pub(super) fn unsupported<T>(&mut self, expression: &Expression) -> Lowered<T> {
-        Err(Diagnostic::error(expression.span.clone(), "this is checked, but not compiled yet"))
+        let message = "this is checked, but not compiled yet";
+        Err(Box::new(Diagnostic::error(expression.span.clone(), message)))
     }
 
     pub(super) fn builtin(

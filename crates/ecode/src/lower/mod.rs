@@ -52,7 +52,7 @@ struct Lowerer<'a> {
     span: Span,
 }
 
-type Lowered<T> = Result<T, Diagnostic>;
+type Lowered<T> = Result<T, Box<Diagnostic>>;
 
 /// As numbers of this type are kept.
 fn width(of: Integer) -> Width {

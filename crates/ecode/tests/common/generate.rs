@@ -190,7 +190,7 @@ impl Generator<'_> {
     fn looped(&mut self) {
         let (name, rounds) = (self.name("i"), 1 + self.byte() % 6);
         let of = self.one_of(&["int", "u8", "long", "u64", "i16"]);
-        let is_while = self.byte() % 3 == 0;
+        let is_while = self.byte().is_multiple_of(3);
         self.read.push(name.clone());
         self.loops += 1;
         if is_while {
@@ -214,8 +214,11 @@ impl Generator<'_> {
         if !name.contains('@') {
             return name;
         }
-        let index =
-            if self.byte() % 4 == 0 { self.expression(1) } else { format!("{} & 3", self.expression(1)) };
+        let index = if self.byte().is_multiple_of(4) {
+            self.expression(1)
+        } else {
+            format!("{} & 3", self.expression(1))
+        };
         // A constant beyond the end would be refused, as it should be.
         name.replace('@', &format!("{} + {index}", self.written[0].clone().replace('@', "0")))
     }
@@ -242,7 +245,11 @@ impl Generator<'_> {
             }
             8 => {
                 let (place, step) = (self.place(true), self.one_of(&["++", "--"]));
-                if self.byte() % 2 == 0 { format!("({place}{step})") } else { format!("({step}{place})") }
+                if self.byte().is_multiple_of(2) {
+                    format!("({place}{step})")
+                } else {
+                    format!("({step}{place})")
+                }
             }
             _ => {
                 let (left, right) = (self.expression(depth - 1), self.expression(depth - 1));

@@ -1,6 +1,4 @@
-//! Hooks and a world that say the same each time, and programs.
-
-pub mod generate;
+//! Hooks and a world that say the same each time.
 
 use ecode::interpret::{State, World, run};
 use ecode::{Builtin, Diagnostic, Field, Hooks, Integer, Program, Type};
