@@ -164,7 +164,12 @@ impl Consumer {
 
     #[track_caller]
     pub fn answer(&self, number: usize) -> String {
-        eventually("an answer", || self.0.read("out").lines().count() > number);
+        eventually("an answer", || {
+            let is_over = self.0.is_over();
+            let is_there = self.0.read("out").lines().count() > number;
+            assert!(is_there || !is_over, "{}", self.0.read("err"));
+            is_there
+        });
         self.0.read("out").lines().nth(number).expect("an answer").to_owned()
     }
 

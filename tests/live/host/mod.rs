@@ -21,6 +21,7 @@ mod second_source;
 mod servers;
 mod service_cost;
 mod service_faults;
+mod service_full;
 mod service_shown;
 mod store;
 mod tenants;

@@ -67,8 +67,8 @@ pub const WORKLOADS: &[Workload] = &[
     workload("tenant", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS TAG MS REQUESTS [PER-CONNECTION]", tenants::tenant,
         "Asks a backend for work, once a line comes from stdin; TAG z tells it to end."),
     workload("consumer", "", consumer::consumer,
-        "Does what each line of its input says, and answers with a line: burn MS [THREADS], sockets N, connect PORT N, fork N, \
-         memory BYTES, send PORT BYTES, close."),
+        "Does what each line of its input says, and answers with a line: burn MS [THREADS], sockets N, connect PORT N, \
+         connections N, fork N, memory BYTES, send PORT BYTES, close."),
     workload("resolve", "ADDRESS NAME TIMES", datagrams::resolve,
         "Asks a name server TIMES times for a name, once a line comes from stdin."),
     workload("master", "MS", master::master,

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::arguments::Arguments;
+use crate::connections::connections;
 use crate::failure::{Outcome, failed, os_failure};
 use crate::print_line;
 
@@ -33,6 +34,11 @@ pub fn consumer(arguments: Arguments) -> Outcome {
                 TcpStream::connect(("127.0.0.1", number(1) as u16))
                     .map(|stream| taken.connections.push(stream))
             }),
+            "connections" => {
+                let ends = connections(number(1) as usize).map_err(|error| os_failure("connect", error))?;
+                taken.connections.extend(ends);
+                taken.connections.len().to_string()
+            }
             "fork" => got(number(1), fork),
             "memory" => {
                 // Each byte is written, so that it is there.

@@ -14,6 +14,7 @@ mod calls;
 mod catalogue;
 mod children;
 mod clock;
+mod connections;
 mod consumer;
 mod datagrams;
 mod deeds;
