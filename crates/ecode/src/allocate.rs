@@ -1,13 +1,14 @@
 //! Which of the kernel's registers, or which place in memory, each register has: linear scan (Poletto and Sarkar, 1999).
 
-use crate::ir::{Block, End, Function, Register};
+use crate::ir::{Function, Register, Step};
 
-/// Kept over calls.
-const KEPT: [u8; 4] = [6, 7, 8, 9];
+/// Kept over calls. The last one is for operands where a function has loops.
+const KEPT: [u8; 4] = [6, 7, 8, LAST_KEPT];
+pub const LAST_KEPT: u8 = 9;
 /// Lost over calls, and where their arguments go.
 const LOST: [u8; 4] = [2, 3, 4, 5];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Home {
     Register(u8),
     /// Eight bytes of the frame, from its beginning.
@@ -55,7 +56,7 @@ impl Set {
         self.0[register / 64] >> (register % 64) & 1 != 0
     }
 
-    fn each(&self) -> impl Iterator<Item = Register> {
+    pub fn each(&self) -> impl Iterator<Item = Register> {
         let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
         words.flat_map(|(at, word)| {
             (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| at * 64 + bit)
@@ -98,7 +99,8 @@ fn intervals(function: &Function, needed: &[Set]) -> Vec<Interval> {
         needed[number].each().for_each(|register| touch(register, at));
         for (step, _) in &block.steps {
             at += 2;
-            if step.is_call() {
+            // What comes in is in those that calls take.
+            if step.is_call() || matches!(step, Step::Argument { .. }) {
                 calls.push(at);
             }
             step.reads(|register| touch(register, at));
@@ -115,9 +117,7 @@ fn intervals(function: &Function, needed: &[Set]) -> Vec<Interval> {
     }
     // Where both are, the verifier of v6.18 may take what such a register had before a call for what is needed after it, and
     // gives up ("backtracking call unexpected regs").
-    let calls_helpers = |block: &Block| block.steps.iter().any(|(step, _)| step.is_call());
-    let is_looped = function.blocks.iter().any(|block| matches!(block.end, End::Round { .. }))
-        && function.blocks.iter().any(calls_helpers);
+    let is_looped = function.has_loops() && function.has_calls();
     let of = |(register, span): (Register, Option<(usize, usize)>)| {
         // Written once, and never read: a parameter, say, whose home would be where the next one comes in.
         let (from, to) = span.filter(|(from, to)| from != to)?;
@@ -140,6 +140,7 @@ pub struct Allocated {
 
 pub fn allocate(function: &Function) -> Allocated {
     let needed = needed(function);
+    let kept = &KEPT[..KEPT.len() - usize::from(function.has_loops())];
     let mut homes = vec![Home::None; function.registers];
     let mut frame = function.frame_bytes.next_multiple_of(8);
     // Those that have a register now, and places of the frame with the moment from which on they are free.
@@ -149,7 +150,7 @@ pub fn allocate(function: &Function) -> Allocated {
         active.retain(|(other, _)| other.to >= interval.from);
         let is_free = |register: &u8| active.iter().all(|(_, taken)| taken != register);
         let lost = LOST.iter().filter(|_| !interval.meets_call);
-        if let Some(register) = lost.chain(&KEPT).copied().find(is_free) {
+        if let Some(register) = lost.chain(kept).copied().find(is_free) {
             homes[interval.register] = Home::Register(register);
             active.push((interval, register));
             continue;

@@ -165,6 +165,16 @@ pub struct Function {
     pub span: Span,
 }
 
+impl Function {
+    pub fn has_loops(&self) -> bool {
+        self.blocks.iter().any(|block| matches!(block.end, End::Round { .. }))
+    }
+
+    pub fn has_calls(&self) -> bool {
+        self.blocks.iter().flat_map(|block| &block.steps).any(|(step, _)| step.is_call())
+    }
+}
+
 impl Value {
     pub fn register(self) -> Option<Register> {
         match self {
@@ -230,9 +240,9 @@ impl Step {
         }
     }
 
-    /// Whether the first six of the kernel's registers are lost over it, or still hold what comes in.
+    /// The first six of the kernel's registers are lost over it.
     pub fn is_call(&self) -> bool {
-        matches!(self, Self::Helper { .. } | Self::Call { .. } | Self::Argument { .. })
+        matches!(self, Self::Helper { .. } | Self::Call { .. })
     }
 }
 

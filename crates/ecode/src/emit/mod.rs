@@ -2,10 +2,12 @@
 
 pub mod btf;
 mod instruction;
+mod verifier;
 
 use instruction::{By, FRAME, Instruction};
 
-use crate::allocate::{Allocated, Home, Set, allocate};
+use crate::allocate::{Allocated, Home, LAST_KEPT, Set, allocate};
+use crate::ast::Operator;
 use crate::diagnostic::{Diagnostic, Span};
 use crate::ir::{Address, Argument, Base, End, Function, Register, Step, Value, Width};
 use crate::layout::ZERO;
@@ -13,6 +15,10 @@ use crate::layout::ZERO;
 /// For what has no register of its own.
 const SCRATCH: u8 = 0;
 const ADDRESS: u8 = 1;
+/// Bytes that the verifier follows together.
+const WORD: u8 = 8;
+/// The first of those that calls keep.
+const KEPT_FROM: u8 = 6;
 /// A jump's offset has 16 bits.
 const MOST_INSTRUCTIONS: usize = 32_000;
 /// include/uapi/linux/bpf.h
@@ -42,9 +48,11 @@ pub struct Emitted {
 struct Emitter<'a> {
     function: &'a Function,
     is_handler: bool,
+    has_loops: bool,
+    /// For a second operand without a register of its own.
+    second: u8,
     homes: Vec<Home>,
     needed: Vec<Set>,
-    /// Which registers the verifier may know to be copies.
     are_copies: Vec<bool>,
     frame: u32,
     out: Emitted,
@@ -66,9 +74,11 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
     let mut emitter = Emitter {
         function,
         is_handler,
+        has_loops: function.has_loops(),
+        second: if function.has_loops() { LAST_KEPT } else { ADDRESS },
         homes,
         needed,
-        are_copies: copies(function),
+        are_copies: verifier::copies(function),
         frame,
         out,
         starts: Vec::new(),
@@ -76,6 +86,9 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
     };
     // The kernel wants to know where each function begins.
     emitter.out.spans.push((0, function.span.clone()));
+    if emitter.has_loops {
+        emitter.fill();
+    }
     for number in 0..function.blocks.len() {
         emitter.block(number);
     }
@@ -94,17 +107,6 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
     Ok(emitter.out)
 }
 
-fn copies(function: &Function) -> Vec<bool> {
-    let mut are_copies = vec![false; function.registers];
-    for (step, _) in function.blocks.iter().flat_map(|block| &block.steps) {
-        if let Step::Move { to, from: Value::Register(from) } | Step::Extend { to, from, .. } = step {
-            are_copies[*to] = true;
-            are_copies[*from] = true;
-        }
-    }
-    are_copies
-}
-
 fn bytes(width: Width) -> u8 {
     if width == Width::W32 { 4 } else { 8 }
 }
@@ -121,6 +123,13 @@ impl Emitter<'_> {
             Some((last_at, last)) if *last_at == at => *last = span.clone(),
             _ => self.out.spans.push((at, span.clone())),
         }
+    }
+
+    /// How many of the kernel's registers hold what comes in: a handler gets where its arguments are.
+    fn parameters(&self) -> u8 {
+        let is_argument = |(step, _): &&(Step, Span)| matches!(step, Step::Argument { .. });
+        let all = self.function.blocks[0].steps.iter().filter(is_argument).count() as u8;
+        if self.is_handler { 1 } else { all }
     }
 
     fn block(&mut self, number: usize) {
@@ -182,7 +191,7 @@ impl Emitter<'_> {
             (Value::Constant(value), Width::W64) if i32::try_from(value).is_ok() => {
                 By::Immediate(value as i32)
             }
-            _ => By::Register(self.operand(value, ADDRESS)),
+            _ => By::Register(self.operand(value, self.second)),
         }
     }
 
@@ -214,7 +223,7 @@ impl Emitter<'_> {
                 self.push(Instruction::set(ADDRESS, By::Register(FRAME)));
                 let place = self.place(at);
                 self.push(Instruction::operate(
-                    crate::ast::Operator::Add,
+                    Operator::Add,
                     Width::W64,
                     false,
                     ADDRESS,
@@ -235,16 +244,20 @@ impl Emitter<'_> {
         };
         if let Some(index) = address.index {
             let index = self.operand(Value::Register(index), SCRATCH);
-            let add = crate::ast::Operator::Add;
+            let add = Operator::Add;
             self.push(Instruction::operate(add, Width::W64, false, base, By::Register(index)));
         }
         (base, offset)
     }
 
     fn map_value(&mut self, memory: Memory, at: u32) -> u8 {
+        self.map_value_in(ADDRESS, memory, at)
+    }
+
+    fn map_value_in(&mut self, register: u8, memory: Memory, at: u32) -> u8 {
         self.out.memory.push((self.out.instructions.len(), memory));
-        self.load_64(ADDRESS, PSEUDO_MAP_VALUE, 0, at as i32);
-        ADDRESS
+        self.load_64(register, PSEUDO_MAP_VALUE, 0, at as i32);
+        register
     }
 
     fn step(&mut self, step: &Step) {
@@ -260,22 +273,21 @@ impl Emitter<'_> {
                 self.push(Instruction::load(target, base, 0, bytes(*width)));
                 if *value != 0 {
                     let by = self.by(Value::Constant(*value), *width);
-                    self.push(Instruction::operate(crate::ast::Operator::Add, *width, false, target, by));
+                    self.push(Instruction::operate(Operator::Add, *width, false, target, by));
                 }
                 self.keep(*to, target);
             }
             Step::Widen { register, width } => {
                 let base = self.map_value(Memory::Control, ZERO);
-                self.push(Instruction::load(base, base, 0, bytes(*width)));
+                self.push(Instruction::load(self.second, base, 0, bytes(*width)));
                 let target = self.target(*register);
                 self.load_value(target, Value::Register(*register));
-                let by = By::Register(base);
-                self.push(Instruction::operate(crate::ast::Operator::Add, *width, false, target, by));
+                let by = By::Register(self.second);
+                self.push(Instruction::operate(Operator::Add, *width, false, target, by));
                 self.keep(*register, target);
             }
             Step::Operate { to, operator, width, is_signed, left, right } => {
-                let is_shift =
-                    matches!(operator, crate::ast::Operator::ShiftLeft | crate::ast::Operator::ShiftRight);
+                let is_shift = matches!(operator, Operator::ShiftLeft | Operator::ShiftRight);
                 let right = match right {
                     Value::Constant(by) if is_shift => {
                         Value::Constant(by & if *width == Width::W32 { 31 } else { 63 })
@@ -309,6 +321,9 @@ impl Emitter<'_> {
                     value => By::Register(self.operand(*value, SCRATCH)),
                 };
                 self.push(Instruction::store(base, offset, *bytes, by));
+                if self.has_loops && base == FRAME && offset % i16::from(WORD) == 0 {
+                    self.scrub(offset);
+                }
             }
             Step::AddTo { to, bytes, value } => {
                 let (base, offset) = self.address(*to);
@@ -322,6 +337,10 @@ impl Emitter<'_> {
                     self.keep(*to, target);
                 } else {
                     self.keep(*to, place + 1);
+                    if self.has_loops && self.function.has_calls() {
+                        // No number any longer, for the same reason as in `fill`.
+                        self.push(Instruction::set(place + 1, By::Register(FRAME)));
+                    }
                 }
             }
             Step::Helper { to, number, arguments } => {
@@ -355,13 +374,13 @@ impl Emitter<'_> {
                 };
                 self.push(Instruction::set(register, By::Register(FRAME)));
                 let by = By::Immediate(self.place(at).into());
-                self.push(Instruction::operate(crate::ast::Operator::Add, Width::W64, false, register, by));
+                self.push(Instruction::operate(Operator::Add, Width::W64, false, register, by));
             }
         }
     }
 
     fn extend(&mut self, to: Register, from: Register, bits: u8, is_signed: bool, width: Width) {
-        use crate::ast::Operator::{And, ShiftLeft, ShiftRight};
+        use Operator::{And, ShiftLeft, ShiftRight};
         let target = self.target(to);
         let from = self.operand(Value::Register(from), SCRATCH);
         if bits == 32 && !is_signed {
@@ -381,29 +400,6 @@ impl Emitter<'_> {
         self.keep(to, target);
     }
 
-    fn is_needed(&self, value: Value, after: [usize; 2]) -> bool {
-        let is_needed = |register| after.iter().any(|block| self.needed[*block].has(register));
-        value.register().is_some_and(is_needed)
-    }
-
-    /// The verifier is not to know any longer that it is a copy: `find_equal_scalars`, kernel/bpf/verifier.c of v6.1.
-    fn forget(&mut self, copy: u8) {
-        let or = crate::ast::Operator::Or;
-        self.push(Instruction::operate(or, Width::W64, false, copy, By::Immediate(0)));
-    }
-
-    /// What a branch looks at: the verifier learns something of it. Where a variable is to be told apart by what it was
-    /// compared with, what follows a loop or several branches would be looked at for each possibility, of which there are too many.
-    fn looked_at(&mut self, value: Value, scratch: u8, after: [usize; 2]) -> u8 {
-        let is_copy = value.register().is_some_and(|register| self.are_copies[register]);
-        if !is_copy && !self.is_needed(value, after) {
-            return self.operand(value, scratch);
-        }
-        self.load_value(scratch, value);
-        self.forget(scratch);
-        scratch
-    }
-
     fn jump_to(&mut self, instruction: Instruction, block: usize) {
         self.jumps.push((self.out.instructions.len(), block));
         self.push(instruction);
@@ -417,12 +413,17 @@ impl Emitter<'_> {
 
     fn end(&mut self, end: &End, next: usize) {
         match end {
-            End::Jump(to) => self.go_on_to(*to, next),
+            End::Jump(to) => {
+                if matches!(self.function.blocks[*to].end, End::Round { .. }) {
+                    self.level(*to, next);
+                }
+                self.go_on_to(*to, next);
+            }
             End::Branch { comparison, width, is_signed, left, right, yes, no } => {
                 let left = self.looked_at(*left, SCRATCH, [*yes, *no]);
                 let right = match (right, self.by(*right, *width)) {
                     (Value::Register(_), By::Register(_)) => {
-                        By::Register(self.looked_at(*right, ADDRESS, [*yes, *no]))
+                        By::Register(self.looked_at(*right, self.second, [*yes, *no]))
                     }
                     (_, by) => by,
                 };
@@ -431,7 +432,7 @@ impl Emitter<'_> {
             }
             End::Found { pointer, yes, no } => {
                 let pointer = self.operand(Value::Register(*pointer), SCRATCH);
-                let is_there = crate::ast::Operator::NotEqual;
+                let is_there = Operator::NotEqual;
                 self.jump_to(
                     Instruction::jump_if(is_there, Width::W64, false, pointer, By::Immediate(0)),
                     *yes,
@@ -447,17 +448,11 @@ impl Emitter<'_> {
                     self.forget(target);
                 }
                 let length = By::Immediate(*length as i32);
-                let is_outside = crate::ast::Operator::GreaterEqual;
+                let is_outside = Operator::GreaterEqual;
                 self.jump_to(Instruction::jump_if(is_outside, Width::W64, false, target, length), *outside);
                 if *size != 1 {
                     let size = By::Immediate(*size as i32);
-                    self.push(Instruction::operate(
-                        crate::ast::Operator::Multiply,
-                        Width::W64,
-                        false,
-                        target,
-                        size,
-                    ));
+                    self.push(Instruction::operate(Operator::Multiply, Width::W64, false, target, size));
                 }
                 self.keep(*to, target);
                 self.go_on_to(*within, next);

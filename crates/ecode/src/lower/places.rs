@@ -181,7 +181,20 @@ impl Lowerer<'_> {
     }
 
     pub(super) fn write(&mut self, to: Address, of: &Type, value: Value) {
+        let is_followed = matches!(to.base, Base::Frame(_)) && self.uses.has_loops;
+        let value = if is_followed { self.unknown(value, width(number(of))) } else { value };
         self.step(Step::Store { to, bytes: of.size() as u8, value });
+    }
+
+    /// What the verifier is not to know, as it follows numbers through the frame: an element that a loop counts up would have
+    /// another range in each round.
+    fn unknown(&mut self, value: Value, width: Width) -> Value {
+        let register = self.register();
+        self.set(register, value, width);
+        if value.register().is_some() {
+            self.step(Step::Widen { register, width });
+        }
+        Value::Register(register)
     }
 
     /// Comes together again with the ways on which nothing was found.

@@ -7,6 +7,7 @@ use crate::program::{
 pub struct Uses {
     /// Whether it asks for `cut_short`.
     pub asks_for_cut_short: bool,
+    pub has_loops: bool,
     /// Of each local variable, whether it is changed in a loop.
     pub is_changed_in_loops: Vec<bool>,
 }
@@ -14,7 +15,7 @@ pub struct Uses {
 impl Uses {
     pub fn of(function: &Function) -> Self {
         let is_changed_in_loops = vec![false; function.locals.len()];
-        let mut uses = Self { asks_for_cut_short: false, is_changed_in_loops };
+        let mut uses = Self { asks_for_cut_short: false, has_loops: false, is_changed_in_loops };
         uses.statements(&function.body, false);
         uses
     }
@@ -30,6 +31,7 @@ impl Uses {
                     self.statements(no, is_in_loop);
                 }
                 StatementKind::Loop(looped) => {
+                    self.has_loops = true;
                     let conditions = looped.condition.iter().chain(&looped.after);
                     conditions.for_each(|expression| self.expression(expression, true));
                     self.statements(&looped.body, true);
