@@ -45,7 +45,9 @@ FREE_LIST(free_services, SERVICES);
 #define SETRESUID32_32 208
 #define SETUID32_32 213
 #define IO_URING_SETUP 425
+#define IO_URING_ENTER 426
 #define SPLICE_64 275
+#define SPLICE_32 313
 
 static __always_inline void read_counters(struct task_counters *now, struct task_struct *task)
 {
@@ -497,6 +499,9 @@ static __always_inline bool changes_user(u32 call)
 	case ABI_I386 * CALLS_PER_ABI + SETUID32_32:
 	case ABI_I386 * CALLS_PER_ABI + SETREUID32_32:
 	case ABI_I386 * CALLS_PER_ABI + SETRESUID32_32:
+	case ABI_X32 * CALLS_PER_ABI + SETUID_64:
+	case ABI_X32 * CALLS_PER_ABI + SETREUID_64:
+	case ABI_X32 * CALLS_PER_ABI + SETRESUID_64:
 		return true;
 	default:
 		return false;
@@ -506,9 +511,26 @@ static __always_inline bool changes_user(u32 call)
 /* By which one the call sends, if it is one that does. */
 static __always_inline u32 descriptor_of(u32 call, const struct pt_regs *regs)
 {
-	if (unlikely(call >= ABI_I386 * CALLS_PER_ABI))
-		return regs->bx;
-	return call == SPLICE_64 ? regs->dx : regs->di;
+	if (unlikely(call == SPLICE_64 || call == ABI_I386 * CALLS_PER_ABI + SPLICE_32 ||
+		     call == ABI_X32 * CALLS_PER_ABI + SPLICE_64))
+		return regs->dx;
+	return unlikely(call >= ABI_I386 * CALLS_PER_ABI && call < ABI_X32 * CALLS_PER_ABI) ? regs->bx : regs->di;
+}
+
+/* Also of a ring that another thread has set up. */
+static __always_inline bool uses_io_uring(u32 call)
+{
+	switch (call) {
+	case IO_URING_SETUP:
+	case IO_URING_ENTER:
+	case ABI_I386 * CALLS_PER_ABI + IO_URING_SETUP:
+	case ABI_I386 * CALLS_PER_ABI + IO_URING_ENTER:
+	case ABI_X32 * CALLS_PER_ABI + IO_URING_SETUP:
+	case ABI_X32 * CALLS_PER_ABI + IO_URING_ENTER:
+		return true;
+	default:
+		return false;
+	}
 }
 
 /* `before` is the call before this one, which has had its effect by now. */
@@ -518,7 +540,7 @@ static __always_inline void service_enter(struct thread_state *thread, const str
 
 	member->calls++;
 	member->descriptor = descriptor_of(call, regs);
-	if (unlikely(call == IO_URING_SETUP || call == ABI_I386 * CALLS_PER_ABI + IO_URING_SETUP))
+	if (unlikely(uses_io_uring(call)))
 		member->has_io_uring = 1;
 	if (unlikely(member->message || changes_user(before)))
 		service_attend(thread->slot, true);

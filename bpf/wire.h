@@ -631,7 +631,6 @@ struct service_rule {
 
 /* Something that the thread is to find at its next call or switch. */
 enum service_message {
-	MESSAGE_NONE = 0,
 	/* It is given this label; the value is when, in milliseconds. */
 	MESSAGE_ASSIGN = 1,
 	/* A rule has found it. */

@@ -220,9 +220,9 @@ pub fn wait_for<const N: usize>(descriptors: [i32; N], limit: Duration) -> [bool
     polls.map(|poll| poll.revents != 0)
 }
 
-/// Whether the other end of a UNIX socket is closed for good.
-pub fn has_hung_up(socket: i32) -> bool {
-    let mut poll = libc::pollfd { fd: socket, events: 0, revents: 0 };
+/// Whether the other end of a UNIX socket, or of a terminal, is closed for good.
+pub fn has_hung_up(descriptor: i32) -> bool {
+    let mut poll = libc::pollfd { fd: descriptor, events: 0, revents: 0 };
     // SAFETY: one entry, as is said.
     unsafe { libc::poll(&raw mut poll, 1, 0) };
     poll.revents & libc::POLLHUP != 0

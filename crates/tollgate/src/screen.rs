@@ -1,9 +1,13 @@
 //! The whole screen, drawn again and again until somebody quits.
 
+use std::fs::File;
+use std::io::{self, IsTerminal as _};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use kernel::process;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 
@@ -15,14 +19,18 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Calls `look`, which draws, at least once a second, and says whether a second has passed, until q, Esc or Ctrl-C.
 pub fn show(look: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>) -> Result<()> {
     kernel::signals::on_interrupt(&INTERRUPTED)?;
+    // As crossterm has it: `event` reads from there.
+    let other = if io::stdin().is_terminal() { None } else { Some(File::open("/dev/tty")?) };
+    let keys = other.as_ref().map_or_else(|| io::stdin().as_raw_fd(), |file| file.as_raw_fd());
     let mut terminal = ratatui::init();
-    let result = run(&mut terminal, look);
+    let result = run(&mut terminal, keys, look);
     ratatui::restore();
     result
 }
 
 fn run(
     terminal: &mut DefaultTerminal,
+    keys: RawFd,
     mut look: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>,
 ) -> Result<()> {
     let mut read = Instant::now();
@@ -32,15 +40,22 @@ fn run(
             read = Instant::now();
         }
         look(terminal, is_due)?;
-        if event::poll(REFRESH.saturating_sub(read.elapsed()))?
-            && let Event::Key(key) = event::read()?
-        {
-            let is_interrupt =
-                key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-            if is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
+        // From a terminal that has gone, `event::poll` reads nothing again and again, and does not return.
+        process::wait_readable(keys, REFRESH.saturating_sub(read.elapsed()));
+        if process::has_hung_up(keys) {
+            return Ok(());
+        }
+        while event::poll(Duration::ZERO)? {
+            if is_end(&event::read()?) {
                 return Ok(());
             }
         }
     }
     Ok(())
+}
+
+fn is_end(event: &Event) -> bool {
+    let Event::Key(key) = event else { return false };
+    let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
 }

@@ -255,20 +255,40 @@ fn an_answer_leaves_its_own_work_its_own() {
         (&why["service"], &why["why"], &why["borrowed"]),
         (&"shop".into(), &"receive".into(), &true.into())
     );
+    assert_eq!(why["rule"]["is_former"], false);
+    let line = why["rule"]["line"].clone();
+    // Nobody is asked about it again.
+    services.apply(&format!("\n{TENANTS}"));
+    let rule = services.explain(backend.running.pid())["rule"].clone();
+    assert_eq!((&rule["is_former"], &rule["line"]), (&true.into(), &line));
+    assert!(services.ask(&format!("explain {}", backend.running.pid())).text().contains("as it was then"));
     over(tenant);
     backend.end(folder, "shop");
 }
 
 #[test]
 fn whose_work_cannot_be_followed_works_for_shared() {
+    // Who sets up a ring, and who uses one that another thread has set up.
+    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter].into_iter().for_each(works_for_shared_after);
+}
+
+fn works_for_shared_after(call: libc::c_long) {
     let services = InForce::start(programs(&["shop", "backend"]), TENANTS);
     let folder = services.folder.path();
-    let backend = Backend::start(folder, "backend", "0", "--io-uring 1");
+    let backend = Backend::start(folder, "backend", "0", &format!("--io-uring {call}"));
     assert_eq!(services.service_of(backend.running.pid()), "root");
     let tenant = begin(backend.tenant(folder, "shop", "a 20 5"));
     own_work(&tenant);
     let why = services.explain(backend.running.pid());
     assert_eq!((&why["service"], &why["why"]), (&"shared".into(), &"io_uring".into()));
+    let pid = backend.running.pid();
+    let text = services.ask("list shared").text();
+    assert!(text.contains(&format!("{pid} backend: works for shared, as it uses io_uring")), "{text}");
+    let list = services.ask("list shared --json").json();
+    let thread = |thread: &serde_json::Value| (thread["tid"].clone(), thread["why"].clone());
+    let threads: Vec<_> = list["threads"].as_array().expect("threads").iter().map(thread).collect();
+    assert!(threads.contains(&(pid.into(), "io_uring".into())), "{list}");
+    assert_eq!(list["services"][0]["name"], "shared");
     assert!(services.figures("cpu_ns")["shared"] >= 100_000_000);
     over(tenant);
     backend.end(folder, "shop");
@@ -311,6 +331,7 @@ fn rules_are_changed_at_one_stroke() {
     assert!(!now.contains_key("shop"), "{now:?}");
     assert!(now["root"] >= used["root"] + used["shop"], "{used:?} {now:?}");
     assert_eq!(services.explain(pid)["why"], "found");
+    assert_eq!(services.explain(pid)["rule"]["is_former"], false);
     services.ask_job("apply /dev/zero").finish().exits_with(125).says("no file of services");
 }
 

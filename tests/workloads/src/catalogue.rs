@@ -57,7 +57,7 @@ pub const WORKLOADS: &[Workload] = &[
         "Forks N children, one after the other, that execute `workloads calls 1`."),
     workload("vfork", "N", children::vfork,
         "Starts `workloads calls 1` N times by posix_spawn (CLONE_VM and CLONE_VFORK)."),
-    workload("backend", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS [--forks N] [--threads 1] [--children 1] [--io-uring N]", tenants::backend,
+    workload("backend", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS [--forks N] [--threads 1] [--children 1] [--io-uring CALL]", tenants::backend,
         "Works for tenants until it is told to end, then says how long for which; with --children each request is a child's."),
     workload("assign", "PID SERVICE", tenants::assign,
         "Gives a process, itself if that is 0, to a service by the library, and says for which it works then."),

@@ -245,13 +245,12 @@ pub fn backend(mut arguments: Arguments) -> Outcome {
     let forks = arguments.flag("--forks", "N", 1..=100)?;
     let threads = arguments.flag("--threads", "N", 0..=1)?.unwrap_or(0) == 1;
     let children = arguments.flag("--children", "N", 0..=1)?.unwrap_or(0) == 1;
-    let rings = arguments.flag("--io-uring", "N", 1..=10)?.unwrap_or(0);
+    let io_uring = arguments.flag("--io-uring", "CALL", 425..=426)?;
     arguments.end()?;
-    for _ in 0..rings {
-        // struct io_uring_params of include/uapi/linux/io_uring.h has 120 bytes; the kernel may refuse, which is no matter.
-        let mut parameters = [0_u64; 15];
-        // SAFETY: room for the parameters.
-        unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, parameters.as_mut_ptr()) };
+    if let Some(call) = io_uring {
+        // There is no such ring, nor can be: the kernel refuses, which is no matter.
+        // SAFETY: no pointers.
+        unsafe { libc::syscall(call as libc::c_long, u32::MAX, 0, 0, 0, 0, 0) };
     }
     let (listener, found) = place.listen().map_err(|error| os_failure("listen", error))?;
     let work: &'static Work = Box::leak(Box::new(Work::new()?));

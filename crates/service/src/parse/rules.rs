@@ -1,7 +1,7 @@
 //! The rules of a file: `[[rule]]`.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net};
 use toml::de::DeTable;
@@ -135,6 +135,12 @@ fn listen(reader: &mut Reader, text: &At<&str>) -> Option<Listen> {
         Some(Listen { port: Some(port), .. }) => {
             format!("connections have an address: write \":{port}\" for any")
         }
+        None if is_ambiguous(text.value) => {
+            let (address, port) = text.value.rsplit_once(':').expect("it was looked for");
+            format!(
+                "write \"[{address}]:{port}\" for a port, \"[{address}:{port}]\" for an address without one"
+            )
+        }
         _ => "write \"127.0.0.1:80\", \"[::1]:80\", \":80\", \"127.0.0.1\", \"/run/a.sock\" or \"@name\""
             .into(),
     };
@@ -162,7 +168,21 @@ pub fn socket(text: &str) -> Option<Listen> {
         let address = Some(both.ip().to_canonical());
         return (both.port() != 0).then(|| Listen { address, port: Some(both.port()), ..nowhere });
     }
-    Some(Listen { address: Some(text.parse::<IpAddr>().ok()?.to_canonical()), ..nowhere })
+    let address = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    let address = match address {
+        Some(text) => IpAddr::V6(text.parse().ok()?),
+        None if is_ambiguous(text) => return None,
+        None => text.parse().ok()?,
+    };
+    Some(Listen { address: Some(address.to_canonical()), ..nowhere })
+}
+
+/// An address of IPv6 that may be a shorter one with a port.
+fn is_ambiguous(text: &str) -> bool {
+    let is_decimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    text.rsplit_once(':').is_some_and(|(address, port)| {
+        is_decimal(port) && address.parse::<Ipv6Addr>().is_ok() && text.parse::<Ipv6Addr>().is_ok()
+    })
 }
 
 fn network(reader: &mut Reader, text: &At<&str>) -> Option<IpNet> {

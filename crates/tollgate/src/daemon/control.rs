@@ -110,8 +110,11 @@ impl Control {
                 path.display()
             );
         }
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).with_context(context)?;
+        // Below /run it is not there after a start of the machine. Those above it are: a path may be mistyped.
+        if let Some(folder) =
+            path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+        {
+            fs::DirBuilder::new().mode(0o755).create(folder).with_context(context)?;
         }
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {

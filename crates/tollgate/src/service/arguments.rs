@@ -23,8 +23,7 @@ pub struct Arguments {
 pub enum Command {
     Check(CheckArguments),
     Apply(ApplyArguments),
-    /// List the services, and how many processes and threads work for each now
-    List(SocketOption),
+    List(ListArguments),
     Report(ReportArguments),
     /// Show what the services use now, live (q or Ctrl-C quits)
     Top(SocketOption),
@@ -45,6 +44,17 @@ pub enum Command {
 pub struct ApplyArguments {
     /// The file (- for stdin); without it, the daemon reads the one that it was started with again
     pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+/// List the services, and how many processes and threads work for each now
+#[derive(Args)]
+pub struct ListArguments {
+    /// Only this one, and who works for it and why: shared, say, for which works who cannot be followed
+    pub service: Option<String>,
+    #[command(flatten)]
+    pub result: ResultOptions,
     #[command(flatten)]
     pub socket: SocketOption,
 }

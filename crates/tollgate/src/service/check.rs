@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
-use service::{AtEnd, Event, Host, Id, Problem, RuleFile};
+use service::{AtEnd, Event, Host, Id, Problem, Rule, RuleFile};
 
 use super::arguments::CheckArguments;
 use super::problems::{Told, excerpt, harmless};
@@ -53,6 +54,14 @@ struct Document<'a> {
     rules: Vec<RuleRow<'a>>,
     /// By event.
     look_ups: BTreeMap<&'static str, usize>,
+    notes: Vec<Note>,
+}
+
+/// Of a rule that is valid, and will not do what it seems to.
+#[derive(Serialize)]
+struct Note {
+    line: usize,
+    message: String,
 }
 
 #[derive(Serialize)]
@@ -134,7 +143,28 @@ fn document<'a>(source: &'a Source, parsed: &'a Result<RuleFile, Vec<Problem>>) 
         services: services.collect(),
         rules: rules.collect(),
         look_ups: look_ups.collect(),
+        notes: file.map_or_else(Vec::new, |file| notes(file, source)),
     }
+}
+
+fn notes(file: &RuleFile, source: &Source) -> Vec<Note> {
+    let of_script = |rule: &Rule| {
+        let exe = rule.when.exe.as_ref()?;
+        let interpreter = interpreter(exe)?;
+        let message =
+            format!("{exe} is a script: the program that runs, which exe is compared with, is {interpreter}");
+        Some(Note { line: source.line(rule.span.start), message })
+    };
+    file.book.rules().iter().filter_map(of_script).collect()
+}
+
+/// Of a script.
+fn interpreter(path: &str) -> Option<String> {
+    let mut beginning = Vec::new();
+    // include/uapi/linux/binfmts.h, BINPRM_BUF_SIZE: so far the kernel looks.
+    fs::File::open(path).ok()?.take(256).read_to_end(&mut beginning).ok()?;
+    let line = beginning.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    String::from_utf8_lossy(line).split_whitespace().next().map(str::to_owned)
 }
 
 fn text(file: &RuleFile, source: &Source, top: usize) -> String {
@@ -183,6 +213,13 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
     }
     let look_ups = Event::ALL.map(|event| format!("{} {}", event.name(), file.tables.sets(event)));
     let _ = writeln!(out, "\nlook-ups an event: {}", look_ups.join(", "));
+    let notes = notes(file, source);
+    for note in notes.iter().take(top) {
+        let _ = writeln!(out, "note: line {}: {}", note.line, printable(&note.message));
+    }
+    if notes.len() > top {
+        let _ = writeln!(out, "and {} (--top)", number_of(notes.len() - top, "more note"));
+    }
     out
 }
 

@@ -15,6 +15,10 @@ pub enum Request {
         file: Option<RuleText>,
     },
     Report,
+    /// All services; or one, with who works for it.
+    List {
+        service: Option<String>,
+    },
     Explain {
         who: Who,
     },
@@ -210,6 +214,25 @@ impl From<Figures> for Used {
     }
 }
 
+/// `tollgate service list --json`
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct List {
+    pub schema: String,
+    /// As a tree, each before those below it; or the one that was asked for.
+    pub services: Vec<ListRow>,
+    /// That work for the one that was asked for.
+    pub threads: Vec<ExplainedThread>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ListRow {
+    pub name: String,
+    pub parent: Option<String>,
+    pub depth: usize,
+    pub processes: usize,
+    pub threads: usize,
+}
+
 /// `tollgate service explain --json`
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Explanation {
@@ -225,9 +248,9 @@ pub struct ExplainedThread {
     pub service: String,
     /// For whom it works is somebody else's doing, and not for what it is.
     pub borrowed: bool,
-    /// fork, exec, found, user, receive, open, reply, assigned, io_uring, limit, asked, or inherited
+    /// fork, exec, found, user, receive, open, reply, assigned, io_uring, several, limit, asked, or inherited
     pub why: String,
-    /// The rule that decided, if it is still in force.
+    /// The rule that decided, if it is one of the latest files'.
     pub rule: Option<ExplainedRule>,
     /// Nanoseconds since then.
     pub since_ns: u64,
@@ -264,7 +287,7 @@ pub struct ExplainedEnd {
     /// For whom who sent last by it did so; the thread, if it is still there.
     pub sends_for: Option<String>,
     pub sender: Option<u32>,
-    /// The rule that has decided for who received by it, if it is still in force.
+    /// The rule that has decided for who received by it, if it is one of the latest files'.
     pub rule: Option<ExplainedRule>,
 }
 
@@ -273,4 +296,6 @@ pub struct ExplainedRule {
     pub file: String,
     pub line: usize,
     pub name: Option<String>,
+    /// The file was applied anew since: the line is the one that the rule had then.
+    pub is_former: bool,
 }

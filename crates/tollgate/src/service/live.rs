@@ -1,6 +1,8 @@
 //! Services at work: a rule file in force, and what each service uses.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod explain;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,16 +15,12 @@ use kernel::session::Session;
 use kernel::wire;
 use service::{AtEnd, Directive, Each, Event, Keys, RuleFile, Tree};
 
-use super::control::{
-    ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, LimitChange, LimitReport, Report, Request,
-    RuleText, ServiceRow, SocketExplanation, Who,
-};
+use super::control::{ExplainedRule, LimitChange, LimitReport, Report, Request, RuleText, ServiceRow, Who};
 use super::limit::changed;
 use super::limits::{Limiter, Own};
 use super::machine_time::busy_ns;
 use super::named;
 use super::numbers::Numbers;
-use super::sockets::{self, Owners};
 use super::source::Source;
 use crate::daemon::control::tell;
 
@@ -32,6 +30,9 @@ struct InForce {
     since_ns: u64,
     rules: Vec<ExplainedRule>,
 }
+
+/// Files whose rules are still told of to who was decided on by them.
+const FORMER: usize = 16;
 
 /// Who works for a service.
 #[derive(Default)]
@@ -54,6 +55,8 @@ pub struct Services {
     file: String,
     numbers: Numbers,
     in_force: InForce,
+    /// The latest last.
+    former: VecDeque<InForce>,
     limiter: Limiter,
     /// Of services that are gone, to whom they went.
     inherited: BTreeMap<u16, Figures>,
@@ -81,6 +84,7 @@ impl Services {
             file: String::new(),
             numbers,
             in_force: InForce { book: 0, since_ns: now_ns(), rules: Vec::new() },
+            former: VecDeque::new(),
             limiter: Limiter::start(gate)?,
             inherited: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -98,6 +102,7 @@ impl Services {
         Ok(match request {
             Request::Apply { file } => serde_json::to_value(self.apply(gate, file)?)?,
             Request::Report => serde_json::to_value(self.report(gate, BTreeMap::new())?)?,
+            Request::List { service } => serde_json::to_value(self.list(gate, service.as_deref())?)?,
             Request::Explain { who } => serde_json::to_value(self.explain(gate, numbers_of(who, process)?)?)?,
             Request::ExplainSocket { socket } => serde_json::to_value(self.explain_socket(gate, socket)?)?,
             Request::Assign { who, service } => {
@@ -177,8 +182,11 @@ impl Services {
             file: source.name.clone(),
             line: source.line(rule.span.start),
             name: rule.name.clone(),
+            is_former: false,
         });
-        self.in_force = InForce { book: number, since_ns: now_ns(), rules: rules.collect() };
+        let in_force = InForce { book: number, since_ns: now_ns(), rules: rules.collect() };
+        self.former.push_back(std::mem::replace(&mut self.in_force, in_force));
+        self.former.drain(..self.former.len().saturating_sub(FORMER));
         self.file.clone_from(&source.name);
         Ok(())
     }
@@ -237,21 +245,30 @@ impl Services {
         Ok((self.figures(accounts, &members), members))
     }
 
+    fn workers(&self, members: &[Member]) -> BTreeMap<u16, Workers> {
+        let mut workers: BTreeMap<u16, Workers> = BTreeMap::new();
+        for member in members {
+            workers.entry(self.numbers.heir(member.service)).or_default().add(member);
+        }
+        workers
+    }
+
+    fn parent_of(&self, number: u16, depth: usize) -> Option<String> {
+        (depth > 0).then(|| self.numbers.get(self.numbers.get(number).parent).name.clone())
+    }
+
     pub fn report(&mut self, gate: &Gate, losses: BTreeMap<String, u64>) -> Result<Report> {
         let (figures, members) = self.used(gate)?;
         let machine_cpu_ns = busy_ns().saturating_sub(self.busy_ns);
         let cpu_ns: u64 = figures.values().map(|figures| figures.cpu_ns).sum();
-        let mut workers: BTreeMap<u16, Workers> = BTreeMap::new();
-        for member in &members {
-            workers.entry(self.numbers.heir(member.service)).or_default().add(member);
-        }
+        let workers = self.workers(&members);
         let rows = self.numbers.as_tree().into_iter().map(|(number, depth)| {
             let counts = self.limiter.counts(number);
             let (service, own) = (self.numbers.get(number), workers.get(&number));
             ServiceRow {
                 name: service.name.clone(),
                 id: number,
-                parent: (depth > 0).then(|| self.numbers.get(service.parent).name.clone()),
+                parent: self.parent_of(number, depth),
                 depth,
                 processes: own.map_or(0, |own| own.processes.len()),
                 threads: own.map_or(0, |own| own.threads),
@@ -272,60 +289,6 @@ impl Services {
             moves: self.limiter.moves().into(),
             losses,
         })
-    }
-
-    fn explain(&mut self, gate: &Gate, who: Numbered) -> Result<Explanation> {
-        let members = self.kernel.members()?;
-        self.name_started(gate)?;
-        let pid = who.number;
-        let mut threads: Vec<_> =
-            members.iter().filter(|member| !who.is_thread && member.tgid == pid).collect();
-        if threads.is_empty() {
-            threads = members.iter().filter(|member| member.pid == pid).collect();
-        }
-        if threads.is_empty() {
-            return Err(who.is_nobody());
-        }
-        let threads = threads.into_iter().map(|member| ExplainedThread {
-            tid: member.pid,
-            command: member.command.clone(),
-            service: self.numbers.get(self.numbers.heir(member.service)).name.clone(),
-            borrowed: u32::from(member.borrowed) != wire::BORROWED_NOT,
-            why: why(member.why).into(),
-            rule: self.rule_of(member),
-            since_ns: now_ns().saturating_sub(member.labelled_ns.unwrap_or(self.in_force.since_ns)),
-        });
-        Ok(Explanation { schema: "tollgate.service.explain/1".into(), pid, threads: threads.collect() })
-    }
-
-    fn explain_socket(&mut self, gate: &Gate, socket: String) -> Result<SocketExplanation> {
-        let wanted = service::listen(&socket).with_context(|| format!("{socket:?} is no socket"))?;
-        let connections = sockets::connections(self.kernel.sockets(gate)?, &wanted);
-        self.name_started(gate)?;
-        let owners = Owners::read();
-        let end = |record: &wire::service_socket_record| ExplainedEnd {
-            sends_for: u16::try_from(record.service)
-                .ok()
-                .filter(|number| self.numbers.is_known(*number))
-                .map(|number| self.numbers.get(self.numbers.heir(number)).name.clone()),
-            rule: self.rule((record.rule as usize).checked_sub(1), record.book),
-            ..sockets::end(record, &owners)
-        };
-        Ok(SocketExplanation {
-            schema: "tollgate.service.explain-socket/1".into(),
-            listeners: sockets::listeners(&wanted, &owners),
-            connections: connections.iter().map(|ends| ends.iter().map(end).collect()).collect(),
-            socket,
-        })
-    }
-
-    fn rule_of(&self, member: &Member) -> Option<ExplainedRule> {
-        self.rule(member.rule, member.book)
-    }
-
-    fn rule(&self, place: Option<usize>, book: u32) -> Option<ExplainedRule> {
-        let is_known = book == self.in_force.book;
-        place.filter(|_| is_known).and_then(|place| self.in_force.rules.get(place)).cloned()
     }
 
     /// Sees to it that services have their shares of the machine, as long as they compete.
@@ -436,6 +399,9 @@ impl Numbered {
             None => anyhow!("there is no process or thread {number}"),
             Some(leader) if leader != number && !self.is_thread => {
                 anyhow!("{number} is a thread of process {leader}: --thread is for one")
+            }
+            Some(_) if !process::lives(number) => {
+                anyhow!("{number} has ended, and its parent has not asked for its status yet")
             }
             Some(_) => anyhow!("{number} is the kernel's own, or one that it shows to nobody"),
         }

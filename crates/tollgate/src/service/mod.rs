@@ -32,7 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Command::Check(arguments) => check::check(arguments),
         Command::Apply(arguments) => remote::apply(arguments),
-        Command::List(socket) => remote::list(socket),
+        Command::List(arguments) => remote::list(arguments),
         Command::Report(arguments) => remote::report(arguments),
         Command::Top(socket) => top::top(socket),
         Command::Explain(arguments) => remote::explain(arguments),

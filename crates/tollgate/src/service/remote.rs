@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 
-use super::arguments::{ApplyArguments, AssignArguments, ExplainArguments, ReportArguments, What};
+use super::arguments::{
+    ApplyArguments, AssignArguments, ExplainArguments, ListArguments, ReportArguments, What,
+};
 use super::control::{
-    ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, Report, Request, RuleText, ServiceRow,
+    ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, List, Report, Request, RuleText,
     SocketExplanation, SocketProcess, Who,
 };
 use super::limit::moves;
@@ -47,21 +49,26 @@ pub fn report(arguments: &ReportArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn list(socket: &SocketOption) -> Result<ExitCode> {
-    let report: Report = answer(socket, &Request::Report)?;
-    let mut text = String::new();
-    for row in &report.services {
+pub fn list(arguments: &ListArguments) -> Result<ExitCode> {
+    let list: List = answer(&arguments.socket, &Request::List { service: arguments.service.clone() })?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        output.write_json(&list)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for row in &list.services {
         let members =
             format!("{}, {}", number_of(row.processes, "process"), number_of(row.threads, "thread"));
-        text.push_str(&format!("{:<40} {members}\n", indented(row)));
+        output.write(&format!("{:<40} {members}\n", indented(row.depth, &row.name)))?;
     }
-    Output::Stdout.write(&text)?;
+    write_threads(&mut output, &list.threads, result.top)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// By its depth in the tree.
-pub fn indented(row: &ServiceRow) -> String {
-    format!("{:width$}{}", "", printable(&row.name), width = 2 * row.depth)
+pub fn indented(depth: usize, name: &str) -> String {
+    format!("{:width$}{}", "", printable(name), width = 2 * depth)
 }
 
 /// Bytes in units of 1024, with three digits.
@@ -101,7 +108,7 @@ pub fn text(report: &Report, top: usize) -> String {
         let _ = writeln!(
             out,
             "{:<24} {:>9} {:>5} {:>9} {:>9} {:>12} {:>9} {:>9} {:>9} {:>7}",
-            indented(row),
+            indented(row.depth, &row.name),
             duration(used.cpu_ns),
             share(used.cpu_ns, report.machine_cpu_ns.max(used.cpu_ns)),
             duration(used.wait_ns),
@@ -147,14 +154,19 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode> {
         output.write_json(&explanation)?;
         return Ok(ExitCode::SUCCESS);
     }
-    for thread in explanation.threads.iter().take(result.top) {
+    write_threads(&mut output, &explanation.threads, result.top)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_threads(output: &mut Output, threads: &[ExplainedThread], top: usize) -> Result<()> {
+    for thread in threads.iter().take(top) {
         output.write(&format!("{}\n", printable(&sentence(thread))))?;
     }
-    if explanation.threads.len() > result.top {
-        let more = number_of(explanation.threads.len() - result.top, "more thread");
+    if threads.len() > top {
+        let more = number_of(threads.len() - top, "more thread");
         output.write(&format!("and {more} (--top)\n"))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn explain_socket(arguments: &ExplainArguments, socket: String) -> Result<ExitCode> {
@@ -180,10 +192,10 @@ fn explain_socket(arguments: &ExplainArguments, socket: String) -> Result<ExitCo
     if explanation.connections.is_empty() {
         let line = match explanation.listeners.as_slice() {
             [] => format!(
-                "nobody listens at {}, and no message went over a connection with it",
+                "nobody listens at {}, and no connection with it is open over which a message went",
                 explanation.socket
             ),
-            _ => "no message went over a connection with it yet".into(),
+            _ => "no connection with it is open over which a message went".into(),
         };
         output.write(&format!("{}\n", printable(&line)))?;
     }
@@ -218,7 +230,8 @@ fn end_line(end: &ExplainedEnd) -> String {
 
 fn rule_place(rule: &ExplainedRule) -> String {
     let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
-    format!("{}:{}{name}", rule.file, rule.line)
+    let former = if rule.is_former { " as it was then" } else { "" };
+    format!("{}:{}{name}{former}", rule.file, rule.line)
 }
 
 fn sentence(thread: &ExplainedThread) -> String {

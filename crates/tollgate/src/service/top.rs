@@ -61,25 +61,48 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
         ]),
         head,
     );
-    let rows = report.services.iter().map(|row| Row::new(cells(row, view)));
-    let widths = [
-        Constraint::Min(20),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(11),
-        Constraint::Length(10),
-        Constraint::Length(10),
-        Constraint::Length(8),
-    ];
-    let names = ["service", "cpu %", "wait %", "block %", "calls", "received", "sent", "threads"];
+    let room = usize::from(table.height).saturating_sub(HEAD_LINES);
+    let is_cut = report.services.len() > room;
+    let shown = if is_cut { room.saturating_sub(1) } else { room };
+    let more = report.services.len() - shown.min(report.services.len());
+    let note = is_cut.then(|| Row::new([format!("and {}", number_of(more, "more service"))]));
+    let columns = columns(frame.area().width);
+    let row = |row| Row::new(cells(row, view).into_iter().take(columns));
+    let rows = report.services.iter().take(shown).map(row).chain(note);
+    let lengths = COLUMNS[1..columns].iter().map(|(_, width)| Constraint::Length(*width));
+    let widths = [Constraint::Min(COLUMNS[0].1)].into_iter().chain(lengths);
+    let names = COLUMNS[..columns].iter().map(|(name, _)| *name);
     frame.render_widget(
         Table::new(rows, widths)
-            .header(Row::new(names.to_vec()).style(strong))
+            .header(Row::new(names).style(strong))
             .block(Block::new().borders(Borders::TOP)),
         table,
     );
 }
+
+/// Together as wide as a terminal of 80 columns, with the spaces between them.
+const COLUMNS: [(&str, u16); 8] = [
+    ("service", 16),
+    ("cpu %", 7),
+    ("wait %", 7),
+    ("block %", 8),
+    ("calls", 10),
+    ("received", 9),
+    ("sent", 9),
+    ("threads", 7),
+];
+
+/// As many as there is room for: a figure without its end is another one.
+fn columns(room: u16) -> usize {
+    let ends = COLUMNS.iter().scan(0, |end, (_, width)| {
+        *end += width + 1;
+        Some(*end - 1)
+    });
+    ends.take_while(|end| *end <= room).count().max(1)
+}
+
+/// Of the table: a line between, and the columns' names.
+const HEAD_LINES: usize = 2;
 
 /// Per second; 100 % are one processor, or one thread.
 fn cells(row: &ServiceRow, view: &View) -> Vec<String> {
@@ -88,7 +111,7 @@ fn cells(row: &ServiceRow, view: &View) -> Vec<String> {
     let rate = |value: fn(&Used) -> u64| value(&row.used).saturating_sub(value(&before)) as f64 / seconds;
     let percent = |ns: f64| format!("{:.1}", ns / 1e7);
     vec![
-        indented(row),
+        indented(row.depth, &row.name),
         percent(rate(|used| used.cpu_ns)),
         percent(rate(|used| used.wait_ns)),
         percent(rate(|used| used.blocked_ns)),
@@ -123,12 +146,31 @@ mod tests {
         };
         let before = HashMap::from([("shop".to_owned(), used(1_000_000_000, 1_000))]);
         let view = View { report, before, time: Duration::from_secs(2) };
-        let mut terminal = Terminal::new(TestBackend::new(90, 8)).expect("a screen");
-        terminal.draw(|frame| draw(frame, &view)).expect("drawn");
-        let screen = terminal.backend().to_string();
+        assert!(!screen(&view).contains("more"));
+        let screen = screen(&view);
         let line = screen.lines().find(|line| line.contains("  shop")).expect("a row");
         for part in ["25.0", "2,000", "3"] {
             assert!(line.contains(part), "{part} is not in {line}");
         }
+    }
+
+    #[test]
+    fn no_figure_is_cut_off() {
+        assert_eq!([10, 39, 40, 79, 80, 200].map(columns), [1, 3, 4, 7, 8, 8]);
+    }
+
+    #[test]
+    fn it_tells_of_those_for_which_there_is_no_room() {
+        let row = |number: usize| ServiceRow { name: format!("shop {number}"), ..ServiceRow::default() };
+        let report = Report { services: (0..20).map(row).collect(), ..Report::default() };
+        let screen = screen(&View { report, before: HashMap::new(), time: Duration::from_secs(1) });
+        let shown = screen.lines().filter(|line| line.contains("shop ")).count();
+        assert!(screen.contains(&format!("and {} more services", 20 - shown)), "{screen}");
+    }
+
+    fn screen(view: &View) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(90, 8)).expect("a screen");
+        terminal.draw(|frame| draw(frame, view)).expect("drawn");
+        terminal.backend().to_string()
     }
 }

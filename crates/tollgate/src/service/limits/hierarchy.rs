@@ -271,7 +271,8 @@ impl Hierarchy {
             written.map_err(|error| {
                 match error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
                     Some(libc::EBUSY) if limits.memory_max.is_some() => error.context(
-                        "its threads have more memory than that, and it cannot be taken back from them",
+                        "it has more memory than that now, be it of processes that have ended, and cannot give it back: \
+                         a higher limit, or the same one later, may be possible",
                     ),
                     _ => error,
                 }
