@@ -141,6 +141,8 @@ fn wrong_conditions() {
         ("user = \"+33\"", "this machine has no user \"+33\""),
         ("listen = \"0.0.0.0:80\"", "\"0.0.0.0:80\" is no address of a connection"),
         ("listen = \"[::]:80\"", "\"[::]:80\" is no address of a connection"),
+        ("listen = \"::1:80\"", "\"::1:80\" is no address of a connection"),
+        ("listen = \"[127.0.0.1]\"", "\"[127.0.0.1]\" is no address of a connection"),
         ("listen = \"/run/../a\"", "\"/run/../a\" is no address of a connection"),
         ("listen = \"@\"", "\"@\" is no address of a connection"),
         ("listen = \":+80\"", "\":+80\" is no address of a connection"),

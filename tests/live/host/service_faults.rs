@@ -150,7 +150,8 @@ fn a_hundred_thousand_connections_leave_nothing_and_lose_nothing() {
         eventually("the tenant's work", || tenant.read("out").lines().count() == 2);
         over(tenant);
     });
-    println!("{} connections a minute", f64::from(2 * EACH) * 60.0 / began.elapsed().as_secs_f64());
+    let a_minute = f64::from(2 * EACH) * 60.0 / began.elapsed().as_secs_f64();
+    assert!(a_minute > 100_000.0, "{a_minute} connections a minute");
     none_lost(&services.report());
     let left = services.ask(&format!("explain --json :{}", backend.place)).json();
     assert_eq!(left["connections"], serde_json::json!([]));

@@ -36,6 +36,19 @@ fn top_shows_services_live_until_q_is_pressed() {
 }
 
 #[test]
+fn top_ends_when_its_terminal_has_gone() {
+    let services = InForce::start(programs(&["shop"]), SHOP);
+    let mut terminal = Terminal::new();
+    let mut job = services.ask_job("top").on(&terminal);
+    job.command.env("TERM", "xterm");
+    let top = job.start();
+    terminal.shows("its head", |screen| screen.contains("tollgate service"));
+    terminal.hang_up();
+    eventually("its end", || top.is_over());
+    top.finish();
+}
+
+#[test]
 fn prometheus_has_the_figures_of_the_report() {
     let folder = programs(&["shop"]);
     let mut job = InForce::job(folder.path());

@@ -205,7 +205,7 @@ fn all_together_is_what_the_machine_has_worked() {
     assert!(charged <= machine + machine / 50 + steps, "{charged} of {machine} ns");
     assert_eq!(after.2, after.1.saturating_sub(after.0));
     // Of a program that only works, next to nothing is the kernel's.
-    assert!(is_emulated() || charged > machine / 2, "{charged} of {machine} ns");
+    assert!(is_emulated() || charged > machine / 4 * 3, "{charged} of {machine} ns");
 }
 
 #[test]

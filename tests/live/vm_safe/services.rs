@@ -123,6 +123,8 @@ fn the_first_ones_work_is_its_own(options: &str) {
     } else {
         own_work(&shop);
         own_work(&blog);
+        let why = services.explain(relay.running.pid());
+        assert_eq!((&why["service"], &why["why"]), (&"shared".into(), &"several".into()));
         over(shop);
         over(blog);
         relay.running.finish().success();

@@ -233,3 +233,19 @@ fn branch(rows: &mut Vec<String>, file: &RuleFile, id: Id, depth: usize) {
     rows.push(format!("{}\n", format!("{name:<24} {}", limits.join(", ")).trim_end()));
     file.tree.children(id).for_each(|child| branch(rows, file, child, depth + 1));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::interpreter;
+
+    #[test]
+    fn a_script_runs_its_interpreter() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("script");
+        for (text, is) in [("#! /bin/sh -e\nexit\n", Some("/bin/sh")), ("\x7fELF", None), ("#!\n", None)] {
+            std::fs::write(&path, text).expect("a file");
+            assert_eq!(interpreter(path.to_str().expect("text")).as_deref(), is, "{text:?}");
+        }
+        assert_eq!(interpreter("/nowhere"), None);
+    }
+}

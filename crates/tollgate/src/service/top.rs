@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn no_figure_is_cut_off() {
-        assert_eq!([10, 39, 40, 79, 80, 200].map(columns), [1, 3, 4, 7, 8, 8]);
+        assert_eq!([10, 40, 41, 79, 80, 200].map(columns), [1, 3, 4, 7, 8, 8]);
     }
 
     #[test]
