@@ -104,7 +104,7 @@ fn the_first_ones_work_is_its_own(options: &str) {
     let relay = services.program(&format!("relay relay {} {options}", backend.place)).start();
     eventually("the relay", || relay.read("out").ends_with('\n'));
     let place = relay.read("out").trim().to_owned();
-    let relay = Backend { running: relay, place };
+    let mut relay = Backend { running: relay, place };
     let shop = begin(relay.tenant(folder, "shop", "a 300 1"));
     eventually("the first one's request", || relay.running.read("out").lines().count() == 2);
     let blog = begin(relay.tenant(folder, "blog", "b 0 1"));
@@ -125,6 +125,7 @@ fn the_first_ones_work_is_its_own(options: &str) {
         own_work(&blog);
         let why = services.explain(relay.running.pid());
         assert_eq!((&why["service"], &why["why"]), (&"shared".into(), &"several".into()));
+        writeln!(relay.running.input()).expect("it waits for a line");
         over(shop);
         over(blog);
         relay.running.finish().success();

@@ -33,11 +33,13 @@ fn serve(listener: &TcpListener, backend: u16, is_stuck: bool) -> io::Result<()>
     backend.get_mut().write_all(asked.as_bytes())?;
     backend.read_line(&mut String::new())?;
     first.write_all(b"done\n")?;
-    second.write_all(b"done\n")
+    second.write_all(b"done\n")?;
+    // Meanwhile it can be asked for whom it works.
+    io::stdin().read_line(&mut String::new()).map(drop)
 }
 
 /// Says where it listens. Opens a connection to a backend for the first request, and sends the request over it when it has
-/// received a second one; or sends it first, and is stuck in another send then.
+/// received a second one, and ends with a line of its input; or sends it first, and is stuck in another send then.
 pub fn relay(mut arguments: Arguments) -> Outcome {
     let backend = arguments.number("PORT", 1..=u16::MAX.into())? as u16;
     let is_stuck = arguments.flag("--stuck", "N", 0..=1)? == Some(1);
