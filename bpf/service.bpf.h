@@ -152,7 +152,7 @@ static __always_inline void service_relabel(struct thread_state *thread, struct 
 
 	if (likely(member->service == service && member->borrowed == borrowed)) {
 		/* Places of another book say nothing. */
-		if (unlikely(rule && member->book != header.book)) {
+		if (unlikely(rule && why != WHY_RESUMED && member->book != header.book)) {
 			member->why = why;
 			member->rule = rule;
 			member->book = header.book;
@@ -178,7 +178,9 @@ static __always_inline void service_relabel(struct thread_state *thread, struct 
 	member->borrowed = borrowed;
 	member->why = why;
 	member->rule = rule;
-	member->book = header.book;
+	/* Who resumes has the rule that it had. */
+	if (why != WHY_RESUMED)
+		member->book = header.book;
 	member->labelled_ns = now;
 	member->version++;
 	place_labelled(thread, member);
@@ -381,6 +383,7 @@ __noinline int service_born(u32 slot, u32 parent)
 	member->borrowed = before->borrowed;
 	member->why = WHY_FORKED;
 	member->rule = before->rule;
+	member->book = before->book;
 	member->user = before->user;
 	member->exe = before->exe;
 	member->unit = before->unit;

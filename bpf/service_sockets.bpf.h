@@ -163,7 +163,7 @@ static __always_inline void connection_of_tcp(struct service_connection *connect
 	connection->client_family = is_ipv4(route->to) ? 4 : 6;
 }
 
-/* x86-64's and i386's calls that send. */
+/* Calls that send. */
 static __always_inline bool sends(u32 call)
 {
 	switch (call) {
@@ -172,21 +172,21 @@ static __always_inline bool sends(u32 call)
 	case 40: /* sendfile */
 	case 44: /* sendto */
 	case 46: /* sendmsg */
-	case 275: /* splice */
+	case SPLICE_64:
 	case 307: /* sendmmsg */
 	case ABI_I386 * CALLS_PER_ABI + 4: /* write */
 	case ABI_I386 * CALLS_PER_ABI + 102: /* socketcall */
 	case ABI_I386 * CALLS_PER_ABI + 146: /* writev */
 	case ABI_I386 * CALLS_PER_ABI + 187: /* sendfile */
 	case ABI_I386 * CALLS_PER_ABI + 239: /* sendfile64 */
-	case ABI_I386 * CALLS_PER_ABI + 313: /* splice */
+	case ABI_I386 * CALLS_PER_ABI + SPLICE_32:
 	case ABI_I386 * CALLS_PER_ABI + 345: /* sendmmsg */
 	case ABI_I386 * CALLS_PER_ABI + 369: /* sendto */
 	case ABI_I386 * CALLS_PER_ABI + 370: /* sendmsg */
 	case ABI_X32 * CALLS_PER_ABI + 1: /* write */
 	case ABI_X32 * CALLS_PER_ABI + 40: /* sendfile */
 	case ABI_X32 * CALLS_PER_ABI + 44: /* sendto */
-	case ABI_X32 * CALLS_PER_ABI + 275: /* splice */
+	case ABI_X32 * CALLS_PER_ABI + SPLICE_64:
 	case ABI_X32 * CALLS_PER_ABI + 516: /* writev */
 	case ABI_X32 * CALLS_PER_ABI + 518: /* sendmsg */
 	case ABI_X32 * CALLS_PER_ABI + 538: /* sendmmsg */

@@ -1,5 +1,6 @@
 //! Where global variables are in the memory that user space maps, and what the control memory beside it has.
 
+use crate::interpret::Faults;
 use crate::program::Program;
 
 /// Bytes of the control memory: a 0 that nobody changes, and how often what happened (`interpret::Faults`).
@@ -8,6 +9,15 @@ pub const OUTSIDE: u32 = 8;
 pub const CUT_SHORT: u32 = 16;
 pub const FULL: u32 = 24;
 pub const CONTROL_BYTES: u32 = 32;
+
+impl Faults {
+    /// As the control memory has them.
+    pub fn of(control: &[u8]) -> Self {
+        let count =
+            |at: u32| u64::from_le_bytes(control[at as usize..][..8].try_into().expect("eight bytes"));
+        Self { outside: count(OUTSIDE), cut_short: count(CUT_SHORT), full: count(FULL) }
+    }
+}
 
 #[derive(Debug)]
 pub struct Layout {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr;
 
+use ecode::interpret::Faults;
 use ecode::{Compiled, Memory, Object};
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts, bpf_prog_load_opts, bpf_test_run_opts};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
@@ -148,8 +149,9 @@ impl Plugin {
         self.data.update(&0_u32.to_ne_bytes(), bytes, MapFlags::ANY).doing("writing a plugin's variables")
     }
 
-    pub fn control(&self) -> Result<Vec<u8>> {
-        value(&self.control)
+    /// Since it was loaded.
+    pub fn faults(&self) -> Result<Faults> {
+        Ok(Faults::of(&value(&self.control)?))
     }
 
     /// Keys and values.

@@ -13,7 +13,7 @@ use kernel::wire;
 use crate::daemon::SocketOption;
 use crate::output::Output;
 use crate::report::{Document, Layout, text};
-use crate::{cost, daemon, guard, lens, run, select, service};
+use crate::{cost, daemon, guard, lens, plugin, run, select, service};
 
 /// As `env` and `timeout` do.
 pub const OWN_FAILURE: u8 = 125;
@@ -52,6 +52,7 @@ pub enum Command {
     Lens(LensArguments),
     Guard(guard::Arguments),
     Service(service::Arguments),
+    Plugin(plugin::Arguments),
     Daemon(daemon::DaemonArguments),
     Cost(CostArguments),
     Doctor(DoctorArguments),
@@ -404,6 +405,7 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Lens(arguments) => lens::watch(&arguments),
         Command::Guard(arguments) => guard::run(&arguments),
         Command::Service(arguments) => service::run(&arguments),
+        Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Daemon(arguments) => daemon::run(&arguments),
         Command::Cost(CostArguments { command }) => match command {
             CostCommand::Run(arguments) => cost::run(&arguments),

@@ -12,6 +12,8 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 
 const REFRESH: Duration = Duration::from_secs(1);
+/// Nobody sees that it lags so far behind.
+const A_MOMENT: Duration = Duration::from_millis(50);
 
 /// The terminal is left as it was, also then.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -24,6 +26,11 @@ pub fn show(look: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>) -> Resul
     let keys = other.as_ref().map_or_else(|| io::stdin().as_raw_fd(), |file| file.as_raw_fd());
     let mut terminal = ratatui::init();
     let result = run(&mut terminal, keys, look);
+    if process::has_hung_up(keys) {
+        // Nothing is to be left as it was. Who drops it would say so on stderr, which has gone with the terminal: a panic.
+        std::mem::forget(terminal);
+        return Ok(());
+    }
     ratatui::restore();
     result
 }
@@ -41,11 +48,13 @@ fn run(
         }
         look(terminal, is_due)?;
         // From a terminal that has gone, `event::poll` reads nothing again and again, and does not return.
-        process::wait_readable(keys, REFRESH.saturating_sub(read.elapsed()));
+        let is_readable = process::wait_readable(keys, REFRESH.saturating_sub(read.elapsed()));
         if process::has_hung_up(keys) {
             return Ok(());
         }
-        while event::poll(Duration::ZERO)? {
+        // Of very many keys at once it has read a part, and waits for the next one.
+        let mut wait = if is_readable { A_MOMENT } else { Duration::ZERO };
+        while event::poll(std::mem::take(&mut wait))? {
             if is_end(&event::read()?) {
                 return Ok(());
             }

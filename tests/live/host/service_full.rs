@@ -44,6 +44,7 @@ fn connections_beyond_the_table_are_counted() {
     // Who opens one is noted twice, before and when it sends. Others on this machine may have connections too.
     assert!((2 * BEYOND..5 * BEYOND).contains(&messages), "{lost}");
     many.into_iter().for_each(|mut many| drop(many.ask("close")));
+    let lost = services.report()["losses"].clone();
     let folder = services.folder.path();
     let backend = Backend::start(folder, "backend", "0", "");
     let tenant = begin(backend.tenant(folder, "shop", "a 0 20"));

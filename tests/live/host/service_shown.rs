@@ -45,7 +45,7 @@ fn top_ends_when_its_terminal_has_gone() {
     terminal.shows("its head", |screen| screen.contains("tollgate service"));
     terminal.hang_up();
     eventually("its end", || top.is_over());
-    top.finish();
+    top.finish().success();
 }
 
 #[test]

@@ -114,7 +114,11 @@ impl Control {
         if let Some(folder) =
             path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
         {
-            fs::DirBuilder::new().mode(0o755).create(folder).with_context(context)?;
+            match fs::DirBuilder::new().mode(0o755).create(folder) {
+                // By another daemon, at this moment.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => made.with_context(|| format!("cannot make the folder {}", folder.display()))?,
+            }
         }
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {

@@ -26,7 +26,8 @@ use crate::format::number_of;
 use crate::guard::{GuardOptions, Mode, Policy, Request, Save, Selection, StoreOption};
 use crate::report::Event;
 use crate::select;
-use crate::service::{self, Services, Source, parsed};
+use crate::service::{self, KIND, Services, parsed};
+use crate::source::Source;
 use crate::watch::Watch;
 use control::{Ask, Control, Leader, Response, tell};
 use journal::Journal;
@@ -150,7 +151,7 @@ fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
 
 pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let policy = policy(arguments)?;
-    let rules = arguments.services.as_deref().map(Source::read).transpose()?;
+    let rules = arguments.services.as_deref().map(|path| Source::read(path, KIND)).transpose()?;
     // Before anything is begun.
     let mask = rules.as_ref().map(parsed).transpose()?.map(|file| service::mask(&file));
     let control = Control::listen(&arguments.socket.path)?;

@@ -14,11 +14,12 @@ use serde_json::Value;
 use service::{AtEnd, Event, Host, Id, Problem, Rule, RuleFile};
 
 use super::arguments::CheckArguments;
-use super::problems::{Told, excerpt, harmless};
-use super::source::Source;
+use super::problems::{KIND, Told, excerpt};
 use super::words;
+use crate::excerpt::harmless;
 use crate::format::{number_of, printable};
 use crate::output::{Output, say};
+use crate::source::Source;
 use crate::user;
 
 /// This machine.
@@ -84,7 +85,7 @@ struct RuleRow<'a> {
 pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
-    let source = Source::read(&arguments.file)?;
+    let source = Source::read(&arguments.file, KIND)?;
     let parsed = service::parse(&source.text, &Machine::default());
     if result.json {
         output.write_json(&document(&source, &parsed))?;
@@ -150,21 +151,23 @@ fn document<'a>(source: &'a Source, parsed: &'a Result<RuleFile, Vec<Problem>>) 
 fn notes(file: &RuleFile, source: &Source) -> Vec<Note> {
     let of_script = |rule: &Rule| {
         let exe = rule.when.exe.as_ref()?;
-        let interpreter = interpreter(exe)?;
+        let first = shebang(exe)?;
         let message =
-            format!("{exe} is a script: the program that runs, which exe is compared with, is {interpreter}");
+            format!("{exe} is a script ({first}), and exe is compared with the program that runs it");
         Some(Note { line: source.line(rule.span.start), message })
     };
     file.book.rules().iter().filter_map(of_script).collect()
 }
 
-/// Of a script.
-fn interpreter(path: &str) -> Option<String> {
+/// Of a script, its first line.
+fn shebang(path: &str) -> Option<String> {
+    // To open others may wait for somebody.
+    fs::metadata(path).ok()?.is_file().then_some(())?;
     let mut beginning = Vec::new();
     // include/uapi/linux/binfmts.h, BINPRM_BUF_SIZE: so far the kernel looks.
     fs::File::open(path).ok()?.take(256).read_to_end(&mut beginning).ok()?;
-    let line = beginning.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
-    String::from_utf8_lossy(line).split_whitespace().next().map(str::to_owned)
+    let line = beginning.split(|byte| *byte == b'\n').next().filter(|line| line.starts_with(b"#!"))?;
+    Some(String::from_utf8_lossy(line).into_owned())
 }
 
 fn text(file: &RuleFile, source: &Source, top: usize) -> String {
@@ -236,16 +239,17 @@ fn branch(rows: &mut Vec<String>, file: &RuleFile, id: Id, depth: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::interpreter;
+    use super::shebang;
 
     #[test]
-    fn a_script_runs_its_interpreter() {
+    fn scripts_are_told_from_programs() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("script");
-        for (text, is) in [("#! /bin/sh -e\nexit\n", Some("/bin/sh")), ("\x7fELF", None), ("#!\n", None)] {
+        for (text, is) in [("#! /bin/sh -e\nexit\n", Some("#! /bin/sh -e")), ("\x7fELF", None), ("", None)] {
             std::fs::write(&path, text).expect("a file");
-            assert_eq!(interpreter(path.to_str().expect("text")).as_deref(), is, "{text:?}");
+            assert_eq!(shebang(path.to_str().expect("text")).as_deref(), is, "{text:?}");
         }
-        assert_eq!(interpreter("/nowhere"), None);
+        assert_eq!(shebang("/nowhere"), None);
+        assert_eq!(shebang("/dev/zero"), None);
     }
 }

@@ -15,20 +15,23 @@ use kernel::session::Session;
 use kernel::wire;
 use service::{AtEnd, Directive, Each, Event, Keys, RuleFile, Tree};
 
-use super::control::{ExplainedRule, LimitChange, LimitReport, Report, Request, RuleText, ServiceRow, Who};
+use super::control::{LimitChange, LimitReport, Report, Request, RuleText, ServiceRow, Who};
 use super::limit::changed;
 use super::limits::{Limiter, Own};
 use super::machine_time::busy_ns;
 use super::named;
 use super::numbers::Numbers;
-use super::source::Source;
+use super::problems::{KIND, parsed};
 use crate::daemon::control::tell;
+use crate::source::Source;
 
 /// The rules of a book, as they are told of.
 struct InForce {
     book: u32,
     since_ns: u64,
-    rules: Vec<ExplainedRule>,
+    file: String,
+    /// Lines and names.
+    rules: Vec<(usize, Option<String>)>,
 }
 
 /// Files whose rules are still told of to who was decided on by them.
@@ -52,7 +55,6 @@ pub struct Services {
     kernel: kernel::services::Services,
     /// Where `apply` without a file reads it again.
     path: PathBuf,
-    file: String,
     numbers: Numbers,
     in_force: InForce,
     /// The latest last.
@@ -81,9 +83,8 @@ impl Services {
         let mut services = Self {
             kernel: kernel::services::Services::start(gate, session)?,
             path,
-            file: String::new(),
             numbers,
-            in_force: InForce { book: 0, since_ns: now_ns(), rules: Vec::new() },
+            in_force: InForce { book: 0, since_ns: now_ns(), file: String::new(), rules: Vec::new() },
             former: VecDeque::new(),
             limiter: Limiter::start(gate)?,
             inherited: BTreeMap::new(),
@@ -121,7 +122,7 @@ impl Services {
             None if std::fs::metadata(&self.path).is_ok_and(|of| !of.is_file()) => {
                 bail!("{} is no file that can be read again: name the one to apply", self.path.display())
             }
-            None => Source::read(&self.path)?,
+            None => Source::read(&self.path, KIND)?,
         };
         self.put_in_force(gate, &source)?;
         self.kernel.ask_all()?;
@@ -133,14 +134,14 @@ impl Services {
         use crate::format::{number_of, printable};
         format!(
             "{}: {} and {} are in force",
-            printable(&self.file),
+            printable(&self.in_force.file),
             number_of(self.numbers.there().count(), "service"),
             number_of(self.in_force.rules.len(), "rule")
         )
     }
 
     fn put_in_force(&mut self, gate: &mut Gate, source: &Source) -> Result<()> {
-        let file = super::problems::parsed(source)?;
+        let file = parsed(source)?;
         self.name_started(gate)?;
         let mut numbers = self.numbers.clone();
         let change = numbers.take(&file.tree)?;
@@ -178,16 +179,15 @@ impl Services {
                 self.inherited.entry(*heir).or_default().add(more);
             }
         }
-        let rules = file.book.rules().iter().map(|rule| ExplainedRule {
+        let rules = file.book.rules().iter();
+        let in_force = InForce {
+            book: number,
+            since_ns: now_ns(),
             file: source.name.clone(),
-            line: source.line(rule.span.start),
-            name: rule.name.clone(),
-            is_former: false,
-        });
-        let in_force = InForce { book: number, since_ns: now_ns(), rules: rules.collect() };
+            rules: rules.map(|rule| (source.line(rule.span.start), rule.name.clone())).collect(),
+        };
         self.former.push_back(std::mem::replace(&mut self.in_force, in_force));
         self.former.drain(..self.former.len().saturating_sub(FORMER));
-        self.file.clone_from(&source.name);
         Ok(())
     }
 
@@ -281,7 +281,7 @@ impl Services {
             schema: "tollgate.service.report/1".into(),
             since: humantime::format_rfc3339_seconds(self.since).to_string(),
             elapsed_ns: self.began.elapsed().as_nanos() as u64,
-            file: self.file.clone(),
+            file: self.in_force.file.clone(),
             rules: self.in_force.rules.len(),
             services: rows.collect(),
             machine_cpu_ns,

@@ -12,7 +12,6 @@ mod numbers;
 mod problems;
 mod remote;
 mod sockets;
-mod source;
 mod top;
 mod words;
 
@@ -24,9 +23,8 @@ pub use arguments::Arguments;
 use arguments::Command;
 pub use control::{Report, Request, ServiceRow};
 pub use live::{Services, in_force, mask};
-pub use problems::parsed;
+pub use problems::{KIND, parsed};
 pub use remote::{join, own_service};
-pub use source::Source;
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {

@@ -1,13 +1,17 @@
 //! What is wrong with a rule file, as people and programs read it.
 
-use annotate_snippets::{Level, Renderer, Snippet};
+use annotate_snippets::Level;
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 use service::{Problem, RuleFile};
 
 use super::check::Machine;
-use super::source::Source;
+use crate::excerpt::{Finding, harmless};
 use crate::format::{number_of, printable};
+use crate::source::Source;
+
+/// What a rule file is called where something else is found.
+pub const KIND: &str = "file of services";
 
 /// For those who need a file that is right.
 pub fn parsed(source: &Source) -> Result<RuleFile> {
@@ -39,32 +43,16 @@ impl<'a> Told<'a> {
     }
 }
 
-/// With the lines that it is about, of a text that is [`harmless`].
 pub fn excerpt(problem: &Problem, name: &str, text: &str) -> String {
-    let within = |span: &std::ops::Range<usize>| span.start.min(text.len())..span.end.min(text.len());
-    let name = printable(name);
-    let mut snippet =
-        Snippet::source(text).origin(&name).fold(true).annotation(Level::Error.span(within(&problem.span)));
-    if let Some((span, why)) = &problem.other {
-        snippet = snippet.annotation(Level::Note.span(within(span)).label(why));
-    }
-    let mut message = Level::Error.title(&problem.message).snippet(snippet);
-    if let Some(help) = &problem.help {
-        message = message.footer(Level::Help.title(help));
-    }
-    format!("{}\n", Renderer::plain().render(message))
-}
-
-/// Of the same length, with nothing that steers the terminal, and no tab, which would move the mark below it.
-pub fn harmless(text: &str) -> String {
-    let one = |c: char| match c {
-        '\n' => c,
-        '\t' | '\r' => ' ',
-        c if c.is_control() && c.len_utf8() == 1 => '?',
-        c if c.is_control() => '\u{bf}',
-        c => c,
+    let finding = Finding {
+        level: Level::Error,
+        span: &problem.span,
+        label: None,
+        other: problem.other.as_ref().map(|(span, why)| (span, why.as_str())),
+        message: &problem.message,
+        help: problem.help.as_deref(),
     };
-    text.chars().map(one).collect()
+    finding.excerpt(name, text)
 }
 
 #[cfg(test)]

@@ -13,18 +13,18 @@ use super::control::{
     SocketExplanation, SocketProcess, Who,
 };
 use super::limit::moves;
-use super::problems::parsed;
-use super::source::Source;
+use super::problems::{KIND, parsed};
 use crate::daemon::SocketOption;
 use crate::daemon::control::answer;
 use crate::format::{count, duration, number_of, printable, share, span};
 use crate::output::Output;
 use crate::report::losses;
+use crate::source::Source;
 
 pub fn apply(arguments: &ApplyArguments) -> Result<ExitCode> {
     let file = match &arguments.file {
         Some(path) => {
-            let source = Source::read(path)?;
+            let source = Source::read(path, KIND)?;
             parsed(&source)?;
             let Source { name, text, .. } = source;
             let name = Path::new(&name).canonicalize().map_or(name, |path| path.display().to_string());
@@ -57,13 +57,24 @@ pub fn list(arguments: &ListArguments) -> Result<ExitCode> {
         output.write_json(&list)?;
         return Ok(ExitCode::SUCCESS);
     }
-    for row in &list.services {
+    let mut text = String::new();
+    for row in list.services.iter().take(result.top) {
         let members =
             format!("{}, {}", number_of(row.processes, "process"), number_of(row.threads, "thread"));
-        output.write(&format!("{:<40} {members}\n", indented(row.depth, &row.name)))?;
+        text.push_str(&format!("{:<40} {members}\n", indented(row.depth, &row.name)));
     }
-    write_threads(&mut output, &list.threads, result.top)?;
+    text.push_str(&and_more(list.services.len(), result.top, "service"));
+    text.push_str(&threads(&list.threads, result.top));
+    output.write(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lines that are left out of the text.
+fn and_more(all: usize, top: usize, one: &str) -> String {
+    match all.saturating_sub(top) {
+        0 => String::new(),
+        more => format!("and {} (--top)\n", number_of(more, &format!("more {one}"))),
+    }
 }
 
 /// By its depth in the tree.
@@ -154,19 +165,13 @@ pub fn explain(arguments: &ExplainArguments) -> Result<ExitCode> {
         output.write_json(&explanation)?;
         return Ok(ExitCode::SUCCESS);
     }
-    write_threads(&mut output, &explanation.threads, result.top)?;
+    output.write(&threads(&explanation.threads, result.top))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_threads(output: &mut Output, threads: &[ExplainedThread], top: usize) -> Result<()> {
-    for thread in threads.iter().take(top) {
-        output.write(&format!("{}\n", printable(&sentence(thread))))?;
-    }
-    if threads.len() > top {
-        let more = number_of(threads.len() - top, "more thread");
-        output.write(&format!("and {more} (--top)\n"))?;
-    }
-    Ok(())
+fn threads(threads: &[ExplainedThread], top: usize) -> String {
+    let lines = threads.iter().take(top).map(|thread| format!("{}\n", printable(&sentence(thread))));
+    lines.chain([and_more(threads.len(), top, "thread")]).collect()
 }
 
 fn explain_socket(arguments: &ExplainArguments, socket: String) -> Result<ExitCode> {
@@ -175,31 +180,34 @@ fn explain_socket(arguments: &ExplainArguments, socket: String) -> Result<ExitCo
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     if result.json {
         output.write_json(&explanation)?;
-        return Ok(ExitCode::SUCCESS);
+    } else {
+        output.write(&socket_text(&explanation, result.top))?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn socket_text(explanation: &SocketExplanation, top: usize) -> String {
+    let mut lines = Vec::new();
     for listener in &explanation.listeners {
-        let line = format!("{} at {}", who_listens(&listener.processes), listener.socket);
-        output.write(&format!("{}\n", printable(&line)))?;
+        lines.push(format!("{} at {}", who_listens(&listener.processes), listener.socket));
     }
-    for ends in explanation.connections.iter().take(result.top) {
-        output.write("\n")?;
-        ends.iter().try_for_each(|end| output.write(&format!("{}\n", printable(&end_line(end)))))?;
-    }
-    if explanation.connections.len() > result.top {
-        let more = number_of(explanation.connections.len() - result.top, "more connection");
-        output.write(&format!("and {more} (--top)\n"))?;
+    for ends in explanation.connections.iter().take(top) {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(ends.iter().map(end_line));
     }
     if explanation.connections.is_empty() {
-        let line = match explanation.listeners.as_slice() {
+        lines.push(match explanation.listeners.as_slice() {
             [] => format!(
                 "nobody listens at {}, and no connection with it is open over which a message went",
                 explanation.socket
             ),
             _ => "no connection with it is open over which a message went".into(),
-        };
-        output.write(&format!("{}\n", printable(&line)))?;
+        });
     }
-    Ok(ExitCode::SUCCESS)
+    let text: String = lines.iter().map(|line| format!("{}\n", printable(line))).collect();
+    text + &and_more(explanation.connections.len(), top, "connection")
 }
 
 fn processes(all: &[SocketProcess]) -> String {

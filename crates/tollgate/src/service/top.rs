@@ -46,7 +46,7 @@ pub fn top(socket: &SocketOption) -> Result<ExitCode> {
 
 fn draw(frame: &mut Frame<'_>, view: &View) {
     let report = &view.report;
-    let [head, table] = Layout::vertical([Constraint::Length(2), Constraint::Min(4)]).areas(frame.area());
+    let [head, mut table] = Layout::vertical([Constraint::Length(2), Constraint::Min(4)]).areas(frame.area());
     let strong = Style::new().add_modifier(Modifier::BOLD);
     let losses: u64 = report.losses.values().sum();
     let lost = if losses > 0 { format!("  LOSSES: {}", count(losses)) } else { String::new() };
@@ -64,11 +64,15 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
     let room = usize::from(table.height).saturating_sub(HEAD_LINES);
     let is_cut = report.services.len() > room;
     let shown = if is_cut { room.saturating_sub(1) } else { room };
-    let more = report.services.len() - shown.min(report.services.len());
-    let note = is_cut.then(|| Row::new([format!("and {}", number_of(more, "more service"))]));
+    if is_cut {
+        let [above, last] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(table);
+        table = above;
+        let note = format!("and {}", number_of(report.services.len() - shown, "more service"));
+        frame.render_widget(Line::raw(note), last);
+    }
     let columns = columns(frame.area().width);
     let row = |row| Row::new(cells(row, view).into_iter().take(columns));
-    let rows = report.services.iter().take(shown).map(row).chain(note);
+    let rows = report.services.iter().take(shown).map(row);
     let lengths = COLUMNS[1..columns].iter().map(|(_, width)| Constraint::Length(*width));
     let widths = [Constraint::Min(COLUMNS[0].1)].into_iter().chain(lengths);
     let names = COLUMNS[..columns].iter().map(|(name, _)| *name);
@@ -169,7 +173,7 @@ mod tests {
     }
 
     fn screen(view: &View) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(90, 8)).expect("a screen");
+        let mut terminal = Terminal::new(TestBackend::new(80, 8)).expect("a screen");
         terminal.draw(|frame| draw(frame, view)).expect("drawn");
         terminal.backend().to_string()
     }

@@ -14,10 +14,9 @@ use crate::service::sockets::{self, Owners};
 
 impl Services {
     pub(super) fn list(&mut self, gate: &Gate, service: Option<&str>) -> Result<List> {
+        let members = self.kernel.members()?;
         self.name_started(gate)?;
         let only = service.map(|name| self.numbers.named(name)).transpose()?;
-        let mut members = self.kernel.members()?;
-        members.retain(|member| self.numbers.is_known(member.service));
         let workers = self.workers(&members);
         let rows =
             self.numbers.as_tree().into_iter().filter(|(number, _)| only.is_none_or(|only| only == *number));
@@ -90,10 +89,9 @@ impl Services {
     }
 
     fn rule(&self, place: Option<usize>, book: u32) -> Option<ExplainedRule> {
-        if book == self.in_force.book {
-            return self.in_force.rules.get(place?).cloned();
-        }
-        let former = self.former.iter().find(|former| former.book == book)?;
-        Some(ExplainedRule { is_former: true, ..former.rules.get(place?)?.clone() })
+        let files = self.former.iter().chain([&self.in_force]);
+        let of = files.into_iter().find(|file| file.book == book)?;
+        let (line, name) = of.rules.get(place?)?.clone();
+        Some(ExplainedRule { file: of.file.clone(), line, name, is_former: book != self.in_force.book })
     }
 }

@@ -1,4 +1,4 @@
-//! The text of a rule file, and the lines and columns of its bytes.
+//! The text of a file that a person has written, and the lines and columns of its bytes.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Ten thousand rules have a tenth of it.
+/// Ten thousand rules of services have a tenth of it, and a hundred thousand lines of a plugin a third.
 const LONGEST_FILE: u64 = 16 << 20;
 
 /// Between two writes of one who writes a file as a whole, on a busy machine.
@@ -24,14 +24,15 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn read(path: &Path) -> Result<Self> {
+    /// `what` it is to be: "file of services", say.
+    pub fn read(path: &Path, what: &str) -> Result<Self> {
         let (name, read) = match path.to_str() {
             Some("-") => ("stdin".into(), up_to_longest(io::stdin())),
             _ => (path.display().to_string(), settled(path)),
         };
         let bytes = read.with_context(|| format!("cannot read {name}"))?;
         if bytes.len() as u64 > LONGEST_FILE {
-            bail!("{name} has more than {} MiB, and is no file of services", LONGEST_FILE >> 20);
+            bail!("{name} has more than {} MiB, and is no {what}", LONGEST_FILE >> 20);
         }
         match String::from_utf8(bytes) {
             Ok(text) => Ok(Self::new(name, text)),

@@ -1,0 +1,52 @@
+//! What is wrong with a text, shown at its place.
+
+use std::ops::Range;
+
+use annotate_snippets::{Level, Renderer, Snippet};
+
+use crate::format::printable;
+
+pub struct Finding<'a> {
+    pub level: Level,
+    /// Bytes of the text.
+    pub span: &'a Range<usize>,
+    /// At the mark.
+    pub label: Option<&'a str>,
+    /// Another place that has to do with it, and why.
+    pub other: Option<(&'a Range<usize>, &'a str)>,
+    pub message: &'a str,
+    pub help: Option<&'a str>,
+}
+
+impl Finding<'_> {
+    /// With the lines that it is about, of a text that is [`harmless`].
+    pub fn excerpt(&self, name: &str, text: &str) -> String {
+        let within = |span: &Range<usize>| span.start.min(text.len())..span.end.min(text.len());
+        let name = printable(name);
+        let mut mark = self.level.span(within(self.span));
+        if let Some(label) = self.label {
+            mark = mark.label(label);
+        }
+        let mut snippet = Snippet::source(text).origin(&name).fold(true).annotation(mark);
+        if let Some((span, why)) = self.other {
+            snippet = snippet.annotation(Level::Note.span(within(span)).label(why));
+        }
+        let mut message = self.level.title(self.message).snippet(snippet);
+        if let Some(help) = self.help {
+            message = message.footer(Level::Help.title(help));
+        }
+        format!("{}\n", Renderer::plain().render(message))
+    }
+}
+
+/// Of the same length, with nothing that steers the terminal, and no tab, which would move the mark below it.
+pub fn harmless(text: &str) -> String {
+    let one = |c: char| match c {
+        '\n' => c,
+        '\t' | '\r' => ' ',
+        c if c.is_control() && c.len_utf8() == 1 => '?',
+        c if c.is_control() => '\u{bf}',
+        c => c,
+    };
+    text.chars().map(one).collect()
+}

@@ -1,0 +1,112 @@
+//! The command line of `tollgate plugin`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::cli::ResultOptions;
+
+/// Plugins: small C that is compiled here, and runs in the kernel
+///
+/// docs/ecode.md has the language. No compiler is needed on the machine.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    Check(CheckArguments),
+    Call(CallArguments),
+    Bench(BenchArguments),
+}
+
+/// Say what is in a plugin, or what is wrong with it
+///
+/// It is compiled, and not loaded: this needs no root. Exits with 125 where it is no plugin.
+#[derive(Args)]
+pub struct CheckArguments {
+    /// The file (- for stdin)
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub result: ResultOptions,
+}
+
+/// Run a plugin's `on call` once, and print what it returns
+///
+/// It is compiled, loaded, called and taken away again.
+#[derive(Args)]
+#[command(after_long_help = CALL_EXAMPLES)]
+pub struct CallArguments {
+    /// The file (- for stdin)
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub with: With,
+    #[command(flatten)]
+    pub result: ResultOptions,
+}
+
+const CALL_EXAMPLES: &str = "\
+Examples:
+  tollgate plugin call sum.ec --arg 1 --arg -2
+  tollgate plugin call grey.ec --input photo.ppm --output-data grey.pgm";
+
+/// What a call comes with.
+#[derive(Args)]
+pub struct With {
+    /// A number that `on call` takes, in the order in which it takes them (decimal or 0x, may be negative)
+    #[arg(long = "arg", value_name = "N", value_parser = number, allow_negative_numbers = true)]
+    pub arguments: Vec<u64>,
+    /// Put a file into the global variable `input`, an array of bytes, and its length into `input_length`
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// Write the first `output_length` bytes of the global variable `output` to a file
+    #[arg(long, value_name = "FILE")]
+    pub output_data: Option<PathBuf>,
+}
+
+/// Measure a plugin: how long it takes from its text into the kernel, and what a call of it costs
+///
+/// Its calls take turns with those of a plugin that does nothing, whose time is what the way into the kernel and back takes.
+#[derive(Args)]
+pub struct BenchArguments {
+    /// The file (- for stdin)
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub with: With,
+    /// Rounds, each of a thousand calls of either
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(6..=10_000))]
+    pub rounds: u32,
+    #[command(flatten)]
+    pub result: ResultOptions,
+}
+
+fn number(text: &str) -> Result<u64, &'static str> {
+    let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let value = match digits.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => digits.parse(),
+    };
+    match value {
+        Ok(value) if is_negative && value <= 1 << 63 => Ok(value.wrapping_neg()),
+        Ok(value) if !is_negative => Ok(value),
+        _ => Err("this is not a number of 64 bits"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn numbers_have_64_bits() {
+        assert_eq!(number("12"), Ok(12));
+        assert_eq!(number("-1"), Ok(u64::MAX));
+        assert_eq!(number("0xff"), Ok(255));
+        assert_eq!(number("-0x8000000000000000"), Ok(1 << 63));
+        for wrong in ["", "-", "x", "18446744073709551616", "-9223372036854775809", "--1"] {
+            assert!(number(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A plugin's text into what the kernel loads, and the time that takes.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use ecode::{Diagnostic, Object, Program};
+use kernel::plugins::Plugin;
+use serde::Serialize;
+
+use super::diagnostics::{counted, tell};
+use super::hooks::Machine;
+use crate::format::printable;
+use crate::source::Source;
+
+/// What a file is called that is none.
+const KIND: &str = "plugin";
+
+pub struct Built {
+    pub program: Program,
+    pub object: Object,
+    pub parse_us: f64,
+    pub codegen_us: f64,
+}
+
+/// How long its ways took.
+#[derive(Clone, Copy, Serialize)]
+pub struct Times {
+    pub parse_us: f64,
+    pub codegen_us: f64,
+    pub verify_us: f64,
+    pub instructions: usize,
+}
+
+pub fn read(path: &Path) -> Result<Source> {
+    Source::read(path, KIND)
+}
+
+/// With what is to be said of it in either case.
+pub fn build(source: &Source) -> (Option<Built>, Vec<Diagnostic>) {
+    let began = Instant::now();
+    let (program, mut problems) = ecode::check(&source.text, &Machine);
+    let parse_us = us(began);
+    let Some(program) = program else { return (None, problems) };
+    let began = Instant::now();
+    match ecode::compile(&program, &source.text, &source.name) {
+        Ok(object) => {
+            let codegen_us = us(began);
+            (Some(Built { program, object, parse_us, codegen_us }), problems)
+        }
+        Err(problem) => {
+            problems.push(*problem);
+            (None, problems)
+        }
+    }
+}
+
+/// For those who need a plugin that is right. Warnings are told.
+pub fn built(source: &Source, top: usize) -> Result<Built> {
+    let (built, problems) = build(source);
+    tell(&problems, source, top)?;
+    match built {
+        Some(built) => Ok(built),
+        None => bail!("{} has {}", printable(&source.name), counted(&problems)),
+    }
+}
+
+impl Built {
+    /// Into the kernel.
+    pub fn load(&self) -> Result<(Plugin, Times)> {
+        let began = Instant::now();
+        let plugin = Plugin::load(&self.object)?;
+        let times = Times {
+            parse_us: self.parse_us,
+            codegen_us: self.codegen_us,
+            verify_us: us(began),
+            instructions: self.instructions(),
+        };
+        Ok((plugin, times))
+    }
+
+    pub fn instructions(&self) -> usize {
+        self.object.programs.iter().map(|program| program.instructions.len()).sum()
+    }
+
+    /// The number of the handler for a hook, where it has one.
+    pub fn handler(&self, hook: &str) -> Option<usize> {
+        self.object.programs.iter().position(|program| program.hook == hook)
+    }
+}
+
+fn us(began: Instant) -> f64 {
+    began.elapsed().as_nanos() as f64 / 1e3
+}

@@ -1,0 +1,117 @@
+//! `tollgate plugin check`.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::arguments::CheckArguments;
+use super::build::{Built, build, read};
+use super::diagnostics::{Told, counted, tell};
+use crate::format::{count, number_of, printable};
+use crate::output::Output;
+use crate::source::Source;
+
+/// docs/ecode.md describes it.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    file: &'a str,
+    diagnostics: Vec<Told<'a>>,
+    handlers: Vec<HandlerRow<'a>>,
+    maps: Vec<MapRow<'a>>,
+    /// Of global and static variables.
+    variable_bytes: usize,
+}
+
+#[derive(Serialize)]
+struct HandlerRow<'a> {
+    hook: &'a str,
+    selected: &'a [String],
+    /// With all functions that it calls.
+    instructions: usize,
+}
+
+#[derive(Serialize)]
+struct MapRow<'a> {
+    name: &'a str,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+}
+
+pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    let source = read(&arguments.file)?;
+    let (built, problems) = build(&source);
+    let (handlers, maps) = built.as_ref().map_or_else(Default::default, rows);
+    let variable_bytes = built.as_ref().map_or(0, |built| built.object.data.len());
+    if result.json {
+        output.write_json(&Document {
+            schema: "tollgate.plugin.check/1",
+            file: &source.name,
+            diagnostics: problems.iter().map(|problem| Told::new(problem, &source)).collect(),
+            handlers,
+            maps,
+            variable_bytes,
+        })?;
+    } else {
+        tell(&problems, &source, result.top)?;
+        if built.is_some() {
+            output.write(&text(&source, &handlers, &maps, variable_bytes))?;
+        }
+    }
+    if built.is_none() {
+        bail!("{} has {}", printable(&source.name), counted(&problems));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rows(built: &Built) -> (Vec<HandlerRow<'_>>, Vec<MapRow<'_>>) {
+    let handlers = built.program.handlers.iter().zip(&built.object.programs);
+    let handlers = handlers.map(|(handler, compiled)| HandlerRow {
+        hook: &handler.hook,
+        selected: &handler.selected,
+        instructions: compiled.instructions.len(),
+    });
+    let maps = built.object.maps.iter().map(|map| MapRow {
+        name: &map.name,
+        key_bytes: map.key_bytes,
+        value_bytes: map.value_bytes,
+        entries: map.entries,
+    });
+    (handlers.collect(), maps.collect())
+}
+
+fn text(source: &Source, handlers: &[HandlerRow<'_>], maps: &[MapRow<'_>], variable_bytes: usize) -> String {
+    let mut out = format!("{}:\n", printable(&source.name));
+    for handler in handlers {
+        let selected = if handler.selected.is_empty() {
+            String::new()
+        } else {
+            format!("({})", handler.selected.join(", "))
+        };
+        let _ = writeln!(
+            out,
+            "  on {}{selected}: {}",
+            handler.hook,
+            number_of(handler.instructions, "instruction")
+        );
+    }
+    for map in maps {
+        let _ = writeln!(
+            out,
+            "  map {}: {} of {}, each {}",
+            map.name,
+            number_of(map.entries as usize, "entry"),
+            number_of(map.key_bytes as usize, "byte"),
+            number_of(map.value_bytes as usize, "byte")
+        );
+    }
+    if variable_bytes > 0 {
+        let _ = writeln!(out, "  variables: {} bytes", count(variable_bytes as u64));
+    }
+    out
+}
