@@ -383,19 +383,30 @@ impl Run<'_> {
         match (builtin, arguments) {
             (Builtin::CutShort, _) => frame.is_cut_short.into(),
             (Builtin::Comm, [Argument::Place(to)]) => {
-                let name = self.world.comm();
+                let mut name = self.world.comm();
+                name.truncate(to.of.size() as usize);
+                if let Some(last) = name.last_mut() {
+                    *last = 0;
+                }
                 self.copy(to, &name, to.of.size(), frame);
                 0
             }
             (Builtin::ReadUser, [Argument::Place(to), address, length]) => {
-                let (address, length) =
-                    (self.argument_value(address, frame), self.argument_value(length, frame));
-                match self.world.read_user(address, length.min(to.of.size())) {
+                let address = self.argument_value(address, frame);
+                let length = self.argument_value(length, frame).min(to.of.size());
+                let found = self.find(to, frame);
+                if matches!(found, Found::Nowhere) {
+                    return 0;
+                }
+                match self.world.read_user(address, length) {
                     Some(bytes) => {
-                        self.copy(to, &bytes, length, frame);
+                        self.write(found, &bytes, frame);
                         0
                     }
-                    None => crate::types::INT.extend(-14_i64 as u64),
+                    None => {
+                        self.write(found, &vec![0; length as usize], frame);
+                        crate::types::INT.extend(-14_i64 as u64)
+                    }
                 }
             }
             (Builtin::Memset, [Argument::Place(to), byte, length]) => {
@@ -411,8 +422,8 @@ impl Run<'_> {
                 0
             }
             (Builtin::Memcmp, [Argument::Place(one), Argument::Place(other), length]) => {
-                let length = self.argument_value(length, frame) as usize;
                 let (one, other) = (self.bytes(one, frame), self.bytes(other, frame));
+                let length = self.argument_value(length, frame) as usize;
                 let most = length.min(one.len()).min(other.len());
                 compared(&one[..most], &other[..most])
             }

@@ -1,5 +1,7 @@
 //! Where global variables are in the memory that user space maps, and what the control memory beside it has.
 
+use std::collections::HashMap;
+
 use crate::interpret::Faults;
 use crate::program::Program;
 
@@ -23,6 +25,9 @@ impl Faults {
 pub struct Layout {
     /// Of each global variable.
     pub offsets: Vec<u32>,
+    /// Behind them are all strings of the program, each with its NUL.
+    pub strings: u32,
+    strings_at: HashMap<Vec<u8>, u32>,
     pub bytes: u32,
 }
 
@@ -35,7 +40,18 @@ impl Layout {
             bytes += (global.of.size() as u32).next_multiple_of(8);
             offset
         };
-        Self { offsets: program.globals.iter().map(offset).collect(), bytes }
+        let offsets = program.globals.iter().map(offset).collect();
+        let strings = bytes;
+        let mut strings_at = HashMap::new();
+        for string in &program.strings {
+            strings_at.insert(string.clone(), bytes);
+            bytes += string.len() as u32 + 1;
+        }
+        Self { offsets, strings, strings_at, bytes: bytes.next_multiple_of(8) }
+    }
+
+    pub fn string(&self, string: &[u8]) -> u32 {
+        self.strings_at[string]
     }
 
     /// What the memory has at the beginning.
@@ -43,6 +59,9 @@ impl Layout {
         let mut initial = vec![0; self.bytes as usize];
         for (global, offset) in program.globals.iter().zip(&self.offsets) {
             initial[*offset as usize..][..global.initial.len()].copy_from_slice(&global.initial);
+        }
+        for (string, at) in &self.strings_at {
+            initial[*at as usize..][..string.len()].copy_from_slice(string);
         }
         initial
     }

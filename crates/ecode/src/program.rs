@@ -4,13 +4,15 @@ pub use crate::ast::Operator;
 use crate::diagnostic::Span;
 use crate::types::{Integer, Type};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Program {
     /// With the static ones of functions.
     pub globals: Vec<Global>,
     pub maps: Vec<Map>,
     pub functions: Vec<Function>,
     pub handlers: Vec<Handler>,
+    /// All that are written in it, each once.
+    pub strings: Vec<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -155,6 +157,35 @@ pub enum PlaceKind {
     Entry(usize, Box<Expression>),
 }
 
+impl Place {
+    /// Whether it may be a part of the other one, and not all of it.
+    pub fn may_be_in(&self, other: &Self) -> bool {
+        let (own, other) = (self.way(), other.way());
+        own.len() > other.len() && own.starts_with(&other)
+    }
+
+    /// From the variable on, with members by where they are; elements are all the same.
+    fn way(&self) -> Vec<(u8, u64)> {
+        let (mut way, mut place) = (Vec::new(), self);
+        loop {
+            let (step, outer) = match &place.kind {
+                PlaceKind::Local(local) => ((0, *local as u64), None),
+                PlaceKind::Global(global) => ((1, *global as u64), None),
+                PlaceKind::Entry(map, _) => ((2, *map as u64), None),
+                PlaceKind::Member(outer, by) => ((3, *by), Some(outer)),
+                PlaceKind::Element(array, ..) => ((4, 0), Some(array)),
+            };
+            way.push(step);
+            match outer {
+                Some(outer) => place = outer,
+                None => break,
+            }
+        }
+        way.reverse();
+        way
+    }
+}
+
 #[derive(Debug)]
 pub enum Argument {
     Value(Expression),
@@ -185,4 +216,14 @@ pub enum Builtin {
     Emit,
     Print,
     CutShort,
+}
+
+impl Builtin {
+    /// Those of the kernel do not: these are loops.
+    pub fn goes_by_bytes(self) -> bool {
+        matches!(
+            self,
+            Self::Strlen | Self::Strcmp | Self::Strncmp | Self::Memset | Self::Memcpy | Self::Memcmp
+        )
+    }
 }

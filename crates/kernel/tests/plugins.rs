@@ -25,7 +25,7 @@ fn outcome(text: &str, arguments: &[u64]) -> (i64, State, Same) {
         ecode::compile(&program, text, "test.ec").unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
     let plugin = Plugin::load(&object).unwrap_or_else(|error| panic!("{text}\n{error}"));
     assert_eq!(plugin.call(0, arguments).expect("it is called"), result as i32, "{text}");
-    let mut expected = vec![0; object.data.len()];
+    let mut expected = object.data.clone();
     let mut at = 0;
     for bytes in &state.globals {
         expected[at..at + bytes.len()].copy_from_slice(bytes);
@@ -99,4 +99,42 @@ proptest! {
     fn generated_programs_do_the_same(bytes in vec(any::<u8>(), 0..600), one in any::<u64>(), other in 0..300_u64) {
         agrees_if_it_is_one(&bytes, &[one, other]);
     }
+}
+
+/// As the interpreter's world has them: the thread's name, and memory that can be read.
+#[test]
+fn what_is_asked_of_the_kernel() {
+    static SEVENS: [u8; 64] = [7; 64];
+    let work = || {
+        for declared in ["", "char a[20]; char s[4]; ", "struct v { char a[20]; }; map<int, struct v> m[4]; "]
+        {
+            let (global, local) =
+                if declared.is_empty() { ("", "char a[20]; char s[4];") } else { (declared, "") };
+            let place =
+                |name: &str| if declared.contains("map") { format!("m[1].{name}") } else { name.to_owned() };
+            let a = place("a");
+            outcome(
+                &format!("{global} on call {{ {local} comm({a}); return {a}[0] + {a}[3] * 256 + {a}[4]; }}"),
+                &[],
+            );
+            let text = format!(
+                "{global} on call(u64 at, u64 n) {{ {local} {a}[5] = 1; int failed = read_user({a}, at, n); return failed * 100000 + {a}[0] * 1000 + {a}[5] * 100 + {a}[6]; }}"
+            );
+            for (at, n) in [
+                (SEVENS.as_ptr() as u64, 6),
+                (SEVENS.as_ptr() as u64, 1000),
+                (SEVENS.as_ptr() as u64, 0),
+                (0, 6),
+            ] {
+                outcome(&text, &[at, n]);
+            }
+        }
+        outcome("char s[4]; on call { comm(s); return s[2] * 256 + s[3]; }", &[]);
+    };
+    std::thread::Builder::new()
+        .name("same".into())
+        .spawn(work)
+        .expect("a thread")
+        .join()
+        .expect("it is over");
 }

@@ -57,7 +57,12 @@ impl Checker<'_> {
             Written::Boolean(value) => {
                 Ok(expression(ExpressionKind::Constant((*value).into()), Type::Bool, span))
             }
-            Written::Text(bytes) => Ok(expression(ExpressionKind::Text(bytes.clone()), Type::String, span)),
+            Written::Text(bytes) => {
+                if !self.program.strings.contains(bytes) {
+                    self.program.strings.push(bytes.clone());
+                }
+                Ok(expression(ExpressionKind::Text(bytes.clone()), Type::String, span))
+            }
             Written::Name(name) => self.named(name, span),
             Written::Index(..) | Written::Member(..) => {
                 let place = self.place(written)?;

@@ -53,8 +53,7 @@ struct Checker<'a> {
 }
 
 pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnostic>) -> Program {
-    let program =
-        Program { globals: Vec::new(), maps: Vec::new(), functions: Vec::new(), handlers: Vec::new() };
+    let program = Program::default();
     let mut checker = Checker {
         hooks,
         problems,

@@ -369,11 +369,12 @@ impl Emitter<'_> {
                 self.load_64(register, PSEUDO_MAP_FD, 0, 0);
             }
             Argument::Address(address) => {
-                let (Base::Frame(at), None) = (address.base, address.index) else {
-                    unreachable!("helpers get what is in the frame")
-                };
-                self.push(Instruction::set(register, By::Register(FRAME)));
-                let by = By::Immediate(self.place(at).into());
+                // All but what is in the frame goes by the first one: no argument is to be there yet.
+                let (base, offset) = self.address(*address);
+                if base != register {
+                    self.push(Instruction::set(register, By::Register(base)));
+                }
+                let by = By::Immediate(offset.into());
                 self.push(Instruction::operate(Operator::Add, Width::W64, false, register, by));
             }
         }

@@ -1,10 +1,11 @@
 //! Functions that are there already.
 
+use super::bytes::Bytes;
 use super::{Lowered, Lowerer, places};
 use crate::ast::Operator;
 use crate::diagnostic::Diagnostic;
-use crate::ir::{self, Step, Value, Width};
-use crate::program::{Argument, Builtin, Expression};
+use crate::ir::{self, End, Step, Value, Width};
+use crate::program::{Argument, Builtin, Expression, Place};
 use crate::types::{INT, U64};
 
 // include/uapi/linux/bpf.h, enum bpf_func_id
@@ -13,6 +14,10 @@ const GET_PRANDOM_U32: i32 = 7;
 const GET_SMP_PROCESSOR_ID: i32 = 8;
 const GET_CURRENT_PID_TGID: i32 = 14;
 const GET_CURRENT_UID_GID: i32 = 15;
+const GET_CURRENT_COMM: i32 = 16;
+const PROBE_READ_USER: i32 = 112;
+/// TASK_COMM_LEN, include/linux/sched.h
+const COMM_BYTES: u64 = 16;
 
 impl Lowerer<'_> {
     pub(super) fn unsupported<T>(&mut self, expression: &Expression) -> Lowered<T> {
@@ -58,8 +63,120 @@ impl Lowerer<'_> {
                 self.say(to, yes, no, join);
                 Ok(Value::Register(to))
             }
+            (Builtin::Comm, [Argument::Place(to)]) => {
+                let size = Value::Constant(to.of.size().min(COMM_BYTES) as i64);
+                let found = self.find(to, true)?;
+                let arguments = vec![ir::Argument::Address(found.address), ir::Argument::Value(size)];
+                self.step(Step::Helper { to: None, number: GET_CURRENT_COMM, arguments });
+                self.join(found, |_| Ok(()))?;
+                Ok(Value::Constant(0))
+            }
+            (Builtin::ReadUser, [Argument::Place(to), Argument::Value(address), Argument::Value(bytes)]) => {
+                self.read_user(to, address, bytes)
+            }
+            (Builtin::Strlen, [text]) => {
+                let to = self.register();
+                self.with_text(text, |lowerer, text| {
+                    let length = lowerer.length(text)?;
+                    lowerer.step(Step::Move { to, from: Value::Register(length) });
+                    Ok(())
+                })?;
+                Ok(Value::Register(to))
+            }
+            (Builtin::Strcmp, [one, other]) => self.compared([one, other], None, true),
+            (Builtin::Strncmp, [one, other, Argument::Value(limit)]) => {
+                self.compared([one, other], Some(limit), true)
+            }
+            (Builtin::Memcmp, [one, other, Argument::Value(limit)]) => {
+                self.compared([one, other], Some(limit), false)
+            }
+            (Builtin::Memset, [Argument::Place(to), Argument::Value(byte), Argument::Value(limit)]) => {
+                let byte = self.value(byte)?;
+                let byte = self.held(byte);
+                let limit = self.value(limit)?;
+                let limit = self.held(limit);
+                self.write_to(to, |lowerer, to| lowerer.fill_with(to, byte, limit))
+            }
+            (Builtin::Memcpy, [Argument::Place(to), Argument::Place(from), Argument::Value(limit)]) => {
+                if to.may_be_in(from) {
+                    let message = "this copies a variable into a part of itself";
+                    let problem = Diagnostic::error(expression.span.clone(), message);
+                    return Err(Box::new(problem.help("copy it into another variable first")));
+                }
+                let limit = self.value(limit)?;
+                let limit = self.held(limit);
+                self.with_place(from, |lowerer, from| {
+                    lowerer.write_to(to, |lowerer, to| lowerer.fill(to, from, limit)).map(drop)
+                })?;
+                Ok(Value::Constant(0))
+            }
             _ => self.unsupported(expression),
         }
+    }
+
+    fn read_user(&mut self, to: &Place, address: &Expression, bytes: &Expression) -> Lowered<Value> {
+        let address = self.value(address)?;
+        let address = self.held(address);
+        let bytes = self.value(bytes)?;
+        let bytes = self.at_most(bytes, to.of.size());
+        let failed = self.register();
+        let found = self.find(to, true)?;
+        let arguments = vec![
+            ir::Argument::Address(found.address),
+            ir::Argument::Value(bytes),
+            ir::Argument::Value(address),
+        ];
+        self.step(Step::Helper { to: Some(failed), number: PROBE_READ_USER, arguments });
+        self.join(found, |lowerer| {
+            lowerer.set(failed, Value::Constant(0), Width::W64);
+            Ok(())
+        })?;
+        Ok(self.extended(Value::Register(failed), INT.bits, false, Width::W64))
+    }
+
+    /// A number of which the verifier knows that.
+    fn at_most(&mut self, value: Value, most: u64) -> Value {
+        let to = self.register();
+        let [within, outside, join] = std::array::from_fn(|_| self.new_block());
+        self.end(End::Index { to, index: value, length: most + 1, size: 1, within, outside });
+        self.enter(within);
+        self.end(End::Jump(join));
+        self.enter(outside);
+        self.step(Step::Move { to, from: Value::Constant(most as i64) });
+        self.jump_and_enter(join);
+        Value::Register(to)
+    }
+
+    fn compared(
+        &mut self,
+        [one, other]: [&Argument; 2],
+        limit: Option<&Expression>,
+        are_texts: bool,
+    ) -> Lowered<Value> {
+        let to = self.register();
+        self.with_text(one, |lowerer, one| {
+            lowerer.with_text(other, |lowerer, other| {
+                let limit = match limit {
+                    Some(limit) => Some(lowerer.value(limit)?),
+                    None => None,
+                };
+                let limit = limit.map(|limit| lowerer.held(limit));
+                lowerer.compare(to, [one, other], limit, are_texts)
+            })
+        })?;
+        Ok(Value::Register(to))
+    }
+
+    /// Where it is, if it is anywhere.
+    fn write_to(
+        &mut self,
+        place: &Place,
+        write: impl FnOnce(&mut Self, Bytes) -> Lowered<()>,
+    ) -> Lowered<Value> {
+        let found = self.find(place, true)?;
+        write(self, Bytes::At { address: found.address, length: place.of.size() })?;
+        self.join(found, |_| Ok(()))?;
+        Ok(Value::Constant(0))
     }
 
     fn ask(&mut self, number: i32) -> Value {

@@ -198,7 +198,11 @@ impl Lowerer<'_> {
             }
             ExpressionKind::Binary(operator, left, right) if operator.is_comparison() => {
                 if !left.of.is_number() {
-                    return self.unsupported(expression);
+                    let texts = [self.text(left)?, self.text(right)?];
+                    let order = self.register();
+                    self.compare(order, texts, None, true)?;
+                    self.branch(*operator, INT, Value::Register(order), Value::Constant(0), yes, no);
+                    return Ok(());
                 }
                 let of = number(&left.of);
                 let (left, right) = self.pair(left, right)?;

@@ -1,6 +1,7 @@
 //! A function's statements and expressions into blocks of simple steps.
 
 mod builtins;
+mod bytes;
 mod expressions;
 mod places;
 mod statements;

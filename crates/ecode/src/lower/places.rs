@@ -60,7 +60,7 @@ impl Lowerer<'_> {
         Ok(Found { address: Address { base, index }, missing })
     }
 
-    fn sum(&mut self, one: Register, other: Register) -> Register {
+    pub(super) fn sum(&mut self, one: Register, other: Register) -> Register {
         let to = self.register();
         let (left, right) = (Value::Register(one), Value::Register(other));
         self.step(Step::Operate {
@@ -181,9 +181,13 @@ impl Lowerer<'_> {
     }
 
     pub(super) fn write(&mut self, to: Address, of: &Type, value: Value) {
+        self.store(to, of.size() as u8, value, width(number(of)));
+    }
+
+    pub(super) fn store(&mut self, to: Address, bytes: u8, value: Value, width: Width) {
         let is_followed = matches!(to.base, Base::Frame(_)) && self.uses.has_loops;
-        let value = if is_followed { self.unknown(value, width(number(of))) } else { value };
-        self.step(Step::Store { to, bytes: of.size() as u8, value });
+        let value = if is_followed { self.unknown(value, width) } else { value };
+        self.step(Step::Store { to, bytes, value });
     }
 
     /// What the verifier is not to know, as it follows numbers through the frame: an element that a loop counts up would have

@@ -2,7 +2,7 @@
 
 use super::{Around, Home, Lowered, Lowerer, constant, number, width};
 use crate::ast::Operator;
-use crate::ir::{Base, End, Step, Value, Width};
+use crate::ir::{Base, BlockId, End, Step, Value, Width};
 use crate::layout::CUT_SHORT;
 use crate::program::{Expression, ExpressionKind, Loop, Statement, StatementKind};
 use crate::types::Type;
@@ -103,13 +103,18 @@ impl Lowerer<'_> {
             self.effect(after)?;
         }
         self.end(End::Jump(head));
+        self.cut_short(cut, done);
+        Ok(())
+    }
+
+    /// The block where a loop comes out that the kernel does not let go on, and then the one behind the loop.
+    pub(super) fn cut_short(&mut self, cut: BlockId, done: BlockId) {
         self.enter(cut);
         self.add_to_control(CUT_SHORT);
         if let Some(flag) = self.is_cut_short {
             self.set(flag, Value::Constant(1), Width::W32);
         }
         self.jump_and_enter(done);
-        Ok(())
     }
 
     fn switch(

@@ -3,6 +3,7 @@
 use crate::program::{
     Argument, Builtin, Expression, ExpressionKind, Function, Place, PlaceKind, Statement, StatementKind,
 };
+use crate::types::Type;
 
 pub struct Uses {
     /// Whether it asks for `cut_short`.
@@ -76,6 +77,11 @@ impl Uses {
             | ExpressionKind::Negate(inner)
             | ExpressionKind::Complement(inner)
             | ExpressionKind::Not(inner) => self.expression(inner, is_in_loop),
+            ExpressionKind::Binary(_, left, right) if left.of == Type::String => {
+                self.has_loops = true;
+                self.expression(left, is_in_loop);
+                self.expression(right, is_in_loop);
+            }
             ExpressionKind::Binary(_, left, right)
             | ExpressionKind::Logical { left, right, .. }
             | ExpressionKind::Comma(left, right) => {
@@ -93,6 +99,7 @@ impl Uses {
             }
             ExpressionKind::Builtin(builtin, arguments) => {
                 self.asks_for_cut_short |= *builtin == Builtin::CutShort;
+                self.has_loops |= builtin.goes_by_bytes();
                 for argument in arguments {
                     match argument {
                         Argument::Value(value) => self.expression(value, is_in_loop),

@@ -199,3 +199,75 @@ fn state_stays_and_statics_belong_to_their_functions() {
     let text = "int next() { static int n = 10; return n++; } int other() { static int n; return ++n; } on call { next(); other(); return next() * 10 + other(); }";
     assert_eq!(result(text), 112);
 }
+
+#[test]
+fn texts_are_measured_and_compared() {
+    gives("strlen(\"\")", 0);
+    gives("strlen(\"abc\")", 3);
+    gives("strcmp(\"abc\", \"abc\")", 0);
+    gives("strcmp(\"abc\", \"abd\")", -1);
+    gives("strcmp(\"abc\", \"ab\")", 1);
+    gives("strcmp(\"\", \"a\")", -1);
+    gives("strcmp(\"\\xff\", \"a\")", 1);
+    gives("strncmp(\"abc\", \"abd\", 2)", 0);
+    gives("strncmp(\"abc\", \"abd\", 3)", -1);
+    gives("strncmp(\"abc\", \"abc\", 100)", 0);
+    gives("strncmp(\"abc\", \"x\", 0)", 0);
+    gives("\"a\" == \"a\"", 1);
+    gives("\"a\" == \"b\"", 0);
+    gives("(1 ? \"a\" : \"b\") != \"a\"", 0);
+    gives("strlen(2 < 1 ? \"a\" : (3, \"four\"))", 4);
+    let text = |what: &str| {
+        format!(
+            "char a[8] = \"abc\"; struct s {{ char b[4]; u8 c; }}; struct s s = {{ \"abcd\", 1 }}; char rows[2][4] = {{ \"ab\", \"abc\" }};
+             on call(int n) {{ char l[6] = \"abc\"; return {what}; }}"
+        )
+    };
+    for (what, n, value) in [
+        ("strlen(a)", 0, 3),
+        // It has no NUL.
+        ("strlen(s.b)", 0, 4),
+        ("strlen(l)", 0, 3),
+        ("strcmp(a, l)", 0, 0),
+        ("strcmp(s.b, a)", 0, 1),
+        ("strcmp(rows[n], a)", 0, -1),
+        ("strcmp(rows[n], a)", 1, 0),
+        ("strlen(rows[n])", 1, 3),
+        ("strlen(rows[n])", 2, 0),
+        ("strcmp(rows[n], rows[n - 1])", 1, 1),
+        ("strcmp(rows[n], \"\")", -1, 0),
+        ("strncmp(rows[n], rows[1 - n], n + 2)", 0, 0),
+        ("strcmp(n ? \"abc\" : \"x\", l)", 1, 0),
+        ("strcmp(n ? \"abc\" : \"x\", l)", 0, 1),
+    ] {
+        assert_eq!(outcome(&text(what), &[n as u64]).0, value, "{what} {n}");
+    }
+}
+
+#[test]
+fn memory_is_set_copied_and_compared() {
+    for (what, value) in [
+        ("memset(a, 7, 3); return a[0] + a[2] * 10 + a[3] * 100", 77),
+        ("memset(a, 7, 1000); return a[4] * 10 + b[0]", 71),
+        ("memset(l, 7, 1000); return l[4] * 10 + k[0]", 79),
+        ("memset(rows[n], 5, 2); return rows[1][1] * 10 + rows[0][1]", 50),
+        ("memset(rows[n + 1], 5, 2); return rows[1][1] * 10 + rows[0][1]", 0),
+        ("memset(m[3].b, 5, 2); return m[3].b[1] * 10 + m[3].b[2] + has(m, 3) * 100", 150),
+        ("memset(a, 0x1234, 1); return a[0]", 0x34),
+        ("memcpy(a, b, 2); return a[0] * 100 + a[1] * 10 + a[2]", 120),
+        ("memcpy(a, b, 1000); return a[0] * 1000 + a[2] * 100 + a[3] * 10 + a[4]", 1300),
+        ("memcpy(l, b, 3); memcpy(a, l, 5); return a[2] * 10 + a[3]", 30),
+        ("memcpy(a, rows[n + 4], 5); return a[0]", 0),
+        ("memcpy(words, b, 3); return words[0]", 0x3_0201),
+        ("return memcmp(a, b, 3)", -1),
+        ("return memcmp(b, a, 1000)", 1),
+        ("return memcmp(a, a, 1000) + memcmp(a, b, 0)", 0),
+        ("return memcmp(b, k, 3)", -1),
+    ] {
+        let text = format!(
+            "u8 a[5]; u8 b[3] = {{ 1, 2, 3 }}; u8 rows[2][3]; u32 words[2]; struct v {{ u8 b[3]; }}; map<int, struct v> m[4];
+             on call(int n) {{ u8 l[5]; u8 k[3] = {{ 9 }}; {what}; }}"
+        );
+        assert_eq!(outcome(&text, &[1]).0, value, "{what}");
+    }
+}

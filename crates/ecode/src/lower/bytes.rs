@@ -1,0 +1,247 @@
+//! Texts and memory, byte by byte: loops as those that are written.
+
+use super::{Lowered, Lowerer};
+use crate::ast::Operator;
+use crate::ir::{Address, Base, BlockId, End, Register, Step, Value, Width};
+use crate::program::{Argument, Expression, ExpressionKind, Place};
+use crate::types::{INT, U64};
+
+/// Some that are one after the other.
+#[derive(Clone, Copy)]
+pub enum Bytes {
+    At {
+        address: Address,
+        length: u64,
+    },
+    /// From there on in the memory of all strings: which one is known only then.
+    Strings(Register),
+    /// Of what is not there.
+    Zeros(u64),
+}
+
+/// One that is known, or not there.
+type Byte = Value;
+
+impl Lowerer<'_> {
+    /// What is done with the bytes of a place, or with zeros where there is none.
+    pub(super) fn with_place(
+        &mut self,
+        place: &Place,
+        mut then: impl FnMut(&mut Self, Bytes) -> Lowered<()>,
+    ) -> Lowered<()> {
+        let length = place.of.size();
+        let found = self.find(place, false)?;
+        then(self, Bytes::At { address: found.address, length })?;
+        self.join(found, |lowerer| then(lowerer, Bytes::Zeros(length)))
+    }
+
+    /// A string, or an array up to its NUL.
+    pub(super) fn with_text(
+        &mut self,
+        text: &Argument,
+        mut then: impl FnMut(&mut Self, Bytes) -> Lowered<()>,
+    ) -> Lowered<()> {
+        match text {
+            Argument::Place(place) => self.with_place(place, then),
+            Argument::Value(value) => {
+                let text = self.text(value)?;
+                then(self, text)
+            }
+            Argument::Map(_) => unreachable!("checked: a map is no text"),
+        }
+    }
+
+    pub(super) fn text(&mut self, expression: &Expression) -> Lowered<Bytes> {
+        if let ExpressionKind::Text(bytes) = &expression.kind {
+            let address = Address::of(Base::Data(self.layout.string(bytes)));
+            return Ok(Bytes::At { address, length: bytes.len() as u64 + 1 });
+        }
+        let to = self.register();
+        self.text_into(to, expression)?;
+        Ok(Bytes::Strings(to))
+    }
+
+    fn text_into(&mut self, to: Register, expression: &Expression) -> Lowered<()> {
+        match &expression.kind {
+            ExpressionKind::Text(bytes) => {
+                let offset = self.layout.string(bytes) - self.layout.strings;
+                self.set(to, Value::Constant(offset.into()), Width::W64);
+                Ok(())
+            }
+            ExpressionKind::Conditional(parts) => {
+                let [condition, yes, no] = &**parts;
+                let [then, otherwise, join] = std::array::from_fn(|_| self.new_block());
+                self.condition(condition, then, otherwise)?;
+                for (block, part) in [(then, yes), (otherwise, no)] {
+                    self.enter(block);
+                    self.text_into(to, part)?;
+                    self.end(End::Jump(join));
+                }
+                self.enter(join);
+                Ok(())
+            }
+            ExpressionKind::Comma(left, right) => {
+                self.value(left)?;
+                self.text_into(to, right)
+            }
+            _ => unreachable!("checked: no other expression is a string"),
+        }
+    }
+
+    /// The byte of this number, or `outside` where there are not as many.
+    fn byte(&mut self, bytes: Bytes, number: Register, outside: BlockId) -> Byte {
+        let (address, index, length) = match bytes {
+            Bytes::At { address, length } => (address, number, length),
+            Bytes::Strings(offset) => {
+                let strings = Address::of(Base::Data(self.layout.strings));
+                (strings, self.sum(offset, number), u64::from(self.layout.bytes - self.layout.strings))
+            }
+            Bytes::Zeros(length) => {
+                let within = self.new_block();
+                self.branch(Operator::Less, U64, Value::Register(number), constant(length), within, outside);
+                self.enter(within);
+                return Value::Constant(0);
+            }
+        };
+        let from = self.element(address, index, length, outside);
+        let to = self.register();
+        self.step(Step::Load { to, from, bytes: 1 });
+        Value::Register(to)
+    }
+
+    fn element(&mut self, address: Address, number: Register, length: u64, outside: BlockId) -> Address {
+        let (to, within) = (self.register(), self.new_block());
+        self.end(End::Index { to, index: Value::Register(number), length, size: 1, within, outside });
+        self.enter(within);
+        let index = address.index.map_or(to, |before| self.sum(before, to));
+        Address { index: Some(index), ..address }
+    }
+
+    /// Counts from 0 on until the body leads to the block that it is given, where it goes on then.
+    fn rounds(
+        &mut self,
+        mut body: impl FnMut(&mut Self, Register, BlockId) -> Lowered<()>,
+    ) -> Lowered<Register> {
+        let number = self.register();
+        self.set(number, Value::Constant(0), Width::W64);
+        let [head, more, cut, done] = std::array::from_fn(|_| self.new_block());
+        self.jump_and_enter(head);
+        self.end(End::Round { more, cut_short: cut });
+        self.enter(more);
+        body(self, number, done)?;
+        let left = Value::Register(number);
+        self.step(Step::Operate {
+            to: number,
+            operator: Operator::Add,
+            width: Width::W64,
+            is_signed: false,
+            left,
+            right: Value::Constant(1),
+        });
+        self.end(End::Jump(head));
+        self.cut_short(cut, done);
+        Ok(number)
+    }
+
+    /// How many come before the first NUL.
+    pub(super) fn length(&mut self, text: Bytes) -> Lowered<Register> {
+        self.rounds(|lowerer, number, done| {
+            let byte = lowerer.byte(text, number, done);
+            lowerer.go_on_unless_0(byte, done);
+            Ok(())
+        })
+    }
+
+    fn go_on_unless_0(&mut self, byte: Byte, done: BlockId) {
+        let on = self.new_block();
+        self.branch(Operator::NotEqual, INT, byte, Value::Constant(0), on, done);
+        self.enter(on);
+    }
+
+    fn go_on_below(&mut self, number: Register, limit: Option<Value>, done: BlockId) {
+        if let Some(limit) = limit {
+            let on = self.new_block();
+            self.branch(Operator::Less, U64, Value::Register(number), limit, on, done);
+            self.enter(on);
+        }
+    }
+
+    /// Puts -1, 0 or 1 into a register, as the first two bytes that differ do. Texts end with a NUL, or where their arrays do;
+    /// other memory where either does.
+    pub(super) fn compare(
+        &mut self,
+        to: Register,
+        [one, other]: [Bytes; 2],
+        limit: Option<Value>,
+        are_texts: bool,
+    ) -> Lowered<()> {
+        self.set(to, Value::Constant(0), Width::W32);
+        let end = self.new_block();
+        self.rounds(|lowerer, number, done| {
+            lowerer.go_on_below(number, limit, done);
+            let [left, right] = match are_texts {
+                true => [lowerer.byte_or_nul(one, number), lowerer.byte_or_nul(other, number)],
+                false => [lowerer.byte(one, number, done), lowerer.byte(other, number, done)],
+            };
+            let [alike, differ, less, more] = std::array::from_fn(|_| lowerer.new_block());
+            lowerer.branch(Operator::Equal, INT, left, right, alike, differ);
+            lowerer.enter(differ);
+            lowerer.branch(Operator::Less, INT, left, right, less, more);
+            for (block, value) in [(less, u32::MAX), (more, 1)] {
+                lowerer.enter(block);
+                lowerer.set(to, Value::Constant(value.into()), Width::W32);
+                lowerer.end(End::Jump(end));
+            }
+            lowerer.enter(alike);
+            if are_texts {
+                lowerer.go_on_unless_0(left, done);
+            }
+            Ok(())
+        })?;
+        self.jump_and_enter(end);
+        Ok(())
+    }
+
+    fn byte_or_nul(&mut self, bytes: Bytes, number: Register) -> Byte {
+        let to = self.register();
+        let [outside, join] = std::array::from_fn(|_| self.new_block());
+        let from = self.byte(bytes, number, outside);
+        self.set(to, from, Width::W32);
+        self.end(End::Jump(join));
+        self.enter(outside);
+        self.set(to, Value::Constant(0), Width::W32);
+        self.jump_and_enter(join);
+        Value::Register(to)
+    }
+
+    /// The first bytes of a place are those, as many as there are and as are asked for.
+    pub(super) fn fill(&mut self, to: Bytes, from: Bytes, limit: Value) -> Lowered<()> {
+        self.write_each(to, limit, |lowerer, number, done| lowerer.byte(from, number, done))
+    }
+
+    /// The same with one byte.
+    pub(super) fn fill_with(&mut self, to: Bytes, byte: Byte, limit: Value) -> Lowered<()> {
+        self.write_each(to, limit, |_, _, _| byte)
+    }
+
+    fn write_each(
+        &mut self,
+        to: Bytes,
+        limit: Value,
+        mut byte: impl FnMut(&mut Self, Register, BlockId) -> Byte,
+    ) -> Lowered<()> {
+        let Bytes::At { address, length } = to else { unreachable!("only what is there is written") };
+        self.rounds(|lowerer, number, done| {
+            lowerer.go_on_below(number, Some(limit), done);
+            let value = byte(lowerer, number, done);
+            let to = lowerer.element(address, number, length, done);
+            lowerer.store(to, 1, value, Width::W32);
+            Ok(())
+        })?;
+        Ok(())
+    }
+}
+
+fn constant(value: u64) -> Value {
+    Value::Constant(value as i64)
+}
