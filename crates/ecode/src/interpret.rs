@@ -100,6 +100,12 @@ enum Found {
     Nowhere,
 }
 
+/// What a function on memory is given, before its bytes are looked at.
+enum Operand {
+    Text(Vec<u8>),
+    At(Found, u64),
+}
+
 impl Found {
     fn at(self, by: usize) -> Self {
         match self {
@@ -362,14 +368,36 @@ impl Run<'_> {
         }
     }
 
-    fn argument_text(&mut self, argument: &Argument, frame: &mut Frame) -> Vec<u8> {
-        let mut bytes = match argument {
-            Argument::Value(value) => self.text(value, frame),
-            Argument::Place(place) => self.bytes(place, frame),
-            Argument::Map(_) => Vec::new(),
-        };
+    fn operand(&mut self, argument: &Argument, frame: &mut Frame) -> Operand {
+        match argument {
+            Argument::Value(value) => Operand::Text(self.text(value, frame)),
+            Argument::Place(place) => {
+                let found = match self.find(place, frame) {
+                    Found::Entry(map, key, _) if !self.state.maps[map].contains_key(&key) => Found::Nowhere,
+                    found => found,
+                };
+                Operand::At(found, place.of.size())
+            }
+            Argument::Map(_) => unreachable!("checked: a map has no bytes"),
+        }
+    }
+
+    fn held(&self, operand: &Operand, frame: &Frame) -> Vec<u8> {
+        match operand {
+            Operand::Text(text) => text.clone(),
+            Operand::At(found, size) => self.read(found, *size, frame),
+        }
+    }
+
+    fn held_text(&self, operand: &Operand, frame: &Frame) -> Vec<u8> {
+        let mut bytes = self.held(operand, frame);
         bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
         bytes
+    }
+
+    fn argument_text(&mut self, argument: &Argument, frame: &mut Frame) -> Vec<u8> {
+        let operand = self.operand(argument, frame);
+        self.held_text(&operand, frame)
     }
 
     fn argument_value(&mut self, argument: &Argument, frame: &mut Frame) -> u64 {
@@ -415,27 +443,30 @@ impl Run<'_> {
                 self.copy(to, &vec![byte; length.min(to.of.size()) as usize], length, frame);
                 0
             }
-            (Builtin::Memcpy, [Argument::Place(to), Argument::Place(from), length]) => {
+            (Builtin::Memcpy, [Argument::Place(to), from, length]) => {
                 let length = self.argument_value(length, frame);
-                let bytes = self.bytes(from, frame);
-                self.copy(to, &bytes, length, frame);
+                let from = self.operand(from, frame);
+                let found = self.find(to, frame);
+                let bytes = self.held(&from, frame);
+                let most = length.min(to.of.size()).min(bytes.len() as u64) as usize;
+                self.write(found, &bytes[..most], frame);
                 0
             }
-            (Builtin::Memcmp, [Argument::Place(one), Argument::Place(other), length]) => {
-                let (one, other) = (self.bytes(one, frame), self.bytes(other, frame));
+            (Builtin::Memcmp, [one, other, length]) => {
                 let length = self.argument_value(length, frame) as usize;
+                let [one, other] = [one, other].map(|operand| self.operand(operand, frame));
+                let (one, other) = (self.held(&one, frame), self.held(&other, frame));
                 let most = length.min(one.len()).min(other.len());
                 compared(&one[..most], &other[..most])
             }
             (Builtin::Strlen, [text]) => self.argument_text(text, frame).len() as u64,
-            (Builtin::Strcmp, [one, other]) => {
-                let one = self.argument_text(one, frame);
-                compared(&one, &self.argument_text(other, frame))
-            }
-            (Builtin::Strncmp, [one, other, length]) => {
-                let one = self.argument_text(one, frame);
-                let other = self.argument_text(other, frame);
-                let length = self.argument_value(length, frame) as usize;
+            (Builtin::Strcmp | Builtin::Strncmp, [one, other, length @ ..]) => {
+                let length = match length {
+                    [length] => self.argument_value(length, frame) as usize,
+                    _ => usize::MAX,
+                };
+                let [one, other] = [one, other].map(|operand| self.operand(operand, frame));
+                let (one, other) = (self.held_text(&one, frame), self.held_text(&other, frame));
                 compared(&one[..length.min(one.len())], &other[..length.min(other.len())])
             }
             (Builtin::Has, [Argument::Map(map), Argument::Value(key)]) => {

@@ -153,16 +153,16 @@ impl Lowerer<'_> {
         limit: Option<&Expression>,
         are_texts: bool,
     ) -> Lowered<Value> {
+        let limit = match limit {
+            Some(limit) => {
+                let limit = self.value(limit)?;
+                Some(self.held(limit))
+            }
+            None => None,
+        };
         let to = self.register();
         self.with_text(one, |lowerer, one| {
-            lowerer.with_text(other, |lowerer, other| {
-                let limit = match limit {
-                    Some(limit) => Some(lowerer.value(limit)?),
-                    None => None,
-                };
-                let limit = limit.map(|limit| lowerer.held(limit));
-                lowerer.compare(to, [one, other], limit, are_texts)
-            })
+            lowerer.with_text(other, |lowerer, other| lowerer.compare(to, [one, other], limit, are_texts))
         })?;
         Ok(Value::Register(to))
     }

@@ -79,6 +79,7 @@ impl Generator<'_> {
             self.read.push(format!("{name}[@]"));
             self.written.push(format!("{name}[@]"));
         }
+        let _ = writeln!(self.text, "char w[7] = \"ab\"; char z[2][3] = {{ \"x\" }};");
         let (key, value) = (self.one_of(&TYPES), self.one_of(&TYPES));
         let _ = writeln!(self.text, "map<{key}, {value}> m[4];");
         self.read.push("m[@]".into());
@@ -128,7 +129,7 @@ impl Generator<'_> {
     }
 
     fn statement(&mut self) {
-        let kind = self.byte() % if self.depth > 3 { 6 } else { 12 };
+        let kind = self.byte() % if self.depth > 3 { 6 } else { 13 };
         match kind {
             0 | 1 => {
                 let (of, name, value) = (self.one_of(&TYPES), self.name("v"), self.expression(3));
@@ -172,6 +173,14 @@ impl Generator<'_> {
                 let _ = writeln!(self.text, "default: {{");
                 self.some_statements();
                 let _ = writeln!(self.text, "}} }}");
+            }
+            11 => {
+                let (to, limit) = (self.bytes(), self.expression(1));
+                let (call, from) = match self.byte() % 2 {
+                    0 => ("memset", self.expression(1)),
+                    _ => ("memcpy", self.bytes()),
+                };
+                let _ = writeln!(self.text, "{call}({to}, {from}, {limit});");
             }
             _ => {
                 let leave =
@@ -223,8 +232,23 @@ impl Generator<'_> {
         name.replace('@', &format!("{} + {index}", self.written[0].clone().replace('@', "0")))
     }
 
+    fn bytes(&mut self) -> String {
+        match self.byte() % 3 {
+            0 => format!("z[{}[0] + ({})]", self.one_of(&["w", "z[0]"]), self.expression(1)),
+            _ => "w".into(),
+        }
+    }
+
+    fn text(&mut self) -> String {
+        match self.byte() % 4 {
+            0 => self.one_of(&["\"\"", "\"a\"", "\"ab\"", "\"abcdefghij\""]).into(),
+            1 => format!("(({}) ? \"ab\" : \"x\")", self.expression(1)),
+            _ => self.bytes(),
+        }
+    }
+
     fn expression(&mut self, depth: usize) -> String {
-        match self.byte() % if depth == 0 { 4 } else { 12 } {
+        match self.byte() % if depth == 0 { 4 } else { 13 } {
             0 => self.one_of(&NUMBERS).into(),
             1..=3 if depth == 0 => {
                 let plain: Vec<_> = self.read.iter().filter(|name| !name.contains('@')).cloned().collect();
@@ -251,6 +275,12 @@ impl Generator<'_> {
                     format!("({step}{place})")
                 }
             }
+            9 => match self.byte() % 4 {
+                0 => format!("strlen({})", self.text()),
+                1 => format!("strcmp({}, {})", self.text(), self.text()),
+                2 => format!("strncmp({}, {}, {})", self.text(), self.text(), self.expression(1)),
+                _ => format!("memcmp({}, {}, {})", self.bytes(), self.bytes(), self.expression(1)),
+            },
             _ => {
                 let (left, right) = (self.expression(depth - 1), self.expression(depth - 1));
                 format!("({left} {} {right})", self.one_of(&OPERATORS))
