@@ -36,6 +36,8 @@ pub fn check(text: &str, hooks: &dyn Hooks) -> (Option<Program>, Vec<Diagnostic>
     let is_whole = problems.is_empty();
     let program = is_whole.then(|| check::check(&items, hooks, &mut problems));
     problems.sort_by_key(|problem| problem.span.start);
+    // The second one says what the first one has led to.
+    problems.dedup_by(|second, first| second.span == first.span && second.severity == first.severity);
     let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
     (program.filter(|_| !has_errors), problems)
 }

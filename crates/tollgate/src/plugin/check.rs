@@ -103,9 +103,9 @@ fn text(source: &Source, handlers: &[HandlerRow<'_>], maps: &[MapRow<'_>], varia
     for map in maps {
         let _ = writeln!(
             out,
-            "  map {}: {} of {}, each {}",
+            "  map {}[{}]: keys of {}, values of {}",
             map.name,
-            number_of(map.entries as usize, "entry"),
+            count(map.entries.into()),
             number_of(map.key_bytes as usize, "byte"),
             number_of(map.value_bytes as usize, "byte")
         );

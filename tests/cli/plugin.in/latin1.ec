@@ -1,0 +1,1 @@
+on call { return 1; } // ä

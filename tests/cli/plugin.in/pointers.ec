@@ -1,0 +1,7 @@
+#include <stdio.h>
+double d;
+int *p;
+
+on call {
+	return p->x;
+}

@@ -1,0 +1,5 @@
+on call {
+	retrn 3;
+	int x = ;
+	if (x { }
+}
