@@ -26,6 +26,8 @@ pub struct Object {
     /// Where in it each global variable is.
     pub offsets: Vec<u32>,
     pub control_bytes: u32,
+    /// Whether it tells user space something.
+    pub has_records: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +71,9 @@ pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Box<
         maps: program.maps.iter().map(map).collect(),
         data: layout.initial(program),
         offsets: layout.offsets,
+        has_records: compiled
+            .values()
+            .any(|emitted| emitted.memory.iter().any(|(_, of)| *of == Memory::Records)),
         control_bytes: CONTROL_BYTES,
     })
 }

@@ -6,6 +6,7 @@ use crate::program::{
     Argument, Builtin, Expression, ExpressionKind, Loop, Operator, Place, PlaceKind, Program, Statement,
     StatementKind,
 };
+use crate::records::{Printed, directives, print, up_to_nul};
 use crate::types::{Integer, Type};
 use crate::value;
 
@@ -121,7 +122,7 @@ fn number(of: &Type) -> Integer {
     of.integer().unwrap_or(crate::types::U64)
 }
 
-fn value_of(bytes: &[u8], of: &Type) -> u64 {
+pub fn value_of(bytes: &[u8], of: &Type) -> u64 {
     let mut all = [0; 8];
     let size = bytes.len().min(8);
     all[..size].copy_from_slice(&bytes[..size]);
@@ -500,34 +501,15 @@ impl Run<'_> {
 
     fn printed(&mut self, format: &Argument, values: &[Argument], frame: &mut Frame) -> Vec<u8> {
         let format = self.argument_text(format, frame);
-        let (mut text, mut values, mut bytes) = (Vec::new(), values.iter(), format.into_iter());
-        while let Some(byte) = bytes.next() {
-            if byte != b'%' {
-                text.push(byte);
-                continue;
-            }
-            let directive = bytes.next();
-            let argument = match directive {
-                Some(b's') => {
-                    let argument = values.next().expect("they were counted");
-                    text.extend(self.argument_text(argument, frame));
-                    continue;
-                }
-                Some(b'd' | b'u' | b'x' | b'c') => values.next().expect("they were counted"),
-                _ => {
-                    text.push(b'%');
-                    continue;
-                }
-            };
-            let value = self.argument_value(argument, frame);
-            match directive {
-                Some(b'd') => text.extend((value as i64).to_string().bytes()),
-                Some(b'u') => text.extend(value.to_string().bytes()),
-                Some(b'x') => text.extend(format!("{value:x}").bytes()),
-                _ => text.push(value as u8),
-            }
+        let wants_text: Vec<_> = directives(&format).map(|directive| directive == b's').collect();
+        let mut printed: Vec<_> = values.iter().map(|_| Printed::Number(0)).collect();
+        for at in (0..values.len()).filter(|at| !wants_text[*at]) {
+            printed[at] = Printed::Number(self.argument_value(&values[at], frame));
         }
-        text
+        for at in (0..values.len()).filter(|at| wants_text[*at]) {
+            printed[at] = Printed::Text(up_to_nul(&self.argument_text(&values[at], frame)));
+        }
+        print(&format, &printed)
     }
 }
 

@@ -46,6 +46,8 @@ pub enum Argument {
     Value(Value),
     Address(Address),
     Map(usize),
+    /// The buffer that user space reads.
+    Records,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -216,7 +218,7 @@ impl Step {
                     match argument {
                         Argument::Value(value) => value.register().into_iter().for_each(&mut tell),
                         Argument::Address(address) => address.registers().for_each(&mut tell),
-                        Argument::Map(_) => {}
+                        Argument::Map(_) | Argument::Records => {}
                     }
                 }
             }

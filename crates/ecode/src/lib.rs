@@ -16,6 +16,7 @@ mod lex;
 mod lower;
 mod parse;
 mod program;
+pub mod records;
 mod token;
 mod types;
 mod value;

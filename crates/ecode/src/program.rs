@@ -1,8 +1,10 @@
 //! A program whose names and types are known: what is interpreted, and compiled.
 
+use std::rc::Rc;
+
 pub use crate::ast::Operator;
 use crate::diagnostic::Span;
-use crate::types::{Integer, Type};
+use crate::types::{Integer, Struct, Type};
 
 #[derive(Debug, Default)]
 pub struct Program {
@@ -13,6 +15,8 @@ pub struct Program {
     pub handlers: Vec<Handler>,
     /// All that are written in it, each once.
     pub strings: Vec<Vec<u8>>,
+    /// Those of which there are records for user space.
+    pub emitted: Vec<Rc<Struct>>,
 }
 
 #[derive(Debug)]
@@ -219,6 +223,11 @@ pub enum Builtin {
 }
 
 impl Builtin {
+    /// Those that tell user space something.
+    pub fn has_record(self) -> bool {
+        matches!(self, Self::Emit | Self::Print)
+    }
+
     /// Those of the kernel do not: these are loops.
     pub fn goes_by_bytes(self) -> bool {
         matches!(

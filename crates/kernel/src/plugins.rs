@@ -1,14 +1,16 @@
 //! Plugins: compiled programs and their memory, in the kernel.
 
+use std::cell::RefCell;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr;
+use std::rc::Rc;
 
 use ecode::interpret::Faults;
 use ecode::{Compiled, Memory, Object};
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts, bpf_prog_load_opts, bpf_test_run_opts};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
 
 use crate::error::{Doing, Error, Result};
 
@@ -16,6 +18,8 @@ use crate::error::{Doing, Error, Result};
 const NAME_BYTES: usize = 15;
 /// As much of the verifier's log as one reads; what it says last is kept.
 const LOG_BYTES: usize = 64 << 10;
+/// For what a plugin tells, until it is read: some thousand lines.
+const RECORDS_BYTES: u32 = 256 << 10;
 /// Numbers that a handler may be called with.
 pub const MOST_ARGUMENTS: usize = 12;
 
@@ -25,6 +29,14 @@ pub struct Plugin {
     data: MapHandle,
     control: MapHandle,
     maps: Vec<MapHandle>,
+    records: Option<Records>,
+}
+
+/// What the plugin tells user space.
+struct Records {
+    map: MapHandle,
+    reader: RingBuffer<'static>,
+    inbox: Rc<RefCell<Vec<Vec<u8>>>>,
 }
 
 fn map(kind: MapType, name: &str, key: u32, value: u32, entries: u32, flags: u32) -> Result<MapHandle> {
@@ -45,7 +57,8 @@ impl Plugin {
         };
         let data = array("plugin_data", object.data.len())?;
         let control = array("plugin_control", object.control_bytes as usize)?;
-        let mut plugin = Self { programs: Vec::new(), data, control, maps: Vec::new() };
+        let records = if object.has_records { Some(Records::new()?) } else { None };
+        let mut plugin = Self { programs: Vec::new(), data, control, maps: Vec::new(), records };
         if !object.data.is_empty() {
             plugin.set_data(&object.data)?;
         }
@@ -66,6 +79,7 @@ impl Plugin {
                 Memory::Data => &self.data,
                 Memory::Control => &self.control,
                 Memory::Map(map) => &self.maps[*map],
+                Memory::Records => &self.records.as_ref().expect("it has some").map,
             };
             instructions[*at][4..].copy_from_slice(&map.as_fd().as_raw_fd().to_le_bytes());
         }
@@ -154,6 +168,13 @@ impl Plugin {
         Ok(Faults::of(&value(&self.control)?))
     }
 
+    /// Those that were not asked for yet.
+    pub fn records(&self) -> Result<Vec<Vec<u8>>> {
+        let Some(records) = &self.records else { return Ok(Vec::new()) };
+        records.reader.consume().doing("reading what a plugin tells")?;
+        Ok(records.inbox.take())
+    }
+
     /// Keys and values.
     pub fn entries(&self, map: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let map = &self.maps[map];
@@ -164,6 +185,22 @@ impl Plugin {
             }
         }
         Ok(entries)
+    }
+}
+
+impl Records {
+    fn new() -> Result<Self> {
+        let map = map(MapType::RingBuf, "plugin_records", 0, 0, RECORDS_BYTES, 0)?;
+        let inbox: Rc<RefCell<Vec<_>>> = Rc::default();
+        let into = Rc::clone(&inbox);
+        let mut builder = RingBufferBuilder::new();
+        let take = move |bytes: &[u8]| {
+            into.borrow_mut().push(bytes.to_vec());
+            0
+        };
+        builder.add(&map, take).doing("opening what a plugin tells")?;
+        let reader = builder.build().doing("opening what a plugin tells")?;
+        Ok(Self { map, reader, inbox })
     }
 }
 

@@ -10,7 +10,9 @@ mod common;
 mod generate;
 
 use common::{Same, interpreted, program};
+use ecode::Program;
 use ecode::interpret::State;
+use ecode::records::{Datum, Record, TAG_BYTES};
 use kernel::plugins::Plugin;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -42,7 +44,20 @@ fn outcome(text: &str, arguments: &[u64]) -> (i64, State, Same) {
         found.sort();
         assert_eq!(found, expected, "{text}");
     }
+    told(&program, &plugin, &world);
     (result, state, world)
+}
+
+#[track_caller]
+fn told(program: &Program, plugin: &Plugin, world: &Same) {
+    let (mut printed, mut emitted) = (Vec::new(), Vec::new());
+    for bytes in plugin.records().expect("they are there") {
+        match Record::read(program, &bytes).expect("it is the program's") {
+            Record::Printed(text) => printed.push(String::from_utf8_lossy(&text).into_owned()),
+            Record::Emitted { .. } => emitted.push(bytes[TAG_BYTES as usize..].to_vec()),
+        }
+    }
+    assert_eq!((printed, emitted), (world.printed.clone(), world.emitted.clone()));
 }
 
 #[track_caller]
@@ -137,4 +152,40 @@ fn what_is_asked_of_the_kernel() {
         .expect("a thread")
         .join()
         .expect("it is over");
+}
+
+#[test]
+fn what_a_plugin_tells() {
+    let text = r#"
+        struct point { int x; long y; };
+        struct opened { u32 by; char name[12]; u8 bytes[3]; struct point at; bool is_new; };
+        char path[80];
+        on call(int n) {
+            memset(path, 'a', 70);
+            char name[6] = "abc";
+            print("%d %u %x %c%c|%s|%s|100 %%\n", n - 2, n, 255, 'o', 'k', name, n > 1 ? "two" : "one");
+            print("");
+            print("%s", path);
+            for (int i = 0; i < n; i++) print("round %d of %s", i, name);
+            struct opened one = { n, "a name", { 1, 2, 3 }, { -1, -2 }, true };
+            return emit(one);
+        }"#;
+    let (result, _, world) = outcome(text, &[3]);
+    assert_eq!(result, 1);
+    assert_eq!(world.printed[0], "1 3 ff ok|abc|two|100 %\n");
+    assert_eq!(world.printed[2].len(), 64);
+    assert_eq!(world.printed.len(), 6);
+    let program = program(text);
+    let bytes = [&(1_u64 << 32).to_le_bytes(), world.emitted[0].as_slice()].concat();
+    let number = |name: &str, value| (name.to_owned(), Datum::Number(value));
+    let members = vec![
+        number("by", 3),
+        ("name".into(), Datum::Text(b"a name".into())),
+        ("bytes".into(), Datum::Several([1, 2, 3].map(Datum::Number).into())),
+        ("at".into(), Datum::Struct(vec![number("x", -1), number("y", -2)])),
+        number("is_new", 1),
+    ];
+    assert_eq!(Record::read(&program, &bytes), Some(Record::Emitted { name: "opened".into(), members }));
+    assert_eq!(Record::read(&program, &bytes[..20]), None);
+    assert_eq!(Record::read(&program, &9_u64.to_le_bytes()), None);
 }

@@ -1,10 +1,13 @@
 //! Functions that are there already.
 
+use std::rc::Rc;
+
 use super::scopes::Named;
 use super::{Checked, Checker};
 use crate::ast::{self, Expression as Written, ExpressionKind as WrittenKind};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::program::{Argument, Builtin, Expression, ExpressionKind};
+use crate::records::MOST_BYTES;
 use crate::types::{INT, LONG, Type, U32, U64};
 
 /// What an argument is to be.
@@ -169,8 +172,20 @@ impl Checker<'_> {
             Wanted::Memory => self.place(written).map(Argument::Place),
             Wanted::Record => {
                 let place = self.place(written)?;
-                match place.of {
-                    Type::Struct(_) => Ok(Argument::Place(place)),
+                match &place.of {
+                    Type::Struct(of) => {
+                        if of.size > MOST_BYTES {
+                            let message = format!(
+                                "`struct {}` has {} bytes, and a record {MOST_BYTES} at most",
+                                of.name, of.size
+                            );
+                            return self.fault(Diagnostic::error(place.span, message));
+                        }
+                        if !self.program.emitted.contains(of) {
+                            self.program.emitted.push(Rc::clone(of));
+                        }
+                        Ok(Argument::Place(place))
+                    }
                     of => self.fault(Diagnostic::error(
                         place.span,
                         format!("a struct is to stand here, and not {of}"),

@@ -31,6 +31,8 @@ pub enum Memory {
     Data,
     Control,
     Map(usize),
+    /// What is told to user space goes there.
+    Records,
 }
 
 #[derive(Debug)]
@@ -361,13 +363,16 @@ impl Emitter<'_> {
         }
     }
 
+    fn descriptor(&mut self, register: u8, of: Memory) {
+        self.out.memory.push((self.out.instructions.len(), of));
+        self.load_64(register, PSEUDO_MAP_FD, 0, 0);
+    }
+
     fn argument(&mut self, register: u8, argument: &Argument) {
         match argument {
             Argument::Value(value) => self.load_value(register, *value),
-            Argument::Map(map) => {
-                self.out.memory.push((self.out.instructions.len(), Memory::Map(*map)));
-                self.load_64(register, PSEUDO_MAP_FD, 0, 0);
-            }
+            Argument::Map(map) => self.descriptor(register, Memory::Map(*map)),
+            Argument::Records => self.descriptor(register, Memory::Records),
             Argument::Address(address) => {
                 // All but what is in the frame goes by the first one: no argument is to be there yet.
                 let (base, offset) = self.address(*address);

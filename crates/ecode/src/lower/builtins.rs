@@ -74,6 +74,8 @@ impl Lowerer<'_> {
             (Builtin::ReadUser, [Argument::Place(to), Argument::Value(address), Argument::Value(bytes)]) => {
                 self.read_user(to, address, bytes)
             }
+            (Builtin::Print, [Argument::Value(format), values @ ..]) => self.print(format, values),
+            (Builtin::Emit, [Argument::Place(record)]) => self.emit(record),
             (Builtin::Strlen, [text]) => {
                 let to = self.register();
                 self.with_text(text, |lowerer, text| {

@@ -4,6 +4,7 @@ mod builtins;
 mod bytes;
 mod expressions;
 mod places;
+mod records;
 mod statements;
 mod uses;
 
@@ -50,6 +51,7 @@ struct Lowerer<'a> {
     /// Of the frame: where keys and values of maps are for the kernel to read them.
     key_at: Option<u32>,
     value_at: Option<u32>,
+    record_at: Option<u32>,
     span: Span,
 }
 
@@ -87,6 +89,7 @@ pub fn lower(program: &Program, layout: &Layout, function: usize, is_handler: bo
         uses: Uses::of(lowered),
         key_at: None,
         value_at: None,
+        record_at: None,
         span: lowered.span.clone(),
     };
     lowerer.begin(is_handler);

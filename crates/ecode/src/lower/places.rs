@@ -225,7 +225,7 @@ impl Lowerer<'_> {
     }
 
     /// All that is there, or nothing but 0.
-    fn copy_to(&mut self, to: Address, from: &Place) -> Lowered<()> {
+    pub(super) fn copy_to(&mut self, to: Address, from: &Place) -> Lowered<()> {
         let (size, unit) = (from.of.size(), from.of.alignment());
         let found = self.find(from, false)?;
         self.copy(to, found.address, size, unit);

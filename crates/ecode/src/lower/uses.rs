@@ -3,12 +3,15 @@
 use crate::program::{
     Argument, Builtin, Expression, ExpressionKind, Function, Place, PlaceKind, Statement, StatementKind,
 };
+use crate::records::{NUMBER_BYTES, TAG_BYTES, TEXT_BYTES, directives};
 use crate::types::Type;
 
 pub struct Uses {
     /// Whether it asks for `cut_short`.
     pub asks_for_cut_short: bool,
     pub has_loops: bool,
+    /// Of the longest record that it tells user space.
+    pub record_bytes: u64,
     /// Of each local variable, whether it is changed in a loop.
     pub is_changed_in_loops: Vec<bool>,
 }
@@ -16,7 +19,8 @@ pub struct Uses {
 impl Uses {
     pub fn of(function: &Function) -> Self {
         let is_changed_in_loops = vec![false; function.locals.len()];
-        let mut uses = Self { asks_for_cut_short: false, has_loops: false, is_changed_in_loops };
+        let mut uses =
+            Self { asks_for_cut_short: false, has_loops: false, record_bytes: 0, is_changed_in_loops };
         uses.statements(&function.body, false);
         uses
     }
@@ -47,6 +51,19 @@ impl Uses {
                 StatementKind::Clear(_) | StatementKind::Break | StatementKind::Continue => {}
             }
         }
+    }
+
+    fn record(&mut self, arguments: &[Argument]) {
+        let bytes = match arguments {
+            [Argument::Place(record)] => record.of.size(),
+            [Argument::Value(Expression { kind: ExpressionKind::Text(format), .. }), ..] => {
+                let texts = directives(format).filter(|directive| *directive == b's').count() as u64;
+                self.has_loops |= texts > 0;
+                texts * TEXT_BYTES + (directives(format).count() as u64 - texts) * NUMBER_BYTES
+            }
+            _ => unreachable!("checked: a struct, or a string and what it prints"),
+        };
+        self.record_bytes = self.record_bytes.max(TAG_BYTES + bytes);
     }
 
     fn place(&mut self, place: &Place, is_in_loop: bool) {
@@ -100,6 +117,9 @@ impl Uses {
             ExpressionKind::Builtin(builtin, arguments) => {
                 self.asks_for_cut_short |= *builtin == Builtin::CutShort;
                 self.has_loops |= builtin.goes_by_bytes();
+                if builtin.has_record() {
+                    self.record(arguments);
+                }
                 for argument in arguments {
                     match argument {
                         Argument::Value(value) => self.expression(value, is_in_loop),
