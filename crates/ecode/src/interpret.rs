@@ -36,6 +36,8 @@ pub struct Faults {
     pub cut_short: u64,
     /// Entries for which a map had no room.
     pub full: u64,
+    /// What could not be told to user space, as the kernel's buffer for it was full.
+    pub lost: u64,
 }
 
 impl State {

@@ -155,6 +155,19 @@ fn what_is_asked_of_the_kernel() {
 }
 
 #[test]
+fn what_is_told_faster_than_read_is_counted() {
+    let text = "on call(int n) { for (int i = 0; i < n; i++) print(\"%d\", i); }";
+    let plugin = Plugin::load(&ecode::compile(&program(text), text, "test.ec").expect("it compiles"))
+        .expect("it loads");
+    plugin.call(0, &[20_000]).expect("it is called");
+    let told = plugin.records().expect("they are there").len() as u64;
+    let lost = plugin.faults().expect("they are there").lost;
+    assert!(told > 1000 && told + lost == 20_000, "{told} {lost}");
+    plugin.call(0, &[10]).expect("it is called");
+    assert_eq!(plugin.records().expect("they are there").len(), 10);
+}
+
+#[test]
 fn what_a_plugin_tells() {
     let text = r#"
         struct point { int x; long y; };

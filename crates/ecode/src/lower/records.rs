@@ -4,6 +4,7 @@ use super::bytes::Bytes;
 use super::{Lowered, Lowerer, number};
 use crate::ast::Operator;
 use crate::ir::{self, Address, Base, Step, Value, Width};
+use crate::layout::LOST;
 use crate::program::{Argument, Expression, ExpressionKind, Place};
 use crate::records::{NUMBER_BYTES, STRUCT, TAG_BYTES, TEXT_BYTES, directives};
 use crate::types::{LONG, Type, U64};
@@ -81,6 +82,12 @@ impl Lowerer<'_> {
             ir::Argument::Value(Value::Constant(0)),
         ];
         self.step(Step::Helper { to: Some(failed), number: RINGBUF_OUTPUT, arguments });
-        Value::Register(failed)
+        let failed = Value::Register(failed);
+        let [told, lost] = std::array::from_fn(|_| self.new_block());
+        self.branch(Operator::Equal, U64, failed, Value::Constant(0), told, lost);
+        self.enter(lost);
+        self.add_to_control(LOST);
+        self.jump_and_enter(told);
+        failed
     }
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::arguments::{CallArguments, With};
 use super::build::{Built, Times, built, read};
 use super::hooks::CALL;
+use super::told::{Told, told};
 use super::variables::Variables;
 use crate::format::number_of;
 use crate::output::{Output, say};
@@ -24,9 +25,11 @@ struct Document {
     call_us: f64,
     #[serde(flatten)]
     times: Times,
+    told: Vec<Told>,
     outside: u64,
     cut_short: u64,
     full: u64,
+    lost: u64,
 }
 
 pub fn call(arguments: &CallArguments) -> Result<ExitCode> {
@@ -44,20 +47,24 @@ pub fn call(arguments: &CallArguments) -> Result<ExitCode> {
     if let Some(path) = &arguments.with.output_data {
         variables.take(path, &plugin)?;
     }
-    let Faults { outside, cut_short, full } = plugin.faults()?;
+    let told = told(&built.program, &plugin)?;
     if result.json {
+        let Faults { outside, cut_short, full, lost } = plugin.faults()?;
         let schema = "tollgate.plugin.call/1";
         output.write_json(&Document {
             schema,
             result: returned,
             call_us,
             times,
+            told,
             outside,
             cut_short,
             full,
+            lost,
         })?;
     } else {
-        output.write(&format!("{returned}\n"))?;
+        let lines: String = told.iter().map(Told::line).collect();
+        output.write(&format!("{lines}{returned}\n"))?;
         tell_faults(&plugin)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -81,11 +88,12 @@ pub fn on_call(built: &Built, with: &With) -> Result<usize> {
 
 /// What went otherwise than it was written, on stderr.
 pub fn tell_faults(plugin: &Plugin) -> Result<()> {
-    let Faults { outside, cut_short, full } = plugin.faults()?;
+    let Faults { outside, cut_short, full, lost } = plugin.faults()?;
     let told = [
         (outside, "an element outside of its array"),
         (cut_short, "a loop that was cut short"),
         (full, "an entry for which a map had no room"),
+        (lost, "a record for which there was no room"),
     ];
     for (times, what) in told.into_iter().filter(|(times, _)| *times > 0) {
         say(&format!("{}: {what}", number_of(times as usize, "time")))?;

@@ -7,6 +7,7 @@ mod call;
 mod check;
 mod diagnostics;
 mod hooks;
+mod told;
 mod variables;
 
 use std::process::ExitCode;
