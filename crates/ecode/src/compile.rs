@@ -23,6 +23,8 @@ pub struct Object {
     pub maps: Vec<MapShape>,
     /// What the memory of global variables has at the beginning.
     pub data: Vec<u8>,
+    /// So many of its first bytes are variables; strings are behind them.
+    pub variable_bytes: u32,
     /// Where in it each global variable is.
     pub offsets: Vec<u32>,
     pub control_bytes: u32,
@@ -70,6 +72,7 @@ pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Box<
         programs: programs.collect::<Result<_, Box<Diagnostic>>>()?,
         maps: program.maps.iter().map(map).collect(),
         data: layout.initial(program),
+        variable_bytes: layout.strings,
         offsets: layout.offsets,
         has_records: compiled
             .values()

@@ -508,8 +508,10 @@ impl Run<'_> {
         for at in (0..values.len()).filter(|at| !wants_text[*at]) {
             printed[at] = Printed::Number(self.argument_value(&values[at], frame));
         }
-        for at in (0..values.len()).filter(|at| wants_text[*at]) {
-            printed[at] = Printed::Text(up_to_nul(&self.argument_text(&values[at], frame)));
+        let texts = (0..values.len()).filter(|at| wants_text[*at]);
+        let texts: Vec<_> = texts.map(|at| (at, self.operand(&values[at], frame))).collect();
+        for (at, text) in texts {
+            printed[at] = Printed::Text(up_to_nul(&self.held(&text, frame)));
         }
         print(&format, &printed)
     }

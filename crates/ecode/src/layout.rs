@@ -28,7 +28,8 @@ pub struct Layout {
     pub offsets: Vec<u32>,
     /// Behind them are all strings of the program, each with its NUL.
     pub strings: u32,
-    strings_at: HashMap<Vec<u8>, u32>,
+    /// The number of each, and where it is.
+    strings_at: HashMap<Vec<u8>, (u64, u32)>,
     pub bytes: u32,
 }
 
@@ -44,15 +45,19 @@ impl Layout {
         let offsets = program.globals.iter().map(offset).collect();
         let strings = bytes;
         let mut strings_at = HashMap::new();
-        for string in &program.strings {
-            strings_at.insert(string.clone(), bytes);
+        for (number, string) in program.strings.iter().enumerate() {
+            strings_at.insert(string.clone(), (number as u64, bytes));
             bytes += string.len() as u32 + 1;
         }
         Self { offsets, strings, strings_at, bytes: bytes.next_multiple_of(8) }
     }
 
     pub fn string(&self, string: &[u8]) -> u32 {
-        self.strings_at[string]
+        self.strings_at[string].1
+    }
+
+    pub fn number_of(&self, string: &[u8]) -> u64 {
+        self.strings_at[string].0
     }
 
     /// What the memory has at the beginning.
@@ -61,7 +66,7 @@ impl Layout {
         for (global, offset) in program.globals.iter().zip(&self.offsets) {
             initial[*offset as usize..][..global.initial.len()].copy_from_slice(&global.initial);
         }
-        for (string, at) in &self.strings_at {
+        for (string, (_, at)) in &self.strings_at {
             initial[*at as usize..][..string.len()].copy_from_slice(string);
         }
         initial

@@ -49,16 +49,15 @@ impl Record {
         }
         let format = program.strings.get(tag as usize)?;
         let mut rest = rest;
-        let mut next = |is_text: bool| {
-            let (bytes, others) =
-                rest.split_at_checked(if is_text { TEXT_BYTES } else { NUMBER_BYTES } as usize)?;
+        let mut next = |directive: u8| {
+            let (bytes, others) = rest.split_at_checked(printed_bytes(directive) as usize)?;
             rest = others;
-            Some(match is_text {
+            Some(match directive == b's' {
                 true => Printed::Text(up_to_nul(bytes)),
                 false => Printed::Number(u64::from_le_bytes(bytes.try_into().ok()?)),
             })
         };
-        let values: Option<Vec<_>> = directives(format).map(|directive| next(directive == b's')).collect();
+        let values: Option<Vec<_>> = directives(format).map(&mut next).collect();
         Some(Self::Printed(print(format, &values?)))
     }
 }
@@ -77,6 +76,11 @@ pub fn directives(format: &[u8]) -> impl Iterator<Item = u8> {
         }
         None
     })
+}
+
+/// What a record has for one.
+pub fn printed_bytes(directive: u8) -> u64 {
+    if directive == b's' { TEXT_BYTES } else { NUMBER_BYTES }
 }
 
 pub fn print(format: &[u8], values: &[Printed]) -> Vec<u8> {

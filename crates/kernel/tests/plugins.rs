@@ -99,11 +99,13 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// Some of what is generated is refused: a division by a constant 0, say.
+/// Some of what is generated is refused: a division by a constant 0, say, or more memory than the kernel gives.
 fn agrees_if_it_is_one(bytes: &[u8], arguments: &[u64]) {
     let text = generate::program(bytes);
-    if ecode::check(&text, &common::Plain).0.is_some() {
-        outcome(&text, arguments);
+    let Some(program) = ecode::check(&text, &common::Plain).0 else { return };
+    match ecode::compile(&program, &text, "test.ec") {
+        Err(problem) if problem.message.contains("bytes at a time") => {}
+        _ => drop(outcome(&text, arguments)),
     }
 }
 

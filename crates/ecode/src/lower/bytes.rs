@@ -2,6 +2,7 @@
 
 use super::{Lowered, Lowerer};
 use crate::ast::Operator;
+use crate::diagnostic::Diagnostic;
 use crate::ir::{Address, Base, BlockId, End, Register, Step, Value, Width};
 use crate::program::{Argument, Expression, ExpressionKind, Place};
 use crate::types::{INT, U64};
@@ -19,16 +20,25 @@ pub enum Bytes {
     Zeros(u64),
 }
 
+/// More than fit into a program.
+const MOST_BLOCKS: usize = 30_000;
+
 /// One that is known, or not there.
 type Byte = Value;
 
 impl Lowerer<'_> {
-    /// What is done with the bytes of a place, or with zeros where there is none.
+    /// What is done with the bytes of a place, or with zeros where there is none: once for each way to come to that.
     pub(super) fn with_place(
         &mut self,
         place: &Place,
         mut then: impl FnMut(&mut Self, Bytes) -> Lowered<()>,
     ) -> Lowered<()> {
+        // Within each other, they are as many as 2 to the power of how deep they are.
+        if self.blocks.len() > MOST_BLOCKS {
+            let message = format!("`{}` has too many elements within elements here", self.function.name);
+            let problem = Diagnostic::error(place.span.clone(), message);
+            return Err(Box::new(problem.help("put an index into a variable first")));
+        }
         let length = place.of.size();
         let found = self.find(place, false)?;
         then(self, Bytes::At { address: found.address, length })?;
@@ -217,6 +227,15 @@ impl Lowerer<'_> {
     /// The first bytes of a place are those, as many as there are and as are asked for.
     pub(super) fn fill(&mut self, to: Bytes, from: Bytes, limit: Value) -> Lowered<()> {
         self.write_each(to, limit, |lowerer, number, done| lowerer.byte(from, number, done))
+    }
+
+    /// The same up to a NUL.
+    pub(super) fn fill_with_text(&mut self, to: Bytes, from: Bytes, limit: Value) -> Lowered<()> {
+        self.write_each(to, limit, |lowerer, number, done| {
+            let byte = lowerer.byte(from, number, done);
+            lowerer.go_on_unless_0(byte, done);
+            byte
+        })
     }
 
     /// The same with one byte.

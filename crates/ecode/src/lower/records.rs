@@ -6,7 +6,7 @@ use crate::ast::Operator;
 use crate::ir::{self, Address, Base, Step, Value, Width};
 use crate::layout::LOST;
 use crate::program::{Argument, Expression, ExpressionKind, Place};
-use crate::records::{NUMBER_BYTES, STRUCT, TAG_BYTES, TEXT_BYTES, directives};
+use crate::records::{NUMBER_BYTES, STRUCT, TAG_BYTES, TEXT_BYTES, directives, printed_bytes};
 use crate::types::{LONG, Type, U64};
 
 // include/uapi/linux/bpf.h, enum bpf_func_id
@@ -17,33 +17,53 @@ impl Lowerer<'_> {
         let ExpressionKind::Text(format) = &format.kind else {
             unreachable!("checked: what is printed is a string")
         };
-        let tag = self.program.strings.iter().position(|string| string == format);
-        let tag = tag.expect("all strings are there") as u64;
-        let mut size = TAG_BYTES;
-        let places: Vec<_> = directives(format)
-            .map(|directive| {
-                let is_text = directive == b's';
-                size += if is_text { TEXT_BYTES } else { NUMBER_BYTES };
-                (is_text, size - if is_text { TEXT_BYTES } else { NUMBER_BYTES })
-            })
-            .collect();
-        let record = self.record();
-        for (value, (_, at)) in values.iter().zip(&places).filter(|(_, (is_text, _))| !is_text) {
-            let Argument::Value(value) = value else { unreachable!("checked: it is a number") };
+        let tag = self.layout.number_of(format);
+        let directives: Vec<_> = directives(format).collect();
+        let is_text = |at: &usize| directives[*at] == b's';
+        let all = 0..values.len();
+        // All are known before the record is begun: to find one may take another record.
+        let mut numbers = Vec::new();
+        for at in all.clone().filter(|at| !is_text(at)) {
+            let Argument::Value(value) = &values[at] else { unreachable!("checked: it is a number") };
             let of = number(&value.of);
             let value = self.value(value)?;
             let value = self.converted(value, of, &LONG.into());
-            self.store(Address::of(Base::Frame(record + *at as u32)), NUMBER_BYTES as u8, value, Width::W64);
+            numbers.push((at, self.held(value)));
         }
-        for (text, (_, at)) in values.iter().zip(&places).filter(|(_, (is_text, _))| *is_text) {
-            let at = record + *at as u32;
-            self.clear(at, TEXT_BYTES);
-            let to = Bytes::At { address: Address::of(Base::Frame(at)), length: TEXT_BYTES };
-            let limit = Value::Constant(TEXT_BYTES as i64);
-            self.with_text(text, |lowerer, text| lowerer.fill(to, text, limit))?;
-        }
-        self.tell(record, tag, size);
+        let texts: Vec<_> = all.filter(is_text).map(|at| (at, &values[at])).collect();
+        self.with_texts(&texts, Vec::new(), &mut |lowerer, texts| {
+            let record = lowerer.record();
+            let place = |at: usize| {
+                let before: u64 = directives[..at].iter().map(|directive| printed_bytes(*directive)).sum();
+                record + (TAG_BYTES + before) as u32
+            };
+            for (at, value) in &numbers {
+                lowerer.store(Address::of(Base::Frame(place(*at))), NUMBER_BYTES as u8, *value, Width::W64);
+            }
+            for (at, text) in texts {
+                lowerer.clear(place(*at), TEXT_BYTES);
+                let to = Bytes::At { address: Address::of(Base::Frame(place(*at))), length: TEXT_BYTES };
+                lowerer.fill_with_text(to, *text, Value::Constant(TEXT_BYTES as i64))?;
+            }
+            let size: u64 = directives.iter().map(|directive| printed_bytes(*directive)).sum();
+            lowerer.tell(record, tag, TAG_BYTES + size);
+            Ok(())
+        })?;
         Ok(Value::Constant(0))
+    }
+
+    /// One after the other, then what is done with all.
+    fn with_texts(
+        &mut self,
+        texts: &[(usize, &Argument)],
+        found: Vec<(usize, Bytes)>,
+        then: &mut dyn FnMut(&mut Self, &[(usize, Bytes)]) -> Lowered<()>,
+    ) -> Lowered<()> {
+        let Some(((at, text), rest)) = texts.split_first() else { return then(self, &found) };
+        self.with_text(text, |lowerer, text| {
+            let found = found.iter().copied().chain([(*at, text)]).collect();
+            lowerer.with_texts(rest, found, then)
+        })
     }
 
     /// Whether there was room for it.

@@ -3,7 +3,7 @@
 use crate::program::{
     Argument, Builtin, Expression, ExpressionKind, Function, Place, PlaceKind, Statement, StatementKind,
 };
-use crate::records::{NUMBER_BYTES, TAG_BYTES, TEXT_BYTES, directives};
+use crate::records::{TAG_BYTES, directives, printed_bytes};
 use crate::types::Type;
 
 pub struct Uses {
@@ -57,9 +57,8 @@ impl Uses {
         let bytes = match arguments {
             [Argument::Place(record)] => record.of.size(),
             [Argument::Value(Expression { kind: ExpressionKind::Text(format), .. }), ..] => {
-                let texts = directives(format).filter(|directive| *directive == b's').count() as u64;
-                self.has_loops |= texts > 0;
-                texts * TEXT_BYTES + (directives(format).count() as u64 - texts) * NUMBER_BYTES
+                self.has_loops |= directives(format).any(|directive| directive == b's');
+                directives(format).map(printed_bytes).sum()
             }
             _ => unreachable!("checked: a struct, or a string and what it prints"),
         };

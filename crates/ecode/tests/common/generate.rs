@@ -176,7 +176,12 @@ impl Generator<'_> {
             }
             11 => {
                 let (to, limit) = (self.bytes(), self.expression(1));
-                let (call, from) = match self.byte() % 2 {
+                let (call, from) = match self.byte() % 3 {
+                    1 => {
+                        let (text, number) = (self.text(), self.expression(1));
+                        let _ = writeln!(self.text, "print(\"%d|%s|%u\", {limit}, {text}, {number});");
+                        return;
+                    }
                     0 => ("memset", self.expression(1)),
                     _ => ("memcpy", self.bytes()),
                 };
@@ -275,7 +280,8 @@ impl Generator<'_> {
                     format!("({step}{place})")
                 }
             }
-            9 => match self.byte() % 4 {
+            9 => match self.byte() % 5 {
+                4 => "emit(t)".into(),
                 0 => format!("strlen({})", self.text()),
                 1 => format!("strcmp({}, {})", self.text(), self.text()),
                 2 => format!("strncmp({}, {}, {})", self.text(), self.text(), self.expression(1)),

@@ -66,6 +66,9 @@ pub struct With {
     pub output_data: Option<PathBuf>,
 }
 
+/// Below, no interval around a median is as sure as `bench` says: 1 - 2 / 2^7 > 0.97.
+const LEAST_ROUNDS: i64 = 7;
+
 /// Measure a plugin: how long it takes from its text into the kernel, and what a call of it costs
 ///
 /// Its calls take turns with those of a plugin that does nothing, whose time is what the way into the kernel and back takes.
@@ -76,7 +79,7 @@ pub struct BenchArguments {
     #[command(flatten)]
     pub with: With,
     /// Rounds, each of a thousand calls of either
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(6..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(LEAST_ROUNDS..=10_000))]
     pub rounds: u32,
     #[command(flatten)]
     pub result: ResultOptions,

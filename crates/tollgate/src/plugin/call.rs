@@ -44,9 +44,6 @@ pub fn call(arguments: &CallArguments) -> Result<ExitCode> {
     let began = Instant::now();
     let returned = plugin.call(handler, &arguments.with.arguments)?;
     let call_us = began.elapsed().as_nanos() as f64 / 1e3;
-    if let Some(path) = &arguments.with.output_data {
-        variables.take(path, &plugin)?;
-    }
     let told = told(&built.program, &plugin)?;
     if result.json {
         let Faults { outside, cut_short, full, lost } = plugin.faults()?;
@@ -66,6 +63,9 @@ pub fn call(arguments: &CallArguments) -> Result<ExitCode> {
         let lines: String = told.iter().map(Told::line).collect();
         output.write(&format!("{lines}{returned}\n"))?;
         tell_faults(&plugin)?;
+    }
+    if let Some(path) = &arguments.with.output_data {
+        variables.take(path, &plugin)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,7 +22,7 @@ struct Document<'a> {
     handlers: Vec<HandlerRow<'a>>,
     maps: Vec<MapRow<'a>>,
     /// Of global and static variables.
-    variable_bytes: usize,
+    variable_bytes: u32,
 }
 
 #[derive(Serialize)]
@@ -47,7 +47,7 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
     let source = read(&arguments.file)?;
     let (built, problems) = build(&source);
     let (handlers, maps) = built.as_ref().map_or_else(Default::default, rows);
-    let variable_bytes = built.as_ref().map_or(0, |built| built.object.data.len());
+    let variable_bytes = built.as_ref().map_or(0, |built| built.object.variable_bytes);
     if result.json {
         output.write_json(&Document {
             schema: "tollgate.plugin.check/1",
@@ -85,7 +85,7 @@ fn rows(built: &Built) -> (Vec<HandlerRow<'_>>, Vec<MapRow<'_>>) {
     (handlers.collect(), maps.collect())
 }
 
-fn text(source: &Source, handlers: &[HandlerRow<'_>], maps: &[MapRow<'_>], variable_bytes: usize) -> String {
+fn text(source: &Source, handlers: &[HandlerRow<'_>], maps: &[MapRow<'_>], variable_bytes: u32) -> String {
     let mut out = format!("{}:\n", printable(&source.name));
     for handler in handlers {
         let selected = if handler.selected.is_empty() {
@@ -111,7 +111,7 @@ fn text(source: &Source, handlers: &[HandlerRow<'_>], maps: &[MapRow<'_>], varia
         );
     }
     if variable_bytes > 0 {
-        let _ = writeln!(out, "  variables: {} bytes", count(variable_bytes as u64));
+        let _ = writeln!(out, "  variables: {} bytes", count(variable_bytes.into()));
     }
     out
 }

@@ -37,10 +37,14 @@ impl<'a> Told<'a> {
     }
 }
 
-/// On stderr, at most so many.
+/// On stderr, at most so many: of more, errors rather than warnings.
 pub fn tell(problems: &[Diagnostic], source: &Source, top: usize) -> Result<()> {
     let shown = harmless(&source.text);
-    for problem in problems.iter().take(top) {
+    let mut first: Vec<_> = problems.iter().collect();
+    if problems.len() > top {
+        first.sort_by_key(|problem| problem.severity);
+    }
+    for problem in first.into_iter().take(top) {
         let finding = Finding {
             level: match problem.severity {
                 Severity::Error => Level::Error,

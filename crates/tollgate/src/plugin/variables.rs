@@ -1,9 +1,12 @@
 //! A plugin's global variables, by their names.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use ecode::{Integer, Type};
 use kernel::plugins::Plugin;
 
 use super::arguments::With;
@@ -19,29 +22,31 @@ impl<'a> Variables<'a> {
         Self { built, bytes: built.object.data.clone() }
     }
 
-    fn range(&self, name: &str) -> Result<std::ops::Range<usize>> {
-        let globals = self.built.program.globals.iter().zip(&self.built.object.offsets);
+    fn of_name(&self, name: &str) -> Result<(Type, Range<usize>)> {
+        let mut globals = self.built.program.globals.iter().zip(&self.built.object.offsets);
         let (global, offset) = globals
-            .into_iter()
             .find(|(global, _)| global.name == name)
             .with_context(|| format!("the plugin has no global variable `{name}`"))?;
         let offset = *offset as usize;
-        Ok(offset..offset + global.of.size() as usize)
+        Ok((global.of.clone(), offset..offset + global.of.size() as usize))
     }
 
-    fn number(&self, name: &str) -> Result<u64> {
-        let bytes = &self.bytes[self.range(name)?];
-        let mut word = [0; 8];
-        ensure!(bytes.len() <= word.len(), "`{name}` is no number");
-        word[..bytes.len()].copy_from_slice(bytes);
-        Ok(u64::from_le_bytes(word))
+    fn array(&self, name: &str) -> Result<Range<usize>> {
+        let (of, range) = self.of_name(name)?;
+        ensure!(of.is_bytes(), "`{name}` is of type {of}, and no array of bytes");
+        Ok(range)
+    }
+
+    fn number(&self, name: &str) -> Result<(Integer, Range<usize>)> {
+        let (of, range) = self.of_name(name)?;
+        let number = of.integer().with_context(|| format!("`{name}` is of type {of}, and no number"))?;
+        Ok((number, range))
     }
 
     fn set_number(&mut self, name: &str, value: u64) -> Result<()> {
-        let range = self.range(name)?;
+        let (of, range) = self.number(name)?;
+        ensure!(of.extend(value) == value && value <= i64::MAX as u64, "{value} is too large for `{name}`");
         let length = range.len();
-        ensure!(length <= 8, "`{name}` is no number");
-        ensure!(length == 8 || value >> (8 * length) == 0, "{value} is too large for `{name}`");
         self.bytes[range].copy_from_slice(&value.to_le_bytes()[..length]);
         Ok(())
     }
@@ -49,18 +54,23 @@ impl<'a> Variables<'a> {
     /// As they are to be before a call.
     pub fn put(&mut self, with: &With, plugin: &Plugin) -> Result<()> {
         if let Some(path) = &with.input {
-            let input = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-            let range = self.range("input")?;
-            if input.len() > range.len() {
-                bail!("{} has {} bytes, and `input` room for {}", path.display(), input.len(), range.len());
+            let range = self.array("input")?;
+            self.number("input_length")?;
+            let mut input = Vec::new();
+            let room = range.len() as u64;
+            File::open(path)
+                .and_then(|file| file.take(room + 1).read_to_end(&mut input))
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            if input.len() as u64 > room {
+                bail!("{} has more bytes than `input` has room for, {room}", path.display());
             }
             self.bytes[range][..input.len()].copy_from_slice(&input);
             self.set_number("input_length", input.len() as u64)?;
         }
         if with.output_data.is_some() {
             // Before anything is done for nothing.
-            self.range("output")?;
-            self.range("output_length")?;
+            self.array("output")?;
+            self.number("output_length")?;
         }
         if !self.bytes.is_empty() {
             plugin.set_data(&self.bytes)?;
@@ -71,9 +81,13 @@ impl<'a> Variables<'a> {
     /// What a call has left of `output`.
     pub fn take(&mut self, to: &Path, plugin: &Plugin) -> Result<()> {
         self.bytes = plugin.data()?;
-        let (range, length) = (self.range("output")?, self.number("output_length")?);
+        let (range, (of, place)) = (self.array("output")?, self.number("output_length")?);
+        let mut word = [0; 8];
+        word[..place.len()].copy_from_slice(&self.bytes[place]);
+        let length = of.extend(u64::from_le_bytes(word));
         if length > range.len() as u64 {
-            bail!("`output_length` is {length}, and `output` has {} bytes", range.len());
+            let told = if of.is_signed { (length as i64).to_string() } else { length.to_string() };
+            bail!("`output_length` is {told}, and `output` has {} bytes", range.len());
         }
         fs::write(to, &self.bytes[range][..length as usize])
             .with_context(|| format!("cannot write {}", to.display()))
