@@ -4,7 +4,7 @@ use std::io;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("Tollgate needs root to load its gate into the kernel; run it with sudo")]
+    #[error("Tollgate needs root to load programs into the kernel; run it with sudo")]
     NotRoot,
     #[error(
         "this kernel does not describe its types: /sys/kernel/btf/vmlinux is missing (CONFIG_DEBUG_INFO_BTF); \

@@ -13,6 +13,7 @@ use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts, bpf_prog_load_opts, bpf_t
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
 
 use crate::error::{Doing, Error, Result};
+use crate::process::is_root;
 
 /// The kernel's name for a program or map has 15 bytes (BPF_OBJ_NAME_LEN).
 const NAME_BYTES: usize = 15;
@@ -51,6 +52,9 @@ fn map(kind: MapType, name: &str, key: u32, value: u32, entries: u32, flags: u32
 
 impl Plugin {
     pub fn load(object: &Object) -> Result<Self> {
+        if !is_root() {
+            return Err(Error::NotRoot);
+        }
         let array = |name, bytes: usize| {
             let bytes = (bytes as u32).max(8);
             map(MapType::Array, name, 4, bytes, 1, libbpf_sys::BPF_F_MMAPABLE)
