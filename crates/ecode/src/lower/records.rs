@@ -12,6 +12,9 @@ use crate::types::{LONG, Type, U64};
 // include/uapi/linux/bpf.h, enum bpf_func_id
 const RINGBUF_OUTPUT: i32 = 130;
 
+/// What is done with texts that were found, each with its place among the values.
+type Then<'a, L> = dyn FnMut(&mut L, &[(usize, Bytes)]) -> Lowered<()> + 'a;
+
 impl Lowerer<'_> {
     pub(super) fn print(&mut self, format: &Expression, values: &[Argument]) -> Lowered<Value> {
         let ExpressionKind::Text(format) = &format.kind else {
@@ -57,7 +60,7 @@ impl Lowerer<'_> {
         &mut self,
         texts: &[(usize, &Argument)],
         found: Vec<(usize, Bytes)>,
-        then: &mut dyn FnMut(&mut Self, &[(usize, Bytes)]) -> Lowered<()>,
+        then: &mut Then<Self>,
     ) -> Lowered<()> {
         let Some(((at, text), rest)) = texts.split_first() else { return then(self, &found) };
         self.with_text(text, |lowerer, text| {
