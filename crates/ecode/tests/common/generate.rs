@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use ecode::Diagnostic;
+
 const TYPES: [&str; 11] =
     ["i8", "u8", "i16", "u16", "int", "unsigned", "long", "u64", "bool", "short", "unsigned char"];
 const OPERATORS: [&str; 18] =
@@ -49,6 +51,11 @@ pub fn program(bytes: &[u8]) -> String {
     };
     generator.whole();
     generator.text
+}
+
+/// The one reason for which what is generated may not be compiled: the kernel's memory for functions.
+pub fn needs_more_memory(problem: &Diagnostic) -> bool {
+    problem.message.contains("bytes at a time")
 }
 
 impl Generator<'_> {
