@@ -514,10 +514,11 @@ static __always_inline bool changes_user(u32 call)
 /* By which one the call sends, if it is one that does. */
 static __always_inline u32 descriptor_of(u32 call, const struct pt_regs *regs)
 {
-	if (unlikely(call == SPLICE_64 || call == ABI_I386 * CALLS_PER_ABI + SPLICE_32 ||
-		     call == ABI_X32 * CALLS_PER_ABI + SPLICE_64))
-		return regs->dx;
-	return unlikely(call >= ABI_I386 * CALLS_PER_ABI && call < ABI_X32 * CALLS_PER_ABI) ? regs->bx : regs->di;
+	if (unlikely(call >= ABI_X32 * CALLS_PER_ABI))
+		call -= ABI_X32 * CALLS_PER_ABI;
+	else if (unlikely(call >= ABI_I386 * CALLS_PER_ABI))
+		return call == ABI_I386 * CALLS_PER_ABI + SPLICE_32 ? regs->dx : regs->bx;
+	return call == SPLICE_64 ? regs->dx : regs->di;
 }
 
 /* Also of a ring that another thread has set up. */
