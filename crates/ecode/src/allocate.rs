@@ -3,7 +3,8 @@
 use crate::ir::{Function, Register, Step};
 
 /// Kept over calls. The last one is for operands where a function has loops.
-const KEPT: [u8; 4] = [6, 7, 8, LAST_KEPT];
+const KEPT: [u8; 4] = [FIRST_KEPT, 7, 8, LAST_KEPT];
+pub const FIRST_KEPT: u8 = 6;
 pub const LAST_KEPT: u8 = 9;
 /// Lost over calls, and where their arguments go.
 const LOST: [u8; 4] = [2, 3, 4, 5];

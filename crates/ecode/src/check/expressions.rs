@@ -58,7 +58,7 @@ impl Checker<'_> {
                 Ok(expression(ExpressionKind::Constant((*value).into()), Type::Bool, span))
             }
             Written::Text(bytes) => {
-                if !self.program.strings.contains(bytes) {
+                if self.strings.insert(bytes.clone()) {
                     self.program.strings.push(bytes.clone());
                 }
                 Ok(expression(ExpressionKind::Text(bytes.clone()), Type::String, span))

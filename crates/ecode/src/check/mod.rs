@@ -8,7 +8,7 @@ mod items;
 mod scopes;
 mod statements;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use scopes::{Named, Scopes};
@@ -48,6 +48,8 @@ struct Checker<'a> {
     current: Option<Current>,
     /// Which functions each one calls, and where.
     calls: Vec<Vec<(usize, Span)>>,
+    /// Those that the program has already.
+    strings: HashSet<Vec<u8>>,
     /// Of the functions, by their numbers, whose bodies are not known yet.
     declared: HashMap<usize, Span>,
 }
@@ -63,6 +65,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         enums: HashMap::new(),
         current: None,
         calls: Vec::new(),
+        strings: HashSet::new(),
         declared: HashMap::new(),
     };
     for item in items {

@@ -17,8 +17,6 @@ const SCRATCH: u8 = 0;
 const ADDRESS: u8 = 1;
 /// Bytes that the verifier follows together.
 const WORD: u8 = 8;
-/// The first of those that calls keep.
-const KEPT_FROM: u8 = 6;
 /// A jump's offset has 16 bits.
 const MOST_INSTRUCTIONS: usize = 32_000;
 /// include/uapi/linux/bpf.h

@@ -2,8 +2,8 @@
 //! comes after once for each (docs/decisions/0006-plugin.md).
 
 use super::instruction::{By, FRAME, Instruction};
-use super::{ADDRESS, Emitter, KEPT_FROM, Memory, SCRATCH, WORD};
-use crate::allocate::{Home, LAST_KEPT};
+use super::{ADDRESS, Emitter, Memory, SCRATCH, WORD};
+use crate::allocate::{FIRST_KEPT, Home, LAST_KEPT};
 use crate::ast::Operator;
 use crate::ir::{Function, Step, Value, Width};
 use crate::layout::ZERO;
@@ -36,8 +36,8 @@ impl Emitter<'_> {
     pub(super) fn fill(&mut self) {
         let base = self.map_value_in(SCRATCH, Memory::Control, ZERO);
         self.push(Instruction::load(SCRATCH, base, 0, 8));
-        let lost = if self.function.has_calls() { 0..0 } else { self.parameters() + 1..KEPT_FROM };
-        for register in lost.chain(KEPT_FROM..=LAST_KEPT) {
+        let lost = if self.function.has_calls() { 0..0 } else { self.parameters() + 1..FIRST_KEPT };
+        for register in lost.chain(FIRST_KEPT..=LAST_KEPT) {
             self.push(Instruction::set(register, By::Register(SCRATCH)));
             self.forget(register);
         }

@@ -108,7 +108,14 @@ impl Lowerer<'_> {
             }
             Bytes::Zeros(length) => {
                 let within = self.new_block();
-                self.branch(Operator::Less, U64, Value::Register(number), constant(length), within, outside);
+                self.branch(
+                    Operator::Less,
+                    U64,
+                    Value::Register(number),
+                    Value::Constant(length as i64),
+                    within,
+                    outside,
+                );
                 self.enter(within);
                 return Value::Constant(0);
             }
@@ -259,8 +266,4 @@ impl Lowerer<'_> {
         })?;
         Ok(())
     }
-}
-
-fn constant(value: u64) -> Value {
-    Value::Constant(value as i64)
 }

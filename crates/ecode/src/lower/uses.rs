@@ -93,14 +93,11 @@ impl Uses {
             | ExpressionKind::Negate(inner)
             | ExpressionKind::Complement(inner)
             | ExpressionKind::Not(inner) => self.expression(inner, is_in_loop),
-            ExpressionKind::Binary(_, left, right) if left.of == Type::String => {
-                self.has_loops = true;
-                self.expression(left, is_in_loop);
-                self.expression(right, is_in_loop);
-            }
             ExpressionKind::Binary(_, left, right)
             | ExpressionKind::Logical { left, right, .. }
             | ExpressionKind::Comma(left, right) => {
+                let is_binary = matches!(expression.kind, ExpressionKind::Binary(..));
+                self.has_loops |= is_binary && left.of == Type::String;
                 self.expression(left, is_in_loop);
                 self.expression(right, is_in_loop);
             }
