@@ -97,6 +97,14 @@ pub fn number_of(n: usize, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{} {one}{}", count(n as u64), plural(one)) }
 }
 
+/// The line of a text for what is left out of it, if anything is.
+pub fn and_more(all: usize, top: usize, one: &str) -> String {
+    match all.saturating_sub(top) {
+        0 => String::new(),
+        more => format!("and {} (--top)\n", number_of(more, &format!("more {one}"))),
+    }
+}
+
 fn plural(word: &str) -> &'static str {
     if word.ends_with('s') { "es" } else { "s" }
 }

@@ -6,7 +6,7 @@ use ecode::{Diagnostic, Severity};
 use serde::Serialize;
 
 use crate::excerpt::{Finding, harmless};
-use crate::format::number_of;
+use crate::format::{and_more, number_of};
 use crate::output::say;
 use crate::source::Source;
 
@@ -58,8 +58,9 @@ pub fn tell(problems: &[Diagnostic], source: &Source, top: usize) -> Result<()> 
         };
         say(&finding.excerpt(&source.name, &shown))?;
     }
-    if problems.len() > top {
-        say(&format!("and {} (--top)", number_of(problems.len() - top, "more problem")))?;
+    let more = and_more(problems.len(), top, "problem");
+    if !more.is_empty() {
+        say(more.trim_end())?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use super::arguments::CheckArguments;
 use super::problems::{KIND, Told, excerpt};
 use super::words;
 use crate::excerpt::harmless;
-use crate::format::{number_of, printable};
+use crate::format::{and_more, number_of, printable};
 use crate::output::{Output, say};
 use crate::source::Source;
 use crate::user;
@@ -108,8 +108,9 @@ fn tell(problems: &[Problem], source: &Source, top: usize) -> Result<()> {
     for problem in problems.iter().take(top) {
         say(&excerpt(problem, &source.name, &shown))?;
     }
-    if problems.len() > top {
-        say(&format!("and {} (--top)", number_of(problems.len() - top, "more problem")))?;
+    let more = and_more(problems.len(), top, "problem");
+    if !more.is_empty() {
+        say(more.trim_end())?;
     }
     Ok(())
 }
@@ -181,9 +182,7 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
     let mut rows = Vec::new();
     branch(&mut rows, file, Id::ROOT, 1);
     rows.iter().take(top).for_each(|row| out.push_str(row));
-    if rows.len() > top {
-        let _ = writeln!(out, "and {} (--top)", number_of(rows.len() - top, "more service"));
-    }
+    out.push_str(&and_more(rows.len(), top, "service"));
     if file.at_end == AtEnd::Keep {
         let _ = writeln!(out, "threads stay in their control groups when the daemon ends (at-end)");
     }
@@ -211,18 +210,14 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
             name.unwrap_or_default()
         );
     }
-    if rules.len() > top {
-        let _ = writeln!(out, "and {} (--top)", number_of(rules.len() - top, "more rule"));
-    }
+    out.push_str(&and_more(rules.len(), top, "rule"));
     let look_ups = Event::ALL.map(|event| format!("{} {}", event.name(), file.tables.sets(event)));
     let _ = writeln!(out, "\nlook-ups an event: {}", look_ups.join(", "));
     let notes = notes(file, source);
     for note in notes.iter().take(top) {
         let _ = writeln!(out, "note: line {}: {}", note.line, printable(&note.message));
     }
-    if notes.len() > top {
-        let _ = writeln!(out, "and {} (--top)", number_of(notes.len() - top, "more note"));
-    }
+    out.push_str(&and_more(notes.len(), top, "note"));
     out
 }
 

@@ -12,7 +12,7 @@ use super::limits::Own;
 use super::numbers::Numbers;
 use super::remote::bytes;
 use crate::daemon::control::answer;
-use crate::format::{count, duration, number_of, printable};
+use crate::format::{and_more, count, duration, number_of, printable};
 use crate::output::Output;
 
 pub fn limit(arguments: &LimitArguments) -> Result<ExitCode> {
@@ -116,9 +116,7 @@ fn text(report: &LimitReport, top: usize) -> String {
     for row in report.services.iter().take(top) {
         let _ = writeln!(out, "{}", line(row));
     }
-    if report.services.len() > top {
-        let _ = writeln!(out, "and {} (--top)", number_of(report.services.len() - top, "more service"));
-    }
+    out.push_str(&and_more(report.services.len(), top, "service"));
     let mut notes = report.services.iter().take(top).flat_map(events).peekable();
     if notes.peek().is_some() {
         out.push('\n');

@@ -16,7 +16,7 @@ use super::limit::moves;
 use super::problems::{KIND, parsed};
 use crate::daemon::SocketOption;
 use crate::daemon::control::answer;
-use crate::format::{count, duration, number_of, printable, share, span};
+use crate::format::{and_more, count, duration, number_of, printable, share, span};
 use crate::output::Output;
 use crate::report::losses;
 use crate::source::Source;
@@ -67,14 +67,6 @@ pub fn list(arguments: &ListArguments) -> Result<ExitCode> {
     text.push_str(&threads(&list.threads, result.top));
     output.write(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Lines that are left out of the text.
-fn and_more(all: usize, top: usize, one: &str) -> String {
-    match all.saturating_sub(top) {
-        0 => String::new(),
-        more => format!("and {} (--top)\n", number_of(more, &format!("more {one}"))),
-    }
 }
 
 /// By its depth in the tree.
@@ -131,9 +123,7 @@ pub fn text(report: &Report, top: usize) -> String {
             count(row.threads as u64),
         );
     }
-    if report.services.len() > top {
-        let _ = writeln!(out, "and {} (--top)", number_of(report.services.len() - top, "more service"));
-    }
+    out.push_str(&and_more(report.services.len(), top, "service"));
     let _ = writeln!(
         out,
         "{:<24} {:>9} {:>5}",
