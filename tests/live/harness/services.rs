@@ -12,6 +12,26 @@ use tempfile::TempDir;
 use super::job::{copy, folder};
 use super::{Finished, Job, Running, eventually, tollgate, words, workloads};
 
+/// Two tenants, and a back end that works for either.
+pub const TENANTS: &str = r#"
+[service.shop]
+[service.blog]
+
+[[rule]]
+name = "the shop's"
+exe = "FOLDER/shop"
+belongs-to = "shop"
+
+[[rule]]
+exe = "FOLDER/blog"
+belongs-to = "blog"
+
+[[rule]]
+name = "works for others"
+exe = "FOLDER/backend"
+adopts-peer = true
+"#;
+
 /// Services in force, until dropped.
 pub struct InForce {
     pub folder: TempDir,

@@ -10,25 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::harness::report::none_lost;
-use crate::harness::services::{Backend, InForce, begin, over, own_work, program, programs};
+use crate::harness::services::{Backend, InForce, TENANTS, begin, over, own_work, program, programs};
 use crate::harness::{Finished, Job, LIMIT, NOBODY, eventually};
-
-const TENANTS: &str = r#"
-[service.shop]
-[service.blog]
-
-[[rule]]
-exe = "FOLDER/shop"
-belongs-to = "shop"
-
-[[rule]]
-exe = "FOLDER/blog"
-belongs-to = "blog"
-
-[[rule]]
-exe = "FOLDER/backend"
-adopts-peer = true
-"#;
 
 #[track_caller]
 fn said(done: Finished, words: &str) {

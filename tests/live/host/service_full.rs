@@ -7,21 +7,10 @@ use serde_json::json;
 use crate::harness::eventually;
 use crate::harness::limits;
 use crate::harness::report::none_lost;
-use crate::harness::services::{Backend, Consumer, InForce, begin, over, own_work, programs};
+use crate::harness::services::{Backend, Consumer, InForce, TENANTS, begin, over, own_work, programs};
 
 const CONNECTIONS: &str = "messages of connections not followed (table full)";
 const MOVES: &str = "threads not put in their service's control group (buffer full)";
-
-const RULES: &str = r#"
-[service.shop]
-[[rule]]
-exe = "FOLDER/shop"
-belongs-to = "shop"
-
-[[rule]]
-exe = "FOLDER/backend"
-adopts-peer = true
-"#;
 
 /// `CONNECTIONS` of bpf/wire.h, at the same time.
 #[test]
@@ -31,7 +20,7 @@ fn connections_beyond_the_table_are_counted() {
     const OF_ONE: u64 = 8255;
     const PROCESSES: u64 = 16;
     const BEYOND: u64 = PROCESSES * OF_ONE - ROOM;
-    let services = InForce::start(programs(&["shop", "backend", "many"]), RULES);
+    let services = InForce::start(programs(&["shop", "backend", "many"]), TENANTS);
     let many: Vec<_> = (0..PROCESSES)
         .map(|_| {
             let mut many = Consumer::start(&services, "many");

@@ -1,8 +1,8 @@
 //! Services: work that moves by UDP.
 
-use crate::harness::services::{Backend, InForce, begin, over, own_work, programs};
+use crate::harness::services::{Backend, InForce, TENANTS, begin, over, own_work, programs};
 
-use super::services::{TENANTS, older_answers_take_nobody_back, tenants_are_charged, works_for};
+use super::services::{older_answers_take_nobody_back, tenants_are_charged, works_for};
 
 #[test]
 fn over_udp() {

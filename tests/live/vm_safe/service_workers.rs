@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::harness::job::{self, children, kill};
-use crate::harness::services::{InForce, begin, is_charged, over, own_work, programs};
+use crate::harness::services::{InForce, TENANTS, begin, is_charged, over, own_work, programs};
 use crate::harness::{Running, eventually};
-
-use super::services::TENANTS;
 
 const RULES: &str = r#"
 [[rule]]

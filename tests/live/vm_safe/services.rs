@@ -12,28 +12,10 @@ use crate::harness::cgroup::ControlGroup;
 use crate::harness::job::{cpu_ns, is_in_call, state};
 use crate::harness::report::none_lost;
 use crate::harness::services::{
-    Backend, Consumer, InForce, begin, is_charged, is_emulated, over, own_work, program, programs, write,
+    Backend, Consumer, InForce, TENANTS, begin, is_charged, is_emulated, over, own_work, program, programs,
+    write,
 };
 use crate::harness::{Job, NOBODY, Running, eventually};
-
-pub const TENANTS: &str = r#"
-[service.shop]
-[service.blog]
-
-[[rule]]
-name = "the shop's"
-exe = "FOLDER/shop"
-belongs-to = "shop"
-
-[[rule]]
-exe = "FOLDER/blog"
-belongs-to = "blog"
-
-[[rule]]
-name = "works for others"
-exe = "FOLDER/backend"
-adopts-peer = true
-"#;
 
 /// A noisy tenant and a quiet one ask a backend for work.
 pub fn tenants_are_charged(place: &str, options: &str, per_connection: u32) {
