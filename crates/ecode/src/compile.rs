@@ -1,14 +1,14 @@
 //! A program into what the kernel loads.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 use crate::diagnostic::{Diagnostic, Span};
 use crate::emit::btf::Btf;
 use crate::emit::{Emitted, Memory, emit};
+use crate::hooks::{Ending, Entry};
 use crate::layout::{CONTROL_BYTES, Layout};
 use crate::lower::lower;
-use crate::program::Program;
+use crate::program::{Handler, Program};
 
 /// MAX_BPF_STACK, include/linux/filter.h, without what a loop's counter takes (bpf_patch_insns of may_goto, v6.18).
 const MOST_FRAME_BYTES: u32 = 512 - 16;
@@ -44,6 +44,13 @@ pub struct MapShape {
 #[derive(Debug)]
 pub struct Compiled {
     pub hook: String,
+    pub selected: Vec<String>,
+    /// As libbpf names what kind of program it is.
+    pub section: &'static str,
+    /// Its number among the program's handlers.
+    pub handler: usize,
+    /// Whether the hook's next plugin runs after it.
+    pub is_chained: bool,
     /// Eight bytes each.
     pub instructions: Vec<[u8; 8]>,
     /// Which instruction needs the descriptor of what memory.
@@ -58,9 +65,13 @@ pub struct Compiled {
 pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Box<Diagnostic>> {
     let layout = Layout::new(program);
     let mut compiled = HashMap::new();
-    let programs = program.handlers.iter().map(|handler| {
-        let linked = link(program, &layout, handler.function, &mut compiled)?;
-        Ok(object(program, handler, &linked, &compiled, text, name))
+    let entries = program.handlers.iter().enumerate();
+    let entries =
+        entries.flat_map(|(number, handler)| handler.offer.entries.iter().map(move |entry| (number, entry)));
+    let programs = entries.map(|(number, entry)| {
+        let handler = (&program.handlers[number], entry);
+        let linked = link(program, &layout, handler, &mut compiled)?;
+        Ok(object(program, number, entry, &linked, &compiled, text, name))
     });
     let map = |map: &crate::program::Map| MapShape {
         name: map.name.clone(),
@@ -81,31 +92,30 @@ pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Box<
     })
 }
 
-/// The functions of a handler, itself first, in the order in which they are found. Each is compiled once.
+/// The functions of a handler, itself first, in the order in which they are found. Each but the handler, which is another one for
+/// each of its entries, is compiled once.
 fn link(
     program: &Program,
     layout: &Layout,
-    handler: usize,
+    (handler, entry): (&Handler, &Entry),
     compiled: &mut HashMap<usize, Emitted>,
 ) -> Result<Vec<usize>, Box<Diagnostic>> {
-    let mut linked = vec![handler];
+    let lowered = lower(program, layout, handler.function, Some((handler, entry)))?;
+    compiled.insert(handler.function, emit(&lowered, true)?);
+    let mut linked = vec![handler.function];
     let mut at = 0;
     while let Some(&function) = linked.get(at) {
         at += 1;
-        let emitted = match compiled.entry(function) {
-            Entry::Occupied(emitted) => emitted.into_mut(),
-            Entry::Vacant(place) => {
-                let lowered = lower(program, layout, function, function == handler)?;
-                place.insert(emit(&lowered, function == handler)?)
-            }
-        };
-        for (_, callee) in &emitted.calls {
+        if !compiled.contains_key(&function) {
+            compiled.insert(function, emit(&lower(program, layout, function, None)?, false)?);
+        }
+        for (_, callee) in &compiled[&function].calls {
             if !linked.contains(callee) {
                 linked.push(*callee);
             }
         }
     }
-    frames_fit(program, handler, compiled)?;
+    frames_fit(program, handler.function, compiled)?;
     Ok(linked)
 }
 
@@ -151,12 +161,14 @@ fn frames_fit(
 
 fn object(
     program: &Program,
-    handler: &crate::program::Handler,
+    number: usize,
+    entry: &Entry,
     linked: &[usize],
     compiled: &HashMap<usize, Emitted>,
     text: &str,
     name: &str,
 ) -> Compiled {
+    let handler = &program.handlers[number];
     let places = Places::new(text);
     let mut btf = Btf::new();
     let file = btf.string(name);
@@ -164,6 +176,10 @@ fn object(
     let mut starts = HashMap::new();
     let mut made = Compiled {
         hook: handler.hook.clone(),
+        selected: handler.selected.clone(),
+        section: entry.section,
+        handler: number,
+        is_chained: handler.offer.ending != Ending::Returned,
         instructions: Vec::new(),
         memory: Vec::new(),
         btf: Vec::new(),

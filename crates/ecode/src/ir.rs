@@ -103,6 +103,18 @@ pub enum Step {
         to: Register,
         place: u8,
     },
+    /// The address of what the kernel gives a handler.
+    Context {
+        to: Register,
+    },
+    /// The other order of its bytes.
+    Swap {
+        to: Register,
+        from: Register,
+        bits: u8,
+    },
+    /// The hook's next plugin runs, which comes back no more; or there is none.
+    Next,
     Helper {
         to: Option<Register>,
         number: i32,
@@ -172,6 +184,12 @@ impl Function {
         self.blocks.iter().any(|block| matches!(block.end, End::Round { .. }))
     }
 
+    /// Whether the kernel's context is needed after the beginning.
+    pub fn keeps_context(&self) -> bool {
+        let mut steps = self.blocks.iter().flat_map(|block| &block.steps);
+        steps.any(|(step, _)| matches!(step, Step::Context { .. } | Step::Next))
+    }
+
     pub fn has_calls(&self) -> bool {
         self.blocks.iter().flat_map(|block| &block.steps).any(|(step, _)| step.is_call())
     }
@@ -207,12 +225,12 @@ impl Step {
             Self::Operate { left, right, .. } => {
                 [left, right].into_iter().filter_map(|value| value.register()).for_each(tell)
             }
-            Self::Extend { from, .. } => tell(*from),
+            Self::Extend { from, .. } | Self::Swap { from, .. } => tell(*from),
             Self::Widen { register, .. } => tell(*register),
             Self::Load { from, .. } => from.registers().for_each(tell),
             Self::Store { to, value, .. } => to.registers().chain(value.register()).for_each(tell),
             Self::AddTo { to, value, .. } => to.registers().chain([*value]).for_each(tell),
-            Self::Hide { .. } | Self::Argument { .. } => {}
+            Self::Hide { .. } | Self::Argument { .. } | Self::Context { .. } | Self::Next => {}
             Self::Helper { arguments, .. } => {
                 for argument in arguments {
                     match argument {
@@ -236,9 +254,11 @@ impl Step {
             | Self::Extend { to, .. }
             | Self::Load { to, .. }
             | Self::Argument { to, .. }
+            | Self::Context { to }
+            | Self::Swap { to, .. }
             | Self::Widen { register: to, .. } => Some(*to),
             Self::Helper { to, .. } | Self::Call { to, .. } => *to,
-            Self::Store { .. } | Self::AddTo { .. } => None,
+            Self::Store { .. } | Self::AddTo { .. } | Self::Next => None,
         }
     }
 

@@ -21,11 +21,12 @@ mod token;
 mod types;
 mod value;
 
+pub use check::nearest;
 pub use compile::{Compiled, MapShape, Object, compile};
 pub use diagnostic::{Diagnostic, Severity, Span};
 pub use emit::Memory;
-pub use hooks::{Field, Hooks};
-pub use program::{Builtin, Program};
+pub use hooks::{Base, Condition, Ending, Entry, Field, Hooks, Offer, Refusal, Source, Stop, Way};
+pub use program::{Builtin, Global, Program};
 pub use types::{Integer, Type};
 
 /// A program, and warnings; or what is wrong with it, in the order of the text.

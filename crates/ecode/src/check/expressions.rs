@@ -150,10 +150,6 @@ impl Checker<'_> {
     fn named(&mut self, name: &str, span: &Span) -> Checked<Expression> {
         match self.scopes.find(name).cloned() {
             Some(Named::Constant(value, of)) => Ok(expression(ExpressionKind::Constant(value), of, span)),
-            Some(Named::Field(field)) => {
-                let of = self.current().fields[field].of.clone();
-                Ok(expression(ExpressionKind::Field(field), of, span))
-            }
             _ => self.place_named(name, span).map(Self::load),
         }
     }
@@ -176,7 +172,7 @@ impl Checker<'_> {
                 let problem = Diagnostic::error(span.clone(), format!("`{name}` is a function"));
                 return self.fault(problem.help(format!("call it: {name}(…)")));
             }
-            Some(Named::Constant(..) | Named::Field(_)) => {
+            Some(Named::Constant(..)) => {
                 let problem = Diagnostic::error(span.clone(), format!("`{name}` cannot be changed"));
                 return self.fault(problem.help("use a variable of your own"));
             }
@@ -264,6 +260,10 @@ impl Checker<'_> {
             _ => None,
         };
         if let Some(other) = other {
+            if other.is_empty() {
+                let problem = Diagnostic::error(place.span, "what a hook offers cannot be changed");
+                return self.fault(problem.help("use a variable of your own"));
+            }
             let problem = Diagnostic::error(place.span, "this is const, and never changes");
             return self.fault(problem.other(other, "declared here"));
         }

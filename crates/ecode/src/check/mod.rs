@@ -15,8 +15,8 @@ use scopes::{Named, Scopes};
 
 use crate::ast;
 use crate::diagnostic::{Diagnostic, MOST, Span};
-use crate::hooks::{Field, Hooks};
-use crate::program::{Local, Program};
+use crate::hooks::{Hooks, Offer};
+use crate::program::{Builtin, Local, Program};
 use crate::types::{Struct, Type};
 
 /// The problem has been told of.
@@ -35,7 +35,7 @@ struct Current {
     loops: usize,
     switches: usize,
     /// Of the hook, for a handler's body.
-    fields: Vec<Field>,
+    offer: Option<Offer>,
 }
 
 struct Checker<'a> {
@@ -48,6 +48,8 @@ struct Checker<'a> {
     current: Option<Current>,
     /// Which functions each one calls, and where.
     calls: Vec<Vec<(usize, Span)>>,
+    /// Which functions that are there already each one uses, and where.
+    uses: Vec<Vec<(Builtin, Span)>>,
     /// Those that the program has already.
     strings: HashSet<Vec<u8>>,
     /// Of the functions, by their numbers, whose bodies are not known yet.
@@ -65,6 +67,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         enums: HashMap::new(),
         current: None,
         calls: Vec::new(),
+        uses: Vec::new(),
         strings: HashSet::new(),
         declared: HashMap::new(),
     };
@@ -112,7 +115,7 @@ impl Checker<'_> {
 }
 
 /// The name that differs least, if it is hardly another one.
-fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a String> {
+pub fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a String> {
     let most = name.chars().count().div_ceil(3);
     let ways = known.iter().map(|other| (distance(name, other), other));
     ways.filter(|(distance, _)| *distance <= most).min().map(|(_, other)| other)

@@ -32,6 +32,8 @@ const EXIT: u8 = 0x95;
 const MAY_GOTO: u8 = 0xe5;
 /// BPF_STX | BPF_ATOMIC, of 4 bytes.
 const ATOMIC: u8 = 0xc3;
+/// BPF_ALU | BPF_END | BPF_TO_BE
+const TO_BIG_ENDIAN: u8 = 0xdc;
 const PSEUDO_CALL: u8 = 1;
 
 /// Second operands.
@@ -123,6 +125,10 @@ impl Instruction {
     pub fn load_64(to: u8, kind: u8, low: i32, high: i32) -> [Self; 2] {
         let first = Self { code: LOAD_64, to, from: kind, offset: 0, immediate: low };
         [first, Self { code: 0, to: 0, from: 0, offset: 0, immediate: high }]
+    }
+
+    pub fn to_big_endian(to: u8, bits: u8) -> Self {
+        Self { code: TO_BIG_ENDIAN, to, from: 0, offset: 0, immediate: bits.into() }
     }
 
     pub fn helper(number: i32) -> Self {

@@ -15,6 +15,8 @@ use crate::layout::ZERO;
 /// For what has no register of its own.
 const SCRATCH: u8 = 0;
 const ADDRESS: u8 = 1;
+/// Where it is at the beginning.
+const CONTEXT: u8 = 1;
 /// Bytes that the verifier follows together.
 const WORD: u8 = 8;
 /// A jump's offset has 16 bits.
@@ -22,6 +24,8 @@ const MOST_INSTRUCTIONS: usize = 32_000;
 /// include/uapi/linux/bpf.h
 const PSEUDO_MAP_FD: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
+/// enum bpf_func_id
+const TAIL_CALL: i32 = 12;
 
 /// What only the kernel knows at the time of loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,10 @@ pub enum Memory {
     Map(usize),
     /// What is told to user space goes there.
     Records,
+    /// Which plugin is next, in the place of the one that runs.
+    Next,
+    /// The hook's plugins.
+    Slots,
 }
 
 #[derive(Debug)]
@@ -55,6 +63,8 @@ struct Emitter<'a> {
     needed: Vec<Set>,
     are_copies: Vec<bool>,
     frame: u32,
+    /// Below the frame, where it is kept.
+    context: Option<i16>,
     out: Emitted,
     /// Where blocks begin.
     starts: Vec<usize>,
@@ -64,12 +74,13 @@ struct Emitter<'a> {
 
 pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagnostic>> {
     let Allocated { homes, frame_bytes: frame, needed } = allocate(function);
+    let context = function.keeps_context();
     let out = Emitted {
         instructions: Vec::new(),
         memory: Vec::new(),
         calls: Vec::new(),
         spans: Vec::new(),
-        frame_bytes: frame,
+        frame_bytes: if context { frame + u32::from(WORD) } else { frame },
     };
     let mut emitter = Emitter {
         function,
@@ -80,12 +91,16 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
         needed,
         are_copies: verifier::copies(function),
         frame,
+        context: context.then_some(-(frame as i16) - i16::from(WORD)),
         out,
         starts: Vec::new(),
         jumps: Vec::new(),
     };
     // The kernel wants to know where each function begins.
     emitter.out.spans.push((0, function.span.clone()));
+    if let Some(context) = emitter.context {
+        emitter.push(Instruction::store(FRAME, context, WORD, By::Register(CONTEXT)));
+    }
     if emitter.has_loops {
         emitter.fill();
     }
@@ -343,6 +358,18 @@ impl Emitter<'_> {
                     }
                 }
             }
+            Step::Context { to } => {
+                let target = self.target(*to);
+                self.load_context(target);
+                self.keep(*to, target);
+            }
+            Step::Swap { to, from, bits } => {
+                let target = self.target(*to);
+                self.load_value(target, Value::Register(*from));
+                self.push(Instruction::to_big_endian(target, *bits));
+                self.keep(*to, target);
+            }
+            Step::Next => self.next(),
             Step::Helper { to, number, arguments } => {
                 for (argument, register) in arguments.iter().zip(1..) {
                     self.argument(register, argument);
@@ -359,6 +386,26 @@ impl Emitter<'_> {
                 to.iter().for_each(|to| self.keep(*to, SCRATCH));
             }
         }
+    }
+
+    fn load_context(&mut self, to: u8) {
+        let context = self.context.expect("it is kept");
+        self.push(Instruction::load(to, FRAME, context, WORD));
+    }
+
+    /// Nothing of what was in registers is there after it.
+    fn next(&mut self) {
+        const SLOTS: u8 = 2;
+        const NUMBER: u8 = 3;
+        self.map_value_in(NUMBER, Memory::Next, 0);
+        self.push(Instruction::load(NUMBER, NUMBER, 0, 1));
+        let none = By::Immediate(0);
+        let at = self.out.instructions.len();
+        self.push(Instruction::jump_if(Operator::Equal, Width::W64, false, NUMBER, none));
+        self.load_context(CONTEXT);
+        self.descriptor(SLOTS, Memory::Slots);
+        self.push(Instruction::helper(TAIL_CALL));
+        self.out.instructions[at].offset = (self.out.instructions.len() - at - 1) as i16;
     }
 
     fn descriptor(&mut self, register: u8, of: Memory) {

@@ -74,6 +74,9 @@ impl Lowerer<'_> {
             (Builtin::ReadUser, [Argument::Place(to), Argument::Value(address), Argument::Value(bytes)]) => {
                 self.read_user(to, address, bytes)
             }
+            (Builtin::Packet8 | Builtin::Packet16 | Builtin::Packet32, [Argument::Value(at)]) => {
+                self.packet(at, builtin.packet_bytes().expect("it reads some"))
+            }
             (Builtin::Print, [Argument::Value(format), values @ ..]) => self.print(format, values),
             (Builtin::Emit, [Argument::Place(record)]) => self.emit(record),
             (Builtin::Strlen, [text]) => {

@@ -11,7 +11,7 @@ impl Lowerer<'_> {
         let of = number(&expression.of);
         match &expression.kind {
             ExpressionKind::Constant(value) => Ok(constant(*value, of)),
-            ExpressionKind::Text(_) | ExpressionKind::Field(_) => self.unsupported(expression),
+            ExpressionKind::Text(_) => self.unsupported(expression),
             ExpressionKind::Load(place) => self.load(place),
             ExpressionKind::Convert(inner) => {
                 let value = self.value(inner)?;
@@ -312,7 +312,7 @@ impl Lowerer<'_> {
 /// Nothing that it does changes what was read before it.
 fn is_simple(expression: &Expression) -> bool {
     match &expression.kind {
-        ExpressionKind::Constant(_) | ExpressionKind::Text(_) | ExpressionKind::Field(_) => true,
+        ExpressionKind::Constant(_) | ExpressionKind::Text(_) => true,
         ExpressionKind::Load(place) => matches!(place.kind, PlaceKind::Local(_) | PlaceKind::Global(_)),
         ExpressionKind::Convert(inner)
         | ExpressionKind::Negate(inner)

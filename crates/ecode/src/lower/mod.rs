@@ -2,6 +2,7 @@
 
 mod builtins;
 mod bytes;
+mod entry;
 mod expressions;
 mod places;
 mod records;
@@ -10,13 +11,15 @@ mod uses;
 
 use std::collections::HashMap;
 
+use entry::Leaving;
 use uses::Uses;
 
 use crate::ast::Operator;
 use crate::diagnostic::{Diagnostic, Span};
+use crate::hooks::Entry;
 use crate::ir::{Address, Base, Block, BlockId, End, Function, Register, Step, Value, Width};
 use crate::layout::Layout;
-use crate::program::{self, Program};
+use crate::program::{self, Handler, Program};
 use crate::types::{Integer, Type, U64};
 
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +55,10 @@ struct Lowerer<'a> {
     key_at: Option<u32>,
     value_at: Option<u32>,
     record_at: Option<u32>,
+    /// Of a handler that does not return to whoever called it.
+    leaving: Option<Leaving>,
+    /// By what it reads the packet that there is.
+    packet: Option<i32>,
     span: Span,
 }
 
@@ -71,7 +78,13 @@ fn constant(value: u64, of: Integer) -> Value {
     Value::Constant(if width(of) == Width::W32 { i64::from(value as u32) } else { value as i64 })
 }
 
-pub fn lower(program: &Program, layout: &Layout, function: usize, is_handler: bool) -> Lowered<Function> {
+/// `handler`: the function is its, for one of its entries.
+pub fn lower(
+    program: &Program,
+    layout: &Layout,
+    function: usize,
+    handler: Option<(&Handler, &Entry)>,
+) -> Lowered<Function> {
     let lowered = &program.functions[function];
     let mut lowerer = Lowerer {
         program,
@@ -90,11 +103,17 @@ pub fn lower(program: &Program, layout: &Layout, function: usize, is_handler: bo
         key_at: None,
         value_at: None,
         record_at: None,
+        leaving: None,
+        packet: handler.and_then(|(handler, _)| handler.offer.packet),
         span: lowered.span.clone(),
     };
-    lowerer.begin(is_handler);
+    lowerer.begin(handler.is_some());
+    if let Some((handler, entry)) = handler {
+        lowerer.come_in(handler, entry);
+    }
     lowerer.statements(&lowered.body)?;
-    lowerer.end(End::Return(Value::Constant(0)));
+    lowerer.return_with(Value::Constant(0));
+    lowerer.go_out();
     Ok(lowerer.finish())
 }
 

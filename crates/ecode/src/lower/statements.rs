@@ -51,7 +51,7 @@ impl Lowerer<'_> {
                     Some(value) => self.value(value)?,
                     None => Value::Constant(0),
                 };
-                self.end(End::Return(value));
+                self.return_with(value);
                 let never = self.new_block();
                 self.enter(never);
             }

@@ -51,7 +51,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     let built_once = built(&source, result.top)?;
     let handler = on_call(&built_once, &arguments.with)?;
     let (plugin, _) = built_once.load()?;
-    Variables::of(&built_once).put(&arguments.with, &plugin)?;
+    Variables::of(&built_once).put(&arguments.with, plugin.data())?;
     let nothing = Source::new("nothing".into(), "on call { return 0; }".into());
     let (floor, _) = built(&nothing, 0)?.load()?;
     let (mut loads, mut floors, mut calls) = (Vec::new(), Vec::new(), Vec::new());

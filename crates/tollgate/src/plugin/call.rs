@@ -39,8 +39,8 @@ pub fn call(arguments: &CallArguments) -> Result<ExitCode> {
     let built = built(&source, result.top)?;
     let handler = on_call(&built, &arguments.with)?;
     let (plugin, times) = built.load()?;
-    let mut variables = Variables::of(&built);
-    variables.put(&arguments.with, &plugin)?;
+    let variables = Variables::of(&built);
+    variables.put(&arguments.with, plugin.data())?;
     let began = Instant::now();
     let returned = plugin.call(handler, &arguments.with.arguments)?;
     let call_us = began.elapsed().as_nanos() as f64 / 1e3;
@@ -65,7 +65,7 @@ pub fn call(arguments: &CallArguments) -> Result<ExitCode> {
         tell_faults(&plugin)?;
     }
     if let Some(path) = &arguments.with.output_data {
-        variables.take(path, &plugin)?;
+        variables.take(path, plugin.data())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -75,7 +75,8 @@ pub fn on_call(built: &Built, with: &With) -> Result<usize> {
     let Some(handler) = built.handler(CALL) else {
         bail!("the plugin has no `on call`");
     };
-    let function = &built.program.functions[built.program.handlers[handler].function];
+    let number = built.object.programs[handler].handler;
+    let function = &built.program.functions[built.program.handlers[number].function];
     if function.parameters != with.arguments.len() {
         bail!(
             "`on call` takes {}, and there are {} (--arg)",

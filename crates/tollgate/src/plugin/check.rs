@@ -70,10 +70,9 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
 }
 
 fn rows(built: &Built) -> (Vec<HandlerRow<'_>>, Vec<MapRow<'_>>) {
-    let handlers = built.program.handlers.iter().zip(&built.object.programs);
-    let handlers = handlers.map(|(handler, compiled)| HandlerRow {
-        hook: &handler.hook,
-        selected: &handler.selected,
+    let handlers = built.object.programs.iter().map(|compiled| HandlerRow {
+        hook: &compiled.hook,
+        selected: &compiled.selected,
         instructions: compiled.instructions.len(),
     });
     let maps = built.object.maps.iter().map(|map| MapRow {
