@@ -24,6 +24,7 @@ use libsystemd::daemon::{NotifyState, notify};
 use crate::cli::Select;
 use crate::format::number_of;
 use crate::guard::{GuardOptions, Mode, Policy, Request, Save, Selection, StoreOption};
+use crate::plugin::{self, Plugins};
 use crate::report::Event;
 use crate::select;
 use crate::service::{self, KIND, Services, parsed};
@@ -120,12 +121,15 @@ struct Daemon<'a> {
     select: Select,
     watch: Watch,
     services: Option<Services>,
+    plugins: Plugins,
     known: BTreeSet<u32>,
     began: SystemTime,
     journal: Journal,
     file: Option<File>,
     kept: VecDeque<Arc<str>>,
     followers: Vec<Leader>,
+    /// Of one plugin, or of all.
+    plugin_followers: Vec<(Option<String>, Leader)>,
     page: Page,
     looked: Instant,
     saved: Instant,
@@ -183,12 +187,14 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         select,
         watch,
         services,
+        plugins: Plugins::of_everybody(),
         known: BTreeSet::new(),
         began: SystemTime::now(),
         journal: Journal::new(),
         file,
         kept: VecDeque::new(),
         followers: Vec::new(),
+        plugin_followers: Vec::new(),
         page,
         looked: Instant::now(),
         saved: Instant::now(),
@@ -268,6 +274,7 @@ impl Daemon<'_> {
             self.watch.tend()?;
             self.share();
             self.tell_events();
+            self.tell_of_plugins()?;
             for Ask { process, request, answer } in asked.try_iter() {
                 if let Some((guard, gate)) = self.watch.guard() {
                     guard.note_operator(gate, process);
@@ -298,6 +305,7 @@ impl Daemon<'_> {
             self.look()?;
         }
         self.followers.retain(Leader::is_followed);
+        self.plugin_followers.retain(|(_, follower)| follower.is_followed());
         self.journal.tend();
         if let Some(services) = &mut self.services
             && let Err(error) = services.tend()
@@ -368,6 +376,7 @@ impl Daemon<'_> {
     fn answer(&mut self, process: u32, request: control::Request) -> Result<Response> {
         let request = match request {
             control::Request::Guard(request) => request,
+            control::Request::Plugin(request) => return self.answer_on_plugins(request),
             control::Request::Service(service::Request::Report) => {
                 return Ok(Response::Value(serde_json::to_value(self.service_report()?)?));
             }
@@ -406,6 +415,53 @@ impl Daemon<'_> {
             Request::Release { whom } => serde_json::to_value(guard.release(gate, &whom)?)?,
         };
         Ok(Response::Value(value))
+    }
+
+    fn answer_on_plugins(&mut self, request: plugin::Request) -> Result<Response> {
+        let (plugins, gate) = (&mut self.plugins, &mut self.watch.gate);
+        let value = match request {
+            plugin::Request::Load { name, priority, text } => {
+                let source = Source::new(text.name, text.text);
+                serde_json::to_value(plugins.load(gate, &source, &name, priority)?)?
+            }
+            plugin::Request::Swap { name, text } => {
+                let source = Source::new(text.name, text.text);
+                serde_json::to_value(plugins.swap(gate, &source, &name)?)?
+            }
+            plugin::Request::Unload { name } => serde_json::to_value(plugins.unload(&name)?)?,
+            plugin::Request::List => serde_json::to_value(plugins.list()?)?,
+            plugin::Request::Show { name, top } => serde_json::to_value(plugins.show(&name, top)?)?,
+            plugin::Request::Set { name, variable, value } => {
+                plugins.set(&name, &variable, value)?;
+                true.into()
+            }
+            plugin::Request::Open { name } => serde_json::to_value(plugins.open(&name)?)?,
+            plugin::Request::Log { name, follow } => {
+                self.tell_of_plugins()?;
+                let lines = self.plugins.lines(name.as_deref())?;
+                let lines = lines.iter().map(|line| Arc::from(line.trim_end())).collect();
+                let follower = follow.then(|| {
+                    let (leader, follower) = Leader::new(BEHIND);
+                    self.plugin_followers.push((name, leader));
+                    follower
+                });
+                return Ok(Response::Lines(lines, follower));
+            }
+        };
+        Ok(Response::Value(value))
+    }
+
+    fn tell_of_plugins(&mut self) -> Result<()> {
+        for line in self.plugins.tend()? {
+            let text: Arc<str> = line.text.trim_end().into();
+            let follows = |name: &Option<String>| name.as_ref().is_none_or(|name| *name == line.plugin);
+            let followers = self.plugin_followers.iter().filter(|(name, _)| follows(name));
+            followers.for_each(|(_, follower)| follower.tell(&text));
+            if line.is_of_tollgate {
+                tell(&format!("plugin {}: {text}", line.plugin));
+            }
+        }
+        Ok(())
     }
 
     /// Whatever kept it from its work, who is held is let go.

@@ -10,7 +10,7 @@ use stats::interval::{median, median_interval};
 
 use super::arguments::BenchArguments;
 use super::build::{Times, build, built, read};
-use super::call::{on_call, tell_faults};
+use super::call::{on_call, say_faults, takes};
 use super::variables::Variables;
 use crate::output::Output;
 use crate::source::Source;
@@ -49,7 +49,8 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     let source = read(&arguments.file)?;
     let built_once = built(&source, result.top)?;
-    let handler = on_call(&built_once, &arguments.with)?;
+    let (handler, parameters) = on_call(&built_once)?;
+    takes(parameters, &arguments.with)?;
     let (plugin, _) = built_once.load()?;
     Variables::of(&built_once).put(&arguments.with, plugin.data())?;
     let nothing = Source::new("nothing".into(), "on call { return 0; }".into());
@@ -82,7 +83,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
         output.write_json(&document)?;
     } else {
         output.write(&text(&document))?;
-        tell_faults(&plugin)?;
+        say_faults(&plugin.faults()?)?;
     }
     Ok(ExitCode::SUCCESS)
 }

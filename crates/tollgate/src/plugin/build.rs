@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use ecode::{Diagnostic, Object, Program};
-use kernel::plugins::Plugin;
-use serde::Serialize;
+use kernel::gate::Gate;
+use kernel::plugins::{Hooks, Plugin, Shared, Turn};
+use serde::{Deserialize, Serialize};
 
 use super::diagnostics::{counted, tell};
 use super::hooks::Machine;
@@ -24,7 +25,7 @@ pub struct Built {
 }
 
 /// How long its ways took.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Times {
     pub parse_us: f64,
     pub codegen_us: f64,
@@ -66,10 +67,25 @@ pub fn built(source: &Source, top: usize) -> Result<Built> {
 }
 
 impl Built {
-    /// Into the kernel.
+    /// Into the kernel, to be called.
     pub fn load(&self) -> Result<(Plugin, Times)> {
+        self.timed(|| Plugin::load(&self.object))
+    }
+
+    /// At its hooks; over what another one has in memory.
+    pub fn load_at(
+        &self,
+        hooks: &mut Hooks,
+        gate: &Gate,
+        turn: Turn,
+        over: Option<(&Plugin, &Shared)>,
+    ) -> Result<(Plugin, Times)> {
+        self.timed(|| Plugin::load_over(&self.object, hooks, Some(gate), turn, over))
+    }
+
+    fn timed(&self, load: impl FnOnce() -> kernel::Result<Plugin>) -> Result<(Plugin, Times)> {
         let began = Instant::now();
-        let plugin = Plugin::load(&self.object)?;
+        let plugin = load()?;
         let times = Times {
             parse_us: self.parse_us,
             codegen_us: self.codegen_us,
