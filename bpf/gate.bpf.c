@@ -20,9 +20,10 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Whether the call counts. */
-static __always_inline bool enters(struct thread_state *thread, struct pt_regs *regs, long id)
+/* Whether the call counts. `ctx`: only where plugins are. */
+static __always_inline bool enters(struct thread_state *thread, struct pt_regs *regs, long id, void *ctx)
 {
+	bool is_denounced = false;
 	struct task_struct *task;
 	u32 call, before;
 
@@ -41,8 +42,12 @@ static __always_inline bool enters(struct thread_state *thread, struct pt_regs *
 	thread->call = call;
 	thread->in_call = 1;
 	thread->generation = config.generation;
-	if (has(thread, GUARD))
-		guard_enter(thread, call);
+	if (has(thread, GUARD)) {
+		if (ctx && plugin_chains[PLUGIN_GUARDS].first[thread->session & (SESSIONS - 1)])
+			is_denounced = plugins_denounce(ctx, thread->session);
+		if (guard_enter(thread, call, is_denounced) && ctx)
+			plugins_judge(ctx, thread->session);
+	}
 	if (has(thread, SERVICE))
 		service_enter(thread, regs, call, before);
 	if (has(thread, TALLY))
@@ -55,7 +60,7 @@ static __always_inline bool enters(struct thread_state *thread, struct pt_regs *
 SEC("tp_btf/sys_enter")
 int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 {
-	enters(current_thread(regs), regs, id);
+	enters(current_thread(regs), regs, id, NULL);
 	return 0;
 }
 
@@ -65,7 +70,7 @@ int BPF_PROG(gate_enter_plugins, struct pt_regs *regs, long id)
 {
 	struct thread_state *thread = current_thread(regs);
 
-	if (enters(thread, regs, id))
+	if (enters(thread, regs, id, ctx))
 		plugins_run(ctx, &plugin_chains[PLUGIN_ENTERS], thread->session, &plugin_enters);
 	return 0;
 }

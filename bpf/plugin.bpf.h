@@ -25,6 +25,8 @@ PLUGIN_MAP(plugin_exits);
 PLUGIN_MAP(plugin_forks);
 PLUGIN_MAP(plugin_execs);
 PLUGIN_MAP(plugin_ends);
+PLUGIN_MAP(plugin_guards);
+PLUGIN_MAP(plugin_verdicts);
 
 #define PLUGIN_CASE(number)                                                                                        \
 	case number:                                                                                               \
@@ -50,7 +52,40 @@ static __always_inline void plugins_run(void *ctx, struct plugin_chain *chain, u
 		PLUGIN_CASE(14);
 		PLUGIN_CASE(15);
 		PLUGIN_CASE(16);
+		PLUGIN_CASE(17);
+		PLUGIN_CASE(18);
+		PLUGIN_CASE(19);
+		PLUGIN_CASE(20);
+		PLUGIN_CASE(21);
+		PLUGIN_CASE(22);
+		PLUGIN_CASE(23);
+		PLUGIN_CASE(24);
+		PLUGIN_CASE(25);
+		PLUGIN_CASE(26);
+		PLUGIN_CASE(27);
+		PLUGIN_CASE(28);
+		PLUGIN_CASE(29);
+		PLUGIN_CASE(30);
+		PLUGIN_CASE(31);
+		PLUGIN_CASE(32);
 	}
+}
+
+static __noinline int plugins_judge(void *ctx, u32 session)
+{
+	plugins_run(ctx, &plugin_chains[PLUGIN_VERDICTS], session, &plugin_verdicts);
+	return 0;
+}
+
+/* Comes back, which costs a call: whether a plugin says that this one is an anomaly. */
+static __noinline int plugins_denounce(void *ctx, u32 session)
+{
+	int nobody_says_so = 0;
+
+	plugins_run(ctx, &plugin_chains[PLUGIN_GUARDS], session, &plugin_guards);
+	/* The compiler does not know that what is gone over to returns for this one. */
+	barrier_var(nobody_says_so);
+	return nobody_says_so;
 }
 
 #endif

@@ -33,7 +33,7 @@
 /* Of control groups, for services. */
 #define DATAGRAM_HOOKS 2
 #define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS + DATAGRAM_HOOKS)
-#define GATE_MAPS 43
+#define GATE_MAPS 46
 
 #define SESSIONS 64
 /* 6.8 MiB of cell tables. Later rows share their session's, which is counted. */
@@ -95,11 +95,27 @@ enum plugin_hook {
 	PLUGIN_FORKS,
 	PLUGIN_EXECS,
 	PLUGIN_ENDS,
+	/* Before the guard looks at a call. */
+	PLUGIN_GUARDS,
+	/* After the guard has done something about a call, or would have. */
+	PLUGIN_VERDICTS,
 	PLUGIN_HOOKS,
 };
 
-/* Plugins that are loaded for a hook at a time, of all sessions; linked ones are at most half as many. */
-#define PLUGIN_SLOTS 16
+/* Plugins that are loaded for a hook at a time, of all sessions; and those that are linked, of one. */
+#define PLUGIN_SLOTS 32
+#define PLUGINS_LINKED 8
+
+/* In a guard event's mismatches: a plugin has called it an anomaly. */
+#define GUARD_DENOUNCED 0x8000
+
+/* What the guard has said last on a processor, for plugins. */
+struct plugin_verdict {
+	__u32 mismatches;
+	__u32 lfc;
+	__u32 action;
+	__u32 is_denounced;
+};
 
 /* A plugin's place at a hook, for user space. */
 struct plugin_slot {

@@ -23,6 +23,13 @@ pub struct Offer {
     pub packet: Option<i32>,
 }
 
+impl Offer {
+    /// Whether what a handler returns refuses something.
+    pub fn denies(&self) -> bool {
+        matches!(self.ending, Ending::Chained { stops: Some(_), .. })
+    }
+}
+
 /// One of the kernel's programs that a handler becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -63,6 +70,8 @@ pub enum Base {
     Context,
     /// The `task_struct` of who runs it.
     Task,
+    /// The guard's latest verdict on the processor: so many bytes for each of so many processors, a power of two.
+    Verdict { bytes: u32, processors: u32 },
     /// No memory: what one of the kernel's functions says of the context.
     Asked(i32),
     /// No memory: the number itself.

@@ -29,6 +29,8 @@ pub enum Base {
     /// Of the global variables.
     Data(u32),
     Control(u32),
+    /// Of the first processor.
+    Verdicts(u32),
     /// In a register that holds an address.
     Pointer(Register, u32),
 }

@@ -27,8 +27,10 @@ pub enum Error {
     OtherVersion,
     #[error("process {0} has services in force already: one daemon does that for the whole machine")]
     ServicesInForce(u32),
-    #[error("{0} plugins are linked at this hook already, or twice as many loaded for it: take one away")]
+    #[error("{0} plugins are linked at this hook already: take one away")]
     HookFull(usize),
+    #[error("{0} plugins are loaded for this hook already, of all Tollgates together: take one away")]
+    NoPlaceAtHook(u32),
     #[error("this plugin is for hooks of the gate, which is not there")]
     NoGate,
     #[error(

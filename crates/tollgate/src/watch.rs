@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use crate::format::number_of;
 use crate::guard::{Guard, Notice, Policy};
 use crate::output::say;
-use crate::plugin::Plugins;
+use crate::plugin::{self, Plugins};
 use crate::report::{Document, Facts, InProgress, Toll, call_name, document};
 use crate::slow::SlowCalls;
 use crate::source::Source;
@@ -158,8 +157,7 @@ impl Watch {
     /// For the session's tasks. What they tell goes to stderr.
     pub fn load_plugins(&mut self, sources: &[Source]) -> Result<()> {
         for source in sources {
-            let name = Path::new(&source.name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            self.plugins.load(&mut self.gate, source, &name, 0)?;
+            self.plugins.load(&mut self.gate, source, &plugin::name_of(source), 0)?;
         }
         Ok(())
     }

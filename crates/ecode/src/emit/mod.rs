@@ -39,6 +39,8 @@ pub enum Memory {
     Next,
     /// The hook's plugins.
     Slots,
+    /// What the guard has said last, on each processor.
+    Verdicts,
 }
 
 #[derive(Debug)]
@@ -248,6 +250,7 @@ impl Emitter<'_> {
             }
             Base::Data(at) => (self.map_value(Memory::Data, at), 0),
             Base::Control(at) => (self.map_value(Memory::Control, at), 0),
+            Base::Verdicts(at) => (self.map_value(Memory::Verdicts, at), 0),
             Base::Pointer(register, at) => {
                 let pointer = Value::Register(register);
                 if address.index.is_none() {

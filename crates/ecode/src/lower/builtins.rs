@@ -11,7 +11,7 @@ use crate::types::{INT, U64};
 // include/uapi/linux/bpf.h, enum bpf_func_id
 const KTIME_GET_NS: i32 = 5;
 const GET_PRANDOM_U32: i32 = 7;
-const GET_SMP_PROCESSOR_ID: i32 = 8;
+pub const GET_SMP_PROCESSOR_ID: i32 = 8;
 const GET_CURRENT_PID_TGID: i32 = 14;
 const GET_CURRENT_UID_GID: i32 = 15;
 const GET_CURRENT_COMM: i32 = 16;

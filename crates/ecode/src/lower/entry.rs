@@ -1,5 +1,6 @@
 //! How a handler comes to its hook's fields, and what becomes of what it returns.
 
+use super::builtins::GET_SMP_PROCESSOR_ID;
 use super::{Home, Lowered, Lowerer, number};
 use crate::ast::Operator;
 use crate::hooks::{Base, Condition, Ending, Entry, Source, Stop, Way};
@@ -88,9 +89,26 @@ impl Lowerer<'_> {
         }
     }
 
+    /// A member of what is there once for each processor.
+    fn of_processor(&mut self, at: u16, bytes: u8, each: u32, processors: u32) -> Value {
+        let [processor, to] = std::array::from_fn(|_| self.register());
+        let number = GET_SMP_PROCESSOR_ID;
+        self.step(Step::Helper { to: Some(processor), number, arguments: Vec::new() });
+        let most = Value::Constant(i64::from(processors) - 1);
+        let within = self.operate(Operator::And, U64, Value::Register(processor), most);
+        let index = self.operate(Operator::Multiply, U64, within, Value::Constant(each.into()));
+        let from = Address { base: ir::Base::Verdicts(at.into()), index: index.register() };
+        self.step(Step::Load { to, from, bytes });
+        Value::Register(to)
+    }
+
     fn number_at(&mut self, source: &Source, by: u16) -> Value {
+        if let (Base::Verdict { bytes, processors }, [at]) = (source.base, source.path.as_slice()) {
+            return self.of_processor(*at, source.bytes, bytes, processors);
+        }
         let mut pointer = self.register();
         match source.base {
+            Base::Verdict { .. } => unreachable!("its path is a member"),
             Base::Number(number) => return Value::Constant(number as i64),
             Base::Context => self.step(Step::Context { to: pointer }),
             Base::Asked(number) => {

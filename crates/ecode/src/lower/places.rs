@@ -268,6 +268,7 @@ fn at_offset(address: Address, by: u64) -> Address {
         Base::Frame(at) => Base::Frame(at + by),
         Base::Data(at) => Base::Data(at + by),
         Base::Control(at) => Base::Control(at + by),
+        Base::Verdicts(at) => Base::Verdicts(at + by),
         Base::Pointer(register, at) => Base::Pointer(register, at + by),
     };
     Address { base, ..address }

@@ -4,7 +4,7 @@ use super::{Around, Home, Lowered, Lowerer, constant, number, width};
 use crate::ast::Operator;
 use crate::ir::{Base, BlockId, End, Step, Value, Width};
 use crate::layout::CUT_SHORT;
-use crate::program::{Expression, ExpressionKind, Loop, Statement, StatementKind};
+use crate::program::{Expression, ExpressionKind, Loop, Place, PlaceKind, Statement, StatementKind};
 use crate::types::Type;
 
 impl Lowerer<'_> {
@@ -154,15 +154,47 @@ impl Lowerer<'_> {
 
     /// Whose value nobody asks for.
     fn effect(&mut self, expression: &Expression) -> Lowered<()> {
+        use Operator::{Add, Subtract};
         match &expression.kind {
             ExpressionKind::Assign(place, value) if matches!(place.of, Type::Struct(_)) => {
                 self.copy_struct(place, value)
+            }
+            ExpressionKind::Update { place, operator: operator @ (Add | Subtract), by, .. }
+                if is_counter(place) =>
+            {
+                self.count(place, *operator == Subtract, by)
             }
             _ => self.value(expression).map(drop),
         }
     }
 
+    /// Added in one step: what two processors count at the same time is all counted.
+    fn count(&mut self, place: &Place, is_less: bool, by: &Expression) -> Lowered<()> {
+        let of = number(&place.of);
+        let by_type = number(&by.of);
+        let mut by = self.value(by)?;
+        by = self.converted(by, by_type, &place.of);
+        if is_less {
+            by = self.operate(Operator::Subtract, of.promoted(), Value::Constant(0), by);
+        }
+        let value = self.register();
+        self.step(Step::Move { to: value, from: by });
+        let found = self.find(place, true)?;
+        self.step(Step::AddTo { to: found.address, bytes: of.bits / 8, value });
+        self.join(found, |_| Ok(()))
+    }
+
     pub(super) fn data(&self, global: usize) -> Base {
         Base::Data(self.layout.offsets[global])
     }
+}
+
+/// A number of other processors, too, which the kernel can add to.
+fn is_counter(place: &Place) -> bool {
+    let mut root = place;
+    while let PlaceKind::Member(outer, _) | PlaceKind::Element(outer, ..) = &root.kind {
+        root = outer;
+    }
+    let is_shared = matches!(root.kind, PlaceKind::Global(_) | PlaceKind::Entry(..));
+    is_shared && matches!(place.of, Type::Integer(of) if of.bits >= 32)
 }

@@ -19,12 +19,19 @@ use crate::wire::{self, plugin_chain, plugin_slot};
 
 /// That of a hook's plugins for all, whatever session a task is of.
 pub const EVERYBODY: u32 = 0;
-/// Linked at a time, of one session or of all together.
-pub const MOST_LINKED: usize = wire::PLUGIN_SLOTS as usize / 2;
+/// At a time, of one session or of all together.
+pub const MOST_LINKED: usize = wire::PLUGINS_LINKED as usize;
 
 /// The gate's maps of programs, in the order of `wire::plugin_hook`.
-const GATE_PROGRAMS: [&str; wire::PLUGIN_HOOKS as usize] =
-    ["plugin_enters", "plugin_exits", "plugin_forks", "plugin_execs", "plugin_ends"];
+const GATE_PROGRAMS: [&str; wire::PLUGIN_HOOKS as usize] = [
+    "plugin_enters",
+    "plugin_exits",
+    "plugin_forks",
+    "plugin_execs",
+    "plugin_ends",
+    "plugin_guards",
+    "plugin_verdicts",
+];
 
 pub struct Chain {
     words: Mapping<plugin_chain>,
@@ -32,6 +39,8 @@ pub struct Chain {
     index: u32,
     memory: MapHandle,
     programs: MapHandle,
+    /// What the guard has said last, of the gate's.
+    verdicts: Option<MapHandle>,
     /// Those that have lists of their own.
     sessions: Range<u32>,
 }
@@ -57,8 +66,9 @@ impl Chain {
         let clone = |name| MapHandle::try_from(gate.maps.get(name)).doing(HANDLE);
         let memory = clone(".bss.plugins")?;
         let programs = clone(GATE_PROGRAMS[hook as usize])?;
+        let verdicts = Some(clone(".bss.verdicts")?);
         let words = Mapping::new(&memory, wire::PLUGIN_HOOKS)?;
-        Ok(Self { words, index: hook, memory, programs, sessions: 1..wire::SESSIONS })
+        Ok(Self { words, index: hook, memory, programs, verdicts, sessions: 1..wire::SESSIONS })
     }
 
     /// For a hook outside of the gate.
@@ -67,7 +77,14 @@ impl Chain {
         let memory =
             super::memory(MapType::Array, "plugin_chain", 4, size_of::<plugin_chain>() as u32, 1, flags)?;
         let programs = super::memory(MapType::ProgArray, "plugin_slots", 4, 4, wire::PLUGIN_SLOTS + 1, 0)?;
-        Ok(Self { words: Mapping::new(&memory, 1)?, index: 0, memory, programs, sessions: 0..1 })
+        Ok(Self {
+            words: Mapping::new(&memory, 1)?,
+            index: 0,
+            memory,
+            programs,
+            verdicts: None,
+            sessions: 0..1,
+        })
     }
 
     pub fn memory(&self) -> BorrowedFd<'_> {
@@ -76,6 +93,10 @@ impl Chain {
 
     pub fn programs(&self) -> BorrowedFd<'_> {
         self.programs.as_fd()
+    }
+
+    pub fn verdicts(&self) -> BorrowedFd<'_> {
+        self.verdicts.as_ref().expect("only hooks of the gate ask for it").as_fd()
     }
 
     /// Where in the memory the first plugin for all is named.
@@ -114,7 +135,7 @@ impl Chain {
         self.sweep();
         let slots = self.slots();
         let number = (1..=wire::PLUGIN_SLOTS).find(|number| slots[*number as usize].owner_pid == 0);
-        let number = number.ok_or(Error::HookFull(MOST_LINKED))?;
+        let number = number.ok_or(Error::NoPlaceAtHook(wire::PLUGIN_SLOTS))?;
         let since = slots.iter().map(|slot| slot.since).max().unwrap_or(0) + 1;
         let slot = plugin_slot {
             session,

@@ -166,6 +166,7 @@ impl Plugin {
                     place().chain().memory()
                 }
                 Memory::Slots => place().chain().programs(),
+                Memory::Verdicts => place().chain().verdicts(),
             };
             instructions[*at][4..].copy_from_slice(&map.as_raw_fd().to_le_bytes());
         }

@@ -49,6 +49,9 @@ pub const GATE: [&str; wire::PLUGIN_HOOKS as usize] = [
     "tp_btf/sched_process_fork",
     "tp_btf/sched_process_exec",
     "tp_btf/sched_process_exit",
+    // libbpf has no names for these: programs of sys_enter, too.
+    "guard",
+    "verdict",
 ];
 
 /// How the kernel is told of a program.

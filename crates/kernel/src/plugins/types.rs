@@ -42,7 +42,7 @@ fn read() -> Option<Known> {
 }
 
 pub fn tracepoint_of(section: &str) -> &str {
-    section.trim_start_matches("tp_btf/")
+    section.strip_prefix("tp_btf/").unwrap_or("sys_enter")
 }
 
 /// The number of a tracepoint of the gate's.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use kernel::plugins::EVERYBODY;
 use kernel::process::wait_for;
 use kernel::session::Options;
 use kernel::wire;
@@ -44,26 +45,32 @@ use metrics::Page;
 /// Services: puts a file of services and rules in force, by which each thread works for one of them at a time. `tollgate
 /// service report`, `top`, `list`, `explain`, `assign` and `apply` talk to it.
 ///
-/// SIGTERM or Ctrl-C ends it: what the guard learned is stored, everybody whom it holds runs again, and nobody works for
-/// a service any more.
+/// Plugins: runs them at their hooks, for all processes that it gates. `tollgate plugin load`, `list`, `show`, `swap`, `unload` and
+/// the like talk to it.
+///
+/// SIGTERM or Ctrl-C ends it: what the guard learned is stored, everybody whom it holds runs again, nobody works for
+/// a service any more, and no plugin runs.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct DaemonArguments {
     /// Learn only, also tell what is unusual, or also respond to it
     ///
-    /// Without --services, watch is the default.
+    /// Without --services and --plugin, watch is the default.
     #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]
     pub mode: Option<Mode>,
     /// Put these services and rules in force (`tollgate service check` shows what is in a file)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["unit", "cgroup"])]
     pub services: Option<PathBuf>,
+    /// Run this plugin at its hooks; may be repeated (`tollgate plugin load` adds others later)
+    #[arg(long = "plugin", value_name = "FILE")]
+    pub plugins: Vec<PathBuf>,
     /// Guard only this executable; may be repeated
     #[arg(long, value_name = "PATH")]
     pub exe: Vec<PathBuf>,
-    /// Guard only processes of this systemd unit, and what they start; may be repeated
+    /// Gate only processes of this systemd unit, and what they start; may be repeated
     #[arg(long, value_name = "UNIT")]
     pub unit: Vec<String>,
-    /// Guard only processes in this control group or below it, and what they start; may be repeated
+    /// Gate only processes in this control group or below it, and what they start; may be repeated
     #[arg(long, value_name = "PATH", value_parser = select::parse_cgroup)]
     pub cgroup: Vec<String>,
     /// Never hold this executable; may be repeated
@@ -101,7 +108,8 @@ Examples:
   tollgate daemon
   tollgate daemon --guard=enforce --unit nginx --unit php8.2-fpm --respond deny
   tollgate daemon --exe /usr/bin/redis-server --metrics 127.0.0.1:9478 --events /var/log/tollgate.jsonl
-  tollgate daemon --services /etc/tollgate/services.toml";
+  tollgate daemon --services /etc/tollgate/services.toml
+  tollgate daemon --plugin /etc/tollgate/slow-open.ec";
 
 /// Events that `guard events` can still show.
 const KEPT: usize = 10_000;
@@ -113,7 +121,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-const NO_GUARD: &str = "this daemon guards nothing: it was started with --services alone";
+const NO_GUARD: &str = "this daemon guards nothing: it was started without --guard";
 const NO_SERVICES: &str = "this daemon has no services: `tollgate daemon --services FILE` puts some in force";
 
 struct Daemon<'a> {
@@ -139,10 +147,13 @@ struct Daemon<'a> {
 
 /// What is to be guarded, and how; `None`: nothing.
 fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
-    let mode = arguments.mode.or(arguments.services.is_none().then_some(Mode::Watch));
+    let has_others = arguments.services.is_some() || !arguments.plugins.is_empty();
+    let mode = arguments.mode.or((!has_others).then_some(Mode::Watch));
     let Some(mode) = mode else {
         if !arguments.exe.is_empty() || !arguments.spare.is_empty() || arguments.events.is_some() {
-            bail!("--exe, --spare and --events are for a guard, beside --services: --guard=watch begins one");
+            bail!(
+                "--exe, --spare and --events are for a guard, beside --services and --plugin: --guard=watch begins one"
+            );
         }
         return Ok(None);
     };
@@ -158,6 +169,8 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let rules = arguments.services.as_deref().map(|path| Source::read(path, KIND)).transpose()?;
     // Before anything is begun.
     let mask = rules.as_ref().map(parsed).transpose()?.map(|file| service::mask(&file));
+    let plugins = arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
+    let mask = mask.unwrap_or_default() | plugin::mask(&plugins, usize::MAX, true)?;
     let control = Control::listen(&arguments.socket.path)?;
     let file = arguments.events.as_ref().map(|path| {
         let options = OpenOptions::new().create(true).append(true).open(path);
@@ -169,7 +182,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         tell(&format!("counts are at {}", metrics::serve(address, Arc::clone(&page))?));
     }
     kernel::pinned::release(false)?.failures.iter().for_each(|failure| tell(failure));
-    let options = Options { mask: mask.unwrap_or_default(), ..Options::default() };
+    let options = Options { mask, ..Options::default() };
     let mut watch = match policy {
         Some(policy) => Watch::start_guarded(options, policy)?,
         None => Watch::start(options)?,
@@ -182,12 +195,14 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     };
     let (unit, cgroup) = (arguments.unit.clone(), arguments.cgroup.clone());
     let select = Select { all: unit.is_empty() && cgroup.is_empty(), unit, cgroup, ..Select::default() };
+    // Of a part of the machine, only that part's are theirs.
+    let session = if select.all { EVERYBODY } else { watch.session.index };
     let mut daemon = Daemon {
         arguments,
         select,
         watch,
         services,
-        plugins: Plugins::of_everybody(),
+        plugins: Plugins::of_session(session),
         known: BTreeSet::new(),
         began: SystemTime::now(),
         journal: Journal::new(),
@@ -201,6 +216,9 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         has_failed_to_share: false,
     };
     kernel::signals::on_interrupt(&INTERRUPTED)?;
+    for source in &plugins {
+        daemon.plugins.load(&mut daemon.watch.gate, source, &plugin::name_of(source), 0)?;
+    }
     let worked = daemon.take_in().and_then(|()| daemon.work(&control));
     daemon.end(worked)
 }
@@ -221,6 +239,12 @@ impl Daemon<'_> {
             tell(&format!(
                 "{}; `tollgate service report` tells how it goes, SIGTERM or Ctrl-C ends it",
                 services.summary()
+            ));
+        }
+        if !self.arguments.plugins.is_empty() {
+            let plugins = number_of(self.arguments.plugins.len(), "plugin");
+            tell(&format!(
+                "{plugins} loaded; `tollgate plugin list` tells of them, SIGTERM or Ctrl-C ends it"
             ));
         }
         if let Some(mode) = self.watch.guard().map(|(guard, _)| guard.mode()) {

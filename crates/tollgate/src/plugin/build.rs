@@ -37,6 +37,11 @@ pub fn read(path: &Path) -> Result<Source> {
     Source::read(path, KIND)
 }
 
+/// What a plugin is called: as its file, without what is behind the dot.
+pub fn name_of(source: &Source) -> String {
+    Path::new(&source.name).file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 /// With what is to be said of it in either case.
 pub fn build(source: &Source) -> (Option<Built>, Vec<Diagnostic>) {
     let began = Instant::now();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use ecode::interpret::Faults;
 use kernel::gate::Gate;
-use kernel::plugins::{EVERYBODY, Hooks, Numbers, Plugin, Turn};
+use kernel::plugins::{Hooks, Numbers, Plugin, Turn};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ const REPORTED: usize = 1000;
 pub struct Plugins {
     hooks: Hooks,
     all: Vec<Live>,
-    /// Of whose tasks; everybody's.
+    /// Of whose tasks they are, at hooks of the gate; or everybody's.
     session: u32,
 }
 
@@ -84,15 +84,29 @@ fn needs(built: &Built) -> u32 {
     let sections = built.object.programs.iter().map(|program| program.section);
     sections.fold(0, |needs, section| match section {
         "tp_btf/sys_exit" => needs | wire::PLUGIN | wire::PLUGIN_EXIT,
-        section if section.starts_with("tp_btf/") => needs | wire::PLUGIN,
+        section if section.starts_with("tp_btf/") || ["guard", "verdict"].contains(&section) => {
+            needs | wire::PLUGIN
+        }
         _ => needs,
     })
 }
 
 /// For a session that runs these, before it begins. What is wrong with them is told.
-pub fn mask(sources: &[Source], top: usize) -> Result<u32> {
-    let needs = |source: &Source| Ok(wire::PLUGIN | needs(&built(source, top)?));
-    sources.iter().map(needs).try_fold(0, |mask, needs: Result<u32>| Ok(mask | needs?))
+pub fn mask(sources: &[Source], top: usize, is_machine: bool) -> Result<u32> {
+    let mut mask = 0;
+    for source in sources {
+        let built = built(source, top)?;
+        let mut denies =
+            built.program.handlers.iter().filter(|handler| handler.offer.denies() && handler.hook != "guard");
+        if let Some(handler) = denies.next().filter(|_| !is_machine) {
+            bail!(
+                "`on {}` is the whole machine's, and not the command's alone: `tollgate plugin load` has a daemon run it",
+                handler.hook
+            );
+        }
+        mask |= wire::PLUGIN | needs(&built);
+    }
+    Ok(mask)
 }
 
 /// Whoever wants it loaded has been told of its warnings.
@@ -106,12 +120,8 @@ fn us(time: Duration) -> f64 {
 }
 
 impl Plugins {
-    pub fn of_everybody() -> Self {
-        Self { hooks: Hooks::default(), all: Vec::new(), session: EVERYBODY }
-    }
-
     pub fn of_session(session: u32) -> Self {
-        Self { session, ..Self::of_everybody() }
+        Self { hooks: Hooks::default(), all: Vec::new(), session }
     }
 
     fn place(&self, name: &str) -> Result<usize> {

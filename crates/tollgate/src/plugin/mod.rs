@@ -21,7 +21,7 @@ use anyhow::Result;
 
 pub use arguments::Arguments;
 use arguments::Command;
-pub use build::read;
+pub use build::{name_of, read};
 pub use control::Request;
 pub use live::{Plugins, mask};
 pub use state::State;

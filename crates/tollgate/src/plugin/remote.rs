@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 
 use super::arguments::{
     ListArguments, LoadArguments, LogArguments, SetArguments, ShowArguments, SwapArguments, UnloadArguments,
 };
-use super::build::{built, read};
+use super::build::{built, name_of, read};
 use super::control::{Request, Text};
 use super::live::LoadReport;
 use super::state::State;
@@ -26,16 +26,7 @@ fn checked(source: Source, top: usize) -> Result<Text> {
 
 pub fn load(arguments: &LoadArguments) -> Result<ExitCode> {
     let source = read(&arguments.file)?;
-    let name = match &arguments.name {
-        Some(name) => name.clone(),
-        None => {
-            let stem = arguments.file.file_stem().context("the plugin needs a --name")?;
-            stem.to_string_lossy().into_owned()
-        }
-    };
-    if name == "-" {
-        bail!("a plugin from stdin needs a --name");
-    }
+    let name = arguments.name.clone().unwrap_or_else(|| name_of(&source));
     let text = checked(source, arguments.result.top)?;
     let request = Request::Load { name, priority: arguments.priority, text };
     told(&answer(&arguments.socket, &request)?, "loaded", &arguments.result)

@@ -1,8 +1,11 @@
 //! System calls: their arguments by name, in every ABI.
 
+use std::mem::offset_of;
+
 use calls::{Abi, Parameter};
-use ecode::{Condition, Entry, Offer, Refusal, Source, Way};
-use kernel::plugins::offset_of;
+use ecode::{Base, Condition, Entry, Offer, Refusal, Source, Way};
+use kernel::plugins::offset_of as kernels_offset;
+use kernel::wire;
 
 use super::{field, observes};
 
@@ -27,6 +30,8 @@ const OF_I386: [u16; ARGUMENTS] = [BX, CX, DX, SI, DI, BP];
 const TS_COMPAT: u64 = 2;
 /// arch/x86/include/uapi/asm/unistd.h
 const X32_BIT: u64 = 0x4000_0000;
+/// Of a number, to tell it from -1, which stands there when rt_sigreturn ends.
+const X32_MASK: u64 = 0xf000_0000;
 /// Of a call's number.
 const NUMBER_MASK: u64 = 0xffff_ffff;
 
@@ -34,7 +39,11 @@ const NUMBER_MASK: u64 = 0xffff_ffff;
 const REGISTERS: u16 = 0;
 const SECOND: u16 = 8;
 
-pub fn offer(is_exit: bool, selected: &[String]) -> Result<Offer, Refusal> {
+pub const EXIT: &str = "tp_btf/sys_exit";
+
+/// At one of the hooks that have a call's registers.
+pub fn offer(section: &'static str, selected: &[String]) -> Result<Offer, Refusal> {
+    let is_exit = section == EXIT;
     let unknown =
         selected.iter().position(|name| Abi::ALL.iter().all(|abi| calls::number(*abi, name).is_none()));
     if let Some(at) = unknown {
@@ -60,15 +69,33 @@ pub fn offer(is_exit: bool, selected: &[String]) -> Result<Offer, Refusal> {
         }
     }
     if selected.is_empty() {
-        let x32 = Condition { what: number(is_exit), mask: X32_BIT, is: X32_BIT };
+        let x32 = Condition { what: number(is_exit), mask: X32_MASK, is: X32_BIT };
         for (abi, conditions) in
             [(Abi::I386, vec![is_compat(Abi::I386)?]), (Abi::X32, vec![x32]), (Abi::X86_64, Vec::new())]
         {
             ways.push(Way { conditions, fields: sources(is_exit, abi, None, &[]) });
         }
     }
-    let section = if is_exit { "tp_btf/sys_exit" } else { "tp_btf/sys_enter" };
     Ok(observes(fields, vec![Entry { section, ways }]))
+}
+
+/// What the guard says, and of which call.
+pub fn verdicts(selected: &[String]) -> Result<Offer, Refusal> {
+    let mut offer = offer("verdict", selected)?;
+    let places = [
+        ("mismatches", offset_of!(wire::plugin_verdict, mismatches)),
+        ("lfc", offset_of!(wire::plugin_verdict, lfc)),
+        ("action", offset_of!(wire::plugin_verdict, action)),
+        ("denounced", offset_of!(wire::plugin_verdict, is_denounced)),
+    ];
+    let base = Base::Verdict { bytes: size_of::<wire::plugin_verdict>() as u32, processors: wire::CPUS };
+    for (name, at) in places {
+        offer.fields.push(field(name, 32, false));
+        let source = Source { base, path: vec![at as u16], bytes: 4, is_big_endian: false };
+        let ways = offer.entries.iter_mut().flat_map(|entry| &mut entry.ways);
+        ways.for_each(|way| way.fields.push(source.clone()));
+    }
+    Ok(offer)
 }
 
 fn names() -> Vec<String> {
@@ -92,7 +119,8 @@ fn is_number(is_exit: bool, abi: Abi, value: u32) -> Condition {
 }
 
 fn is_compat(abi: Abi) -> Result<Condition, Refusal> {
-    let offset = |structure, member| offset_of(structure, member).map_err(|error| (None, error.to_string()));
+    let offset =
+        |structure, member| kernels_offset(structure, member).map_err(|error| (None, error.to_string()));
     let at = offset("task_struct", "thread_info")? + offset("thread_info", "status")?;
     let is = if abi == Abi::I386 { TS_COMPAT } else { 0 };
     Ok(Condition { what: Source::task(&[at], 4), mask: TS_COMPAT, is })

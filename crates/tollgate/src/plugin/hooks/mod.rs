@@ -12,10 +12,12 @@ pub struct Machine;
 /// On demand.
 pub const CALL: &str = "call";
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 16] = [
     CALL,
     "enter",
     "exit",
+    "guard",
+    "verdict",
     "fork",
     "exec",
     "end",
@@ -39,7 +41,10 @@ impl Hooks for Machine {
 
     fn offer(&self, hook: &str, selected: &[String]) -> Result<Offer, Refusal> {
         match hook {
-            "enter" | "exit" => calls::offer(hook == "exit", selected),
+            "enter" => calls::offer("tp_btf/sys_enter", selected),
+            "exit" => calls::offer(calls::EXIT, selected),
+            "verdict" => calls::verdicts(selected),
+            "guard" => Ok(Offer { ending: refuses(0, 1, false), ..calls::offer("guard", selected)? }),
             "tracepoint" => {
                 tracepoints::offer(one(selected, "\"GROUP:EVENT\", as in `tollgate plugin hooks`")?)
             }
