@@ -40,9 +40,22 @@ impl Lowerer<'_> {
         let stop = stops.map(|stop| (stop, self.register()));
         self.leaving = Some(Leaving { block, goes_on, stop });
         let body = self.new_block();
+        // What each way asks first is looked for once.
+        let mut known: Option<(&Condition, Value)> = None;
         for way in needed(&entry.ways, &handler.is_read) {
             let next = self.new_block();
-            way.conditions.iter().for_each(|condition| self.ask_for(condition, next));
+            for (place, condition) in way.conditions.iter().enumerate() {
+                let value = match known {
+                    Some((asked, value)) if asked.what == condition.what && asked.mask == condition.mask => {
+                        value
+                    }
+                    _ => self.asked_for(condition),
+                };
+                if place == 0 {
+                    known = Some((condition, value));
+                }
+                self.is_or(value, condition.is, next);
+            }
             for (field, source) in way.fields.iter().enumerate().filter(|(field, _)| handler.is_read[*field])
             {
                 self.take(field, source);
@@ -54,13 +67,17 @@ impl Lowerer<'_> {
         self.enter(body);
     }
 
-    fn ask_for(&mut self, condition: &Condition, otherwise: BlockId) {
-        let mut value = self.number_at(&condition.what, 0);
-        if condition.mask != u64::MAX {
-            value = self.operate(Operator::And, U64, value, Value::Constant(condition.mask as i64));
+    fn asked_for(&mut self, condition: &Condition) -> Value {
+        let value = self.number_at(&condition.what, 0);
+        match condition.mask {
+            u64::MAX => value,
+            mask => self.operate(Operator::And, U64, value, Value::Constant(mask as i64)),
         }
+    }
+
+    fn is_or(&mut self, value: Value, is: u64, otherwise: BlockId) {
         let yes = self.new_block();
-        self.branch(Operator::Equal, U64, value, Value::Constant(condition.is as i64), yes, otherwise);
+        self.branch(Operator::Equal, U64, value, Value::Constant(is as i64), yes, otherwise);
         self.enter(yes);
     }
 
