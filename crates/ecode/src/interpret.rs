@@ -10,6 +10,9 @@ use crate::records::{Printed, directives, print, up_to_nul};
 use crate::types::{Integer, Type};
 use crate::value;
 
+/// Of what cannot be read.
+const EFAULT: u64 = -14_i64 as u64;
+
 /// What a program asks of the machine that it runs on.
 pub trait World {
     /// Of the hook, by its number.
@@ -344,7 +347,8 @@ impl Run<'_> {
         }
     }
 
-    fn write(&mut self, found: Found, bytes: &[u8], frame: &mut Frame) {
+    /// Whether they are kept.
+    fn write(&mut self, found: Found, bytes: &[u8], frame: &mut Frame) -> bool {
         let (memory, at) = match found {
             Found::Local(local, at) => (&mut frame.locals[local], at),
             Found::Global(global, at) => (&mut self.state.globals[global], at),
@@ -353,13 +357,14 @@ impl Run<'_> {
                 let entries = &mut self.state.maps[map];
                 if !entries.contains_key(&key) && entries.len() == declared.length as usize {
                     self.state.faults.full += 1;
-                    return;
+                    return false;
                 }
                 (entries.entry(key).or_insert_with(|| vec![0; declared.value.size() as usize]), at)
             }
-            Found::Nowhere => return,
+            Found::Nowhere => return false,
         };
         memory[at..at + bytes.len()].copy_from_slice(bytes);
+        true
     }
 
     /// Up to its NUL.
@@ -441,19 +446,20 @@ impl Run<'_> {
                 let address = self.argument_value(address, frame);
                 let length = self.argument_value(length, frame).min(to.of.size());
                 let found = self.find(to, frame);
-                if matches!(found, Found::Nowhere) {
-                    return 0;
-                }
-                match self.world.read_user(address, length) {
-                    Some(bytes) => {
-                        self.write(found, &bytes, frame);
-                        0
-                    }
-                    None => {
-                        self.write(found, &vec![0; length as usize], frame);
-                        crate::types::INT.extend(-14_i64 as u64)
-                    }
-                }
+                let (bytes, result) = match self.world.read_user(address, length) {
+                    Some(bytes) => (bytes, 0),
+                    None => (vec![0; length as usize], EFAULT),
+                };
+                if self.write(found, &bytes, frame) { result } else { 0 }
+            }
+            (Builtin::ReadUserText, [Argument::Place(to), address]) => {
+                let address = self.argument_value(address, frame);
+                let found = self.find(to, frame);
+                let text = self.user_text(address, to.of.size());
+                let result = text.as_ref().map_or(EFAULT, |text| text.len() as u64);
+                let mut bytes = text.unwrap_or_default();
+                bytes.resize(to.of.size() as usize, 0);
+                if self.write(found, &bytes, frame) { result } else { 0 }
             }
             (Builtin::Memset, [Argument::Place(to), byte, length]) => {
                 let byte = self.argument_value(byte, frame) as u8;
@@ -507,6 +513,20 @@ impl Run<'_> {
             }
             (builtin, _) => self.world.ask(builtin),
         }
+    }
+
+    /// Up to its NUL, for which there is to be room.
+    fn user_text(&mut self, address: u64, room: u64) -> Option<Vec<u8>> {
+        let mut text = Vec::new();
+        for at in 0..room {
+            let byte = self.world.read_user(address.wrapping_add(at), 1)?[0];
+            if byte == 0 {
+                return Some(text);
+            }
+            text.push(byte);
+        }
+        text.pop();
+        Some(text)
     }
 
     /// As many bytes as there are, and as there is room for.

@@ -9,6 +9,8 @@ mod common;
 #[path = "../../ecode/tests/common/generate.rs"]
 mod generate;
 
+use std::os::fd::AsRawFd as _;
+
 use common::{Same, interpreted, program};
 use ecode::Program;
 use ecode::interpret::State;
@@ -154,6 +156,76 @@ fn what_is_asked_of_the_kernel() {
         .expect("a thread")
         .join()
         .expect("it is over");
+}
+
+/// A page of a file which ends there, so that the page behind it is nobody's.
+fn page_before_nothing() -> &'static mut [u8] {
+    const PAGE: usize = 4096;
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(PAGE as u64).expect("it has room");
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: memory of the process's own, which it keeps; the file's page is there.
+    unsafe {
+        let pages = libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(pages, libc::MAP_FAILED);
+        std::slice::from_raw_parts_mut(pages.cast(), PAGE)
+    }
+}
+
+/// Its length, or -14; and zeros behind it, whatever was there.
+#[test]
+fn texts_of_user_space() {
+    let page = page_before_nothing();
+    page.fill(b'x');
+    let end = page.as_ptr_range().end as u64;
+    page[..14].copy_from_slice(b"twelve bytes\0y");
+    let text = page.as_ptr() as u64;
+    let places = [
+        ("", "char a[20]; char s[1];", "a", "s"),
+        ("char a[20]; char s[1]; ", "", "a", "s"),
+        ("struct v { char a[20]; char s[1]; }; map<int, struct v> m[4]; ", "", "m[1].a", "m[1].s"),
+        ("char a[3][20]; char s[2][1]; ", "", "a[one + 1]", "s[one]"),
+    ];
+    for (global, local, a, s) in places {
+        for (at, length) in [
+            (text, 12),
+            (text + 5, 7),
+            (text + 12, 0),
+            // Longer than its array.
+            (text + 13, 19),
+            (end - 20, 19),
+            // It goes on to where nothing is.
+            (end - 19, -14),
+            (0, -14),
+            (u64::MAX, -14),
+            (1 << 63, -14),
+        ] {
+            let program = format!(
+                "int one = 1; {global} on call(u64 at) {{ {local} memset({a}, 9, 20);
+                 long length = read_user_text({a}, at);
+                 int end = strlen({a});
+                 if (length >= 0 && length != end) return -1;
+                 for (int i = end; i < 20; i++) if ({a}[i]) return -2;
+                 if (end && {a}[end - 1] != 'x' && {a}[end - 1] != 's') return -3;
+                 if (read_user_text({s}, at) > 0 || {s}[0]) return -4;
+                 return length; }}"
+            );
+            assert_eq!(outcome(&program, &[at]).0, length, "{program} {at:x}");
+        }
+    }
+    let nowhere = "char a[2][20]; on call(u64 at, int n) { long length = read_user_text(a[n], at); return length * 1000 + strlen(a[1]); }";
+    assert_eq!(outcome(nowhere, &[text, 1]).0, 12012);
+    assert_eq!(outcome(nowhere, &[text, 2]).0, 0);
+    assert_eq!(outcome(nowhere, &[0, 2]).0, 0);
+    for read in ["read_user(full[2].a, at, 20)", "read_user_text(full[2].a, at)"] {
+        let program = format!(
+            "struct v {{ char a[20]; }}; map<int, struct v> full[1]; on call(u64 at) {{ full[1].a[0] = 1; return {read}; }}"
+        );
+        let (result, state, _) = outcome(&program, &[0]);
+        assert_eq!((result, state.faults.full), (0, 1), "{program}");
+    }
+    let looped = "on call(u64 at) { int sum = 0; for (int i = 0; i < 13; i++) { char l[9]; long n = read_user_text(l, at + i); sum = sum * 2 + n + l[3]; } return sum; }";
+    outcome(looped, &[text]);
 }
 
 #[test]

@@ -16,6 +16,9 @@ const GET_CURRENT_PID_TGID: i32 = 14;
 const GET_CURRENT_UID_GID: i32 = 15;
 const GET_CURRENT_COMM: i32 = 16;
 const PROBE_READ_USER: i32 = 112;
+const PROBE_READ_USER_STR: i32 = 114;
+/// None of user space's: what is asked for there is zeros.
+const NO_ADDRESS: i64 = -1;
 /// TASK_COMM_LEN, include/linux/sched.h
 const COMM_BYTES: u64 = 16;
 
@@ -77,6 +80,9 @@ impl Lowerer<'_> {
             (Builtin::Packet8 | Builtin::Packet16 | Builtin::Packet32, [Argument::Value(at)]) => {
                 self.packet(at, builtin.packet_bytes().expect("it reads some"))
             }
+            (Builtin::ReadUserText, [Argument::Place(to), Argument::Value(address)]) => {
+                self.read_user_text(to, address)
+            }
             (Builtin::Print, [Argument::Value(format), values @ ..]) => self.print(format, values),
             (Builtin::Emit, [Argument::Place(record)]) => self.emit(record),
             (Builtin::Strlen, [text]) => {
@@ -115,7 +121,7 @@ impl Lowerer<'_> {
                 })?;
                 Ok(Value::Constant(0))
             }
-            _ => self.unsupported(expression),
+            _ => unreachable!("checked: it takes nothing else"),
         }
     }
 
@@ -137,6 +143,37 @@ impl Lowerer<'_> {
             Ok(())
         })?;
         Ok(self.extended(Value::Register(failed), INT.bits, false, Width::W64))
+    }
+
+    /// The kernel leaves some of what was behind the NUL, and as many zeros as its words have: all are zeros before.
+    fn read_user_text(&mut self, to: &Place, address: &Expression) -> Lowered<Value> {
+        let address = self.value(address)?;
+        let address = self.held(address);
+        let result = self.register();
+        let found = self.find(to, true)?;
+        let arguments = |address| {
+            let size = Value::Constant(to.of.size() as i64);
+            vec![
+                ir::Argument::Address(found.address),
+                ir::Argument::Value(size),
+                ir::Argument::Value(address),
+            ]
+        };
+        let zeros = arguments(Value::Constant(NO_ADDRESS));
+        self.step(Step::Helper { to: None, number: PROBE_READ_USER, arguments: zeros });
+        let text = arguments(address);
+        self.step(Step::Helper { to: Some(result), number: PROBE_READ_USER_STR, arguments: text });
+        // Without the NUL, which a failure has not counted: it is negative.
+        let is_failure =
+            self.operate(Operator::ShiftRight, U64, Value::Register(result), Value::Constant(63));
+        let with_nul = self.operate(Operator::Add, U64, Value::Register(result), is_failure);
+        let length = self.operate(Operator::Subtract, U64, with_nul, Value::Constant(1));
+        self.set(result, length, Width::W64);
+        self.join(found, |lowerer| {
+            lowerer.set(result, Value::Constant(0), Width::W64);
+            Ok(())
+        })?;
+        Ok(Value::Register(result))
     }
 
     /// A number of which the verifier knows that.

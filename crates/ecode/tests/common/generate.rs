@@ -287,7 +287,8 @@ impl Generator<'_> {
                     format!("({step}{place})")
                 }
             }
-            9 => match self.byte() % 5 {
+            9 => match self.byte() % 6 {
+                5 => format!("read_user_text({}, 0)", self.bytes()),
                 4 => "emit(t)".into(),
                 0 => format!("strlen({})", self.text()),
                 1 => format!("strcmp({}, {})", self.text(), self.text()),

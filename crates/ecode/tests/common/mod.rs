@@ -1,4 +1,7 @@
-//! Hooks and a world that say the same each time.
+//! Hooks and a world that say the same each time, but for the memory of who runs it: that is the test's own.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 
 use ecode::interpret::{State, World, run};
 use ecode::{
@@ -54,7 +57,9 @@ impl World for Same {
     }
 
     fn read_user(&mut self, address: u64, length: u64) -> Option<Vec<u8>> {
-        (address != 0).then(|| vec![7; length as usize])
+        let mut bytes = vec![0; length as usize];
+        File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, address).ok()?;
+        Some(bytes)
     }
 
     fn packet(&mut self, _: u64, _: u8) -> Option<u64> {
