@@ -4,14 +4,16 @@
 mod common;
 #[path = "common/generate.rs"]
 mod generate;
+#[path = "common/told.rs"]
+mod told;
 
 use std::time::Instant;
 
 use common::Plain;
-use ecode::Severity;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use told::is_told_of;
 
 const PROGRAM: &str = r#"
 /* Something of everything. */
@@ -120,19 +122,6 @@ const PARTS: &[&str] = &[
     "int a[",
     "int f(int x) { return f(x); }",
 ];
-
-fn is_told_of(text: &str) {
-    let (program, problems) = ecode::check(text, &Plain);
-    let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
-    assert_eq!(program.is_none(), has_errors);
-    for problem in &problems {
-        let spans = [Some(&problem.span), problem.other.as_ref().map(|(span, _)| span)];
-        for span in spans.into_iter().flatten() {
-            assert!(span.start <= span.end && text.get(span.clone()).is_some(), "{problem:?}");
-        }
-        assert!(!problem.message.is_empty() && !problem.message.contains(char::is_control), "{problem:?}");
-    }
-}
 
 fn edits() -> impl Strategy<Value = Vec<(usize, usize, &'static str)>> {
     vec((0..PROGRAM.len(), 0..20_usize, select(PARTS)), 1..6)
