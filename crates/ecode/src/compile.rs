@@ -56,11 +56,11 @@ pub struct Compiled {
 }
 
 pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Box<Diagnostic>> {
-    let layout = Layout::new(program);
+    let (layout, places) = (Layout::new(program), Places::new(text));
     let mut compiled = HashMap::new();
     let programs = program.handlers.iter().map(|handler| {
         let linked = link(program, &layout, handler.function, &mut compiled)?;
-        Ok(object(program, handler, &linked, &compiled, text, name))
+        Ok(object(program, handler, &linked, &compiled, &places, name))
     });
     let map = |map: &crate::program::Map| MapShape {
         name: map.name.clone(),
@@ -119,6 +119,9 @@ fn frames_fit(
     let mut way = vec![(handler, false)];
     while let Some((function, is_done)) = way.pop() {
         let callees = compiled[&function].calls.iter().map(|(_, callee)| *callee);
+        if deepest.contains_key(&function) {
+            continue;
+        }
         if !is_done {
             way.push((function, true));
             way.extend(callees.filter(|callee| !deepest.contains_key(callee)).map(|callee| (callee, false)));
@@ -154,10 +157,9 @@ fn object(
     handler: &crate::program::Handler,
     linked: &[usize],
     compiled: &HashMap<usize, Emitted>,
-    text: &str,
+    places: &Places,
     name: &str,
 ) -> Compiled {
-    let places = Places::new(text);
     let mut btf = Btf::new();
     let file = btf.string(name);
     let mut strings: HashMap<usize, u32> = HashMap::new();
