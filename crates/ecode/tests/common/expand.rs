@@ -7,6 +7,7 @@ use rbpf::ebpf::{self, Insn};
 pub const GO_ON: u32 = 1 << 20;
 /// Each function's frame: the kernel's most, of which the compiler leaves 16 bytes, so that a register is kept there.
 pub const FRAME_BYTES: u16 = 512;
+const MOST_INSTRUCTIONS: usize = 32_000;
 const KEPT_AT: i16 = -512;
 const FRAME: u8 = 10;
 const MAY_GOTO: u8 = 0xe5;
@@ -84,7 +85,8 @@ impl Expanded {
     }
 }
 
-pub fn expanded(program: &[Insn]) -> Vec<Insn> {
+/// None: it would be too long, as rbpf keeps the place where it is in 16 bits where it jumps.
+pub fn expanded(program: &[Insn]) -> Option<Vec<Insn>> {
     let mut expanded = Expanded::default();
     let mut starts = Vec::new();
     for (at, instruction) in program.iter().enumerate() {
@@ -93,13 +95,14 @@ pub fn expanded(program: &[Insn]) -> Vec<Insn> {
     }
     let led = |(at, (mut instruction, to)): (usize, (Insn, Option<usize>))| {
         if let Some(to) = to {
-            let by = starts[to] as i64 - at as i64 - 1;
+            let by = starts[to] as i32 - at as i32 - 1;
             match instruction.opc {
-                ebpf::CALL => instruction.imm = by as i32,
-                _ => instruction.off = i16::try_from(by).expect("the program is short"),
+                ebpf::CALL => instruction.imm = by,
+                _ => instruction.off = by as i16,
             }
         }
         instruction
     };
-    expanded.instructions.into_iter().enumerate().map(led).collect()
+    let is_short = expanded.instructions.len() < MOST_INSTRUCTIONS;
+    is_short.then(|| expanded.instructions.into_iter().enumerate().map(led).collect())
 }

@@ -44,13 +44,13 @@ thread_local! {
     static ROUNDS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What a program's first handler returns, and leaves behind.
-pub fn run(program: &Program, object: &Object, arguments: &[u64]) -> (i64, Left) {
+/// What a program's first handler returns, and leaves behind. None: it is too long for rbpf.
+pub fn run(program: &Program, object: &Object, arguments: &[u64]) -> Option<(i64, Left)> {
     let mut machine = Machine::new(object);
-    let result = machine.call(0, arguments) as i64;
+    let result = machine.call(0, arguments)? as i64;
     let faults = Faults::of(&machine.control);
     let maps = machine.maps.iter().map(Table::entries).collect();
-    (result, Left::by_what_is_compiled(program, machine.data, faults, maps, &machine.records))
+    Some((result, Left::by_what_is_compiled(program, machine.data, faults, maps, &machine.records)))
 }
 
 struct Machine<'a> {
@@ -96,13 +96,13 @@ impl<'a> Machine<'a> {
     }
 
     /// What the handler returns.
-    fn call(&mut self, handler: usize, arguments: &[u64]) -> u64 {
+    fn call(&mut self, handler: usize, arguments: &[u64]) -> Option<u64> {
         // What was never written is not to be 0 by chance.
         let mut stack = vec![0xa5_u8; MOST_CALLS * usize::from(expand::FRAME_BYTES)];
         let mut context = arguments.iter().flat_map(|argument| argument.to_le_bytes()).collect::<Vec<_>>();
         context.resize(context.len() + 8, 0);
         let mut program = number(FRAME, stack.as_mut_ptr_range().end as u64).to_vec();
-        program.extend(expand::expanded(&self.instructions(handler)));
+        program.extend(expand::expanded(&self.instructions(handler))?);
         let program: Vec<u8> = program.iter().flat_map(Insn::to_array).collect();
 
         let mut machine = EbpfVmRaw::new(None).expect("there is nothing in it");
@@ -120,7 +120,7 @@ impl<'a> Machine<'a> {
         }
         machine.set_program(&program).expect("nothing is refused");
         ROUNDS.set(MOST_ROUNDS);
-        machine.execute_program(&mut context).unwrap_or_else(|error| panic!("{error}"))
+        Some(machine.execute_program(&mut context).unwrap_or_else(|error| panic!("{error}")))
     }
 
     /// With addresses where the kernel has descriptors.
