@@ -63,7 +63,7 @@ pub struct Compiled {
 }
 
 pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Box<Diagnostic>> {
-    let layout = Layout::new(program);
+    let (layout, places) = (Layout::new(program), Places::new(text));
     let mut compiled = HashMap::new();
     let entries = program.handlers.iter().enumerate();
     let entries =
@@ -71,7 +71,7 @@ pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Box<
     let programs = entries.map(|(number, entry)| {
         let handler = (&program.handlers[number], entry);
         let linked = link(program, &layout, handler, &mut compiled)?;
-        Ok(object(program, number, entry, &linked, &compiled, text, name))
+        Ok(object(program, number, entry, &linked, &compiled, &places, name))
     });
     let map = |map: &crate::program::Map| MapShape {
         name: map.name.clone(),
@@ -129,6 +129,9 @@ fn frames_fit(
     let mut way = vec![(handler, false)];
     while let Some((function, is_done)) = way.pop() {
         let callees = compiled[&function].calls.iter().map(|(_, callee)| *callee);
+        if deepest.contains_key(&function) {
+            continue;
+        }
         if !is_done {
             way.push((function, true));
             way.extend(callees.filter(|callee| !deepest.contains_key(callee)).map(|callee| (callee, false)));
@@ -165,11 +168,10 @@ fn object(
     entry: &Entry,
     linked: &[usize],
     compiled: &HashMap<usize, Emitted>,
-    text: &str,
+    places: &Places,
     name: &str,
 ) -> Compiled {
     let handler = &program.handlers[number];
-    let places = Places::new(text);
     let mut btf = Btf::new();
     let file = btf.string(name);
     let mut strings: HashMap<usize, u32> = HashMap::new();

@@ -8,14 +8,18 @@ mod cases;
 mod common;
 #[path = "../../ecode/tests/common/generate.rs"]
 mod generate;
+#[path = "common/in_kernel.rs"]
+mod in_kernel;
+#[path = "../../ecode/tests/common/left.rs"]
+mod left;
 
 use std::os::fd::AsRawFd as _;
 
 use common::{Same, interpreted, program};
-use ecode::Program;
 use ecode::interpret::State;
-use ecode::records::{Datum, Record, TAG_BYTES};
+use ecode::records::{Datum, Record};
 use kernel::plugins::Plugin;
+use left::Left;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -27,39 +31,10 @@ fn outcome(text: &str, arguments: &[u64]) -> (i64, State, Same) {
     let (result, state, world) = interpreted(&program, arguments);
     let object =
         ecode::compile(&program, text, "test.ec").unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
-    let plugin = Plugin::load(&object).unwrap_or_else(|error| panic!("{text}\n{error}"));
-    assert_eq!(plugin.call(0, arguments).expect("it is called"), result as i32, "{text}");
-    let mut expected = object.data.clone();
-    let mut at = 0;
-    for bytes in &state.globals {
-        expected[at..at + bytes.len()].copy_from_slice(bytes);
-        at += bytes.len().next_multiple_of(8);
-    }
-    if !expected.is_empty() {
-        assert_eq!(plugin.data().read(0, expected.len()), expected, "{text}");
-    }
-    assert_eq!(plugin.faults().expect("they are there"), state.faults, "{text}");
-    for (map, entries) in state.maps.iter().enumerate() {
-        let mut expected: Vec<_> = entries.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-        let mut found = plugin.entries(map).expect("it is there");
-        expected.sort();
-        found.sort();
-        assert_eq!(found, expected, "{text}");
-    }
-    told(&program, &plugin, &world);
+    let (found, left) = in_kernel::run(&program, &object, arguments);
+    let expected = (result as i32, Left::by_the_interpreter(&object, &state, &world));
+    assert_eq!((found, left), expected, "{text}");
     (result, state, world)
-}
-
-#[track_caller]
-fn told(program: &Program, plugin: &Plugin, world: &Same) {
-    let (mut printed, mut emitted) = (Vec::new(), Vec::new());
-    for bytes in plugin.records().expect("they are there") {
-        match Record::read(program, &bytes).expect("it is the program's") {
-            Record::Printed(text) => printed.push(String::from_utf8_lossy(&text).into_owned()),
-            Record::Emitted { .. } => emitted.push(bytes[TAG_BYTES as usize..].to_vec()),
-        }
-    }
-    assert_eq!((printed, emitted), (world.printed.clone(), world.emitted.clone()));
 }
 
 #[track_caller]

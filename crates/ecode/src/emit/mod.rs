@@ -108,20 +108,19 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
     }
     for number in 0..function.blocks.len() {
         emitter.block(number);
-    }
-    if emitter.out.instructions.len() > MOST_INSTRUCTIONS {
-        let message = format!(
-            "`{}` would have {} instructions, and {MOST_INSTRUCTIONS} are the most",
-            function.name,
-            emitter.out.instructions.len()
-        );
-        let problem = Diagnostic::error(function.span.clone(), message);
-        return Err(Box::new(problem.help("make several functions of it")));
+        if emitter.out.instructions.len() > MOST_INSTRUCTIONS {
+            return Err(too_large(&function.name, &function.span));
+        }
     }
     for (at, block) in std::mem::take(&mut emitter.jumps) {
         emitter.out.instructions[at].offset = (emitter.starts[block] as i64 - at as i64 - 1) as i16;
     }
     Ok(emitter.out)
+}
+
+pub fn too_large(function: &str, span: &Span) -> Box<Diagnostic> {
+    let message = format!("`{function}` would have more than {MOST_INSTRUCTIONS} instructions");
+    Box::new(Diagnostic::error(span.clone(), message).help("make several functions of it"))
 }
 
 fn bytes(width: Width) -> u8 {
@@ -160,8 +159,9 @@ impl Emitter<'_> {
         self.end(&block.end, number + 1);
     }
 
+    /// What does not fit is refused afterwards, by the frame's size.
     fn place(&self, at: u32) -> i16 {
-        at as i16 - self.frame as i16
+        (i64::from(at) - i64::from(self.frame)) as i16
     }
 
     fn load_number(&mut self, to: u8, value: i64) {

@@ -63,9 +63,9 @@ impl Emitter<'_> {
         });
         let scratch = [SCRATCH, ADDRESS, self.second].map(Home::Register);
         let mut left: Vec<_> = written.map(|register| self.homes[register]).chain(scratch).collect();
-        left.retain(|home| *home != Home::None && !is_needed(*home));
         left.sort_unstable();
         left.dedup();
+        left.retain(|home| *home != Home::None && !is_needed(*home));
         for home in left {
             self.push(match home {
                 Home::Frame(at) => Instruction::store(FRAME, self.place(at), 8, By::Register(FRAME)),

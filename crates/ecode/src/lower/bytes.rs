@@ -1,6 +1,6 @@
 //! Texts and memory, byte by byte: loops as those that are written.
 
-use super::{Lowered, Lowerer};
+use super::{Lowered, Lowerer, MOST_BLOCKS};
 use crate::ast::Operator;
 use crate::diagnostic::Diagnostic;
 use crate::ir::{Address, Base, BlockId, End, Register, Step, Value, Width};
@@ -19,9 +19,6 @@ pub enum Bytes {
     /// Of what is not there.
     Zeros(u64),
 }
-
-/// More than fit into a program.
-const MOST_BLOCKS: usize = 30_000;
 
 /// One that is known, or not there.
 type Byte = Value;

@@ -62,6 +62,10 @@ struct Lowerer<'a> {
     span: Span,
 }
 
+/// More than fit into a program. Which are needed where takes as much memory as one times the other.
+const MOST_BLOCKS: usize = 30_000;
+const MOST_REGISTERS: usize = 60_000;
+
 type Lowered<T> = Result<T, Box<Diagnostic>>;
 
 /// As numbers of this type are kept.

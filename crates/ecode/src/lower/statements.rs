@@ -1,7 +1,8 @@
 //! Statements.
 
-use super::{Around, Home, Lowered, Lowerer, constant, number, width};
+use super::{Around, Home, Lowered, Lowerer, MOST_BLOCKS, MOST_REGISTERS, constant, number, width};
 use crate::ast::Operator;
+use crate::emit::too_large;
 use crate::ir::{Base, BlockId, End, Step, Value, Width};
 use crate::layout::CUT_SHORT;
 use crate::program::{Expression, ExpressionKind, Loop, Place, PlaceKind, Statement, StatementKind};
@@ -14,6 +15,9 @@ impl Lowerer<'_> {
 
     fn statement(&mut self, statement: &Statement) -> Lowered<()> {
         self.span = statement.span.clone();
+        if self.blocks.len() > MOST_BLOCKS || self.registers > MOST_REGISTERS {
+            return Err(too_large(&self.function.name, &self.function.span));
+        }
         match &statement.kind {
             StatementKind::Expression(expression) => self.effect(expression)?,
             StatementKind::Clear(local) => match self.homes[*local] {

@@ -53,9 +53,11 @@ pub fn program(bytes: &[u8]) -> String {
     generator.text
 }
 
-/// The one reason for which what is generated may not be compiled: the kernel's memory for functions.
+/// The only reasons for which what is generated may not be compiled: the kernel's memory for functions, and the length of one.
+/// Each element within a function on memory within an element, and so on, doubles that.
 pub fn needs_more_memory(problem: &Diagnostic) -> bool {
-    problem.message.contains("bytes at a time")
+    let reasons = ["bytes at a time", "more than 32000 instructions", "elements within elements"];
+    reasons.iter().any(|reason| problem.message.contains(reason))
 }
 
 impl Generator<'_> {

@@ -59,6 +59,10 @@ fn numbers_are_converted_as_in_c() {
     gives("0xffffffff", 4_294_967_295);
     gives("2147483648", 2_147_483_648);
     gives("-2147483648", -2_147_483_648);
+    let text = "on call(long n) { return (n == -1) + (n > -2) * 10 + ((u64) n <= (u64) -2) * 100; }";
+    for (n, value) in [(-1_i64, 11), (-2, 100), (0xffff_ffff, 110), (1, 110)] {
+        assert_eq!(outcome(text, &[n as u64]).0, value, "{n}");
+    }
 }
 
 #[test]
