@@ -42,6 +42,10 @@ impl AtWork {
         file
     }
 
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
     pub fn ask(&self, arguments: &str) -> Finished {
         let mut job = Job::of(vec![tollgate().into(), "plugin".into()]);
         job.command.args(words(arguments)).env("TOLLGATE_SOCKET", self.folder.path().join("socket"));

@@ -13,6 +13,7 @@ mod library;
 mod neighbours;
 mod off;
 mod operated;
+mod plugins;
 mod pooler;
 mod programs;
 mod scale;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 
 use super::Turn;
-use super::chain::{Chain, Place};
+use super::chain::{Chain, EVERYBODY, Place};
 use super::load::load_program;
 use super::section::Site;
 use crate::error::{Error, Result};
@@ -23,6 +23,8 @@ struct Hook {
 impl Hooks {
     /// A place for one more plugin there.
     pub fn place(&mut self, site: &Site, gate: Option<&Gate>, turn: Turn) -> Result<Place> {
+        // Outside of the gate, nobody knows of sessions.
+        let turn = if matches!(site, Site::Gate(_)) { turn } else { Turn { session: EVERYBODY, ..turn } };
         // Those where no plugin is any more are let go.
         self.0.retain(|_, hook| Arc::strong_count(&hook.chain) > 1);
         if let Some(hook) = self.0.get(site) {

@@ -6,6 +6,7 @@ mod hooks;
 mod load;
 mod opened;
 mod section;
+pub mod tracing;
 mod types;
 
 use std::cell::RefCell;
@@ -27,7 +28,7 @@ pub use chain::{EVERYBODY, MOST_LINKED, sweep};
 pub use data::Data;
 pub use hooks::Hooks;
 pub use opened::{Numbers, Opened};
-pub use section::{TRACING, interval};
+pub use section::interval;
 pub use types::offset_of;
 
 use chain::Place;

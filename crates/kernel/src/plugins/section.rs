@@ -1,7 +1,7 @@
 //! What kinds of programs plugins are, as libbpf names them, and how each is attached outside of the gate.
 
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
 
 use super::load::descriptor;
-use super::types;
+use super::{tracing, types};
 use crate::before::hierarchy;
 use crate::error::{Doing, Error, Result};
 use crate::wire;
@@ -200,13 +200,9 @@ fn device(name: &str) -> Result<i32> {
     }
 }
 
-/// Where the kernel describes its tracepoints.
-pub const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-
 fn tracepoint_number(name: &str) -> Result<u64> {
     let (group, event) = name.split_once(':').unwrap_or(("", name));
-    let read = |folder: &&str| fs::read_to_string(format!("{folder}/events/{group}/{event}/id")).ok();
-    let text = TRACING.iter().find_map(read).unwrap_or_default();
+    let text = tracing::read(&format!("events/{group}/{event}/id")).unwrap_or_default();
     text.trim()
         .parse()
         .map_err(|_| io::Error::from_raw_os_error(libc::ENOENT))

@@ -1,9 +1,7 @@
 //! Tracepoints, with the fields that the kernel says they have.
 
-use std::fs;
-
 use ecode::{Field, Integer, Offer, Refusal, Source, Type};
-use kernel::plugins::TRACING;
+use kernel::plugins::tracing;
 
 use super::{always, observes};
 
@@ -13,7 +11,9 @@ const MOST_ARRAY: u64 = 64;
 pub fn offer(name: &str) -> Result<Offer, Refusal> {
     let not_there = || {
         let help = match name.split_once(':') {
-            Some(_) => "/sys/kernel/tracing/available_events has those that there are",
+            Some(_) => {
+                "/sys/kernel/tracing/available_events has those that there are (mount -t tracefs none /sys/kernel/tracing)"
+            }
             None => "it is written with its group: \"sched:sched_switch\"",
         };
         (Some(0), format!("there is no tracepoint `{name}`: {help}"))
@@ -22,8 +22,7 @@ pub fn offer(name: &str) -> Result<Offer, Refusal> {
     if [group, event].iter().any(|part| part.is_empty() || part.contains(['/', '.'])) {
         return Err(not_there());
     }
-    let read = |folder: &&str| fs::read_to_string(format!("{folder}/events/{group}/{event}/format")).ok();
-    let format = TRACING.iter().find_map(read).ok_or_else(not_there)?;
+    let format = tracing::read(&format!("events/{group}/{event}/format")).map_err(|_| not_there())?;
     let (fields, sources) = format.lines().filter_map(described).unzip();
     Ok(observes(fields, vec![always("tp", sources)]))
 }
