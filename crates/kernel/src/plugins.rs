@@ -10,7 +10,7 @@ use std::rc::Rc;
 use ecode::interpret::Faults;
 use ecode::{Compiled, Memory, Object};
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts, bpf_prog_load_opts, bpf_test_run_opts};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, PrintLevel, RingBuffer, RingBufferBuilder};
 
 use crate::error::{Doing, Error, Result};
 use crate::process::is_root;
@@ -134,6 +134,10 @@ impl Plugin {
             load(&mut told).map_err(|_| {
                 let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
                 let log = String::from_utf8_lossy(&log[..end]).into_owned();
+                // As libbpf does with the gate's.
+                if let Some((_, print)) = libbpf_rs::get_print() {
+                    print(PrintLevel::Warn, log.clone());
+                }
                 Error::Refused { log, cause: refusal }
             })
         })

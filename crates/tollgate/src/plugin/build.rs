@@ -8,7 +8,7 @@ use ecode::{Diagnostic, Object, Program};
 use kernel::plugins::Plugin;
 use serde::Serialize;
 
-use super::diagnostics::{counted, tell};
+use super::diagnostics::{counted, refused, tell};
 use super::hooks::Machine;
 use crate::format::printable;
 use crate::source::Source;
@@ -67,9 +67,9 @@ pub fn built(source: &Source, top: usize) -> Result<Built> {
 
 impl Built {
     /// Into the kernel.
-    pub fn load(&self) -> Result<(Plugin, Times)> {
+    pub fn load(&self, source: &Source) -> Result<(Plugin, Times)> {
         let began = Instant::now();
-        let plugin = Plugin::load(&self.object)?;
+        let plugin = Plugin::load(&self.object).or_else(|error| refused(error, source))?;
         let times = Times {
             parse_us: self.parse_us,
             codegen_us: self.codegen_us,

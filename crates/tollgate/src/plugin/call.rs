@@ -38,7 +38,7 @@ pub fn call(arguments: &CallArguments) -> Result<ExitCode> {
     let source = read(&arguments.file)?;
     let built = built(&source, result.top)?;
     let handler = on_call(&built, &arguments.with)?;
-    let (plugin, times) = built.load()?;
+    let (plugin, times) = built.load(&source)?;
     let mut variables = Variables::of(&built);
     variables.put(&arguments.with, &plugin)?;
     let began = Instant::now();
