@@ -2,6 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+// As tests from outside call it.
+#[cfg(test)]
+extern crate self as ecode;
+
 mod allocate;
 mod ast;
 mod check;
@@ -15,6 +19,8 @@ mod layout;
 mod lex;
 mod lower;
 mod parse;
+#[cfg(test)]
+mod problems;
 mod program;
 pub mod records;
 mod token;

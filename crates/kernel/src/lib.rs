@@ -34,6 +34,7 @@ pub mod signals;
 pub mod skeletons;
 mod start;
 pub mod symbols;
+pub mod verifier_log;
 pub mod wire;
 
 pub use error::{Error, Result};

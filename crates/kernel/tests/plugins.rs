@@ -19,6 +19,7 @@ use common::{Same, interpreted, program};
 use ecode::interpret::State;
 use ecode::records::{Datum, Record};
 use kernel::plugins::Plugin;
+use kernel::verifier_log::complaint;
 use left::Left;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -250,4 +251,24 @@ fn what_a_plugin_tells() {
     assert_eq!(Record::read(&program, &bytes), Some(Record::Emitted { name: "opened".into(), members }));
     assert_eq!(Record::read(&program, &bytes[..20]), None);
     assert_eq!(Record::read(&program, &9_u64.to_le_bytes()), None);
+}
+
+/// By an instruction that no plugin has.
+#[test]
+fn a_refusal_is_about_a_line() {
+    /// r0 = *(u64 *)(r0 + 0)
+    const LOAD: [u8; 8] = [0x79, 0, 0, 0, 0, 0, 0, 0];
+    let text =
+        "int twice(int n) {\n\treturn n * 2;\n}\n\non call(int n) {\n\tn = twice(n);\n\treturn n + 1;\n}\n";
+    let object = || ecode::compile(&program(text), text, "folder/test.ec").expect("it compiles");
+    let lines: Vec<_> = object().programs[0].lines.iter().map(|[at, .., place]| (*at, place >> 10)).collect();
+    for line in [2, 6, 7] {
+        let at = lines.iter().rfind(|(_, of)| *of == line).expect("it has instructions").0 as usize;
+        let mut object = object();
+        object.programs[0].instructions.splice(at..at + 1, [LOAD]);
+        let Err(kernel::Error::Refused { log, .. }) = Plugin::load(&object) else { panic!("line {line}") };
+        let complaint = complaint(&log).expect("it says why");
+        assert_eq!(complaint.line, Some(line as usize), "{log}");
+        assert!(complaint.sentence.starts_with('R') && log.contains(complaint.sentence), "{complaint:?}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::ops::Range;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -52,6 +53,14 @@ impl Source {
     /// From 1 on.
     pub fn line(&self, byte: usize) -> usize {
         self.lines.partition_point(|start| *start <= byte)
+    }
+
+    /// Where a line's text is, if there is such a line.
+    pub fn span(&self, line: usize) -> Option<Range<usize>> {
+        let start = *self.lines.get(line.checked_sub(1)?)?;
+        let text = self.text[start..].lines().next().unwrap_or_default();
+        let from = start + text.len() - text.trim_start().len();
+        Some(from..from + text.trim().len())
     }
 
     /// Line and column, both from 1 on.
@@ -105,6 +114,11 @@ mod tests {
         assert_eq!(
             [0, 2, 3, 7, 8, 9].map(|byte| source.place(byte)),
             [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (3, 2)]
+        );
+        let source = Source::new("a".into(), "a\n\t b; \n".into());
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|line| source.span(line)),
+            [None, Some(0..1), Some(4..6), Some(8..8), None]
         );
     }
 }

@@ -270,7 +270,7 @@ impl Checker<'_> {
         Ok(place)
     }
 
-    fn number_of(&mut self, of: &Type, span: &Span) -> Checked<Integer> {
+    pub(super) fn number_of(&mut self, of: &Type, span: &Span) -> Checked<Integer> {
         match of.integer() {
             Some(number) => Ok(number),
             None => {
@@ -281,9 +281,25 @@ impl Checker<'_> {
 
     /// A value as C asks whether it is 0.
     pub(super) fn condition(&mut self, written: &ast::Expression) -> Checked<Expression> {
+        self.compares(written);
         let value = self.expression(written)?;
         self.number_of(&value.of, &value.span)?;
         Ok(value)
+    }
+
+    /// `=` in a condition is mostly a slip of `==`. As gcc has it, one in parentheses of its own is meant.
+    fn compares(&mut self, written: &ast::Expression) {
+        match &written.kind {
+            // Parentheses would begin before the place.
+            Written::Assign(None, place, _) if place.span.start == written.span.start => {
+                let problem = Diagnostic::warning(written.span.clone(), "this assigns, and compares nothing");
+                self.problems
+                    .push(problem.help("write `==`; or put it into parentheses of its own if it is meant"));
+            }
+            Written::Comma(_, last) => self.compares(last),
+            Written::Conditional(parts) => parts[1..].iter().for_each(|choice| self.compares(choice)),
+            _ => {}
+        }
     }
 
     fn unary(&mut self, operator: Unary, inner: &ast::Expression, span: &Span) -> Checked<Expression> {

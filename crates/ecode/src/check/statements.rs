@@ -153,8 +153,8 @@ impl Checker<'_> {
     }
 
     fn switch(&mut self, value: &ast::Expression, written: &[ast::Statement]) -> Checked<StatementKind> {
-        let value = self.condition(value)?;
-        let number = value.of.integer().expect("a condition is a number").promoted();
+        let value = self.expression(value)?;
+        let number = self.number_of(&value.of, &value.span)?.promoted();
         let value = self.converted(value, &number.into(), "the value of a `switch`")?;
         let mut cases: Vec<(u64, usize)> = Vec::new();
         let mut spans: Vec<Span> = Vec::new();

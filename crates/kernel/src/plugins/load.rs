@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr;
 
+use libbpf_rs::PrintLevel;
 use libbpf_rs::libbpf_sys::{self, bpf_prog_load_opts};
 
 use super::section::Kind;
@@ -50,6 +51,10 @@ pub fn load_program(instructions: &[[u8; 8]], kind: &Kind, debug: Option<Debug<'
         load(instructions, kind.program, &told).map_err(|_| {
             let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
             let log = String::from_utf8_lossy(&log[..end]).into_owned();
+            // As libbpf does with the gate's.
+            if let Some((_, print)) = libbpf_rs::get_print() {
+                print(PrintLevel::Warn, log.clone());
+            }
             Error::Refused { log, cause: refusal }
         })
     })

@@ -51,14 +51,14 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     let built_once = built(&source, result.top)?;
     let (handler, parameters) = on_call(&built_once)?;
     takes(parameters, &arguments.with)?;
-    let (plugin, _) = built_once.load()?;
+    let (plugin, _) = built_once.load(&source)?;
     Variables::of(&built_once).put(&arguments.with, plugin.data())?;
     let nothing = Source::new("nothing".into(), "on call { return 0; }".into());
-    let (floor, _) = built(&nothing, 0)?.load()?;
+    let (floor, _) = built(&nothing, 0)?.load(&nothing)?;
     let (mut loads, mut floors, mut calls) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.rounds {
         let (built, _) = build(&source);
-        loads.push(built.context("it was built before")?.load()?.1);
+        loads.push(built.context("it was built before")?.load(&source)?.1);
         floors.push(a_call(&floor, 0, &[])?);
         calls.push(a_call(&plugin, handler, &arguments.with.arguments)?);
     }

@@ -9,7 +9,7 @@ use kernel::gate::Gate;
 use kernel::plugins::{Hooks, Plugin, Shared, Turn};
 use serde::{Deserialize, Serialize};
 
-use super::diagnostics::{counted, tell};
+use super::diagnostics::{counted, refused, tell};
 use super::hooks::Machine;
 use crate::format::printable;
 use crate::source::Source;
@@ -73,24 +73,29 @@ pub fn built(source: &Source, top: usize) -> Result<Built> {
 
 impl Built {
     /// Into the kernel, to be called.
-    pub fn load(&self) -> Result<(Plugin, Times)> {
-        self.timed(|| Plugin::load(&self.object))
+    pub fn load(&self, source: &Source) -> Result<(Plugin, Times)> {
+        self.timed(source, || Plugin::load(&self.object))
     }
 
     /// At its hooks; over what another one has in memory.
     pub fn load_at(
         &self,
+        source: &Source,
         hooks: &mut Hooks,
         gate: &Gate,
         turn: Turn,
         over: Option<(&Plugin, &Shared)>,
     ) -> Result<(Plugin, Times)> {
-        self.timed(|| Plugin::load_over(&self.object, hooks, Some(gate), turn, over))
+        self.timed(source, || Plugin::load_over(&self.object, hooks, Some(gate), turn, over))
     }
 
-    fn timed(&self, load: impl FnOnce() -> kernel::Result<Plugin>) -> Result<(Plugin, Times)> {
+    fn timed(
+        &self,
+        source: &Source,
+        load: impl FnOnce() -> kernel::Result<Plugin>,
+    ) -> Result<(Plugin, Times)> {
         let began = Instant::now();
-        let plugin = load()?;
+        let plugin = load().or_else(|error| refused(error, source))?;
         let times = Times {
             parse_us: self.parse_us,
             codegen_us: self.codegen_us,

@@ -54,7 +54,7 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     let built = built(&source, result.top)?;
     let (program, parameters) = on_call(&built)?;
     takes(parameters, with)?;
-    let (plugin, times) = built.load()?;
+    let (plugin, times) = built.load(&source)?;
     let variables = Variables::of(&built);
     variables.put(with, plugin.data())?;
     let began = Instant::now();

@@ -1,12 +1,13 @@
 //! What is wrong with a plugin, as people and programs read it.
 
 use annotate_snippets::Level;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use ecode::{Diagnostic, Severity};
+use kernel::verifier_log::complaint;
 use serde::Serialize;
 
 use crate::excerpt::{Finding, harmless};
-use crate::format::{and_more, number_of};
+use crate::format::{and_more, number_of, printable};
 use crate::output::say;
 use crate::source::Source;
 
@@ -65,9 +66,47 @@ pub fn tell(problems: &[Diagnostic], source: &Source, top: usize) -> Result<()> 
     Ok(())
 }
 
+/// What the kernel says of a plugin, at its place where it names one.
+pub fn refused<T>(error: kernel::Error, source: &Source) -> Result<T> {
+    if let kernel::Error::Refused { log, .. } = &error
+        && let Some(problem) = refusal(log, source)
+    {
+        tell(&[problem], source, 1)?;
+        bail!("the kernel does not take {}", printable(&source.name));
+    }
+    Err(error.into())
+}
+
+fn refusal(log: &str, source: &Source) -> Option<Diagnostic> {
+    let complaint = complaint(log)?;
+    let span = source.span(complaint.line?)?;
+    let problem =
+        Diagnostic::error(span, format!("the kernel's verifier refuses this: {}", complaint.sentence));
+    Some(problem.help(
+        "this is Tollgate's fault, and not the plugin's: report it with the plugin and what `--verbose` shows",
+    ))
+}
+
 /// "2 problems", "1 problem and 1 warning"
 pub fn counted(problems: &[Diagnostic]) -> String {
     let warnings = problems.iter().filter(|problem| problem.severity == Severity::Warning).count();
     let errors = number_of(problems.len() - warnings, "problem");
     if warnings == 0 { errors } else { format!("{errors} and {}", number_of(warnings, "warning")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_shown_at_its_line() {
+        let source = Source::new("a.ec".into(), "on call {\n\treturn 1;\n}\n".into());
+        let log = "; return 1; @ a.ec:2\n1: (79) r0 = *(u64 *)(r0 +0)\nR0 invalid mem access 'scalar'\n";
+        let problem = refusal(log, &source).expect("it has a place");
+        assert_eq!(&source.text[problem.span], "return 1;");
+        assert_eq!(problem.message, "the kernel's verifier refuses this: R0 invalid mem access 'scalar'");
+        for elsewhere in [log.replace(":2", ":9"), log.replace(" @ a.ec:2", "")] {
+            assert_eq!(refusal(&elsewhere, &source), None);
+        }
+    }
 }

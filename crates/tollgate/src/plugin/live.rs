@@ -151,7 +151,7 @@ impl Plugins {
         let built = compiled(source)?;
         extend(gate, needs(&built))?;
         let turn = Turn { session: self.session, priority };
-        let (plugin, times) = built.load_at(&mut self.hooks, gate, turn, None)?;
+        let (plugin, times) = built.load_at(source, &mut self.hooks, gate, turn, None)?;
         let link_us = us(plugin.link(None)?);
         self.all.push(Live::new(name, priority, built, plugin)?);
         let name = name.to_owned();
@@ -166,7 +166,7 @@ impl Plugins {
         let kept = Kept::of(&old.built, &built);
         let turn = Turn { session: self.session, priority: old.priority };
         let (plugin, times) =
-            built.load_at(&mut self.hooks, gate, turn, Some((&old.plugin, &kept.shared)))?;
+            built.load_at(source, &mut self.hooks, gate, turn, Some((&old.plugin, &kept.shared)))?;
         kept.copy(old.plugin.data(), plugin.data());
         let link_us = us(plugin.link(Some(&old.plugin))?);
         let new = Live::new(name, old.priority, built, plugin)?;
