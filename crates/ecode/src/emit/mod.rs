@@ -17,7 +17,7 @@ const SCRATCH: u8 = 0;
 const ADDRESS: u8 = 1;
 /// Bytes that the verifier follows together.
 const WORD: u8 = 8;
-/// A jump's offset has 16 bits.
+/// A jump's offset has 16 bits, also after the kernel has put several instructions where there was one.
 const MOST_INSTRUCTIONS: usize = 32_000;
 /// include/uapi/linux/bpf.h
 const PSEUDO_MAP_FD: u8 = 1;
@@ -56,6 +56,8 @@ struct Emitter<'a> {
     are_copies: Vec<bool>,
     frame: u32,
     out: Emitted,
+    /// As how many instructions the kernel runs them.
+    patched: usize,
     /// Where blocks begin.
     starts: Vec<usize>,
     /// Which instruction jumps to which block.
@@ -81,6 +83,7 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
         are_copies: verifier::copies(function),
         frame,
         out,
+        patched: 0,
         starts: Vec::new(),
         jumps: Vec::new(),
     };
@@ -91,7 +94,7 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
     }
     for number in 0..function.blocks.len() {
         emitter.block(number);
-        if emitter.out.instructions.len() > MOST_INSTRUCTIONS {
+        if emitter.patched > MOST_INSTRUCTIONS {
             return Err(too_large(&function.name, &function.span));
         }
     }
@@ -112,6 +115,7 @@ fn bytes(width: Width) -> u8 {
 
 impl Emitter<'_> {
     fn push(&mut self, instruction: Instruction) {
+        self.patched += instruction.patched();
         self.out.instructions.push(instruction);
     }
 
@@ -158,7 +162,7 @@ impl Emitter<'_> {
     }
 
     fn load_64(&mut self, to: u8, kind: u8, low: i32, high: i32) {
-        self.out.instructions.extend(Instruction::load_64(to, kind, low, high));
+        Instruction::load_64(to, kind, low, high).into_iter().for_each(|half| self.push(half));
     }
 
     fn load_value(&mut self, to: u8, value: Value) {
