@@ -65,6 +65,25 @@ fn loops_and_arrays() {
     );
 }
 
+/// The kernel makes several instructions of some, and has to jump over all of them.
+#[test]
+fn the_longest_functions_are_loaded() {
+    for line in ["while (s < n) s++;", "s += s / n;", "s += has(m, n);", "s += cpu();"] {
+        let text = |lines: usize| {
+            format!(
+                "map<int, int> m[4]; on call(int n) {{ u32 s = 0; for (int i = 0; i < 1; i++) {{ {} }} return 0; }}",
+                line.repeat(lines)
+            )
+        };
+        let fits = |lines: usize| ecode::compile(&program(&text(lines)), &text(lines), "test.ec").is_ok();
+        let mut lines = 1;
+        while fits(lines + lines / 16 + 1) {
+            lines += lines / 16 + 1;
+        }
+        outcome(&text(lines), &[2]);
+    }
+}
+
 /// The same programs each time, some of which were refused once. Others by `SEED`, and more of them by `PROPTEST_CASES`.
 fn config() -> ProptestConfig {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());

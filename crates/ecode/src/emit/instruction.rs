@@ -143,6 +143,18 @@ impl Instruction {
         Self { code: EXIT, to: 0, from: 0, offset: 0, immediate: 0 }
     }
 
+    /// As how many the kernel runs it: do_misc_fixups, kernel/bpf/verifier.c, and htab_map_gen_lookup of v6.18.
+    pub fn patched(self) -> usize {
+        let (operation, class) = (self.code & 0xf0, self.code & 0x07);
+        match self.code {
+            MAY_GOTO => 7,
+            CALL if self.from == 0 => 3,
+            // Division and remainder.
+            code if matches!((operation, class), (0x30 | 0x90, ALU | ALU64)) && code & BY_REGISTER != 0 => 4,
+            _ => 1,
+        }
+    }
+
     pub fn bytes(self) -> [u8; 8] {
         let mut bytes = [self.code, self.from << 4 | self.to, 0, 0, 0, 0, 0, 0];
         bytes[2..4].copy_from_slice(&self.offset.to_le_bytes());

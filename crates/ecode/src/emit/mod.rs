@@ -19,7 +19,7 @@ const ADDRESS: u8 = 1;
 const CONTEXT: u8 = 1;
 /// Bytes that the verifier follows together.
 const WORD: u8 = 8;
-/// A jump's offset has 16 bits.
+/// A jump's offset has 16 bits, also after the kernel has put several instructions where there was one.
 const MOST_INSTRUCTIONS: usize = 32_000;
 /// include/uapi/linux/bpf.h
 const PSEUDO_MAP_FD: u8 = 1;
@@ -68,6 +68,8 @@ struct Emitter<'a> {
     /// Below the frame, where it is kept.
     context: Option<i16>,
     out: Emitted,
+    /// As how many instructions the kernel runs them.
+    patched: usize,
     /// Where blocks begin.
     starts: Vec<usize>,
     /// Which instruction jumps to which block.
@@ -95,6 +97,7 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
         frame,
         context: context.then_some(-(frame as i16) - i16::from(WORD)),
         out,
+        patched: 0,
         starts: Vec::new(),
         jumps: Vec::new(),
     };
@@ -108,7 +111,7 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
     }
     for number in 0..function.blocks.len() {
         emitter.block(number);
-        if emitter.out.instructions.len() > MOST_INSTRUCTIONS {
+        if emitter.patched > MOST_INSTRUCTIONS {
             return Err(too_large(&function.name, &function.span));
         }
     }
@@ -129,6 +132,7 @@ fn bytes(width: Width) -> u8 {
 
 impl Emitter<'_> {
     fn push(&mut self, instruction: Instruction) {
+        self.patched += instruction.patched();
         self.out.instructions.push(instruction);
     }
 
@@ -175,7 +179,7 @@ impl Emitter<'_> {
     }
 
     fn load_64(&mut self, to: u8, kind: u8, low: i32, high: i32) {
-        self.out.instructions.extend(Instruction::load_64(to, kind, low, high));
+        Instruction::load_64(to, kind, low, high).into_iter().for_each(|half| self.push(half));
     }
 
     fn load_value(&mut self, to: u8, value: Value) {

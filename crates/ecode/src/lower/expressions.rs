@@ -95,6 +95,12 @@ impl Lowerer<'_> {
 
     /// Kept as its type has it.
     pub(super) fn operate(&mut self, operator: Operator, of: Integer, left: Value, right: Value) -> Value {
+        // Behind a comma, say, where nobody has refused it; the verifier would.
+        match operator {
+            Operator::Divide if right == Value::Constant(0) => return right,
+            Operator::Remainder if right == Value::Constant(0) => return left,
+            _ => {}
+        }
         if of.is_signed && matches!(operator, Operator::Divide | Operator::Remainder) {
             return self.divide_signed(operator, of, left, right);
         }

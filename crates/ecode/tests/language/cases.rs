@@ -72,8 +72,10 @@ fn what_c_leaves_open_is_defined() {
     operates("int", "1", "<<", "33", 2);
     operates("long", "1", "<<", "64", 1);
     for (operator, value) in [("/", 0), ("%", -7)] {
-        let text = format!("int zero; on call {{ return -7 {operator} zero; }}");
-        assert_eq!(result(&text), value, "{text}");
+        for zero in ["zero", "(zero++, 0)", "(zero++, 0ul)"] {
+            let text = format!("int zero; on call {{ long n = -7; return n {operator} {zero}; }}");
+            assert_eq!(result(&text), value, "{text}");
+        }
     }
     // Without an initializer, and without a `return`.
     assert_eq!(
