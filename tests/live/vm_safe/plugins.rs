@@ -6,6 +6,7 @@ use std::io::Write as _;
 
 use serde_json::Value;
 
+use crate::harness::guarded::Guarded;
 use crate::harness::job::folder;
 use crate::harness::plugins::{AtWork, entries, number};
 use crate::harness::report::X86_64;
@@ -277,4 +278,36 @@ fn a_killed_daemons_places_are_free_again() {
     killed.daemon.signal(libc::SIGKILL);
     eventually("it is killed", || killed.daemon.is_over());
     texts(&AtWork::start("p0", COUNT));
+}
+
+/// What plugins tell the guard, and it them.
+const DENOUNCES: &str = "
+u64 seen, most;
+on guard(getppid) { return 1; }
+on verdict(getppid) { if (denounced && !mismatches) { seen++; if (lfc > most) most = lfc; } }
+";
+
+#[test]
+fn the_guard_is_told_by_plugins_and_tells_them() {
+    let it = Guarded::new();
+    let folder = folder();
+    let file = folder.path().join("denounces.ec");
+    fs::write(&file, DENOUNCES).expect("a file can be written");
+    let plugin = format!("--plugin {}", file.display());
+    let ran = it.job(&format!("--guard=watch {plugin}"), "calls 5").finish().success();
+    let report: Value =
+        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
+    let state = &report["plugins"][0];
+    assert_eq!((number(state, "seen"), number(state, "most")), (5, 5), "{report}");
+    let events = report["guard"]["events"].as_array().expect("events");
+    let of_plugin = events.iter().filter(|event| event["is_denounced"] == true && event["call"] == "getppid");
+    assert_eq!(of_plugin.count(), 5, "{report}");
+    it.job(&format!("--guard=enforce --respond kill {plugin}"), "calls 5")
+        .finish()
+        .exits_with(128 + libc::SIGKILL);
+    // Without a guard there is nobody to tell.
+    let ran = it.job(&plugin, "calls 5").finish().success();
+    let report: Value =
+        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
+    assert_eq!(number(&report["plugins"][0], "seen"), 0);
 }
