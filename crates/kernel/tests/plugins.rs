@@ -19,7 +19,7 @@ use common::{Same, interpreted, program};
 use ecode::interpret::State;
 use ecode::records::{Datum, Record};
 use kernel::plugins::Plugin;
-use kernel::verifier_log::complaint;
+use kernel::plugins::verifier_log::complaint;
 use left::Left;
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -4,7 +4,7 @@ use super::scopes::Named;
 use super::{Checked, Checker, Current};
 use crate::ast::{self, Expression as Written};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::hooks::{Ending, Offer};
+use crate::hooks::Offer;
 use crate::program::{Argument, Expression, ExpressionKind, Function, Handler};
 use crate::types::{LONG, Type};
 
@@ -166,13 +166,6 @@ impl Checker<'_> {
                 return self.fault(Diagnostic::error(span.clone(), sentence));
             }
         };
-        if let (Some(parameter), Ending::Chained { .. }) = (written.parameters.first(), offer.ending) {
-            let problem = Diagnostic::error(
-                parameter.name.span.clone(),
-                format!("nobody gives `on {}` any numbers", hook.text),
-            );
-            return self.fault(problem.help("what it has is there by name"));
-        }
         let types = self.parameters(&written.parameters, MOST_CALL_PARAMETERS, "a handler of calls")?;
         let function = self.add(&hook.text, hook.span.clone(), LONG.into());
         let is_read =

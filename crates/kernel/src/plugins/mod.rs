@@ -8,6 +8,7 @@ mod opened;
 mod section;
 pub mod tracing;
 mod types;
+pub mod verifier_log;
 
 use std::cell::RefCell;
 use std::io;
