@@ -187,7 +187,9 @@ impl Chain {
             while next != 0 && after[usize::from(next)].is_linked == 0 {
                 next = self.load(Pointer::Next(next.into()));
             }
-            late.push((Pointer::Next(number), next));
+            if next != self.load(Pointer::Next(number)) {
+                late.push((Pointer::Next(number), next));
+            }
         }
         early.into_iter().for_each(|(pointer, value)| self.store(pointer, value));
         compiler_fence(Ordering::SeqCst);
