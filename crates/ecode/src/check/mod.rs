@@ -46,6 +46,8 @@ struct Checker<'a> {
     structs: HashMap<String, (Rc<Struct>, Span)>,
     enums: HashMap<String, Span>,
     current: Option<Current>,
+    /// Of global and static ones.
+    variable_bytes: u64,
     /// Which functions each one calls, and where.
     calls: Vec<Vec<(usize, Span)>>,
     /// Those that the program has already.
@@ -64,6 +66,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         structs: HashMap::new(),
         enums: HashMap::new(),
         current: None,
+        variable_bytes: 0,
         calls: Vec::new(),
         strings: HashSet::new(),
         declared: HashMap::new(),
