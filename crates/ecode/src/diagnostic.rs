@@ -7,6 +7,8 @@ pub type Span = Range<usize>;
 
 /// Longer ones repeat too much of the source to be read.
 const LONGEST_MESSAGE: usize = 300;
+/// Of which others are looked for that differ little: it takes the square of its letters.
+const LONGEST_NAME: usize = 64;
 /// What comes after so many is mostly a consequence of what came before.
 pub const MOST: usize = 100;
 
@@ -66,6 +68,42 @@ impl Diagnostic {
     pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(tidy(help.into())), ..self }
     }
+
+    /// With the one of these that a name is perhaps meant to be.
+    pub fn near<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        match nearest(name, known) {
+            Some(near) => self.help(format!("there is `{near}`")),
+            None => self,
+        }
+    }
+}
+
+/// The name that differs least, if it is hardly another one.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let letters = name.chars().count();
+    let most = letters.div_ceil(3).min(letters.saturating_sub(1));
+    let is_as_long = |other: &&str| other.len().abs_diff(name.len()) <= most && name.len() <= LONGEST_NAME;
+    let ways = known.into_iter().filter(is_as_long).map(|other| (distance(name, other), other));
+    ways.filter(|(distance, _)| *distance <= most).min().map(|(_, other)| other)
+}
+
+/// How many letters are to be put in, left out, replaced (Levenshtein, 1966) or exchanged with the next (Damerau, 1964).
+fn distance(one: &str, other: &str) -> usize {
+    let [one, other]: [Vec<_>; 2] = [one, other].map(|text| text.chars().collect());
+    let mut rows = vec![(0..=other.len()).collect::<Vec<_>>()];
+    for (at, letter) in one.iter().enumerate() {
+        let mut row = vec![at + 1];
+        for (column, with) in other.iter().enumerate() {
+            let replaced = rows[at][column] + usize::from(letter != with);
+            let mut least = replaced.min(rows[at][column + 1] + 1).min(row[column] + 1);
+            if at > 0 && column > 0 && one[at - 1] == *with && other[column - 1] == *letter {
+                least = least.min(rows[at - 1][column - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[one.len()][other.len()]
 }
 
 /// What it repeats of the source is not to steer a terminal.
@@ -78,4 +116,20 @@ fn tidy(mut text: String) -> String {
         text = text.replace(char::is_control, "?");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_hardly_another_one() {
+        for (one, other, letters) in
+            [("count", "coutn", 1), ("a", "", 1), ("", "ab", 2), ("same", "same", 0), ("abcd", "badce", 3)]
+        {
+            assert_eq!((distance(one, other), distance(other, one)), (letters, letters), "{one} {other}");
+        }
+        assert_eq!(nearest("conter", ["counter", "other"]), Some("counter"));
+        assert_eq!(nearest("x", ["counter", "y", "xy"]), None);
+    }
 }

@@ -27,9 +27,8 @@ mod token;
 mod types;
 mod value;
 
-pub use check::nearest;
 pub use compile::{Compiled, MapShape, Object, compile};
-pub use diagnostic::{Diagnostic, Severity, Span};
+pub use diagnostic::{Diagnostic, Severity, Span, nearest};
 pub use emit::Memory;
 pub use hooks::{Base, Condition, Ending, Entry, Field, Hooks, Offer, Refusal, Source, Stop, Way};
 pub use program::{Builtin, Global, Program};

@@ -6,7 +6,7 @@ int twice(int n) { return 2 * n; }
 
 on call(int n) {
 	int number = here.z;
-	coutn++;
+	nubmer++;
 	hits++;
 	return twice(1, 2) + twise(3) + hits[here];
 }

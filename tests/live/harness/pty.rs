@@ -19,9 +19,9 @@ impl Terminal {
         let mut ends = [-1; 2];
         let [master, slave] = &mut ends;
         let null = std::ptr::null_mut();
-        let mut size = libc::winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = libc::winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: two valid places and a size; a null name and termios are allowed.
-        let made = unsafe { libc::openpty(master, slave, null, null.cast(), &mut size) };
+        let made = unsafe { libc::openpty(master, slave, null, null.cast(), &size) };
         assert_eq!(made, 0, "a terminal can be made: {}", io::Error::last_os_error());
         // SAFETY: descriptors just made, owned by nobody else. No child is to keep the master open.
         let [master, slave] = ends.map(|end| unsafe {

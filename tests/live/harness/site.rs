@@ -187,7 +187,7 @@ impl Site {
             Web::Apache => format!("-D FOREGROUND -f {at}/apache2.conf"),
         };
         let web = job("", web_program, &options).start();
-        let site = Self { folder, values, ports: [port_a, port_b], web, php: php, database };
+        let site = Self { folder, values, ports: [port_a, port_b], web, php, database };
         site.is_up();
         site
     }

@@ -65,8 +65,10 @@ fn a_full_disk_is_told_and_what_was_learned_is_stored_when_there_is_room() {
     daemon.running.finish().success();
 }
 
+type Make = fn(&Path);
+
 /// What there is in a baseline's place, how it comes there, and the daemon's words for it.
-const WRONG: [(&str, fn(&Path), &str); 7] = [
+const WRONG: [(&str, Make, &str); 7] = [
     (
         "torn",
         |path| fs::write(path, "tollgate-baseline/1 sha256=0123\n{").expect("a file"),

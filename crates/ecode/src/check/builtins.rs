@@ -89,6 +89,10 @@ pub fn name_of(builtin: Builtin) -> &'static str {
     signature.map_or("", |signature| signature.name)
 }
 
+pub fn is_builtin(name: &str) -> bool {
+    BUILTINS.iter().any(|signature| signature.name == name)
+}
+
 impl Checker<'_> {
     pub(super) fn builtin(
         &mut self,
@@ -97,9 +101,8 @@ impl Checker<'_> {
         span: &Span,
     ) -> Checked<Expression> {
         let Some(signature) = BUILTINS.iter().find(|signature| signature.name == name.text) else {
-            let functions = self.program.functions.iter().map(|function| function.name.clone());
-            let known: Vec<_> =
-                functions.chain(BUILTINS.iter().map(|signature| signature.name.into())).collect();
+            let mut known = self.scopes.names(|named| matches!(named, Named::Function(_)));
+            known.extend(BUILTINS.iter().map(|signature| signature.name.into()));
             return self.unknown("function", name, &known);
         };
         let wanted = signature.arguments;
@@ -139,7 +142,14 @@ impl Checker<'_> {
             Wanted::Map => match &written.kind {
                 WrittenKind::Name(name) => match self.scopes.find(name) {
                     Some(Named::Map(map)) => Ok(Argument::Map(*map)),
-                    _ => self.fault(Diagnostic::error(written.span.clone(), format!("`{name}` is no map"))),
+                    None => {
+                        let known = self.scopes.names(|named| matches!(named, Named::Map(_)));
+                        let name = ast::Name { text: name.clone(), span: written.span.clone() };
+                        self.unknown("map", &name, &known)
+                    }
+                    Some(_) => {
+                        self.fault(Diagnostic::error(written.span.clone(), format!("`{name}` is no map")))
+                    }
                 },
                 _ => self.fault(Diagnostic::error(written.span.clone(), "a map's name is to stand here")),
             },

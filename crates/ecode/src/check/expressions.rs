@@ -1,5 +1,6 @@
 //! Expressions: names become places and constants, operands get types in common, constants are worked out.
 
+use super::builtins::is_builtin;
 use super::scopes::Named;
 use super::{Checked, Checker};
 use crate::ast::{self, ExpressionKind as Written, Unary};
@@ -168,24 +169,24 @@ impl Checker<'_> {
                 let problem = Diagnostic::error(span.clone(), format!("`{name}` is a map"));
                 return self.fault(problem.help(format!("an entry of it is {name}[KEY]")));
             }
-            Some(Named::Function(_)) => {
-                let problem = Diagnostic::error(span.clone(), format!("`{name}` is a function"));
-                return self.fault(problem.help(format!("call it: {name}(…)")));
-            }
+            Some(Named::Function(_)) => return self.not_called(name, span),
             Some(Named::Constant(..)) => {
                 let problem = Diagnostic::error(span.clone(), format!("`{name}` cannot be changed"));
                 return self.fault(problem.help("use a variable of your own"));
             }
+            None if is_builtin(name) => return self.not_called(name, span),
             None => {
-                let known = self.scopes.names();
-                return self.unknown(
-                    "variable",
-                    &ast::Name { text: name.into(), span: span.clone() },
-                    &known,
-                );
+                let known = self.scopes.names(|_| true);
+                let name = ast::Name { text: name.into(), span: span.clone() };
+                return self.unknown("variable", &name, &known);
             }
         };
         Ok(Place { kind, of, span: span.clone() })
+    }
+
+    fn not_called<T>(&mut self, name: &str, span: &Span) -> Checked<T> {
+        let problem = Diagnostic::error(span.clone(), format!("`{name}` is a function"));
+        self.fault(problem.help(format!("call it: {name}(…)")))
     }
 
     /// What is there, whether or not it may be changed.

@@ -10,7 +10,7 @@ use crate::diagnostic::{Diagnostic, Span};
 use crate::program::{Global, Map};
 use crate::types::{INT, Integer, Struct, Type};
 
-/// Bytes of a variable: what one map of the kernel holds without more ado.
+/// Bytes of all variables: what one map of the kernel holds without more ado.
 const MOST_BYTES: u64 = 64 << 20;
 /// Of a local array or struct: a function of the kernel's has 512 bytes for all that it keeps (MAX_BPF_STACK, include/linux/filter.h).
 const MOST_LOCAL_BYTES: u64 = 256;
@@ -229,6 +229,7 @@ impl Checker<'_> {
                 self.declare(&declarator.name, named)?;
                 continue;
             }
+            self.globals_fit(&of, &declarator.name);
             self.declare(&declarator.name, Named::Global(self.program.globals.len()))?;
             let name = match within {
                 Some(function) => format!("{function}.{}", declarator.name.text),
@@ -246,6 +247,20 @@ impl Checker<'_> {
         let mut bytes = [0; 8];
         bytes[..initial.len()].copy_from_slice(initial);
         Some(Named::Constant(number.extend(u64::from_le_bytes(bytes)), of.clone()))
+    }
+
+    /// Told of once, by the first that has no room beside those before.
+    fn globals_fit(&mut self, of: &Type, name: &ast::Name) {
+        let before = self.variable_bytes;
+        // As they lie (`Layout`).
+        self.variable_bytes += of.size().next_multiple_of(8);
+        if before <= MOST_BYTES && self.variable_bytes > MOST_BYTES {
+            let message = format!(
+                "with `{}`, variables would have {} bytes together, and {MOST_BYTES} are the most",
+                name.text, self.variable_bytes
+            );
+            self.problems.push(Diagnostic::error(name.span.clone(), message));
+        }
     }
 
     pub(super) fn local_fits(&mut self, of: &Type, name: &ast::Name) -> Checked<()> {

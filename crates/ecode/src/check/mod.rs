@@ -46,6 +46,8 @@ struct Checker<'a> {
     structs: HashMap<String, (Rc<Struct>, Span)>,
     enums: HashMap<String, Span>,
     current: Option<Current>,
+    /// Of global and static ones.
+    variable_bytes: u64,
     /// Which functions each one calls, and where.
     calls: Vec<Vec<(usize, Span)>>,
     /// Which functions that are there already each one uses, and where.
@@ -66,6 +68,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         structs: HashMap::new(),
         enums: HashMap::new(),
         current: None,
+        variable_bytes: 0,
         calls: Vec::new(),
         uses: Vec::new(),
         strings: HashSet::new(),
@@ -106,45 +109,6 @@ impl Checker<'_> {
     /// Of which it says where they are, or which ones there are.
     fn unknown<T>(&mut self, what: &str, name: &ast::Name, known: &[String]) -> Checked<T> {
         let problem = Diagnostic::error(name.span.clone(), format!("there is no {what} `{}`", name.text));
-        let near = nearest(&name.text, known);
-        self.fault(match near {
-            Some(near) => problem.help(format!("there is `{near}`")),
-            None => problem,
-        })
-    }
-}
-
-/// The name that differs least, if it is hardly another one.
-pub fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a String> {
-    let most = name.chars().count().div_ceil(3);
-    let ways = known.iter().map(|other| (distance(name, other), other));
-    ways.filter(|(distance, _)| *distance <= most).min().map(|(_, other)| other)
-}
-
-/// How many letters are to be put in, left out or replaced (Levenshtein, 1966).
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<_> = other.chars().collect();
-    let mut row: Vec<_> = (0..=other.len()).collect();
-    for (at, letter) in one.chars().enumerate() {
-        let mut before = std::mem::replace(&mut row[0], at + 1);
-        for (column, with) in other.iter().enumerate() {
-            let replaced = before + usize::from(letter != *with);
-            before = row[column + 1];
-            row[column + 1] = replaced.min(before + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nearest_name_is_hardly_another_one() {
-        assert_eq!((distance("count", "coutn"), distance("a", ""), distance("same", "same")), (2, 1, 0));
-        let known = ["counter", "other"].map(String::from);
-        assert_eq!(nearest("conter", &known), Some(&known[0]));
-        assert_eq!(nearest("x", &known), None);
+        self.fault(problem.near(&name.text, known.iter().map(String::as_str)))
     }
 }

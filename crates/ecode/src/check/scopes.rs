@@ -44,7 +44,9 @@ impl Scopes {
         self.0.iter().rev().find_map(|scope| scope.get(name)).map(|(named, _)| named)
     }
 
-    pub fn names(&self) -> Vec<String> {
-        self.0.iter().flat_map(HashMap::keys).cloned().collect()
+    /// Of which this is so.
+    pub fn names(&self, is_wanted: impl Fn(&Named) -> bool) -> Vec<String> {
+        let all = self.0.iter().flatten().filter(|(_, (named, _))| is_wanted(named));
+        all.map(|(name, _)| name.clone()).collect()
     }
 }

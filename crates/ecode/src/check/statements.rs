@@ -160,9 +160,11 @@ impl Checker<'_> {
         let mut spans: Vec<Span> = Vec::new();
         let mut default: Option<(usize, Span)> = None;
         let mut body = Vec::new();
+        let mut is_led_to = false;
         self.current().switches += 1;
         self.scopes.enter();
         for statement in written {
+            is_led_to |= matches!(statement.kind, Written::Case(_) | Written::Default);
             let made = match &statement.kind {
                 Written::Case(constant) => self.constant(constant, "a `case`").and_then(|(constant, _)| {
                     let constant = number.extend(constant);
@@ -187,7 +189,7 @@ impl Checker<'_> {
                     );
                     self.fault(problem.help("put it before the `switch`, or into braces"))
                 }
-                _ if cases.is_empty() && default.is_none() => self.fault(Diagnostic::error(
+                _ if !is_led_to => self.fault(Diagnostic::error(
                     statement.span.clone(),
                     "nothing leads here: this stands before the first `case`",
                 )),

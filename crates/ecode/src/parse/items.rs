@@ -269,7 +269,11 @@ impl Parser<'_> {
         while self.is_type(self.kind()) {
             members.push(self.declaration()?);
         }
+        if matches!(self.kind(), Kind::Name(_)) {
+            return self.unexpected("the type of a member");
+        }
         self.close("}", &opened)?;
+        self.structs.push(name.text.clone());
         self.expect(";", "this struct")?;
         Ok(Item::Struct { name, members })
     }

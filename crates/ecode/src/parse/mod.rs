@@ -18,7 +18,7 @@ struct Faulty;
 type Parsed<T> = Result<T, Faulty>;
 
 pub fn parse(tokens: &[Token], problems: &mut Vec<Diagnostic>) -> Vec<Item> {
-    let mut parser = Parser { tokens, at: 0, depth: 0, is_too_deep: false, problems };
+    let mut parser = Parser { tokens, at: 0, depth: 0, is_too_deep: false, structs: Vec::new(), problems };
     let mut items = Vec::new();
     while *parser.kind() != Kind::End && parser.problems.len() < MOST && !parser.is_too_deep {
         let from = parser.at;
@@ -38,6 +38,8 @@ struct Parser<'a> {
     depth: u16,
     /// What comes after that makes no sense.
     is_too_deep: bool,
+    /// Their names, up to here.
+    structs: Vec<String>,
     problems: &'a mut Vec<Diagnostic>,
 }
 
@@ -95,7 +97,18 @@ impl Parser<'_> {
     fn unexpected<T>(&mut self, wanted: &str) -> Parsed<T> {
         let found = self.kind().told();
         let problem = Diagnostic::error(self.span(), format!("{wanted} was expected here, and not {found}"));
-        self.fault(problem)
+        self.fault(match self.kind() {
+            Kind::Name(name) => self.meant(problem, name),
+            _ => problem,
+        })
+    }
+
+    /// Which word a name is perhaps meant to be, where it cannot be a name.
+    fn meant(&self, problem: Diagnostic, name: &str) -> Diagnostic {
+        if self.structs.iter().any(|known| known == name) {
+            return problem.help(format!("write `struct {name}`"));
+        }
+        problem.near(name, Keyword::ALL.iter().map(|(text, _)| *text))
     }
 
     /// What is to close something that was opened is told of with where that was.
@@ -103,11 +116,16 @@ impl Parser<'_> {
         if self.takes(mark) {
             return Ok(());
         }
+        let problem = self.missing(mark, after);
+        self.fault(problem)
+    }
+
+    fn missing(&self, mark: &str, after: &str) -> Diagnostic {
         // A mark that is left away belongs to the end of the line before.
         let end = self.at.checked_sub(1).map_or(0, |at| self.tokens[at].span.end);
         let problem = Diagnostic::error(end..end, format!("`{mark}` is missing after {after}"));
         let found = self.kind().told();
-        self.fault(problem.label(format!("here, before {found}")))
+        problem.label(format!("here, before {found}"))
     }
 
     fn close(&mut self, mark: &'static str, opened: &Span) -> Parsed<()> {

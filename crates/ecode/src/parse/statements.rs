@@ -1,7 +1,7 @@
 //! Statements, and declarations within them.
 
 use super::{Faulty, Parsed, Parser};
-use crate::ast::{Statement, StatementKind};
+use crate::ast::{ExpressionKind, Name, Statement, StatementKind};
 use crate::diagnostic::{Diagnostic, MOST};
 use crate::token::{Keyword, Kind};
 
@@ -156,8 +156,17 @@ impl Parser<'_> {
 
     fn expression_statement(&mut self) -> Parsed<StatementKind> {
         let expression = self.expression()?;
-        self.expect(";", "this statement")?;
-        Ok(StatementKind::Expression(expression))
+        if self.takes(";") {
+            return Ok(StatementKind::Expression(expression));
+        }
+        let problem = self.missing(";", "this statement");
+        let problem = match &expression.kind {
+            ExpressionKind::Name(name) | ExpressionKind::Call(Name { text: name, .. }, _) => {
+                self.meant(problem, name)
+            }
+            _ => problem,
+        };
+        self.fault(problem)
     }
 
     fn for_statement(&mut self) -> Parsed<StatementKind> {

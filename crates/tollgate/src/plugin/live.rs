@@ -127,13 +127,10 @@ impl Plugins {
     fn place(&self, name: &str) -> Result<usize> {
         match self.all.iter().position(|live| live.name == name) {
             Some(place) => Ok(place),
-            None => {
-                let known: Vec<_> = self.all.iter().map(|live| live.name.clone()).collect();
-                match ecode::nearest(name, &known) {
-                    Some(near) => bail!("no plugin is called {name}; there is {near}"),
-                    None => bail!("no plugin is called {name} (`tollgate plugin list`)"),
-                }
-            }
+            None => match ecode::nearest(name, self.all.iter().map(|live| live.name.as_str())) {
+                Some(near) => bail!("no plugin is called {name}; there is {near}"),
+                None => bail!("no plugin is called {name} (`tollgate plugin list`)"),
+            },
         }
     }
 

@@ -47,8 +47,8 @@ pub fn offer(section: &'static str, selected: &[String]) -> Result<Offer, Refusa
     let unknown =
         selected.iter().position(|name| Abi::ALL.iter().all(|abi| calls::number(*abi, name).is_none()));
     if let Some(at) = unknown {
-        let known = names();
-        let near = ecode::nearest(&selected[at], &known);
+        let known = calls::all(Abi::X86_64).map(|(_, name)| name);
+        let near = ecode::nearest(&selected[at], known);
         let help = near.map_or(String::new(), |near| format!("; there is `{near}`"));
         return Err((Some(at), format!("there is no system call `{}`{help}", selected[at])));
     }
@@ -96,10 +96,6 @@ pub fn verdicts(selected: &[String]) -> Result<Offer, Refusal> {
         ways.for_each(|way| way.fields.push(source.clone()));
     }
     Ok(offer)
-}
-
-fn names() -> Vec<String> {
-    calls::all(Abi::X86_64).map(|(_, name)| name.to_owned()).collect()
 }
 
 /// Parameters that all of these calls have, by name and type.
