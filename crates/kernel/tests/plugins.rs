@@ -65,6 +65,17 @@ fn loops_and_arrays() {
     );
 }
 
+/// The place of each key was told apart by whether zeros had been written there: 6 of them were too many.
+#[test]
+fn keys_within_keys_in_a_loop() {
+    let key = (0..10).fold("3".to_owned(), |inner, _| format!("has(q, u[one + {inner} & 3])"));
+    let declared =
+        "struct s { u8 c; i8 x; i8 y[3]; }; struct s u[2]; map<struct s, struct s> q[3]; int one = 1;";
+    result(&format!(
+        "{declared} on call {{ int s = 0; for (int i = 0; i < 5; i++) {{ q[u[i]].x++; s += {key}; }} return s; }}"
+    ));
+}
+
 /// The kernel makes several instructions of some, and has to jump over all of them.
 #[test]
 fn the_longest_functions_are_loaded() {

@@ -290,10 +290,12 @@ impl Generator<'_> {
         if !name.contains('@') {
             return name.into();
         }
+        // Twice the same one, which has one within it, and so on, is too much to read.
+        let depth = usize::from(name.matches('@').count() == 1);
         let index = if self.byte().is_multiple_of(4) {
-            self.expression(1)
+            self.expression(depth)
         } else {
-            format!("{} & 3", self.expression(1))
+            format!("{} & 3", self.expression(depth))
         };
         // A constant beyond the end would be refused, as it should be.
         name.replace('@', &format!("{} + {index}", self.written[0].clone().replace('@', "0")))
