@@ -31,8 +31,6 @@ pub enum Error {
     HookFull(usize),
     #[error("{0} plugins are loaded for this hook already, of all Tollgates together: take one away")]
     NoPlaceAtHook(u32),
-    #[error("this plugin is for hooks of the gate, which is not there")]
-    NoGate,
     #[error(
         "this plugin is for hooks of control groups, and the second version of control groups is not mounted \
          (mount -t cgroup2 none /sys/fs/cgroup/unified)"

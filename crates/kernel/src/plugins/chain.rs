@@ -216,17 +216,19 @@ impl Chain {
 
 /// Somebody's who is not there any more; of other PID namespaces nobody can say.
 fn is_left(slot: &plugin_slot) -> bool {
-    slot.owner_pid != 0 && slot.owner_namespace == own_pid_namespace() && !process::exists(slot.owner_pid)
+    slot.owner_pid != 0
+        && slot.owner_pid != std::process::id()
+        && slot.owner_namespace == own_pid_namespace()
+        && !process::exists(slot.owner_pid)
 }
 
 /// Of all chains of the gate: whoever looks after a session calls it a few times a second.
 pub fn sweep(gate: &Gate) -> Result<()> {
-    for hook in 0..wire::PLUGIN_HOOKS {
+    let has_left = |hook: &u32| gate.plugin_chains.read(*hook).slots.iter().any(is_left);
+    for hook in (0..wire::PLUGIN_HOOKS).filter(has_left) {
         let chain = Chain::of_gate(gate, hook)?;
-        if chain.slots().iter().any(is_left) {
-            let _lock = Lock::of_plugins()?;
-            chain.sweep();
-        }
+        let _lock = Lock::of_plugins()?;
+        chain.sweep();
     }
     Ok(())
 }

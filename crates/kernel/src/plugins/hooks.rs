@@ -9,7 +9,7 @@ use super::Turn;
 use super::chain::{Chain, EVERYBODY, Place};
 use super::load::load_program;
 use super::section::Site;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gate::Gate;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ struct Hook {
 
 impl Hooks {
     /// A place for one more plugin there.
-    pub fn place(&mut self, site: &Site, gate: Option<&Gate>, turn: Turn) -> Result<Place> {
+    pub fn place(&mut self, site: &Site, gate: &Gate, turn: Turn) -> Result<Place> {
         // Outside of the gate, nobody knows of sessions.
         let turn = if matches!(site, Site::Gate(_)) { turn } else { Turn { session: EVERYBODY, ..turn } };
         // Those where no plugin is any more are let go.
@@ -32,7 +32,7 @@ impl Hooks {
         }
         let hook = match site {
             Site::Gate(hook) => {
-                let chain = Chain::of_gate(gate.ok_or(Error::NoGate)?, *hook)?;
+                let chain = Chain::of_gate(gate, *hook)?;
                 Hook { chain: Arc::new(chain), _attached: Vec::new() }
             }
             _ => {

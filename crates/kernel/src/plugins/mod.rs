@@ -53,7 +53,8 @@ pub struct Plugin {
 }
 
 struct Program {
-    descriptor: OwnedFd,
+    /// None: it is not loaded.
+    descriptor: Option<OwnedFd>,
     site: Site,
     /// At its hook.
     place: Option<Place>,
@@ -98,24 +99,42 @@ fn same(map: &MapHandle) -> Result<MapHandle> {
 }
 
 impl Plugin {
-    /// Into the kernel, for whoever calls it: it has no hooks.
+    /// What is called of it into the kernel, and nothing at hooks.
     pub fn load(object: &Object) -> Result<Self> {
-        Self::load_at(object, &mut Hooks::default(), None, Turn::default())
+        let mut plugin = Self::memory(object, None)?;
+        for compiled in &object.programs {
+            let site = Site::new(compiled.section, &compiled.selected)?;
+            let descriptor = match site {
+                Site::Call => Some(plugin.program(compiled, &site, None)?),
+                _ => None,
+            };
+            plugin.programs.push(Program { descriptor, site, place: None });
+        }
+        Ok(plugin)
     }
 
-    /// Into the kernel, at its hooks, but nobody comes by it: [`Plugin::link`].
-    pub fn load_at(object: &Object, hooks: &mut Hooks, gate: Option<&Gate>, turn: Turn) -> Result<Self> {
-        Self::load_over(object, hooks, gate, turn, None)
-    }
-
-    /// The same, over what another one has in memory.
-    pub fn load_over(
+    /// Into the kernel, at its hooks, but nobody comes by it: [`Plugin::link`]. Over what another one has in memory.
+    pub fn load_at(
         object: &Object,
         hooks: &mut Hooks,
-        gate: Option<&Gate>,
+        gate: &Gate,
         turn: Turn,
         over: Option<(&Self, &Shared)>,
     ) -> Result<Self> {
+        let mut plugin = Self::memory(object, over)?;
+        for compiled in &object.programs {
+            let site = Site::new(compiled.section, &compiled.selected)?;
+            let place = if compiled.is_chained { Some(hooks.place(&site, gate, turn)?) } else { None };
+            let descriptor = plugin.program(compiled, &site, place.as_ref())?;
+            if let Some(place) = &place {
+                place.put(descriptor.as_fd())?;
+            }
+            plugin.programs.push(Program { descriptor: Some(descriptor), site, place });
+        }
+        Ok(plugin)
+    }
+
+    fn memory(object: &Object, over: Option<(&Self, &Shared)>) -> Result<Self> {
         if !is_root() {
             return Err(Error::NotRoot);
         }
@@ -141,15 +160,6 @@ impl Plugin {
                 Some(map) => same(map)?,
                 None => memory(MapType::Hash, "plugin_map", key, value, shape.entries, 0)?,
             });
-        }
-        for compiled in &object.programs {
-            let site = Site::new(compiled.section, &compiled.selected)?;
-            let place = if compiled.is_chained { Some(hooks.place(&site, gate, turn)?) } else { None };
-            let descriptor = plugin.program(compiled, &site, place.as_ref())?;
-            if let Some(place) = &place {
-                place.put(descriptor.as_fd())?;
-            }
-            plugin.programs.push(Program { descriptor, site, place });
         }
         Ok(plugin)
     }
@@ -204,14 +214,18 @@ impl Plugin {
 
     /// The low 32 bits of what a handler of calls returns.
     pub fn call(&self, program: usize, arguments: &[u64]) -> Result<i32> {
-        run(self.programs[program].descriptor.as_fd(), arguments)
+        run(self.called(program), arguments)
+    }
+
+    fn called(&self, program: usize) -> BorrowedFd<'_> {
+        self.programs[program].descriptor.as_ref().expect("what is called is loaded").as_fd()
     }
 
     /// For other processes.
     pub fn numbers(&self, program: usize) -> Result<Numbers> {
         let number = |map: &MapHandle| Ok(map.info().doing("numbering a plugin's memory")?.info.id);
         let (data, control) = (number(&self.data.map)?, number(&self.control)?);
-        Ok(Numbers { program: opened::number_of(self.programs[program].descriptor.as_fd())?, data, control })
+        Ok(Numbers { program: opened::number_of(self.called(program))?, data, control })
     }
 }
 

@@ -11,6 +11,7 @@ use stats::interval::{median, median_interval};
 use super::arguments::BenchArguments;
 use super::build::{Times, build, built, read};
 use super::call::{on_call, say_faults, takes};
+use super::hooks::Machine;
 use super::variables::Variables;
 use crate::output::Output;
 use crate::source::Source;
@@ -57,7 +58,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     let (floor, _) = built(&nothing, 0)?.load(&nothing)?;
     let (mut loads, mut floors, mut calls) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.rounds {
-        let (built, _) = build(&source);
+        let (built, _) = build(&source, Machine::ToCheck);
         loads.push(built.context("it was built before")?.load(&source)?.1);
         floors.push(a_call(&floor, 0, &[])?);
         calls.push(a_call(&plugin, handler, &arguments.with.arguments)?);

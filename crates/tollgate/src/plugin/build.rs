@@ -43,9 +43,9 @@ pub fn name_of(source: &Source) -> String {
 }
 
 /// With what is to be said of it in either case.
-pub fn build(source: &Source) -> (Option<Built>, Vec<Diagnostic>) {
+pub fn build(source: &Source, machine: Machine) -> (Option<Built>, Vec<Diagnostic>) {
     let began = Instant::now();
-    let (program, mut problems) = ecode::check(&source.text, &Machine);
+    let (program, mut problems) = ecode::check(&source.text, &machine);
     let parse_us = us(began);
     let Some(program) = program else { return (None, problems) };
     let began = Instant::now();
@@ -61,9 +61,9 @@ pub fn build(source: &Source) -> (Option<Built>, Vec<Diagnostic>) {
     }
 }
 
-/// For those who need a plugin that is right. Warnings are told.
+/// For those who need a plugin that is right, and load nothing of it but its `on call`. Warnings are told.
 pub fn built(source: &Source, top: usize) -> Result<Built> {
-    let (built, problems) = build(source);
+    let (built, problems) = build(source, Machine::ToCheck);
     tell(&problems, source, top)?;
     match built {
         Some(built) => Ok(built),
@@ -72,7 +72,7 @@ pub fn built(source: &Source, top: usize) -> Result<Built> {
 }
 
 impl Built {
-    /// Into the kernel, to be called.
+    /// Its `on call` into the kernel.
     pub fn load(&self, source: &Source) -> Result<(Plugin, Times)> {
         self.timed(source, || Plugin::load(&self.object))
     }
@@ -86,7 +86,7 @@ impl Built {
         turn: Turn,
         over: Option<(&Plugin, &Shared)>,
     ) -> Result<(Plugin, Times)> {
-        self.timed(source, || Plugin::load_over(&self.object, hooks, Some(gate), turn, over))
+        self.timed(source, || Plugin::load_at(&self.object, hooks, gate, turn, over))
     }
 
     fn timed(

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::arguments::CheckArguments;
 use super::build::{Built, build, read};
 use super::diagnostics::{Told, counted, tell};
+use super::hooks::Machine;
 use crate::format::{count, number_of, printable};
 use crate::output::Output;
 use crate::source::Source;
@@ -45,7 +46,7 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     let source = read(&arguments.file)?;
-    let (built, problems) = build(&source);
+    let (built, problems) = build(&source, Machine::ToCheck);
     let (handlers, maps) = built.as_ref().map_or_else(Default::default, rows);
     let variable_bytes = built.as_ref().map_or(0, |built| built.object.variable_bytes);
     if result.json {

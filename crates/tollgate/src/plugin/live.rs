@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::build::{Built, Times, build, built};
 use super::call::on_call;
 use super::diagnostics::counted;
+use super::hooks::Machine;
 use super::state::{Handler, State, state};
 use super::swap::Kept;
 use super::told::{Told, told};
@@ -111,7 +112,7 @@ pub fn mask(sources: &[Source], top: usize, is_machine: bool) -> Result<u32> {
 
 /// Whoever wants it loaded has been told of its warnings.
 fn compiled(source: &Source) -> Result<Built> {
-    let (built, problems) = build(source);
+    let (built, problems) = build(source, Machine::ToLoad);
     built.with_context(|| format!("{} has {}", printable(&source.name), counted(&problems)))
 }
 

@@ -4,10 +4,9 @@ use std::mem::offset_of;
 
 use calls::{Abi, Parameter};
 use ecode::{Base, Condition, Entry, Offer, Refusal, Source, Way};
-use kernel::plugins::offset_of as kernels_offset;
 use kernel::wire;
 
-use super::{field, observes};
+use super::{Machine, field, observes};
 
 /// Arguments that a call may have.
 const ARGUMENTS: usize = 6;
@@ -42,7 +41,7 @@ const SECOND: u16 = 8;
 pub const EXIT: &str = "tp_btf/sys_exit";
 
 /// At one of the hooks that have a call's registers.
-pub fn offer(section: &'static str, selected: &[String]) -> Result<Offer, Refusal> {
+pub fn offer(machine: Machine, section: &'static str, selected: &[String]) -> Result<Offer, Refusal> {
     let is_exit = section == EXIT;
     let unknown =
         selected.iter().position(|name| Abi::ALL.iter().all(|abi| calls::number(*abi, name).is_none()));
@@ -63,16 +62,18 @@ pub fn offer(section: &'static str, selected: &[String]) -> Result<Offer, Refusa
     for name in selected {
         for abi in Abi::ALL {
             if let Some(number) = calls::number(abi, name) {
-                let conditions = vec![is_number(is_exit, abi, number), is_compat(abi)?];
+                let conditions = vec![is_number(is_exit, abi, number), is_compat(machine, abi)?];
                 ways.push(Way { conditions, fields: sources(is_exit, abi, Some(name), &named) });
             }
         }
     }
     if selected.is_empty() {
         let x32 = Condition { what: number(is_exit), mask: X32_MASK, is: X32_BIT };
-        for (abi, conditions) in
-            [(Abi::I386, vec![is_compat(Abi::I386)?]), (Abi::X32, vec![x32]), (Abi::X86_64, Vec::new())]
-        {
+        for (abi, conditions) in [
+            (Abi::I386, vec![is_compat(machine, Abi::I386)?]),
+            (Abi::X32, vec![x32]),
+            (Abi::X86_64, Vec::new()),
+        ] {
             ways.push(Way { conditions, fields: sources(is_exit, abi, None, &[]) });
         }
     }
@@ -80,8 +81,8 @@ pub fn offer(section: &'static str, selected: &[String]) -> Result<Offer, Refusa
 }
 
 /// What the guard says, and of which call.
-pub fn verdicts(selected: &[String]) -> Result<Offer, Refusal> {
-    let mut offer = offer("verdict", selected)?;
+pub fn verdicts(machine: Machine, selected: &[String]) -> Result<Offer, Refusal> {
+    let mut offer = offer(machine, "verdict", selected)?;
     let places = [
         ("mismatches", offset_of!(wire::plugin_verdict, mismatches)),
         ("lfc", offset_of!(wire::plugin_verdict, lfc)),
@@ -114,10 +115,8 @@ fn is_number(is_exit: bool, abi: Abi, value: u32) -> Condition {
     Condition { what: number(is_exit), mask: NUMBER_MASK, is: u64::from(value) | bit }
 }
 
-fn is_compat(abi: Abi) -> Result<Condition, Refusal> {
-    let offset =
-        |structure, member| kernels_offset(structure, member).map_err(|error| (None, error.to_string()));
-    let at = offset("task_struct", "thread_info")? + offset("thread_info", "status")?;
+fn is_compat(machine: Machine, abi: Abi) -> Result<Condition, Refusal> {
+    let at = machine.offset_of("task_struct", "thread_info")? + machine.offset_of("thread_info", "status")?;
     let is = if abi == Abi::I386 { TS_COMPAT } else { 0 };
     Ok(Condition { what: Source::task(&[at], 4), mask: TS_COMPAT, is })
 }

@@ -1,9 +1,8 @@
 //! Processes and threads: they are made, execute a program, and end.
 
 use ecode::{Offer, Refusal, Source};
-use kernel::plugins::offset_of;
 
-use super::{always, field, observes};
+use super::{Machine, always, field, observes};
 
 // The contexts of sched_process_fork (parent, child), sched_process_exec (task, its number before, linux_binprm) and
 // sched_process_exit (task).
@@ -11,9 +10,8 @@ const FIRST: u16 = 0;
 const SECOND: u16 = 8;
 const THIRD: u16 = 16;
 
-pub fn offer(hook: &str) -> Result<Offer, Refusal> {
-    let of = |structure, member| offset_of(structure, member).map_err(|error| (None, error.to_string()));
-    let task = |member| of("task_struct", member);
+pub fn offer(machine: Machine, hook: &str) -> Result<Offer, Refusal> {
+    let task = |member| machine.offset_of("task_struct", member);
     Ok(match hook {
         "fork" => {
             let fields = vec![field("child_pid", 32, false), field("child_tid", 32, false)];
@@ -22,7 +20,7 @@ pub fn offer(hook: &str) -> Result<Offer, Refusal> {
         }
         "exec" => {
             let fields = vec![field("filename", 64, false), field("old_tid", 32, false)];
-            let filename = Source::context(&[THIRD, of("linux_binprm", "filename")?], 8);
+            let filename = Source::context(&[THIRD, machine.offset_of("linux_binprm", "filename")?], 8);
             let entry = always("tp_btf/sched_process_exec", vec![filename, Source::context(&[SECOND], 4)]);
             observes(fields, vec![entry])
         }
