@@ -1,7 +1,7 @@
 //! What plugins cost: the paper's figures, and from a text to what is attached, beside bpftrace.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -147,44 +147,48 @@ fn of_a_null_plugin_by_its_arguments() {
     }
 }
 
-/// Milliseconds by the clock, and KiB at most, as seen from outside.
-fn outside(command: &mut Command) -> (f64, f64) {
+/// Milliseconds by the clock, seen from outside.
+fn took_ms(command: &mut Command) -> f64 {
     let began = Instant::now();
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-    let mut status = 0;
-    // SAFETY: numbers, of which all may be 0.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: a child that nobody else waits for, and places for the answer.
-    let ended = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
-    assert_eq!(ended, child.id() as i32);
-    assert!(std::process::ExitStatus::from_raw(status).success());
-    (began.elapsed().as_secs_f64() * 1e3, usage.ru_maxrss as f64)
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it starts");
+    assert!(status.success());
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+/// KiB at most. Of a child of this process, what this one has would count, too.
+fn most_kib(words: &[&OsStr], socket: &Path) -> f64 {
+    let mut time = Command::new("time");
+    let told = time.args(["-f", "%M"]).args(words).env("TOLLGATE_SOCKET", socket).output().expect("GNU time");
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    told.lines().last().and_then(|line| line.parse().ok()).unwrap_or_else(|| panic!("{told}"))
 }
 
 #[test]
 #[ignore = "takes minutes, and bpftrace: make bench"]
 fn of_a_text_until_it_is_attached() {
     const TEXT: &str = "map<u32, u64> count[600]; on enter { count[call]++; }";
-    const SAME: &str = "tracepoint:raw_syscalls:sys_enter { @[args.id] = count(); } BEGIN { exit(); }";
+    // It wants tracefs to be mounted.
+    const SAME: &str = "mount -t tracefs none /sys/kernel/tracing && exec bpftrace -e \
+        'tracepoint:raw_syscalls:sys_enter { @[args->id] = count(); } BEGIN { exit(); }'";
     let at_work = AtWork::start("counts", TEXT);
     let file = at_work.file("again", TEXT);
     let (mut ours, mut theirs, mut links, mut unlinks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let socket = at_work.path("socket");
+    let (program, load) = (tollgate(), ["plugin", "load", "--json"].map(OsStr::new));
+    let words: Vec<_> = [program.as_os_str()].into_iter().chain(load).chain([file.as_os_str()]).collect();
+    let theirs_words = ["unshare", "-m", "sh", "-c", SAME].map(OsStr::new);
     for _ in 0..ROUNDS {
-        let mut load = Command::new(tollgate());
-        load.args(["plugin", "load", "--json"]).arg(&file).env("TOLLGATE_SOCKET", at_work.path("socket"));
-        ours.push(outside(&mut load));
+        ours.push(took_ms(Command::new(words[0]).args(&words[1..]).env("TOLLGATE_SOCKET", &socket)));
         let unloaded = at_work.ask("unload again").success().text();
         let took = unloaded.split_whitespace().rev().nth(1).expect("a time");
         unlinks.push(took.parse::<f64>().expect("a time"));
         let loaded = at_work.load("again", TEXT, "");
         links.push(loaded["link_us"].as_f64().expect("a time"));
         at_work.ask("unload again").success();
-        theirs.push(outside(Command::new("bpftrace").args(["-e", SAME])));
+        theirs.push(took_ms(Command::new("unshare").args(&theirs_words[1..])));
     }
-    let of =
-        |all: &[(f64, f64)], part: fn(&(f64, f64)) -> f64| told(&all.iter().map(part).collect::<Vec<_>>());
     eprintln!("\nfrom a text to what is attached, by the clock and with what memory, seen from outside");
-    eprintln!("  tollgate plugin load: {} ms, {} KiB", of(&ours, |it| it.0), of(&ours, |it| it.1));
-    eprintln!("  bpftrace, and its end: {} ms, {} KiB", of(&theirs, |it| it.0), of(&theirs, |it| it.1));
+    eprintln!("  tollgate plugin load: {} ms, {} KiB", told(&ours), most_kib(&words, &socket));
+    eprintln!("  bpftrace, and its end: {} ms, {} KiB", told(&theirs), most_kib(&theirs_words, &socket));
     eprintln!("  linked in {} us, unlinked in {} us", told(&links), told(&unlinks));
 }
