@@ -14,6 +14,7 @@ mod ir;
 mod layout;
 mod lex;
 mod lower;
+mod outline;
 mod parse;
 mod program;
 pub mod records;
@@ -25,6 +26,7 @@ pub use compile::{Compiled, MapShape, Object, compile};
 pub use diagnostic::{Diagnostic, Severity, Span};
 pub use emit::Memory;
 pub use hooks::{Field, Hooks};
+pub use ir::Loops;
 pub use program::{Builtin, Program};
 pub use types::{Integer, Type};
 

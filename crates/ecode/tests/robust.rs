@@ -8,7 +8,7 @@ mod generate;
 use std::time::Instant;
 
 use common::Plain;
-use ecode::Severity;
+use ecode::{Loops, Severity};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -155,8 +155,10 @@ proptest! {
     fn any_generated_program_is_compiled(bytes in vec(any::<u8>(), 0..600)) {
         let text = generate::program(&bytes);
         if let (Some(program), _) = ecode::check(&text, &Plain) {
-            let compiled = ecode::compile(&program, &text, "test.ec");
-            prop_assert!(compiled.as_ref().err().is_none_or(|problem| generate::needs_more_memory(problem)), "{text}\n{compiled:?}");
+            for loops in [Loops::MayGoto, Loops::Helper] {
+                let compiled = ecode::compile(&program, &text, "test.ec", loops);
+                prop_assert!(compiled.as_ref().err().is_none_or(|problem| generate::needs_more_memory(problem)), "{text}\n{compiled:?}");
+            }
         }
     }
 

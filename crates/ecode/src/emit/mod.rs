@@ -9,12 +9,17 @@ use instruction::{By, FRAME, Instruction};
 use crate::allocate::{Allocated, Home, LAST_KEPT, Set, allocate};
 use crate::ast::Operator;
 use crate::diagnostic::{Diagnostic, Span};
-use crate::ir::{Address, Argument, Base, End, Function, Register, Step, Value, Width};
+use crate::ir::{Address, Argument, Base, End, Function, LoopId, Register, Step, Value, Width};
 use crate::layout::ZERO;
+use crate::outline::Kept;
 
 /// For what has no register of its own.
 const SCRATCH: u8 = 0;
 const ADDRESS: u8 = 1;
+/// Where the function's frame is that a round of a loop has.
+const OUTER_FRAME: u8 = LAST_KEPT;
+/// And as what it comes in, behind the number of the round.
+const ROUND_FRAME: u8 = 2;
 /// Bytes that the verifier follows together.
 const WORD: u8 = 8;
 /// A jump's offset has 16 bits.
@@ -22,6 +27,7 @@ const MOST_INSTRUCTIONS: usize = 32_000;
 /// include/uapi/linux/bpf.h
 const PSEUDO_MAP_FD: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
+const PSEUDO_FUNC: u8 = 4;
 
 /// What only the kernel knows at the time of loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +46,8 @@ pub struct Emitted {
     pub memory: Vec<(usize, Memory)>,
     /// Which instruction calls which function.
     pub calls: Vec<(usize, usize)>,
+    /// Which instruction is about the rounds of which of its loops.
+    pub rounds: Vec<(usize, LoopId)>,
     /// From which instruction on it is about which part of the text.
     pub spans: Vec<(usize, Span)>,
     pub frame_bytes: u32,
@@ -48,6 +56,7 @@ pub struct Emitted {
 struct Emitter<'a> {
     function: &'a Function,
     is_handler: bool,
+    kept: &'a Kept,
     has_loops: bool,
     /// For a second operand without a register of its own.
     second: u8,
@@ -62,18 +71,20 @@ struct Emitter<'a> {
     jumps: Vec<(usize, usize)>,
 }
 
-pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagnostic>> {
-    let Allocated { homes, frame_bytes: frame, needed } = allocate(function);
+pub fn emit(function: &Function, kept: &Kept, is_handler: bool) -> Result<Emitted, Box<Diagnostic>> {
+    let Allocated { homes, frame_bytes: frame, needed } = allocate(function, kept);
     let out = Emitted {
         instructions: Vec::new(),
         memory: Vec::new(),
         calls: Vec::new(),
+        rounds: Vec::new(),
         spans: Vec::new(),
         frame_bytes: frame,
     };
     let mut emitter = Emitter {
         function,
         is_handler,
+        kept,
         has_loops: function.has_loops(),
         second: if function.has_loops() { LAST_KEPT } else { ADDRESS },
         homes,
@@ -86,7 +97,9 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
     };
     // The kernel wants to know where each function begins.
     emitter.out.spans.push((0, function.span.clone()));
-    if emitter.has_loops {
+    if function.is_round {
+        emitter.push(Instruction::set(OUTER_FRAME, By::Register(ROUND_FRAME)));
+    } else if emitter.has_loops || kept.is_outlined() {
         emitter.fill();
     }
     for number in 0..function.blocks.len() {
@@ -147,6 +160,11 @@ impl Emitter<'_> {
         at as i16 - self.frame as i16
     }
 
+    /// The same for what a round has together with its function.
+    fn outer_place(&self, at: u32) -> (u8, i16) {
+        if self.function.is_round { (OUTER_FRAME, at as i16) } else { (FRAME, self.place(at)) }
+    }
+
     fn load_number(&mut self, to: u8, value: i64) {
         match i32::try_from(value) {
             Ok(value) => self.push(Instruction::set(to, By::Immediate(value))),
@@ -168,6 +186,10 @@ impl Emitter<'_> {
                 Home::Register(from) if from == to => {}
                 Home::Register(from) => self.push(Instruction::set(to, By::Register(from))),
                 Home::Frame(at) => self.push(Instruction::load(to, FRAME, self.place(at), 8)),
+                Home::Kept(at) => {
+                    let (base, place) = self.outer_place(at);
+                    self.push(Instruction::load(to, base, place, 8));
+                }
                 Home::None => self.load_number(to, 0),
             },
         }
@@ -203,13 +225,26 @@ impl Emitter<'_> {
         }
     }
 
+    /// What one round has from the one before may be another number in each: kernels that look at a round only once are not to take
+    /// it for the first one's.
     fn keep(&mut self, to: Register, from: u8) {
+        if self.kept.is_carried(to) {
+            self.widen(from, Width::W64);
+        }
+        self.keep_unknown(to, from);
+    }
+
+    fn keep_unknown(&mut self, to: Register, from: u8) {
         match self.homes[to] {
             Home::Register(register) if register == from => {}
             Home::Register(register) => self.push(Instruction::set(register, By::Register(from))),
             Home::Frame(at) => {
                 let instruction = Instruction::store(FRAME, self.place(at), 8, By::Register(from));
                 self.push(instruction);
+            }
+            Home::Kept(at) => {
+                let (base, place) = self.outer_place(at);
+                self.push(Instruction::store(base, place, 8, By::Register(from)));
             }
             Home::None => {}
         }
@@ -218,10 +253,10 @@ impl Emitter<'_> {
     /// A register with the address, but for what is added to it.
     fn address(&mut self, address: Address) -> (u8, i16) {
         let (base, offset) = match address.base {
-            Base::Frame(at) if address.index.is_none() => return (FRAME, self.place(at)),
+            Base::Frame(at) if address.index.is_none() => return self.outer_place(at),
             Base::Frame(at) => {
-                self.push(Instruction::set(ADDRESS, By::Register(FRAME)));
-                let place = self.place(at);
+                let (base, place) = self.outer_place(at);
+                self.push(Instruction::set(ADDRESS, By::Register(base)));
                 self.push(Instruction::operate(
                     Operator::Add,
                     Width::W64,
@@ -268,22 +303,22 @@ impl Emitter<'_> {
                 self.keep(*to, target);
             }
             Step::Hide { to, value, width } => {
+                let width = if self.kept.is_carried(*to) { Width::W64 } else { *width };
                 let base = self.map_value(Memory::Control, ZERO);
                 let target = self.target(*to);
-                self.push(Instruction::load(target, base, 0, bytes(*width)));
+                self.push(Instruction::load(target, base, 0, bytes(width)));
                 if *value != 0 {
-                    let by = self.by(Value::Constant(*value), *width);
-                    self.push(Instruction::operate(Operator::Add, *width, false, target, by));
+                    let by = self.by(Value::Constant(*value), width);
+                    self.push(Instruction::operate(Operator::Add, width, false, target, by));
                 }
-                self.keep(*to, target);
+                self.keep_unknown(*to, target);
             }
+            // As it always is.
+            Step::Widen { register, .. } if self.kept.is_carried(*register) => {}
             Step::Widen { register, width } => {
-                let base = self.map_value(Memory::Control, ZERO);
-                self.push(Instruction::load(self.second, base, 0, bytes(*width)));
                 let target = self.target(*register);
                 self.load_value(target, Value::Register(*register));
-                let by = By::Register(self.second);
-                self.push(Instruction::operate(Operator::Add, *width, false, target, by));
+                self.widen(target, *width);
                 self.keep(*register, target);
             }
             Step::Operate { to, operator, width, is_signed, left, right } => {
@@ -321,8 +356,10 @@ impl Emitter<'_> {
                     value => By::Register(self.operand(*value, SCRATCH)),
                 };
                 self.push(Instruction::store(base, offset, *bytes, by));
-                if self.has_loops && base == FRAME && offset % i16::from(WORD) == 0 {
-                    self.scrub(offset);
+                let is_in_frame = matches!(to.base, Base::Frame(_)) && to.index.is_none();
+                let is_followed = self.has_loops || self.kept.is_outlined();
+                if is_followed && is_in_frame && offset % i16::from(WORD) == 0 {
+                    self.scrub(base, offset);
                 }
             }
             Step::AddTo { to, bytes, value } => {
@@ -334,9 +371,9 @@ impl Emitter<'_> {
                 if self.is_handler {
                     let target = self.target(*to);
                     self.push(Instruction::load(target, 1, i16::from(*place) * 8, 8));
-                    self.keep(*to, target);
+                    self.keep_unknown(*to, target);
                 } else {
-                    self.keep(*to, place + 1);
+                    self.keep_unknown(*to, place + 1);
                     if self.has_loops && self.function.has_calls() {
                         // No number any longer, for the same reason as in `fill`.
                         self.push(Instruction::set(place + 1, By::Register(FRAME)));
@@ -371,6 +408,10 @@ impl Emitter<'_> {
             Argument::Value(value) => self.load_value(register, *value),
             Argument::Map(map) => self.descriptor(register, Memory::Map(*map)),
             Argument::Records => self.descriptor(register, Memory::Records),
+            Argument::Round(of) => {
+                self.out.rounds.push((self.out.instructions.len(), *of));
+                self.load_64(register, PSEUDO_FUNC, 0, 0);
+            }
             Argument::Address(address) => {
                 // All but what is in the frame goes by the first one: no argument is to be there yet.
                 let (base, offset) = self.address(*address);

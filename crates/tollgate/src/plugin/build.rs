@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use ecode::{Diagnostic, Object, Program};
 use kernel::plugins::Plugin;
+use kernel::probe::loops;
 use serde::Serialize;
 
 use super::diagnostics::{counted, tell};
@@ -43,7 +44,7 @@ pub fn build(source: &Source) -> (Option<Built>, Vec<Diagnostic>) {
     let parse_us = us(began);
     let Some(program) = program else { return (None, problems) };
     let began = Instant::now();
-    match ecode::compile(&program, &source.text, &source.name) {
+    match ecode::compile(&program, &source.text, &source.name, loops()) {
         Ok(object) => {
             let codegen_us = us(began);
             (Some(Built { program, object, parse_us, codegen_us }), problems)
