@@ -18,6 +18,7 @@ mod ir;
 mod layout;
 mod lex;
 mod lower;
+mod outline;
 mod parse;
 #[cfg(test)]
 mod problems;
@@ -31,6 +32,7 @@ pub use compile::{Compiled, MapShape, Object, compile};
 pub use diagnostic::{Diagnostic, Severity, Span, nearest};
 pub use emit::Memory;
 pub use hooks::{Base, Condition, Ending, Entry, Field, Hooks, Offer, Refusal, Source, Stop, Way};
+pub use ir::Loops;
 pub use program::{Builtin, Global, Program};
 pub use types::{Integer, Type};
 

@@ -6,7 +6,7 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use crate::{Diagnostic, Span, check, compile};
+use crate::{Diagnostic, Loops, Span, check, compile};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/problems.txt");
 /// Of what a problem is about, so much is shown.
@@ -27,7 +27,7 @@ fn written_out(line: &str) -> String {
 
 fn problems(text: &str) -> Vec<Diagnostic> {
     let (program, mut problems) = check(text, &common::Plain);
-    let compiled = program.map(|program| compile(&program, text, "problems.ec"));
+    let compiled = program.map(|program| compile(&program, text, "problems.ec", Loops::MayGoto));
     problems.extend(compiled.and_then(Result::err).map(|problem| *problem));
     problems
 }

@@ -21,8 +21,8 @@ use proptest::prelude::*;
 fn outcome(text: &str, arguments: &[u64]) -> (i64, State, Same) {
     let program = program(text);
     let (result, state, world) = interpreted(&program, arguments);
-    let object =
-        ecode::compile(&program, text, "test.ec").unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
+    let object = ecode::compile(&program, text, "test.ec", ecode::Loops::MayGoto)
+        .unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
     let expected = (result, Left::by_the_interpreter(&object, &state, &world));
     if let Some(found) = machine::run(&program, &object, arguments) {
         assert_eq!(found, expected, "{text}");
@@ -56,7 +56,7 @@ proptest! {
     fn generated_programs_do_the_same(bytes in vec(any::<u8>(), 0..600), one in any::<u64>(), other in 0..300_u64) {
         let text = generate::program(&bytes);
         if let Some(program) = ecode::check(&text, &common::Plain).0 {
-            match ecode::compile(&program, &text, "test.ec") {
+            match ecode::compile(&program, &text, "test.ec", ecode::Loops::MayGoto) {
                 Err(problem) if generate::needs_more_memory(&problem) => {}
                 _ => drop(outcome(&text, &[one, other])),
             }

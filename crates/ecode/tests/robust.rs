@@ -10,7 +10,7 @@ mod told;
 use std::time::Instant;
 
 use common::Plain;
-use ecode::Program;
+use ecode::{Loops, Program};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -145,8 +145,10 @@ proptest! {
     fn any_generated_program_is_compiled(bytes in vec(any::<u8>(), 0..600)) {
         let text = generate::program(&bytes);
         if let (Some(program), _) = ecode::check(&text, &Plain) {
-            let compiled = ecode::compile(&program, &text, "test.ec");
-            prop_assert!(compiled.as_ref().err().is_none_or(|problem| generate::needs_more_memory(problem)), "{text}\n{compiled:?}");
+            for loops in [Loops::MayGoto, Loops::Helper] {
+                let compiled = ecode::compile(&program, &text, "test.ec", loops);
+                prop_assert!(compiled.as_ref().err().is_none_or(|problem| generate::needs_more_memory(problem)), "{text}\n{compiled:?}");
+            }
         }
     }
 
@@ -239,7 +241,7 @@ fn long_chains_of_calls_are_followed() {
 fn is_too_large(text: &str, message: &str) {
     let (program, problems) = ecode::check(text, &Plain);
     let program = program.unwrap_or_else(|| panic!("{problems:?}"));
-    let problem = ecode::compile(&program, text, "test.ec").expect_err("it is too large");
+    let problem = ecode::compile(&program, text, "test.ec", Loops::MayGoto).expect_err("it is too large");
     assert!(problem.message.contains(message), "{problem:?}");
 }
 
@@ -288,9 +290,8 @@ fn time_grows_with_lines() {
 fn time_of_compiling_grows_with_lines() {
     let program = |functions: usize| {
         let one = |n| {
-            format!(
-                "int f{n}(int a) {{\n  int b = a;\n  for (int i = 0; i < a; i++)\n    b += i ^ {n};\n  return b;\n}}\n"
-            )
+            let looped = format!("  for (int i = 0; i < a; i++)\n    b += i ^ {n};\n").repeat(30);
+            format!("int f{n}(int a) {{\n  int b = a;\n{looped}  return b;\n}}\n")
         };
         let all: String = (0..functions).map(one).collect();
         let calls: String = (0..functions).map(|n| format!("  n += f{n}(n);\n")).collect();
@@ -299,10 +300,10 @@ fn time_of_compiling_grows_with_lines() {
     };
     let took = |(program, text): &(Program, String)| {
         let began = Instant::now();
-        ecode::compile(program, text, "test.ec").expect("it is compiled");
+        ecode::compile(program, text, "test.ec", Loops::MayGoto).expect("it is compiled");
         began.elapsed()
     };
-    let (few, many) = (program(140), program(1400));
+    let (few, many) = (program(16), program(160));
     let lines = [&few, &many].map(|(_, text)| text.lines().count());
     let [few, many] = [few, many].map(|program| (0..5).map(|_| took(&program)).min().expect("five"));
     assert!(many < few * 20, "{} lines took {few:?}, {} {many:?}", lines[0], lines[1]);

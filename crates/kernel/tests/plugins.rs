@@ -16,25 +16,42 @@ mod left;
 use std::os::fd::AsRawFd as _;
 
 use common::{Same, interpreted, program};
+use ecode::Loops;
 use ecode::interpret::State;
 use ecode::records::{Datum, Record};
 use kernel::plugins::Plugin;
 use kernel::plugins::verifier_log::complaint;
+use kernel::probe;
 use left::Left;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
+/// Those that this kernel has.
+fn kinds_of_loops() -> &'static [Loops] {
+    match probe::loops() {
+        Loops::MayGoto => &[Loops::MayGoto, Loops::Helper],
+        Loops::Helper => &[Loops::Helper],
+    }
+}
+
 /// The interpreter's and the kernel's are the same: result, variables, faults.
 #[track_caller]
 fn outcome(text: &str, arguments: &[u64]) -> (i64, State, Same) {
+    outcome_by(text, arguments, kinds_of_loops())
+}
+
+#[track_caller]
+fn outcome_by(text: &str, arguments: &[u64], kinds: &[Loops]) -> (i64, State, Same) {
     let program = program(text);
     let (result, state, world) = interpreted(&program, arguments);
-    let object =
-        ecode::compile(&program, text, "test.ec").unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
-    let (found, left) = in_kernel::run(&program, &object, arguments);
-    let expected = (result as i32, Left::by_the_interpreter(&object, &state, &world));
-    assert_eq!((found, left), expected, "{text}");
+    for loops in kinds {
+        let object = ecode::compile(&program, text, "test.ec", *loops)
+            .unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
+        let (found, left) = in_kernel::run(&program, &object, arguments);
+        let expected = (result as i32, Left::by_the_interpreter(&object, &state, &world));
+        assert_eq!((found, left), expected, "{text}");
+    }
     (result, state, world)
 }
 
@@ -86,12 +103,14 @@ fn the_longest_functions_are_loaded() {
                 line.repeat(lines)
             )
         };
-        let fits = |lines: usize| ecode::compile(&program(&text(lines)), &text(lines), "test.ec").is_ok();
+        let fits = |lines: usize| {
+            ecode::compile(&program(&text(lines)), &text(lines), "test.ec", probe::loops()).is_ok()
+        };
         let mut lines = 1;
         while fits(lines + lines / 16 + 1) {
             lines += lines / 16 + 1;
         }
-        outcome(&text(lines), &[2]);
+        outcome_by(&text(lines), &[2], &[probe::loops()]);
     }
 }
 
@@ -111,9 +130,12 @@ fn config() -> ProptestConfig {
 fn agrees_if_it_is_one(bytes: &[u8], arguments: &[u64]) {
     let text = generate::program(bytes);
     let Some(program) = ecode::check(&text, &common::Plain).0 else { return };
-    match ecode::compile(&program, &text, "test.ec") {
-        Err(problem) if generate::needs_more_memory(&problem) => {}
-        _ => drop(outcome(&text, arguments)),
+    let needs_more_memory = |loops: &Loops| {
+        let compiled = ecode::compile(&program, &text, "test.ec", *loops);
+        compiled.is_err_and(|problem| generate::needs_more_memory(&problem))
+    };
+    if !kinds_of_loops().iter().any(needs_more_memory) {
+        outcome(&text, arguments);
     }
 }
 
@@ -237,8 +259,8 @@ fn texts_of_user_space() {
 #[test]
 fn what_is_told_faster_than_read_is_counted() {
     let text = "on call(int n) { for (int i = 0; i < n; i++) print(\"%d\", i); }";
-    let plugin = Plugin::load(&ecode::compile(&program(text), text, "test.ec").expect("it compiles"))
-        .expect("it loads");
+    let object = ecode::compile(&program(text), text, "test.ec", probe::loops()).expect("it compiles");
+    let plugin = Plugin::load(&object).expect("it loads");
     plugin.call(0, &[20_000]).expect("it is called");
     let told = plugin.records().expect("they are there").len() as u64;
     let lost = plugin.faults().expect("they are there").lost;
@@ -290,7 +312,8 @@ fn a_refusal_is_about_a_line() {
     const LOAD: [u8; 8] = [0x79, 0, 0, 0, 0, 0, 0, 0];
     let text =
         "int twice(int n) {\n\treturn n * 2;\n}\n\non call(int n) {\n\tn = twice(n);\n\treturn n + 1;\n}\n";
-    let object = || ecode::compile(&program(text), text, "folder/test.ec").expect("it compiles");
+    let object =
+        || ecode::compile(&program(text), text, "folder/test.ec", Loops::MayGoto).expect("it compiles");
     let lines: Vec<_> = object().programs[0].lines.iter().map(|[at, .., place]| (*at, place >> 10)).collect();
     for line in [2, 6, 7] {
         let at = lines.iter().rfind(|(_, of)| *of == line).expect("it has instructions").0 as usize;

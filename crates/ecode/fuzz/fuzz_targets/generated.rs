@@ -22,7 +22,7 @@ fuzz_target!(|input: (u64, u16, &[u8])| {
     let arguments = [one, other.into()];
     let text = generate::program(bytes);
     let Some(program) = ecode::check(&text, &common::Plain).0 else { return };
-    let object = match ecode::compile(&program, &text, "fuzz.ec") {
+    let object = match ecode::compile(&program, &text, "fuzz.ec", ecode::Loops::MayGoto) {
         Err(problem) if generate::needs_more_memory(&problem) => return,
         compiled => compiled.unwrap_or_else(|problem| panic!("{text}\n{problem:?}")),
     };

@@ -25,7 +25,7 @@ fn bytes(object: &Object) -> u64 {
 fuzz_target!(|text: &[u8]| {
     let text = String::from_utf8_lossy(text);
     let Some(program) = told::is_told_of(&text) else { return };
-    let Ok(object) = ecode::compile(&program, &text, "fuzz.ec") else { return };
+    let Ok(object) = ecode::compile(&program, &text, "fuzz.ec", ecode::Loops::MayGoto) else { return };
     if kernel::process::is_root() && bytes(&object) < MOST_BYTES {
         Plugin::load(&object).unwrap_or_else(|error| panic!("{text}\n{error}"));
     }

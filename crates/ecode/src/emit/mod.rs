@@ -9,14 +9,19 @@ use instruction::{By, FRAME, Instruction};
 use crate::allocate::{Allocated, Home, LAST_KEPT, Set, allocate};
 use crate::ast::Operator;
 use crate::diagnostic::{Diagnostic, Span};
-use crate::ir::{Address, Argument, Base, End, Function, Register, Step, Value, Width};
+use crate::ir::{Address, Argument, Base, End, Function, LoopId, Register, Step, Value, Width};
 use crate::layout::ZERO;
+use crate::outline::Kept;
 
 /// For what has no register of its own.
 const SCRATCH: u8 = 0;
 const ADDRESS: u8 = 1;
 /// Where it is at the beginning.
 const CONTEXT: u8 = 1;
+/// Where the function's frame is that a round of a loop has.
+const OUTER_FRAME: u8 = LAST_KEPT;
+/// And as what it comes in, behind the number of the round.
+const ROUND_FRAME: u8 = 2;
 /// Bytes that the verifier follows together.
 const WORD: u8 = 8;
 /// A jump's offset has 16 bits, also after the kernel has put several instructions where there was one.
@@ -24,6 +29,7 @@ const MOST_INSTRUCTIONS: usize = 32_000;
 /// include/uapi/linux/bpf.h
 const PSEUDO_MAP_FD: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
+const PSEUDO_FUNC: u8 = 4;
 /// enum bpf_func_id
 const TAIL_CALL: i32 = 12;
 
@@ -50,6 +56,8 @@ pub struct Emitted {
     pub memory: Vec<(usize, Memory)>,
     /// Which instruction calls which function.
     pub calls: Vec<(usize, usize)>,
+    /// Which instruction is about the rounds of which of its loops.
+    pub rounds: Vec<(usize, LoopId)>,
     /// From which instruction on it is about which part of the text.
     pub spans: Vec<(usize, Span)>,
     pub frame_bytes: u32,
@@ -58,6 +66,7 @@ pub struct Emitted {
 struct Emitter<'a> {
     function: &'a Function,
     is_handler: bool,
+    kept: &'a Kept,
     has_loops: bool,
     /// For a second operand without a register of its own.
     second: u8,
@@ -76,19 +85,27 @@ struct Emitter<'a> {
     jumps: Vec<(usize, usize)>,
 }
 
-pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagnostic>> {
-    let Allocated { homes, frame_bytes: frame, needed } = allocate(function);
-    let context = function.keeps_context();
+/// `keeps_context`: a handler does, or a loop of it that is a function of its own.
+pub fn emit(
+    function: &Function,
+    kept: &Kept,
+    is_handler: bool,
+    keeps_context: bool,
+) -> Result<Emitted, Box<Diagnostic>> {
+    let Allocated { homes, frame_bytes: frame, needed } = allocate(function, kept);
+    let context = keeps_context && !function.is_round;
     let out = Emitted {
         instructions: Vec::new(),
         memory: Vec::new(),
         calls: Vec::new(),
+        rounds: Vec::new(),
         spans: Vec::new(),
         frame_bytes: if context { frame + u32::from(WORD) } else { frame },
     };
     let mut emitter = Emitter {
         function,
         is_handler,
+        kept,
         has_loops: function.has_loops(),
         second: if function.has_loops() { LAST_KEPT } else { ADDRESS },
         homes,
@@ -106,7 +123,9 @@ pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagno
     if let Some(context) = emitter.context {
         emitter.push(Instruction::store(FRAME, context, WORD, By::Register(CONTEXT)));
     }
-    if emitter.has_loops {
+    if function.is_round {
+        emitter.push(Instruction::set(OUTER_FRAME, By::Register(ROUND_FRAME)));
+    } else if emitter.has_loops || kept.is_outlined() {
         emitter.fill();
     }
     for number in 0..function.blocks.len() {
@@ -168,6 +187,11 @@ impl Emitter<'_> {
         (i64::from(at) - i64::from(self.frame)) as i16
     }
 
+    /// The same for what a round has together with its function.
+    fn outer_place(&self, at: u32) -> (u8, i16) {
+        if self.function.is_round { (OUTER_FRAME, at as i16) } else { (FRAME, self.place(at)) }
+    }
+
     fn load_number(&mut self, to: u8, value: i64) {
         match i32::try_from(value) {
             Ok(value) => self.push(Instruction::set(to, By::Immediate(value))),
@@ -189,6 +213,10 @@ impl Emitter<'_> {
                 Home::Register(from) if from == to => {}
                 Home::Register(from) => self.push(Instruction::set(to, By::Register(from))),
                 Home::Frame(at) => self.push(Instruction::load(to, FRAME, self.place(at), 8)),
+                Home::Kept(at) => {
+                    let (base, place) = self.outer_place(at);
+                    self.push(Instruction::load(to, base, place, 8));
+                }
                 Home::None => self.load_number(to, 0),
             },
         }
@@ -224,13 +252,26 @@ impl Emitter<'_> {
         }
     }
 
+    /// What one round has from the one before may be another number in each: kernels that look at a round only once are not to take
+    /// it for the first one's.
     fn keep(&mut self, to: Register, from: u8) {
+        if self.kept.is_carried(to) {
+            self.widen(from, Width::W64);
+        }
+        self.keep_unknown(to, from);
+    }
+
+    fn keep_unknown(&mut self, to: Register, from: u8) {
         match self.homes[to] {
             Home::Register(register) if register == from => {}
             Home::Register(register) => self.push(Instruction::set(register, By::Register(from))),
             Home::Frame(at) => {
                 let instruction = Instruction::store(FRAME, self.place(at), 8, By::Register(from));
                 self.push(instruction);
+            }
+            Home::Kept(at) => {
+                let (base, place) = self.outer_place(at);
+                self.push(Instruction::store(base, place, 8, By::Register(from)));
             }
             Home::None => {}
         }
@@ -239,10 +280,10 @@ impl Emitter<'_> {
     /// A register with the address, but for what is added to it.
     fn address(&mut self, address: Address) -> (u8, i16) {
         let (base, offset) = match address.base {
-            Base::Frame(at) if address.index.is_none() => return (FRAME, self.place(at)),
+            Base::Frame(at) if address.index.is_none() => return self.outer_place(at),
             Base::Frame(at) => {
-                self.push(Instruction::set(ADDRESS, By::Register(FRAME)));
-                let place = self.place(at);
+                let (base, place) = self.outer_place(at);
+                self.push(Instruction::set(ADDRESS, By::Register(base)));
                 self.push(Instruction::operate(
                     Operator::Add,
                     Width::W64,
@@ -290,22 +331,22 @@ impl Emitter<'_> {
                 self.keep(*to, target);
             }
             Step::Hide { to, value, width } => {
+                let width = if self.kept.is_carried(*to) { Width::W64 } else { *width };
                 let base = self.map_value(Memory::Control, ZERO);
                 let target = self.target(*to);
-                self.push(Instruction::load(target, base, 0, bytes(*width)));
+                self.push(Instruction::load(target, base, 0, bytes(width)));
                 if *value != 0 {
-                    let by = self.by(Value::Constant(*value), *width);
-                    self.push(Instruction::operate(Operator::Add, *width, false, target, by));
+                    let by = self.by(Value::Constant(*value), width);
+                    self.push(Instruction::operate(Operator::Add, width, false, target, by));
                 }
-                self.keep(*to, target);
+                self.keep_unknown(*to, target);
             }
+            // As it always is.
+            Step::Widen { register, .. } if self.kept.is_carried(*register) => {}
             Step::Widen { register, width } => {
-                let base = self.map_value(Memory::Control, ZERO);
-                self.push(Instruction::load(self.second, base, 0, bytes(*width)));
                 let target = self.target(*register);
                 self.load_value(target, Value::Register(*register));
-                let by = By::Register(self.second);
-                self.push(Instruction::operate(Operator::Add, *width, false, target, by));
+                self.widen(target, *width);
                 self.keep(*register, target);
             }
             Step::Operate { to, operator, width, is_signed, left, right } => {
@@ -343,8 +384,10 @@ impl Emitter<'_> {
                     value => By::Register(self.operand(*value, SCRATCH)),
                 };
                 self.push(Instruction::store(base, offset, *bytes, by));
-                if self.has_loops && base == FRAME && offset % i16::from(WORD) == 0 {
-                    self.scrub(offset);
+                let is_in_frame = matches!(to.base, Base::Frame(_)) && to.index.is_none();
+                let is_followed = self.has_loops || self.kept.is_outlined();
+                if is_followed && is_in_frame && offset % i16::from(WORD) == 0 {
+                    self.scrub(base, offset);
                 }
             }
             Step::AddTo { to, bytes, value } => {
@@ -356,9 +399,9 @@ impl Emitter<'_> {
                 if self.is_handler {
                     let target = self.target(*to);
                     self.push(Instruction::load(target, 1, i16::from(*place) * 8, 8));
-                    self.keep(*to, target);
+                    self.keep_unknown(*to, target);
                 } else {
-                    self.keep(*to, place + 1);
+                    self.keep_unknown(*to, place + 1);
                     if self.has_loops && self.function.has_calls() {
                         // No number any longer, for the same reason as in `fill`.
                         self.push(Instruction::set(place + 1, By::Register(FRAME)));
@@ -396,8 +439,12 @@ impl Emitter<'_> {
     }
 
     fn load_context(&mut self, to: u8) {
-        let context = self.context.expect("it is kept");
-        self.push(Instruction::load(to, FRAME, context, WORD));
+        let (base, at) = match self.context {
+            Some(context) => (FRAME, context),
+            // Below the frame that a round has in common with its function.
+            None => (OUTER_FRAME, -i16::from(WORD)),
+        };
+        self.push(Instruction::load(to, base, at, WORD));
     }
 
     /// Nothing of what was in registers is there after it.
@@ -425,6 +472,10 @@ impl Emitter<'_> {
             Argument::Value(value) => self.load_value(register, *value),
             Argument::Map(map) => self.descriptor(register, Memory::Map(*map)),
             Argument::Records => self.descriptor(register, Memory::Records),
+            Argument::Round(of) => {
+                self.out.rounds.push((self.out.instructions.len(), *of));
+                self.load_64(register, PSEUDO_FUNC, 0, 0);
+            }
             Argument::Address(address) => {
                 // All but what is in the frame goes by the first one: no argument is to be there yet.
                 let (base, offset) = self.address(*address);

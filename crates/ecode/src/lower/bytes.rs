@@ -139,7 +139,9 @@ impl Lowerer<'_> {
         let number = self.register();
         self.set(number, Value::Constant(0), Width::W64);
         let [head, more, cut, done] = std::array::from_fn(|_| self.new_block());
-        self.jump_and_enter(head);
+        self.end(End::Jump(head));
+        self.begin_loop(head, cut);
+        self.enter(head);
         self.end(End::Round { more, cut_short: cut });
         self.enter(more);
         body(self, number, done)?;
@@ -153,7 +155,7 @@ impl Lowerer<'_> {
             right: Value::Constant(1),
         });
         self.end(End::Jump(head));
-        self.cut_short(cut, done);
+        self.end_loop(cut, done);
         Ok(number)
     }
 

@@ -3,7 +3,7 @@
 use super::{Around, Home, Lowered, Lowerer, MOST_BLOCKS, MOST_REGISTERS, constant, number, width};
 use crate::ast::Operator;
 use crate::emit::too_large;
-use crate::ir::{Base, BlockId, End, Step, Value, Width};
+use crate::ir::{self, Base, BlockId, End, Step, Value, Width};
 use crate::layout::CUT_SHORT;
 use crate::program::{Expression, ExpressionKind, Loop, Place, PlaceKind, Statement, StatementKind};
 use crate::types::Type;
@@ -89,7 +89,9 @@ impl Lowerer<'_> {
 
     fn looped(&mut self, looped: &Loop) -> Lowered<()> {
         let [head, asked, body, after, cut, done] = std::array::from_fn(|_| self.new_block());
-        self.end(End::Jump(if looped.is_asked_first { head } else { body }));
+        let entry = if looped.is_asked_first { head } else { body };
+        self.end(End::Jump(entry));
+        self.begin_loop(entry, cut);
         // The first round of `do` is not counted, as it always is.
         self.enter(head);
         self.end(End::Round { more: asked, cut_short: cut });
@@ -107,12 +109,18 @@ impl Lowerer<'_> {
             self.effect(after)?;
         }
         self.end(End::Jump(head));
-        self.cut_short(cut, done);
+        self.end_loop(cut, done);
         Ok(())
     }
 
-    /// The block where a loop comes out that the kernel does not let go on, and then the one behind the loop.
-    pub(super) fn cut_short(&mut self, cut: BlockId, done: BlockId) {
+    pub(super) fn begin_loop(&mut self, entry: BlockId, cut_short: BlockId) {
+        self.loops.push(ir::Loop { within: self.within, entry, cut_short });
+        self.within = Some(self.loops.len() - 1);
+    }
+
+    /// Behind a loop: the block where it comes out if the kernel does not let it go on, and then the next one.
+    pub(super) fn end_loop(&mut self, cut: BlockId, done: BlockId) {
+        self.within = self.within.and_then(|ended| self.loops[ended].within);
         self.enter(cut);
         self.add_to_control(CUT_SHORT);
         if let Some(flag) = self.is_cut_short {

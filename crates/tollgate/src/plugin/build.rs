@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use ecode::{Diagnostic, Object, Program};
 use kernel::gate::Gate;
 use kernel::plugins::{Hooks, Plugin, Shared, Turn};
+use kernel::probe::loops;
 use serde::{Deserialize, Serialize};
 
 use super::diagnostics::{counted, refused, tell};
@@ -49,7 +50,7 @@ pub fn build(source: &Source, machine: Machine) -> (Option<Built>, Vec<Diagnosti
     let parse_us = us(began);
     let Some(program) = program else { return (None, problems) };
     let began = Instant::now();
-    match ecode::compile(&program, &source.text, &source.name) {
+    match ecode::compile(&program, &source.text, &source.name, loops()) {
         Ok(object) => {
             let codegen_us = us(began);
             (Some(Built { program, object, parse_us, codegen_us }), problems)
