@@ -186,7 +186,9 @@ impl Generator<'_> {
                 let _ = writeln!(self.text, "}} }}");
             }
             11 => {
-                let (to, limit) = (self.bytes(), self.expression(1));
+                let is_number = self.byte().is_multiple_of(3);
+                let to = if is_number { self.place(true) } else { self.bytes() };
+                let limit = self.expression(1);
                 let (call, from) = match self.byte() % 3 {
                     1 => {
                         let (text, number) = (self.text(), self.expression(1));

@@ -263,6 +263,15 @@ fn memory_is_set_copied_and_compared() {
         ("return memcmp(b, a, 1000)", 1),
         ("return memcmp(a, a, 1000) + memcmp(a, b, 0)", 0),
         ("return memcmp(b, k, 3)", -1),
+        // Of numbers.
+        ("long one = 3; memset(one, n, 8); return one == 0x0101010101010101", 1),
+        ("memset(n, 2, 2); return n", 0x202),
+        ("short one = 3; memcpy(one, b, 2); return one * 10 + memcmp(one, b, 2) + taken(n, one)", 5133),
+        (
+            "int sum = 0; for (int i = 0; i < 3; i++) { char c = i; memset(c, c + 1, 1); sum = sum * 10 + c; } return sum",
+            123,
+        ),
+        ("bool is = false; memset(is, 2, 1); memset(flag, 3, 1); return is * 10 + flag", 1),
         // By words.
         ("memset(wide, n + 0x1fe, sizeof(wide)); return wide[0].at + wide[1].at + wide[1].after * 2", -4),
         ("memset(wide[n].text, 3, 8); return wide[1].text[7] * 10 + wide[1].after + wide[1].at", 30),
@@ -280,7 +289,7 @@ fn memory_is_set_copied_and_compared() {
         ("struct w s = { 7 }; memcpy(s, f[4], sizeof(s)); return s.at + has(f, 4)", 0),
     ] {
         let text = format!(
-            "u8 a[5]; u8 b[3] = {{ 1, 2, 3 }}; u8 rows[2][3]; u32 words[2]; struct w {{ long at; char text[8]; int after; }}; struct w wide[2]; map<int, struct w> f[4]; struct v {{ u8 b[3]; }}; map<int, struct v> m[4];
+            "u8 a[5]; u8 b[3] = {{ 1, 2, 3 }}; u8 rows[2][3]; u32 words[2]; bool flag; int taken(int n, u8 by) {{ memset(by, n, 1); memcpy(n, a, 1); return n * 256 + by + 2; }} struct w {{ long at; char text[8]; int after; }}; struct w wide[2]; map<int, struct w> f[4]; struct v {{ u8 b[3]; }}; map<int, struct v> m[4];
              on call(int n) {{ u8 l[5]; u8 k[3] = {{ 9 }}; {what}; }}"
         );
         assert_eq!(outcome(&text, &[1]).0, value, "{what}");
