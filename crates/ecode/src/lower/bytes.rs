@@ -148,7 +148,9 @@ impl Lowerer<'_> {
         let (index, size) = (Value::Register(number), unit.into());
         self.end(End::Index { to, index, length: length / size, size, within, outside });
         self.enter(within);
-        let index = address.index.map_or(to, |before| self.sum(before, to));
+        // What is kept over the rounds is not copied, but added: the verifier gives both copies a number, by which this round differs
+        // from the first one of the loop around it, and forgets what it knows (`widen_imprecise_scalars`).
+        let index = address.index.map_or(to, |before| self.sum(to, before));
         Address { index: Some(index), ..address }
     }
 
