@@ -3,7 +3,7 @@
 BIN    = $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
 PREFIX = /usr/local
 
-.PHONY: help setup build demo demo-services check lint unit test vm bench fresh install uninstall deb clean
+.PHONY: help setup build demo demo-services check lint unit test vm fuzz bench fresh install uninstall deb clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -40,6 +40,10 @@ test: ## all tests; the last line is the sum (root: all of them)
 vm: ## the tests inside two stock Debian kernels, in QEMU
 	@scripts/setup build vm
 	@scripts/vm
+
+fuzz: ## let libFuzzer look for two minutes for what breaks the language of plugins (root: in the kernel too)
+	@scripts/setup build fuzz
+	@scripts/fuzz
 
 bench: build ## measure what the gate costs on this machine, and the lab itself (root)
 	@scripts/bench

@@ -10,6 +10,7 @@
 #include "guard_before.bpf.h"
 #include "guard_continue.bpf.h"
 #include "lens.bpf.h"
+#include "plugin.bpf.h"
 #include "service_datagrams.bpf.h"
 #include "service_files.bpf.h"
 #include "service_sockets.bpf.h"
@@ -19,20 +20,20 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-SEC("tp_btf/sys_enter")
-int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
+/* Whether the call counts. `ctx`: only where plugins are. */
+static __always_inline bool enters(struct thread_state *thread, struct pt_regs *regs, long id, void *ctx)
 {
-	struct thread_state *thread = current_thread(regs);
+	bool is_denounced = false;
 	struct task_struct *task;
 	u32 call, before;
 
 	if (!thread || !thread->mask || unlikely(retired()))
-		return 0;
+		return false;
 	task = running_task(thread->task);
 	call = call_slot(task, id);
 	if (unlikely(thread->until_exec)) {
 		if (!is_execve(call))
-			return 0;
+			return false;
 		thread->until_exec = 0;
 	}
 	if ((config.enabled & LENS) && unlikely(thread->in_call) && thread->generation == config.generation)
@@ -41,14 +42,36 @@ int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
 	thread->call = call;
 	thread->in_call = 1;
 	thread->generation = config.generation;
-	if (has(thread, GUARD))
-		guard_enter(thread, call);
+	if (has(thread, GUARD)) {
+		if (ctx && plugin_chains[PLUGIN_GUARDS].first[thread->session & (SESSIONS - 1)])
+			is_denounced = plugins_denounce(ctx, thread->session);
+		if (guard_enter(thread, call, is_denounced) && ctx)
+			plugins_judge(ctx, thread->session);
+	}
 	if (has(thread, SERVICE))
 		service_enter(thread, regs, call, before);
 	if (has(thread, TALLY))
 		tally_enter(thread, call);
 	if (has(thread, LENS))
 		lens_enter(thread, task, call);
+	return true;
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(gate_enter, struct pt_regs *regs, long id)
+{
+	enters(current_thread(regs), regs, id, NULL);
+	return 0;
+}
+
+/* Only where plugins are: a program that may go over to others begins and ends otherwise. */
+SEC("?tp_btf/sys_enter")
+int BPF_PROG(gate_enter_plugins, struct pt_regs *regs, long id)
+{
+	struct thread_state *thread = current_thread(regs);
+
+	if (enters(thread, regs, id, ctx))
+		plugins_run(ctx, &plugin_chains[PLUGIN_ENTERS], thread->session, &plugin_enters);
 	return 0;
 }
 
@@ -77,27 +100,42 @@ static __always_inline void exit_alone(struct thread_state *thread, struct pt_re
 	}
 }
 
-SEC("tp_btf/sys_exit")
-int BPF_PROG(gate_exit, struct pt_regs *regs, long result)
+static __always_inline bool exits(struct thread_state *thread, struct pt_regs *regs, long result)
 {
-	struct thread_state *thread = current_thread(regs);
 	u64 now = 0;
 
 	if (!thread || !thread->mask)
-		return 0;
+		return false;
 	if ((config.enabled & LENS) && thread->entered_ns)
 		now = bpf_ktime_get_ns();
 	if (unlikely(retired()))
-		return 0;
+		return false;
 	if (unlikely(!thread->in_call)) {
 		exit_alone(thread, regs, result);
-		return 0;
+		return false;
 	}
 	thread->in_call = 0;
 	if (has(thread, LENS))
 		lens_exit(thread, running_task(thread->task), result, now);
 	if ((config.enabled & SERVICE_FILES) && has(thread, SERVICE))
 		service_left(thread, result);
+	return true;
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(gate_exit, struct pt_regs *regs, long result)
+{
+	exits(current_thread(regs), regs, result);
+	return 0;
+}
+
+SEC("?tp_btf/sys_exit")
+int BPF_PROG(gate_exit_plugins, struct pt_regs *regs, long result)
+{
+	struct thread_state *thread = current_thread(regs);
+
+	if (exits(thread, regs, result))
+		plugins_run(ctx, &plugin_chains[PLUGIN_EXITS], thread->session, &plugin_exits);
 	return 0;
 }
 
@@ -152,19 +190,33 @@ int gate_switch(u64 *ctx)
 	return 0;
 }
 
+/* Whose plugins a task's are: none for a bystander, and for one that does not count yet. */
+static __always_inline u32 session_of(struct task_struct *task)
+{
+	u32 slot = slot_of(task);
+
+	return slot && !thread_at(slot)->until_exec ? thread_at(slot)->session : 0;
+}
+
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(gate_fork, struct task_struct *parent, struct task_struct *child)
 {
-	if (!retired())
-		task_forked(parent, child);
+	if (retired())
+		return 0;
+	task_forked(parent, child);
+	if (config.enabled & PLUGIN)
+		plugins_run(ctx, &plugin_chains[PLUGIN_FORKS], session_of(child), &plugin_forks);
 	return 0;
 }
 
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(gate_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
-	if (!retired())
-		task_executed(task, old_pid);
+	if (retired())
+		return 0;
+	task_executed(task, old_pid);
+	if (config.enabled & PLUGIN)
+		plugins_run(ctx, &plugin_chains[PLUGIN_EXECS], session_of(task), &plugin_execs);
 	return 0;
 }
 
@@ -173,13 +225,17 @@ int BPF_PROG(gate_task_exit, struct task_struct *task)
 {
 	u32 slot = slot_of(task);
 	struct thread_state *thread = slot ? thread_at(slot) : NULL;
+	u32 session;
 
 	if (!thread || retired())
 		return 0;
 	if (thread->in_call && has(thread, LENS))
 		lens_unfinished(thread);
 	lens_slow_forget(thread);
+	session = thread->until_exec ? 0 : thread->session;
 	task_exited(thread, task, slot);
+	if (config.enabled & PLUGIN)
+		plugins_run(ctx, &plugin_chains[PLUGIN_ENDS], session, &plugin_ends);
 	return 0;
 }
 

@@ -639,6 +639,7 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 {
 	u32 response = session->guard.response, action = GUARD_OBSERVE, restraint = GUARD_UNRESTRAINED;
 	u64 now = bpf_ktime_get_ns(), delay_ns = 0;
+	struct plugin_verdict *verdict;
 
 	if (response != GUARD_OBSERVE && is_spared(thread, session)) {
 		restraint = GUARD_SPARED;
@@ -673,6 +674,13 @@ static __noinline int guard_respond(struct thread_state *thread, struct session 
 		else
 			thread->held = 0;
 	}
+	if (config.enabled & PLUGIN) {
+		verdict = &verdicts[bpf_get_smp_processor_id() & (CPUS - 1)];
+		verdict->mismatches = mismatches & ~GUARD_DENOUNCED;
+		verdict->lfc = thread->lfc;
+		verdict->action = action;
+		verdict->is_denounced = !!(mismatches & GUARD_DENOUNCED);
+	}
 	if (mismatches || action)
 		guard_tell(thread, call, mismatches, action, restraint, now);
 	return 0;
@@ -686,11 +694,14 @@ static __always_inline void guard_hold_on(struct thread_state *thread, u32 call)
 		stop_here(thread, call);
 }
 
-/* At entry, before the call is made. */
-static __always_inline void guard_enter(struct thread_state *thread, u32 call)
+/*
+ * At entry, before the call is made. `is_denounced`: a plugin says that it is an anomaly, whatever the profile says. Returns
+ * whether something was done, or would have been.
+ */
+static __always_inline bool guard_enter(struct thread_state *thread, u32 call, bool is_denounced)
 {
 	struct guard_profile *profile = profile_at(thread->profile);
-	bool is_suspended, is_final;
+	bool is_suspended, is_final, is_usual;
 	struct session *session;
 	u32 mismatches;
 
@@ -698,25 +709,33 @@ static __always_inline void guard_enter(struct thread_state *thread, u32 call)
 		/* Before its first execve it has no program of its own. */
 		if (thread->profile == GUARD_NO_PROFILE)
 			lose(thread->guard_session, LOSS_UNGUARDED_CALLS);
-		return;
+		return false;
 	}
-	if (likely(guard_is_usual(thread, profile, call)))
-		return;
+	is_usual = guard_is_usual(thread, profile, call);
+	if (likely(is_usual && !is_denounced))
+		return false;
 	session = session_at(thread->guard_session);
 	if (!session)
-		return;
+		return false;
 	thread->before = 0;
 	if (thread->held)
 		guard_hold_on(thread, call);
-	mismatches = guard_look(thread, profile, &session->guard, call);
+	mismatches = is_usual ? 0 : guard_look(thread, profile, &session->guard, call);
+	if (is_denounced && mismatches != NOT_JUDGED) {
+		if (!mismatches)
+			frame_push(thread, 1);
+		mismatches |= GUARD_DENOUNCED;
+	}
 	is_suspended = suspends(&session->guard, thread, call);
 	is_final = is_suspended || (session->guard.response == GUARD_DENY && is_execve(call));
 	/*
 	 * A call that is made again has served its hold: a fork never succeeds with a stop before it. What is unusual
 	 * counts also while somebody else has let it go on.
 	 */
-	if ((thread->lfc || is_suspended) && mismatches != NOT_JUDGED && (!thread->held || mismatches || is_final))
-		guard_respond(thread, session, call, mismatches);
+	if ((!thread->lfc && !is_suspended) || mismatches == NOT_JUDGED || (thread->held && !mismatches && !is_final))
+		return false;
+	guard_respond(thread, session, call, mismatches);
+	return true;
 }
 
 /* Which file this task's program is. */

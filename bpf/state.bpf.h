@@ -84,6 +84,7 @@ FREE_LIST(free_kept_cells, CELLS_MAX);
  */
 struct gate_header header SEC(".bss.tollgate");
 struct cpu_state cpus[CPUS] SEC(".bss.cpus");
+struct plugin_verdict verdicts[CPUS] SEC(".bss.verdicts");
 struct thread_state threads[THREADS] SEC(".bss.threads");
 struct cell_table cell_of[GROUPS] SEC(".bss.cell_of");
 u32 by_pid[PID_TAGS] SEC(".bss.by_pid");

@@ -33,7 +33,7 @@
 /* Of control groups, for services. */
 #define DATAGRAM_HOOKS 2
 #define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS + DATAGRAM_HOOKS)
-#define GATE_MAPS 37
+#define GATE_MAPS 46
 
 #define SESSIONS 64
 /* 6.8 MiB of cell tables. Later rows share their session's, which is counted. */
@@ -80,8 +80,64 @@ enum gate_mask {
 	SERVICE = 1 << 8,
 	/* Rules ask for files that are opened: of all with SERVICE. */
 	SERVICE_FILES = 1 << 9,
+	/* Plugins run at its hooks; of all gated threads. */
+	PLUGIN = 1 << 10,
+	/* Also when a call ends. */
+	PLUGIN_EXIT = 1 << 11,
 	/* Only in the test build. */
 	TALLY = 1 << 16,
+};
+
+/* Hooks of the gate at which plugins run. */
+enum plugin_hook {
+	PLUGIN_ENTERS,
+	PLUGIN_EXITS,
+	PLUGIN_FORKS,
+	PLUGIN_EXECS,
+	PLUGIN_ENDS,
+	/* Before the guard looks at a call. */
+	PLUGIN_GUARDS,
+	/* After the guard has done something about a call, or would have. */
+	PLUGIN_VERDICTS,
+	PLUGIN_HOOKS,
+};
+
+/* Plugins that are loaded for a hook at a time, of all sessions; and those that are linked, of one. */
+#define PLUGIN_SLOTS 32
+#define PLUGINS_LINKED 8
+
+/* In a guard event's mismatches: a plugin has called it an anomaly. */
+#define GUARD_DENOUNCED 0x8000
+
+/* What the guard has said last on a processor, for plugins. */
+struct plugin_verdict {
+	__u32 mismatches;
+	__u32 lfc;
+	__u32 action;
+	__u32 is_denounced;
+};
+
+/* A plugin's place at a hook, for user space. */
+struct plugin_slot {
+	/* Whose: that of a session, or of the whole machine (0). */
+	__u32 session;
+	__s32 priority;
+	/* Who has it: a process, and the PID namespace that this number is of; 0: nobody. */
+	__u32 owner_pid;
+	__u32 owner_namespace;
+	/* Plugins of the same priority run in the order in which they came. */
+	__u64 since;
+	__u32 is_linked;
+	__u32 unused;
+};
+
+/* Which plugins run at a hook, one after the other, by their numbers from 1 on; 0: none. */
+struct plugin_chain {
+	/* Of each session. */
+	__u8 first[SESSIONS];
+	/* After each plugin, also after one that was taken out, as long as somebody may be in it. */
+	__u8 next[PLUGIN_SLOTS + 8];
+	struct plugin_slot slots[PLUGIN_SLOTS + 1];
 };
 
 enum loss {

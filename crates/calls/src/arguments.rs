@@ -88,17 +88,25 @@ fn mask(abi: Abi, number: u32, wanted: impl Fn(Kind) -> bool) -> u8 {
     bits.fold(0, |mask, (i, _)| mask | 1 << i)
 }
 
+/// Whether a call has other arguments in this ABI than in x86-64.
+pub(crate) fn is_different(abi: Abi, name: &str) -> bool {
+    find(own(abi), name).is_some()
+}
+
+fn own(abi: Abi) -> &'static [Entry] {
+    match abi {
+        Abi::X86_64 => &[],
+        Abi::I386 => i386::DIFFERENT,
+        Abi::X32 => &X32,
+    }
+}
+
 /// The entry for a call: the ABI's own one, else that of x86-64.
 fn described(abi: Abi, number: u32) -> &'static [Kind] {
     let Some(name) = name(abi, number) else {
         return &[];
     };
-    let own: &[Entry] = match abi {
-        Abi::X86_64 => &[],
-        Abi::I386 => i386::DIFFERENT,
-        Abi::X32 => &X32,
-    };
-    find(own, name).or_else(|| find(x86_64::CALLS, name)).unwrap_or(&[])
+    find(own(abi), name).or_else(|| find(x86_64::CALLS, name)).unwrap_or(&[])
 }
 
 /// Tables are sorted by name.

@@ -10,8 +10,10 @@ mod abi;
 mod arguments;
 mod errno;
 mod name;
+mod parameters;
 
 pub use abi::Abi;
 pub use arguments::{AT_FDCWD, Kind, argument_count, arguments, fd_mask, path_mask};
 pub use errno::{display_errno, errno_name};
 pub use name::{LIMIT, all, display_name, name, never_returns, number};
+pub use parameters::{Parameter, parameters};

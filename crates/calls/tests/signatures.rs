@@ -71,7 +71,7 @@ fn possible(call: &str, index: usize, parameter: &str) -> Vec<Kind> {
 
 #[test]
 fn the_kernel_agrees() {
-    let text = include_str!("data/signatures-x86_64.txt");
+    let text = include_str!("../src/signatures-x86_64.txt");
     let mut checked = 0;
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (call, parameters) = line.split_once(':').expect(line);

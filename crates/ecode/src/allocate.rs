@@ -1,8 +1,9 @@
 //! Which of the kernel's registers, or which place in memory, each register has: linear scan (Poletto and Sarkar, 1999).
 
 use crate::ir::{Function, Register, Step};
+use crate::outline::Kept;
 
-/// Kept over calls. The last one is for operands where a function has loops.
+/// Kept over calls. The last one is for operands where a function has loops, and for the frame where it is a round of one.
 const KEPT: [u8; 4] = [FIRST_KEPT, 7, 8, LAST_KEPT];
 pub const FIRST_KEPT: u8 = 6;
 pub const LAST_KEPT: u8 = 9;
@@ -14,15 +15,17 @@ pub enum Home {
     Register(u8),
     /// Eight bytes of the frame, from its beginning.
     Frame(u32),
+    /// The same of the function whose loops are functions of their own, and in these.
+    Kept(u32),
     /// Nobody asks for it.
     None,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Interval {
-    register: Register,
-    from: usize,
-    to: usize,
+pub struct Interval {
+    pub register: Register,
+    pub from: usize,
+    pub to: usize,
     /// A call lies within it, or takes it.
     meets_call: bool,
 }
@@ -32,11 +35,11 @@ struct Interval {
 pub struct Set(Vec<u64>);
 
 impl Set {
-    fn new(registers: usize) -> Self {
+    pub fn new(registers: usize) -> Self {
         Self(vec![0; registers.div_ceil(64)])
     }
 
-    fn add(&mut self, register: Register) {
+    pub fn add(&mut self, register: Register) {
         self.0[register / 64] |= 1 << (register % 64);
     }
 
@@ -44,7 +47,7 @@ impl Set {
         self.0[register / 64] &= !(1 << (register % 64));
     }
 
-    fn add_all(&mut self, other: &Self) -> bool {
+    pub fn add_all(&mut self, other: &Self) -> bool {
         let mut is_new = false;
         for (word, more) in self.0.iter_mut().zip(&other.0) {
             is_new |= *more & !*word != 0;
@@ -66,7 +69,7 @@ impl Set {
 }
 
 /// Which registers are needed at the beginning of each block.
-fn needed(function: &Function) -> Vec<Set> {
+pub fn needed(function: &Function) -> Vec<Set> {
     let mut needed = vec![Set::new(function.registers); function.blocks.len()];
     let mut is_changed = true;
     while is_changed {
@@ -88,7 +91,7 @@ fn needed(function: &Function) -> Vec<Set> {
     needed
 }
 
-fn intervals(function: &Function, needed: &[Set]) -> Vec<Interval> {
+pub fn intervals(function: &Function, needed: &[Set]) -> Vec<Interval> {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; function.registers];
     let mut calls = Vec::new();
     let mut at = 0;
@@ -131,6 +134,29 @@ fn intervals(function: &Function, needed: &[Set]) -> Vec<Interval> {
     intervals
 }
 
+/// Places of the frame, and the moments from which on they are free.
+pub struct Places {
+    pub frame_bytes: u32,
+    free: Vec<(u32, usize)>,
+}
+
+impl Places {
+    pub fn from(frame_bytes: u32) -> Self {
+        Self { frame_bytes: frame_bytes.next_multiple_of(8), free: Vec::new() }
+    }
+
+    /// One that has been free since the interval's beginning.
+    pub fn take(&mut self, interval: &Interval) -> u32 {
+        if let Some((place, free)) = self.free.iter_mut().find(|(_, free)| *free < interval.from) {
+            *free = interval.to;
+            return *place;
+        }
+        self.free.push((self.frame_bytes, interval.to));
+        self.frame_bytes += 8;
+        self.frame_bytes - 8
+    }
+}
+
 pub struct Allocated {
     pub homes: Vec<Home>,
     /// With the places of those that have no register.
@@ -139,19 +165,24 @@ pub struct Allocated {
     pub needed: Vec<Set>,
 }
 
-pub fn allocate(function: &Function) -> Allocated {
+/// `kept`: those that have their places already.
+pub fn allocate(function: &Function, kept: &Kept) -> Allocated {
     let needed = needed(function);
-    let kept = &KEPT[..KEPT.len() - usize::from(function.has_loops())];
+    let has_last = !function.has_loops() && !function.is_round;
+    let own = &KEPT[..KEPT.len() - usize::from(!has_last)];
     let mut homes = vec![Home::None; function.registers];
-    let mut frame = function.frame_bytes.next_multiple_of(8);
-    // Those that have a register now, and places of the frame with the moment from which on they are free.
+    kept.each().for_each(|(register, place)| homes[register] = Home::Kept(place));
+    // Those that have a register now.
     let mut active: Vec<(Interval, u8)> = Vec::new();
-    let mut places: Vec<(u32, usize)> = Vec::new();
+    let mut places = Places::from(function.frame_bytes);
     for interval in intervals(function, &needed) {
+        if matches!(homes[interval.register], Home::Kept(_)) {
+            continue;
+        }
         active.retain(|(other, _)| other.to >= interval.from);
         let is_free = |register: &u8| active.iter().all(|(_, taken)| taken != register);
         let lost = LOST.iter().filter(|_| !interval.meets_call);
-        if let Some(register) = lost.chain(kept).copied().find(is_free) {
+        if let Some(register) = lost.chain(own).copied().find(is_free) {
             homes[interval.register] = Home::Register(register);
             active.push((interval, register));
             continue;
@@ -170,19 +201,7 @@ pub fn allocate(function: &Function) -> Allocated {
             }
             None => interval,
         };
-        // The loser's place must have been free since its own beginning.
-        let place = match places.iter_mut().find(|(_, free)| *free < loser.from) {
-            Some((place, free)) => {
-                *free = loser.to;
-                *place
-            }
-            None => {
-                places.push((frame, loser.to));
-                frame += 8;
-                frame - 8
-            }
-        };
-        homes[loser.register] = Home::Frame(place);
+        homes[loser.register] = Home::Frame(places.take(&loser));
     }
-    Allocated { homes, frame_bytes: frame, needed }
+    Allocated { homes, frame_bytes: places.frame_bytes, needed }
 }

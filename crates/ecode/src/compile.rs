@@ -1,21 +1,28 @@
 //! A program into what the kernel loads.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 use crate::diagnostic::{Diagnostic, Span};
 use crate::emit::btf::Btf;
 use crate::emit::{Emitted, Memory, emit};
+use crate::hooks::{Ending, Entry};
+use crate::ir::{Function, Loops};
 use crate::layout::{CONTROL_BYTES, Layout};
 use crate::lower::lower;
-use crate::program::Program;
+use crate::outline::{Kept, outline};
+use crate::program::{Handler, Program};
 
-/// MAX_BPF_STACK, include/linux/filter.h, without what a loop's counter takes (bpf_patch_insns of may_goto, v6.18).
-const MOST_FRAME_BYTES: u32 = 512 - 16;
 /// The kernel rounds a function's frame up where functions call each other: round_up_stack_depth, kernel/bpf/verifier.c.
 const FRAME_UNIT: u32 = 32;
 /// MAX_CALL_FRAMES, include/linux/bpf_verifier.h
 const MOST_CALLS: usize = 8;
+/// BPF_MAX_SUBPROGS, include/linux/bpf_verifier.h
+const MOST_FUNCTIONS: usize = 256;
+
+/// A function's number, and 0; or 1 and more for the rounds of its loops.
+type Part = (usize, usize);
+/// The parts of each function.
+type Functions = HashMap<usize, Vec<Emitted>>;
 
 #[derive(Debug)]
 pub struct Object {
@@ -44,6 +51,13 @@ pub struct MapShape {
 #[derive(Debug)]
 pub struct Compiled {
     pub hook: String,
+    pub selected: Vec<String>,
+    /// As libbpf names what kind of program it is.
+    pub section: &'static str,
+    /// Its number among the program's handlers.
+    pub handler: usize,
+    /// Whether the hook's next plugin runs after it.
+    pub is_chained: bool,
     /// Eight bytes each.
     pub instructions: Vec<[u8; 8]>,
     /// Which instruction needs the descriptor of what memory.
@@ -55,12 +69,25 @@ pub struct Compiled {
     pub lines: Vec<[u32; 4]>,
 }
 
-pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Box<Diagnostic>> {
-    let layout = Layout::new(program);
-    let mut compiled = HashMap::new();
-    let programs = program.handlers.iter().map(|handler| {
-        let linked = link(program, &layout, handler.function, &mut compiled)?;
-        Ok(object(program, handler, &linked, &compiled, text, name))
+/// MAX_BPF_STACK, include/linux/filter.h, without what the kernel takes for loops: bpf_patch_insns of may_goto (v6.18), and
+/// inline_bpf_loop.
+fn most_frame_bytes(loops: Loops) -> u32 {
+    match loops {
+        Loops::MayGoto => 512 - 16,
+        Loops::Helper => 512 - 24,
+    }
+}
+
+pub fn compile(program: &Program, text: &str, name: &str, loops: Loops) -> Result<Object, Box<Diagnostic>> {
+    let (layout, places) = (Layout::new(program), Places::new(text));
+    let mut compiled = Functions::new();
+    let entries = program.handlers.iter().enumerate();
+    let entries =
+        entries.flat_map(|(number, handler)| handler.offer.entries.iter().map(move |entry| (number, entry)));
+    let programs = entries.map(|(number, entry)| {
+        let handler = (&program.handlers[number], entry);
+        let linked = link(program, &layout, handler, loops, &mut compiled)?;
+        Ok(object(program, number, entry, &linked, &compiled, &places, name))
     });
     let map = |map: &crate::program::Map| MapShape {
         name: map.name.clone(),
@@ -76,64 +103,95 @@ pub fn compile(program: &Program, text: &str, name: &str) -> Result<Object, Box<
         offsets: layout.offsets,
         has_records: compiled
             .values()
+            .flatten()
             .any(|emitted| emitted.memory.iter().any(|(_, of)| *of == Memory::Records)),
         control_bytes: CONTROL_BYTES,
     })
 }
 
-/// The functions of a handler, itself first, in the order in which they are found. Each is compiled once.
+/// A function, and its loops where these are functions of their own.
+fn parts(lowered: Function, loops: Loops, is_handler: bool) -> Result<Vec<Emitted>, Box<Diagnostic>> {
+    let (parts, kept) = match loops {
+        Loops::MayGoto => (vec![lowered], Kept::default()),
+        Loops::Helper => outline(lowered),
+    };
+    let keeps_context = parts.iter().any(Function::keeps_context);
+    parts.iter().map(|part| emit(part, &kept, is_handler && !part.is_round, keeps_context)).collect()
+}
+
+/// The functions of a handler, itself first, in the order in which they are found. Each but the handler, which is another one for
+/// each of its entries, is compiled once.
 fn link(
     program: &Program,
     layout: &Layout,
-    handler: usize,
-    compiled: &mut HashMap<usize, Emitted>,
+    (handler, entry): (&Handler, &Entry),
+    loops: Loops,
+    compiled: &mut Functions,
 ) -> Result<Vec<usize>, Box<Diagnostic>> {
-    let mut linked = vec![handler];
+    let lowered = lower(program, layout, handler.function, Some((handler, entry)))?;
+    compiled.insert(handler.function, parts(lowered, loops, true)?);
+    let mut linked = vec![handler.function];
     let mut at = 0;
     while let Some(&function) = linked.get(at) {
         at += 1;
-        let emitted = match compiled.entry(function) {
-            Entry::Occupied(emitted) => emitted.into_mut(),
-            Entry::Vacant(place) => {
-                let lowered = lower(program, layout, function, function == handler)?;
-                place.insert(emit(&lowered, function == handler)?)
-            }
-        };
-        for (_, callee) in &emitted.calls {
+        if !compiled.contains_key(&function) {
+            compiled.insert(function, parts(lower(program, layout, function, None)?, loops, false)?);
+        }
+        for (_, callee) in compiled[&function].iter().flat_map(|part| &part.calls) {
             if !linked.contains(callee) {
                 linked.push(*callee);
             }
         }
     }
-    frames_fit(program, handler, compiled)?;
+    let functions: usize = linked.iter().map(|function| compiled[function].len()).sum();
+    if functions > MOST_FUNCTIONS {
+        let handler = &program.functions[handler.function];
+        let message =
+            format!("`{}` needs {functions} functions, and {MOST_FUNCTIONS} are the most", handler.name);
+        let problem = Diagnostic::error(handler.span.clone(), message);
+        return Err(Box::new(problem.help("those that it calls are counted, and on this kernel all loops")));
+    }
+    frames_fit(program, handler.function, compiled, most_frame_bytes(loops))?;
     Ok(linked)
+}
+
+/// What a part calls, each with the instruction.
+fn calls(compiled: &Functions, (function, part): Part) -> impl Iterator<Item = (usize, Part)> {
+    let emitted = &compiled[&function][part];
+    let calls = emitted.calls.iter().map(|(at, callee)| (*at, (*callee, 0)));
+    calls.chain(emitted.rounds.iter().map(move |(at, looped)| (*at, (function, looped + 1))))
 }
 
 /// Along each chain of calls.
 fn frames_fit(
     program: &Program,
     handler: usize,
-    compiled: &HashMap<usize, Emitted>,
+    compiled: &Functions,
+    most_bytes: u32,
 ) -> Result<(), Box<Diagnostic>> {
-    let mut deepest: HashMap<usize, (u32, usize)> = HashMap::new();
-    let mut way = vec![(handler, false)];
-    while let Some((function, is_done)) = way.pop() {
-        let callees = compiled[&function].calls.iter().map(|(_, callee)| *callee);
+    let mut deepest: HashMap<Part, (u32, usize)> = HashMap::new();
+    let mut way = vec![((handler, 0), false)];
+    while let Some((part, is_done)) = way.pop() {
+        if deepest.contains_key(&part) {
+            continue;
+        }
+        let callees = calls(compiled, part).map(|(_, callee)| callee);
         if !is_done {
-            way.push((function, true));
+            way.push((part, true));
             way.extend(callees.filter(|callee| !deepest.contains_key(callee)).map(|callee| (callee, false)));
             continue;
         }
         let below = callees
             .map(|callee| deepest[&callee])
             .fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)));
-        let bytes = compiled[&function].frame_bytes.max(1).next_multiple_of(FRAME_UNIT) + below.0;
-        deepest.insert(function, (bytes, below.1 + 1));
+        let function = part.0;
+        let bytes = compiled[&function][part.1].frame_bytes.max(1).next_multiple_of(FRAME_UNIT) + below.0;
+        deepest.insert(part, (bytes, below.1 + 1));
         let span = program.functions[function].span.clone();
         let name = &program.functions[function].name;
-        if bytes > MOST_FRAME_BYTES {
+        if bytes > most_bytes {
             let message = format!(
-                "`{name}` and what it calls need {bytes} bytes at a time, and the kernel gives {MOST_FRAME_BYTES}"
+                "`{name}` and what it calls need {bytes} bytes at a time, and the kernel gives {most_bytes}"
             );
             let problem = Diagnostic::error(span, message);
             return Err(Box::new(problem.help("make arrays and structs `static` or global")));
@@ -141,9 +199,13 @@ fn frames_fit(
         if below.1 + 1 > MOST_CALLS {
             let message = format!("`{name}` begins a chain of more than {MOST_CALLS} functions");
             let problem = Diagnostic::error(span, message);
-            return Err(Box::new(
-                problem.help("the kernel allows no longer ones: put some of them together"),
-            ));
+            let help = match compiled.values().any(|parts| parts.len() > 1) {
+                true => {
+                    "the kernel allows no longer ones, and this one counts loops too: put some of them together"
+                }
+                false => "the kernel allows no longer ones: put some of them together",
+            };
+            return Err(Box::new(problem.help(help)));
         }
     }
     Ok(())
@@ -151,19 +213,24 @@ fn frames_fit(
 
 fn object(
     program: &Program,
-    handler: &crate::program::Handler,
+    number: usize,
+    entry: &Entry,
     linked: &[usize],
-    compiled: &HashMap<usize, Emitted>,
-    text: &str,
+    compiled: &Functions,
+    places: &Places,
     name: &str,
 ) -> Compiled {
-    let places = Places::new(text);
+    let handler = &program.handlers[number];
     let mut btf = Btf::new();
     let file = btf.string(name);
     let mut strings: HashMap<usize, u32> = HashMap::new();
     let mut starts = HashMap::new();
     let mut made = Compiled {
         hook: handler.hook.clone(),
+        selected: handler.selected.clone(),
+        section: entry.section,
+        handler: number,
+        is_chained: handler.offer.ending != Ending::Returned,
         instructions: Vec::new(),
         memory: Vec::new(),
         btf: Vec::new(),
@@ -171,30 +238,34 @@ fn object(
         lines: Vec::new(),
     };
     for function in linked {
-        let (start, emitted) = (made.instructions.len(), &compiled[function]);
-        starts.insert(*function, start);
         let declared = &program.functions[*function];
-        let parameters = if *function == handler.function { 1 } else { declared.parameters };
-        let of = btf.function(&declared.name, parameters);
-        made.functions.push([start as u32, of]);
-        for (at, span) in &emitted.spans {
-            let (line, column) = places.of(span);
-            let string = *strings.entry(line).or_insert_with(|| btf.string(places.text(line)));
-            // include/uapi/linux/bpf.h, BPF_LINE_INFO_LINE_NUM
-            made.lines.push([
-                (start + at) as u32,
-                file,
-                string,
-                (line as u32) << 10 | column.min(1023) as u32,
-            ]);
+        for (part, emitted) in compiled[function].iter().enumerate() {
+            let start = made.instructions.len();
+            starts.insert((*function, part), start);
+            let of = match part {
+                0 if *function == handler.function => btf.function(&declared.name, 1),
+                0 => btf.function(&declared.name, declared.parameters),
+                _ => btf.round(&declared.name),
+            };
+            made.functions.push([start as u32, of]);
+            for (at, span) in &emitted.spans {
+                let (line, column) = places.of(span);
+                let string = *strings.entry(line).or_insert_with(|| btf.string(places.text(line)));
+                // include/uapi/linux/bpf.h, BPF_LINE_INFO_LINE_NUM
+                made.lines.push([
+                    (start + at) as u32,
+                    file,
+                    string,
+                    (line as u32) << 10 | column.min(1023) as u32,
+                ]);
+            }
+            made.memory.extend(emitted.memory.iter().map(|(at, memory)| (start + at, *memory)));
+            made.instructions.extend(emitted.instructions.iter().map(|instruction| instruction.bytes()));
         }
-        made.memory.extend(emitted.memory.iter().map(|(at, memory)| (start + at, *memory)));
-        made.instructions.extend(emitted.instructions.iter().map(|instruction| instruction.bytes()));
     }
-    for function in linked {
-        let start = starts[function];
-        for (at, callee) in &compiled[function].calls {
-            let by = starts[callee] as i32 - (start + at) as i32 - 1;
+    for (caller, start) in &starts {
+        for (at, callee) in calls(compiled, *caller) {
+            let by = starts[&callee] as i32 - (start + at) as i32 - 1;
             made.instructions[start + at][4..].copy_from_slice(&by.to_le_bytes());
         }
     }

@@ -83,7 +83,7 @@ impl Diagnostic {
 }
 
 /// The name that differs least, if it is hardly another one.
-fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let letters = name.chars().count();
     let most = letters.div_ceil(3).min(letters.saturating_sub(1));
     let is_as_long = |other: &&str| other.len().abs_diff(name.len()) <= most && name.len() <= LONGEST_NAME;

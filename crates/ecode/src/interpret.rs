@@ -15,11 +15,14 @@ const EFAULT: u64 = -14_i64 as u64;
 
 /// What a program asks of the machine that it runs on.
 pub trait World {
-    fn field(&mut self, name: usize) -> u64;
+    /// Of the hook, by its number.
+    fn field(&mut self, number: usize) -> u64;
     /// Of those that take nothing.
     fn ask(&mut self, what: Builtin) -> u64;
     fn comm(&mut self) -> Vec<u8>;
     fn read_user(&mut self, address: u64, length: u64) -> Option<Vec<u8>>;
+    /// So many of its bytes, the most significant one first, if it has them.
+    fn packet(&mut self, at: u64, bytes: u8) -> Option<u64>;
     fn emit(&mut self, record: &[u8]);
     fn print(&mut self, text: &[u8]);
 }
@@ -68,14 +71,20 @@ pub fn run(
     most_rounds: u64,
 ) -> u64 {
     let mut run = Run { program, state, world, most_rounds };
-    let handler = program.handlers[handler].function;
-    let parameters = &program.functions[handler].locals;
+    let handler = &program.handlers[handler];
+    let (function, fields) = (handler.function, &handler.offer.fields);
+    let parameters = &program.functions[function].locals;
     let converted = |(value, local): (&u64, &crate::program::Local)| match &local.of {
         Type::Bool => (*value != 0).into(),
         of => number(of).extend(*value),
     };
-    let arguments: Vec<_> = arguments.iter().zip(parameters).map(converted).collect();
-    run.call(handler, &arguments)
+    let mut values: Vec<_> = arguments.iter().zip(parameters).map(converted).collect();
+    // They are its first local variables.
+    for (field, local) in (0..fields.len()).zip(parameters) {
+        let value = run.world.field(field);
+        values.push(converted((&value, local)));
+    }
+    run.call(function, &values)
 }
 
 struct Run<'a> {
@@ -224,7 +233,6 @@ impl Run<'_> {
                 let bytes = self.bytes(place, frame);
                 value_of(&bytes, &expression.of)
             }
-            ExpressionKind::Field(field) => number(&expression.of).extend(self.world.field(*field)),
             ExpressionKind::Convert(inner) => {
                 let value = self.value(inner, frame);
                 match &expression.of {
@@ -417,6 +425,13 @@ impl Run<'_> {
 
     fn builtin(&mut self, builtin: Builtin, arguments: &[Argument], frame: &mut Frame) -> u64 {
         match (builtin, arguments) {
+            (Builtin::Packet8 | Builtin::Packet16 | Builtin::Packet32, [at]) => {
+                let bytes = builtin.packet_bytes().expect("it reads some");
+                let at = self.argument_value(at, frame);
+                let found = self.world.packet(at, bytes);
+                self.state.faults.outside += u64::from(found.is_none());
+                found.unwrap_or(0)
+            }
             (Builtin::CutShort, _) => frame.is_cut_short.into(),
             (Builtin::Comm, [Argument::Place(to)]) => {
                 let mut name = self.world.comm();

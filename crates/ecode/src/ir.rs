@@ -8,6 +8,16 @@ use crate::diagnostic::Span;
 
 pub type Register = usize;
 pub type BlockId = usize;
+pub type LoopId = usize;
+
+/// By what loops go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loops {
+    /// An instruction: Linux 6.9.
+    MayGoto,
+    /// `bpf_loop`, which calls a function for each round: Linux 5.17.
+    Helper,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value {
@@ -29,6 +39,8 @@ pub enum Base {
     /// Of the global variables.
     Data(u32),
     Control(u32),
+    /// Of the first processor.
+    Verdicts(u32),
     /// In a register that holds an address.
     Pointer(Register, u32),
 }
@@ -48,6 +60,8 @@ pub enum Argument {
     Map(usize),
     /// The buffer that user space reads.
     Records,
+    /// What is called for each round of a loop.
+    Round(LoopId),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -103,6 +117,18 @@ pub enum Step {
         to: Register,
         place: u8,
     },
+    /// The address of what the kernel gives a handler.
+    Context {
+        to: Register,
+    },
+    /// The other order of its bytes.
+    Swap {
+        to: Register,
+        from: Register,
+        bits: u8,
+    },
+    /// The hook's next plugin runs, which comes back no more; or there is none.
+    Next,
     Helper {
         to: Option<Register>,
         number: i32,
@@ -155,6 +181,18 @@ pub struct Block {
     pub steps: Vec<(Step, Span)>,
     pub end: End,
     pub end_span: Span,
+    /// The innermost loop that it is in.
+    pub within: Option<LoopId>,
+}
+
+#[derive(Debug)]
+pub struct Loop {
+    /// The next one around it.
+    pub within: Option<LoopId>,
+    /// Where each round begins: no other block of it is come to from outside.
+    pub entry: BlockId,
+    /// Where it goes on if there are to be no more rounds.
+    pub cut_short: BlockId,
 }
 
 #[derive(Debug)]
@@ -162,14 +200,53 @@ pub struct Function {
     pub name: String,
     /// From the first on; the first one is where it begins.
     pub blocks: Vec<Block>,
+    /// From outside in.
+    pub loops: Vec<Loop>,
     pub registers: usize,
     pub frame_bytes: u32,
+    /// Whether it is a round of a loop, with the frame of the function that has the loop.
+    pub is_round: bool,
     pub span: Span,
+}
+
+/// The blocks that are reached, in this order.
+pub fn arranged(mut blocks: Vec<Option<Block>>, order: &[BlockId]) -> Arranged {
+    let mut is_reached = vec![false; blocks.len()];
+    let mut way = vec![order[0]];
+    while let Some(block) = way.pop() {
+        if std::mem::replace(&mut is_reached[block], true) {
+            continue;
+        }
+        let block = blocks[block].as_ref().expect("what is led to is ended");
+        way.extend(block.end.leads_to());
+    }
+    let kept: Vec<_> = order.iter().copied().filter(|block| is_reached[*block]).collect();
+    let mut places = vec![None; blocks.len()];
+    kept.iter().enumerate().for_each(|(place, block)| places[*block] = Some(place));
+    let place = |block: BlockId| places[block].expect("it is reached");
+    let take = |block: BlockId| {
+        let mut block = blocks[block].take().expect("each is begun once");
+        block.end.turn(place);
+        block
+    };
+    Arranged { blocks: kept.into_iter().map(take).collect(), places }
+}
+
+pub struct Arranged {
+    pub blocks: Vec<Block>,
+    /// Of each block that there was.
+    pub places: Vec<Option<BlockId>>,
 }
 
 impl Function {
     pub fn has_loops(&self) -> bool {
         self.blocks.iter().any(|block| matches!(block.end, End::Round { .. }))
+    }
+
+    /// Whether the kernel's context is needed after the beginning.
+    pub fn keeps_context(&self) -> bool {
+        let mut steps = self.blocks.iter().flat_map(|block| &block.steps);
+        steps.any(|(step, _)| matches!(step, Step::Context { .. } | Step::Next))
     }
 
     pub fn has_calls(&self) -> bool {
@@ -207,18 +284,18 @@ impl Step {
             Self::Operate { left, right, .. } => {
                 [left, right].into_iter().filter_map(|value| value.register()).for_each(tell)
             }
-            Self::Extend { from, .. } => tell(*from),
+            Self::Extend { from, .. } | Self::Swap { from, .. } => tell(*from),
             Self::Widen { register, .. } => tell(*register),
             Self::Load { from, .. } => from.registers().for_each(tell),
             Self::Store { to, value, .. } => to.registers().chain(value.register()).for_each(tell),
             Self::AddTo { to, value, .. } => to.registers().chain([*value]).for_each(tell),
-            Self::Hide { .. } | Self::Argument { .. } => {}
+            Self::Hide { .. } | Self::Argument { .. } | Self::Context { .. } | Self::Next => {}
             Self::Helper { arguments, .. } => {
                 for argument in arguments {
                     match argument {
                         Argument::Value(value) => value.register().into_iter().for_each(&mut tell),
                         Argument::Address(address) => address.registers().for_each(&mut tell),
-                        Argument::Map(_) | Argument::Records => {}
+                        Argument::Map(_) | Argument::Records | Argument::Round(_) => {}
                     }
                 }
             }
@@ -236,9 +313,11 @@ impl Step {
             | Self::Extend { to, .. }
             | Self::Load { to, .. }
             | Self::Argument { to, .. }
+            | Self::Context { to }
+            | Self::Swap { to, .. }
             | Self::Widen { register: to, .. } => Some(*to),
             Self::Helper { to, .. } | Self::Call { to, .. } => *to,
-            Self::Store { .. } | Self::AddTo { .. } => None,
+            Self::Store { .. } | Self::AddTo { .. } | Self::Next => None,
         }
     }
 
@@ -264,6 +343,21 @@ impl End {
         match self {
             Self::Index { to, .. } => Some(*to),
             _ => None,
+        }
+    }
+
+    /// Leads elsewhere.
+    pub fn turn(&mut self, mut to: impl FnMut(BlockId) -> BlockId) {
+        match self {
+            Self::Jump(on) => *on = to(*on),
+            Self::Branch { yes: one, no: other, .. }
+            | Self::Found { yes: one, no: other, .. }
+            | Self::Index { within: one, outside: other, .. }
+            | Self::Round { more: one, cut_short: other } => {
+                *one = to(*one);
+                *other = to(*other);
+            }
+            Self::Return(_) => {}
         }
     }
 

@@ -18,6 +18,7 @@ mod ir;
 mod layout;
 mod lex;
 mod lower;
+mod outline;
 mod parse;
 #[cfg(test)]
 mod problems;
@@ -28,10 +29,11 @@ mod types;
 mod value;
 
 pub use compile::{Compiled, MapShape, Object, compile};
-pub use diagnostic::{Diagnostic, Severity, Span};
+pub use diagnostic::{Diagnostic, Severity, Span, nearest};
 pub use emit::Memory;
-pub use hooks::{Field, Hooks};
-pub use program::{Builtin, Program};
+pub use hooks::{Base, Condition, Ending, Entry, Field, Hooks, Offer, Refusal, Source, Stop, Way};
+pub use ir::Loops;
+pub use program::{Builtin, Global, Program};
 pub use types::{Integer, Type};
 
 /// A program, and warnings; or what is wrong with it, in the order of the text.

@@ -12,20 +12,21 @@ use std::fs;
 use std::panic::Location;
 use std::path::Path;
 
-use crate::{Diagnostic, Span, check, compile};
+use crate::{Diagnostic, Loops, Span, check, compile};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/problems.txt");
 /// Of what a problem is about, so much is shown.
 const LONGEST: usize = 40;
 
-/// «3 ab» is ababab.
+/// «3 a#» is a0a1a2.
 fn written_out(line: &str) -> String {
     let mut parts = line.split('«');
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (repeated, rest) = part.split_once('»').expect("it is closed");
         let (times, repeated) = repeated.split_once(' ').expect("a number and a text");
-        text += &repeated.repeat(times.parse().expect("a number"));
+        let times: usize = times.parse().expect("a number");
+        text.extend((0..times).map(|number| repeated.replace('#', &number.to_string())));
         text += rest;
     }
     text
@@ -33,7 +34,7 @@ fn written_out(line: &str) -> String {
 
 fn problems(text: &str) -> Vec<Diagnostic> {
     let (program, mut problems) = check(text, &common::Plain);
-    let compiled = program.map(|program| compile(&program, text, "problems.ec"));
+    let compiled = program.map(|program| compile(&program, text, "problems.ec", Loops::MayGoto));
     problems.extend(compiled.and_then(Result::err).map(|problem| *problem));
     problems
 }

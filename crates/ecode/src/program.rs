@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 pub use crate::ast::Operator;
 use crate::diagnostic::Span;
+use crate::hooks::Offer;
 use crate::types::{Integer, Struct, Type};
 
 #[derive(Debug, Default)]
@@ -55,6 +56,9 @@ pub struct Handler {
     pub selected: Vec<String>,
     /// Its number among the functions.
     pub function: usize,
+    pub offer: Offer,
+    /// Of its fields, which are its first local variables.
+    pub is_read: Vec<bool>,
 }
 
 #[derive(Debug)]
@@ -112,8 +116,6 @@ pub enum ExpressionKind {
     Constant(u64),
     Text(Vec<u8>),
     Load(Box<Place>),
-    /// Of the hook.
-    Field(usize),
     /// To its own type.
     Convert(Box<Expression>),
     Negate(Box<Expression>),
@@ -219,6 +221,9 @@ pub enum Builtin {
     Erase,
     Emit,
     Print,
+    Packet8,
+    Packet16,
+    Packet32,
     CutShort,
 }
 
@@ -226,6 +231,16 @@ impl Builtin {
     /// Those that tell user space something.
     pub fn has_record(self) -> bool {
         matches!(self, Self::Emit | Self::Print)
+    }
+
+    /// Of the packet, for those that read it.
+    pub fn packet_bytes(self) -> Option<u8> {
+        match self {
+            Self::Packet8 => Some(1),
+            Self::Packet16 => Some(2),
+            Self::Packet32 => Some(4),
+            _ => None,
+        }
     }
 
     /// Those of the kernel do not: these are loops.

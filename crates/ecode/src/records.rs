@@ -115,7 +115,8 @@ fn members(of: &Rc<Struct>, bytes: &[u8]) -> Option<Vec<(String, Datum)>> {
     of.members.iter().map(one).collect()
 }
 
-fn datum(of: &Type, bytes: &[u8]) -> Option<Datum> {
+/// What bytes of a type mean; none: there are too few.
+pub fn datum(of: &Type, bytes: &[u8]) -> Option<Datum> {
     let bytes = bytes.get(..of.size() as usize)?;
     Some(match of {
         Type::Struct(of) => Datum::Struct(members(of, bytes)?),

@@ -41,6 +41,8 @@ pub const INT: Integer = Integer { bits: 32, is_signed: true };
 pub const LONG: Integer = Integer { bits: 64, is_signed: true };
 pub const U32: Integer = Integer { bits: 32, is_signed: false };
 pub const U64: Integer = Integer { bits: 64, is_signed: false };
+pub const U8: Integer = Integer { bits: 8, is_signed: false };
+pub const U16: Integer = Integer { bits: 16, is_signed: false };
 pub const CHAR: Integer = Integer { bits: 8, is_signed: true };
 const BOOL: Integer = Integer { bits: 1, is_signed: false };
 

@@ -4,14 +4,17 @@
 mod common;
 #[path = "common/generate.rs"]
 mod generate;
+#[path = "common/told.rs"]
+mod told;
 
 use std::time::Instant;
 
 use common::Plain;
-use ecode::Severity;
+use ecode::{Loops, Program};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use told::is_told_of;
 
 const PROGRAM: &str = r#"
 /* Something of everything. */
@@ -121,19 +124,6 @@ const PARTS: &[&str] = &[
     "int f(int x) { return f(x); }",
 ];
 
-fn is_told_of(text: &str) {
-    let (program, problems) = ecode::check(text, &Plain);
-    let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
-    assert_eq!(program.is_none(), has_errors);
-    for problem in &problems {
-        let spans = [Some(&problem.span), problem.other.as_ref().map(|(span, _)| span)];
-        for span in spans.into_iter().flatten() {
-            assert!(span.start <= span.end && text.get(span.clone()).is_some(), "{problem:?}");
-        }
-        assert!(!problem.message.is_empty() && !problem.message.contains(char::is_control), "{problem:?}");
-    }
-}
-
 fn edits() -> impl Strategy<Value = Vec<(usize, usize, &'static str)>> {
     vec((0..PROGRAM.len(), 0..20_usize, select(PARTS)), 1..6)
 }
@@ -155,8 +145,10 @@ proptest! {
     fn any_generated_program_is_compiled(bytes in vec(any::<u8>(), 0..600)) {
         let text = generate::program(&bytes);
         if let (Some(program), _) = ecode::check(&text, &Plain) {
-            let compiled = ecode::compile(&program, &text, "test.ec");
-            prop_assert!(compiled.as_ref().err().is_none_or(|problem| generate::needs_more_memory(problem)), "{text}\n{compiled:?}");
+            for loops in [Loops::MayGoto, Loops::Helper] {
+                let compiled = ecode::compile(&program, &text, "test.ec", loops);
+                prop_assert!(compiled.as_ref().err().is_none_or(|problem| generate::needs_more_memory(problem)), "{text}\n{compiled:?}");
+            }
         }
     }
 
@@ -245,6 +237,34 @@ fn long_chains_of_calls_are_followed() {
     is_refused("int f(int n) { return n ? f(n - 1) : 0; }", "would call itself");
 }
 
+#[track_caller]
+fn is_too_large(text: &str, message: &str) {
+    let (program, problems) = ecode::check(text, &Plain);
+    let program = program.unwrap_or_else(|| panic!("{problems:?}"));
+    let problem = ecode::compile(&program, text, "test.ec", Loops::MayGoto).expect_err("it is too large");
+    assert!(problem.message.contains(message), "{problem:?}");
+}
+
+#[test]
+fn what_is_too_large_is_refused_in_time() {
+    let of = |line: &str, lines: usize| {
+        let lines: String = (0..lines).map(|at| line.replace('@', &at.to_string())).collect();
+        format!("int a[4]; on call(int n) {{ int s;\n{lines} return s; }}")
+    };
+    for line in [
+        "s += n;\n",
+        "int v@ = n; s ^= v@;\n",
+        "if (n > @) s++;\n",
+        "while (s < n) s++;\n",
+        "a[n] += s;\n",
+        "print(\"%d @\", n);\n",
+        "s += strcmp(\"a@\", \"b@\");\n",
+    ] {
+        is_too_large(&of(line, 10_000), "more than 32000 instructions");
+    }
+    is_too_large(&of("u8 b@[250]; b@[n] = s;\n", 200), "bytes at a time");
+}
+
 /// Ten times as many lines take some ten times as long, and not a hundred.
 #[test]
 fn time_grows_with_lines() {
@@ -264,4 +284,27 @@ fn time_grows_with_lines() {
     let fastest = |text: &str| (0..3).map(|_| took(text)).min().expect("three");
     let (few, many) = (fastest(&few), fastest(&many));
     assert!(many < few * 40, "10,500 lines took {few:?}, 105,000 {many:?}");
+}
+
+#[test]
+fn time_of_compiling_grows_with_lines() {
+    let program = |functions: usize| {
+        let one = |n| {
+            let looped = format!("  for (int i = 0; i < a; i++)\n    b += i ^ {n};\n").repeat(30);
+            format!("int f{n}(int a) {{\n  int b = a;\n{looped}  return b;\n}}\n")
+        };
+        let all: String = (0..functions).map(one).collect();
+        let calls: String = (0..functions).map(|n| format!("  n += f{n}(n);\n")).collect();
+        let text = format!("{all}on call(int n) {{\n{calls}  return n;\n}}\n");
+        (common::program(&text), text)
+    };
+    let took = |(program, text): &(Program, String)| {
+        let began = Instant::now();
+        ecode::compile(program, text, "test.ec", Loops::MayGoto).expect("it is compiled");
+        began.elapsed()
+    };
+    let (few, many) = (program(16), program(160));
+    let lines = [&few, &many].map(|(_, text)| text.lines().count());
+    let [few, many] = [few, many].map(|program| (0..5).map(|_| took(&program)).min().expect("five"));
+    assert!(many < few * 20, "{} lines took {few:?}, {} {many:?}", lines[0], lines[1]);
 }

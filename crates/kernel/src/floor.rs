@@ -73,7 +73,7 @@ impl Hook {
         match self {
             Self::SignalDeliver => enabled & wire::GUARD != 0,
             Self::SignalGenerate => enabled & (wire::GUARD | wire::SERVICE) != 0,
-            Self::SysExit => enabled & (wire::LENS | wire::SERVICE_FILES) != 0,
+            Self::SysExit => enabled & (wire::LENS | wire::SERVICE_FILES | wire::PLUGIN_EXIT) != 0,
             Self::SchedProcessFree
             | Self::SockRecvLength
             | Self::SockSendLength

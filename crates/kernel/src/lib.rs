@@ -34,7 +34,6 @@ pub mod signals;
 pub mod skeletons;
 mod start;
 pub mod symbols;
-pub mod verifier_log;
 pub mod wire;
 
 pub use error::{Error, Result};

@@ -13,7 +13,7 @@ use crate::error::{Doing, Error, Result};
 use crate::gate::{Gate, Iterator, Lock, Over, new_ring};
 use crate::groups::session_groups;
 use crate::mapping::atomic_field;
-use crate::{process, wire};
+use crate::{plugins, process, wire};
 
 /// What a session wants.
 #[derive(Debug, Clone, Copy, Default)]
@@ -342,6 +342,9 @@ impl Gate {
             if !self.is_open(services) {
                 self.end_services(services);
             }
+        }
+        if self.enabled() & wire::PLUGIN != 0 {
+            plugins::sweep(self)?;
         }
         atomic_field!(self.sessions, session.index, holds_generation)
             .store(self.generation(), Ordering::SeqCst);

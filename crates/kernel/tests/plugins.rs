@@ -8,59 +8,51 @@ mod cases;
 mod common;
 #[path = "../../ecode/tests/common/generate.rs"]
 mod generate;
+#[path = "common/in_kernel.rs"]
+mod in_kernel;
+#[path = "../../ecode/tests/common/left.rs"]
+mod left;
 
 use std::os::fd::AsRawFd as _;
 
 use common::{Same, interpreted, program};
-use ecode::Program;
+use ecode::Loops;
 use ecode::interpret::State;
-use ecode::records::{Datum, Record, TAG_BYTES};
+use ecode::records::{Datum, Record};
 use kernel::plugins::Plugin;
-use kernel::verifier_log::complaint;
+use kernel::plugins::verifier_log::complaint;
+use kernel::probe;
+use left::Left;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
+/// Those that this kernel has.
+fn kinds_of_loops() -> &'static [Loops] {
+    match probe::loops() {
+        Loops::MayGoto => &[Loops::MayGoto, Loops::Helper],
+        Loops::Helper => &[Loops::Helper],
+    }
+}
+
 /// The interpreter's and the kernel's are the same: result, variables, faults.
 #[track_caller]
 fn outcome(text: &str, arguments: &[u64]) -> (i64, State, Same) {
-    let program = program(text);
-    let (result, state, world) = interpreted(&program, arguments);
-    let object =
-        ecode::compile(&program, text, "test.ec").unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
-    let plugin = Plugin::load(&object).unwrap_or_else(|error| panic!("{text}\n{error}"));
-    assert_eq!(plugin.call(0, arguments).expect("it is called"), result as i32, "{text}");
-    let mut expected = object.data.clone();
-    let mut at = 0;
-    for bytes in &state.globals {
-        expected[at..at + bytes.len()].copy_from_slice(bytes);
-        at += bytes.len().next_multiple_of(8);
-    }
-    if !expected.is_empty() {
-        assert_eq!(plugin.data().expect("it is there"), expected, "{text}");
-    }
-    assert_eq!(plugin.faults().expect("they are there"), state.faults, "{text}");
-    for (map, entries) in state.maps.iter().enumerate() {
-        let mut expected: Vec<_> = entries.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-        let mut found = plugin.entries(map).expect("it is there");
-        expected.sort();
-        found.sort();
-        assert_eq!(found, expected, "{text}");
-    }
-    told(&program, &plugin, &world);
-    (result, state, world)
+    outcome_by(text, arguments, kinds_of_loops())
 }
 
 #[track_caller]
-fn told(program: &Program, plugin: &Plugin, world: &Same) {
-    let (mut printed, mut emitted) = (Vec::new(), Vec::new());
-    for bytes in plugin.records().expect("they are there") {
-        match Record::read(program, &bytes).expect("it is the program's") {
-            Record::Printed(text) => printed.push(String::from_utf8_lossy(&text).into_owned()),
-            Record::Emitted { .. } => emitted.push(bytes[TAG_BYTES as usize..].to_vec()),
-        }
+fn outcome_by(text: &str, arguments: &[u64], kinds: &[Loops]) -> (i64, State, Same) {
+    let program = program(text);
+    let (result, state, world) = interpreted(&program, arguments);
+    for loops in kinds {
+        let object = ecode::compile(&program, text, "test.ec", *loops)
+            .unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
+        let (found, left) = in_kernel::run(&program, &object, arguments);
+        let expected = (result as i32, Left::by_the_interpreter(&object, &state, &world));
+        assert_eq!((found, left), expected, "{text}");
     }
-    assert_eq!((printed, emitted), (world.printed.clone(), world.emitted.clone()));
+    (result, state, world)
 }
 
 #[track_caller]
@@ -90,6 +82,38 @@ fn loops_and_arrays() {
     );
 }
 
+/// The place of each key was told apart by whether zeros had been written there: 6 of them were too many.
+#[test]
+fn keys_within_keys_in_a_loop() {
+    let key = (0..10).fold("3".to_owned(), |inner, _| format!("has(q, u[one + {inner} & 3])"));
+    let declared =
+        "struct s { u8 c; i8 x; i8 y[3]; }; struct s u[2]; map<struct s, struct s> q[3]; int one = 1;";
+    result(&format!(
+        "{declared} on call {{ int s = 0; for (int i = 0; i < 5; i++) {{ q[u[i]].x++; s += {key}; }} return s; }}"
+    ));
+}
+
+/// The kernel makes several instructions of some, and has to jump over all of them.
+#[test]
+fn the_longest_functions_are_loaded() {
+    for line in ["while (s < n) s++;", "s += s / n;", "s += has(m, n);", "s += cpu();"] {
+        let text = |lines: usize| {
+            format!(
+                "map<int, int> m[4]; on call(int n) {{ u32 s = 0; for (int i = 0; i < 1; i++) {{ {} }} return 0; }}",
+                line.repeat(lines)
+            )
+        };
+        let fits = |lines: usize| {
+            ecode::compile(&program(&text(lines)), &text(lines), "test.ec", probe::loops()).is_ok()
+        };
+        let mut lines = 1;
+        while fits(lines + lines / 16 + 1) {
+            lines += lines / 16 + 1;
+        }
+        outcome_by(&text(lines), &[2], &[probe::loops()]);
+    }
+}
+
 /// The same programs each time, some of which were refused once. Others by `SEED`, and more of them by `PROPTEST_CASES`.
 fn config() -> ProptestConfig {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
@@ -106,9 +130,12 @@ fn config() -> ProptestConfig {
 fn agrees_if_it_is_one(bytes: &[u8], arguments: &[u64]) {
     let text = generate::program(bytes);
     let Some(program) = ecode::check(&text, &common::Plain).0 else { return };
-    match ecode::compile(&program, &text, "test.ec") {
-        Err(problem) if generate::needs_more_memory(&problem) => {}
-        _ => drop(outcome(&text, arguments)),
+    let needs_more_memory = |loops: &Loops| {
+        let compiled = ecode::compile(&program, &text, "test.ec", *loops);
+        compiled.is_err_and(|problem| generate::needs_more_memory(&problem))
+    };
+    if !kinds_of_loops().iter().any(needs_more_memory) {
+        outcome(&text, arguments);
     }
 }
 
@@ -232,8 +259,8 @@ fn texts_of_user_space() {
 #[test]
 fn what_is_told_faster_than_read_is_counted() {
     let text = "on call(int n) { for (int i = 0; i < n; i++) print(\"%d\", i); }";
-    let plugin = Plugin::load(&ecode::compile(&program(text), text, "test.ec").expect("it compiles"))
-        .expect("it loads");
+    let object = ecode::compile(&program(text), text, "test.ec", probe::loops()).expect("it compiles");
+    let plugin = Plugin::load(&object).expect("it loads");
     plugin.call(0, &[20_000]).expect("it is called");
     let told = plugin.records().expect("they are there").len() as u64;
     let lost = plugin.faults().expect("they are there").lost;
@@ -285,7 +312,8 @@ fn a_refusal_is_about_a_line() {
     const LOAD: [u8; 8] = [0x79, 0, 0, 0, 0, 0, 0, 0];
     let text =
         "int twice(int n) {\n\treturn n * 2;\n}\n\non call(int n) {\n\tn = twice(n);\n\treturn n + 1;\n}\n";
-    let object = || ecode::compile(&program(text), text, "folder/test.ec").expect("it compiles");
+    let object =
+        || ecode::compile(&program(text), text, "folder/test.ec", Loops::MayGoto).expect("it compiles");
     let lines: Vec<_> = object().programs[0].lines.iter().map(|[at, .., place]| (*at, place >> 10)).collect();
     for line in [2, 6, 7] {
         let at = lines.iter().rfind(|(_, of)| *of == line).expect("it has instructions").0 as usize;

@@ -1,8 +1,12 @@
 //! For programs that say themselves for which service they work, or ask for which they do: the daemon that has services in
-//! force is asked (docs/service.md). The same for C is in `include/tollgate.h`.
+//! force is asked (docs/service.md). And for those that call a daemon's plugins (docs/ecode.md). The same for C is in
+//! `include/tollgate.h`.
 
 mod c;
 mod daemon;
+mod plugin;
+
+pub use plugin::{MOST_ARGUMENTS, Plugin};
 
 use std::fmt::{self, Display};
 use std::io;
@@ -16,6 +20,8 @@ pub enum Error {
     Unreachable(io::Error, String),
     /// What the daemon says.
     Refused(String),
+    /// The kernel's refusal.
+    Kernel(io::Error),
 }
 
 impl Display for Error {
@@ -23,6 +29,7 @@ impl Display for Error {
         match self {
             Self::Unreachable(error, path) => write!(to, "cannot ask the daemon at {path}: {error}"),
             Self::Refused(sentence) => to.write_str(sentence),
+            Self::Kernel(error) => write!(to, "the kernel refuses it: {error}"),
         }
     }
 }

@@ -89,9 +89,14 @@ pub struct RunArguments {
     pub user: Option<String>,
     /// Have the command work for this service of a running daemon (`tollgate service list`)
     ///
-    /// Without --lens and --guard, Tollgate becomes the command, and nothing is reported.
+    /// Without --lens, --guard and --plugin, Tollgate becomes the command, and nothing is reported.
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
+    /// Run this plugin at its hooks, for the command; may be repeated (docs/ecode.md has the language)
+    ///
+    /// What it prints goes to stderr; its variables and maps are in the report.
+    #[arg(long = "plugin", value_name = "FILE")]
+    pub plugins: Vec<PathBuf>,
     #[command(flatten)]
     pub socket: SocketOption,
     /// The command and its arguments
@@ -109,6 +114,7 @@ Examples:
   tollgate run --slower 10ms -u www-data -- ./server --port 8080
   tollgate run --json -o report.json -- ./benchmark
   tollgate run --service shop -- ./nightly-report
+  tollgate run --plugin examples/reads.ec -- tar cf /dev/null /usr/include
   tollgate run --guard=learn -- ./server, then tollgate guard normalize ./server, then
   tollgate run --guard=enforce -- ./server";
 

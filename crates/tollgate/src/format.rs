@@ -94,7 +94,7 @@ pub fn title(words: &[String]) -> String {
 
 /// "1 thread", "2 threads"
 pub fn number_of(n: usize, one: &str) -> String {
-    if n == 1 { format!("1 {one}") } else { format!("{} {one}{}", count(n as u64), plural(one)) }
+    if n == 1 { format!("1 {one}") } else { format!("{} {}", count(n as u64), plural(one)) }
 }
 
 /// The line of a text for what is left out of it, if anything is.
@@ -105,8 +105,12 @@ pub fn and_more(all: usize, top: usize, one: &str) -> String {
     }
 }
 
-fn plural(word: &str) -> &'static str {
-    if word.ends_with('s') { "es" } else { "s" }
+fn plural(word: &str) -> String {
+    match word.strip_suffix("ry") {
+        Some(start) => format!("{start}ries"),
+        None if word.ends_with('s') => format!("{word}es"),
+        None => format!("{word}s"),
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use kernel::signals::Dispositions;
 use crate::cli::{CANNOT_EXECUTE, LensOptions, NOT_FOUND, RunArguments};
 use crate::format::command_line;
 use crate::output::{Output, say};
+use crate::plugin;
 use crate::user;
 use crate::watch::{Ending, Watch};
 
@@ -30,7 +31,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         Some(service) => crate::service::join(&arguments.socket, service),
         None => Ok(()),
     };
-    if arguments.service.is_some() && !arguments.lens && arguments.guard.mode.is_none() {
+    let plugins = arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
+    let has_others = arguments.guard.mode.is_some() || !plugins.is_empty();
+    if arguments.service.is_some() && !arguments.lens && !has_others {
         join(&arguments.service)?;
         let error = command(program, arguments, identity, Dispositions::take_over())?.execute();
         return refuse(&words[0], refusal(&error));
@@ -42,12 +45,15 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let policy = arguments.guard.policy()?;
     let mut options = options(&arguments.lens_options);
-    if policy.is_some() && !arguments.lens {
+    if has_others && !arguments.lens {
         if arguments.lens_options.is_given() {
-            bail!("--no-sites, --sample, --slower and --per need --lens where there is a --guard");
+            bail!(
+                "--no-sites, --sample, --slower and --per need --lens where there is a --guard or a --plugin"
+            );
         }
         options.mask = 0;
     }
+    options.mask |= plugin::mask(&plugins, arguments.result.top, false)?;
     let mut watch = match policy {
         Some(policy) => Watch::start_guarded(options, policy)?,
         None => Watch::start(options)?,
@@ -55,6 +61,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if let Some((guard, gate)) = watch.guard() {
         guard.expect_command(gate, &Lock::take()?, &program, words)?;
     }
+    watch.load_plugins(&plugins)?;
     // Not before: until there is a command, Ctrl-C is for Tollgate.
     let signals = Dispositions::take_over();
     let command = command(program, arguments, identity, signals)?;

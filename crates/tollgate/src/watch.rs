@@ -19,8 +19,10 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use crate::format::number_of;
 use crate::guard::{Guard, Notice, Policy};
 use crate::output::say;
+use crate::plugin::{self, Plugins};
 use crate::report::{Document, Facts, InProgress, Toll, call_name, document};
 use crate::slow::SlowCalls;
+use crate::source::Source;
 use crate::toll;
 
 /// How often the gate is looked after, and counters that could wrap are read.
@@ -61,6 +63,7 @@ pub struct Watch {
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<Inbox>>,
     guard: Option<Guard>,
+    plugins: Plugins,
     /// So that `guard off` finds whom it holds, even if the warden is killed with it.
     pin: Option<Pin>,
     began_ns: u64,
@@ -132,6 +135,7 @@ impl Watch {
             stay_for_others(&mut gate, None);
         }
         let (ring, session) = started?;
+        let plugins = Plugins::of_session(session.index);
         Ok(Self {
             gate,
             session,
@@ -140,6 +144,7 @@ impl Watch {
             ring,
             inbox,
             guard: None,
+            plugins,
             pin: None,
             began_ns,
             read_ns: began_ns,
@@ -147,6 +152,22 @@ impl Watch {
             begun: false,
             ended: false,
         })
+    }
+
+    /// For the session's tasks. What they tell goes to stderr.
+    pub fn load_plugins(&mut self, sources: &[Source]) -> Result<()> {
+        for source in sources {
+            self.plugins.load(&mut self.gate, source, &plugin::name_of(source), 0)?;
+        }
+        Ok(())
+    }
+
+    fn tend_plugins(&mut self) -> Result<()> {
+        for line in self.plugins.tend()? {
+            let lines = line.text.trim_end().lines();
+            lines.into_iter().try_for_each(|text| say(&format!("{}: {text}", line.plugin)))?;
+        }
+        Ok(())
     }
 
     /// Readable when a record has come.
@@ -196,6 +217,7 @@ impl Watch {
         self.follow()?;
         self.ring.consume()?;
         self.tend_guard()?;
+        self.tend_plugins()?;
         let mut done = std::mem::take(&mut self.inbox.borrow_mut().done);
         done.extend(self.gate.groups_handed_over(self.session.index));
         if !done.is_empty() {
@@ -242,6 +264,8 @@ impl Watch {
         self.gate.release(&Lock::take()?, self.session.index);
         self.dismiss_warden();
         let figures = self.collector.figures(&self.gate, self.session.index)?;
+        self.tend_plugins()?;
+        let plugins = self.plugins.states()?;
         let losses = self.losses()?;
         if !live.is_empty() && ending.exit.is_some() {
             let threads = number_of(live.len(), "thread");
@@ -277,6 +301,7 @@ impl Watch {
             slow,
             in_progress,
             guard,
+            plugins,
             toll,
             losses,
             notes,

@@ -13,6 +13,8 @@ mod library;
 mod neighbours;
 mod off;
 mod operated;
+mod plugin_cost;
+mod plugins;
 mod pooler;
 mod programs;
 mod scale;

@@ -7,6 +7,7 @@ mod details;
 mod endings;
 mod groups;
 mod guard;
+mod plugins;
 mod refusals;
 mod scopes;
 mod service_accounts;

@@ -1,6 +1,6 @@
 //! The arguments of every call of x86-64, by name.
 //!
-//! From the kernel's own description of its calls in Linux 6.18.44 (tests/data/signatures-x86_64.txt, which a test
+//! From the kernel's own description of its calls in Linux 6.18.44 (src/signatures-x86_64.txt, which a test
 //! holds against this table); those that kernel was built without, from section 2 of the manual. A call with no
 //! arguments here takes none, or is only a number with nothing behind it, such as `create_module` or `tuxcall`.
 //!

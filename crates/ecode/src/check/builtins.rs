@@ -8,7 +8,7 @@ use crate::ast::{self, Expression as Written, ExpressionKind as WrittenKind};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::program::{Argument, Builtin, Expression, ExpressionKind};
 use crate::records::MOST_BYTES;
-use crate::types::{INT, LONG, Type, U32, U64};
+use crate::types::{INT, LONG, Type, U8, U16, U32, U64};
 
 /// What an argument is to be.
 #[derive(Clone, Copy)]
@@ -51,6 +51,8 @@ const fn signature(
 const BUILTINS: &[Signature] = {
     use Wanted::{Any, ChangedBytes, ChangedMemory, Key, Map, Memory, Number, Record, Text};
     const U64_RESULT: Type = Type::Integer(U64);
+    const U8_RESULT: Type = Type::Integer(U8);
+    const U16_RESULT: Type = Type::Integer(U16);
     const U32_RESULT: Type = Type::Integer(U32);
     const INT_RESULT: Type = Type::Integer(INT);
     const LONG_RESULT: Type = Type::Integer(LONG);
@@ -75,9 +77,17 @@ const BUILTINS: &[Signature] = {
         signature("erase", Builtin::Erase, &[Map, Key], Type::Bool),
         signature("emit", Builtin::Emit, &[Record], Type::Bool),
         signature("print", Builtin::Print, &[Text, Any], Type::Void),
+        signature("packet8", Builtin::Packet8, &[Number], U8_RESULT),
+        signature("packet16", Builtin::Packet16, &[Number], U16_RESULT),
+        signature("packet32", Builtin::Packet32, &[Number], U32_RESULT),
         signature("cut_short", Builtin::CutShort, &[], Type::Bool),
     ]
 };
+
+pub fn name_of(builtin: Builtin) -> &'static str {
+    let signature = BUILTINS.iter().find(|signature| signature.builtin == builtin);
+    signature.map_or("", |signature| signature.name)
+}
 
 pub fn is_builtin(name: &str) -> bool {
     BUILTINS.iter().any(|signature| signature.name == name)
@@ -111,6 +121,14 @@ impl Checker<'_> {
             }
             made.push(argument);
         }
+        let current = self.current();
+        let has_packet = current.offer.as_ref().is_some_and(|offer| offer.packet.is_some());
+        let function = current.function;
+        if signature.builtin.packet_bytes().is_some() && !has_packet {
+            let problem = Diagnostic::error(span.clone(), "there is no packet here");
+            return self.fault(problem.help("there is one in the handlers of packets, and not in functions"));
+        }
+        self.uses[function].push((signature.builtin, span.clone()));
         if signature.builtin == Builtin::Print {
             self.format(arguments, &made)?;
         }

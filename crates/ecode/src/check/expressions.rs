@@ -151,10 +151,6 @@ impl Checker<'_> {
     fn named(&mut self, name: &str, span: &Span) -> Checked<Expression> {
         match self.scopes.find(name).cloned() {
             Some(Named::Constant(value, of)) => Ok(expression(ExpressionKind::Constant(value), of, span)),
-            Some(Named::Field(field)) => {
-                let of = self.current().fields[field].of.clone();
-                Ok(expression(ExpressionKind::Field(field), of, span))
-            }
             _ => self.place_named(name, span).map(Self::load),
         }
     }
@@ -174,7 +170,7 @@ impl Checker<'_> {
                 return self.fault(problem.help(format!("an entry of it is {name}[KEY]")));
             }
             Some(Named::Function(_)) => return self.not_called(name, span),
-            Some(Named::Constant(..) | Named::Field(_)) => {
+            Some(Named::Constant(..)) => {
                 let problem = Diagnostic::error(span.clone(), format!("`{name}` cannot be changed"));
                 return self.fault(problem.help("use a variable of your own"));
             }
@@ -265,6 +261,10 @@ impl Checker<'_> {
             _ => None,
         };
         if let Some(other) = other {
+            if other.is_empty() {
+                let problem = Diagnostic::error(place.span, "what a hook offers cannot be changed");
+                return self.fault(problem.help("use a variable of your own"));
+            }
             let problem = Diagnostic::error(place.span, "this is const, and never changes");
             return self.fault(problem.other(other, "declared here"));
         }

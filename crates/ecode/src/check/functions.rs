@@ -4,12 +4,14 @@ use super::scopes::Named;
 use super::{Checked, Checker, Current};
 use crate::ast::{self, Expression as Written};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::hooks::Field;
+use crate::hooks::Offer;
 use crate::program::{Argument, Expression, ExpressionKind, Function, Handler};
 use crate::types::{LONG, Type};
 
 /// What a call of the kernel's own convention has (MAX_BPF_FUNC_REG_ARGS, include/linux/bpf.h).
 const MOST_PARAMETERS: usize = 5;
+/// Of what is declared in no text.
+const NOWHERE: Span = 0..0;
 /// Of `on call`, which come in memory.
 const MOST_CALL_PARAMETERS: usize = 12;
 
@@ -33,7 +35,7 @@ impl Checker<'_> {
             );
             return self.fault(problem.other(other, "here"));
         }
-        self.body(number, result, &written.parameters, parameters, Vec::new(), body);
+        self.body(number, result, &written.parameters, parameters, None, body);
         Ok(())
     }
 
@@ -99,6 +101,7 @@ impl Checker<'_> {
         let function = Function { name, result, parameters: 0, locals: Vec::new(), body: Vec::new(), span };
         self.program.functions.push(function);
         self.calls.push(Vec::new());
+        self.uses.push(Vec::new());
         self.program.functions.len() - 1
     }
 
@@ -108,30 +111,31 @@ impl Checker<'_> {
         result: Type,
         parameters: &[ast::Parameter],
         types: Vec<Type>,
-        fields: Vec<Field>,
+        offer: Option<Offer>,
         body: &[ast::Statement],
-    ) {
+    ) -> Vec<bool> {
         let (locals, is_used) = (Vec::new(), Vec::new());
-        let names: Vec<_> = fields.iter().map(|field| field.name.clone()).collect();
-        self.current = Some(Current { function, result, locals, is_used, loops: 0, switches: 0, fields });
-        self.scopes.enter();
-        for (field, name) in names.iter().enumerate() {
-            self.scopes.declare(name, Named::Field(field), 0..0);
-        }
+        let fields = offer.as_ref().map_or_else(Vec::new, |offer| offer.fields.clone());
+        self.current = Some(Current { function, result, locals, is_used, loops: 0, switches: 0, offer });
         self.scopes.enter();
         for (parameter, of) in parameters.iter().zip(types) {
             let local = self.local(&parameter.name, of, false);
             let _ = self.declare(&parameter.name, Named::Local(local));
         }
+        // A handler's parameters and its hook's fields are never both there.
+        for field in &fields {
+            let name = ast::Name { text: field.name.clone(), span: NOWHERE };
+            let local = self.local(&name, field.of.clone(), true);
+            let _ = self.declare(&name, Named::Local(local));
+        }
         let body = self.block(body);
-        self.scopes.leave();
         self.scopes.leave();
         let current = self.current.take().expect("it was set above");
         for (local, _) in current
             .locals
             .iter()
             .zip(&current.is_used)
-            .skip(parameters.len())
+            .skip(parameters.len() + fields.len())
             .filter(|(_, is_used)| !**is_used)
         {
             if !local.name.starts_with('_') {
@@ -144,6 +148,7 @@ impl Checker<'_> {
         function.parameters = parameters.len();
         function.locals = current.locals;
         function.body = body;
+        current.is_used[parameters.len()..][..fields.len()].to_vec()
     }
 
     pub(super) fn handler(&mut self, written: &ast::Handler) -> Checked<()> {
@@ -153,8 +158,8 @@ impl Checker<'_> {
         if !known.contains(&hook.text) {
             return self.unknown("hook", hook, &known);
         }
-        let fields = match self.hooks.fields(&hook.text, &selected) {
-            Ok(fields) => fields,
+        let offer = match self.hooks.offer(&hook.text, &selected) {
+            Ok(offer) => offer,
             Err((at, sentence)) => {
                 let span =
                     at.and_then(|at| written.selected.get(at)).map_or(&hook.span, |selected| &selected.span);
@@ -163,8 +168,9 @@ impl Checker<'_> {
         };
         let types = self.parameters(&written.parameters, MOST_CALL_PARAMETERS, "a handler of calls")?;
         let function = self.add(&hook.text, hook.span.clone(), LONG.into());
-        self.body(function, LONG.into(), &written.parameters, types, fields, &written.body);
-        self.program.handlers.push(Handler { hook: hook.text.clone(), selected, function });
+        let is_read =
+            self.body(function, LONG.into(), &written.parameters, types, Some(offer.clone()), &written.body);
+        self.program.handlers.push(Handler { hook: hook.text.clone(), selected, function, offer, is_read });
         Ok(())
     }
 
@@ -181,6 +187,10 @@ impl Checker<'_> {
     ) -> Checked<Expression> {
         let number = match self.scopes.find(&name.text).cloned() {
             Some(Named::Function(number)) => number,
+            // A hook's fields take no names away.
+            Some(Named::Local(local)) if self.current().locals[local].span == NOWHERE => {
+                return self.builtin(name, arguments, span);
+            }
             Some(_) => {
                 let message = format!("`{}` is no function", name.text);
                 return self.fault(Diagnostic::error(name.span.clone(), message));

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::builtins::name_of;
 use super::scopes::Named;
 use super::{Checked, Checker, Faulty};
 use crate::ast::{self, BaseType, Item};
@@ -281,6 +282,29 @@ impl Checker<'_> {
             self.problems.push(Diagnostic::error(span, format!("`{name}` is declared, but has no body")));
         }
         self.no_recursion();
+        for handler in 0..self.program.handlers.len() {
+            self.has_all(handler);
+        }
+    }
+
+    /// Whether all that a handler and what it calls uses is there on its hook.
+    fn has_all(&mut self, handler: usize) {
+        let handler = &self.program.handlers[handler];
+        let Some((lacks, why)) = handler.offer.lacks else { return };
+        let mut found = vec![handler.function];
+        let mut at = 0;
+        while let Some(&function) = found.get(at) {
+            at += 1;
+            for (builtin, span) in self.uses[function].iter().filter(|(builtin, _)| lacks.contains(builtin)) {
+                let message = format!("`{}` is not there in `on {}`", name_of(*builtin), handler.hook);
+                self.problems.push(Diagnostic::error(span.clone(), message).help(why));
+            }
+            for (callee, _) in &self.calls[function] {
+                if !found.contains(callee) {
+                    found.push(*callee);
+                }
+            }
+        }
     }
 
     fn no_recursion(&mut self) {

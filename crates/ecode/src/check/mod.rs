@@ -15,8 +15,8 @@ use scopes::{Named, Scopes};
 
 use crate::ast;
 use crate::diagnostic::{Diagnostic, MOST, Span};
-use crate::hooks::{Field, Hooks};
-use crate::program::{Local, Program};
+use crate::hooks::{Hooks, Offer};
+use crate::program::{Builtin, Local, Program};
 use crate::types::{Struct, Type};
 
 /// The problem has been told of.
@@ -35,7 +35,7 @@ struct Current {
     loops: usize,
     switches: usize,
     /// Of the hook, for a handler's body.
-    fields: Vec<Field>,
+    offer: Option<Offer>,
 }
 
 struct Checker<'a> {
@@ -50,6 +50,8 @@ struct Checker<'a> {
     variable_bytes: u64,
     /// Which functions each one calls, and where.
     calls: Vec<Vec<(usize, Span)>>,
+    /// Which functions that are there already each one uses, and where.
+    uses: Vec<Vec<(Builtin, Span)>>,
     /// Those that the program has already.
     strings: HashSet<Vec<u8>>,
     /// Of the functions, by their numbers, whose bodies are not known yet.
@@ -68,6 +70,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         current: None,
         variable_bytes: 0,
         calls: Vec::new(),
+        uses: Vec::new(),
         strings: HashSet::new(),
         declared: HashMap::new(),
     };

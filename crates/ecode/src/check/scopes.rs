@@ -12,8 +12,6 @@ pub enum Named {
     Map(usize),
     Function(usize),
     Constant(u64, Type),
-    /// Of the hook.
-    Field(usize),
 }
 
 /// From the outermost on.

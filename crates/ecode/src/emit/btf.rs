@@ -14,7 +14,8 @@ const HEADER_BYTES: u32 = 24;
 const KIND_INT: u32 = 1;
 const KIND_FUNC: u32 = 12;
 const KIND_FUNC_PROTO: u32 = 13;
-/// enum btf_func_linkage: verified by itself, whatever it is called with.
+/// enum btf_func_linkage: verified where it is called, or by itself, whatever it is called with.
+const STATIC: u32 = 0;
 const GLOBAL: u32 = 1;
 const SIGNED: u32 = 1 << 24;
 const LONG_BITS: u32 = 64;
@@ -44,11 +45,20 @@ impl Btf {
 
     /// Of numbers only.
     pub fn function(&mut self, name: &str, parameters: usize) -> u32 {
+        self.linked(name, parameters, GLOBAL)
+    }
+
+    /// Of a loop in the function of this name.
+    pub fn round(&mut self, name: &str) -> u32 {
+        self.linked(&format!("{name}_round"), 2, STATIC)
+    }
+
+    fn linked(&mut self, name: &str, parameters: usize, linkage: u32) -> u32 {
         let argument = self.string("n");
         let arguments = [argument, self.long].repeat(parameters);
         let prototype = self.add(0, KIND_FUNC_PROTO << 24 | parameters as u32, self.long, &arguments);
         let name = self.string(name);
-        self.add(name, KIND_FUNC << 24 | GLOBAL, prototype, &[])
+        self.add(name, KIND_FUNC << 24 | linkage, prototype, &[])
     }
 
     pub fn bytes(&self) -> Vec<u8> {

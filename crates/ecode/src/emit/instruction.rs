@@ -32,6 +32,8 @@ const EXIT: u8 = 0x95;
 const MAY_GOTO: u8 = 0xe5;
 /// BPF_STX | BPF_ATOMIC, of 4 bytes.
 const ATOMIC: u8 = 0xc3;
+/// BPF_ALU | BPF_END | BPF_TO_BE
+const TO_BIG_ENDIAN: u8 = 0xdc;
 const PSEUDO_CALL: u8 = 1;
 
 /// Second operands.
@@ -125,6 +127,10 @@ impl Instruction {
         [first, Self { code: 0, to: 0, from: 0, offset: 0, immediate: high }]
     }
 
+    pub fn to_big_endian(to: u8, bits: u8) -> Self {
+        Self { code: TO_BIG_ENDIAN, to, from: 0, offset: 0, immediate: bits.into() }
+    }
+
     pub fn helper(number: i32) -> Self {
         Self { code: CALL, to: 0, from: 0, offset: 0, immediate: number }
     }
@@ -135,6 +141,18 @@ impl Instruction {
 
     pub fn exit() -> Self {
         Self { code: EXIT, to: 0, from: 0, offset: 0, immediate: 0 }
+    }
+
+    /// As how many the kernel runs it: do_misc_fixups, kernel/bpf/verifier.c, and htab_map_gen_lookup of v6.18.
+    pub fn patched(self) -> usize {
+        let (operation, class) = (self.code & 0xf0, self.code & 0x07);
+        match self.code {
+            MAY_GOTO => 7,
+            CALL if self.from == 0 => 3,
+            // Division and remainder.
+            code if matches!((operation, class), (0x30 | 0x90, ALU | ALU64)) && code & BY_REGISTER != 0 => 4,
+            _ => 1,
+        }
     }
 
     pub fn bytes(self) -> [u8; 8] {

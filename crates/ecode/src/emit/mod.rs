@@ -9,19 +9,29 @@ use instruction::{By, FRAME, Instruction};
 use crate::allocate::{Allocated, Home, LAST_KEPT, Set, allocate};
 use crate::ast::Operator;
 use crate::diagnostic::{Diagnostic, Span};
-use crate::ir::{Address, Argument, Base, End, Function, Register, Step, Value, Width};
+use crate::ir::{Address, Argument, Base, End, Function, LoopId, Register, Step, Value, Width};
 use crate::layout::ZERO;
+use crate::outline::Kept;
 
 /// For what has no register of its own.
 const SCRATCH: u8 = 0;
 const ADDRESS: u8 = 1;
+/// Where it is at the beginning.
+const CONTEXT: u8 = 1;
+/// Where the function's frame is that a round of a loop has.
+const OUTER_FRAME: u8 = LAST_KEPT;
+/// And as what it comes in, behind the number of the round.
+const ROUND_FRAME: u8 = 2;
 /// Bytes that the verifier follows together.
 const WORD: u8 = 8;
-/// A jump's offset has 16 bits.
+/// A jump's offset has 16 bits, also after the kernel has put several instructions where there was one.
 const MOST_INSTRUCTIONS: usize = 32_000;
 /// include/uapi/linux/bpf.h
 const PSEUDO_MAP_FD: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
+const PSEUDO_FUNC: u8 = 4;
+/// enum bpf_func_id
+const TAIL_CALL: i32 = 12;
 
 /// What only the kernel knows at the time of loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +41,12 @@ pub enum Memory {
     Map(usize),
     /// What is told to user space goes there.
     Records,
+    /// Which plugin is next, in the place of the one that runs.
+    Next,
+    /// The hook's plugins.
+    Slots,
+    /// What the guard has said last, on each processor.
+    Verdicts,
 }
 
 #[derive(Debug)]
@@ -40,6 +56,8 @@ pub struct Emitted {
     pub memory: Vec<(usize, Memory)>,
     /// Which instruction calls which function.
     pub calls: Vec<(usize, usize)>,
+    /// Which instruction is about the rounds of which of its loops.
+    pub rounds: Vec<(usize, LoopId)>,
     /// From which instruction on it is about which part of the text.
     pub spans: Vec<(usize, Span)>,
     pub frame_bytes: u32,
@@ -48,6 +66,7 @@ pub struct Emitted {
 struct Emitter<'a> {
     function: &'a Function,
     is_handler: bool,
+    kept: &'a Kept,
     has_loops: bool,
     /// For a second operand without a register of its own.
     second: u8,
@@ -55,56 +74,75 @@ struct Emitter<'a> {
     needed: Vec<Set>,
     are_copies: Vec<bool>,
     frame: u32,
+    /// Below the frame, where it is kept.
+    context: Option<i16>,
     out: Emitted,
+    /// As how many instructions the kernel runs them.
+    patched: usize,
     /// Where blocks begin.
     starts: Vec<usize>,
     /// Which instruction jumps to which block.
     jumps: Vec<(usize, usize)>,
 }
 
-pub fn emit(function: &Function, is_handler: bool) -> Result<Emitted, Box<Diagnostic>> {
-    let Allocated { homes, frame_bytes: frame, needed } = allocate(function);
+/// `keeps_context`: a handler does, or a loop of it that is a function of its own.
+pub fn emit(
+    function: &Function,
+    kept: &Kept,
+    is_handler: bool,
+    keeps_context: bool,
+) -> Result<Emitted, Box<Diagnostic>> {
+    let Allocated { homes, frame_bytes: frame, needed } = allocate(function, kept);
+    let context = keeps_context && !function.is_round;
     let out = Emitted {
         instructions: Vec::new(),
         memory: Vec::new(),
         calls: Vec::new(),
+        rounds: Vec::new(),
         spans: Vec::new(),
-        frame_bytes: frame,
+        frame_bytes: if context { frame + u32::from(WORD) } else { frame },
     };
     let mut emitter = Emitter {
         function,
         is_handler,
+        kept,
         has_loops: function.has_loops(),
         second: if function.has_loops() { LAST_KEPT } else { ADDRESS },
         homes,
         needed,
         are_copies: verifier::copies(function),
         frame,
+        context: context.then_some(-(frame as i16) - i16::from(WORD)),
         out,
+        patched: 0,
         starts: Vec::new(),
         jumps: Vec::new(),
     };
     // The kernel wants to know where each function begins.
     emitter.out.spans.push((0, function.span.clone()));
-    if emitter.has_loops {
+    if let Some(context) = emitter.context {
+        emitter.push(Instruction::store(FRAME, context, WORD, By::Register(CONTEXT)));
+    }
+    if function.is_round {
+        emitter.push(Instruction::set(OUTER_FRAME, By::Register(ROUND_FRAME)));
+    } else if emitter.has_loops || kept.is_outlined() {
         emitter.fill();
     }
     for number in 0..function.blocks.len() {
         emitter.block(number);
-    }
-    if emitter.out.instructions.len() > MOST_INSTRUCTIONS {
-        let message = format!(
-            "`{}` would have {} instructions, and {MOST_INSTRUCTIONS} are the most",
-            function.name,
-            emitter.out.instructions.len()
-        );
-        let problem = Diagnostic::error(function.span.clone(), message);
-        return Err(Box::new(problem.help("make several functions of it")));
+        if emitter.patched > MOST_INSTRUCTIONS {
+            return Err(too_large(&function.name, &function.span));
+        }
     }
     for (at, block) in std::mem::take(&mut emitter.jumps) {
         emitter.out.instructions[at].offset = (emitter.starts[block] as i64 - at as i64 - 1) as i16;
     }
     Ok(emitter.out)
+}
+
+pub fn too_large(function: &str, span: &Span) -> Box<Diagnostic> {
+    let message = format!("`{function}` would have more than {MOST_INSTRUCTIONS} instructions");
+    Box::new(Diagnostic::error(span.clone(), message).help("make several functions of it"))
 }
 
 fn bytes(width: Width) -> u8 {
@@ -113,6 +151,7 @@ fn bytes(width: Width) -> u8 {
 
 impl Emitter<'_> {
     fn push(&mut self, instruction: Instruction) {
+        self.patched += instruction.patched();
         self.out.instructions.push(instruction);
     }
 
@@ -143,8 +182,14 @@ impl Emitter<'_> {
         self.end(&block.end, number + 1);
     }
 
+    /// What does not fit is refused afterwards, by the frame's size.
     fn place(&self, at: u32) -> i16 {
-        at as i16 - self.frame as i16
+        (i64::from(at) - i64::from(self.frame)) as i16
+    }
+
+    /// The same for what a round has together with its function.
+    fn outer_place(&self, at: u32) -> (u8, i16) {
+        if self.function.is_round { (OUTER_FRAME, at as i16) } else { (FRAME, self.place(at)) }
     }
 
     fn load_number(&mut self, to: u8, value: i64) {
@@ -158,7 +203,7 @@ impl Emitter<'_> {
     }
 
     fn load_64(&mut self, to: u8, kind: u8, low: i32, high: i32) {
-        self.out.instructions.extend(Instruction::load_64(to, kind, low, high));
+        Instruction::load_64(to, kind, low, high).into_iter().for_each(|half| self.push(half));
     }
 
     fn load_value(&mut self, to: u8, value: Value) {
@@ -168,6 +213,10 @@ impl Emitter<'_> {
                 Home::Register(from) if from == to => {}
                 Home::Register(from) => self.push(Instruction::set(to, By::Register(from))),
                 Home::Frame(at) => self.push(Instruction::load(to, FRAME, self.place(at), 8)),
+                Home::Kept(at) => {
+                    let (base, place) = self.outer_place(at);
+                    self.push(Instruction::load(to, base, place, 8));
+                }
                 Home::None => self.load_number(to, 0),
             },
         }
@@ -203,13 +252,26 @@ impl Emitter<'_> {
         }
     }
 
+    /// What one round has from the one before may be another number in each: kernels that look at a round only once are not to take
+    /// it for the first one's.
     fn keep(&mut self, to: Register, from: u8) {
+        if self.kept.is_carried(to) {
+            self.widen(from, Width::W64);
+        }
+        self.keep_unknown(to, from);
+    }
+
+    fn keep_unknown(&mut self, to: Register, from: u8) {
         match self.homes[to] {
             Home::Register(register) if register == from => {}
             Home::Register(register) => self.push(Instruction::set(register, By::Register(from))),
             Home::Frame(at) => {
                 let instruction = Instruction::store(FRAME, self.place(at), 8, By::Register(from));
                 self.push(instruction);
+            }
+            Home::Kept(at) => {
+                let (base, place) = self.outer_place(at);
+                self.push(Instruction::store(base, place, 8, By::Register(from)));
             }
             Home::None => {}
         }
@@ -218,10 +280,10 @@ impl Emitter<'_> {
     /// A register with the address, but for what is added to it.
     fn address(&mut self, address: Address) -> (u8, i16) {
         let (base, offset) = match address.base {
-            Base::Frame(at) if address.index.is_none() => return (FRAME, self.place(at)),
+            Base::Frame(at) if address.index.is_none() => return self.outer_place(at),
             Base::Frame(at) => {
-                self.push(Instruction::set(ADDRESS, By::Register(FRAME)));
-                let place = self.place(at);
+                let (base, place) = self.outer_place(at);
+                self.push(Instruction::set(ADDRESS, By::Register(base)));
                 self.push(Instruction::operate(
                     Operator::Add,
                     Width::W64,
@@ -233,6 +295,7 @@ impl Emitter<'_> {
             }
             Base::Data(at) => (self.map_value(Memory::Data, at), 0),
             Base::Control(at) => (self.map_value(Memory::Control, at), 0),
+            Base::Verdicts(at) => (self.map_value(Memory::Verdicts, at), 0),
             Base::Pointer(register, at) => {
                 let pointer = Value::Register(register);
                 if address.index.is_none() {
@@ -268,22 +331,22 @@ impl Emitter<'_> {
                 self.keep(*to, target);
             }
             Step::Hide { to, value, width } => {
+                let width = if self.kept.is_carried(*to) { Width::W64 } else { *width };
                 let base = self.map_value(Memory::Control, ZERO);
                 let target = self.target(*to);
-                self.push(Instruction::load(target, base, 0, bytes(*width)));
+                self.push(Instruction::load(target, base, 0, bytes(width)));
                 if *value != 0 {
-                    let by = self.by(Value::Constant(*value), *width);
-                    self.push(Instruction::operate(Operator::Add, *width, false, target, by));
+                    let by = self.by(Value::Constant(*value), width);
+                    self.push(Instruction::operate(Operator::Add, width, false, target, by));
                 }
-                self.keep(*to, target);
+                self.keep_unknown(*to, target);
             }
+            // As it always is.
+            Step::Widen { register, .. } if self.kept.is_carried(*register) => {}
             Step::Widen { register, width } => {
-                let base = self.map_value(Memory::Control, ZERO);
-                self.push(Instruction::load(self.second, base, 0, bytes(*width)));
                 let target = self.target(*register);
                 self.load_value(target, Value::Register(*register));
-                let by = By::Register(self.second);
-                self.push(Instruction::operate(Operator::Add, *width, false, target, by));
+                self.widen(target, *width);
                 self.keep(*register, target);
             }
             Step::Operate { to, operator, width, is_signed, left, right } => {
@@ -321,8 +384,10 @@ impl Emitter<'_> {
                     value => By::Register(self.operand(*value, SCRATCH)),
                 };
                 self.push(Instruction::store(base, offset, *bytes, by));
-                if self.has_loops && base == FRAME && offset % i16::from(WORD) == 0 {
-                    self.scrub(offset);
+                let is_in_frame = matches!(to.base, Base::Frame(_)) && to.index.is_none();
+                let is_followed = self.has_loops || self.kept.is_outlined();
+                if is_followed && is_in_frame && offset % i16::from(WORD) == 0 {
+                    self.scrub(base, offset);
                 }
             }
             Step::AddTo { to, bytes, value } => {
@@ -334,15 +399,27 @@ impl Emitter<'_> {
                 if self.is_handler {
                     let target = self.target(*to);
                     self.push(Instruction::load(target, 1, i16::from(*place) * 8, 8));
-                    self.keep(*to, target);
+                    self.keep_unknown(*to, target);
                 } else {
-                    self.keep(*to, place + 1);
+                    self.keep_unknown(*to, place + 1);
                     if self.has_loops && self.function.has_calls() {
                         // No number any longer, for the same reason as in `fill`.
                         self.push(Instruction::set(place + 1, By::Register(FRAME)));
                     }
                 }
             }
+            Step::Context { to } => {
+                let target = self.target(*to);
+                self.load_context(target);
+                self.keep(*to, target);
+            }
+            Step::Swap { to, from, bits } => {
+                let target = self.target(*to);
+                self.load_value(target, Value::Register(*from));
+                self.push(Instruction::to_big_endian(target, *bits));
+                self.keep(*to, target);
+            }
+            Step::Next => self.next(),
             Step::Helper { to, number, arguments } => {
                 for (argument, register) in arguments.iter().zip(1..) {
                     self.argument(register, argument);
@@ -361,6 +438,30 @@ impl Emitter<'_> {
         }
     }
 
+    fn load_context(&mut self, to: u8) {
+        let (base, at) = match self.context {
+            Some(context) => (FRAME, context),
+            // Below the frame that a round has in common with its function.
+            None => (OUTER_FRAME, -i16::from(WORD)),
+        };
+        self.push(Instruction::load(to, base, at, WORD));
+    }
+
+    /// Nothing of what was in registers is there after it.
+    fn next(&mut self) {
+        const SLOTS: u8 = 2;
+        const NUMBER: u8 = 3;
+        self.map_value_in(NUMBER, Memory::Next, 0);
+        self.push(Instruction::load(NUMBER, NUMBER, 0, 1));
+        let none = By::Immediate(0);
+        let at = self.out.instructions.len();
+        self.push(Instruction::jump_if(Operator::Equal, Width::W64, false, NUMBER, none));
+        self.load_context(CONTEXT);
+        self.descriptor(SLOTS, Memory::Slots);
+        self.push(Instruction::helper(TAIL_CALL));
+        self.out.instructions[at].offset = (self.out.instructions.len() - at - 1) as i16;
+    }
+
     fn descriptor(&mut self, register: u8, of: Memory) {
         self.out.memory.push((self.out.instructions.len(), of));
         self.load_64(register, PSEUDO_MAP_FD, 0, 0);
@@ -371,6 +472,10 @@ impl Emitter<'_> {
             Argument::Value(value) => self.load_value(register, *value),
             Argument::Map(map) => self.descriptor(register, Memory::Map(*map)),
             Argument::Records => self.descriptor(register, Memory::Records),
+            Argument::Round(of) => {
+                self.out.rounds.push((self.out.instructions.len(), *of));
+                self.load_64(register, PSEUDO_FUNC, 0, 0);
+            }
             Argument::Address(address) => {
                 // All but what is in the frame goes by the first one: no argument is to be there yet.
                 let (base, offset) = self.address(*address);

@@ -2,7 +2,7 @@
 //! comes after once for each (docs/decisions/0006-plugin.md).
 
 use super::instruction::{By, FRAME, Instruction};
-use super::{ADDRESS, Emitter, Memory, SCRATCH, WORD};
+use super::{ADDRESS, Emitter, Memory, SCRATCH, WORD, bytes};
 use crate::allocate::{FIRST_KEPT, Home, LAST_KEPT};
 use crate::ast::Operator;
 use crate::ir::{Function, Step, Value, Width};
@@ -36,20 +36,34 @@ impl Emitter<'_> {
     pub(super) fn fill(&mut self) {
         let base = self.map_value_in(SCRATCH, Memory::Control, ZERO);
         self.push(Instruction::load(SCRATCH, base, 0, 8));
-        let lost = if self.function.has_calls() { 0..0 } else { self.parameters() + 1..FIRST_KEPT };
-        for register in lost.chain(FIRST_KEPT..=LAST_KEPT) {
-            self.push(Instruction::set(register, By::Register(SCRATCH)));
-            self.forget(register);
+        if self.has_loops {
+            self.fill_registers();
         }
         for at in (0..self.frame).step_by(8) {
             let instruction = Instruction::store(FRAME, self.place(at), 8, By::Register(SCRATCH));
             self.push(instruction);
             if at < self.function.frame_bytes {
-                self.scrub(self.place(at));
+                self.scrub(FRAME, self.place(at));
             } else {
                 self.forget(SCRATCH);
             }
         }
+    }
+
+    fn fill_registers(&mut self) {
+        let lost = if self.function.has_calls() { 0..0 } else { self.parameters() + 1..FIRST_KEPT };
+        for register in lost.chain(FIRST_KEPT..=LAST_KEPT) {
+            self.push(Instruction::set(register, By::Register(SCRATCH)));
+            self.forget(register);
+        }
+    }
+
+    /// Whatever it was, the verifier does not know it any longer.
+    pub(super) fn widen(&mut self, register: u8, width: Width) {
+        let base = self.map_value(Memory::Control, ZERO);
+        self.push(Instruction::load(self.second, base, 0, bytes(width)));
+        let by = By::Register(self.second);
+        self.push(Instruction::operate(Operator::Add, width, false, register, by));
     }
 
     /// What is left in places that a loop does not need is the same whichever way its next round is come to: the verifier
@@ -63,14 +77,14 @@ impl Emitter<'_> {
         });
         let scratch = [SCRATCH, ADDRESS, self.second].map(Home::Register);
         let mut left: Vec<_> = written.map(|register| self.homes[register]).chain(scratch).collect();
-        left.retain(|home| *home != Home::None && !is_needed(*home));
         left.sort_unstable();
         left.dedup();
+        left.retain(|home| *home != Home::None && !is_needed(*home));
         for home in left {
             self.push(match home {
                 Home::Frame(at) => Instruction::store(FRAME, self.place(at), 8, By::Register(FRAME)),
                 Home::Register(register) => Instruction::set(register, By::Register(FRAME)),
-                Home::None => unreachable!("it was left out"),
+                Home::Kept(_) | Home::None => unreachable!("it was left out, or no loops are functions"),
             });
         }
     }
@@ -78,14 +92,15 @@ impl Emitter<'_> {
     /// The verifier follows a number that was written to the beginning of a word, and not one of which another byte was written
     /// (`check_stack_write_fixed_off`, kernel/bpf/verifier.c). Where it does so after some ways only, no two rounds of a loop
     /// are the same to it (`stacksafe`).
-    pub(super) fn scrub(&mut self, word: i16) {
+    pub(super) fn scrub(&mut self, base: u8, word: i16) {
         let last = word + i16::from(WORD) - 1;
-        self.push(Instruction::load(SCRATCH, FRAME, last, 1));
-        self.push(Instruction::store(FRAME, last, 1, By::Register(SCRATCH)));
+        self.push(Instruction::load(SCRATCH, base, last, 1));
+        self.push(Instruction::store(base, last, 1, By::Register(SCRATCH)));
     }
 
     pub(super) fn is_needed(&self, value: Value, after: [usize; 2]) -> bool {
-        let is_needed = |register| after.iter().any(|block| self.needed[*block].has(register));
+        let is_needed =
+            |register| self.kept.has(register) || after.iter().any(|block| self.needed[*block].has(register));
         value.register().is_some_and(is_needed)
     }
 

@@ -11,7 +11,7 @@ use crate::types::{INT, U64};
 // include/uapi/linux/bpf.h, enum bpf_func_id
 const KTIME_GET_NS: i32 = 5;
 const GET_PRANDOM_U32: i32 = 7;
-const GET_SMP_PROCESSOR_ID: i32 = 8;
+pub const GET_SMP_PROCESSOR_ID: i32 = 8;
 const GET_CURRENT_PID_TGID: i32 = 14;
 const GET_CURRENT_UID_GID: i32 = 15;
 const GET_CURRENT_COMM: i32 = 16;
@@ -23,11 +23,6 @@ const NO_ADDRESS: i64 = -1;
 const COMM_BYTES: u64 = 16;
 
 impl Lowerer<'_> {
-    pub(super) fn unsupported<T>(&mut self, expression: &Expression) -> Lowered<T> {
-        let message = "this is checked, but not compiled yet";
-        Err(Box::new(Diagnostic::error(expression.span.clone(), message)))
-    }
-
     pub(super) fn builtin(
         &mut self,
         builtin: Builtin,
@@ -76,6 +71,9 @@ impl Lowerer<'_> {
             }
             (Builtin::ReadUser, [Argument::Place(to), Argument::Value(address), Argument::Value(bytes)]) => {
                 self.read_user(to, address, bytes)
+            }
+            (Builtin::Packet8 | Builtin::Packet16 | Builtin::Packet32, [Argument::Value(at)]) => {
+                self.packet(at, builtin.packet_bytes().expect("it reads some"))
             }
             (Builtin::ReadUserText, [Argument::Place(to), Argument::Value(address)]) => {
                 self.read_user_text(to, address)

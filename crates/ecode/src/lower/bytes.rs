@@ -1,6 +1,6 @@
 //! Texts and memory, byte by byte: loops as those that are written. Memory is set and copied by words where it has only whole ones.
 
-use super::{Lowered, Lowerer};
+use super::{Lowered, Lowerer, MOST_BLOCKS};
 use crate::ast::Operator;
 use crate::diagnostic::Diagnostic;
 use crate::ir::{Address, Base, BlockId, End, Register, Step, Value, Width};
@@ -19,9 +19,6 @@ pub enum Bytes {
     /// Of what is not there.
     Zeros(u64),
 }
-
-/// More than fit into a program.
-const MOST_BLOCKS: usize = 30_000;
 
 const BYTE: u8 = 1;
 const WORD: u8 = 8;
@@ -162,7 +159,9 @@ impl Lowerer<'_> {
         let number = self.register();
         self.set(number, Value::Constant(0), Width::W64);
         let [head, more, cut, done] = std::array::from_fn(|_| self.new_block());
-        self.jump_and_enter(head);
+        self.end(End::Jump(head));
+        self.begin_loop(head, cut);
+        self.enter(head);
         self.end(End::Round { more, cut_short: cut });
         self.enter(more);
         body(self, number, done)?;
@@ -176,7 +175,7 @@ impl Lowerer<'_> {
             right: Value::Constant(1),
         });
         self.end(End::Jump(head));
-        self.cut_short(cut, done);
+        self.end_loop(cut, done);
         Ok(number)
     }
 

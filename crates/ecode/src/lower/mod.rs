@@ -2,21 +2,25 @@
 
 mod builtins;
 mod bytes;
+mod entry;
 mod expressions;
 mod places;
 mod records;
 mod statements;
 mod uses;
 
-use std::collections::HashMap;
-
+use entry::Leaving;
 use uses::Uses;
 
 use crate::ast::Operator;
 use crate::diagnostic::{Diagnostic, Span};
-use crate::ir::{Address, Base, Block, BlockId, End, Function, Register, Step, Value, Width};
+use crate::hooks::Entry;
+use crate::ir::{
+    Address, Arranged, Base, Block, BlockId, End, Function, Loop, LoopId, Register, Step, Value, Width,
+    arranged,
+};
 use crate::layout::Layout;
-use crate::program::{self, Program};
+use crate::program::{self, Handler, Program};
 use crate::types::{Integer, Type, U64};
 
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +49,9 @@ struct Lowerer<'a> {
     frame_bytes: u32,
     homes: Vec<Home>,
     around: Vec<Around>,
+    loops: Vec<Loop>,
+    /// The innermost loop now.
+    within: Option<LoopId>,
     /// Whether a loop was cut short, where somebody asks.
     is_cut_short: Option<Register>,
     uses: Uses,
@@ -52,8 +59,16 @@ struct Lowerer<'a> {
     key_at: Option<u32>,
     value_at: Option<u32>,
     record_at: Option<u32>,
+    /// Of a handler that does not return to whoever called it.
+    leaving: Option<Leaving>,
+    /// By what it reads the packet that there is.
+    packet: Option<i32>,
     span: Span,
 }
+
+/// More than fit into a program. Which are needed where takes as much memory as one times the other.
+const MOST_BLOCKS: usize = 30_000;
+const MOST_REGISTERS: usize = 60_000;
 
 type Lowered<T> = Result<T, Box<Diagnostic>>;
 
@@ -71,7 +86,13 @@ fn constant(value: u64, of: Integer) -> Value {
     Value::Constant(if width(of) == Width::W32 { i64::from(value as u32) } else { value as i64 })
 }
 
-pub fn lower(program: &Program, layout: &Layout, function: usize, is_handler: bool) -> Lowered<Function> {
+/// `handler`: the function is its, for one of its entries.
+pub fn lower(
+    program: &Program,
+    layout: &Layout,
+    function: usize,
+    handler: Option<(&Handler, &Entry)>,
+) -> Lowered<Function> {
     let lowered = &program.functions[function];
     let mut lowerer = Lowerer {
         program,
@@ -85,16 +106,24 @@ pub fn lower(program: &Program, layout: &Layout, function: usize, is_handler: bo
         frame_bytes: 0,
         homes: Vec::new(),
         around: Vec::new(),
+        loops: Vec::new(),
+        within: None,
         is_cut_short: None,
         uses: Uses::of(lowered),
         key_at: None,
         value_at: None,
         record_at: None,
+        leaving: None,
+        packet: handler.and_then(|(handler, _)| handler.offer.packet),
         span: lowered.span.clone(),
     };
-    lowerer.begin(is_handler);
+    lowerer.begin(handler.is_some());
+    if let Some((handler, entry)) = handler {
+        lowerer.come_in(handler, entry);
+    }
     lowerer.statements(&lowered.body)?;
-    lowerer.end(End::Return(Value::Constant(0)));
+    lowerer.return_with(Value::Constant(0));
+    lowerer.go_out();
     Ok(lowerer.finish())
 }
 
@@ -121,7 +150,12 @@ impl Lowerer<'_> {
 
     /// Ends the block that is being made. What comes then is never reached, until another one is begun.
     fn end(&mut self, end: End) {
-        let block = Block { steps: std::mem::take(&mut self.steps), end, end_span: self.span.clone() };
+        let block = Block {
+            steps: std::mem::take(&mut self.steps),
+            end,
+            end_span: self.span.clone(),
+            within: self.within,
+        };
         let at = &mut self.blocks[self.block];
         if at.is_none() {
             *at = Some(block);
@@ -206,39 +240,31 @@ impl Lowerer<'_> {
     }
 
     /// Without the blocks that nothing leads to, in the order in which they were begun: a loop's stay together.
-    fn finish(mut self) -> Function {
-        let mut is_reached = vec![false; self.blocks.len()];
-        let mut way = vec![0];
-        while let Some(block) = way.pop() {
-            if std::mem::replace(&mut is_reached[block], true) {
-                continue;
-            }
-            let block = self.blocks[block].as_ref().expect("what is led to is ended");
-            way.extend(block.end.leads_to());
-        }
-        let kept: Vec<_> = self.order.iter().copied().filter(|block| is_reached[*block]).collect();
-        let places: HashMap<_, _> = kept.iter().enumerate().map(|(place, block)| (*block, place)).collect();
-        let mut blocks = Vec::new();
-        for block in kept {
-            let mut block = self.blocks[block].take().expect("each is begun once");
-            match &mut block.end {
-                End::Jump(to) => *to = places[to],
-                End::Branch { yes: one, no: other, .. }
-                | End::Found { yes: one, no: other, .. }
-                | End::Index { within: one, outside: other, .. }
-                | End::Round { more: one, cut_short: other } => {
-                    *one = places[one];
-                    *other = places[other];
+    fn finish(self) -> Function {
+        let Arranged { mut blocks, places } = arranged(self.blocks, &self.order);
+        // One that has no second round is none.
+        let mut loops = Vec::new();
+        let mut numbers: Vec<Option<LoopId>> = Vec::new();
+        for looped in &self.loops {
+            let within = looped.within.and_then(|around| numbers[around]);
+            numbers.push(match (places[looped.entry], places[looped.cut_short]) {
+                (Some(entry), Some(cut_short)) => {
+                    loops.push(Loop { within, entry, cut_short });
+                    Some(loops.len() - 1)
                 }
-                End::Return(_) => {}
-            }
-            blocks.push(block);
+                _ => within,
+            });
+        }
+        for block in &mut blocks {
+            block.within = block.within.and_then(|within| numbers[within]);
         }
         Function {
             name: self.function.name.clone(),
             blocks,
+            loops,
             registers: self.registers,
             frame_bytes: self.frame_bytes,
+            is_round: false,
             span: self.function.span.clone(),
         }
     }

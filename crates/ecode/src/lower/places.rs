@@ -231,12 +231,12 @@ impl Lowerer<'_> {
         let found = self.find(from, false)?;
         self.copy(to, found.address, size, unit);
         self.join(found, |lowerer| {
+            // A 0 that the verifier knows would be told apart from what is there, one for each byte of each key.
+            let zero = lowerer.register();
+            lowerer.set(zero, Value::Constant(0), Width::W64);
             for at in (0..size).step_by(unit as usize) {
-                lowerer.step(Step::Store {
-                    to: at_offset(to, at),
-                    bytes: unit as u8,
-                    value: Value::Constant(0),
-                });
+                let to = at_offset(to, at);
+                lowerer.step(Step::Store { to, bytes: unit as u8, value: Value::Register(zero) });
             }
             Ok(())
         })
@@ -269,6 +269,7 @@ fn at_offset(address: Address, by: u64) -> Address {
         Base::Frame(at) => Base::Frame(at + by),
         Base::Data(at) => Base::Data(at + by),
         Base::Control(at) => Base::Control(at + by),
+        Base::Verdicts(at) => Base::Verdicts(at + by),
         Base::Pointer(register, at) => Base::Pointer(register, at + by),
     };
     Address { base, ..address }

@@ -1,10 +1,11 @@
 //! Statements.
 
-use super::{Around, Home, Lowered, Lowerer, constant, number, width};
+use super::{Around, Home, Lowered, Lowerer, MOST_BLOCKS, MOST_REGISTERS, constant, number, width};
 use crate::ast::Operator;
-use crate::ir::{Base, BlockId, End, Step, Value, Width};
+use crate::emit::too_large;
+use crate::ir::{self, Base, BlockId, End, Step, Value, Width};
 use crate::layout::CUT_SHORT;
-use crate::program::{Expression, ExpressionKind, Loop, Statement, StatementKind};
+use crate::program::{Expression, ExpressionKind, Loop, Place, PlaceKind, Statement, StatementKind};
 use crate::types::Type;
 
 impl Lowerer<'_> {
@@ -14,6 +15,9 @@ impl Lowerer<'_> {
 
     fn statement(&mut self, statement: &Statement) -> Lowered<()> {
         self.span = statement.span.clone();
+        if self.blocks.len() > MOST_BLOCKS || self.registers > MOST_REGISTERS {
+            return Err(too_large(&self.function.name, &self.function.span));
+        }
         match &statement.kind {
             StatementKind::Expression(expression) => self.effect(expression)?,
             StatementKind::Clear(local) => match self.homes[*local] {
@@ -51,7 +55,7 @@ impl Lowerer<'_> {
                     Some(value) => self.value(value)?,
                     None => Value::Constant(0),
                 };
-                self.end(End::Return(value));
+                self.return_with(value);
                 let never = self.new_block();
                 self.enter(never);
             }
@@ -85,7 +89,9 @@ impl Lowerer<'_> {
 
     fn looped(&mut self, looped: &Loop) -> Lowered<()> {
         let [head, asked, body, after, cut, done] = std::array::from_fn(|_| self.new_block());
-        self.end(End::Jump(if looped.is_asked_first { head } else { body }));
+        let entry = if looped.is_asked_first { head } else { body };
+        self.end(End::Jump(entry));
+        self.begin_loop(entry, cut);
         // The first round of `do` is not counted, as it always is.
         self.enter(head);
         self.end(End::Round { more: asked, cut_short: cut });
@@ -103,12 +109,18 @@ impl Lowerer<'_> {
             self.effect(after)?;
         }
         self.end(End::Jump(head));
-        self.cut_short(cut, done);
+        self.end_loop(cut, done);
         Ok(())
     }
 
-    /// The block where a loop comes out that the kernel does not let go on, and then the one behind the loop.
-    pub(super) fn cut_short(&mut self, cut: BlockId, done: BlockId) {
+    pub(super) fn begin_loop(&mut self, entry: BlockId, cut_short: BlockId) {
+        self.loops.push(ir::Loop { within: self.within, entry, cut_short });
+        self.within = Some(self.loops.len() - 1);
+    }
+
+    /// Behind a loop: the block where it comes out if the kernel does not let it go on, and then the next one.
+    pub(super) fn end_loop(&mut self, cut: BlockId, done: BlockId) {
+        self.within = self.within.and_then(|ended| self.loops[ended].within);
         self.enter(cut);
         self.add_to_control(CUT_SHORT);
         if let Some(flag) = self.is_cut_short {
@@ -154,15 +166,47 @@ impl Lowerer<'_> {
 
     /// Whose value nobody asks for.
     fn effect(&mut self, expression: &Expression) -> Lowered<()> {
+        use Operator::{Add, Subtract};
         match &expression.kind {
             ExpressionKind::Assign(place, value) if matches!(place.of, Type::Struct(_)) => {
                 self.copy_struct(place, value)
+            }
+            ExpressionKind::Update { place, operator: operator @ (Add | Subtract), by, .. }
+                if is_counter(place) =>
+            {
+                self.count(place, *operator == Subtract, by)
             }
             _ => self.value(expression).map(drop),
         }
     }
 
+    /// Added in one step: what two processors count at the same time is all counted.
+    fn count(&mut self, place: &Place, is_less: bool, by: &Expression) -> Lowered<()> {
+        let of = number(&place.of);
+        let by_type = number(&by.of);
+        let mut by = self.value(by)?;
+        by = self.converted(by, by_type, &place.of);
+        if is_less {
+            by = self.operate(Operator::Subtract, of.promoted(), Value::Constant(0), by);
+        }
+        let value = self.register();
+        self.step(Step::Move { to: value, from: by });
+        let found = self.find(place, true)?;
+        self.step(Step::AddTo { to: found.address, bytes: of.bits / 8, value });
+        self.join(found, |_| Ok(()))
+    }
+
     pub(super) fn data(&self, global: usize) -> Base {
         Base::Data(self.layout.offsets[global])
     }
+}
+
+/// A number of other processors, too, which the kernel can add to.
+fn is_counter(place: &Place) -> bool {
+    let mut root = place;
+    while let PlaceKind::Member(outer, _) | PlaceKind::Element(outer, ..) = &root.kind {
+        root = outer;
+    }
+    let is_shared = matches!(root.kind, PlaceKind::Global(_) | PlaceKind::Entry(..));
+    is_shared && matches!(place.of, Type::Integer(of) if of.bits >= 32)
 }

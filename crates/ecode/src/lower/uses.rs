@@ -94,7 +94,7 @@ impl Uses {
 
     fn expression(&mut self, expression: &Expression, is_in_loop: bool) {
         match &expression.kind {
-            ExpressionKind::Constant(_) | ExpressionKind::Text(_) | ExpressionKind::Field(_) => {}
+            ExpressionKind::Constant(_) | ExpressionKind::Text(_) => {}
             ExpressionKind::Load(place) => self.place(place, is_in_loop),
             ExpressionKind::Convert(inner)
             | ExpressionKind::Negate(inner)

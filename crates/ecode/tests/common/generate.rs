@@ -32,6 +32,8 @@ pub struct Generator<'a> {
     /// Names that may be read, and of them those that may be written.
     read: Vec<String>,
     written: Vec<String>,
+    /// Places that hold a whole `struct s`.
+    structs: Vec<String>,
     functions: Vec<(String, usize)>,
     names: usize,
     depth: usize,
@@ -44,6 +46,7 @@ pub fn program(bytes: &[u8]) -> String {
         text: String::new(),
         read: Vec::new(),
         written: Vec::new(),
+        structs: Vec::new(),
         functions: Vec::new(),
         names: 0,
         depth: 0,
@@ -53,9 +56,11 @@ pub fn program(bytes: &[u8]) -> String {
     generator.text
 }
 
-/// The one reason for which what is generated may not be compiled: the kernel's memory for functions.
+/// The only reasons for which what is generated may not be compiled: the kernel's memory for functions, and the length of one.
+/// Each element within a function on memory within an element, and so on, doubles that.
 pub fn needs_more_memory(problem: &Diagnostic) -> bool {
-    problem.message.contains("bytes at a time")
+    let reasons = ["bytes at a time", "more than 32000 instructions", "elements within elements"];
+    reasons.iter().any(|reason| problem.message.contains(reason))
 }
 
 impl Generator<'_> {
@@ -95,10 +100,10 @@ impl Generator<'_> {
         self.read.push("m[@]".into());
         self.written.push("m[@]".into());
         let (x, y) = (self.one_of(&TYPES), self.one_of(&TYPES));
-        let _ = writeln!(self.text, "struct s {{ u8 c; {x} x; {y} y[3]; }};\nstruct s t;");
-        for member in ["t.c", "t.x", "t.y[@]"] {
-            self.read.push(member.into());
-            self.written.push(member.into());
+        let _ = writeln!(self.text, "struct s {{ u8 c; {x} x; {y} y[3]; }};\nstruct s t; struct s u[2];");
+        let _ = writeln!(self.text, "map<struct s, struct s> q[3];");
+        for whole in ["t", "u[@]", "q[t]", "q[u[@]]"] {
+            self.whole_struct(whole);
         }
         for _ in 0..self.byte() % 3 {
             let parameters = self.byte() % 6;
@@ -107,6 +112,14 @@ impl Generator<'_> {
             self.functions.push((name, parameters));
         }
         self.function("on call", 2);
+    }
+
+    fn whole_struct(&mut self, place: &str) {
+        self.structs.push(place.into());
+        for member in ["c", "x", "y[@]"] {
+            self.read.push(format!("{place}.{member}"));
+            self.written.push(format!("{place}.{member}"));
+        }
     }
 
     fn function(&mut self, head: &str, parameters: usize) {
@@ -129,7 +142,7 @@ impl Generator<'_> {
     }
 
     fn statements(&mut self, count: usize) {
-        let (read, written) = (self.read.len(), self.written.len());
+        let (read, written, structs) = (self.read.len(), self.written.len(), self.structs.len());
         self.depth += 1;
         for _ in 0..count {
             self.statement();
@@ -137,10 +150,11 @@ impl Generator<'_> {
         self.depth -= 1;
         self.read.truncate(read);
         self.written.truncate(written);
+        self.structs.truncate(structs);
     }
 
     fn statement(&mut self) {
-        let kind = self.byte() % if self.depth > 3 { 6 } else { 13 };
+        let kind = self.byte() % if self.depth > 3 { 6 } else { 17 };
         match kind {
             0 | 1 => {
                 let (of, name, value) = (self.one_of(&TYPES), self.name("v"), self.expression(3));
@@ -200,6 +214,26 @@ impl Generator<'_> {
                 };
                 let _ = writeln!(self.text, "{call}({to}, {from}, {limit});");
             }
+            12 => {
+                let name = self.name("l");
+                let _ = writeln!(self.text, "struct s {name} = {{ 1, .y = {{ [1] = 2 }} }};");
+                self.whole_struct(&name);
+            }
+            13 => {
+                let (to, from) = (self.a_struct(), self.a_struct());
+                let _ = writeln!(self.text, "{to} = {from};");
+            }
+            14 => {
+                let (of, name, number) =
+                    (self.one_of(&TYPES), self.name("k"), self.one_of(&["0", "1", "100"]));
+                let _ = writeln!(self.text, "static {of} {name} = {number};");
+                self.read.push(name.clone());
+                self.written.push(name);
+            }
+            15 => {
+                let entry = self.entry();
+                let _ = writeln!(self.text, "erase({entry});");
+            }
             _ => {
                 let leave =
                     if self.loops > 0 { self.one_of(&["break", "continue", "return 5"]) } else { "return 6" };
@@ -217,18 +251,21 @@ impl Generator<'_> {
     fn looped(&mut self) {
         let (name, rounds) = (self.name("i"), 1 + self.byte() % 6);
         let of = self.one_of(&["int", "u8", "long", "u64", "i16"]);
-        let is_while = self.byte().is_multiple_of(3);
+        let kind = self.byte() % 3;
         self.read.push(name.clone());
         self.loops += 1;
-        if is_while {
-            let _ = writeln!(self.text, "{of} {name} = {rounds}; while ({name}-- > 0) {{");
-        } else {
-            let _ = writeln!(self.text, "for ({of} {name} = 0; {name} < {rounds}; {name}++) {{");
-        }
+        let _ = match kind {
+            0 => writeln!(self.text, "{of} {name} = {rounds}; while ({name}-- > 0) {{"),
+            1 => writeln!(self.text, "{of} {name} = {rounds}; do {{"),
+            _ => writeln!(self.text, "for ({of} {name} = 0; {name} < {rounds}; {name}++) {{"),
+        };
         self.some_statements();
-        let _ = writeln!(self.text, "}}");
+        let _ = match kind {
+            1 => writeln!(self.text, "}} while ({name}-- > 0);"),
+            _ => writeln!(self.text, "}}"),
+        };
         self.loops -= 1;
-        if !is_while {
+        if kind > 1 {
             self.read.retain(|known| *known != name);
         }
     }
@@ -238,13 +275,33 @@ impl Generator<'_> {
         let count = names.len();
         let at = self.byte() % count;
         let name = if is_written { self.written[at].clone() } else { self.read[at].clone() };
-        if !name.contains('@') {
-            return name;
+        self.indexed(&name)
+    }
+
+    fn a_struct(&mut self) -> String {
+        let at = self.byte() % self.structs.len();
+        let place = self.structs[at].clone();
+        self.indexed(&place)
+    }
+
+    /// A map and a key of it.
+    fn entry(&mut self) -> String {
+        match self.byte() % 2 {
+            0 => format!("m, {}", self.expression(1)),
+            _ => format!("q, {}", self.a_struct()),
         }
+    }
+
+    fn indexed(&mut self, name: &str) -> String {
+        if !name.contains('@') {
+            return name.into();
+        }
+        // Twice the same one, which has one within it, and so on, is too much to read.
+        let depth = usize::from(name.matches('@').count() == 1);
         let index = if self.byte().is_multiple_of(4) {
-            self.expression(1)
+            self.expression(depth)
         } else {
-            format!("{} & 3", self.expression(1))
+            format!("{} & 3", self.expression(depth))
         };
         // A constant beyond the end would be refused, as it should be.
         name.replace('@', &format!("{} + {index}", self.written[0].clone().replace('@', "0")))
@@ -269,7 +326,7 @@ impl Generator<'_> {
     }
 
     fn expression(&mut self, depth: usize) -> String {
-        match self.byte() % if depth == 0 { 4 } else { 13 } {
+        match self.byte() % if depth == 0 { 4 } else { 15 } {
             0 => self.one_of(&NUMBERS).into(),
             1..=3 if depth == 0 => {
                 let plain: Vec<_> = self.read.iter().filter(|name| !name.contains('@')).cloned().collect();
@@ -304,6 +361,12 @@ impl Generator<'_> {
                 2 => format!("strncmp({}, {}, {})", self.text(), self.text(), self.expression(1)),
                 _ => format!("memcmp({}, {}, {})", self.bytes(), self.bytes(), self.expression(1)),
             },
+            10 => format!("has({})", self.entry()),
+            11 => {
+                let (place, update) = (self.place(true), self.one_of(&UPDATES));
+                format!("({place} {update} {})", self.expression(depth - 1))
+            }
+            12 => format!("({}, {})", self.expression(depth - 1), self.expression(depth - 1)),
             _ => {
                 let (left, right) = (self.expression(depth - 1), self.expression(depth - 1));
                 format!("({left} {} {right})", self.one_of(&OPERATORS))

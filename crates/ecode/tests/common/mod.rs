@@ -4,7 +4,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use ecode::interpret::{State, World, run};
-use ecode::{Builtin, Diagnostic, Field, Hooks, Integer, Program, Type};
+use ecode::{
+    Builtin, Diagnostic, Ending, Entry, Field, Hooks, Integer, Offer, Program, Refusal, Source, Type, Way,
+};
 
 pub struct Plain;
 
@@ -13,9 +15,16 @@ impl Hooks for Plain {
         ["call", "enter"].map(String::from).into()
     }
 
-    fn fields(&self, hook: &str, selected: &[String]) -> Result<Vec<Field>, (Option<usize>, String)> {
+    fn offer(&self, hook: &str, selected: &[String]) -> Result<Offer, Refusal> {
+        let offer = |section, fields: Vec<Field>, ending| {
+            let numbers = (0..fields.len()).map(|number| Source::number(number as u64)).collect();
+            let ways = vec![Way { conditions: Vec::new(), fields: numbers }];
+            let lacks = Some((&[Builtin::Random][..], "what is tested does the same each time"))
+                .filter(|_| hook != "call");
+            Offer { fields, entries: vec![Entry { section, ways }], ending, lacks, packet: None }
+        };
         if hook == "call" {
-            return Ok(Vec::new());
+            return Ok(offer("syscall", Vec::new(), Ending::Returned));
         }
         if let Some(at) = selected.iter().position(|call| call != "openat") {
             return Err((Some(at), format!("there is no system call `{}`", selected[at])));
@@ -24,7 +33,8 @@ impl Hooks for Plain {
             name: name.into(),
             of: Type::Integer(Integer { bits, is_signed }),
         };
-        Ok(vec![field("dfd", 32, true), field("flags", 32, true)])
+        let fields = vec![field("dfd", 32, true), field("flags", 32, true)];
+        Ok(offer("tp_btf/sys_enter", fields, Ending::Chained { goes_on: 0, stops: None }))
     }
 }
 
@@ -36,8 +46,8 @@ pub struct Same {
 }
 
 impl World for Same {
-    fn field(&mut self, name: usize) -> u64 {
-        name as u64
+    fn field(&mut self, number: usize) -> u64 {
+        number as u64
     }
 
     fn ask(&mut self, what: Builtin) -> u64 {
@@ -52,6 +62,10 @@ impl World for Same {
         let mut bytes = vec![0; length as usize];
         File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, address).ok()?;
         Some(bytes)
+    }
+
+    fn packet(&mut self, _: u64, _: u8) -> Option<u64> {
+        None
     }
 
     fn emit(&mut self, record: &[u8]) {

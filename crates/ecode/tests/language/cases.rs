@@ -59,6 +59,10 @@ fn numbers_are_converted_as_in_c() {
     gives("0xffffffff", 4_294_967_295);
     gives("2147483648", 2_147_483_648);
     gives("-2147483648", -2_147_483_648);
+    let text = "on call(long n) { return (n == -1) + (n > -2) * 10 + ((u64) n <= (u64) -2) * 100; }";
+    for (n, value) in [(-1_i64, 11), (-2, 100), (0xffff_ffff, 110), (1, 110)] {
+        assert_eq!(outcome(text, &[n as u64]).0, value, "{n}");
+    }
 }
 
 #[test]
@@ -68,8 +72,10 @@ fn what_c_leaves_open_is_defined() {
     operates("int", "1", "<<", "33", 2);
     operates("long", "1", "<<", "64", 1);
     for (operator, value) in [("/", 0), ("%", -7)] {
-        let text = format!("int zero; on call {{ return -7 {operator} zero; }}");
-        assert_eq!(result(&text), value, "{text}");
+        for zero in ["zero", "(zero++, 0)", "(zero++, 0ul)"] {
+            let text = format!("int zero; on call {{ long n = -7; return n {operator} {zero}; }}");
+            assert_eq!(result(&text), value, "{text}");
+        }
     }
     // Without an initializer, and without a `return`.
     assert_eq!(
@@ -82,6 +88,7 @@ fn what_c_leaves_open_is_defined() {
 
 #[test]
 fn what_is_not_asked_for_is_not_done() {
+    gives("(\"a\", (1 ? \"b\" : \"c\"), 3)", 3);
     let count = "int done; int yes() { done++; return 1; } int no() { done++; return 0; }";
     for (expression, value) in [
         ("no() && yes()", 1),

@@ -122,7 +122,12 @@ impl Loaded {
         programs.gate_members.set_autoload(false);
         programs.gate_ask.set_autoload(false);
         programs.gate_sockets.set_autoload(false);
-        programs.gate_exit.set_autoload(Hook::SysExit.is_used(enabled));
+        // Where plugins are, other programs have these hooks.
+        let (at_enter, at_exit) = (enabled & wire::PLUGIN != 0, enabled & wire::PLUGIN_EXIT != 0);
+        programs.gate_enter.set_autoload(!at_enter);
+        programs.gate_enter_plugins.set_autoload(at_enter);
+        programs.gate_exit.set_autoload(Hook::SysExit.is_used(enabled) && !at_exit);
+        programs.gate_exit_plugins.set_autoload(at_exit);
         programs.gate_signal.set_autoload(Hook::SignalDeliver.is_used(enabled));
         programs.gate_signalled.set_autoload(Hook::SignalGenerate.is_used(enabled));
         programs.gate_task_free.set_autoload(Hook::SchedProcessFree.is_used(enabled));
@@ -220,7 +225,9 @@ impl Loaded {
                 },
                 Hook::SignalDeliver => &programs.gate_signal,
                 Hook::SignalGenerate => &programs.gate_signalled,
+                Hook::SysExit if self.enabled & wire::PLUGIN_EXIT != 0 => &programs.gate_exit_plugins,
                 Hook::SysExit => &programs.gate_exit,
+                Hook::SysEnter if self.enabled & wire::PLUGIN != 0 => &programs.gate_enter_plugins,
                 Hook::SysEnter => &programs.gate_enter,
             };
             let link = program.attach_trace().doing(format!("attaching to {}", hook.name()))?;

@@ -10,6 +10,8 @@ use crate::error::{Doing, Error, Result};
 use crate::process::is_root;
 
 const FOLDERS: [&str; 3] = ["/run", "/var/run", "/tmp"];
+const NAME: &str = "tollgate.lock";
+const PLUGINS_NAME: &str = "tollgate-plugins.lock";
 const TRY_AGAIN: Duration = Duration::from_millis(5);
 
 /// Held until dropped; the kernel drops it with the process.
@@ -19,14 +21,23 @@ pub struct Lock {
 
 impl Lock {
     pub fn take() -> Result<Self> {
-        let (file, path) = open()?;
+        Self::wait_for(NAME)
+    }
+
+    /// Of the chains of plugins, for some microseconds: whoever has the other one may take this one, too.
+    pub fn of_plugins() -> Result<Self> {
+        Self::wait_for(PLUGINS_NAME)
+    }
+
+    fn wait_for(name: &str) -> Result<Self> {
+        let (file, path) = open(name)?;
         file.lock().doing(format!("lock {}", path.display()))?;
         Ok(Self { _file: file })
     }
 
     /// `None`: another has it.
     pub fn try_take() -> Result<Option<Self>> {
-        let (file, path) = open()?;
+        let (file, path) = open(NAME)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Self { _file: file })),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -43,17 +54,17 @@ impl Lock {
             }
             sleep(TRY_AGAIN);
         }
-        notice(&open()?.1);
+        notice(&open(NAME)?.1);
         Self::take()
     }
 }
 
-fn open() -> Result<(File, PathBuf)> {
+fn open(name: &str) -> Result<(File, PathBuf)> {
     if !is_root() {
         return Err(Error::NotRoot);
     }
     let folder = FOLDERS.into_iter().find(|folder| Path::new(folder).is_dir()).unwrap_or("/");
-    let path = Path::new(folder).join("tollgate.lock");
+    let path = Path::new(folder).join(name);
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)

@@ -38,6 +38,7 @@ pub struct Gate {
     pub sessions: Mapping<wire::session>,
     pub groups: Mapping<wire::group>,
     pub cell_of: Mapping<wire::cell_table>,
+    pub plugin_chains: Mapping<wire::plugin_chain>,
     /// The programs, if this process loaded them.
     loaded: Option<Loaded>,
     /// Links that this process did not make, held so that they stay.
@@ -121,6 +122,7 @@ impl Gate {
             sessions: Mapping::new(maps.get("sessions"), wire::SESSIONS)?,
             groups: Mapping::new(maps.get("groups"), wire::GROUPS)?,
             cell_of: Mapping::new(maps.get(".bss.cell_of"), wire::GROUPS)?,
+            plugin_chains: Mapping::new(maps.get(".bss.plugins"), wire::PLUGIN_HOOKS)?,
             maps,
             loaded: None,
             joined: Vec::new(),

@@ -2,6 +2,7 @@
 //! a time, a few attached for a moment. Nothing stays behind.
 
 mod host;
+mod loops;
 mod object;
 mod types;
 
@@ -10,6 +11,7 @@ use std::io;
 use libbpf_rs::libbpf_sys;
 
 pub use host::{is_root, release, security_modules};
+pub use loops::loops;
 pub use types::Types;
 
 use crate::mapping::Mapping;

@@ -1,7 +1,7 @@
 //! The kernel's own description of its types.
 
 use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{Func, Struct, Typedef};
+use libbpf_rs::btf::types::{Func, MemberAttr, Struct, Typedef};
 
 use super::{Answer, Refusal};
 
@@ -23,7 +23,22 @@ impl Types {
     }
 
     pub fn has_tracepoint(&self, name: &str) -> bool {
-        self.0.type_by_name::<Typedef>(&format!("btf_trace_{name}")).is_some()
+        self.tracepoint(name).is_some()
+    }
+
+    /// Its number.
+    pub fn tracepoint(&self, name: &str) -> Option<u32> {
+        self.0.type_by_name::<Typedef>(&format!("btf_trace_{name}")).map(|found| u32::from(found.type_id()))
+    }
+
+    /// In bytes, of a member that is no bit field.
+    pub fn offset_of(&self, structure: &str, member: &str) -> Option<u32> {
+        let structure = self.0.type_by_name::<Struct>(structure)?;
+        let found = structure.iter().find(|found| found.name.is_some_and(|name| name == member))?;
+        match found.attr {
+            MemberAttr::Normal { offset } => Some(offset / 8),
+            MemberAttr::BitField { .. } => None,
+        }
     }
 
     pub fn has_member(&self, structure: &str, member: &str) -> bool {

@@ -18,6 +18,8 @@ use kernel::wire;
 use super::arm_file::{FileArm, Settle};
 use super::commands::{self, Group, Rest, Waited};
 use super::worker::{Answer, Request};
+use crate::plugin::Plugins;
+use crate::source::Source;
 
 pub const OFF: &str = "off";
 pub const EMPTY: &str = "empty";
@@ -43,13 +45,23 @@ pub enum Kind {
         hooks: Vec<Hook>,
         clocks: bool,
     },
-    /// Extensions of the gate; a bystander is not gated itself. With these rules, where it has services.
+    /// Extensions of the gate; a bystander is not gated itself.
     Gate {
         mask: u32,
-        rules: &'static str,
+        with: With,
         bystander: bool,
     },
     File(FileArm),
+}
+
+/// What some extensions are to do.
+#[derive(Debug, Clone, Copy)]
+pub enum With {
+    Nothing,
+    /// Of services.
+    Rules(&'static str),
+    /// Their texts.
+    Plugins(&'static [&'static str]),
 }
 
 #[derive(Debug, Clone)]
@@ -78,8 +90,9 @@ pub fn built_in() -> Vec<(Arm, String)> {
         ),
         (empty, "the same with a clock reading at each side of a call".to_owned()),
     ];
-    for (name, mask, rules, what) in GATED {
-        let arm = |name: String, bystander| Arm::new(name, Kind::Gate { mask: *mask, rules, bystander });
+    for (name, mask, with, what) in GATED {
+        let arm =
+            |name: String, bystander| Arm::new(name, Kind::Gate { mask: *mask, with: *with, bystander });
         all.push((arm((*name).to_owned(), false), (*what).to_owned()));
         all.push((
             arm(format!("{name}-bystander"), true),
@@ -90,32 +103,61 @@ pub fn built_in() -> Vec<(Arm, String)> {
 }
 
 /// The gate's extensions, as `tollgate run` would enable them.
-const GATED: &[(&str, u32, &str, &str)] = &[
-    ("lens", wire::LENS | wire::LENS_SITES, "", "lens, as `tollgate run` uses it"),
-    ("lens-no-sites", wire::LENS, "", "lens without blocking sites"),
+const GATED: &[(&str, u32, With, &str)] = &[
+    ("lens", wire::LENS | wire::LENS_SITES, With::Nothing, "lens, as `tollgate run` uses it"),
+    ("lens-no-sites", wire::LENS, With::Nothing, "lens without blocking sites"),
     (
         "lens-sample",
         wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE,
-        "",
+        With::Nothing,
         "lens that times one in sixteen cheap calls",
     ),
-    ("guard", wire::GUARD, "", "guard with both models, which learns the workload"),
-    ("lens+guard", wire::LENS | wire::LENS_SITES | wire::GUARD, "", "lens and guard together"),
-    ("service", wire::SERVICE, ADOPTS, "services in force, with a rule that is asked at each message"),
-    ("service-file", FILES, FILE, "services, with a rule for the file that open-close opens"),
-    ("service-file-other", FILES, OTHER_FILE, "services, with a rule for another file"),
+    ("guard", wire::GUARD, With::Nothing, "guard with both models, which learns the workload"),
+    ("lens+guard", wire::LENS | wire::LENS_SITES | wire::GUARD, With::Nothing, "lens and guard together"),
+    (
+        "service",
+        wire::SERVICE,
+        With::Rules(ADOPTS),
+        "services in force, with a rule that is asked at each message",
+    ),
+    ("service-file", FILES, With::Rules(FILE), "services, with a rule for the file that open-close opens"),
+    ("service-file-other", FILES, With::Rules(OTHER_FILE), "services, with a rule for another file"),
     (
         "service-file-changes",
         FILES,
-        FILE_CHANGES,
+        With::Rules(FILE_CHANGES),
         "services, with rules that change open-close's at each open",
     ),
+    ("plugin", wire::PLUGIN, With::Plugins(&[]), "a gate for plugins that has none"),
+    ("plugin-null", wire::PLUGIN, With::Plugins(&[NULL]), "a plugin that does nothing when a call begins"),
+    ("plugin-null-4", wire::PLUGIN, With::Plugins(&[NULL; 4]), "four of them, one after the other"),
+    ("plugin-count", wire::PLUGIN, With::Plugins(&[COUNT]), "a plugin that counts calls by their numbers"),
+    (
+        "plugin-histogram",
+        BOTH_ENDS,
+        With::Plugins(&[HISTOGRAM]),
+        "a plugin that makes a histogram of calls' times",
+    ),
     #[cfg(feature = "test-extension")]
-    ("tally", wire::TALLY, "", "the test extension"),
+    ("tally", wire::TALLY, With::Nothing, "the test extension"),
     #[cfg(feature = "test-extension")]
-    ("lens-no-sites+tally", wire::LENS | wire::TALLY, "", "both"),
+    ("lens-no-sites+tally", wire::LENS | wire::TALLY, With::Nothing, "both"),
 ];
 
+const BOTH_ENDS: u32 = wire::PLUGIN | wire::PLUGIN_EXIT;
+const NULL: &str = "on enter {}";
+const COUNT: &str = "map<u32, u64> count[600]; on enter { count[call]++; }";
+const HISTOGRAM: &str = "
+map<u32, u64> began[10240];
+u64 times[64];
+on enter { began[tid()] = now(); }
+on exit {
+    u64 took = now() - began[tid()];
+    int bucket = 0;
+    while (took >>= 1)
+        bucket++;
+    times[bucket]++;
+}";
 const FILES: u32 = wire::SERVICE | wire::SERVICE_FILES;
 
 const ADOPTS: &str = "[[rule]]\nadopts-peer = true";
@@ -170,6 +212,7 @@ enum On {
         gate: Box<Gate>,
         session: Box<Session>,
         bystander: bool,
+        _plugins: Plugins,
         #[cfg(feature = "test-extension")]
         mask: u32,
     },
@@ -249,7 +292,7 @@ impl Arm {
         Ok(Some(match &self.kind {
             Kind::Off => On::Nothing,
             Kind::Empty { hooks, clocks } => On::Floor(Box::new(Floor::attach(hooks, *clocks)?)),
-            Kind::Gate { mask, rules, bystander } => {
+            Kind::Gate { mask, with, bystander } => {
                 let lock = Lock::take()?;
                 let mut gate = Gate::open(&lock, *mask)?;
                 let guard =
@@ -260,13 +303,22 @@ impl Arm {
                     gate.make_profiles(&lock)?;
                 }
                 drop(lock);
-                if mask & wire::SERVICE != 0 {
-                    crate::service::in_force(&mut gate, &session, rules)?;
+                let mut plugins = Plugins::of_session(session.index);
+                match with {
+                    With::Nothing => {}
+                    With::Rules(rules) => crate::service::in_force(&mut gate, &session, rules)?,
+                    With::Plugins(texts) => {
+                        for (number, text) in texts.iter().enumerate() {
+                            let source = Source::new("plugin".into(), (*text).into());
+                            plugins.load(&mut gate, &source, &number.to_string(), 0)?;
+                        }
+                    }
                 }
                 On::Gate {
                     gate: Box::new(gate),
                     session: Box::new(session),
                     bystander: *bystander,
+                    _plugins: plugins,
                     #[cfg(feature = "test-extension")]
                     mask: *mask,
                 }

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::SocketOption;
 use crate::output::say;
-use crate::{guard, service};
+use crate::{guard, plugin, service};
 
 /// Only root asks, at most for a document of all baselines of a large store.
 const LONGEST_REQUEST: u64 = 1 << 30;
@@ -39,6 +39,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub enum Request {
     Guard(guard::Request),
     Service(service::Request),
+    Plugin(plugin::Request),
 }
 
 /// What a request is answered with.

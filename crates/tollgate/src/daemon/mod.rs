@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use kernel::plugins::EVERYBODY;
 use kernel::process::wait_for;
 use kernel::session::Options;
 use kernel::wire;
@@ -24,6 +25,7 @@ use libsystemd::daemon::{NotifyState, notify};
 use crate::cli::Select;
 use crate::format::number_of;
 use crate::guard::{GuardOptions, Mode, Policy, Request, Save, Selection, StoreOption};
+use crate::plugin::{self, Plugins};
 use crate::report::Event;
 use crate::select;
 use crate::service::{self, KIND, Services, parsed};
@@ -43,26 +45,32 @@ use metrics::Page;
 /// Services: puts a file of services and rules in force, by which each thread works for one of them at a time. `tollgate
 /// service report`, `top`, `list`, `explain`, `assign` and `apply` talk to it.
 ///
-/// SIGTERM or Ctrl-C ends it: what the guard learned is stored, everybody whom it holds runs again, and nobody works for
-/// a service any more.
+/// Plugins: runs them at their hooks, for all processes that it gates. `tollgate plugin load`, `list`, `show`, `swap`, `unload` and
+/// the like talk to it.
+///
+/// SIGTERM or Ctrl-C ends it: what the guard learned is stored, everybody whom it holds runs again, nobody works for
+/// a service any more, and no plugin runs.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct DaemonArguments {
     /// Learn only, also tell what is unusual, or also respond to it
     ///
-    /// Without --services, watch is the default.
+    /// Without --services and --plugin, watch is the default.
     #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]
     pub mode: Option<Mode>,
     /// Put these services and rules in force (`tollgate service check` shows what is in a file)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["unit", "cgroup"])]
     pub services: Option<PathBuf>,
+    /// Run this plugin at its hooks; may be repeated (`tollgate plugin load` adds others later)
+    #[arg(long = "plugin", value_name = "FILE")]
+    pub plugins: Vec<PathBuf>,
     /// Guard only this executable; may be repeated
     #[arg(long, value_name = "PATH")]
     pub exe: Vec<PathBuf>,
-    /// Guard only processes of this systemd unit, and what they start; may be repeated
+    /// Gate only processes of this systemd unit, and what they start; may be repeated
     #[arg(long, value_name = "UNIT")]
     pub unit: Vec<String>,
-    /// Guard only processes in this control group or below it, and what they start; may be repeated
+    /// Gate only processes in this control group or below it, and what they start; may be repeated
     #[arg(long, value_name = "PATH", value_parser = select::parse_cgroup)]
     pub cgroup: Vec<String>,
     /// Never hold this executable; may be repeated
@@ -100,7 +108,8 @@ Examples:
   tollgate daemon
   tollgate daemon --guard=enforce --unit nginx --unit php8.2-fpm --respond deny
   tollgate daemon --exe /usr/bin/redis-server --metrics 127.0.0.1:9478 --events /var/log/tollgate.jsonl
-  tollgate daemon --services /etc/tollgate/services.toml";
+  tollgate daemon --services /etc/tollgate/services.toml
+  tollgate daemon --plugin /etc/tollgate/slow-open.ec";
 
 /// Events that `guard events` can still show.
 const KEPT: usize = 10_000;
@@ -112,7 +121,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-const NO_GUARD: &str = "this daemon guards nothing: it was started with --services alone";
+const NO_GUARD: &str = "this daemon guards nothing: it was started without --guard";
 const NO_SERVICES: &str = "this daemon has no services: `tollgate daemon --services FILE` puts some in force";
 
 struct Daemon<'a> {
@@ -120,12 +129,15 @@ struct Daemon<'a> {
     select: Select,
     watch: Watch,
     services: Option<Services>,
+    plugins: Plugins,
     known: BTreeSet<u32>,
     began: SystemTime,
     journal: Journal,
     file: Option<File>,
     kept: VecDeque<Arc<str>>,
     followers: Vec<Leader>,
+    /// Of one plugin, or of all.
+    plugin_followers: Vec<(Option<String>, Leader)>,
     page: Page,
     looked: Instant,
     saved: Instant,
@@ -135,10 +147,13 @@ struct Daemon<'a> {
 
 /// What is to be guarded, and how; `None`: nothing.
 fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
-    let mode = arguments.mode.or(arguments.services.is_none().then_some(Mode::Watch));
+    let has_others = arguments.services.is_some() || !arguments.plugins.is_empty();
+    let mode = arguments.mode.or((!has_others).then_some(Mode::Watch));
     let Some(mode) = mode else {
         if !arguments.exe.is_empty() || !arguments.spare.is_empty() || arguments.events.is_some() {
-            bail!("--exe, --spare and --events are for a guard, beside --services: --guard=watch begins one");
+            bail!(
+                "--exe, --spare and --events are for a guard, beside --services and --plugin: --guard=watch begins one"
+            );
         }
         return Ok(None);
     };
@@ -154,6 +169,8 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let rules = arguments.services.as_deref().map(|path| Source::read(path, KIND)).transpose()?;
     // Before anything is begun.
     let mask = rules.as_ref().map(parsed).transpose()?.map(|file| service::mask(&file));
+    let plugins = arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
+    let mask = mask.unwrap_or_default() | plugin::mask(&plugins, usize::MAX, true)?;
     let control = Control::listen(&arguments.socket.path)?;
     let file = arguments.events.as_ref().map(|path| {
         let options = OpenOptions::new().create(true).append(true).open(path);
@@ -165,7 +182,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         tell(&format!("counts are at {}", metrics::serve(address, Arc::clone(&page))?));
     }
     kernel::pinned::release(false)?.failures.iter().for_each(|failure| tell(failure));
-    let options = Options { mask: mask.unwrap_or_default(), ..Options::default() };
+    let options = Options { mask, ..Options::default() };
     let mut watch = match policy {
         Some(policy) => Watch::start_guarded(options, policy)?,
         None => Watch::start(options)?,
@@ -178,23 +195,30 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     };
     let (unit, cgroup) = (arguments.unit.clone(), arguments.cgroup.clone());
     let select = Select { all: unit.is_empty() && cgroup.is_empty(), unit, cgroup, ..Select::default() };
+    // Of a part of the machine, only that part's are theirs.
+    let session = if select.all { EVERYBODY } else { watch.session.index };
     let mut daemon = Daemon {
         arguments,
         select,
         watch,
         services,
+        plugins: Plugins::of_session(session),
         known: BTreeSet::new(),
         began: SystemTime::now(),
         journal: Journal::new(),
         file,
         kept: VecDeque::new(),
         followers: Vec::new(),
+        plugin_followers: Vec::new(),
         page,
         looked: Instant::now(),
         saved: Instant::now(),
         has_failed_to_share: false,
     };
     kernel::signals::on_interrupt(&INTERRUPTED)?;
+    for source in &plugins {
+        daemon.plugins.load(&mut daemon.watch.gate, source, &plugin::name_of(source), 0)?;
+    }
     let worked = daemon.take_in().and_then(|()| daemon.work(&control));
     daemon.end(worked)
 }
@@ -215,6 +239,12 @@ impl Daemon<'_> {
             tell(&format!(
                 "{}; `tollgate service report` tells how it goes, SIGTERM or Ctrl-C ends it",
                 services.summary()
+            ));
+        }
+        if !self.arguments.plugins.is_empty() {
+            let plugins = number_of(self.arguments.plugins.len(), "plugin");
+            tell(&format!(
+                "{plugins} loaded; `tollgate plugin list` tells of them, SIGTERM or Ctrl-C ends it"
             ));
         }
         if let Some(mode) = self.watch.guard().map(|(guard, _)| guard.mode()) {
@@ -268,6 +298,7 @@ impl Daemon<'_> {
             self.watch.tend()?;
             self.share();
             self.tell_events();
+            self.tell_of_plugins()?;
             for Ask { process, request, answer } in asked.try_iter() {
                 if let Some((guard, gate)) = self.watch.guard() {
                     guard.note_operator(gate, process);
@@ -298,6 +329,7 @@ impl Daemon<'_> {
             self.look()?;
         }
         self.followers.retain(Leader::is_followed);
+        self.plugin_followers.retain(|(_, follower)| follower.is_followed());
         self.journal.tend();
         if let Some(services) = &mut self.services
             && let Err(error) = services.tend()
@@ -368,6 +400,7 @@ impl Daemon<'_> {
     fn answer(&mut self, process: u32, request: control::Request) -> Result<Response> {
         let request = match request {
             control::Request::Guard(request) => request,
+            control::Request::Plugin(request) => return self.answer_on_plugins(request),
             control::Request::Service(service::Request::Report) => {
                 return Ok(Response::Value(serde_json::to_value(self.service_report()?)?));
             }
@@ -406,6 +439,53 @@ impl Daemon<'_> {
             Request::Release { whom } => serde_json::to_value(guard.release(gate, &whom)?)?,
         };
         Ok(Response::Value(value))
+    }
+
+    fn answer_on_plugins(&mut self, request: plugin::Request) -> Result<Response> {
+        let (plugins, gate) = (&mut self.plugins, &mut self.watch.gate);
+        let value = match request {
+            plugin::Request::Load { name, priority, text } => {
+                let source = Source::new(text.name, text.text);
+                serde_json::to_value(plugins.load(gate, &source, &name, priority)?)?
+            }
+            plugin::Request::Swap { name, text } => {
+                let source = Source::new(text.name, text.text);
+                serde_json::to_value(plugins.swap(gate, &source, &name)?)?
+            }
+            plugin::Request::Unload { name } => serde_json::to_value(plugins.unload(&name)?)?,
+            plugin::Request::List => serde_json::to_value(plugins.list()?)?,
+            plugin::Request::Show { name, top } => serde_json::to_value(plugins.show(&name, top)?)?,
+            plugin::Request::Set { name, variable, value } => {
+                plugins.set(&name, &variable, value)?;
+                true.into()
+            }
+            plugin::Request::Open { name } => serde_json::to_value(plugins.open(&name)?)?,
+            plugin::Request::Log { name, follow } => {
+                self.tell_of_plugins()?;
+                let lines = self.plugins.lines(name.as_deref())?;
+                let lines = lines.iter().map(|line| Arc::from(line.trim_end())).collect();
+                let follower = follow.then(|| {
+                    let (leader, follower) = Leader::new(BEHIND);
+                    self.plugin_followers.push((name, leader));
+                    follower
+                });
+                return Ok(Response::Lines(lines, follower));
+            }
+        };
+        Ok(Response::Value(value))
+    }
+
+    fn tell_of_plugins(&mut self) -> Result<()> {
+        for line in self.plugins.tend()? {
+            let text: Arc<str> = line.text.trim_end().into();
+            let follows = |name: &Option<String>| name.as_ref().is_none_or(|name| *name == line.plugin);
+            let followers = self.plugin_followers.iter().filter(|(name, _)| follows(name));
+            followers.for_each(|(_, follower)| follower.tell(&text));
+            if line.is_of_tollgate {
+                tell(&format!("plugin {}: {text}", line.plugin));
+            }
+        }
+        Ok(())
     }
 
     /// Whatever kept it from its work, who is held is let go.

@@ -315,7 +315,8 @@ impl Guard {
         }
         let window = symbols(event.window);
         let before = window.len().checked_sub(2).map(|place| window[place]);
-        let expected = before.filter(|_| event.mismatches > 0).map(|symbol| program.expected_after(symbol));
+        let mismatches = event.mismatches & !(wire::GUARD_DENOUNCED as u16);
+        let expected = before.filter(|_| mismatches > 0).map(|symbol| program.expected_after(symbol));
         let late_ns = now_ns().saturating_sub(event.time_ns);
         let Placement { unit, container } = Placement::of(event.tgid);
         self.events.push(Event {
@@ -332,7 +333,8 @@ impl Guard {
             call: name(event.call),
             sequence: window.iter().map(|symbol| program.call(*symbol)).collect(),
             expected: expected.unwrap_or_default(),
-            mismatches: event.mismatches,
+            mismatches,
+            is_denounced: mismatches != event.mismatches,
             lfc: event.lfc,
             action: action_name(action).into(),
             restraint: restraint(event.restraint).map(str::to_owned),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::cli::ResultOptions;
+use crate::daemon::SocketOption;
 
 /// Plugins: small C that is compiled here, and runs in the kernel
 ///
@@ -18,8 +19,15 @@ pub struct Arguments {
 #[derive(Subcommand)]
 pub enum Command {
     Check(CheckArguments),
+    Load(LoadArguments),
+    List(ListArguments),
+    Show(ShowArguments),
+    Set(SetArguments),
+    Log(LogArguments),
     Call(CallArguments),
     Bench(BenchArguments),
+    Swap(SwapArguments),
+    Unload(UnloadArguments),
 }
 
 /// Say what is in a plugin, or what is wrong with it
@@ -33,14 +41,107 @@ pub struct CheckArguments {
     pub result: ResultOptions,
 }
 
+/// Have a running daemon load a plugin, and run it at its hooks
+///
+/// All of it, or nothing: it runs once all of it is in the kernel. Its hooks in the gate are those of all tasks that the daemon gates.
+#[derive(Args)]
+#[command(after_long_help = LOAD_EXAMPLES)]
+pub struct LoadArguments {
+    /// The file (- for stdin)
+    pub file: PathBuf,
+    /// What it is called; without it, as its file without what is behind the dot
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Of the plugins at a hook, the one with the lowest comes first; of those with the same, the one that came first
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub priority: i32,
+    #[command(flatten)]
+    pub result: ResultOptions,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+const LOAD_EXAMPLES: &str = "\
+Examples:
+  tollgate plugin load slow-open.ec
+  tollgate plugin load --name allow --priority -10 connect.ec
+  tollgate plugin log --follow slow-open";
+
+/// Put another text in a plugin's place while it runs
+///
+/// No call is missed, none is seen by both. Maps and variables of the same name and type are kept; what is not is told.
+#[derive(Args)]
+pub struct SwapArguments {
+    pub name: String,
+    /// The file (- for stdin)
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub result: ResultOptions,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+/// Take a plugin away
+#[derive(Args)]
+pub struct UnloadArguments {
+    pub name: String,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+/// List the daemon's plugins, and where they run
+#[derive(Args)]
+pub struct ListArguments {
+    #[command(flatten)]
+    pub result: ResultOptions,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+/// Show a plugin's variables and maps, as they are now
+#[derive(Args)]
+pub struct ShowArguments {
+    pub name: String,
+    #[command(flatten)]
+    pub result: ResultOptions,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+/// Change global variables of a plugin while it runs
+#[derive(Args)]
+pub struct SetArguments {
+    pub name: String,
+    /// Such as limit=100; a number, or true or false as 1 or 0
+    #[arg(required = true, value_name = "VARIABLE=N", value_parser = assignment)]
+    pub variables: Vec<(String, u64)>,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+/// Print what plugins tell
+#[derive(Args)]
+pub struct LogArguments {
+    /// Only this one
+    pub name: Option<String>,
+    /// Go on as they tell more, until Ctrl-C
+    #[arg(short, long)]
+    pub follow: bool,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
 /// Run a plugin's `on call` once, and print what it returns
 ///
-/// It is compiled, loaded, called and taken away again.
+/// A file is compiled, loaded, called and taken away again. A name is that of a plugin that a running daemon has.
 #[derive(Args)]
 #[command(after_long_help = CALL_EXAMPLES)]
 pub struct CallArguments {
-    /// The file (- for stdin)
-    pub file: PathBuf,
+    /// The file (- for stdin), or the name
+    #[arg(value_name = "FILE|NAME")]
+    pub plugin: PathBuf,
+    #[command(flatten)]
+    pub socket: SocketOption,
     #[command(flatten)]
     pub with: With,
     #[command(flatten)]
@@ -49,8 +150,8 @@ pub struct CallArguments {
 
 const CALL_EXAMPLES: &str = "\
 Examples:
-  tollgate plugin call sum.ec --arg 1 --arg -2
-  tollgate plugin call grey.ec --input photo.ppm --output-data grey.pgm";
+  tollgate plugin call ./sum.ec --arg 1 --arg -2
+  tollgate plugin call ./grey.ec --input photo.ppm --output-data grey.pgm";
 
 /// What a call comes with.
 #[derive(Args)]
@@ -83,6 +184,16 @@ pub struct BenchArguments {
     pub rounds: u32,
     #[command(flatten)]
     pub result: ResultOptions,
+}
+
+fn assignment(text: &str) -> Result<(String, u64), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("this is no VARIABLE=N")?;
+    let value = match value {
+        "true" => 1,
+        "false" => 0,
+        value => number(value)?,
+    };
+    Ok((name.into(), value))
 }
 
 fn number(text: &str) -> Result<u64, &'static str> {

@@ -10,7 +10,8 @@ use stats::interval::{median, median_interval};
 
 use super::arguments::BenchArguments;
 use super::build::{Times, build, built, read};
-use super::call::{on_call, tell_faults};
+use super::call::{on_call, say_faults, takes};
+use super::hooks::Machine;
 use super::variables::Variables;
 use crate::output::Output;
 use crate::source::Source;
@@ -49,14 +50,15 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     let source = read(&arguments.file)?;
     let built_once = built(&source, result.top)?;
-    let handler = on_call(&built_once, &arguments.with)?;
+    let (handler, parameters) = on_call(&built_once)?;
+    takes(parameters, &arguments.with)?;
     let (plugin, _) = built_once.load(&source)?;
-    Variables::of(&built_once).put(&arguments.with, &plugin)?;
+    Variables::of(&built_once).put(&arguments.with, plugin.data())?;
     let nothing = Source::new("nothing".into(), "on call { return 0; }".into());
     let (floor, _) = built(&nothing, 0)?.load(&nothing)?;
     let (mut loads, mut floors, mut calls) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.rounds {
-        let (built, _) = build(&source);
+        let (built, _) = build(&source, Machine::ToCheck);
         loads.push(built.context("it was built before")?.load(&source)?.1);
         floors.push(a_call(&floor, 0, &[])?);
         calls.push(a_call(&plugin, handler, &arguments.with.arguments)?);
@@ -82,7 +84,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
         output.write_json(&document)?;
     } else {
         output.write(&text(&document))?;
-        tell_faults(&plugin)?;
+        say_faults(&plugin.faults()?)?;
     }
     Ok(ExitCode::SUCCESS)
 }

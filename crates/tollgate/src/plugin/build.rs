@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use ecode::{Diagnostic, Object, Program};
-use kernel::plugins::Plugin;
-use serde::Serialize;
+use kernel::gate::Gate;
+use kernel::plugins::{Hooks, Plugin, Shared, Turn};
+use kernel::probe::loops;
+use serde::{Deserialize, Serialize};
 
 use super::diagnostics::{counted, refused, tell};
 use super::hooks::Machine;
@@ -24,7 +26,7 @@ pub struct Built {
 }
 
 /// How long its ways took.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Times {
     pub parse_us: f64,
     pub codegen_us: f64,
@@ -36,14 +38,19 @@ pub fn read(path: &Path) -> Result<Source> {
     Source::read(path, KIND)
 }
 
+/// What a plugin is called: as its file, without what is behind the dot.
+pub fn name_of(source: &Source) -> String {
+    Path::new(&source.name).file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 /// With what is to be said of it in either case.
-pub fn build(source: &Source) -> (Option<Built>, Vec<Diagnostic>) {
+pub fn build(source: &Source, machine: Machine) -> (Option<Built>, Vec<Diagnostic>) {
     let began = Instant::now();
-    let (program, mut problems) = ecode::check(&source.text, &Machine);
+    let (program, mut problems) = ecode::check(&source.text, &machine);
     let parse_us = us(began);
     let Some(program) = program else { return (None, problems) };
     let began = Instant::now();
-    match ecode::compile(&program, &source.text, &source.name) {
+    match ecode::compile(&program, &source.text, &source.name, loops()) {
         Ok(object) => {
             let codegen_us = us(began);
             (Some(Built { program, object, parse_us, codegen_us }), problems)
@@ -55,9 +62,9 @@ pub fn build(source: &Source) -> (Option<Built>, Vec<Diagnostic>) {
     }
 }
 
-/// For those who need a plugin that is right. Warnings are told.
+/// For those who need a plugin that is right, and load nothing of it but its `on call`. Warnings are told.
 pub fn built(source: &Source, top: usize) -> Result<Built> {
-    let (built, problems) = build(source);
+    let (built, problems) = build(source, Machine::ToCheck);
     tell(&problems, source, top)?;
     match built {
         Some(built) => Ok(built),
@@ -66,10 +73,30 @@ pub fn built(source: &Source, top: usize) -> Result<Built> {
 }
 
 impl Built {
-    /// Into the kernel.
+    /// Its `on call` into the kernel.
     pub fn load(&self, source: &Source) -> Result<(Plugin, Times)> {
+        self.timed(source, || Plugin::load(&self.object))
+    }
+
+    /// At its hooks; over what another one has in memory.
+    pub fn load_at(
+        &self,
+        source: &Source,
+        hooks: &mut Hooks,
+        gate: &Gate,
+        turn: Turn,
+        over: Option<(&Plugin, &Shared)>,
+    ) -> Result<(Plugin, Times)> {
+        self.timed(source, || Plugin::load_at(&self.object, hooks, gate, turn, over))
+    }
+
+    fn timed(
+        &self,
+        source: &Source,
+        load: impl FnOnce() -> kernel::Result<Plugin>,
+    ) -> Result<(Plugin, Times)> {
         let began = Instant::now();
-        let plugin = Plugin::load(&self.object).or_else(|error| refused(error, source))?;
+        let plugin = load().or_else(|error| refused(error, source))?;
         let times = Times {
             parse_us: self.parse_us,
             codegen_us: self.codegen_us,

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::arguments::CheckArguments;
 use super::build::{Built, build, read};
 use super::diagnostics::{Told, counted, tell};
+use super::hooks::Machine;
 use crate::format::{count, number_of, printable};
 use crate::output::Output;
 use crate::source::Source;
@@ -45,7 +46,7 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     let source = read(&arguments.file)?;
-    let (built, problems) = build(&source);
+    let (built, problems) = build(&source, Machine::ToCheck);
     let (handlers, maps) = built.as_ref().map_or_else(Default::default, rows);
     let variable_bytes = built.as_ref().map_or(0, |built| built.object.variable_bytes);
     if result.json {
@@ -70,10 +71,9 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
 }
 
 fn rows(built: &Built) -> (Vec<HandlerRow<'_>>, Vec<MapRow<'_>>) {
-    let handlers = built.program.handlers.iter().zip(&built.object.programs);
-    let handlers = handlers.map(|(handler, compiled)| HandlerRow {
-        hook: &handler.hook,
-        selected: &handler.selected,
+    let handlers = built.object.programs.iter().map(|compiled| HandlerRow {
+        hook: &compiled.hook,
+        selected: &compiled.selected,
         instructions: compiled.instructions.len(),
     });
     let maps = built.object.maps.iter().map(|map| MapRow {

@@ -3,7 +3,7 @@
 use annotate_snippets::Level;
 use anyhow::{Result, bail};
 use ecode::{Diagnostic, Severity};
-use kernel::verifier_log::complaint;
+use kernel::plugins::verifier_log::complaint;
 use serde::Serialize;
 
 use crate::excerpt::{Finding, harmless};

@@ -5,8 +5,13 @@ mod bench;
 mod build;
 mod call;
 mod check;
+pub mod control;
 mod diagnostics;
 mod hooks;
+pub mod live;
+mod remote;
+pub mod state;
+mod swap;
 mod told;
 mod variables;
 
@@ -16,11 +21,22 @@ use anyhow::Result;
 
 pub use arguments::Arguments;
 use arguments::Command;
+pub use build::{name_of, read};
+pub use control::Request;
+pub use live::{Plugins, mask};
+pub use state::State;
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Command::Check(arguments) => check::check(arguments),
         Command::Call(arguments) => call::call(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
+        Command::Load(arguments) => remote::load(arguments),
+        Command::List(arguments) => remote::list(arguments),
+        Command::Show(arguments) => remote::show(arguments),
+        Command::Set(arguments) => remote::set(arguments),
+        Command::Log(arguments) => remote::log(arguments),
+        Command::Swap(arguments) => remote::swap(arguments),
+        Command::Unload(arguments) => remote::unload(arguments),
     }
 }

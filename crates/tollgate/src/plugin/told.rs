@@ -2,12 +2,26 @@
 
 use anyhow::{Context as _, Result};
 use ecode::Program;
+use ecode::interpret::Faults;
 use ecode::records::{Datum, Record};
 use kernel::plugins::Plugin;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::format::printable;
+use crate::format::{number_of, printable};
+
+/// What went otherwise than it was written.
+pub fn faults(faults: &Faults) -> Vec<String> {
+    let Faults { outside, cut_short, full, lost } = *faults;
+    let told = [
+        (outside, "an element outside of its array"),
+        (cut_short, "a loop that was cut short"),
+        (full, "an entry for which a map had no room"),
+        (lost, "a record for which there was no room"),
+    ];
+    let told = told.into_iter().filter(|(times, _)| *times > 0);
+    told.map(|(times, what)| format!("{}: {what}", number_of(times as usize, "time"))).collect()
+}
 
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -36,7 +50,7 @@ fn fields(members: Vec<(String, Datum)>) -> Map<String, Value> {
     members.into_iter().map(|(name, datum)| (name, value(datum))).collect()
 }
 
-fn value(datum: Datum) -> Value {
+pub fn value(datum: Datum) -> Value {
     match datum {
         Datum::Number(number) => match u64::try_from(number) {
             Ok(number) => number.into(),

@@ -2,94 +2,120 @@
 
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ecode::{Integer, Type};
-use kernel::plugins::Plugin;
+use kernel::plugins::Data;
+use serde::{Deserialize, Serialize};
 
 use super::arguments::With;
 use super::build::Built;
 
-pub struct Variables<'a> {
-    built: &'a Built,
-    bytes: Vec<u8>,
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Variable {
+    pub name: String,
+    /// Its type, as it is written.
+    #[serde(rename = "type")]
+    pub of: String,
+    /// Where it is among all variables.
+    pub offset: u32,
+    pub bytes: u32,
+    /// Of a number.
+    pub bits: Option<u8>,
+    pub is_signed: bool,
+    /// An array of bytes.
+    pub is_bytes: bool,
 }
 
-impl<'a> Variables<'a> {
-    pub fn of(built: &'a Built) -> Self {
-        Self { built, bytes: built.object.data.clone() }
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Variables(pub Vec<Variable>);
+
+impl Variables {
+    pub fn of(built: &Built) -> Self {
+        let globals = built.program.globals.iter().zip(&built.object.offsets);
+        let variable = |(global, offset): (&ecode::Global, &u32)| {
+            let number = global.of.integer();
+            Variable {
+                name: global.name.clone(),
+                of: global.of.to_string(),
+                offset: *offset,
+                bytes: global.of.size() as u32,
+                // One bit is kept in a byte.
+                bits: number.map(|number| if global.of == Type::Bool { 8 } else { number.bits }),
+                is_signed: number.is_some_and(|number| number.is_signed),
+                is_bytes: global.of.is_bytes(),
+            }
+        };
+        Self(globals.map(variable).collect())
     }
 
-    fn of_name(&self, name: &str) -> Result<(Type, Range<usize>)> {
-        let mut globals = self.built.program.globals.iter().zip(&self.built.object.offsets);
-        let (global, offset) = globals
-            .find(|(global, _)| global.name == name)
-            .with_context(|| format!("the plugin has no global variable `{name}`"))?;
-        let offset = *offset as usize;
-        Ok((global.of.clone(), offset..offset + global.of.size() as usize))
+    fn of_name(&self, name: &str) -> Result<&Variable> {
+        let found = self.0.iter().find(|variable| variable.name == name);
+        found.with_context(|| format!("the plugin has no global variable `{name}`"))
     }
 
-    fn array(&self, name: &str) -> Result<Range<usize>> {
-        let (of, range) = self.of_name(name)?;
-        ensure!(of.is_bytes(), "`{name}` is of type {of}, and no array of bytes");
-        Ok(range)
+    fn array(&self, name: &str) -> Result<&Variable> {
+        let variable = self.of_name(name)?;
+        ensure!(variable.is_bytes, "`{name}` is of type {}, and no array of bytes", variable.of);
+        Ok(variable)
     }
 
-    fn number(&self, name: &str) -> Result<(Integer, Range<usize>)> {
-        let (of, range) = self.of_name(name)?;
-        let number = of.integer().with_context(|| format!("`{name}` is of type {of}, and no number"))?;
-        Ok((number, range))
+    fn number(&self, name: &str) -> Result<(&Variable, Integer)> {
+        let variable = self.of_name(name)?;
+        let bits =
+            variable.bits.with_context(|| format!("`{name}` is of type {}, and no number", variable.of))?;
+        Ok((variable, Integer { bits, is_signed: variable.is_signed }))
     }
 
-    fn set_number(&mut self, name: &str, value: u64) -> Result<()> {
-        let (of, range) = self.number(name)?;
-        ensure!(of.extend(value) == value && value <= i64::MAX as u64, "{value} is too large for `{name}`");
-        let length = range.len();
-        self.bytes[range].copy_from_slice(&value.to_le_bytes()[..length]);
+    /// `value`: as `--arg` takes it, also a negative one.
+    pub fn set(&self, name: &str, value: u64, data: &Data) -> Result<()> {
+        let (variable, of) = self.number(name)?;
+        ensure!(
+            of.extend(value) == value,
+            "{} is too large for `{name}`, of type {}",
+            value as i64,
+            variable.of
+        );
+        data.write(variable.offset as usize, &value.to_le_bytes()[..variable.bytes as usize]);
         Ok(())
     }
 
     /// As they are to be before a call.
-    pub fn put(&mut self, with: &With, plugin: &Plugin) -> Result<()> {
+    pub fn put(&self, with: &With, data: &Data) -> Result<()> {
         if let Some(path) = &with.input {
-            let range = self.array("input")?;
+            let array = self.array("input")?;
             self.number("input_length")?;
             let mut input = Vec::new();
-            let room = range.len() as u64;
+            let room = u64::from(array.bytes);
             File::open(path)
                 .and_then(|file| file.take(room + 1).read_to_end(&mut input))
                 .with_context(|| format!("cannot read {}", path.display()))?;
             if input.len() as u64 > room {
                 bail!("{} has more bytes than `input` has room for, {room}", path.display());
             }
-            self.bytes[range][..input.len()].copy_from_slice(&input);
-            self.set_number("input_length", input.len() as u64)?;
+            data.write(array.offset as usize, &input);
+            self.set("input_length", input.len() as u64, data)?;
         }
         if with.output_data.is_some() {
             // Before anything is done for nothing.
             self.array("output")?;
             self.number("output_length")?;
         }
-        if !self.bytes.is_empty() {
-            plugin.set_data(&self.bytes)?;
-        }
         Ok(())
     }
 
     /// What a call has left of `output`.
-    pub fn take(&mut self, to: &Path, plugin: &Plugin) -> Result<()> {
-        self.bytes = plugin.data()?;
-        let (range, (of, place)) = (self.array("output")?, self.number("output_length")?);
+    pub fn take(&self, to: &Path, data: &Data) -> Result<()> {
+        let (array, (place, of)) = (self.array("output")?, self.number("output_length")?);
         let mut word = [0; 8];
-        word[..place.len()].copy_from_slice(&self.bytes[place]);
+        word[..place.bytes as usize].copy_from_slice(&data.read(place.offset as usize, place.bytes as usize));
         let length = of.extend(u64::from_le_bytes(word));
-        if length > range.len() as u64 {
+        if length > u64::from(array.bytes) {
             let told = if of.is_signed { (length as i64).to_string() } else { length.to_string() };
-            bail!("`output_length` is {told}, and `output` has {} bytes", range.len());
+            bail!("`output_length` is {told}, and `output` has {} bytes", array.bytes);
         }
-        fs::write(to, &self.bytes[range][..length as usize])
+        fs::write(to, data.read(array.offset as usize, length as usize))
             .with_context(|| format!("cannot write {}", to.display()))
     }
 }

@@ -9,6 +9,8 @@ use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
+use crate::plugin::State;
+
 use super::{BlockedIn, Call, Document, Group, Guard, InProgress, SCHEMA, SlowCall, Toll, WallInterval};
 
 /// Everything a session learned.
@@ -24,6 +26,7 @@ pub struct Facts {
     pub slow: Vec<SlowCall>,
     pub in_progress: Vec<InProgress>,
     pub guard: Option<Guard>,
+    pub plugins: Vec<State>,
     pub toll: Toll,
     pub losses: BTreeMap<String, u64>,
     pub notes: Vec<String>,
@@ -50,6 +53,7 @@ pub fn document(facts: Facts, symbols: &KernelSymbols) -> Document {
         slow: facts.slow,
         in_progress: facts.in_progress,
         guard: facts.guard,
+        plugins: facts.plugins,
         toll: facts.toll,
         losses: facts.losses,
         notes: facts.notes,

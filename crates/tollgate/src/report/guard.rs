@@ -78,6 +78,9 @@ pub struct Event {
     /// What normally follows the call before it.
     pub expected: Vec<String>,
     pub mismatches: u16,
+    /// A plugin says that it is an anomaly.
+    #[serde(default)]
+    pub is_denounced: bool,
     pub lfc: u8,
     /// observe, delay, deny, stop or kill
     pub action: String,
@@ -107,6 +110,9 @@ impl Event {
 
     /// In the call's place, of which at most so many are listed.
     pub fn usual(&self, most: usize) -> Option<String> {
+        if self.is_denounced && self.mismatches == 0 {
+            return Some("a plugin says that this is unusual".into());
+        }
         if self.mismatches == 0 || self.expected.is_empty() {
             return None;
         }

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::plugin::State;
+
 pub use build::{Facts, call_name, document};
 pub use guard::{Event, Guard, GuardedProgram, held_for, scoped};
 pub use text::{Layout, losses, text};
@@ -38,6 +40,9 @@ pub struct Document {
     /// With `--guard`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
+    /// With `--plugin`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plugins: Vec<State>,
     pub toll: Toll,
     pub losses: BTreeMap<String, u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -25,7 +25,8 @@ pub fn text(document: &Document, layout: &Layout) -> String {
     let mut out = String::new();
     out += &losses(&document.losses);
     headline(&mut out, document);
-    let is_timed = !document.calls.is_empty() || document.guard.is_none();
+    let has_others = document.guard.is_some() || !document.plugins.is_empty();
+    let is_timed = !document.calls.is_empty() || !has_others;
     if is_timed {
         calls_headline(&mut out, document);
     }
@@ -41,6 +42,9 @@ pub fn text(document: &Document, layout: &Layout) -> String {
     in_progress(&mut out, document, layout);
     if let Some(guard) = &document.guard {
         super::guard::text(&mut out, guard, layout);
+    }
+    for plugin in &document.plugins {
+        let _ = write!(out, "\nplugin {}{}", plugin.line(), plugin.memory(layout.top));
     }
     let _ = writeln!(out);
     for note in &document.notes {
@@ -251,17 +255,22 @@ fn in_progress(out: &mut String, document: &Document, layout: &Layout) {
 fn toll_line(document: &Document) -> String {
     let Toll { calls, ns_per_call, low, high, confidence, against } = &document.toll;
     let losses = if document.losses.is_empty() { "no losses" } else { "losses: see the first line" };
-    let seen = format!("toll: {} calls seen, {losses}", count(*calls));
+    let is_uncounted = *calls == 0 && !document.plugins.is_empty();
+    let seen = if is_uncounted {
+        format!("toll: {losses}")
+    } else {
+        format!("toll: {} calls seen, {losses}", count(*calls))
+    };
     let (Some(each), Some(low), Some(high), Some(confidence)) = (ns_per_call, low, high, confidence) else {
         return format!("{seen}; not measured");
     };
     let total = (each * *calls as f64).max(0.0) as u64;
     let over =
         if against == "bystander" { " over a bystander's (another session holds the gate)" } else { "" };
+    let in_all = if is_uncounted { String::new() } else { format!(", {} in all", duration(total)) };
     format!(
-        "{seen}; {each:.0} ns a call{over} [{low:.0}, {high:.0}] ({:.0} % interval, getppid here and now), {} in all",
+        "{seen}; {each:.0} ns a call{over} [{low:.0}, {high:.0}] ({:.0} % interval, getppid here and now){in_all}",
         confidence * 100.0,
-        duration(total)
     )
 }
 

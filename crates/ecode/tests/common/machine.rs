@@ -1,0 +1,249 @@
+//! A machine in user space for what is compiled: rbpf's, with as much of the kernel's maps and helpers as programs ask for. What it
+//! is asked, it answers as `common::Same` does.
+
+mod expand;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use ecode::interpret::Faults;
+use ecode::{Builtin, MapShape, Memory, Object, Program};
+use rbpf::EbpfVmRaw;
+use rbpf::ebpf::{Insn, LD_DW_IMM, to_insn_vec};
+
+use super::left::{Entries, Left};
+
+/// Of all loops together, in one call. The kernel has more patience, and more speed.
+const MOST_ROUNDS: u32 = 1 << 16;
+const MOST_CALLS: usize = 8;
+const FRAME: u8 = 10;
+
+/// A helper of the kernel's: include/uapi/linux/bpf.h, enum bpf_func_id.
+type Helper = fn(u64, u64, u64, u64, u64) -> u64;
+const HELPERS: [(u32, Helper); 13] = [
+    (1, look_up),
+    (2, update),
+    (3, delete),
+    (5, |_, _, _, _, _| Builtin::Now as u64),
+    (7, |_, _, _, _, _| Builtin::Random as u64),
+    (8, |_, _, _, _, _| Builtin::Cpu as u64),
+    (14, |_, _, _, _, _| (Builtin::Pid as u64) << 32 | Builtin::Tid as u64),
+    (15, |_, _, _, _, _| (Builtin::Gid as u64) << 32 | Builtin::Uid as u64),
+    (16, comm),
+    (112, read_user),
+    (114, read_user_text),
+    (130, tell),
+    (expand::GO_ON, go_on),
+];
+const ENOENT: i64 = 2;
+const E2BIG: i64 = 7;
+const EFAULT: i64 = 14;
+const EEXIST: i64 = 17;
+
+thread_local! {
+    /// Helpers are given nothing but registers.
+    static ROUNDS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What a program's first handler returns, and leaves behind. None: it is too long for rbpf.
+pub fn run(program: &Program, object: &Object, arguments: &[u64]) -> Option<(i64, Left)> {
+    let mut machine = Machine::new(object);
+    let result = machine.call(0, arguments)? as i64;
+    let faults = Faults::of(&machine.control);
+    let maps = machine.maps.iter().map(Table::entries).collect();
+    Some((result, Left::by_what_is_compiled(program, machine.data, faults, maps, &machine.records)))
+}
+
+struct Machine<'a> {
+    object: &'a Object,
+    data: Vec<u8>,
+    control: Vec<u8>,
+    maps: Vec<Table>,
+    records: Vec<Vec<u8>>,
+}
+
+/// A hash table whose values stay where they are.
+struct Table {
+    shape: MapShape,
+    values: Vec<u8>,
+    /// Where in them a key's value is.
+    places: HashMap<Vec<u8>, usize>,
+    free: Vec<usize>,
+}
+
+impl Table {
+    fn new(shape: &MapShape) -> Self {
+        let size = shape.value_bytes as usize;
+        let values = vec![0; shape.entries as usize * size];
+        let free = (0..shape.entries as usize).rev().map(|number| number * size).collect();
+        Self { shape: shape.clone(), values, places: HashMap::new(), free }
+    }
+
+    fn entries(&self) -> Entries {
+        let value = |at: usize| self.values[at..at + self.shape.value_bytes as usize].to_vec();
+        self.places.iter().map(|(key, at)| (key.clone(), value(*at))).collect()
+    }
+}
+
+impl<'a> Machine<'a> {
+    fn new(object: &'a Object) -> Self {
+        Self {
+            object,
+            data: object.data.clone(),
+            control: vec![0; object.control_bytes as usize],
+            maps: object.maps.iter().map(Table::new).collect(),
+            records: Vec::new(),
+        }
+    }
+
+    /// What the handler returns.
+    fn call(&mut self, handler: usize, arguments: &[u64]) -> Option<u64> {
+        // What was never written is not to be 0 by chance.
+        let mut stack = vec![0xa5_u8; MOST_CALLS * usize::from(expand::FRAME_BYTES)];
+        let mut context = arguments.iter().flat_map(|argument| argument.to_le_bytes()).collect::<Vec<_>>();
+        context.resize(context.len() + 8, 0);
+        let mut program = number(FRAME, stack.as_mut_ptr_range().end as u64).to_vec();
+        program.extend(expand::expanded(&self.instructions(handler))?);
+        let program: Vec<u8> = program.iter().flat_map(Insn::to_array).collect();
+
+        let mut machine = EbpfVmRaw::new(None).expect("there is nothing in it");
+        // The kernel's verifier sees to that.
+        machine.set_verifier(|_| Ok(())).expect("there is nothing in it");
+        let frame_bytes = |_: &[u8], _, _: &mut dyn std::any::Any| expand::FRAME_BYTES;
+        machine.set_stack_usage_calculator(frame_bytes, Box::new(())).expect("there is nothing in it");
+        for (number, helper) in HELPERS {
+            machine.register_helper(number, helper).expect("each has its own number");
+        }
+        let values = self.maps.iter_mut().map(|map| &mut map.values);
+        for memory in [&mut stack, &mut self.data, &mut self.control].into_iter().chain(values) {
+            let range = memory.as_mut_ptr_range();
+            machine.register_allowed_memory(range.start as u64..range.end as u64);
+        }
+        machine.set_program(&program).expect("nothing is refused");
+        ROUNDS.set(MOST_ROUNDS);
+        Some(machine.execute_program(&mut context).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    /// With addresses where the kernel has descriptors.
+    fn instructions(&mut self, handler: usize) -> Vec<Insn> {
+        let compiled = &self.object.programs[handler];
+        let mut instructions = to_insn_vec(compiled.instructions.as_flattened());
+        for (at, memory) in &compiled.memory {
+            let address = match memory {
+                Memory::Data => self.data.as_mut_ptr() as u64,
+                Memory::Control => self.control.as_mut_ptr() as u64,
+                Memory::Map(map) => &raw mut self.maps[*map] as u64,
+                Memory::Records => &raw mut self.records as u64,
+                Memory::Next | Memory::Slots | Memory::Verdicts => unreachable!("of hooks other than `call`"),
+            };
+            let offset = instructions[at + 1].imm as u32;
+            let loaded = number(instructions[*at].dst, address + u64::from(offset));
+            instructions[*at..at + 2].clone_from_slice(&loaded);
+        }
+        instructions
+    }
+}
+
+fn number(to: u8, number: u64) -> [Insn; 2] {
+    let half = |opc, dst, imm| Insn { opc, dst, src: 0, off: 0, imm };
+    [half(LD_DW_IMM, to, number as i32), half(0, 0, (number >> 32) as i32)]
+}
+
+fn failed(by: i64) -> u64 {
+    -by as u64
+}
+
+fn table(address: u64) -> &'static mut Table {
+    // SAFETY: it is what `instructions` has put there; the machine holds it until the call is over, and looks at it only then.
+    unsafe { &mut *(address as *mut Table) }
+}
+
+fn bytes(address: u64, count: u64) -> Vec<u8> {
+    // SAFETY: compiled programs give helpers places of their own frames, with so many bytes.
+    unsafe { std::slice::from_raw_parts(address as *const u8, count as usize) }.to_vec()
+}
+
+fn write(address: u64, bytes: &[u8]) {
+    // SAFETY: a program gives helpers no more room than it has.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
+}
+
+fn look_up(map: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
+    let table = table(map);
+    let place = table.places.get(&bytes(key, table.shape.key_bytes.into()));
+    place.map_or(0, |at| table.values.as_mut_ptr() as u64 + *at as u64)
+}
+
+/// Only what is not there is ever put there.
+fn update(map: u64, key: u64, value: u64, flags: u64, _: u64) -> u64 {
+    const BPF_NOEXIST: u64 = 1;
+    assert_eq!(flags, BPF_NOEXIST);
+    let table = table(map);
+    let key = bytes(key, table.shape.key_bytes.into());
+    if table.places.contains_key(&key) {
+        return failed(EEXIST);
+    }
+    let Some(at) = table.free.pop() else { return failed(E2BIG) };
+    let value = bytes(value, table.shape.value_bytes.into());
+    table.values[at..at + value.len()].copy_from_slice(&value);
+    table.places.insert(key, at);
+    0
+}
+
+fn delete(map: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
+    let table = table(map);
+    let Some(at) = table.places.remove(&bytes(key, table.shape.key_bytes.into())) else {
+        return failed(ENOENT);
+    };
+    table.free.push(at);
+    0
+}
+
+fn comm(to: u64, size: u64, _: u64, _: u64, _: u64) -> u64 {
+    let mut name = *b"same\0\0\0\0\0\0\0\0\0\0\0\0";
+    name[size as usize - 1] = 0;
+    write(to, &name[..size as usize]);
+    0
+}
+
+/// As many bytes as are asked for, of this process; none, if not all of them are there.
+fn own_memory(at: u64, size: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; size];
+    File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, at).ok()?;
+    Some(bytes)
+}
+
+fn read_user(to: u64, size: u64, from: u64, _: u64, _: u64) -> u64 {
+    let found = own_memory(from, size as usize);
+    write(to, &found.clone().unwrap_or_else(|| vec![0; size as usize]));
+    if found.is_some() { 0 } else { failed(EFAULT) }
+}
+
+fn read_user_text(to: u64, size: u64, from: u64, _: u64, _: u64) -> u64 {
+    let mut text = Vec::new();
+    while text.len() as u64 + 1 < size {
+        match own_memory(from + text.len() as u64, 1).as_deref() {
+            Some([0]) => break,
+            Some(byte) => text.extend(byte),
+            None => return failed(EFAULT),
+        }
+    }
+    text.push(0);
+    write(to, &text);
+    text.len() as u64
+}
+
+fn tell(records: u64, record: u64, size: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as of a table.
+    let records = unsafe { &mut *(records as *mut Vec<Vec<u8>>) };
+    records.push(bytes(record, size));
+    0
+}
+
+fn go_on(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    let left = ROUNDS.get();
+    ROUNDS.set(left.saturating_sub(1));
+    left.into()
+}

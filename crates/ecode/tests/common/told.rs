@@ -1,0 +1,19 @@
+//! Whatever a text is, it is a program or told of, with places that are there.
+
+use ecode::{Program, Severity};
+
+use super::common::Plain;
+
+pub fn is_told_of(text: &str) -> Option<Program> {
+    let (program, problems) = ecode::check(text, &Plain);
+    let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
+    assert_eq!(program.is_none(), has_errors);
+    for problem in &problems {
+        let spans = [Some(&problem.span), problem.other.as_ref().map(|(span, _)| span)];
+        for span in spans.into_iter().flatten() {
+            assert!(span.start <= span.end && text.get(span.clone()).is_some(), "{problem:?}");
+        }
+        assert!(!problem.message.is_empty() && !problem.message.contains(char::is_control), "{problem:?}");
+    }
+    program
+}

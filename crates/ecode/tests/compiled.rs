@@ -1,0 +1,65 @@
+//! What a machine in user space does with a compiled program is what the interpreter does with the program. The kernel's own
+//! machine is asked the same in crates/kernel/tests/plugins.rs, as root.
+
+#[path = "language/cases.rs"]
+mod cases;
+mod common;
+#[path = "common/generate.rs"]
+mod generate;
+#[path = "common/left.rs"]
+mod left;
+#[path = "common/machine.rs"]
+mod machine;
+
+use common::{Same, interpreted, program};
+use ecode::interpret::State;
+use left::Left;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+#[track_caller]
+fn outcome(text: &str, arguments: &[u64]) -> (i64, State, Same) {
+    let program = program(text);
+    let (result, state, world) = interpreted(&program, arguments);
+    let object = ecode::compile(&program, text, "test.ec", ecode::Loops::MayGoto)
+        .unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
+    let expected = (result, Left::by_the_interpreter(&object, &state, &world));
+    if let Some(found) = machine::run(&program, &object, arguments) {
+        assert_eq!(found, expected, "{text}");
+    }
+    (result, state, world)
+}
+
+#[track_caller]
+fn result(text: &str) -> i64 {
+    outcome(text, &[]).0
+}
+
+#[test]
+fn what_is_asked_of_the_kernel() {
+    for asked in ["now", "pid", "tid", "uid", "gid", "cpu", "random"] {
+        result(&format!("on call {{ return {asked}(); }}"));
+    }
+    result("char a[20]; on call { comm(a); char b[3]; comm(b); return a[3] * 256 + b[1]; }");
+    for at in [0, 1] {
+        outcome(
+            "u8 a[20]; on call(u64 at) { int failed = read_user(a, at, 6); return failed * 100 + a[5] + a[6]; }",
+            &[at],
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..Default::default() })]
+
+    #[test]
+    fn generated_programs_do_the_same(bytes in vec(any::<u8>(), 0..600), one in any::<u64>(), other in 0..300_u64) {
+        let text = generate::program(&bytes);
+        if let Some(program) = ecode::check(&text, &common::Plain).0 {
+            match ecode::compile(&program, &text, "test.ec", ecode::Loops::MayGoto) {
+                Err(problem) if generate::needs_more_memory(&problem) => {}
+                _ => drop(outcome(&text, &[one, other])),
+            }
+        }
+    }
+}

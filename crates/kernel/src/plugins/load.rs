@@ -1,0 +1,92 @@
+//! A program's instructions into the kernel.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::ptr;
+
+use libbpf_rs::PrintLevel;
+use libbpf_rs::libbpf_sys::{self, bpf_prog_load_opts};
+
+use super::section::Kind;
+use crate::error::{Doing, Error, Result};
+
+/// As much of the verifier's log as one reads; what it says last is kept.
+const LOG_BYTES: usize = 64 << 10;
+
+/// What the kernel is told of a program's text.
+pub struct Debug<'a> {
+    pub btf: &'a [u8],
+    pub functions: &'a [[u32; 2]],
+    pub lines: &'a [[u32; 4]],
+}
+
+pub fn load_program(instructions: &[[u8; 8]], kind: &Kind, debug: Option<Debug<'_>>) -> Result<OwnedFd> {
+    let mut options = bpf_prog_load_opts {
+        sz: size_of::<bpf_prog_load_opts>() as _,
+        expected_attach_type: kind.attach,
+        attach_btf_id: kind.types,
+        prog_flags: kind.flags,
+        ..Default::default()
+    };
+    let types = debug.as_ref().map(|debug| load_types(debug.btf)).transpose()?;
+    if let (Some(types), Some(debug)) = (&types, &debug) {
+        options.prog_btf_fd = types.as_raw_fd() as u32;
+        options.func_info = debug.functions.as_ptr().cast();
+        options.func_info_cnt = debug.functions.len() as u32;
+        options.func_info_rec_size = size_of::<[u32; 2]>() as u32;
+        options.line_info = debug.lines.as_ptr().cast();
+        options.line_info_cnt = debug.lines.len() as u32;
+        options.line_info_rec_size = size_of::<[u32; 4]>() as u32;
+    }
+    load(instructions, kind.program, &options).or_else(|refusal| {
+        // Only now is it worth the while to have the verifier tell what it does.
+        let mut log = vec![0_u8; LOG_BYTES];
+        let told = bpf_prog_load_opts {
+            log_level: 1,
+            log_buf: log.as_mut_ptr().cast(),
+            log_size: log.len() as u32,
+            ..options
+        };
+        load(instructions, kind.program, &told).map_err(|_| {
+            let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+            let log = String::from_utf8_lossy(&log[..end]).into_owned();
+            // As libbpf does with the gate's.
+            if let Some((_, print)) = libbpf_rs::get_print() {
+                print(PrintLevel::Warn, log.clone());
+            }
+            Error::Refused { log, cause: refusal }
+        })
+    })
+}
+
+fn load_types(btf: &[u8]) -> Result<OwnedFd> {
+    // SAFETY: bytes that are there, and their number; no options.
+    let types = unsafe { libbpf_sys::bpf_btf_load(btf.as_ptr().cast(), btf.len() as _, ptr::null_mut()) };
+    descriptor(types).doing("describe a plugin's functions to the kernel")
+}
+
+fn load(instructions: &[[u8; 8]], program: u32, options: &bpf_prog_load_opts) -> io::Result<OwnedFd> {
+    let name = CString::new("plugin").expect("it has no NUL");
+    let license = CString::new("GPL").expect("it has no NUL");
+    let mut options = *options;
+    // SAFETY: all that the options point to is there until the call is over, with the sizes that they say.
+    descriptor(unsafe {
+        libbpf_sys::bpf_prog_load(
+            program,
+            name.as_ptr(),
+            license.as_ptr(),
+            instructions.as_ptr().cast(),
+            instructions.len() as _,
+            &mut options,
+        )
+    })
+}
+
+pub fn descriptor(number: i32) -> io::Result<OwnedFd> {
+    if number < 0 {
+        return Err(io::Error::from_raw_os_error(-number));
+    }
+    // SAFETY: it is new, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}

@@ -1,0 +1,63 @@
+//! Another process's plugin, to be called from this one.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+
+use ecode::interpret::Faults;
+use libbpf_rs::{MapCore as _, MapHandle, libbpf_sys};
+
+use super::load::descriptor;
+use super::{Data, run, value};
+use crate::error::{Doing, Result};
+
+/// Those that the kernel has for a plugin's handler of calls, and its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbers {
+    pub program: u32,
+    pub data: u32,
+    pub control: u32,
+}
+
+pub struct Opened {
+    program: OwnedFd,
+    data: Data,
+    control: MapHandle,
+}
+
+impl Opened {
+    pub fn new(numbers: Numbers) -> Result<Self> {
+        const OPENING: &str = "open the plugin";
+        // SAFETY: asks the kernel for a new descriptor of a program by its number.
+        let program =
+            descriptor(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(numbers.program) }).doing(OPENING)?;
+        let map = |number| MapHandle::from_map_id(number).doing(OPENING);
+        let data = map(numbers.data)?;
+        let bytes = data.value_size() as usize;
+        Ok(Self { program, data: Data::new(data, bytes)?, control: map(numbers.control)? })
+    }
+
+    /// See [`super::Plugin::call`].
+    pub fn call(&self, arguments: &[u64]) -> Result<i32> {
+        run(self.program.as_fd(), arguments)
+    }
+
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    pub fn faults(&self) -> Result<Faults> {
+        Ok(Faults::of(&value(&self.control)?))
+    }
+}
+
+pub fn number_of(program: BorrowedFd<'_>) -> Result<u32> {
+    // SAFETY: all zeros is a valid value of it.
+    let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&info) as u32;
+    // SAFETY: a place for the answer, with its size.
+    let done = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut size) };
+    if done < 0 {
+        return Err(io::Error::from_raw_os_error(-done)).doing("number a plugin's program");
+    }
+    Ok(info.id)
+}

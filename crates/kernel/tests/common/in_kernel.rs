@@ -1,0 +1,17 @@
+//! A program's first handler, called once in the kernel.
+
+use ecode::{Object, Program};
+use kernel::plugins::Plugin;
+
+use super::left::Left;
+
+/// The lower half of what it returns, and what it leaves behind.
+pub fn run(program: &Program, object: &Object, arguments: &[u64]) -> (i32, Left) {
+    let plugin = Plugin::load(object).unwrap_or_else(|error| panic!("{error}"));
+    let result = plugin.call(0, arguments).expect("it is called");
+    let data = plugin.data().read(0, object.data.len());
+    let faults = plugin.faults().expect("they are there");
+    let maps = (0..object.maps.len()).map(|map| plugin.entries(map).expect("it is there")).collect();
+    let records = plugin.records().expect("they are there");
+    (result, Left::by_what_is_compiled(program, data, faults, maps, &records))
+}

@@ -1,0 +1,101 @@
+//! Sockets and packets: what can be refused.
+
+use ecode::{Builtin, Condition, Entry, Field, Integer, Offer, Source, Type, Way};
+
+use super::{always, field, refuses};
+
+/// Of who runs a plugin.
+const OF_A_PROCESS: &[Builtin] = &[
+    Builtin::Pid,
+    Builtin::Tid,
+    Builtin::Uid,
+    Builtin::Gid,
+    Builtin::Comm,
+    Builtin::ReadUser,
+    Builtin::ReadUserText,
+];
+const NOBODYS: &str = "packets are nobody's: whoever runs at that moment has nothing to do with them";
+// include/uapi/linux/bpf.h, enum bpf_func_id
+const SKB_LOAD_BYTES: i32 = 26;
+const XDP_GET_BUFF_LEN: i32 = 188;
+const XDP_LOAD_BYTES: i32 = 189;
+// enum xdp_action, enum tc_action, TCX_NEXT
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+const TC_ACT_SHOT: i32 = 2;
+const TCX_NEXT: i32 = -1;
+// What programs of control groups return.
+const DENIED: i32 = 0;
+const ALLOWED: i32 = 1;
+// struct bpf_sock_addr
+const USER_FAMILY: u16 = 0;
+const USER_IP4: u16 = 4;
+const USER_IP6: u16 = 8;
+const USER_PORT: u16 = 24;
+const ADDRESS_TYPE: u16 = 32;
+const ADDRESS_PROTOCOL: u16 = 36;
+// struct bpf_sock
+const SOCKET_FAMILY: u16 = 4;
+const SOCKET_TYPE: u16 = 8;
+const SOCKET_PROTOCOL: u16 = 12;
+// struct xdp_md, struct __sk_buff
+const XDP_INTERFACE: u16 = 12;
+const SKB_LENGTH: u16 = 0;
+const SKB_MARK: u16 = 8;
+const SKB_INTERFACE: u16 = 40;
+
+fn number(at: u16) -> Source {
+    Source::context(&[at], 4)
+}
+
+/// `connect`, `bind`, `socket`
+pub fn sockets(hook: &str) -> Offer {
+    let ending = refuses(ALLOWED, DENIED, true);
+    let all = [field("family", 32, false), field("type", 32, false), field("protocol", 32, false)];
+    if hook == "socket" {
+        let places = [SOCKET_FAMILY, SOCKET_TYPE, SOCKET_PROTOCOL];
+        let entry = always("cgroup/sock_create", places.map(number).into());
+        return Offer { fields: all.into(), entries: vec![entry], ending, lacks: None, packet: None };
+    }
+    let mut fields: Vec<Field> = all.into();
+    fields.push(field("port", 16, false));
+    fields.push(field("ip", 32, false));
+    let word = Type::Integer(Integer { bits: 32, is_signed: false });
+    fields.push(Field { name: "ip6".into(), of: Type::Array(word.into(), 4) });
+    let sections = match hook {
+        "connect" => ["cgroup/connect4", "cgroup/connect6"],
+        _ => ["cgroup/bind4", "cgroup/bind6"],
+    };
+    let sources = |ip: Source, ip6: Source| {
+        let mut sources: Vec<_> = [USER_FAMILY, ADDRESS_TYPE, ADDRESS_PROTOCOL].map(number).into();
+        sources.push(Source::context(&[USER_PORT], 2).big_endian());
+        sources.extend([ip, ip6]);
+        sources
+    };
+    let [four, six] = sections;
+    let word = |at: u16| number(USER_IP6 + 4 * at).big_endian();
+    // ::ffff:192.0.2.1 is an address of the fourth version.
+    let is = |at, is| Condition { what: word(at), mask: u64::MAX, is };
+    let mapped = vec![is(0, 0), is(1, 0), is(2, 0xffff)];
+    let mapped = Way { conditions: mapped, fields: sources(word(3), word(0)) };
+    let other = Way { conditions: Vec::new(), fields: sources(Source::number(0), word(0)) };
+    let of_four = always(four, sources(number(USER_IP4).big_endian(), Source::number(0)));
+    let entries = vec![of_four, Entry { section: six, ways: vec![mapped, other] }];
+    Offer { fields, entries, ending, lacks: None, packet: None }
+}
+
+/// `xdp`, `ingress`, `egress`
+pub fn packets(hook: &str) -> Offer {
+    let mut fields = vec![field("length", 32, false), field("interface", 32, false)];
+    let lacks = Some((OF_A_PROCESS, NOBODYS));
+    if hook == "xdp" {
+        let entry = always("xdp", vec![Source::asked(XDP_GET_BUFF_LEN), number(XDP_INTERFACE)]);
+        let ending = refuses(XDP_PASS, XDP_DROP, false);
+        return Offer { fields, entries: vec![entry], ending, lacks, packet: Some(XDP_LOAD_BYTES) };
+    }
+    let section = if hook == "ingress" { "tcx/ingress" } else { "tcx/egress" };
+    fields.push(field("mark", 32, false));
+    let entry = always(section, [SKB_LENGTH, SKB_INTERFACE, SKB_MARK].map(number).into());
+    let ending = refuses(TCX_NEXT, TC_ACT_SHOT, false);
+    Offer { fields, entries: vec![entry], ending, lacks, packet: Some(SKB_LOAD_BYTES) }
+}

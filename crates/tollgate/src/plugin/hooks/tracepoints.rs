@@ -1,0 +1,74 @@
+//! Tracepoints, with the fields that the kernel says they have.
+
+use ecode::{Field, Integer, Offer, Refusal, Source, Type};
+use kernel::plugins::tracing;
+
+use super::{always, observes};
+
+/// Also plugins take no larger arrays on a function's own memory.
+const MOST_ARRAY: u64 = 64;
+
+pub fn offer(name: &str) -> Result<Offer, Refusal> {
+    let not_there = || {
+        let help = match name.split_once(':') {
+            Some(_) => {
+                "/sys/kernel/tracing/available_events has those that there are (mount -t tracefs none /sys/kernel/tracing)"
+            }
+            None => "it is written with its group: \"sched:sched_switch\"",
+        };
+        (Some(0), format!("there is no tracepoint `{name}`: {help}"))
+    };
+    let (group, event) = name.split_once(':').ok_or_else(not_there)?;
+    if [group, event].iter().any(|part| part.is_empty() || part.contains(['/', '.'])) {
+        return Err(not_there());
+    }
+    let format = tracing::read(&format!("events/{group}/{event}/format")).map_err(|_| not_there())?;
+    let (fields, sources) = format.lines().filter_map(described).unzip();
+    Ok(observes(fields, vec![always("tp", sources)]))
+}
+
+/// A line such as `	field:char prev_comm[16];	offset:8;	size:16;	signed:0;`. None of those in front, which all have, nor of
+/// what is of no fixed length.
+fn described(line: &str) -> Option<(Field, Source)> {
+    let line = line.trim().strip_prefix("field:")?;
+    let mut parts = line.split(';').map(str::trim);
+    let declared = parts.next()?;
+    let mut number = |name: &str| parts.next()?.strip_prefix(name)?.parse::<u64>().ok();
+    let (offset, size, signed) = (number("offset:")?, number("size:")?, number("signed:")?);
+    let (_, name) = declared.rsplit_once(' ')?;
+    if name.starts_with("common_") || declared.starts_with("__data_loc") {
+        return None;
+    }
+    let (name, length) = match name.split_once('[') {
+        Some((name, length)) => (name, Some(length.trim_end_matches(']').parse::<u64>().ok()?)),
+        None => (name, None),
+    };
+    let bytes = size / length.unwrap_or(1);
+    if ![1, 2, 4, 8].contains(&bytes) || length.is_some_and(|length| length == 0 || size > MOST_ARRAY) {
+        return None;
+    }
+    let of = Type::Integer(Integer { bits: bytes as u8 * 8, is_signed: signed != 0 });
+    let of = match length {
+        Some(length) => Type::Array(of.into(), length),
+        None => of,
+    };
+    Some((Field { name: name.into(), of }, Source::context(&[offset as u16], bytes as u8)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_as_the_kernel_describes_them() {
+        let of =
+            |line| described(line).map(|(field, source)| (field.name, field.of.to_string(), source.path[0]));
+        let name = "\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;";
+        assert_eq!(of(name), Some(("prev_comm".into(), "u8[16]".into(), 8)));
+        let state = "\tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;";
+        assert_eq!(of(state), Some(("prev_state".into(), "long".into(), 32)));
+        assert_eq!(of("\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;"), None);
+        assert_eq!(of("\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;"), None);
+        assert_eq!(of("print fmt: \"x\""), None);
+    }
+}

@@ -1,0 +1,110 @@
+//! Commands on plugins that a daemon has.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use super::arguments::{
+    ListArguments, LoadArguments, LogArguments, SetArguments, ShowArguments, SwapArguments, UnloadArguments,
+};
+use super::build::{built, name_of, read};
+use super::control::{Request, Text};
+use super::live::LoadReport;
+use super::state::State;
+use crate::cli::ResultOptions;
+use crate::daemon::SocketOption;
+use crate::daemon::control::{answer, ask, running};
+use crate::format::printable;
+use crate::output::{Output, say};
+use crate::source::Source;
+
+/// What is wrong with it is told here, where its text is.
+fn checked(source: Source, top: usize) -> Result<Text> {
+    built(&source, top)?;
+    Ok(Text { name: source.name, text: source.text })
+}
+
+pub fn load(arguments: &LoadArguments) -> Result<ExitCode> {
+    let source = read(&arguments.file)?;
+    let name = arguments.name.clone().unwrap_or_else(|| name_of(&source));
+    let text = checked(source, arguments.result.top)?;
+    let request = Request::Load { name, priority: arguments.priority, text };
+    told(&answer(&arguments.socket, &request)?, "loaded", &arguments.result)
+}
+
+pub fn swap(arguments: &SwapArguments) -> Result<ExitCode> {
+    let text = checked(read(&arguments.file)?, arguments.result.top)?;
+    let request = Request::Swap { name: arguments.name.clone(), text };
+    told(&answer(&arguments.socket, &request)?, "swapped", &arguments.result)
+}
+
+fn told(report: &LoadReport, what: &str, result: &ResultOptions) -> Result<ExitCode> {
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    for lost in &report.not_kept {
+        say(&format!("not kept: {}", printable(lost)))?;
+    }
+    if result.json {
+        output.write_json(report)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let times = &report.times;
+    output.write(&format!(
+        "{} is {what}: checked in {:.0}, compiled in {:.0}, taken by the kernel in {:.0} us, linked in {:.2} us; {} instructions\n",
+        printable(&report.name),
+        times.parse_us,
+        times.codegen_us,
+        times.verify_us,
+        report.link_us,
+        times.instructions,
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn unload(arguments: &UnloadArguments) -> Result<ExitCode> {
+    let took: f64 = answer(&arguments.socket, &Request::Unload { name: arguments.name.clone() })?;
+    Output::Stdout
+        .write(&format!("{} is unloaded: unlinked in {took:.2} us\n", printable(&arguments.name)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn list(arguments: &ListArguments) -> Result<ExitCode> {
+    let list: Vec<State> = answer(&arguments.socket, &Request::List)?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        output.write_json(&serde_json::json!({ "schema": "tollgate.plugin.list/1", "plugins": list }))?;
+    } else {
+        output.write(&list.iter().map(State::line).collect::<String>())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn show(arguments: &ShowArguments) -> Result<ExitCode> {
+    let result = &arguments.result;
+    let request = Request::Show { name: arguments.name.clone(), top: result.top.max(1) };
+    let state: State = answer(&arguments.socket, &request)?;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        output.write_json(&serde_json::json!({ "schema": "tollgate.plugin.show/1", "plugin": state }))?;
+    } else {
+        output.write(&format!("{}{}", state.line(), state.memory(result.top)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn set(arguments: &SetArguments) -> Result<ExitCode> {
+    for (variable, value) in &arguments.variables {
+        let (name, variable) = (arguments.name.clone(), variable.clone());
+        let _: bool = answer(&arguments.socket, &Request::Set { name, variable, value: *value })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn log(arguments: &LogArguments) -> Result<ExitCode> {
+    let LogArguments { name, follow, socket: SocketOption { path } } = arguments;
+    let (_, lines) = ask(&running(path)?, &Request::Log { name: name.clone(), follow: *follow })?;
+    for line in lines {
+        Output::Stdout.write(&format!("{line}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,169 @@
+//! How a plugin is, as people and programs read it: `list`, `show`, and the report of `run`.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use ecode::interpret::Faults;
+use ecode::records::datum;
+use kernel::plugins::Plugin;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::build::Built;
+use super::told::{faults, value};
+use crate::format::{and_more, count, number_of, printable};
+
+/// docs/ecode.md describes it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct State {
+    pub name: String,
+    pub priority: i32,
+    pub handlers: Vec<Handler>,
+    /// Whether its hooks run it.
+    pub is_linked: bool,
+    /// Why they do not any more.
+    pub taken_out: Option<String>,
+    /// By `print` and `emit`, since it was loaded.
+    pub told: u64,
+    pub variables: Vec<Variable>,
+    pub maps: Vec<Map>,
+    pub outside: u64,
+    pub cut_short: u64,
+    pub full: u64,
+    pub lost: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Handler {
+    pub hook: String,
+    pub selected: Vec<String>,
+    pub instructions: usize,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Variable {
+    pub name: String,
+    pub value: Value,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Map {
+    pub name: String,
+    /// That it has, and has room for.
+    pub entries: usize,
+    pub room: u32,
+    /// The largest ones.
+    pub shown: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Entry {
+    pub key: Value,
+    pub value: Value,
+}
+
+/// Larger ones are for `call`.
+const MOST_VARIABLE_BYTES: u64 = 4096;
+
+/// Nothing of it, where nothing is to be shown of maps.
+pub fn state(built: &Built, plugin: &Plugin, top: usize) -> Result<(Vec<Variable>, Vec<Map>)> {
+    if top == 0 {
+        return Ok(Default::default());
+    }
+    let globals = built.program.globals.iter().zip(&built.object.offsets);
+    let shown = globals.filter(|(global, _)| !global.is_const && global.of.size() <= MOST_VARIABLE_BYTES);
+    let variables = shown.filter_map(|(global, offset)| {
+        let bytes = plugin.data().read(*offset as usize, global.of.size() as usize);
+        Some(Variable { name: global.name.clone(), value: value(datum(&global.of, &bytes)?) })
+    });
+    let variables = variables.collect();
+    let mut maps = Vec::new();
+    for (number, map) in built.program.maps.iter().enumerate() {
+        let mut entries: Vec<_> = plugin
+            .entries(number)?
+            .into_iter()
+            .filter_map(|(key, bytes)| {
+                Some(Entry { key: value(datum(&map.key, &key)?), value: value(datum(&map.value, &bytes)?) })
+            })
+            .collect();
+        entries.sort_by(|one, other| largest_first(one, other));
+        let all = entries.len();
+        entries.truncate(top);
+        maps.push(Map { name: map.name.clone(), entries: all, room: map.length, shown: entries });
+    }
+    Ok((variables, maps))
+}
+
+/// By value, where that is a number, and then by key.
+fn largest_first(one: &Entry, other: &Entry) -> std::cmp::Ordering {
+    let number = |value: &Value| value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
+    number(&other.value).cmp(&number(&one.value)).then_with(|| {
+        number(&one.key)
+            .cmp(&number(&other.key))
+            .then_with(|| one.key.to_string().cmp(&other.key.to_string()))
+    })
+}
+
+impl Handler {
+    pub fn title(&self) -> String {
+        match self.selected.as_slice() {
+            [] => self.hook.clone(),
+            selected => format!("{}({})", self.hook, selected.join(", ")),
+        }
+    }
+}
+
+impl State {
+    /// Of a list.
+    pub fn line(&self) -> String {
+        let mut hooks: Vec<_> = self.handlers.iter().map(Handler::title).collect();
+        hooks.dedup();
+        let how = match (&self.taken_out, self.is_linked) {
+            (Some(why), _) => format!("taken out: {why}"),
+            (None, true) => format!("priority {}", self.priority),
+            (None, false) => "on demand".into(),
+        };
+        format!("{:<20} {:<40} {how}\n", printable(&self.name), printable(&hooks.join(" ")))
+    }
+
+    /// Its variables and maps.
+    pub fn memory(&self, top: usize) -> String {
+        let mut out = String::new();
+        for variable in &self.variables {
+            let _ = writeln!(out, "{} = {}", variable.name, text(&variable.value));
+        }
+        for map in &self.maps {
+            let _ = writeln!(
+                out,
+                "{}: {} (room for {})",
+                map.name,
+                number_of(map.entries, "entry"),
+                count(map.room.into())
+            );
+            // A number here is a name more often than an amount.
+            let keys: Vec<_> = map.shown.iter().take(top).map(|entry| entry.key.to_string()).collect();
+            let width = keys.iter().map(|key| key.chars().count()).max().unwrap_or(0);
+            for (key, entry) in keys.iter().zip(&map.shown) {
+                let _ = writeln!(out, "  {:<width$}  {}", printable(key), text(&entry.value));
+            }
+            out += &and_more(map.entries, top, "entry");
+        }
+        let Self { outside, cut_short, full, lost, .. } = *self;
+        for line in faults(&Faults { outside, cut_short, full, lost }) {
+            out += &format!("{line}\n");
+        }
+        out
+    }
+}
+
+/// As it stands in a line.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("\"{}\"", printable(text)),
+        Value::Number(number) => match number.as_u64() {
+            Some(number) => count(number),
+            None => number.to_string(),
+        },
+        other => printable(&other.to_string()),
+    }
+}

@@ -1,0 +1,110 @@
+//! A daemon that runs plugins for the processes of one control group.
+
+use std::fs::{self, OpenOptions};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::cgroup::ControlGroup;
+use super::job::folder;
+use super::{Finished, Job, Running, eventually, tollgate, words, workload};
+
+pub struct AtWork {
+    pub daemon: Running,
+    pub group: ControlGroup,
+    folder: TempDir,
+}
+
+impl AtWork {
+    /// With the first of its plugins, by their names.
+    #[track_caller]
+    pub fn start(name: &str, text: &str) -> Self {
+        let (folder, group) = (folder(), ControlGroup::new());
+        let file = folder.path().join(format!("{name}.ec"));
+        fs::write(&file, text).expect("a file can be written");
+        let mut job = Job::typed("daemon");
+        job.command.arg("--plugin").arg(file).arg("--cgroup").arg(&group.0);
+        job.command.env("TOLLGATE_SOCKET", folder.path().join("socket"));
+        let daemon = job.start();
+        eventually("the daemon", || {
+            assert!(!daemon.is_over(), "{}", daemon.read("err"));
+            daemon.read("err").contains("1 plugin loaded")
+        });
+        Self { daemon, group, folder }
+    }
+
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        let file = self.folder.path().join(format!("{name}.ec"));
+        fs::write(&file, text).expect("a file can be written");
+        file
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn ask(&self, arguments: &str) -> Finished {
+        let mut job = Job::of(vec![tollgate().into(), "plugin".into()]);
+        job.command.args(words(arguments)).env("TOLLGATE_SOCKET", self.folder.path().join("socket"));
+        job.finish()
+    }
+
+    /// With `options`, such as --priority.
+    #[track_caller]
+    pub fn load(&self, name: &str, text: &str, options: &str) -> Value {
+        let file = self.file(name, text);
+        self.ask(&format!("load --json {} {options}", file.display())).success().json()
+    }
+
+    #[track_caller]
+    pub fn swap(&self, name: &str, text: &str) -> Value {
+        let file = self.file("swapped", text);
+        self.ask(&format!("swap --json {name} {}", file.display())).success().json()
+    }
+
+    #[track_caller]
+    pub fn show(&self, name: &str) -> Value {
+        self.ask(&format!("show --json {name}")).success().json()["plugin"].clone()
+    }
+
+    /// A global variable.
+    #[track_caller]
+    pub fn number(&self, name: &str, variable: &str) -> u64 {
+        number(&self.show(name), variable)
+    }
+
+    /// A workload in its group, with stdin for it; it begins when that is written to.
+    pub fn workload(&self, arguments: &str) -> Running {
+        let mut job = Job::of(workload(arguments));
+        job.command.stdin(Stdio::piped());
+        let procs =
+            OpenOptions::new().write(true).open(self.group.0.join("cgroup.procs")).expect("our group");
+        let join = move || {
+            // SAFETY: two bytes that are there; "0" is who writes.
+            let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };
+            if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        };
+        job.before_exec(join).start()
+    }
+}
+
+/// Of a plugin's state.
+#[track_caller]
+pub fn number(state: &Value, variable: &str) -> u64 {
+    let variables = state["variables"].as_array().expect("variables").iter();
+    let mut found = variables.filter(|it| it["name"] == variable);
+    found.next().unwrap_or_else(|| panic!("{variable} in {state}"))["value"].as_u64().expect("a number")
+}
+
+/// Entries of a plugin's map, from numbers to numbers.
+#[track_caller]
+pub fn entries(state: &Value, map: &str) -> Vec<(u64, u64)> {
+    let mut maps = state["maps"].as_array().expect("maps").iter();
+    let map = maps.find(|it| it["name"] == map).expect("the map");
+    let entry = |entry: &Value| Some((entry["key"].as_u64()?, entry["value"].as_u64()?));
+    let entries = map["shown"].as_array().expect("entries").iter();
+    entries.map(|it| entry(it).expect("numbers")).collect()
+}

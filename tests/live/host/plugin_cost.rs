@@ -1,0 +1,194 @@
+//! What plugins cost: the paper's figures, and from a text to what is attached, beside bpftrace.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::Value;
+use stats::interval::{Interval, median_interval};
+
+use crate::harness::job::folder;
+use crate::harness::plugins::AtWork;
+use crate::harness::{Job, tollgate};
+
+/// Bytes of the paper's images.
+const IMAGES: [usize; 4] = [9_000, 99_000, 270_000, 3_300_000];
+const ROUNDS: usize = 20;
+
+fn interval(samples: &[f64]) -> Interval {
+    median_interval(samples, 0.95).expect("samples")
+}
+
+fn told(samples: &[f64]) -> String {
+    let Interval { estimate, low, high, .. } = interval(samples);
+    format!("{estimate:.2} [{low:.2}, {high:.2}]")
+}
+
+fn project() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// As good a picture as any.
+fn picture(bytes: usize) -> Vec<u8> {
+    let pixels = bytes / 3;
+    let width = (pixels as f64).sqrt() as usize;
+    let height = pixels / width;
+    let mut image = format!("P6\n{width} {height}\n255\n").into_bytes();
+    image.extend((0..width * height * 3).map(|at| (at * 7919 >> 3) as u8));
+    image
+}
+
+/// The same filter, which says how many nanoseconds a picture takes, and writes it.
+const NATIVE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static unsigned char input[4 << 20], output[4 << 20];
+
+static size_t grey(size_t from, size_t pixels, size_t to)
+{
+	for (size_t i = 0; i < pixels; i++) {
+		output[to + i] = (input[from] * 77 + input[from + 1] * 150 + input[from + 2] * 29) >> 8;
+		from += 3;
+	}
+	return to + pixels;
+}
+
+int main(int count, char **words)
+{
+	FILE *file = fopen(words[1], "r");
+	int width, height, header = 0;
+	size_t length = fread(input, 1, sizeof(input), file), to = 0;
+	struct timespec began, ended;
+	double best = 1e18;
+
+	sscanf((char *)input, "P6\n%d %d\n255%n", &width, &height, &header);
+	for (int round = 0; round < 50; round++) {
+		clock_gettime(CLOCK_MONOTONIC, &began);
+		to = sprintf((char *)output, "P5\n%d %d\n255\n", width, height);
+		to = grey(header + 1, (size_t)width * height, to);
+		clock_gettime(CLOCK_MONOTONIC, &ended);
+		double took = (ended.tv_sec - began.tv_sec) * 1e9 + ended.tv_nsec - began.tv_nsec;
+		if (took < best)
+			best = took;
+	}
+	file = fopen(words[2], "w");
+	fwrite(output, 1, to, file);
+	printf("%f\n", best);
+	return length == 0 || count != 3;
+}
+"#;
+
+fn native(folder: &Path) -> PathBuf {
+    let (source, program) = (folder.join("native.c"), folder.join("native"));
+    fs::write(&source, NATIVE).expect("a file");
+    let made = Command::new("gcc").args(["-O2", "-o"]).arg(&program).arg(&source).status();
+    assert!(made.expect("gcc runs").success());
+    program
+}
+
+/// `tollgate plugin bench`
+fn bench(file: &Path, rounds: usize, more: &[String]) -> Value {
+    let mut job = Job::of(vec![tollgate().into(), "plugin".into(), "bench".into(), file.into()]);
+    job.command.args(["--json", "--rounds"]).arg(rounds.to_string()).args(more);
+    job.finish().success().json()
+}
+
+#[test]
+#[ignore = "takes minutes: make bench"]
+fn of_the_papers_pictures() {
+    let folder = folder();
+    let native = native(folder.path());
+    let at_work = AtWork::start("nothing", "on call {}");
+    let grey = project().join("examples/grey.ec");
+    at_work.load("grey", &fs::read_to_string(&grey).expect("the example"), "");
+    eprintln!("\nthe paper's pictures, made grey: in the kernel, and by gcc -O2");
+    for bytes in IMAGES {
+        let (image, expected, found) =
+            (folder.path().join("image"), folder.path().join("expected"), folder.path().join("found"));
+        fs::write(&image, picture(bytes)).expect("a file");
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let options =
+                format!("call --json grey --input {} --output-data {}", image.display(), found.display());
+            let called = at_work.ask(&options).success().json();
+            ours.push(called["call_us"].as_f64().expect("a time"));
+            let ran = Command::new(&native).args([&image, &expected]).output().expect("it runs");
+            theirs.push(String::from_utf8_lossy(&ran.stdout).trim().parse::<f64>().expect("a time") / 1e3);
+        }
+        assert!(fs::read(&found).expect("it is made") == fs::read(&expected).expect("it is made"), "{bytes}");
+        eprintln!("  {bytes:>9} bytes: {} us, native {} us", told(&ours), told(&theirs));
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: make bench"]
+fn of_a_null_plugin_by_its_arguments() {
+    let folder = folder();
+    let file = folder.path().join("null.ec");
+    eprintln!("\na call of a plugin that does nothing, by its arguments, over one that takes none");
+    for arguments in 0..=12 {
+        let parameters: Vec<_> = (0..arguments).map(|number| format!("long a{number}")).collect();
+        fs::write(&file, format!("on call({}) {{ return 0; }}", parameters.join(", ")).replace("()", ""))
+            .expect("a file");
+        let numbers: Vec<_> =
+            (0..arguments).flat_map(|number| ["--arg".into(), number.to_string()]).collect();
+        let of = bench(&file, ROUNDS, &numbers);
+        let difference = &of["difference_ns"];
+        eprintln!(
+            "  {arguments:>2} arguments: {:.1} ns [{:.1}, {:.1}]",
+            difference["median"].as_f64().expect("a time"),
+            difference["low"].as_f64().expect("a time"),
+            difference["high"].as_f64().expect("a time"),
+        );
+    }
+}
+
+/// Milliseconds by the clock, seen from outside.
+fn took_ms(command: &mut Command) -> f64 {
+    let began = Instant::now();
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it starts");
+    assert!(status.success());
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+/// KiB at most. Of a child of this process, what this one has would count, too.
+fn most_kib(words: &[&OsStr], socket: &Path) -> f64 {
+    let mut time = Command::new("time");
+    let told = time.args(["-f", "%M"]).args(words).env("TOLLGATE_SOCKET", socket).output().expect("GNU time");
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    told.lines().last().and_then(|line| line.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+}
+
+#[test]
+#[ignore = "takes minutes, and bpftrace: make bench"]
+fn of_a_text_until_it_is_attached() {
+    const TEXT: &str = "map<u32, u64> count[600]; on enter { count[call]++; }";
+    // It wants tracefs to be mounted.
+    const SAME: &str = "mount -t tracefs none /sys/kernel/tracing && exec bpftrace -e \
+        'tracepoint:raw_syscalls:sys_enter { @[args->id] = count(); } BEGIN { exit(); }'";
+    let at_work = AtWork::start("counts", TEXT);
+    let file = at_work.file("again", TEXT);
+    let (mut ours, mut theirs, mut links, mut unlinks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let socket = at_work.path("socket");
+    let (program, load) = (tollgate(), ["plugin", "load", "--json"].map(OsStr::new));
+    let words: Vec<_> = [program.as_os_str()].into_iter().chain(load).chain([file.as_os_str()]).collect();
+    let theirs_words = ["unshare", "-m", "sh", "-c", SAME].map(OsStr::new);
+    for _ in 0..ROUNDS {
+        ours.push(took_ms(Command::new(words[0]).args(&words[1..]).env("TOLLGATE_SOCKET", &socket)));
+        let unloaded = at_work.ask("unload again").success().text();
+        let took = unloaded.split_whitespace().rev().nth(1).expect("a time");
+        unlinks.push(took.parse::<f64>().expect("a time"));
+        let loaded = at_work.load("again", TEXT, "");
+        links.push(loaded["link_us"].as_f64().expect("a time"));
+        at_work.ask("unload again").success();
+        theirs.push(took_ms(Command::new("unshare").args(&theirs_words[1..])));
+    }
+    eprintln!("\nfrom a text to what is attached, by the clock and with what memory, seen from outside");
+    eprintln!("  tollgate plugin load: {} ms, {} KiB", told(&ours), most_kib(&words, &socket));
+    eprintln!("  bpftrace, and its end: {} ms, {} KiB", told(&theirs), most_kib(&theirs_words, &socket));
+    eprintln!("  linked in {} us, unlinked in {} us", told(&links), told(&unlinks));
+}

@@ -1,0 +1,313 @@
+//! Plugins at hooks of the gate.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+
+use serde_json::Value;
+
+use crate::harness::guarded::Guarded;
+use crate::harness::job::folder;
+use crate::harness::plugins::{AtWork, entries, number};
+use crate::harness::report::X86_64;
+use crate::harness::{Finished, Job, eventually, workload};
+
+/// By number and ABI.
+const COUNTS: &str = "
+struct which { u32 call; u32 abi; };
+map<u32, u64> begun[600]; map<u32, u64> ended[600]; map<u32, u64> i386[600]; map<u32, u64> x32[600];
+on enter { if (abi == 0) begun[call]++; else if (abi == 1) i386[call]++; else x32[call]++; }
+on exit { if (abi == 0) ended[call]++; }
+";
+
+/// `tollgate run` with plugins.
+fn ran(texts: &[&str], options: &str, arguments: &str) -> Finished {
+    let folder = folder();
+    let mut options = options.to_owned();
+    for (number, text) in texts.iter().enumerate() {
+        let file = folder.path().join(format!("plugin-{number}.ec"));
+        fs::write(&file, text).expect("a file can be written");
+        options += &format!(" --plugin {}", file.display());
+    }
+    Job::run(&options, workload(arguments)).finish()
+}
+
+#[track_caller]
+fn run(texts: &[&str], arguments: &str) -> Vec<Value> {
+    plugins(&ran(texts, "", arguments).success())
+}
+
+#[track_caller]
+fn plugins(ran: &Finished) -> Vec<Value> {
+    let report: Value =
+        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
+    report["plugins"].as_array().expect("plugins").clone()
+}
+
+#[test]
+fn calls_are_those_that_lens_counts() {
+    for arguments in
+        ["calls 1000 --threads 3", "short-processes 60", "fork-exec 10", "errors 7", "signals 20"]
+    {
+        let ran = ran(&[COUNTS], "--lens", arguments).success();
+        let state = &plugins(&ran)[0];
+        let mut ours: BTreeMap<String, u64> = BTreeMap::new();
+        for (call, times) in entries(state, "begun") {
+            let name = calls_name(call as u32);
+            ours.insert(name, times);
+        }
+        let theirs: BTreeMap<_, _> = ran
+            .report()
+            .calls
+            .iter()
+            .filter(|call| call.abi == X86_64)
+            .map(|call| (call.name.clone(), call.count + call.unfinished))
+            .collect();
+        assert_eq!(ours, theirs, "{arguments}");
+        let ended: u64 = entries(state, "ended").iter().map(|(_, times)| times).sum();
+        let theirs: u64 = ran.report().calls.iter().map(|call| call.count).sum();
+        assert_eq!(ended, theirs, "{arguments}");
+    }
+}
+
+fn calls_name(number: u32) -> String {
+    calls::name(calls::Abi::X86_64, number).expect("a call").into()
+}
+
+#[test]
+fn a_call_is_known_in_every_abi() {
+    let text = "u64 all, of_i386, of_x86_64; on enter(getpid) { all++; if (abi == 1) of_i386++; if (abi == 0) of_x86_64++; }";
+    let state = &run(&[text, COUNTS], "int80 40")[0];
+    assert_eq!(number(state, "of_i386"), 40);
+    assert_eq!(number(state, "all"), 40 + number(state, "of_x86_64"));
+    let states = run(&[text, COUNTS], "x32 30");
+    assert_eq!(number(&states[0], "all") - number(&states[0], "of_x86_64"), 30);
+    assert_eq!(entries(&states[1], "x32"), [(39, 30)]);
+}
+
+#[test]
+fn arguments_have_their_names_and_results_are_there() {
+    let text = r#"
+        u64 enoent, ebadf, eagain, named;
+        on exit(openat) { if (result == -2) enoent++; }
+        on exit(close) { if (result == -9) ebadf++; }
+        on exit(read) { if (result == -11) eagain++; }
+        on enter(openat) { char path[32]; read_user(path, filename, 12); if (strncmp(path, "/nonexistent", 12) == 0) named++; }
+    "#;
+    let state = &run(&[text], "errors 12")[0];
+    assert_eq!(["ebadf", "eagain"].map(|name| number(state, name)), [12, 12], "{state}");
+    assert!(number(state, "enoent") >= 12 && number(state, "named") == 12, "{state}");
+}
+
+#[test]
+fn processes_begin_execute_and_end() {
+    let text = "
+        u64 forks, execs, ends, children; i32 code;
+        on fork { forks++; if (child_pid != pid()) children++; }
+        on exec { execs++; }
+        on end { ends++; if (exit_code) code = exit_code; }
+    ";
+    let state = &run(&[text], "fork-exec 15")[0];
+    assert_eq!(
+        ["forks", "children", "execs", "ends"].map(|name| number(state, name)),
+        [15, 15, 16, 16],
+        "{state}"
+    );
+    let ran = ran(&[text], "", "exit 3").exits_with(3);
+    assert_eq!(number(&plugins(&ran)[0], "code"), 3 << 8);
+}
+
+#[test]
+fn what_a_plugin_prints_comes_in_order() {
+    let text = "u64 n; on enter(getppid) { n++; print(\"call %u of %s\", n, \"it\"); }";
+    let ran = ran(&[text], "", "calls 50").success();
+    let lines: Vec<_> = ran.err.lines().filter_map(|line| line.strip_prefix("plugin-0: ")).collect();
+    assert_eq!(lines, (1..=50).map(|n| format!("call {n} of it")).collect::<Vec<_>>());
+}
+
+#[test]
+fn several_run_one_after_the_other() {
+    let texts = ["u64 n; on enter(getppid) { n++; }"; 8];
+    for state in run(&texts, "calls 500 --threads 2") {
+        // Two threads may count at the same moment.
+        assert!((490..=500).contains(&number(&state, "n")), "{state}");
+    }
+    let many = [texts[0]; 9];
+    ran(&many, "", "calls 1").exits_with(125).says("8 plugins are linked at this hook already");
+}
+
+#[test]
+fn what_denies_for_all_is_for_a_daemon() {
+    ran(&["on connect { return -13; }"], "", "calls 1")
+        .exits_with(125)
+        .says("`on connect` is the whole machine's");
+}
+
+/// So that nothing is missed while plugins before and behind are loaded, swapped and taken away.
+const COUNT: &str = "u64 n; on enter(getppid) { n++; }";
+
+#[test]
+fn a_change_in_the_middle_loses_no_call() {
+    const PER_BYTE: u64 = 200_000;
+    const MOST_CHANGES: u64 = 5;
+    let at_work = AtWork::start("first", COUNT);
+    at_work.load("last", COUNT, "--priority 9");
+    at_work.load("middle", COUNT, "--priority 5");
+    let mut load = at_work.workload(&format!("calls-on-input {PER_BYTE}"));
+    eventually("the workload is gated", || {
+        load.input().write_all(b"x").expect("it reads");
+        at_work.number("first", "n") > 0
+    });
+    // Only what comes from now on is known.
+    eventually("it is idle", || {
+        let before = at_work.number("last", "n");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        at_work.number("last", "n") == before
+    });
+    let counts = || ["first", "last", "middle"].map(|name| at_work.number(name, "n"));
+    let before = counts();
+    let mut bytes = 0;
+    for round in 0..12 {
+        load.input().write_all(b"xx").expect("it reads");
+        bytes += 2;
+        let other = format!("u64 n; u64 unused_{round}; on enter(getppid) {{ n += 1; }}");
+        let swapped = at_work
+            .swap("middle", if round % 2 == 0 { COUNT } else { "u64 n; on enter(getppid) { n += 1; }" });
+        assert_eq!(swapped["not_kept"], serde_json::json!([]), "{swapped}");
+        at_work.load("passing", &other, &format!("--priority {}", round - 6));
+        at_work.ask("unload passing").success();
+    }
+    let all = |before: u64| before + bytes * PER_BYTE;
+    eventually("all calls", || counts()[1] >= all(before[1]));
+    // A call that is on its way while a test beside this one changes the gate's programs may be seen by both.
+    let more = counts()[0] - all(before[0]);
+    assert!(more <= MOST_CHANGES, "{more}");
+    assert_eq!(counts(), before.map(|before| all(before) + more));
+    drop(load.stdin());
+    load.finish().success();
+}
+
+#[test]
+fn priority_says_who_comes_first() {
+    let text = "u64 when; on enter(getppid) { when = now(); }";
+    let at_work = AtWork::start("middle", text);
+    at_work.load("late", text, "--priority 1");
+    at_work.load("early", text, "--priority -1");
+    let mut load = at_work.workload("calls-on-input 10");
+    eventually("the workload is gated", || {
+        load.input().write_all(b"x").expect("it reads");
+        at_work.number("late", "when") > 0
+    });
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let [early, middle, late] = ["early", "middle", "late"].map(|name| at_work.number(name, "when"));
+    assert!(early <= middle && middle <= late, "{early} {middle} {late}");
+}
+
+#[test]
+fn what_keeps_hitting_its_limits_is_taken_out() {
+    let at_work = AtWork::start("good", COUNT);
+    at_work.load("endless", "u64 n; on enter(getppid) { while (1) n++; }", "");
+    let mut load = at_work.workload("calls-on-input 1");
+    eventually("it is taken out", || {
+        load.input().write_all(b"x").expect("it reads");
+        at_work.show("endless")["is_linked"] == false
+    });
+    let state = at_work.show("endless");
+    assert!(state["taken_out"].as_str().expect("why").contains("cut short"), "{state}");
+    assert!(
+        at_work.daemon.read("err").contains("plugin endless: taken out"),
+        "{}",
+        at_work.daemon.read("err")
+    );
+    // The other one goes on.
+    let before = at_work.number("good", "n");
+    eventually("the other one goes on", || {
+        load.input().write_all(b"x").expect("it reads");
+        at_work.number("good", "n") > before
+    });
+    at_work.ask("swap endless no-such-file.ec").exits_with(125);
+    at_work.swap("endless", COUNT);
+    assert_eq!(at_work.show("endless")["is_linked"], true);
+}
+
+#[test]
+fn a_plugin_is_called_shown_changed_and_taken_away() {
+    let text = "
+        u64 limit = 3; u8 small; char name[8] = \"abc\"; map<u32, u64> m[4];
+        on call(int a) { m[(u32)a]++; print(\"called with %d\", a); return a * (int)limit; }
+    ";
+    let at_work = AtWork::start("first", COUNT);
+    let loaded = at_work.load("called", text, "");
+    for key in ["parse_us", "codegen_us", "verify_us", "link_us", "instructions"] {
+        assert!(loaded[key].is_number(), "{key} of {loaded}");
+    }
+    assert_eq!(at_work.ask("call called --arg 5").success().text(), "15\n");
+    at_work.ask("set called limit=7 small=200").success();
+    assert_eq!(at_work.ask("call called --arg -2").success().text(), "-14\n");
+    at_work.ask("call called").exits_with(125).says("takes 1 number");
+    at_work.ask("set called small=256").exits_with(125).says("too large for `small`");
+    at_work.ask("set called nothing=1").exits_with(125).says("no global variable `nothing`");
+    at_work.ask("call other").exits_with(125).says("no plugin is called other");
+    let state = at_work.show("called");
+    assert_eq!((number(&state, "limit"), number(&state, "small")), (7, 200));
+    assert_eq!(entries(&state, "m"), [(5, 1), (u64::from(-2_i32 as u32), 1)]);
+    eventually("what it told", || {
+        at_work.ask("log called").success().text() == "called with 5\ncalled with -2\n"
+    });
+    at_work.ask("load --name called first.ec").exits_with(125);
+    let swapped = at_work.swap("called", &text.replace("u64 limit = 3", "u32 limit = 9"));
+    assert_eq!(swapped["not_kept"].as_array().expect("a list").len(), 1, "{swapped}");
+    assert_eq!(number(&at_work.show("called"), "small"), 200);
+    assert_eq!(entries(&at_work.show("called"), "m").len(), 2);
+    assert_eq!(at_work.ask("call called --arg 2").success().text(), "18\n");
+    at_work.ask("unload called").success();
+    at_work.ask("show called").exits_with(125).says("no plugin is called called");
+}
+
+#[test]
+fn a_killed_daemons_places_are_free_again() {
+    let texts = |at_work: &AtWork| {
+        for number in 1..8 {
+            at_work.load(&format!("p{number}"), COUNT, "");
+        }
+        let file = at_work.file("p8", COUNT);
+        at_work.ask(&format!("load {}", file.display())).exits_with(125).says("8 plugins are linked");
+    };
+    let killed = AtWork::start("p0", COUNT);
+    texts(&killed);
+    killed.daemon.signal(libc::SIGKILL);
+    eventually("it is killed", || killed.daemon.is_over());
+    texts(&AtWork::start("p0", COUNT));
+}
+
+/// What plugins tell the guard, and it them.
+const DENOUNCES: &str = "
+u64 seen, most;
+on guard(getppid) { return 1; }
+on verdict(getppid) { if (denounced && !mismatches) { seen++; if (lfc > most) most = lfc; } }
+";
+
+#[test]
+fn the_guard_is_told_by_plugins_and_tells_them() {
+    let it = Guarded::new();
+    let folder = folder();
+    let file = folder.path().join("denounces.ec");
+    fs::write(&file, DENOUNCES).expect("a file can be written");
+    let plugin = format!("--plugin {}", file.display());
+    let ran = it.job(&format!("--guard=watch {plugin}"), "calls 5").finish().success();
+    let report: Value =
+        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
+    let state = &report["plugins"][0];
+    assert_eq!((number(state, "seen"), number(state, "most")), (5, 5), "{report}");
+    let events = report["guard"]["events"].as_array().expect("events");
+    let of_plugin = events.iter().filter(|event| event["is_denounced"] == true && event["call"] == "getppid");
+    assert_eq!(of_plugin.count(), 5, "{report}");
+    it.job(&format!("--guard=enforce --respond kill {plugin}"), "calls 5")
+        .finish()
+        .exits_with(128 + libc::SIGKILL);
+    // Without a guard there is nobody to tell.
+    let ran = it.job(&plugin, "calls 5").finish().success();
+    let report: Value =
+        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
+    assert_eq!(number(&report["plugins"][0], "seen"), 0);
+}
