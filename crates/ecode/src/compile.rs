@@ -1,6 +1,6 @@
 //! A program into what the kernel loads.
 
-use std::collections::HashMap;
+use std::collections::hash_map::{self, HashMap};
 
 use crate::diagnostic::{Diagnostic, Span};
 use crate::emit::btf::Btf;
@@ -134,8 +134,8 @@ fn link(
     let mut at = 0;
     while let Some(&function) = linked.get(at) {
         at += 1;
-        if !compiled.contains_key(&function) {
-            compiled.insert(function, parts(lower(program, layout, function, None)?, loops, false)?);
+        if let hash_map::Entry::Vacant(place) = compiled.entry(function) {
+            place.insert(parts(lower(program, layout, function, None)?, loops, false)?);
         }
         for (_, callee) in compiled[&function].iter().flat_map(|part| &part.calls) {
             if !linked.contains(callee) {

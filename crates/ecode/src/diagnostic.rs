@@ -42,7 +42,10 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
+    #[cfg_attr(test, track_caller)]
     pub fn error(span: Span, message: impl Into<String>) -> Self {
+        #[cfg(test)]
+        crate::problems::is_made(std::panic::Location::caller());
         Self {
             severity: Severity::Error,
             span,
@@ -53,6 +56,7 @@ impl Diagnostic {
         }
     }
 
+    #[cfg_attr(test, track_caller)]
     pub fn warning(span: Span, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(span, message) }
     }

@@ -6,20 +6,27 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fs;
+use std::panic::Location;
+use std::path::Path;
+
 use crate::{Diagnostic, Loops, Span, check, compile};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/problems.txt");
 /// Of what a problem is about, so much is shown.
 const LONGEST: usize = 40;
 
-/// «3 ab» is ababab.
+/// «3 a#» is a0a1a2.
 fn written_out(line: &str) -> String {
     let mut parts = line.split('«');
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (repeated, rest) = part.split_once('»').expect("it is closed");
         let (times, repeated) = repeated.split_once(' ').expect("a number and a text");
-        text += &repeated.repeat(times.parse().expect("a number"));
+        let times: usize = times.parse().expect("a number");
+        text.extend((0..times).map(|number| repeated.replace('#', &number.to_string())));
         text += rest;
     }
     text
@@ -56,9 +63,50 @@ fn told(text: &str) -> String {
     if problems.is_empty() { "    nothing\n".into() } else { problems.iter().map(one).collect() }
 }
 
+thread_local! {
+    /// The places in the compiler at which problems were made: files below `src`, and lines.
+    static MADE: RefCell<HashSet<(String, usize)>> = RefCell::default();
+}
+
+pub fn is_made(at: &Location<'_>) {
+    let (_, file) = at.file().rsplit_once("src/").expect("all of the compiler is there");
+    MADE.with_borrow_mut(|made| made.insert((file.into(), at.line() as usize)));
+}
+
+/// Each line of the compiler that makes one.
+fn makers(folder: &Path, within: &str) -> Vec<(String, usize)> {
+    let mut makers = Vec::new();
+    for entry in fs::read_dir(folder).expect("it is there") {
+        let path = entry.expect("it is there").path();
+        let name = format!("{within}{}", path.file_name().expect("it has one").to_string_lossy());
+        if path.is_dir() {
+            makers.extend(self::makers(&path, &format!("{name}/")));
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("it is text");
+        let makes =
+            |line: &str| ["error", "warning"].iter().any(|one| line.contains(&format!("Diagnostic::{one}(")));
+        let lines = text.lines().enumerate().filter(|(_, line)| makes(line));
+        makers.extend(lines.map(|(before, _)| (name.clone(), before + 1)));
+    }
+    makers
+}
+
+#[test]
+fn every_problem_is_written_down() {
+    let cases = fs::read_to_string(FILE).expect("it is there");
+    for line in cases.lines().filter(|line| !line.starts_with("    ")) {
+        problems(&written_out(line));
+    }
+    let all = makers(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "");
+    assert!(all.len() > 100, "{all:?}");
+    let missing: Vec<_> = MADE.with_borrow(|made| all.into_iter().filter(|at| !made.contains(at)).collect());
+    assert_eq!(missing, [], "{FILE} has no program for these");
+}
+
 #[test]
 fn problems_are_told_as_they_are_written_down() {
-    let expected = std::fs::read_to_string(FILE).expect("it is there");
+    let expected = fs::read_to_string(FILE).expect("it is there");
     let is_kept = |line: &&str| line.is_empty() || line.starts_with("//");
     let mut all = String::new();
     for line in expected.lines().filter(|line| !line.starts_with("    ")) {
@@ -69,7 +117,7 @@ fn problems_are_told_as_they_are_written_down() {
         }
     }
     if std::env::var_os("UPDATE").is_some() {
-        return std::fs::write(FILE, &all).expect("it is written");
+        return fs::write(FILE, &all).expect("it is written");
     }
     for (line, (expected, found)) in expected.lines().zip(all.lines()).enumerate() {
         assert_eq!(found, expected, "{FILE}:{}", line + 1);

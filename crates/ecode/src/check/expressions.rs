@@ -440,11 +440,13 @@ impl Checker<'_> {
             return Ok(value);
         }
         if !value.of.is_number() || !to.is_number() {
-            let problem =
-                Diagnostic::error(value.span, format!("{what} is to be of type {to}, and not {}", value.of));
             return self.fault(match to {
-                Type::Array(..) => problem.help("copy its bytes: memcpy(to, from, size)"),
-                _ => problem,
+                Type::Array(..) => Diagnostic::error(value.span, format!("{what} cannot be an array"))
+                    .help("copy its bytes: memcpy(to, from, size)"),
+                _ => {
+                    let message = format!("{what} is to be of type {to}, and not {}", value.of);
+                    Diagnostic::error(value.span, message)
+                }
             });
         }
         if let (Some(constant), Some(number)) = (constant(&value), to.integer())

@@ -126,11 +126,6 @@ impl Checker<'_> {
                     return self.fault(problem.help("write it where a variable of this struct is declared"));
                 }
                 let of = self.declared_type(&base, declarator)?;
-                if of == Type::String {
-                    let problem =
-                        Diagnostic::error(declarator.name.span.clone(), "a member cannot be a string");
-                    return self.fault(problem.help("use an array: `char name[16];`"));
-                }
                 if members.iter().any(|(known, _)| *known == declarator.name.text) {
                     let message = format!("the struct has a `{}` already", declarator.name.text);
                     return self.fault(Diagnostic::error(declarator.name.span.clone(), message));

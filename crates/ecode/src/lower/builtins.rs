@@ -1,6 +1,6 @@
 //! Functions that are there already.
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, units};
 use super::{Lowered, Lowerer, places};
 use crate::ast::Operator;
 use crate::diagnostic::Diagnostic;
@@ -23,11 +23,6 @@ const NO_ADDRESS: i64 = -1;
 const COMM_BYTES: u64 = 16;
 
 impl Lowerer<'_> {
-    pub(super) fn unsupported<T>(&mut self, expression: &Expression) -> Lowered<T> {
-        let message = "this is checked, but not compiled yet";
-        Err(Box::new(Diagnostic::error(expression.span.clone(), message)))
-    }
-
     pub(super) fn builtin(
         &mut self,
         builtin: Builtin,
@@ -106,7 +101,8 @@ impl Lowerer<'_> {
                 let byte = self.held(byte);
                 let limit = self.value(limit)?;
                 let limit = self.held(limit);
-                self.write_to(to, |lowerer, to| lowerer.fill_with(to, byte, limit))
+                let (unit, limit) = units(limit, &[to]);
+                self.write_to(to, |lowerer, to| lowerer.fill_with(to, byte, unit, limit))
             }
             (Builtin::Memcpy, [Argument::Place(to), Argument::Place(from), Argument::Value(limit)]) => {
                 if to.may_be_in(from) {
@@ -116,8 +112,9 @@ impl Lowerer<'_> {
                 }
                 let limit = self.value(limit)?;
                 let limit = self.held(limit);
+                let (unit, limit) = units(limit, &[to, from]);
                 self.with_place(from, |lowerer, from| {
-                    lowerer.write_to(to, |lowerer, to| lowerer.fill(to, from, limit)).map(drop)
+                    lowerer.write_to(to, |lowerer, to| lowerer.fill(to, from, unit, limit)).map(drop)
                 })?;
                 Ok(Value::Constant(0))
             }

@@ -1,10 +1,10 @@
-//! Texts and memory, byte by byte: loops as those that are written.
+//! Texts and memory, byte by byte: loops as those that are written. Memory is set and copied by words where it has only whole ones.
 
 use super::{Lowered, Lowerer, MOST_BLOCKS};
 use crate::ast::Operator;
 use crate::diagnostic::Diagnostic;
 use crate::ir::{Address, Base, BlockId, End, Register, Step, Value, Width};
-use crate::program::{Argument, Expression, ExpressionKind, Place};
+use crate::program::{Argument, Expression, ExpressionKind, Place, PlaceKind};
 use crate::types::{INT, U64};
 
 /// Some that are one after the other.
@@ -19,6 +19,11 @@ pub enum Bytes {
     /// Of what is not there.
     Zeros(u64),
 }
+
+const BYTE: u8 = 1;
+const WORD: u8 = 8;
+/// What makes a word of a byte.
+const EACH_BYTE: i64 = 0x0101_0101_0101_0101;
 
 /// One that is known, or not there.
 type Byte = Value;
@@ -97,6 +102,11 @@ impl Lowerer<'_> {
 
     /// The byte of this number, or `outside` where there are not as many.
     fn byte(&mut self, bytes: Bytes, number: Register, outside: BlockId) -> Byte {
+        self.unit(bytes, BYTE, number, outside)
+    }
+
+    /// The same for bytes or words.
+    fn unit(&mut self, bytes: Bytes, unit: u8, number: Register, outside: BlockId) -> Value {
         let (address, index, length) = match bytes {
             Bytes::At { address, length } => (address, number, length),
             Bytes::Strings(offset) => {
@@ -109,7 +119,7 @@ impl Lowerer<'_> {
                     Operator::Less,
                     U64,
                     Value::Register(number),
-                    Value::Constant(length as i64),
+                    Value::Constant((length / u64::from(unit)) as i64),
                     within,
                     outside,
                 );
@@ -117,17 +127,27 @@ impl Lowerer<'_> {
                 return Value::Constant(0);
             }
         };
-        let from = self.element(address, index, length, outside);
+        let from = self.element(address, unit, index, length, outside);
         let to = self.register();
-        self.step(Step::Load { to, from, bytes: 1 });
+        self.step(Step::Load { to, from, bytes: unit });
         Value::Register(to)
     }
 
-    fn element(&mut self, address: Address, number: Register, length: u64, outside: BlockId) -> Address {
+    fn element(
+        &mut self,
+        address: Address,
+        unit: u8,
+        number: Register,
+        length: u64,
+        outside: BlockId,
+    ) -> Address {
         let (to, within) = (self.register(), self.new_block());
-        self.end(End::Index { to, index: Value::Register(number), length, size: 1, within, outside });
+        let (index, size) = (Value::Register(number), unit.into());
+        self.end(End::Index { to, index, length: length / size, size, within, outside });
         self.enter(within);
-        let index = address.index.map_or(to, |before| self.sum(before, to));
+        // What is kept over the rounds is not copied, but added: the verifier gives both copies a number, by which this round differs
+        // from the first one of the loop around it, and forgets what it knows (`widen_imprecise_scalars`).
+        let index = address.index.map_or(to, |before| self.sum(to, before));
         Address { index: Some(index), ..address }
     }
 
@@ -231,13 +251,13 @@ impl Lowerer<'_> {
     }
 
     /// The first bytes of a place are those, as many as there are and as are asked for.
-    pub(super) fn fill(&mut self, to: Bytes, from: Bytes, limit: Value) -> Lowered<()> {
-        self.write_each(to, limit, |lowerer, number, done| lowerer.byte(from, number, done))
+    pub(super) fn fill(&mut self, to: Bytes, from: Bytes, unit: u8, limit: Value) -> Lowered<()> {
+        self.write_each(to, unit, limit, |lowerer, number, done| lowerer.unit(from, unit, number, done))
     }
 
     /// The same up to a NUL.
     pub(super) fn fill_with_text(&mut self, to: Bytes, from: Bytes, limit: Value) -> Lowered<()> {
-        self.write_each(to, limit, |lowerer, number, done| {
+        self.write_each(to, BYTE, limit, |lowerer, number, done| {
             let byte = lowerer.byte(from, number, done);
             lowerer.go_on_unless_0(byte, done);
             byte
@@ -245,24 +265,51 @@ impl Lowerer<'_> {
     }
 
     /// The same with one byte.
-    pub(super) fn fill_with(&mut self, to: Bytes, byte: Byte, limit: Value) -> Lowered<()> {
-        self.write_each(to, limit, |_, _, _| byte)
+    pub(super) fn fill_with(&mut self, to: Bytes, byte: Byte, unit: u8, limit: Value) -> Lowered<()> {
+        let value = match unit {
+            BYTE => byte,
+            _ => {
+                let byte = self.extended(byte, 8, false, Width::W64);
+                self.operate(Operator::Multiply, U64, byte, Value::Constant(EACH_BYTE))
+            }
+        };
+        self.write_each(to, unit, limit, |_, _, _| value)
     }
 
     fn write_each(
         &mut self,
         to: Bytes,
+        unit: u8,
         limit: Value,
-        mut byte: impl FnMut(&mut Self, Register, BlockId) -> Byte,
+        mut value: impl FnMut(&mut Self, Register, BlockId) -> Value,
     ) -> Lowered<()> {
         let Bytes::At { address, length } = to else { unreachable!("only what is there is written") };
         self.rounds(|lowerer, number, done| {
             lowerer.go_on_below(number, Some(limit), done);
-            let value = byte(lowerer, number, done);
-            let to = lowerer.element(address, number, length, done);
-            lowerer.store(to, 1, value, Width::W32);
+            let value = value(lowerer, number, done);
+            let to = lowerer.element(address, unit, number, length, done);
+            lowerer.store(to, unit, value, if unit == BYTE { Width::W32 } else { Width::W64 });
             Ok(())
         })?;
         Ok(())
+    }
+}
+
+/// Whether words are set or copied, and how many units of what a constant asks for.
+pub fn units(limit: Value, places: &[&Place]) -> (u8, Value) {
+    let Value::Constant(limit) = limit else { return (BYTE, limit) };
+    let bytes = places.iter().fold(limit as u64, |least, place| least.min(place.of.size()));
+    let is_whole = bytes.is_multiple_of(WORD.into()) && places.iter().all(|place| is_aligned(place));
+    let unit = if is_whole { WORD } else { BYTE };
+    (unit, Value::Constant((bytes / u64::from(unit)) as i64))
+}
+
+/// Whether it begins at a whole word: variables, and values of maps, all do.
+fn is_aligned(place: &Place) -> bool {
+    let is_whole = |bytes: u64| bytes.is_multiple_of(WORD.into());
+    match &place.kind {
+        PlaceKind::Local(_) | PlaceKind::Global(_) | PlaceKind::Entry(..) => true,
+        PlaceKind::Member(outer, by) => is_whole(*by) && is_aligned(outer),
+        PlaceKind::Element(array, ..) => is_whole(place.of.size()) && is_aligned(array),
     }
 }

@@ -194,23 +194,33 @@ impl Lowerer<'_> {
 
     /// Parameters and local variables get their homes.
     fn begin(&mut self, is_handler: bool) {
-        for local in &self.function.locals {
+        for (local, is_memory) in self.function.locals.iter().zip(self.uses.is_memory.clone()) {
             let home = match local.of {
                 Type::Array(..) | Type::Struct(_) => Home::Frame(self.frame(local.of.size())),
+                _ if is_memory => Home::Frame(self.frame(local.of.size())),
                 _ => Home::Register(self.register()),
             };
             self.homes.push(home);
         }
+        let mut came = Vec::new();
         for place in 0..self.function.parameters {
-            if let Home::Register(to) = self.homes[place] {
-                self.step(Step::Argument { to, place: place as u8 });
-            }
+            let to = match self.homes[place] {
+                Home::Register(to) => to,
+                Home::Frame(_) => self.register(),
+            };
+            self.step(Step::Argument { to, place: place as u8 });
+            came.push(Value::Register(to));
         }
-        // Whoever calls it from outside may leave anything above its lowest bits.
-        for place in (0..self.function.parameters).filter(|_| is_handler) {
-            if let Home::Register(to) = self.homes[place] {
-                let from = self.converted(Value::Register(to), U64, &self.function.locals[place].of);
-                self.set_local(place, to, from);
+        for (place, mut value) in came.into_iter().enumerate() {
+            let of = &self.function.locals[place].of;
+            // Whoever calls it from outside may leave anything above its lowest bits.
+            if is_handler {
+                value = self.converted(value, U64, of);
+            }
+            match self.homes[place] {
+                Home::Register(to) if is_handler => self.set_local(place, to, value),
+                Home::Register(_) => {}
+                Home::Frame(at) => self.write(Address::of(Base::Frame(at)), of, value),
             }
         }
         if self.uses.asks_for_cut_short {

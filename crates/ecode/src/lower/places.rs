@@ -169,12 +169,13 @@ impl Lowerer<'_> {
         let number = number(of);
         let bytes = number.bytes() as u8;
         self.step(Step::Load { to, from, bytes });
-        if number.is_signed && number.bits < 32 {
+        // Of a `bool`, whatever was copied into its byte.
+        if number.is_signed && number.bits < 32 || number.bits < 8 {
             self.step(Step::Extend {
                 to,
                 from: to,
                 bits: number.bits,
-                is_signed: true,
+                is_signed: number.is_signed,
                 width: width(number),
             });
         }

@@ -14,13 +14,20 @@ pub struct Uses {
     pub record_bytes: u64,
     /// Of each local variable, whether it is changed in a loop.
     pub is_changed_in_loops: Vec<bool>,
+    /// And whether bytes of it are taken.
+    pub is_memory: Vec<bool>,
 }
 
 impl Uses {
     pub fn of(function: &Function) -> Self {
-        let is_changed_in_loops = vec![false; function.locals.len()];
-        let mut uses =
-            Self { asks_for_cut_short: false, has_loops: false, record_bytes: 0, is_changed_in_loops };
+        let none = vec![false; function.locals.len()];
+        let mut uses = Self {
+            asks_for_cut_short: false,
+            has_loops: false,
+            record_bytes: 0,
+            is_changed_in_loops: none.clone(),
+            is_memory: none,
+        };
         uses.statements(&function.body, false);
         uses
     }
@@ -119,7 +126,12 @@ impl Uses {
                 for argument in arguments {
                     match argument {
                         Argument::Value(value) => self.expression(value, is_in_loop),
-                        Argument::Place(place) => self.place(place, is_in_loop),
+                        Argument::Place(place) => {
+                            if let PlaceKind::Local(local) = place.kind {
+                                self.is_memory[local] = true;
+                            }
+                            self.place(place, is_in_loop);
+                        }
                         Argument::Map(_) => {}
                     }
                 }

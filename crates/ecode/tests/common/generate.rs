@@ -91,7 +91,10 @@ impl Generator<'_> {
             self.read.push(format!("{name}[@]"));
             self.written.push(format!("{name}[@]"));
         }
-        let _ = writeln!(self.text, "char w[7] = \"ab\"; char z[2][3] = {{ \"x\" }};");
+        let _ = writeln!(
+            self.text,
+            "char w[7] = \"ab\"; char z[2][3] = {{ \"x\" }}; char k[2][8] = {{ \"words\" }};"
+        );
         let (key, value) = (self.one_of(&TYPES), self.one_of(&TYPES));
         let _ = writeln!(self.text, "map<{key}, {value}> m[4];");
         self.read.push("m[@]".into());
@@ -128,7 +131,8 @@ impl Generator<'_> {
             self.read.push(name.clone());
             self.written.push(name);
         }
-        let _ = writeln!(self.text, "{head}({}) {{", declared.join(", "));
+        let _ =
+            writeln!(self.text, "{head}({}) {{\nchar l[2][8] = {{ \"l\", \"ocal\" }};", declared.join(", "));
         let count = 2 + self.byte() % 6;
         self.statements(count);
         let value = self.expression(3);
@@ -196,7 +200,9 @@ impl Generator<'_> {
                 let _ = writeln!(self.text, "}} }}");
             }
             11 => {
-                let (to, limit) = (self.bytes(), self.expression(1));
+                let is_number = self.byte().is_multiple_of(3);
+                let to = if is_number { self.place(true) } else { self.bytes() };
+                let limit = self.expression(1);
                 let (call, from) = match self.byte() % 3 {
                     1 => {
                         let (text, number) = (self.text(), self.expression(1));
@@ -302,8 +308,11 @@ impl Generator<'_> {
     }
 
     fn bytes(&mut self) -> String {
-        match self.byte() % 3 {
-            0 => format!("z[{}[0] + ({})]", self.one_of(&["w", "z[0]"]), self.expression(1)),
+        match self.byte() % 6 {
+            rows @ 0..3 => {
+                let (name, first) = (["z", "k", "l"][rows], self.one_of(&["w", "z[0]"]));
+                format!("{name}[{first}[0] + ({})]", self.expression(1))
+            }
             _ => "w".into(),
         }
     }

@@ -88,6 +88,7 @@ fn what_c_leaves_open_is_defined() {
 
 #[test]
 fn what_is_not_asked_for_is_not_done() {
+    gives("(\"a\", (1 ? \"b\" : \"c\"), 3)", 3);
     let count = "int done; int yes() { done++; return 1; } int no() { done++; return 0; }";
     for (expression, value) in [
         ("no() && yes()", 1),
@@ -269,9 +270,33 @@ fn memory_is_set_copied_and_compared() {
         ("return memcmp(b, a, 1000)", 1),
         ("return memcmp(a, a, 1000) + memcmp(a, b, 0)", 0),
         ("return memcmp(b, k, 3)", -1),
+        // Of numbers.
+        ("long one = 3; memset(one, n, 8); return one == 0x0101010101010101", 1),
+        ("memset(n, 2, 2); return n", 0x202),
+        ("short one = 3; memcpy(one, b, 2); return one * 10 + memcmp(one, b, 2) + taken(n, one)", 5133),
+        (
+            "int sum = 0; for (int i = 0; i < 3; i++) { char c = i; memset(c, c + 1, 1); sum = sum * 10 + c; } return sum",
+            123,
+        ),
+        ("bool is = false; memset(is, 2, 1); memset(flag, 3, 1); return is * 10 + flag", 1),
+        // By words.
+        ("memset(wide, n + 0x1fe, sizeof(wide)); return wide[0].at + wide[1].at + wide[1].after * 2", -4),
+        ("memset(wide[n].text, 3, 8); return wide[1].text[7] * 10 + wide[1].after + wide[1].at", 30),
+        ("memset(wide[n + 1].text, 3, 8); return wide[1].text[7] + wide[0].at", 0),
+        ("memset(m[3], 5, 1000); memset(f[3], 4, 1000); return m[3].b[2] * 10 + f[3].text[7]", 54),
+        (
+            "struct w s = { 7, \"a text\", 9 }; memcpy(wide[n], s, sizeof(s)); return wide[1].text[5] + wide[1].after",
+            125,
+        ),
+        ("struct w s = { 7 }; memcpy(s, wide[n + 1], sizeof(s)); return s.at", 0),
+        (
+            "struct w s[2] = { { 7 }, { 8 } }; memcpy(s[n - 1], s[n], 1000); memset(l, 1, 5); return s[0].at * 10 + s[1].at",
+            88,
+        ),
+        ("struct w s = { 7 }; memcpy(s, f[4], sizeof(s)); return s.at + has(f, 4)", 0),
     ] {
         let text = format!(
-            "u8 a[5]; u8 b[3] = {{ 1, 2, 3 }}; u8 rows[2][3]; u32 words[2]; struct v {{ u8 b[3]; }}; map<int, struct v> m[4];
+            "u8 a[5]; u8 b[3] = {{ 1, 2, 3 }}; u8 rows[2][3]; u32 words[2]; bool flag; int taken(int n, u8 by) {{ memset(by, n, 1); memcpy(n, a, 1); return n * 256 + by + 2; }} struct w {{ long at; char text[8]; int after; }}; struct w wide[2]; map<int, struct w> f[4]; struct v {{ u8 b[3]; }}; map<int, struct v> m[4];
              on call(int n) {{ u8 l[5]; u8 k[3] = {{ 9 }}; {what}; }}"
         );
         assert_eq!(outcome(&text, &[1]).0, value, "{what}");
