@@ -36,7 +36,7 @@ fn picture(bytes: usize) -> Vec<u8> {
     let width = (pixels as f64).sqrt() as usize;
     let height = pixels / width;
     let mut image = format!("P6\n{width} {height}\n255\n").into_bytes();
-    image.extend((0..width * height * 3).map(|at| (at * 7919 >> 3) as u8));
+    image.extend((0..width * height * 3).map(|at| ((at * 7919) >> 3) as u8));
     image
 }
 

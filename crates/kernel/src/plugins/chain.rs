@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     fn slots(of: &[(u32, u32, i32)]) -> Slots {
-        let mut slots = Slots::default();
+        let mut slots: Slots = std::array::from_fn(|_| plugin_slot::default());
         for (since, (number, session, priority)) in of.iter().enumerate() {
             slots[*number as usize] = plugin_slot {
                 session: *session,

@@ -33,10 +33,6 @@ impl Data {
         Ok(Self { map, base, bytes })
     }
 
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
     /// # Panics
     /// If there are fewer bytes.
     pub fn read(&self, at: usize, length: usize) -> Vec<u8> {
@@ -56,11 +52,13 @@ impl Data {
         unsafe {
             let to = self.base.as_ptr().add(at);
             match bytes.len() {
-                2 if at % 2 == 0 => to.cast::<u16>().write_volatile(u16::from_ne_bytes([bytes[0], bytes[1]])),
-                4 if at % 4 == 0 => {
+                2 if at.is_multiple_of(2) => {
+                    to.cast::<u16>().write_volatile(u16::from_ne_bytes([bytes[0], bytes[1]]))
+                }
+                4 if at.is_multiple_of(4) => {
                     to.cast::<u32>().write_volatile(u32::from_ne_bytes(bytes.try_into().expect("4")))
                 }
-                8 if at % 8 == 0 => {
+                8 if at.is_multiple_of(8) => {
                     to.cast::<u64>().write_volatile(u64::from_ne_bytes(bytes.try_into().expect("8")))
                 }
                 length => ptr::copy_nonoverlapping(bytes.as_ptr(), to, length),

@@ -86,7 +86,7 @@ pub fn state(built: &Built, plugin: &Plugin, top: usize) -> Result<(Vec<Variable
                 Some(Entry { key: value(datum(&map.key, &key)?), value: value(datum(&map.value, &bytes)?) })
             })
             .collect();
-        entries.sort_by(|one, other| largest_first(one, other));
+        entries.sort_by(largest_first);
         let all = entries.len();
         entries.truncate(top);
         maps.push(Map { name: map.name.clone(), entries: all, room: map.length, shown: entries });

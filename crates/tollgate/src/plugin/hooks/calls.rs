@@ -139,7 +139,7 @@ fn sources(is_exit: bool, abi: Abi, call: Option<&str>, named: &[Parameter]) -> 
     let own = call.map(|name| calls::parameters(abi, name)).unwrap_or_default();
     sources.extend(named.iter().map(|parameter| {
         let place = own.iter().position(|own| own == parameter);
-        place.map_or(Source::number(0), |place| argument(place))
+        place.map_or(Source::number(0), argument)
     }));
     sources
 }

@@ -27,7 +27,7 @@ pub fn offer(name: &str) -> Result<Offer, Refusal> {
     Ok(observes(fields, vec![always("tp", sources)]))
 }
 
-/// A line such as `	field:char prev_comm[16];	offset:8;	size:16;	signed:0;`. None of those in front, which all have, nor of
+/// A line such as `field:char prev_comm[16]; offset:8; size:16; signed:0;`. None of those in front, which all have, nor of
 /// what is of no fixed length.
 fn described(line: &str) -> Option<(Field, Source)> {
     let line = line.trim().strip_prefix("field:")?;
