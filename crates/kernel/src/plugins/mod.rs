@@ -91,7 +91,8 @@ fn memory(kind: MapType, name: &str, key: u32, value: u32, entries: u32, flags: 
         ..Default::default()
     };
     let name = &name[..name.len().min(NAME_BYTES)];
-    MapHandle::create(kind, Some(name), key, value, entries, &options).doing("making a plugin's memory")
+    let made = MapHandle::create(kind, Some(name), key, value, entries, &options);
+    made.map_err(|cause| Error::Io { doing: "make a plugin's memory".into(), cause: io::Error::other(cause) })
 }
 
 fn same(map: &MapHandle) -> Result<MapHandle> {

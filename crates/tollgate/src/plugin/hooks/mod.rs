@@ -52,9 +52,7 @@ impl Hooks for Machine {
             "exit" => calls::offer(*self, calls::EXIT, selected),
             "verdict" => calls::verdicts(*self, selected),
             "guard" => Ok(Offer { ending: refuses(0, 1, false), ..calls::offer(*self, "guard", selected)? }),
-            "tracepoint" => {
-                tracepoints::offer(one(selected, "\"GROUP:EVENT\", as in `tollgate plugin hooks`")?)
-            }
+            "tracepoint" => tracepoints::offer(one(selected, "which one: \"sched:sched_switch\", say")?),
             "timer" => timer(one(selected, "how often: \"100ms\", say")?),
             "xdp" | "ingress" | "egress" => {
                 one(selected, "a network device: \"eth0\", say")?;

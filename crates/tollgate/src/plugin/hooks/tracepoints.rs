@@ -64,7 +64,7 @@ mod tests {
         let of =
             |line| described(line).map(|(field, source)| (field.name, field.of.to_string(), source.path[0]));
         let name = "\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;";
-        assert_eq!(of(name), Some(("prev_comm".into(), "u8[16]".into(), 8)));
+        assert_eq!(of(name), Some(("prev_comm".into(), "unsigned char[16]".into(), 8)));
         let state = "\tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;";
         assert_eq!(of(state), Some(("prev_state".into(), "long".into(), 32)));
         assert_eq!(of("\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;"), None);
