@@ -170,8 +170,9 @@ pub fn allocate(function: &Function) -> Allocated {
             }
             None => interval,
         };
-        // The loser's place must have been free since its own beginning.
-        let place = match places.iter_mut().find(|(_, free)| *free < loser.from) {
+        // The loser's place must have been free since its own beginning. The last one, so that expressions within each other use the
+        // same ones again: the verifier tells apart what one way has left in any place and another has not, times all places.
+        let place = match places.iter_mut().rev().find(|(_, free)| *free < loser.from) {
             Some((place, free)) => {
                 *free = loser.to;
                 *place
