@@ -145,9 +145,10 @@ impl Places {
         Self { frame_bytes: frame_bytes.next_multiple_of(8), free: Vec::new() }
     }
 
-    /// One that has been free since the interval's beginning.
+    /// One that has been free since the interval's beginning. The last one, so that expressions within each other use the same ones
+    /// again: the verifier tells apart what one way has left in any place and another has not, times all places.
     pub fn take(&mut self, interval: &Interval) -> u32 {
-        if let Some((place, free)) = self.free.iter_mut().find(|(_, free)| *free < interval.from) {
+        if let Some((place, free)) = self.free.iter_mut().rev().find(|(_, free)| *free < interval.from) {
             *free = interval.to;
             return *place;
         }

@@ -82,15 +82,19 @@ fn loops_and_arrays() {
     );
 }
 
-/// The place of each key was told apart by whether zeros had been written there: 6 of them were too many.
+/// What each of them leaves in its place is told apart: with six keys, and twelve elements, those were too many ways.
 #[test]
-fn keys_within_keys_in_a_loop() {
-    let key = (0..10).fold("3".to_owned(), |inner, _| format!("has(q, u[one + {inner} & 3])"));
-    let declared =
-        "struct s { u8 c; i8 x; i8 y[3]; }; struct s u[2]; map<struct s, struct s> q[3]; int one = 1;";
-    result(&format!(
-        "{declared} on call {{ int s = 0; for (int i = 0; i < 5; i++) {{ q[u[i]].x++; s += {key}; }} return s; }}"
-    ));
+fn elements_within_elements_in_a_loop() {
+    let declared = "struct s { u8 c; i8 x; i8 y[3]; }; struct s u[2]; map<struct s, struct s> q[3]; map<int, struct s> k[3]; i8 one = 1;";
+    for element in
+        ["has(q, u[one + @ & 3])", "(k[n].y[one + @ & 3] %= one)", "(q[u[1]].y[one + @ & 3] = one)"]
+    {
+        let all = (0..12).fold("3".to_owned(), |inner, _| element.replace('@', &inner));
+        let text = format!(
+            "{declared} on call(int n) {{ int s = 0; for (int i = 0; i < 5; i++) {{ q[u[i]].x++; s += {all}; }} return s; }}"
+        );
+        outcome(&text, &[2]);
+    }
 }
 
 /// The kernel makes several instructions of some, and has to jump over all of them.

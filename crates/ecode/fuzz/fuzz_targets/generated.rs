@@ -17,6 +17,9 @@ mod machine;
 use left::Left;
 use libfuzzer_sys::fuzz_target;
 
+/// Nobody reads what a plugin tells while it runs, and the kernel has room for twice as many.
+const MOST_RECORDS: usize = 1000;
+
 fuzz_target!(|input: (u64, u16, &[u8])| {
     let (one, other, bytes) = input;
     let arguments = [one, other.into()];
@@ -31,7 +34,7 @@ fuzz_target!(|input: (u64, u16, &[u8])| {
     if let Some(found) = machine::run(&program, &object, &arguments) {
         assert_eq!(found, expected, "{text}");
     }
-    if kernel::process::is_root() {
+    if kernel::process::is_root() && world.printed.len() + world.emitted.len() < MOST_RECORDS {
         let expected = (result as i32, expected.1);
         assert_eq!(in_kernel::run(&program, &object, &arguments), expected, "{text}");
     }

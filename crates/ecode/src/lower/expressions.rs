@@ -96,10 +96,15 @@ impl Lowerer<'_> {
 
     /// Kept as its type has it.
     pub(super) fn operate(&mut self, operator: Operator, of: Integer, left: Value, right: Value) -> Value {
-        // Behind a comma, say, where nobody has refused it; the verifier would.
+        use Operator::{Add, And, Divide, Multiply, Or, Remainder, ShiftLeft, ShiftRight, Xor};
+        let zero = Value::Constant(0);
         match operator {
-            Operator::Divide if right == Value::Constant(0) => return right,
-            Operator::Remainder if right == Value::Constant(0) => return left,
+            // Behind a comma, say, where nobody has refused it; the verifier would.
+            Divide if right == zero => return zero,
+            Remainder if right == zero => return left,
+            // What is not there.
+            Multiply | Divide | Remainder | ShiftLeft | ShiftRight | And if left == zero => return zero,
+            Add | Or | Xor if left == zero => return right,
             _ => {}
         }
         if of.is_signed && matches!(operator, Operator::Divide | Operator::Remainder) {
@@ -289,11 +294,9 @@ impl Lowerer<'_> {
         self.write(found.address, &place.of, new);
         self.step(Step::Move { to, from: if is_old { Value::Register(old) } else { new } });
         self.join(found, |lowerer| {
-            let old = lowerer.register();
-            lowerer.set(old, Value::Constant(0), width(number(&place.of)));
-            let zero = Value::Register(old);
+            let zero = Value::Constant(0);
             let new = lowerer.updated(zero, &place.of, operator, common, by);
-            lowerer.step(Step::Move { to, from: if is_old { zero } else { new } });
+            lowerer.set(to, if is_old { zero } else { new }, width(number(&place.of)));
             Ok(())
         })?;
         Ok(Value::Register(to))
