@@ -12,7 +12,7 @@ use crate::ir::{
 };
 
 /// include/uapi/linux/bpf.h, enum bpf_func_id
-const LOOP: i32 = 181;
+pub const LOOP: i32 = 181;
 /// BPF_MAX_LOOPS, include/linux/bpf_verifier.h
 const MOST_ROUNDS: i64 = 8 << 20;
 /// What a round returns.

@@ -2,6 +2,7 @@
 
 use crate::ast::Operator;
 use crate::ir::Width;
+use crate::outline::LOOP;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instruction {
@@ -148,6 +149,8 @@ impl Instruction {
         let (operation, class) = (self.code & 0xf0, self.code & 0x07);
         match self.code {
             MAY_GOTO => 7,
+            // inline_bpf_loop
+            CALL if self.from == 0 && self.immediate == LOOP => 18,
             CALL if self.from == 0 => 3,
             // Division and remainder.
             code if matches!((operation, class), (0x30 | 0x90, ALU | ALU64)) && code & BY_REGISTER != 0 => 4,

@@ -103,6 +103,7 @@ impl<'a> Machine<'a> {
         // What was never written is not to be 0 by chance.
         let mut stack = vec![0xa5_u8; MOST_CALLS * usize::from(expand::FRAME_BYTES)];
         let mut context = arguments.iter().flat_map(|argument| argument.to_le_bytes()).collect::<Vec<_>>();
+        // rbpf has no address for what is empty.
         context.resize(context.len() + 8, 0);
         let mut program = number(FRAME, stack.as_mut_ptr_range().end as u64).to_vec();
         program.extend(expand::expanded(&self.instructions(handler))?);
