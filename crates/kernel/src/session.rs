@@ -280,7 +280,8 @@ impl Gate {
     }
 
     fn clear_session(&self, lock: &Lock, index: u32) {
-        // Nobody is left to tell, if the map refuses.
+        // Nobody is left to tell, if the map refuses. A killed owner's plugins are not the next one's.
+        let _ = plugins::sweep(self);
         let _ = self.leave_losses(index);
         self.release(lock, index);
         self.give_back(&self.groups_of(index));

@@ -200,6 +200,8 @@ impl Watch {
 
     fn end(&mut self) -> Result<()> {
         self.ended = true;
+        // The session's number may be another's at once.
+        self.plugins.unload_all();
         stay_for_others(&mut self.gate, Some(self.session.index));
         self.gate.end_session(&self.session)?;
         self.dismiss_warden();

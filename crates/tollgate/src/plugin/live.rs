@@ -184,6 +184,10 @@ impl Plugins {
         Ok(us(took))
     }
 
+    pub fn unload_all(&mut self) {
+        self.all.clear();
+    }
+
     pub fn list(&self) -> Result<Vec<State>> {
         self.all.iter().map(|live| live.state(0)).collect()
     }
