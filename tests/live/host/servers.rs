@@ -182,7 +182,8 @@ fn parallel_workers_are_for_whose_query_they_work_at() {
         }
         let after = read(&clients);
         let workers = after.2 - before.2;
-        assert!(workers > 500_000_000, "{name}: {workers}");
+        // So much that a fiftieth of it can be told.
+        assert!(workers > 10 * OF_STEPS, "{name}: {workers}");
         let charged = after.0[name] - before.0[name];
         let work = workers + after.1[index] - before.1[index];
         assert!(
