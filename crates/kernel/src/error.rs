@@ -27,9 +27,11 @@ pub enum Error {
     OtherVersion,
     #[error("process {0} has services in force already: one daemon does that for the whole machine")]
     ServicesInForce(u32),
-    #[error("{0} plugins are linked at this hook already: take one away")]
+    #[error("{0} handlers of plugins are linked at this hook already: take one away")]
     HookFull(usize),
-    #[error("{0} plugins are loaded for this hook already, of all Tollgates together: take one away")]
+    #[error(
+        "{0} handlers of plugins are loaded for this hook already, of all Tollgates together: take one away"
+    )]
     NoPlaceAtHook(u32),
     #[error(
         "this plugin is for hooks of control groups, and the second version of control groups is not mounted \

@@ -53,7 +53,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         }
         options.mask = 0;
     }
-    options.mask |= plugin::mask(&plugins, arguments.result.top, false)?;
+    options.mask |= plugin::mask(&plugins, arguments.result.top, false, policy.is_some())?;
     let mut watch = match policy {
         Some(policy) => Watch::start_guarded(options, policy)?,
         None => Watch::start(options)?,

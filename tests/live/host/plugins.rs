@@ -36,6 +36,11 @@ fn connections_are_refused_with_an_error() {
         [number(&at_work.show("refuses"), "seen"), number(&at_work.show("refuses"), "last")],
         [2, 0x7f00_0001]
     );
+    // UDP needs no connection.
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let error = udp.send_to(b"x", ("127.0.0.1", refused)).expect_err("it is refused");
+    assert_eq!(error.raw_os_error(), Some(libc::EACCES));
+    udp.send_to(b"x", ("127.0.0.1", free)).expect("nobody refuses it");
     at_work.ask("unload refuses").success();
     TcpStream::connect(("127.0.0.1", refused)).expect("nobody refuses it any more");
 }

@@ -133,7 +133,7 @@ fn several_run_one_after_the_other() {
         assert!((490..=500).contains(&number(&state, "n")), "{state}");
     }
     let many = [texts[0]; 9];
-    ran(&many, "", "calls 1").exits_with(125).says("8 plugins are linked at this hook already");
+    ran(&many, "", "calls 1").exits_with(125).says("8 handlers of plugins are linked at this hook already");
 }
 
 #[test]
@@ -271,7 +271,10 @@ fn a_killed_daemons_places_are_free_again() {
             at_work.load(&format!("p{number}"), COUNT, "");
         }
         let file = at_work.file("p8", COUNT);
-        at_work.ask(&format!("load {}", file.display())).exits_with(125).says("8 plugins are linked");
+        at_work
+            .ask(&format!("load {}", file.display()))
+            .exits_with(125)
+            .says("8 handlers of plugins are linked");
     };
     let killed = AtWork::start("p0", COUNT);
     texts(&killed);

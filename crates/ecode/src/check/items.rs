@@ -17,6 +17,8 @@ const MOST_LOCAL_BYTES: u64 = 256;
 /// Arrays and structs within each other.
 const MOST_TYPE_DEPTH: usize = 16;
 const MOST_ENTRIES: u64 = 1 << 24;
+/// MAX_USED_MAPS, include/linux/bpf_verifier.h, without those that the compiler needs.
+const MOST_MAPS: usize = 64 - 8;
 /// Keys and values of maps go over a function's stack.
 const MOST_KEY_BYTES: u64 = 64;
 const MOST_VALUE_BYTES: u64 = 256;
@@ -204,6 +206,13 @@ impl Checker<'_> {
         if entries > MOST_ENTRIES {
             let message = format!("a map has {MOST_ENTRIES} entries at most, and not {entries}");
             return self.fault(Diagnostic::error(length.span.clone(), message));
+        }
+        if self.program.maps.len() == MOST_MAPS {
+            let problem =
+                Diagnostic::error(name.span.clone(), format!("a plugin has {MOST_MAPS} maps at most"));
+            return self.fault(
+                problem.help("the kernel gives a program no more: make one of several, with a struct as key"),
+            );
         }
         self.declare(name, Named::Map(self.program.maps.len()))?;
         let (name, span) = (name.text.clone(), name.span.clone());

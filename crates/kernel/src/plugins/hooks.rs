@@ -21,12 +21,16 @@ struct Hook {
 }
 
 impl Hooks {
+    /// Those where no plugin is any more are let go.
+    pub fn leave_unused(&mut self) {
+        self.0.retain(|_, hook| Arc::strong_count(&hook.chain) > 1);
+    }
+
     /// A place for one more plugin there.
     pub fn place(&mut self, site: &Site, gate: &Gate, turn: Turn) -> Result<Place> {
         // Outside of the gate, nobody knows of sessions.
         let turn = if matches!(site, Site::Gate(_)) { turn } else { Turn { session: EVERYBODY, ..turn } };
-        // Those where no plugin is any more are let go.
-        self.0.retain(|_, hook| Arc::strong_count(&hook.chain) > 1);
+        self.leave_unused();
         if let Some(hook) = self.0.get(site) {
             return hook.chain.reserve(turn.session, turn.priority);
         }

@@ -34,9 +34,11 @@ pub enum Site {
 }
 
 /// Of control groups' hooks: type of program, of attachment.
-const CONTROL_GROUPS: [(&str, u32, u32); 5] = [
+const CONTROL_GROUPS: [(&str, u32, u32); 7] = [
     ("cgroup/connect4", libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, libbpf_sys::BPF_CGROUP_INET4_CONNECT),
     ("cgroup/connect6", libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, libbpf_sys::BPF_CGROUP_INET6_CONNECT),
+    ("cgroup/sendmsg4", libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, libbpf_sys::BPF_CGROUP_UDP4_SENDMSG),
+    ("cgroup/sendmsg6", libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, libbpf_sys::BPF_CGROUP_UDP6_SENDMSG),
     ("cgroup/bind4", libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, libbpf_sys::BPF_CGROUP_INET4_BIND),
     ("cgroup/bind6", libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, libbpf_sys::BPF_CGROUP_INET6_BIND),
     ("cgroup/sock_create", libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK, libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE),

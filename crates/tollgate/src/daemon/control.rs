@@ -107,7 +107,7 @@ impl Control {
         let context = || format!("cannot listen at {}", path.display());
         if UnixStream::connect(path).is_ok() {
             bail!(
-                "a daemon listens at {} already: `tollgate guard status` or `tollgate service report` tells of it",
+                "a daemon listens at {} already: `tollgate guard status`, `service report` or `plugin list` tells of it",
                 path.display()
             );
         }

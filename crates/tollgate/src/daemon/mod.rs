@@ -170,7 +170,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     // Before anything is begun.
     let mask = rules.as_ref().map(parsed).transpose()?.map(|file| service::mask(&file));
     let plugins = arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
-    let mask = mask.unwrap_or_default() | plugin::mask(&plugins, usize::MAX, true)?;
+    let mask = mask.unwrap_or_default() | plugin::mask(&plugins, usize::MAX, true, policy.is_some())?;
     let control = Control::listen(&arguments.socket.path)?;
     let file = arguments.events.as_ref().map(|path| {
         let options = OpenOptions::new().create(true).append(true).open(path);
@@ -480,7 +480,8 @@ impl Daemon<'_> {
             let text: Arc<str> = line.text.trim_end().into();
             let follows = |name: &Option<String>| name.as_ref().is_none_or(|name| *name == line.plugin);
             let followers = self.plugin_followers.iter().filter(|(name, _)| follows(name));
-            followers.for_each(|(_, follower)| follower.tell(&text));
+            let named: Arc<str> = format!("{}: {text}", line.plugin).into();
+            followers.for_each(|(name, follower)| follower.tell(if name.is_some() { &text } else { &named }));
             if line.is_of_tollgate {
                 tell(&format!("plugin {}: {text}", line.plugin));
             }

@@ -19,10 +19,13 @@ use super::swap::Kept;
 use super::told::{Told, told};
 use super::variables::Variables;
 use crate::format::printable;
+use crate::output::say;
 use crate::source::Source;
 
-/// Lines of a plugin that are kept.
-const KEPT: usize = 1000;
+/// What plugins have told, of all together.
+const KEPT: usize = 10_000;
+/// Of a name, which is a word of commands.
+const LONGEST_NAME: usize = 64;
 /// Loops that were cut short since it was linked, after which a plugin is taken out: each may have held up somebody for a quarter of a
 /// second (BPF_MAX_TIMED_LOOPS, include/linux/bpf.h).
 const MOST_CUT_SHORT: u64 = 8;
@@ -33,6 +36,8 @@ const REPORTED: usize = 1000;
 pub struct Plugins {
     hooks: Hooks,
     all: Vec<Live>,
+    /// The latest lines of each, in their order, with its name.
+    lines: VecDeque<(String, String)>,
     /// Of whose tasks they are, at hooks of the gate; or everybody's.
     session: u32,
 }
@@ -42,7 +47,6 @@ struct Live {
     priority: i32,
     built: Built,
     plugin: Plugin,
-    lines: VecDeque<String>,
     told: u64,
     /// Of `cut_short`, when it was linked.
     cut_short_before: u64,
@@ -93,7 +97,7 @@ fn needs(built: &Built) -> u32 {
 }
 
 /// For a session that runs these, before it begins. What is wrong with them is told.
-pub fn mask(sources: &[Source], top: usize, is_machine: bool) -> Result<u32> {
+pub fn mask(sources: &[Source], top: usize, is_machine: bool, has_guard: bool) -> Result<u32> {
     let mut mask = 0;
     for source in sources {
         let built = built(source, top)?;
@@ -104,6 +108,13 @@ pub fn mask(sources: &[Source], top: usize, is_machine: bool) -> Result<u32> {
                 "`on {}` is the whole machine's, and not the command's alone: `tollgate plugin load` has a daemon run it",
                 handler.hook
             );
+        }
+        let is_of_guard = |section: &str| ["guard", "verdict"].contains(&section);
+        if !has_guard && built.object.programs.iter().any(|program| is_of_guard(program.section)) {
+            say(&format!(
+                "tollgate: {} has handlers for the guard, which never run, as there is none (--guard)",
+                printable(&source.name)
+            ))?;
         }
         mask |= wire::PLUGIN | needs(&built);
     }
@@ -122,7 +133,7 @@ fn us(time: Duration) -> f64 {
 
 impl Plugins {
     pub fn of_session(session: u32) -> Self {
-        Self { hooks: Hooks::default(), all: Vec::new(), session }
+        Self { hooks: Hooks::default(), all: Vec::new(), lines: VecDeque::new(), session }
     }
 
     fn place(&self, name: &str) -> Result<usize> {
@@ -142,6 +153,15 @@ impl Plugins {
         name: &str,
         priority: i32,
     ) -> Result<LoadReport> {
+        let is_of_name = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
+        ensure!(
+            !name.is_empty()
+                && name.len() <= LONGEST_NAME
+                && name.chars().all(is_of_name)
+                && !name.starts_with('-'),
+            "{} is no name for a plugin, which has letters, digits, `.`, `_` and `-`, {LONGEST_NAME} at most: give it a --name",
+            printable(name)
+        );
         ensure!(
             !self.all.iter().any(|live| live.name == name),
             "there is a plugin {name} already: swap it, unload it, or give this one another --name"
@@ -170,8 +190,10 @@ impl Plugins {
         let new = Live::new(name, old.priority, built, plugin)?;
         let mut old = std::mem::replace(&mut self.all[place], new);
         // What it told last is not lost either.
-        old.take_told()?;
-        (self.all[place].lines, self.all[place].told) = (old.lines, old.told);
+        keep(&mut self.lines, name, old.take_told()?);
+        self.all[place].told = old.told;
+        drop(old);
+        self.hooks.leave_unused();
         let (name, not_kept) = (name.to_owned(), kept.not_kept);
         Ok(LoadReport { schema: "tollgate.plugin.swap/1".into(), name, times, link_us, not_kept })
     }
@@ -181,6 +203,7 @@ impl Plugins {
         let place = self.place(name)?;
         let took = self.all[place].plugin.unlink()?;
         self.all.remove(place);
+        self.hooks.leave_unused();
         Ok(us(took))
     }
 
@@ -208,11 +231,16 @@ impl Plugins {
     }
 
     pub fn lines(&self, name: Option<&str>) -> Result<Vec<String>> {
-        let of = |live: &Live| live.lines.iter().cloned().collect::<Vec<_>>();
-        match name {
-            Some(name) => Ok(of(&self.all[self.place(name)?])),
-            None => Ok(self.all.iter().flat_map(of).collect()),
+        let Some(name) = name else {
+            return Ok(self.lines.iter().map(|(name, line)| format!("{name}: {line}")).collect());
+        };
+        let its: Vec<_> =
+            self.lines.iter().filter(|(of, _)| of == name).map(|(_, line)| line.clone()).collect();
+        // Those of one that was unloaded are there still.
+        if its.is_empty() {
+            self.place(name)?;
         }
+        Ok(its)
     }
 
     pub fn open(&self, name: &str) -> Result<OpenReport> {
@@ -228,11 +256,18 @@ impl Plugins {
         for live in &mut self.all {
             let plugin = live.name.clone();
             let line = |text, is_of_tollgate| Line { plugin: plugin.clone(), text, is_of_tollgate };
-            lines.extend(live.take_told()?.into_iter().map(|text| line(text, false)));
+            let told = live.take_told()?;
+            keep(&mut self.lines, &plugin, told.clone());
+            lines.extend(told.into_iter().map(|text| line(text, false)));
             lines.extend(live.restrain()?.map(|text| line(text, true)));
         }
         Ok(lines)
     }
+}
+
+fn keep(lines: &mut VecDeque<(String, String)>, name: &str, told: Vec<String>) {
+    lines.extend(told.into_iter().map(|line| (name.to_owned(), line)));
+    lines.drain(..lines.len().saturating_sub(KEPT));
 }
 
 fn extend(gate: &mut Gate, mask: u32) -> Result<()> {
@@ -245,29 +280,13 @@ fn extend(gate: &mut Gate, mask: u32) -> Result<()> {
 impl Live {
     fn new(name: &str, priority: i32, built: Built, plugin: Plugin) -> Result<Self> {
         let cut_short_before = plugin.faults()?.cut_short;
-        Ok(Self {
-            name: name.into(),
-            priority,
-            built,
-            plugin,
-            lines: VecDeque::new(),
-            told: 0,
-            cut_short_before,
-            taken_out: None,
-        })
+        Ok(Self { name: name.into(), priority, built, plugin, told: 0, cut_short_before, taken_out: None })
     }
 
     fn take_told(&mut self) -> Result<Vec<String>> {
         let told = told(&self.built.program, &self.plugin)?;
         self.told += told.len() as u64;
-        let lines: Vec<_> = told.iter().map(Told::line).collect();
-        for line in &lines {
-            if self.lines.len() == KEPT {
-                self.lines.pop_front();
-            }
-            self.lines.push_back(line.clone());
-        }
-        Ok(lines)
+        Ok(told.iter().map(Told::line).collect())
     }
 
     fn restrain(&mut self) -> Result<Option<String>> {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::arguments::{
     ListArguments, LoadArguments, LogArguments, SetArguments, ShowArguments, SwapArguments, UnloadArguments,
@@ -105,6 +105,9 @@ pub fn log(arguments: &LogArguments) -> Result<ExitCode> {
     let (_, lines) = ask(&running(path)?, &Request::Log { name: name.clone(), follow: *follow })?;
     for line in lines {
         Output::Stdout.write(&format!("{line}\n"))?;
+    }
+    if *follow {
+        bail!("the daemon has gone away");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -29,6 +29,14 @@ impl Kept {
             is_same.then_some(place)
         });
         let maps = maps.collect();
+        let is_new_map = |name: &String| new.program.maps.iter().any(|map| map.name == *name);
+        for map in old.program.maps.iter().filter(|map| !is_new_map(&map.name)) {
+            not_kept.push(format!("map `{}`: the new one has none of this name", map.name));
+        }
+        let is_new = |name: &String| new.program.globals.iter().any(|global| global.name == *name);
+        for global in old.program.globals.iter().filter(|global| !is_new(&global.name)) {
+            not_kept.push(format!("`{}`: the new one has none of this name", global.name));
+        }
         let mut copied = Vec::new();
         for (global, at) in new.program.globals.iter().zip(&new.object.offsets) {
             let others = old.program.globals.iter().zip(&old.object.offsets);

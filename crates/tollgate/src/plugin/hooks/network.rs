@@ -62,9 +62,10 @@ pub fn sockets(hook: &str) -> Offer {
     fields.push(field("ip", 32, false));
     let word = Type::Integer(Integer { bits: 32, is_signed: false });
     fields.push(Field { name: "ip6".into(), of: Type::Array(word.into(), 4) });
-    let sections = match hook {
-        "connect" => ["cgroup/connect4", "cgroup/connect6"],
-        _ => ["cgroup/bind4", "cgroup/bind6"],
+    // What UDP sends to an address without being connected is as good as a connection.
+    let sections: &[[&'static str; 2]] = match hook {
+        "connect" => &[["cgroup/connect4", "cgroup/connect6"], ["cgroup/sendmsg4", "cgroup/sendmsg6"]],
+        _ => &[["cgroup/bind4", "cgroup/bind6"]],
     };
     let sources = |ip: Source, ip6: Source| {
         let mut sources: Vec<_> = [USER_FAMILY, ADDRESS_TYPE, ADDRESS_PROTOCOL].map(number).into();
@@ -72,15 +73,17 @@ pub fn sockets(hook: &str) -> Offer {
         sources.extend([ip, ip6]);
         sources
     };
-    let [four, six] = sections;
     let word = |at: u16| number(USER_IP6 + 4 * at).big_endian();
     // ::ffff:192.0.2.1 is an address of the fourth version.
     let is = |at, is| Condition { what: word(at), mask: u64::MAX, is };
     let mapped = vec![is(0, 0), is(1, 0), is(2, 0xffff)];
     let mapped = Way { conditions: mapped, fields: sources(word(3), word(0)) };
     let other = Way { conditions: Vec::new(), fields: sources(Source::number(0), word(0)) };
-    let of_four = always(four, sources(number(USER_IP4).big_endian(), Source::number(0)));
-    let entries = vec![of_four, Entry { section: six, ways: vec![mapped, other] }];
+    let entries = sections.iter().flat_map(|[four, six]| {
+        let of_four = always(four, sources(number(USER_IP4).big_endian(), Source::number(0)));
+        [of_four, Entry { section: six, ways: vec![mapped.clone(), other.clone()] }]
+    });
+    let entries = entries.collect();
     Offer { fields, entries, ending, lacks: None, packet: None }
 }
 
