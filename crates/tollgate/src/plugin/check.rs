@@ -30,7 +30,9 @@ struct Document<'a> {
 struct HandlerRow<'a> {
     hook: &'a str,
     selected: &'a [String],
-    /// With all functions that it calls.
+    /// The kernel's, one for each kind of what the hook is about: IPv4 and IPv6, say.
+    programs: usize,
+    /// Of all, with the functions that they call.
     instructions: usize,
 }
 
@@ -71,10 +73,14 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
 }
 
 fn rows(built: &Built) -> (Vec<HandlerRow<'_>>, Vec<MapRow<'_>>) {
-    let handlers = built.object.programs.iter().map(|compiled| HandlerRow {
-        hook: &compiled.hook,
-        selected: &compiled.selected,
-        instructions: compiled.instructions.len(),
+    let handlers = built.program.handlers.iter().enumerate().map(|(number, handler)| {
+        let its = built.object.programs.iter().filter(|program| program.handler == number);
+        HandlerRow {
+            hook: &handler.hook,
+            selected: &handler.selected,
+            programs: its.clone().count(),
+            instructions: its.map(|program| program.instructions.len()).sum(),
+        }
     });
     let maps = built.object.maps.iter().map(|map| MapRow {
         name: &map.name,
@@ -93,12 +99,12 @@ fn text(source: &Source, handlers: &[HandlerRow<'_>], maps: &[MapRow<'_>], varia
         } else {
             format!("({})", handler.selected.join(", "))
         };
-        let _ = writeln!(
-            out,
-            "  on {}{selected}: {}",
-            handler.hook,
-            number_of(handler.instructions, "instruction")
-        );
+        let programs = match handler.programs {
+            1 => String::new(),
+            programs => format!(" in {}", number_of(programs, "program")),
+        };
+        let instructions = number_of(handler.instructions, "instruction");
+        let _ = writeln!(out, "  on {}{selected}: {instructions}{programs}", handler.hook);
     }
     for map in maps {
         let _ = writeln!(
