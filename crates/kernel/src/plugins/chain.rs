@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 
+use crate::cpus;
 use crate::error::{Doing, Error, Result};
 use crate::gate::{Gate, Lock};
 use crate::mapping::Mapping;
@@ -160,8 +161,12 @@ impl Chain {
     }
 
     fn free(&self, number: u32) {
-        self.change(|slots| slots[number as usize].is_linked = 0);
-        // It waits until nobody is in the program any more. What was never put there is not there to be deleted.
+        if self.slots()[number as usize].is_linked != 0 {
+            self.change(|slots| slots[number as usize].is_linked = 0);
+            // Who read its number before still comes by it, and must find it, or would miss those behind.
+            cpus::wait_for_all();
+        }
+        // What was never put there is not there to be deleted.
         let _ = self.programs.delete(&number.to_ne_bytes());
         self.write_slot(number, plugin_slot::default());
     }
@@ -303,6 +308,7 @@ impl Place {
         }))
     }
 
+    /// Nobody comes by it any more, but for those who are on their way there: [`cpus::wait_for_all`].
     pub fn unlink(&self) -> Result<Duration> {
         let _lock = Lock::of_plugins()?;
         Ok(self.chain.change(|slots| slots[self.number as usize].is_linked = 0))

@@ -21,6 +21,7 @@ use ecode::{Compiled, Memory, Object};
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts, bpf_test_run_opts};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
 
+use crate::cpus;
 use crate::error::{Doing, Error, Result};
 use crate::gate::Gate;
 use crate::process::is_root;
@@ -227,6 +228,16 @@ impl Plugin {
         let number = |map: &MapHandle| Ok(map.info().doing("numbering a plugin's memory")?.info.id);
         let (data, control) = (number(&self.data.map)?, number(&self.control)?);
         Ok(Numbers { program: opened::number_of(self.called(program))?, data, control })
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        if self.programs.iter().any(|program| program.place.is_some()) {
+            // Without the lock, each place is taken out by itself.
+            let _ = self.unlink();
+            cpus::wait_for_all();
+        }
     }
 }
 
