@@ -43,10 +43,10 @@ static __always_inline bool enters(struct thread_state *thread, struct pt_regs *
 	thread->in_call = 1;
 	thread->generation = config.generation;
 	if (has(thread, GUARD)) {
-		if (ctx && plugin_chains[PLUGIN_GUARDS].first[thread->session & (SESSIONS - 1)])
-			is_denounced = plugins_denounce(ctx, thread->session);
+		if (ctx && plugin_chains[PLUGIN_GUARDS].first[thread->plugin_session & (SESSIONS - 1)])
+			is_denounced = plugins_denounce(ctx, thread->plugin_session);
 		if (guard_enter(thread, call, is_denounced) && ctx)
-			plugins_judge(ctx, thread->session);
+			plugins_judge(ctx, thread->plugin_session);
 	}
 	if (has(thread, SERVICE))
 		service_enter(thread, regs, call, before);
@@ -71,7 +71,7 @@ int BPF_PROG(gate_enter_plugins, struct pt_regs *regs, long id)
 	struct thread_state *thread = current_thread(regs);
 
 	if (enters(thread, regs, id, ctx))
-		plugins_run(ctx, &plugin_chains[PLUGIN_ENTERS], thread->session, &plugin_enters);
+		plugins_run(ctx, &plugin_chains[PLUGIN_ENTERS], thread->plugin_session, &plugin_enters);
 	return 0;
 }
 
@@ -135,7 +135,7 @@ int BPF_PROG(gate_exit_plugins, struct pt_regs *regs, long result)
 	struct thread_state *thread = current_thread(regs);
 
 	if (exits(thread, regs, result))
-		plugins_run(ctx, &plugin_chains[PLUGIN_EXITS], thread->session, &plugin_exits);
+		plugins_run(ctx, &plugin_chains[PLUGIN_EXITS], thread->plugin_session, &plugin_exits);
 	return 0;
 }
 
@@ -191,11 +191,11 @@ int gate_switch(u64 *ctx)
 }
 
 /* Whose plugins a task's are: none for a bystander, and for one that does not count yet. */
-static __always_inline u32 session_of(struct task_struct *task)
+static __always_inline u32 plugin_session_of(struct task_struct *task)
 {
 	u32 slot = slot_of(task);
 
-	return slot && !thread_at(slot)->until_exec ? thread_at(slot)->session : 0;
+	return slot && !thread_at(slot)->until_exec ? thread_at(slot)->plugin_session : 0;
 }
 
 SEC("tp_btf/sched_process_fork")
@@ -205,7 +205,7 @@ int BPF_PROG(gate_fork, struct task_struct *parent, struct task_struct *child)
 		return 0;
 	task_forked(parent, child);
 	if (config.enabled & PLUGIN)
-		plugins_run(ctx, &plugin_chains[PLUGIN_FORKS], session_of(child), &plugin_forks);
+		plugins_run(ctx, &plugin_chains[PLUGIN_FORKS], plugin_session_of(child), &plugin_forks);
 	return 0;
 }
 
@@ -216,7 +216,7 @@ int BPF_PROG(gate_exec, struct task_struct *task, int old_pid, struct linux_binp
 		return 0;
 	task_executed(task, old_pid);
 	if (config.enabled & PLUGIN)
-		plugins_run(ctx, &plugin_chains[PLUGIN_EXECS], session_of(task), &plugin_execs);
+		plugins_run(ctx, &plugin_chains[PLUGIN_EXECS], plugin_session_of(task), &plugin_execs);
 	return 0;
 }
 
@@ -232,7 +232,7 @@ int BPF_PROG(gate_task_exit, struct task_struct *task)
 	if (thread->in_call && has(thread, LENS))
 		lens_unfinished(thread);
 	lens_slow_forget(thread);
-	session = thread->until_exec ? 0 : thread->session;
+	session = thread->until_exec ? 0 : thread->plugin_session;
 	task_exited(thread, task, slot);
 	if (config.enabled & PLUGIN)
 		plugins_run(ctx, &plugin_chains[PLUGIN_ENDS], session, &plugin_ends);

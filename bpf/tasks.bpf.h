@@ -166,6 +166,14 @@ static __always_inline void task_freed(struct thread_state *thread, struct task_
 	forget_thread(thread, slot);
 }
 
+/* What a session that takes a thread does not ask for, but the one does that had it, or has its parent: that counts on. */
+static __always_inline u32 counted_before(struct session *session, struct thread_state *before)
+{
+	if (!before)
+		return 0;
+	return before->mask & (session->mask & LENS ? LENS | LENS_SITES : LENS | LENS_SITES | LENS_SAMPLE);
+}
+
 /*
  * What applies to a thread that a session takes. Who was guarded stays so: one that runs already by the same guard, which
  * may hold it, a new one by the new session's guard or by its parent's.
@@ -175,8 +183,12 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 {
 	bool was_guarded = false, stays = false;
 	/* Services are everybody's: who has one keeps it in whatever session. */
-	u32 mask = (session->mask & ~SERVICE) | (thread->mask & SERVICE);
+	u32 mask = (session->mask & ~SERVICE) | (thread->mask & SERVICE) | counted_before(session, before);
 
+	if (session->own_plugins)
+		thread->plugin_session = session_index;
+	else
+		thread->plugin_session = before ? before->plugin_session : 0;
 	if (!(config.enabled & GUARD)) {
 		thread->mask = mask;
 		return;

@@ -907,7 +907,9 @@ struct thread_state {
 	/* LENS_SAMPLE: this many cheap calls are still to go untimed. */
 	__u32 skip;
 	/* It left the CPU to sleep; otherwise it was preempted. */
-	__u32 sleeps;
+	__u16 sleeps;
+	/* Whose plugins it has: its session's own, or those of one around that. */
+	__u16 plugin_session;
 	/* In this call: time off the CPU, and when it left it (0: on it). */
 	__u64 off_ns;
 
@@ -998,7 +1000,8 @@ struct session {
 	__u32 continued;
 	/* Somebody else than its owner has switched the guard off. */
 	__u32 is_off;
-	__u32 unused;
+	/* Plugins are linked for its tasks alone. */
+	__u32 own_plugins;
 };
 
 enum group_state {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::iter::successors;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
@@ -166,6 +167,22 @@ impl Gate {
         Ok(cpus::visit_all())
     }
 
+    /// From now on its tasks have its plugins, and not those of a session that it has taken them over from.
+    pub(crate) fn has_own_plugins(&self, session: u32) {
+        if atomic_field!(self.sessions, session, own_plugins).swap(1, Ordering::SeqCst) != 0 {
+            return;
+        }
+        for slot in 1..self.threads.entries() {
+            let place = self.threads.entry(slot);
+            // SAFETY: aligned fields of the mapped entry, read and written as a whole.
+            unsafe {
+                if u32::from((&raw const (*place).session).read_volatile()) == session {
+                    (&raw mut (*place).plugin_session).write_volatile(session as u16);
+                }
+            }
+        }
+    }
+
     /// From now on also every new process whose parent is not gated belongs to `session`.
     pub fn gate_everything_new(&self, session: &Session) {
         atomic_field!(self.sessions, session.index, wants_everything).store(1, Ordering::SeqCst);
@@ -223,36 +240,81 @@ impl Gate {
         }
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
-            if thread.task == 0 || u32::from(thread.session) != session {
+            if thread.task == 0 {
                 continue;
             }
-            let parent = self.groups.read(u32::from(thread.group)).parent;
-            let heir = self.groups.read(parent);
-            let heir_mask = self.sessions.read(heir.session).mask;
-            let mask = atomic_field!(self.threads, slot, mask);
-            if parent != 0 && self.sessions.read(heir.session).used != 0 {
-                let place = self.threads.entry(slot);
-                // SAFETY: aligned fields of the mapped entry, each written as a whole; the gate only reads
-                // them, and counts in either group are read by the heir (see `cells`).
+            let group = u32::from(thread.group);
+            let is_its = u32::from(thread.session) == session;
+            let heir = if is_its { self.groups.read(group).parent } else { group };
+            let around = self.around(heir);
+            if !is_its && !around.contains(&session) {
+                continue;
+            }
+            let place = self.threads.entry(slot);
+            if is_its {
+                let (group, heir) = around.first().map_or((0, 0), |session| (heir, *session));
+                // SAFETY: aligned fields of the mapped entry, each written as a whole; the gate only reads them, and counts in
+                // either group are read by the heir (see `cells`). No later session of this number takes it for its own.
                 unsafe {
-                    (&raw mut (*place).group).write_volatile(parent as u16);
-                    (&raw mut (*place).session).write_volatile(heir.session as u16);
+                    (&raw mut (*place).group).write_volatile(group as u16);
+                    (&raw mut (*place).session).write_volatile(heir as u16);
                 }
-                // A guard that is neither's stays, and services are everybody's.
-                const OTHERS: u32 = wire::GUARD | wire::SERVICE;
-                let others = mask.load(Ordering::SeqCst) & OTHERS;
-                mask.store(heir_mask & !OTHERS | others, Ordering::SeqCst);
-            } else {
-                mask.fetch_and(wire::SERVICE, Ordering::SeqCst);
-                let place = self.threads.entry(slot);
-                // SAFETY: as above. No later session of this number takes the thread for its own.
-                unsafe {
-                    (&raw mut (*place).group).write_volatile(0);
-                    (&raw mut (*place).session).write_volatile(0);
+            }
+            let (applies, plugins) = self.applies(around.into_iter().filter(|other| *other != session));
+            // SAFETY: as above.
+            unsafe { (&raw mut (*place).plugin_session).write_volatile(plugins as u16) };
+            // A guard that is neither's stays, and services are everybody's.
+            const OTHERS: u32 = wire::GUARD | wire::SERVICE;
+            let mask = atomic_field!(self.threads, slot, mask);
+            match applies {
+                Some(applies) => {
+                    let others = mask.load(Ordering::SeqCst) & OTHERS;
+                    mask.store(applies & !OTHERS | others, Ordering::SeqCst);
+                }
+                None => {
+                    mask.fetch_and(wire::SERVICE, Ordering::SeqCst);
                 }
             }
         }
         cpus::wait_for_all();
+        // Of those that were just being made. No later session of this number has its plugins run for them.
+        for slot in 1..self.threads.entries() {
+            let place = self.threads.entry(slot);
+            // SAFETY: as above.
+            unsafe {
+                let plugins = &raw mut (*place).plugin_session;
+                if u32::from(plugins.read_volatile()) == session {
+                    plugins.write_volatile(0);
+                }
+            }
+        }
+    }
+
+    /// The sessions that a group's threads count in: its own, then that which it took them over from, and so on.
+    fn around(&self, group: u32) -> Vec<u32> {
+        let parent = |group: &u32| Some(self.groups.read(*group).parent);
+        let groups = successors(Some(group), parent).take_while(|group| *group != 0);
+        let sessions = groups.map(|group| self.groups.read(group).session);
+        sessions.take_while(|session| self.sessions.read(*session).used != 0).collect()
+    }
+
+    /// What applies to the threads of the first of these sessions, as the gate has it (bpf/tasks.bpf.h, guard_take), and whose
+    /// plugins they have.
+    fn applies(&self, around: impl IntoIterator<Item = u32>) -> (Option<u32>, u32) {
+        let (mut mask, mut plugins) = (None, 0);
+        for index in around {
+            let session = self.sessions.read(index);
+            let counted = match mask {
+                None => session.mask,
+                Some(inner) if inner & wire::LENS != 0 => session.mask & (wire::LENS | wire::LENS_SITES),
+                Some(_) => session.mask & (wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE),
+            };
+            mask = Some(mask.unwrap_or(0) | counted);
+            if plugins == 0 && session.own_plugins != 0 {
+                plugins = index;
+            }
+        }
+        (mask, plugins)
     }
 
     /// Changes what applies to the session's threads, which are asleep meanwhile.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use kernel::cells::Collector;
 use kernel::clock::now_ns;
+use kernel::figures::GroupFigures;
 use kernel::gate::{Gate, Lock};
 use kernel::pinned::Pin;
 use kernel::process;
@@ -265,7 +266,11 @@ impl Watch {
         }
         self.gate.release(&Lock::take()?, self.session.index);
         self.dismiss_warden();
-        let figures = self.collector.figures(&self.gate, self.session.index)?;
+        let mut figures = self.collector.figures(&self.gate, self.session.index)?;
+        if self.options.mask & wire::LENS == 0 {
+            // What another session has counted, for as long as that was there, is not all.
+            figures.values_mut().for_each(|row| *row = GroupFigures::default());
+        }
         self.tend_plugins()?;
         let plugins = self.plugins.states()?;
         let losses = self.losses()?;

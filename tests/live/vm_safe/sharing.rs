@@ -1,15 +1,20 @@
 //! Several Tollgate processes at once share one gate, and each has its own exact figures.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::process::Stdio;
 use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::harness::busy::has_all;
 use crate::harness::guarded::{Guard, Guarded};
-use crate::harness::job::{is_running, kill};
+use crate::harness::job::{folder, is_running, kill};
+use crate::harness::plugins::number;
 use crate::harness::report::{GAPS, none_lost};
 use crate::harness::services::{InForce, programs};
-use crate::harness::{Busy, Job, Report, eventually, tollgate, workload};
+use crate::harness::{Busy, Finished, Job, Report, eventually, tollgate, workload};
 
 #[test]
 fn a_command_that_is_tollgate_itself() {
@@ -75,6 +80,78 @@ fn three_deep() {
         let report = Report::read(&ran.path(name)).complete();
         assert_eq!(report.call_of("getpid", "i386").count, 50, "{name}");
     }
+}
+
+/// `tollgate run`, and one that it runs, each with or without plugins that count getpid in the i386 ABI.
+fn one_in_another(outer: &str, inner: &str) -> [Value; 2] {
+    const TEXT: &str = "u64 n; on enter { if (abi == 1) n++; }";
+    let plugin = folder();
+    let file = plugin.path().join("count.ec");
+    fs::write(&file, TEXT).expect("a file can be written");
+    let options = |of: &str| of.replace("COUNT", &format!("--plugin {}", file.display()));
+    let mut job = Job::run(&options(outer), vec![tollgate().into()]);
+    let report = job.path("inner");
+    job.command.args(format!("run --json {} -o", options(inner)).split_whitespace()).arg(&report);
+    job.command.arg("--").args(workload("int80 300"));
+    let ran = job.finish().success();
+    ["report", "inner"].map(|name| document(&ran, name))
+}
+
+fn document(ran: &Finished, name: &str) -> Value {
+    let text = fs::read_to_string(ran.path(name)).expect("a report");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn plugins_number(report: &Value) -> u64 {
+    number(&report["plugins"][0], "n")
+}
+
+fn counted(report: &Value) -> u64 {
+    let calls = report["calls"].as_array().expect("calls").iter();
+    calls.filter(|call| call["abi"] == "i386").map(|call| call["count"].as_u64().expect("a number")).sum()
+}
+
+#[test]
+fn what_one_has_plugins_for_another_counts() {
+    let [outer, inner] = one_in_another("--lens COUNT", "");
+    assert_eq!([plugins_number(&outer), counted(&outer), counted(&inner)], [300; 3]);
+    let [outer, inner] = one_in_another("", "COUNT");
+    assert_eq!([counted(&outer), plugins_number(&inner)], [300; 2]);
+    assert_eq!(counted(&inner), 0);
+    let [outer, inner] = one_in_another("COUNT", "");
+    assert_eq!([plugins_number(&outer), counted(&inner)], [300; 2]);
+    assert_eq!(counted(&outer), 0);
+}
+
+#[test]
+fn of_two_with_plugins_the_inner_one_has_them() {
+    let [outer, inner] = one_in_another("COUNT", "COUNT");
+    assert_eq!([plugins_number(&outer), plugins_number(&inner)], [0, 300]);
+}
+
+#[test]
+fn a_watcher_that_comes_and_goes_leaves_the_plugins_theirs() {
+    let plugin = folder();
+    let file = plugin.path().join("count.ec");
+    fs::write(&file, "u64 n; on enter(getppid) { n++; }").expect("a file can be written");
+    let mut job = Job::run(&format!("--lens --plugin {}", file.display()), workload("calls-on-input 100"));
+    job.command.stdin(Stdio::piped());
+    let mut run = job.start();
+    let command = run.child_running("workloads");
+    let mut crosses = || run.input().write_all(b"xx").expect("it reads");
+    crosses();
+    let watcher = Job::lens(&format!("--pid {command}")).start();
+    eventually("it is watched", || watcher.read("err").contains("watching 1 process"));
+    crosses();
+    watcher.signal(libc::SIGINT);
+    assert!(watcher.finish().success().report().count("getppid") <= 400);
+    crosses();
+    drop(run.stdin());
+    let ran = run.finish().success();
+    assert_eq!(
+        [plugins_number(&document(&ran, "report")), ran.report().complete().count("getppid")],
+        [600; 2]
+    );
 }
 
 #[test]
