@@ -47,33 +47,57 @@ pub struct Cli {
 }
 
 #[derive(Subcommand)]
+// Options of other commands are nothing to this one, and take a third of a millisecond to put together.
+#[command(defer = true)]
 pub enum Command {
+    /// Run a command through the gate and report where its kernel time went
+    ///
+    /// The command is seen from its first instruction on, with all its threads and child processes, until it
+    /// ends. Its stdin, stdout, exit status and signals stay its own: a signal to Tollgate is passed on (one that kill
+    /// sends to the whole process group may come twice). What the command leaves running is let go. The report goes to
+    /// stderr, or to a file.
     Run(RunArguments),
+    /// Report the same for processes that already run
+    ///
+    /// Watches until --for has passed, or until Ctrl-C, or until the last of the processes has ended.
     Lens(LensArguments),
+    /// What programs normally do: baselines, which `run --guard` and the daemon use, and whom the daemon holds
     Guard(guard::Arguments),
+    /// Virtual services: whose work a thread does, and what that uses
+    ///
+    /// `tollgate daemon --services FILE` puts services and rules in force; all but `check` ask it.
     Service(service::Arguments),
+    /// Plugins: small C that is compiled here, and runs in the kernel
+    ///
+    /// docs/ecode.md has the language. No compiler is needed on the machine.
     Plugin(plugin::Arguments),
+    /// Guard the whole machine, or a part of it, or charge its work to services, until stopped
+    ///
+    /// Guard: learns what every program normally does, tells what is unusual, and with --guard=enforce responds to it. `tollgate
+    /// guard status`, `top`, `events`, `off`, `hold` and `release` talk to it, and so do `normalize` and the like. PID 1,
+    /// Tollgate, the journal, the SSH server and the session that it was started from are never held, unless --exe names them.
+    ///
+    /// Services: puts a file of services and rules in force, by which each thread works for one of them at a time. `tollgate
+    /// service report`, `top`, `list`, `explain`, `assign` and `apply` talk to it.
+    ///
+    /// Plugins: runs them at their hooks, for all processes that it gates. `tollgate plugin load`, `list`, `show`, `swap`, `unload` and
+    /// the like talk to it.
+    ///
+    /// SIGTERM or Ctrl-C ends it: what the guard learned is stored, everybody whom it holds runs again, nobody works for
+    /// a service any more, and no plugin runs.
     Daemon(daemon::DaemonArguments),
+    /// Measure what an extension, an agent, a tracer or a setting costs on this machine, and how sure that is
     Cost(CostArguments),
+    /// Find out what this kernel offers, and what Tollgate uses instead of what it lacks
     Doctor(DoctorArguments),
     /// Print a completion script for a shell
     #[command(hide = true)]
-    Completions {
-        shell: clap_complete::Shell,
-    },
+    Completions { shell: clap_complete::Shell },
     /// Write the man pages, one a command, to a folder
     #[command(hide = true)]
-    Man {
-        folder: PathBuf,
-    },
+    Man { folder: PathBuf },
 }
 
-/// Run a command through the gate and report where its kernel time went
-///
-/// The command is seen from its first instruction on, with all its threads and child processes, until it
-/// ends. Its stdin, stdout, exit status and signals stay its own: a signal to Tollgate is passed on (one that kill
-/// sends to the whole process group may come twice). What the command leaves running is let go. The report goes to
-/// stderr, or to a file.
 #[derive(Args)]
 #[command(after_long_help = RUN_EXAMPLES)]
 pub struct RunArguments {
@@ -118,9 +142,6 @@ Examples:
   tollgate run --guard=learn -- ./server, then tollgate guard normalize ./server, then
   tollgate run --guard=enforce -- ./server";
 
-/// Report the same for processes that already run
-///
-/// Watches until --for has passed, or until Ctrl-C, or until the last of the processes has ended.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, after_long_help = LENS_EXAMPLES)]
 pub struct LensArguments {
@@ -157,7 +178,7 @@ pub enum LensCommand {
     },
 }
 
-/// Which processes; several options add up.
+// Which processes; several options add up.
 #[derive(Args, Debug, Default)]
 pub struct Select {
     /// The process with this number, all its threads, and what it forks; may be repeated
@@ -178,7 +199,7 @@ pub struct Select {
     pub all: bool,
 }
 
-/// What the lens records.
+// What the lens records.
 #[derive(Args)]
 pub struct LensOptions {
     /// Leave out where calls block (saves a stack walk at some of the sleeps)
@@ -203,7 +224,7 @@ enum Per {
     Command,
 }
 
-/// The result's format and place.
+// The result's format and place.
 #[derive(Args)]
 pub struct ResultOptions {
     /// Print one JSON document instead of text
@@ -217,7 +238,6 @@ pub struct ResultOptions {
     pub top: usize,
 }
 
-/// Measure what an extension, an agent, a tracer or a setting costs on this machine, and how sure that is
 #[derive(Args)]
 #[command(after_long_help = COST_EXAMPLES)]
 pub struct CostArguments {
@@ -313,7 +333,6 @@ pub struct CostCompareArguments {
     pub output: Option<PathBuf>,
 }
 
-/// Find out what this kernel offers, and what Tollgate uses instead of what it lacks
 #[derive(Args)]
 pub struct DoctorArguments {
     /// Print one JSON document instead of text

@@ -36,20 +36,6 @@ use journal::Journal;
 pub use journal::line;
 use metrics::Page;
 
-/// Guard the whole machine, or a part of it, or charge its work to services, until stopped
-///
-/// Guard: learns what every program normally does, tells what is unusual, and with --guard=enforce responds to it. `tollgate
-/// guard status`, `top`, `events`, `off`, `hold` and `release` talk to it, and so do `normalize` and the like. PID 1,
-/// Tollgate, the journal, the SSH server and the session that it was started from are never held, unless --exe names them.
-///
-/// Services: puts a file of services and rules in force, by which each thread works for one of them at a time. `tollgate
-/// service report`, `top`, `list`, `explain`, `assign` and `apply` talk to it.
-///
-/// Plugins: runs them at their hooks, for all processes that it gates. `tollgate plugin load`, `list`, `show`, `swap`, `unload` and
-/// the like talk to it.
-///
-/// SIGTERM or Ctrl-C ends it: what the guard learned is stored, everybody whom it holds runs again, nobody works for
-/// a service any more, and no plugin runs.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct DaemonArguments {

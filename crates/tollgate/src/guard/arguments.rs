@@ -9,7 +9,6 @@ use super::replay::Model;
 use crate::cli::{ResultOptions, duration};
 use crate::daemon::SocketOption;
 
-/// What programs normally do: baselines, which `run --guard` and the daemon use, and whom the daemon holds
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]

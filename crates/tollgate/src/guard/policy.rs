@@ -51,7 +51,7 @@ pub enum Response {
     Kill,
 }
 
-/// How the guard judges and responds.
+// How the guard judges and responds.
 #[derive(Args, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct GuardOptions {
@@ -114,7 +114,7 @@ fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D
     duration(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
-/// What `tollgate run` is asked to guard, and how.
+// What `tollgate run` is asked to guard, and how.
 #[derive(Args)]
 pub struct GuardArguments {
     /// Guard the command's programs by what they normally do: learn it, tell what is unusual, or respond to it

@@ -7,9 +7,6 @@ use clap::{Args, Subcommand};
 use crate::cli::ResultOptions;
 use crate::daemon::SocketOption;
 
-/// Plugins: small C that is compiled here, and runs in the kernel
-///
-/// docs/ecode.md has the language. No compiler is needed on the machine.
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -17,22 +14,41 @@ pub struct Arguments {
 }
 
 #[derive(Subcommand)]
+// Options of other commands are nothing to this one, and take a third of a millisecond to put together.
+#[command(defer = true)]
 pub enum Command {
+    /// Say what is in a plugin, or what is wrong with it
+    ///
+    /// It is compiled, and not loaded: this needs no root. Exits with 125 where it is no plugin.
     Check(CheckArguments),
+    /// Have a running daemon load a plugin, and run it at its hooks
+    ///
+    /// All of it, or nothing: it runs once all of it is in the kernel. Its hooks in the gate are those of all tasks that the daemon gates.
     Load(LoadArguments),
+    /// List the daemon's plugins, and where they run
     List(ListArguments),
+    /// Show a plugin's variables and maps, as they are now
     Show(ShowArguments),
+    /// Change global variables of a plugin while it runs
     Set(SetArguments),
+    /// Print what plugins tell
     Log(LogArguments),
+    /// Run a plugin's `on call` once, and print what it returns
+    ///
+    /// A file is compiled, loaded, called and taken away again. A name is that of a plugin that a running daemon has.
     Call(CallArguments),
+    /// Measure a plugin: how long it takes from its text into the kernel, and what a call of it costs
+    ///
+    /// Its calls take turns with those of a plugin that does nothing, whose time is what the way into the kernel and back takes.
     Bench(BenchArguments),
+    /// Put another text in a plugin's place while it runs
+    ///
+    /// No call is missed, none is seen by both. Maps and variables of the same name and type are kept; what is not is told.
     Swap(SwapArguments),
+    /// Take a plugin away
     Unload(UnloadArguments),
 }
 
-/// Say what is in a plugin, or what is wrong with it
-///
-/// It is compiled, and not loaded: this needs no root. Exits with 125 where it is no plugin.
 #[derive(Args)]
 pub struct CheckArguments {
     /// The file (- for stdin)
@@ -41,9 +57,6 @@ pub struct CheckArguments {
     pub result: ResultOptions,
 }
 
-/// Have a running daemon load a plugin, and run it at its hooks
-///
-/// All of it, or nothing: it runs once all of it is in the kernel. Its hooks in the gate are those of all tasks that the daemon gates.
 #[derive(Args)]
 #[command(after_long_help = LOAD_EXAMPLES)]
 pub struct LoadArguments {
@@ -67,9 +80,6 @@ Examples:
   tollgate plugin load --name allow --priority -10 connect.ec
   tollgate plugin log --follow slow-open";
 
-/// Put another text in a plugin's place while it runs
-///
-/// No call is missed, none is seen by both. Maps and variables of the same name and type are kept; what is not is told.
 #[derive(Args)]
 pub struct SwapArguments {
     pub name: String,
@@ -81,7 +91,6 @@ pub struct SwapArguments {
     pub socket: SocketOption,
 }
 
-/// Take a plugin away
 #[derive(Args)]
 pub struct UnloadArguments {
     pub name: String,
@@ -89,7 +98,6 @@ pub struct UnloadArguments {
     pub socket: SocketOption,
 }
 
-/// List the daemon's plugins, and where they run
 #[derive(Args)]
 pub struct ListArguments {
     #[command(flatten)]
@@ -98,7 +106,6 @@ pub struct ListArguments {
     pub socket: SocketOption,
 }
 
-/// Show a plugin's variables and maps, as they are now
 #[derive(Args)]
 pub struct ShowArguments {
     pub name: String,
@@ -108,7 +115,6 @@ pub struct ShowArguments {
     pub socket: SocketOption,
 }
 
-/// Change global variables of a plugin while it runs
 #[derive(Args)]
 pub struct SetArguments {
     pub name: String,
@@ -119,7 +125,6 @@ pub struct SetArguments {
     pub socket: SocketOption,
 }
 
-/// Print what plugins tell
 #[derive(Args)]
 pub struct LogArguments {
     /// Only this one
@@ -131,9 +136,6 @@ pub struct LogArguments {
     pub socket: SocketOption,
 }
 
-/// Run a plugin's `on call` once, and print what it returns
-///
-/// A file is compiled, loaded, called and taken away again. A name is that of a plugin that a running daemon has.
 #[derive(Args)]
 #[command(after_long_help = CALL_EXAMPLES)]
 pub struct CallArguments {
@@ -153,7 +155,7 @@ Examples:
   tollgate plugin call ./sum.ec --arg 1 --arg -2
   tollgate plugin call ./grey.ec --input photo.ppm --output-data grey.pgm";
 
-/// What a call comes with.
+// What a call comes with.
 #[derive(Args)]
 pub struct With {
     /// A number that `on call` takes, in the order in which it takes them (decimal or 0x, may be negative)
@@ -170,9 +172,6 @@ pub struct With {
 /// Below, no interval around a median is as sure as `bench` says: 1 - 2 / 2^7 > 0.97.
 const LEAST_ROUNDS: i64 = 7;
 
-/// Measure a plugin: how long it takes from its text into the kernel, and what a call of it costs
-///
-/// Its calls take turns with those of a plugin that does nothing, whose time is what the way into the kernel and back takes.
 #[derive(Args)]
 pub struct BenchArguments {
     /// The file (- for stdin)

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result};
 use ecode::{Diagnostic, Object, Program};
 use kernel::gate::Gate;
 use kernel::plugins::{Hooks, Plugin, Shared, Turn};
@@ -43,6 +43,10 @@ pub fn name_of(source: &Source) -> String {
     Path::new(&source.name).file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
+pub fn compiled(program: &Program, source: &Source) -> std::result::Result<Object, Box<Diagnostic>> {
+    ecode::compile(program, &source.text, &source.name, loops())
+}
+
 /// With what is to be said of it in either case.
 pub fn build(source: &Source, machine: Machine) -> (Option<Built>, Vec<Diagnostic>) {
     let began = Instant::now();
@@ -50,7 +54,7 @@ pub fn build(source: &Source, machine: Machine) -> (Option<Built>, Vec<Diagnosti
     let parse_us = us(began);
     let Some(program) = program else { return (None, problems) };
     let began = Instant::now();
-    match ecode::compile(&program, &source.text, &source.name, loops()) {
+    match compiled(&program, source) {
         Ok(object) => {
             let codegen_us = us(began);
             (Some(Built { program, object, parse_us, codegen_us }), problems)
@@ -62,14 +66,22 @@ pub fn build(source: &Source, machine: Machine) -> (Option<Built>, Vec<Diagnosti
     }
 }
 
+/// For those who have another process compile it. Warnings are told.
+pub fn checked(source: &Source, top: usize) -> Result<Program> {
+    let (program, problems) = ecode::check(&source.text, &Machine::ToCheck);
+    tell(&problems, source, top)?;
+    program.with_context(|| has(source, &problems))
+}
+
 /// For those who need a plugin that is right, and load nothing of it but its `on call`. Warnings are told.
 pub fn built(source: &Source, top: usize) -> Result<Built> {
     let (built, problems) = build(source, Machine::ToCheck);
     tell(&problems, source, top)?;
-    match built {
-        Some(built) => Ok(built),
-        None => bail!("{} has {}", printable(&source.name), counted(&problems)),
-    }
+    built.with_context(|| has(source, &problems))
+}
+
+pub fn has(source: &Source, problems: &[Diagnostic]) -> String {
+    format!("{} has {}", printable(&source.name), counted(problems))
 }
 
 impl Built {

@@ -10,9 +10,8 @@ use kernel::plugins::{Hooks, Numbers, Plugin, Turn};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 
-use super::build::{Built, Times, build, built};
+use super::build::{Built, Times, build, built, has};
 use super::call::on_call;
-use super::diagnostics::counted;
 use super::hooks::Machine;
 use super::state::{Handler, State, state};
 use super::swap::Kept;
@@ -124,7 +123,7 @@ pub fn mask(sources: &[Source], top: usize, is_machine: bool, has_guard: bool) -
 /// Whoever wants it loaded has been told of its warnings.
 fn compiled(source: &Source) -> Result<Built> {
     let (built, problems) = build(source, Machine::ToLoad);
-    built.with_context(|| format!("{} has {}", printable(&source.name), counted(&problems)))
+    built.with_context(|| has(source, &problems))
 }
 
 fn us(time: Duration) -> f64 {

@@ -7,8 +7,9 @@ use anyhow::{Result, bail};
 use super::arguments::{
     ListArguments, LoadArguments, LogArguments, SetArguments, ShowArguments, SwapArguments, UnloadArguments,
 };
-use super::build::{built, name_of, read};
+use super::build::{checked, compiled, name_of, read};
 use super::control::{Request, Text};
+use super::diagnostics::tell;
 use super::live::LoadReport;
 use super::state::State;
 use crate::cli::ResultOptions;
@@ -18,24 +19,36 @@ use crate::format::printable;
 use crate::output::{Output, say};
 use crate::source::Source;
 
-/// What is wrong with it is told here, where its text is.
-fn checked(source: Source, top: usize) -> Result<Text> {
-    built(&source, top)?;
-    Ok(Text { name: source.name, text: source.text })
+/// What is wrong with it is told here, where its text is. The daemon compiles it; it is only compiled here as well to tell why that
+/// failed.
+fn put(
+    socket: &SocketOption,
+    source: Source,
+    top: usize,
+    request: impl FnOnce(Text) -> Request,
+) -> Result<LoadReport> {
+    let program = checked(&source, top)?;
+    let text = Text { name: source.name.clone(), text: source.text.clone() };
+    answer(socket, &request(text)).or_else(|error| {
+        if let Err(problem) = compiled(&program, &source) {
+            tell(&[*problem], &source, top)?;
+        }
+        Err(error)
+    })
 }
 
 pub fn load(arguments: &LoadArguments) -> Result<ExitCode> {
     let source = read(&arguments.file)?;
     let name = arguments.name.clone().unwrap_or_else(|| name_of(&source));
-    let text = checked(source, arguments.result.top)?;
-    let request = Request::Load { name, priority: arguments.priority, text };
-    told(&answer(&arguments.socket, &request)?, "loaded", &arguments.result)
+    let priority = arguments.priority;
+    let request = |text| Request::Load { name, priority, text };
+    told(&put(&arguments.socket, source, arguments.result.top, request)?, "loaded", &arguments.result)
 }
 
 pub fn swap(arguments: &SwapArguments) -> Result<ExitCode> {
-    let text = checked(read(&arguments.file)?, arguments.result.top)?;
-    let request = Request::Swap { name: arguments.name.clone(), text };
-    told(&answer(&arguments.socket, &request)?, "swapped", &arguments.result)
+    let source = read(&arguments.file)?;
+    let request = |text| Request::Swap { name: arguments.name.clone(), text };
+    told(&put(&arguments.socket, source, arguments.result.top, request)?, "swapped", &arguments.result)
 }
 
 fn told(report: &LoadReport, what: &str, result: &ResultOptions) -> Result<ExitCode> {

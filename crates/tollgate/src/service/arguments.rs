@@ -10,9 +10,6 @@ use super::control::Setting;
 use crate::cli::ResultOptions;
 use crate::daemon::SocketOption;
 
-/// Virtual services: whose work a thread does, and what that uses
-///
-/// `tollgate daemon --services FILE` puts services and rules in force; all but `check` ask it.
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]
