@@ -17,6 +17,7 @@ pub mod interpret;
 mod ir;
 mod layout;
 mod lex;
+mod listing;
 mod lower;
 mod outline;
 mod parse;
@@ -33,6 +34,7 @@ pub use diagnostic::{Diagnostic, Severity, Span, nearest};
 pub use emit::Memory;
 pub use hooks::{Base, Condition, Ending, Entry, Field, Hooks, Offer, Refusal, Source, Stop, Way};
 pub use ir::Loops;
+pub use listing::Listed;
 pub use program::{Builtin, Global, Program};
 pub use types::{Integer, Type};
 

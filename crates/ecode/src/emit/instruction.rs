@@ -158,6 +158,23 @@ impl Instruction {
         }
     }
 
+    /// Whether it has 16 bytes.
+    pub fn is_wide(self) -> bool {
+        self.code == LOAD_64
+    }
+
+    pub fn from_bytes([code, registers, rest @ ..]: [u8; 8]) -> Self {
+        let [first, second, immediate @ ..] = rest;
+        let offset = i16::from_le_bytes([first, second]);
+        Self {
+            code,
+            to: registers & 0xf,
+            from: registers >> 4,
+            offset,
+            immediate: i32::from_le_bytes(immediate),
+        }
+    }
+
     pub fn bytes(self) -> [u8; 8] {
         let mut bytes = [self.code, self.from << 4 | self.to, 0, 0, 0, 0, 0, 0];
         bytes[2..4].copy_from_slice(&self.offset.to_le_bytes());

@@ -4,7 +4,8 @@ pub mod btf;
 mod instruction;
 mod verifier;
 
-use instruction::{By, FRAME, Instruction};
+use instruction::FRAME;
+pub use instruction::{By, Instruction};
 
 use crate::allocate::{Allocated, Home, LAST_KEPT, Set, allocate};
 use crate::ast::Operator;

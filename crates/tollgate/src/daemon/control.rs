@@ -7,11 +7,11 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,6 +26,9 @@ const LONGEST_REQUEST: u64 = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections at a time: each is an open file, of which the daemon needs some for itself.
 const MOST: usize = 400;
+/// Threads that wait for connections when all is quiet: to start one takes longer than most answers, and who comes first leaves
+/// one for the next.
+const WAITING: usize = 2;
 /// It does one thing after the other, such as storing all it knows.
 const ANSWER: Duration = Duration::from_secs(60);
 /// Whoever waits for longer is told so.
@@ -139,25 +142,72 @@ impl Control {
         let (asks, asked) = channel();
         let (wake, awake) = UnixStream::pair()?;
         awake.set_nonblocking(true)?;
-        let (listener, wake) = (self.listener.try_clone()?, Arc::new(wake));
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(stream) = stream else {
-                    // It may be possible again then.
-                    thread::sleep(LOOK);
-                    continue;
-                };
-                // Each that is being answered has it, too.
-                if Arc::strong_count(&wake) > MOST {
-                    let _ = put_error(&stream, &anyhow!("{MOST} others ask the daemon at this moment"));
-                    continue;
-                }
-                let (wake, asks) = (Arc::clone(&wake), asks.clone());
-                // Whoever goes before the answer has nobody to tell of it.
-                let _ = thread::Builder::new().spawn(move || serve_one(&stream, &asks, &wake));
-            }
-        });
+        let listener = self.listener.try_clone()?;
+        let counts = Mutex::default();
+        let desk = Arc::new(Desk { listener, asks, wake, counts });
+        ensure!(desk.has_one_waiting(), "cannot start a thread for the control socket");
         Ok((asked, awake))
+    }
+}
+
+/// What the threads have in common that answer connections.
+struct Desk {
+    listener: UnixListener,
+    asks: Sender<Ask>,
+    wake: UnixStream,
+    counts: Mutex<Counts>,
+}
+
+/// Threads.
+#[derive(Default)]
+struct Counts {
+    waiting: usize,
+    serving: usize,
+}
+
+impl Desk {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where none could be started, those that serve wait again when they are through with it.
+    fn has_one_waiting(self: &Arc<Self>) -> bool {
+        let mut counts = self.counts();
+        if counts.waiting == 0 {
+            let desk = Arc::clone(self);
+            let started = thread::Builder::new().spawn(move || desk.work());
+            counts.waiting += usize::from(started.is_ok());
+        }
+        counts.waiting > 0
+    }
+
+    fn work(self: &Arc<Self>) {
+        loop {
+            let Ok((stream, _)) = self.listener.accept() else {
+                // It may be possible again then.
+                thread::sleep(LOOK);
+                continue;
+            };
+            {
+                let mut counts = self.counts();
+                counts.waiting -= 1;
+                counts.serving += 1;
+            }
+            if self.counts().serving > MOST {
+                let _ = put_error(&stream, &anyhow!("{MOST} others ask the daemon at this moment"));
+            } else {
+                self.has_one_waiting();
+                // Whoever goes before the answer has nobody to tell of it.
+                let _ = serve_one(&stream, &self.asks, &self.wake);
+            }
+            drop(stream);
+            let mut counts = self.counts();
+            counts.serving -= 1;
+            if counts.waiting >= WAITING {
+                return;
+            }
+            counts.waiting += 1;
+        }
     }
 }
 

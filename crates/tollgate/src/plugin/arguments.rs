@@ -21,6 +21,10 @@ pub enum Command {
     ///
     /// It is compiled, and not loaded: this needs no root. Exits with 125 where it is no plugin.
     Check(CheckArguments),
+    /// Compile a plugin, and show the instructions that the kernel would have
+    ///
+    /// As the kernel's verifier writes them, below the lines that they come from. Nothing is loaded: this needs no root.
+    Build(CheckArguments),
     /// Have a running daemon load a plugin, and run it at its hooks
     ///
     /// All of it, or nothing: it runs once all of it is in the kernel. Its hooks in the gate are those of all tasks that the daemon gates.

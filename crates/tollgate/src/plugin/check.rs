@@ -72,6 +72,13 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+pub fn heading(hook: &str, selected: &[String]) -> String {
+    match selected {
+        [] => format!("on {hook}"),
+        selected => format!("on {hook}({})", selected.join(", ")),
+    }
+}
+
 fn rows(built: &Built) -> (Vec<HandlerRow<'_>>, Vec<MapRow<'_>>) {
     let handlers = built.program.handlers.iter().enumerate().map(|(number, handler)| {
         let its = built.object.programs.iter().filter(|program| program.handler == number);
@@ -94,17 +101,12 @@ fn rows(built: &Built) -> (Vec<HandlerRow<'_>>, Vec<MapRow<'_>>) {
 fn text(source: &Source, handlers: &[HandlerRow<'_>], maps: &[MapRow<'_>], variable_bytes: u32) -> String {
     let mut out = format!("{}:\n", printable(&source.name));
     for handler in handlers {
-        let selected = if handler.selected.is_empty() {
-            String::new()
-        } else {
-            format!("({})", handler.selected.join(", "))
-        };
         let programs = match handler.programs {
             1 => String::new(),
             programs => format!(" in {}", number_of(programs, "program")),
         };
         let instructions = number_of(handler.instructions, "instruction");
-        let _ = writeln!(out, "  on {}{selected}: {instructions}{programs}", handler.hook);
+        let _ = writeln!(out, "  {}: {instructions}{programs}", heading(handler.hook, handler.selected));
     }
     for map in maps {
         let _ = writeln!(

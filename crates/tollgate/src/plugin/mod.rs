@@ -8,6 +8,7 @@ mod check;
 pub mod control;
 mod diagnostics;
 mod hooks;
+mod listing;
 pub mod live;
 mod remote;
 pub mod state;
@@ -29,6 +30,7 @@ pub use state::State;
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Command::Check(arguments) => check::check(arguments),
+        Command::Build(arguments) => listing::build(arguments),
         Command::Call(arguments) => call::call(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Load(arguments) => remote::load(arguments),
