@@ -323,9 +323,11 @@ fn a_refusal_is_about_a_line() {
         let at = lines.iter().rfind(|(_, of)| *of == line).expect("it has instructions").0 as usize;
         let mut object = object();
         object.programs[0].instructions.splice(at..at + 1, [LOAD]);
-        let Err(kernel::Error::Refused { log, .. }) = Plugin::load(&object) else { panic!("line {line}") };
+        let Err(kernel::Error::Refused { log, line: about, .. }) = Plugin::load(&object) else {
+            panic!("line {line}")
+        };
         let complaint = complaint(&log).expect("it says why");
-        assert_eq!(complaint.line, Some(line as usize), "{log}");
-        assert!(complaint.sentence.starts_with('R') && log.contains(complaint.sentence), "{complaint:?}");
+        assert_eq!(about, Some(line as usize), "{log}");
+        assert!(complaint.starts_with('R'), "{complaint:?}");
     }
 }
