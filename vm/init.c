@@ -221,7 +221,9 @@ static pid_t start(char *command, int out)
 {
 	static char *const env[] = {
 		"PATH=/bin", "HOME=/tmp", "TMPDIR=/tmp", "TERM=dumb", "RUST_BACKTRACE=1",
-		"TOLLGATE_BIN=/bin/tollgate", "WORKLOADS_BIN=/bin/workloads", NULL,
+		"TOLLGATE_BIN=/bin/tollgate", "WORKLOADS_BIN=/bin/workloads",
+		"PROPTEST_CASES=200",	/* of generated programs: QEMU takes its time for them */
+		NULL,
 	};
 	char *argv[MAX_ARGS + 1] = { NULL };
 	pid_t pid = fork();

@@ -4,7 +4,7 @@ use std::collections::hash_map::{self, HashMap};
 
 use crate::diagnostic::{Diagnostic, Span};
 use crate::emit::btf::Btf;
-use crate::emit::{Emitted, Memory, emit};
+use crate::emit::{Emitted, Memory, emit, needs_too_much};
 use crate::hooks::{Ending, Entry};
 use crate::ir::{Function, Loops};
 use crate::layout::{CONTROL_BYTES, Layout};
@@ -113,10 +113,21 @@ pub fn compile(program: &Program, text: &str, name: &str, loops: Loops) -> Resul
 fn parts(lowered: Function, loops: Loops, is_handler: bool) -> Result<Vec<Emitted>, Box<Diagnostic>> {
     let (parts, kept) = match loops {
         Loops::MayGoto => (vec![lowered], Kept::default()),
+        Loops::Helper if lowered.loops.len() >= MOST_FUNCTIONS => {
+            return Err(too_many_functions(&lowered.name, &lowered.span));
+        }
         Loops::Helper => outline(lowered),
     };
+    let most_bytes = most_frame_bytes(loops);
     let keeps_context = parts.iter().any(Function::keeps_context);
-    parts.iter().map(|part| emit(part, &kept, is_handler && !part.is_round, keeps_context)).collect()
+    let is_handler = |part: &Function| is_handler && !part.is_round;
+    parts.iter().map(|part| emit(part, &kept, is_handler(part), keeps_context, most_bytes)).collect()
+}
+
+fn too_many_functions(name: &str, span: &Span) -> Box<Diagnostic> {
+    let problem =
+        Diagnostic::error(span.clone(), format!("`{name}` needs more than {MOST_FUNCTIONS} functions"));
+    Box::new(problem.help("those that it calls are counted, and on this kernel all loops"))
 }
 
 /// The functions of a handler, itself first, in the order in which they are found. Each but the handler, which is another one for
@@ -146,10 +157,7 @@ fn link(
     let functions: usize = linked.iter().map(|function| compiled[function].len()).sum();
     if functions > MOST_FUNCTIONS {
         let handler = &program.functions[handler.function];
-        let message =
-            format!("`{}` needs {functions} functions, and {MOST_FUNCTIONS} are the most", handler.name);
-        let problem = Diagnostic::error(handler.span.clone(), message);
-        return Err(Box::new(problem.help("those that it calls are counted, and on this kernel all loops")));
+        return Err(too_many_functions(&handler.name, &handler.span));
     }
     frames_fit(program, handler.function, compiled, most_frame_bytes(loops))?;
     Ok(linked)
@@ -190,11 +198,7 @@ fn frames_fit(
         let span = program.functions[function].span.clone();
         let name = &program.functions[function].name;
         if bytes > most_bytes {
-            let message = format!(
-                "`{name}` and what it calls need {bytes} bytes at a time, and the kernel gives {most_bytes}"
-            );
-            let problem = Diagnostic::error(span, message);
-            return Err(Box::new(problem.help("make arrays and structs `static` or global")));
+            return Err(needs_too_much(name, &span, bytes, most_bytes));
         }
         if below.1 + 1 > MOST_CALLS {
             let message = format!("`{name}` begins a chain of more than {MOST_CALLS} functions");

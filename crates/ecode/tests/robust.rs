@@ -238,10 +238,10 @@ fn long_chains_of_calls_are_followed() {
 }
 
 #[track_caller]
-fn is_too_large(text: &str, message: &str) {
+fn is_too_large(text: &str, loops: Loops, message: &str) {
     let (program, problems) = ecode::check(text, &Plain);
     let program = program.unwrap_or_else(|| panic!("{problems:?}"));
-    let problem = ecode::compile(&program, text, "test.ec", Loops::MayGoto).expect_err("it is too large");
+    let problem = ecode::compile(&program, text, "test.ec", loops).expect_err("it is too large");
     assert!(problem.message.contains(message), "{problem:?}");
 }
 
@@ -260,9 +260,27 @@ fn what_is_too_large_is_refused_in_time() {
         "print(\"%d @\", n);\n",
         "s += strcmp(\"a@\", \"b@\");\n",
     ] {
-        is_too_large(&of(line, 10_000), "more than 32000 instructions");
+        for loops in [Loops::MayGoto, Loops::Helper] {
+            is_too_large(&of(line, 10_000), loops, "more than 32000 instructions");
+        }
     }
-    is_too_large(&of("u8 b@[250]; b@[n] = s;\n", 200), "bytes at a time");
+    is_too_large(&of("while (s < n) s++;\n", 1_000), Loops::Helper, "more than 256 functions");
+}
+
+/// Also where it is as much as an instruction's offset goes, or more.
+#[test]
+fn what_needs_too_much_memory_is_refused() {
+    for arrays in [2, 127, 128, 129, 1000, 5000] {
+        let arrays: String = (0..arrays).map(|at| format!("u8 b{at}[256]; ")).collect();
+        for hook in ["call(int n)", "enter(openat)"] {
+            for looped in ["", "for (int i = 0; i < 9; i++) b1[i]++;"] {
+                let text = format!("on {hook} {{ {arrays} {looped} return b0[0] + b1[1]; }}");
+                for loops in [Loops::MayGoto, Loops::Helper] {
+                    is_too_large(&text, loops, "bytes at a time");
+                }
+            }
+        }
+    }
 }
 
 /// Ten times as many lines take some ten times as long, and not a hundred.

@@ -16,7 +16,7 @@ pub enum Error {
     )]
     Bpf { doing: String, cause: libbpf_rs::Error },
     #[error("the kernel refused the plugin: {cause}; its verifier said:\n{log}")]
-    Refused { log: String, cause: io::Error },
+    Refused { log: String, line: Option<usize>, cause: io::Error },
     #[error("Tollgate needs more than {limit} open files: raise the limit (ulimit -n)")]
     TooFewFiles { limit: u64 },
     #[error("cannot {doing}: {cause}")]

@@ -118,6 +118,57 @@ fn the_longest_functions_are_loaded() {
     }
 }
 
+/// Loops that are functions of the kernel's have the limits of these. What is beyond is refused here, and not by the kernel.
+#[test]
+fn the_most_loops_that_are_functions_are_loaded() {
+    let numbered = |times: usize, one: &str| -> String {
+        (0..times).map(|number| one.replace('#', &number.to_string())).collect()
+    };
+    let nested = |depth: usize, inner: &str| {
+        let heads = numbered(depth, "for (int i# = 0; i# < 2; i#++) { s++; ");
+        format!("{heads} {inner} {}", "}".repeat(depth))
+    };
+    let call = |body: &str| format!("on call(int n) {{ u64 s = 0; {body} return s; }}");
+    // Places of the function that has the loops, and of the round.
+    let arrays = |times: usize| numbered(times, "u8 a#[9]; ");
+    let sum = |times: usize| {
+        let (head, uses) = (numbered(25, "(n * # + "), numbered(times, "a#[i0 + n] += s; s += a#[i0]; "));
+        format!("{uses} s += {head} s {};", ")".repeat(25))
+    };
+    let called = |depth: usize, inner: &str, by: &str| {
+        let function = format!("int f(int n) {{ u64 s = 0; {} return s; }}", nested(depth, inner));
+        format!("{function} {}", call(by))
+    };
+    let (chain, memory) =
+        ("begins a chain of more than 8 functions", "bytes at a time, and the kernel gives");
+    let shapes: [(&str, Option<usize>, &dyn Fn(usize) -> String); 8] = [
+        (chain, Some(7), &|times| call(&nested(times, ""))),
+        (chain, Some(3), &|times| called(times, "", &nested(3, "s += f(n);"))),
+        (chain, Some(3), &|times| called(3, "", &nested(times, "s += f(n);"))),
+        ("more than 256 functions", Some(255), &|times| call(&"while (s < n) s++;".repeat(times))),
+        ("more than 256 functions", Some(127), &|times| {
+            let functions = numbered(times, "int f#(int n) { while (n < 9) n++; return n; } ");
+            format!("{functions} {}", call(&numbered(times, "s += f#(n); ")))
+        }),
+        (memory, None, &|times| call(&(arrays(times) + &nested(1, &sum(times))))),
+        (memory, None, &|times| call(&(arrays(times) + &nested(7, &sum(times))))),
+        (memory, None, &|times| {
+            called(2, "", &(arrays(times) + &nested(2, &format!("{} s += f(n);", sum(times)))))
+        }),
+    ];
+    for (sentence, most, text) in shapes {
+        let refusal = |times: usize| {
+            let text = text(times);
+            ecode::compile(&program(&text), &text, "test.ec", Loops::Helper).err()
+        };
+        let beyond = (1..).find(|times| refusal(*times).is_some()).expect("there is an end");
+        let message = refusal(beyond).expect("it is refused").message;
+        assert!(message.contains(sentence), "{message}");
+        assert!(most.is_none_or(|most| most == beyond - 1), "{message}: {beyond}");
+        outcome_by(&text(beyond - 1), &[2], &[Loops::Helper]);
+    }
+}
+
 /// The same programs each time, some of which were refused once. Others by `SEED`, and more of them by `PROPTEST_CASES`.
 fn config() -> ProptestConfig {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
@@ -323,9 +374,11 @@ fn a_refusal_is_about_a_line() {
         let at = lines.iter().rfind(|(_, of)| *of == line).expect("it has instructions").0 as usize;
         let mut object = object();
         object.programs[0].instructions.splice(at..at + 1, [LOAD]);
-        let Err(kernel::Error::Refused { log, .. }) = Plugin::load(&object) else { panic!("line {line}") };
+        let Err(kernel::Error::Refused { log, line: about, .. }) = Plugin::load(&object) else {
+            panic!("line {line}")
+        };
         let complaint = complaint(&log).expect("it says why");
-        assert_eq!(complaint.line, Some(line as usize), "{log}");
-        assert!(complaint.sentence.starts_with('R') && log.contains(complaint.sentence), "{complaint:?}");
+        assert_eq!(about, Some(line as usize), "{log}");
+        assert!(complaint.starts_with('R'), "{complaint:?}");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
+use std::net::UdpSocket;
 
 use serde_json::Value;
 
@@ -314,4 +315,55 @@ fn the_guard_is_told_by_plugins_and_tells_them() {
     let report: Value =
         serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
     assert_eq!(number(&report["plugins"][0], "seen"), 0);
+}
+
+/// Where loops are functions, a round comes to the packet by way of the handler.
+#[test]
+fn packets_are_read_in_loops() {
+    const HEADERS: usize = 14 + 20 + 8;
+    let at_work = AtWork::start("nothing", "on call {}");
+    let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let port = to.local_addr().unwrap().port();
+    // Of Ethernet, IPv4 without options, UDP.
+    let text = format!(
+        "u64 bytes, halves, words, dropped;
+        on xdp(\"lo\") {{
+            if (length < {HEADERS} || packet16(12) != 0x800 || packet8(23) != 17 || packet16(36) != {port}) return 0;
+            for (int at = {HEADERS}; at < length; at++)
+                if (packet8(at) == 'x') {{
+                    dropped++;
+                    return 1;
+                }}
+            for (int row = {HEADERS}; row < length; row += 4) {{
+                words = words * 3 + packet32(row);
+                for (int at = row; at < row + 4; at += 2) {{
+                    halves = halves * 3 + packet16(at);
+                    for (int each = at; each < at + 2; each++) bytes = bytes * 3 + packet8(each);
+                }}
+            }}
+        }}"
+    );
+    at_work.load("reads", &text, "");
+    let passed = [&b"abcdefgh"[..], b"\xff\0\x80\x7f", b"no word"];
+    for message in [passed[0], b"1234x678", passed[1], passed[2]] {
+        from.send_to(message, ("127.0.0.1", port)).expect("it is sent");
+    }
+    let mut buffer = [0; 16];
+    for message in passed {
+        let length = to.recv(&mut buffer).expect("it comes");
+        assert_eq!(&buffer[..length], message);
+    }
+    let state = at_work.show("reads");
+    let sum = |width: usize| -> u64 {
+        let read = |message: &[u8], at: usize| {
+            let bytes = message.get(at..at + width).unwrap_or_default();
+            bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let places = |message: &[u8]| (0..message.len().next_multiple_of(4)).step_by(width);
+        let of_message = |sum, message| places(message).fold(sum, |sum, at| sum * 3 + read(message, at));
+        passed.into_iter().fold(0, of_message)
+    };
+    assert_eq!(["bytes", "halves", "words"].map(|name| number(&state, name)), [1, 2, 4].map(sum), "{state}");
+    // The last message ends a byte too early, for each of the three.
+    assert_eq!((number(&state, "dropped"), &state["outside"]), (1, &3.into()), "{state}");
 }

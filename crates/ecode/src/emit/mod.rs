@@ -92,16 +92,21 @@ pub fn emit(
     kept: &Kept,
     is_handler: bool,
     keeps_context: bool,
+    most_bytes: u32,
 ) -> Result<Emitted, Box<Diagnostic>> {
     let Allocated { homes, frame_bytes: frame, needed } = allocate(function, kept);
     let context = keeps_context && !function.is_round;
+    let frame_bytes = if context { frame + u32::from(WORD) } else { frame };
+    if frame_bytes > most_bytes {
+        return Err(needs_too_much(&function.name, &function.span, frame_bytes, most_bytes));
+    }
     let out = Emitted {
         instructions: Vec::new(),
         memory: Vec::new(),
         calls: Vec::new(),
         rounds: Vec::new(),
         spans: Vec::new(),
-        frame_bytes: if context { frame + u32::from(WORD) } else { frame },
+        frame_bytes,
     };
     let mut emitter = Emitter {
         function,
@@ -146,6 +151,14 @@ pub fn too_large(function: &str, span: &Span) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(span.clone(), message).help("make several functions of it"))
 }
 
+/// `bytes` of the kernel's memory for functions.
+pub fn needs_too_much(function: &str, span: &Span, bytes: u32, most_bytes: u32) -> Box<Diagnostic> {
+    let message = format!(
+        "`{function}` and what it calls need {bytes} bytes at a time, and the kernel gives {most_bytes}"
+    );
+    Box::new(Diagnostic::error(span.clone(), message).help("make arrays and structs `static` or global"))
+}
+
 fn bytes(width: Width) -> u8 {
     if width == Width::W32 { 4 } else { 8 }
 }
@@ -183,9 +196,8 @@ impl Emitter<'_> {
         self.end(&block.end, number + 1);
     }
 
-    /// What does not fit is refused afterwards, by the frame's size.
     fn place(&self, at: u32) -> i16 {
-        (i64::from(at) - i64::from(self.frame)) as i16
+        at as i16 - self.frame as i16
     }
 
     /// The same for what a round has together with its function.

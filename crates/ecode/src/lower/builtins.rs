@@ -160,11 +160,10 @@ impl Lowerer<'_> {
         self.step(Step::Helper { to: None, number: PROBE_READ_USER, arguments: zeros });
         let text = arguments(address);
         self.step(Step::Helper { to: Some(result), number: PROBE_READ_USER_STR, arguments: text });
-        // Without the NUL, which a failure has not counted: it is negative.
-        let is_failure =
-            self.operate(Operator::ShiftRight, U64, Value::Register(result), Value::Constant(63));
-        let with_nul = self.operate(Operator::Add, U64, Value::Register(result), is_failure);
-        let length = self.operate(Operator::Subtract, U64, with_nul, Value::Constant(1));
+        // Without the NUL, which neither a failure has counted, a negative number, nor Linux 6.12 where it comes first.
+        let negative = self.operate(Operator::Subtract, U64, Value::Constant(0), Value::Register(result));
+        let has_nul = self.operate(Operator::ShiftRight, U64, negative, Value::Constant(63));
+        let length = self.operate(Operator::Subtract, U64, Value::Register(result), has_nul);
         self.set(result, length, Width::W64);
         self.join(found, |lowerer| {
             lowerer.set(result, Value::Constant(0), Width::W64);

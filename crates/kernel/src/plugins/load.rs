@@ -9,6 +9,7 @@ use libbpf_rs::PrintLevel;
 use libbpf_rs::libbpf_sys::{self, bpf_prog_load_opts};
 
 use super::section::Kind;
+use super::verifier_log::line;
 use crate::error::{Doing, Error, Result};
 
 /// As much of the verifier's log as one reads; what it says last is kept.
@@ -55,7 +56,8 @@ pub fn load_program(instructions: &[[u8; 8]], kind: &Kind, debug: Option<Debug<'
             if let Some((_, print)) = libbpf_rs::get_print() {
                 print(PrintLevel::Warn, log.clone());
             }
-            Error::Refused { log, cause: refusal }
+            let line = debug.and_then(|debug| line(&log, debug.lines));
+            Error::Refused { log, line, cause: refusal }
         })
     })
 }

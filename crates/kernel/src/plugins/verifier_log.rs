@@ -1,37 +1,34 @@
 //! What the verifier says of a program that it refuses, and of which line of the text.
 
-#[derive(Debug, PartialEq, Eq)]
-pub struct Complaint<'a> {
-    pub sentence: &'a str,
-    /// From 1 on. What it says of a program as a whole is about none.
-    pub line: Option<usize>,
-}
-
 /// What comes after the last instruction that it has looked at, before its figures.
-pub fn complaint(log: &str) -> Option<Complaint<'_>> {
-    let (mut sentence, mut line) = (None, None);
+pub fn complaint(log: &str) -> Option<&str> {
+    let mut sentence = None;
     for told in log.lines().filter(|told| !told.is_empty() && !told.starts_with("processed ")) {
-        if let Some(text) = told.strip_prefix("; ") {
-            line = line_of(text).or(line);
-        }
         if is_a_step(told) {
             sentence = None;
         } else if sentence.is_none() {
             sentence = Some(told);
         }
     }
-    Some(Complaint { sentence: sentence?, line })
+    sentence
+}
+
+/// That of the last instruction, from 1 on: the log itself names lines only since v6.9 (7cc13adbd057). What the verifier says of a
+/// program as a whole is about none.
+pub fn line(log: &str, lines: &[[u32; 4]]) -> Option<usize> {
+    let last = log.lines().filter_map(instruction).last()?;
+    let [.., place] = lines.iter().rfind(|[first, ..]| *first <= last)?;
+    // include/uapi/linux/bpf.h, BPF_LINE_INFO_LINE_NUM
+    Some((place >> 10) as usize)
 }
 
 /// A source line, an instruction, or what is known on the way to one.
 fn is_a_step(told: &str) -> bool {
-    let is_numbered = told.split_once(':').is_some_and(|(number, _)| number.parse::<u32>().is_ok());
-    is_numbered || told.starts_with("; ") || told.starts_with("from ")
+    instruction(told).is_some() || told.starts_with("; ") || told.starts_with("from ")
 }
 
-/// `text @ file:line`, since v6.9 (7cc13adbd057).
-fn line_of(text: &str) -> Option<usize> {
-    text.rsplit_once(" @ ")?.1.rsplit_once(':')?.1.parse().ok()
+fn instruction(told: &str) -> Option<u32> {
+    told.split_once(':')?.0.parse().ok()
 }
 
 #[cfg(test)]
@@ -61,31 +58,30 @@ from 16 to 18: R0=scalar() R10=fp0
         format!("{LOG}{last}{END}")
     }
 
+    /// An instruction, and its line; the rest is not looked at.
+    fn lines(places: &[(u32, u32)]) -> Vec<[u32; 4]> {
+        places.iter().map(|(at, line)| [*at, 0, 0, line << 10 | 5]).collect()
+    }
+
     #[test]
     fn the_last_sentence_is_about_the_last_line() {
+        let lines = lines(&[(0, 6), (3, 7), (22, 8), (24, 9)]);
         let log = told("R0 invalid mem access 'scalar'\n");
-        assert_eq!(
-            complaint(&log),
-            Some(Complaint { sentence: "R0 invalid mem access 'scalar'", line: Some(8) })
-        );
+        assert_eq!(complaint(&log), Some("R0 invalid mem access 'scalar'"));
+        assert_eq!(line(&log, &lines), Some(8));
         let log = told("invalid access to map value, value_size=8 off=8 size=8\nR1 min value is outside\n");
-        let sentence = "invalid access to map value, value_size=8 off=8 size=8";
-        assert_eq!(complaint(&log), Some(Complaint { sentence, line: Some(8) }));
+        assert_eq!(complaint(&log), Some("invalid access to map value, value_size=8 off=8 size=8"));
     }
 
     #[test]
     fn a_log_may_say_less() {
         let sentence = "combined stack size of 2 calls is 544. Too large";
-        assert_eq!(complaint(sentence), Some(Complaint { sentence, line: None }));
+        assert_eq!(complaint(sentence), Some(sentence));
+        assert_eq!(line(sentence, &lines(&[(0, 1)])), None);
         let old = "; return sum;\n23: (79) r0 = *(u64 *)(r0 +0)\nR0 invalid mem access 'scalar'\n";
-        assert_eq!(complaint(old).expect("there is one").line, None);
+        assert_eq!(line(old, &lines(&[(0, 1), (23, 4)])), Some(4));
+        assert_eq!(line(old, &[]), None);
         assert_eq!(complaint(""), None);
         assert_eq!(complaint(&told("")), None);
-    }
-
-    #[test]
-    fn a_text_may_look_like_a_place() {
-        assert_eq!(line_of("print(\" @ a:9\"); @ a:b.ec:12"), Some(12));
-        assert_eq!(line_of("x = y; @ file"), None);
     }
 }
