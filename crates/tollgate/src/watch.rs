@@ -311,6 +311,7 @@ impl Watch {
             .map(|(reason, n)| ((*reason).to_owned(), n))
             .filter(|(_, n)| *n > 0)
             .collect();
+        losses.extend(self.plugins.losses());
         if self.gaps > 0 {
             losses.insert("gaps in which the gate's keeper had died".into(), self.gaps);
         }

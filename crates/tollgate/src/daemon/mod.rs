@@ -358,7 +358,7 @@ impl Daemon<'_> {
             if self.services.is_some() {
                 metrics::services(&mut page, &self.service_report()?);
             }
-            metrics::losses(&mut page, &self.watch.losses()?);
+            metrics::losses(&mut page, &self.losses()?);
             if let Ok(mut shown) = self.page.lock() {
                 *shown = page;
             }
@@ -366,14 +366,20 @@ impl Daemon<'_> {
         Ok(())
     }
 
+    fn losses(&self) -> Result<BTreeMap<String, u64>> {
+        let mut losses = self.watch.losses()?;
+        losses.extend(self.plugins.losses());
+        Ok(losses)
+    }
+
     fn status(&mut self) -> Result<crate::guard::Status> {
-        let (losses, began) = (self.watch.losses()?, self.began);
+        let (losses, began) = (self.losses()?, self.began);
         let (guard, gate) = self.watch.guard().context(NO_GUARD)?;
         Ok(guard.status(gate, began, losses))
     }
 
     fn service_report(&mut self) -> Result<crate::service::Report> {
-        let losses = self.watch.losses()?;
+        let losses = self.losses()?;
         let services = self.services.as_mut().context(NO_SERVICES)?;
         services.report(&self.watch.gate, losses)
     }

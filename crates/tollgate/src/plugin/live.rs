@@ -1,6 +1,6 @@
 //! Plugins at work in this process: loaded, linked, told of, swapped and taken away.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -40,6 +40,8 @@ pub struct Plugins {
     lines: VecDeque<Line>,
     /// Those that were not asked for yet.
     new: Vec<Line>,
+    /// Records of all.
+    lost: u64,
     /// Of whose tasks they are, at hooks of the gate; or everybody's.
     session: u32,
 }
@@ -132,7 +134,7 @@ fn us(time: Duration) -> f64 {
 
 impl Plugins {
     pub fn of_session(session: u32) -> Self {
-        Self { hooks: Hooks::default(), all: Vec::new(), lines: VecDeque::new(), new: Vec::new(), session }
+        Self { hooks: Hooks::default(), all: Vec::new(), lines: VecDeque::new(), new: Vec::new(), lost: 0, session }
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -228,6 +230,12 @@ impl Plugins {
         self.all.clear();
     }
 
+    /// By reason, as those of the gate are told.
+    pub fn losses(&self) -> BTreeMap<String, u64> {
+        let lost = (self.lost > 0).then(|| ("records of plugins not told (buffer full)".to_owned(), self.lost));
+        lost.into_iter().collect()
+    }
+
     pub fn list(&self) -> Result<Vec<State>> {
         self.all.iter().map(|live| live.state(None)).collect()
     }
@@ -244,6 +252,10 @@ impl Plugins {
 
     pub fn set(&self, name: &str, variable: &str, value: u64) -> Result<()> {
         let live = &self.all[self.place(name)?];
+        ensure!(
+            !live.built.program.is_constant(variable),
+            "`{variable}` is a constant, and the plugin was compiled with its value: without `const` it could be set"
+        );
         Variables::of(&live.built).set(variable, value, live.plugin.data())
     }
 
@@ -290,6 +302,9 @@ impl Plugins {
 
     fn note(&mut self, name: &str, told: Vec<(u64, Told)>) {
         for (at_ns, told) in told {
+            if let Told::Lost(records) = told {
+                self.lost += records;
+            }
             let line = Line::new(name, at_ns, told);
             self.lines.push_back(line.clone());
             self.new.push(line);
