@@ -181,6 +181,7 @@ pub enum StatementKind {
 #[derive(Debug)]
 pub struct Parameter {
     pub type_name: TypeName,
+    /// Empty, and where the type is: a prototype's that has none.
     pub name: Name,
 }
 

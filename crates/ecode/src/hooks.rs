@@ -3,6 +3,9 @@
 use crate::program::Builtin;
 use crate::types::Type;
 
+/// Runs on demand: the plugin names its parameters itself, and has one handler for it.
+pub const CALL: &str = "call";
+
 /// A value that a handler can read by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {

@@ -39,6 +39,8 @@ pub struct State {
 pub struct Faults {
     /// Elements that are outside of their arrays.
     pub outside: u64,
+    /// What was to be read of a packet, and is outside of it.
+    pub outside_packet: u64,
     pub cut_short: u64,
     /// Entries for which a map had no room.
     pub full: u64,
@@ -429,7 +431,7 @@ impl Run<'_> {
                 let bytes = builtin.packet_bytes().expect("it reads some");
                 let at = self.argument_value(at, frame);
                 let found = self.world.packet(at, bytes);
-                self.state.faults.outside += u64::from(found.is_none());
+                self.state.faults.outside_packet += u64::from(found.is_none());
                 found.unwrap_or(0)
             }
             (Builtin::CutShort, _) => frame.is_cut_short.into(),

@@ -11,14 +11,21 @@ pub const OUTSIDE: u32 = 8;
 pub const CUT_SHORT: u32 = 16;
 pub const FULL: u32 = 24;
 pub const LOST: u32 = 32;
-pub const CONTROL_BYTES: u32 = 40;
+pub const OUTSIDE_PACKET: u32 = 40;
+pub const CONTROL_BYTES: u32 = 48;
 
 impl Faults {
     /// As the control memory has them.
     pub fn of(control: &[u8]) -> Self {
         let count =
             |at: u32| u64::from_le_bytes(control[at as usize..][..8].try_into().expect("eight bytes"));
-        Self { outside: count(OUTSIDE), cut_short: count(CUT_SHORT), full: count(FULL), lost: count(LOST) }
+        Self {
+            outside: count(OUTSIDE),
+            outside_packet: count(OUTSIDE_PACKET),
+            cut_short: count(CUT_SHORT),
+            full: count(FULL),
+            lost: count(LOST),
+        }
     }
 }
 

@@ -32,7 +32,7 @@ mod value;
 pub use compile::{Compiled, MapShape, Object, compile};
 pub use diagnostic::{Diagnostic, Severity, Span, nearest};
 pub use emit::Memory;
-pub use hooks::{Base, Condition, Ending, Entry, Field, Hooks, Offer, Refusal, Source, Stop, Way};
+pub use hooks::{Base, CALL, Condition, Ending, Entry, Field, Hooks, Offer, Refusal, Source, Stop, Way};
 pub use ir::Loops;
 pub use listing::Listed;
 pub use program::{Builtin, Global, Program};

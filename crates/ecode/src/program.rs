@@ -11,6 +11,8 @@ use crate::types::{Integer, Struct, Type};
 pub struct Program {
     /// With the static ones of functions.
     pub globals: Vec<Global>,
+    /// Names of global numbers that never change, and have no memory.
+    pub constants: Vec<String>,
     pub maps: Vec<Map>,
     pub functions: Vec<Function>,
     pub handlers: Vec<Handler>,
@@ -18,6 +20,13 @@ pub struct Program {
     pub strings: Vec<Vec<u8>>,
     /// Those of which there are records for user space.
     pub emitted: Vec<Rc<Struct>>,
+}
+
+impl Program {
+    pub fn is_constant(&self, name: &str) -> bool {
+        let mut globals = self.globals.iter().filter(|global| global.is_const);
+        self.constants.iter().any(|constant| constant == name) || globals.any(|global| global.name == name)
+    }
 }
 
 #[derive(Debug)]

@@ -8,7 +8,9 @@ use crate::types::{Struct, Type};
 
 /// Of a record: its first eight bytes say which string of the program it prints, or with this which struct it is.
 pub const STRUCT: u64 = 1 << 32;
-pub const TAG_BYTES: u64 = 8;
+/// Behind it: when it was told, by `now()`.
+pub const TIME_AT: u64 = 8;
+pub const HEADER_BYTES: u64 = 16;
 /// Of a struct: a function's memory has few of them.
 pub const MOST_BYTES: u64 = 256;
 /// Of each number that is printed.
@@ -38,10 +40,15 @@ pub enum Printed {
 }
 
 impl Record {
-    /// None: no plugin of this program has written it.
-    pub fn read(program: &Program, bytes: &[u8]) -> Option<Self> {
+    /// And when it was told. None: no plugin of this program has written it.
+    pub fn read(program: &Program, bytes: &[u8]) -> Option<(Self, u64)> {
         let (tag, rest) = bytes.split_first_chunk::<8>()?;
-        let tag = u64::from_le_bytes(*tag);
+        let (time, rest) = rest.split_first_chunk::<8>()?;
+        let record = Self::of(program, u64::from_le_bytes(*tag), rest)?;
+        Some((record, u64::from_le_bytes(*time)))
+    }
+
+    fn of(program: &Program, tag: u64, rest: &[u8]) -> Option<Self> {
         if tag >= STRUCT {
             let of = program.emitted.get((tag - STRUCT) as usize)?;
             let members = members(of, rest)?;

@@ -1,10 +1,15 @@
 //! The gate's clock, and a thread's.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Nanoseconds of CLOCK_MONOTONIC, which is what `bpf_ktime_get_ns` reads.
 pub fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC).as_nanos() as u64
+}
+
+/// The time of day that was at a time of [`now_ns`], which is not yet to come.
+pub fn wall_clock(at_ns: u64) -> SystemTime {
+    SystemTime::now() - Duration::from_nanos(now_ns().saturating_sub(at_ns))
 }
 
 /// How long this thread has had a processor.

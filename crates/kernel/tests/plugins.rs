@@ -346,7 +346,7 @@ fn what_a_plugin_tells() {
     assert_eq!(world.printed[2].len(), 64);
     assert_eq!(world.printed.len(), 6);
     let program = program(text);
-    let bytes = [&(1_u64 << 32).to_le_bytes(), world.emitted[0].as_slice()].concat();
+    let bytes = [&(1_u64 << 32).to_le_bytes(), &7_u64.to_le_bytes(), world.emitted[0].as_slice()].concat();
     let number = |name: &str, value| (name.to_owned(), Datum::Number(value));
     let members = vec![
         number("by", 3),
@@ -355,9 +355,9 @@ fn what_a_plugin_tells() {
         ("at".into(), Datum::Struct(vec![number("x", -1), number("y", -2)])),
         number("is_new", 1),
     ];
-    assert_eq!(Record::read(&program, &bytes), Some(Record::Emitted { name: "opened".into(), members }));
-    assert_eq!(Record::read(&program, &bytes[..20]), None);
-    assert_eq!(Record::read(&program, &9_u64.to_le_bytes()), None);
+    assert_eq!(Record::read(&program, &bytes), Some((Record::Emitted { name: "opened".into(), members }, 7)));
+    assert_eq!(Record::read(&program, &bytes[..28]), None);
+    assert_eq!(Record::read(&program, &[9_u64.to_le_bytes(), [0; 8]].concat()), None);
 }
 
 /// By an instruction that no plugin has.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use annotate_snippets::{Level, Renderer, Snippet};
 
-use crate::format::printable;
+use crate::format::{printable, steers};
 
 pub struct Finding<'a> {
     pub level: Level,
@@ -44,9 +44,8 @@ pub fn harmless(text: &str) -> String {
     let one = |c: char| match c {
         '\n' => c,
         '\t' | '\r' => ' ',
-        c if c.is_control() && c.len_utf8() == 1 => '?',
-        c if c.is_control() => '\u{bf}',
-        c => c,
+        c if !steers(c) => c,
+        c => ['?', '\u{bf}', '\u{fffd}'][c.len_utf8() - 1],
     };
     text.chars().map(one).collect()
 }

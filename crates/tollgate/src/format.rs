@@ -56,13 +56,20 @@ pub fn share(part: u64, whole: u64) -> String {
     if percent < 0.5 { "<1 %".into() } else { format!("{percent:.0} %") }
 }
 
-/// Control characters as a shell's $'…' writes them, so that a name cannot steer the terminal.
+/// What steers a terminal, or how it sets what is beside it: the ends of lines and directions of Unicode, and what is not seen at all.
+pub fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// Such characters as a shell's $'…' writes them, so that a name cannot steer the terminal.
 pub fn printable(text: &str) -> String {
     let one = |c: char| match c {
         '\n' => "\\n".to_owned(),
         '\t' => "\\t".to_owned(),
-        c if c.is_control() => format!("\\x{:02x}", u32::from(c)),
-        c => c.to_string(),
+        c if !steers(c) => c.to_string(),
+        c if c.is_ascii() => format!("\\x{:02x}", u32::from(c)),
+        c => format!("\\u{:04x}", u32::from(c)),
     };
     text.chars().map(one).collect()
 }
@@ -71,7 +78,7 @@ pub fn printable(text: &str) -> String {
 pub fn command_line(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
     let quoted = |word: &String| {
-        if word.chars().any(char::is_control) {
+        if word.chars().any(steers) {
             format!("$'{}'", printable(&word.replace('\\', "\\\\").replace('\'', "\\'")))
         } else if !word.is_empty() && word.chars().all(plain) {
             word.clone()
@@ -176,5 +183,6 @@ mod tests {
         let words = ["sh", "-c", "echo it's"].map(String::from);
         assert_eq!(command_line(&words), "sh -c 'echo it'\\''s'");
         assert_eq!(command_line(&["a\u{1b}[31m\n'b".into()]), r"$'a\x1b[31m\n\'b'");
+        assert_eq!(command_line(&["a\u{202e}b\u{85}é".into()]), r"$'a\u202eb\u0085é'");
     }
 }

@@ -20,7 +20,7 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use crate::format::number_of;
 use crate::guard::{Guard, Notice, Policy};
 use crate::output::say;
-use crate::plugin::{self, Plugins};
+use crate::plugin::Plugins;
 use crate::report::{Document, Facts, InProgress, Toll, call_name, document};
 use crate::slow::SlowCalls;
 use crate::source::Source;
@@ -157,18 +157,11 @@ impl Watch {
 
     /// For the session's tasks. What they tell goes to stderr.
     pub fn load_plugins(&mut self, sources: &[Source]) -> Result<()> {
-        for source in sources {
-            self.plugins.load(&mut self.gate, source, &plugin::name_of(source), 0)?;
-        }
-        Ok(())
+        self.plugins.load_files(&mut self.gate, sources)
     }
 
     fn tend_plugins(&mut self) -> Result<()> {
-        for line in self.plugins.tend()? {
-            let lines = line.text.trim_end().lines();
-            lines.into_iter().try_for_each(|text| say(&format!("{}: {text}", line.plugin)))?;
-        }
-        Ok(())
+        Ok(self.plugins.tend()?.iter().try_for_each(|line| say(&line.named()))?)
     }
 
     /// Readable when a record has come.
@@ -323,6 +316,7 @@ impl Watch {
             .map(|(reason, n)| ((*reason).to_owned(), n))
             .filter(|(_, n)| *n > 0)
             .collect();
+        losses.extend(self.plugins.losses());
         if self.gaps > 0 {
             losses.insert("gaps in which the gate's keeper had died".into(), self.gaps);
         }

@@ -47,9 +47,13 @@ impl AtWork {
     }
 
     pub fn ask(&self, arguments: &str) -> Finished {
+        self.begin(arguments).finish()
+    }
+
+    pub fn begin(&self, arguments: &str) -> Running {
         let mut job = Job::of(vec![tollgate().into(), "plugin".into()]);
         job.command.args(words(arguments)).env("TOLLGATE_SOCKET", self.folder.path().join("socket"));
-        job.finish()
+        job.start()
     }
 
     /// With `options`, such as --priority.

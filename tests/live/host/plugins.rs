@@ -83,9 +83,18 @@ fn packets_are_counted_and_dropped() {
         eventually("all were seen", || at_work.number(hook, "seen") >= 2);
         let state = at_work.show(hook);
         assert_eq!((self::number(&state, "drops"), self::number(&state, "seen")), (1, 3), "{number} {state}");
-        assert_eq!((self::number(&state, "bytes"), &state["outside"]), (9, &0.into()), "{state}");
+        assert_eq!((self::number(&state, "bytes"), &state["outside_packet"]), (9, &0.into()), "{state}");
         at_work.ask(&format!("unload {hook}")).success();
     }
+    let beyond = text("ingress").replace("packet8(42)", "packet8(length)");
+    at_work.load("beyond", &beyond, "");
+    from.send_to(b"abc", ("127.0.0.1", port)).expect("it is sent");
+    eventually("it was seen", || at_work.number("beyond", "seen") == 1);
+    let state = at_work.show("beyond");
+    assert_eq!((&state["outside_packet"], &state["outside"]), (&1.into(), &0.into()), "{state}");
+    let shown = at_work.ask("show beyond").success().text();
+    assert!(shown.contains("1 time: bytes outside of their packet"), "{shown}");
+    assert_eq!(to.recv(&mut [0; 16]).expect("it comes"), 3);
     to.set_nonblocking(true).expect("it may be so");
     assert!(to.recv(&mut [0; 16]).is_err());
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write as _;
 use std::net::UdpSocket;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::guarded::Guarded;
 use crate::harness::job::folder;
@@ -127,6 +127,44 @@ fn what_a_plugin_prints_comes_in_order() {
 }
 
 #[test]
+fn what_is_printed_forges_no_line() {
+    let text = "on enter(getppid) { char path[12] = \"a\\nb: \\x1b\\xe2\\x80\\xae\"; print(\"%s\", path); }";
+    let ran = ran(&[text], "", "calls 1").success();
+    assert!(ran.err.lines().any(|line| line == r"plugin-0: a\nb: \x1b\u202e"), "{}", ran.err);
+}
+
+#[test]
+fn files_of_the_same_name_run_beside_each_other() {
+    let folder = folder();
+    let mut options = String::new();
+    for name in ["a", "b", "c"] {
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+        let file = folder.path().join(name).join("x.ec");
+        fs::write(&file, COUNT).expect("a file can be written");
+        options += &format!(" --plugin {}", file.display());
+    }
+    let ran = Job::run(&options, workload("calls 5")).finish().success();
+    let states = plugins(&ran);
+    assert_eq!([0, 1, 2].map(|at| states[at]["name"].clone()), ["x", "x-2", "x-3"]);
+    assert!(states.iter().all(|state| number(state, "n") == 5), "{states:?}");
+}
+
+#[test]
+fn what_is_lost_is_told() {
+    let text = "char line[64]; on enter(getppid) { for (int i = 0; i < 8192; i++) print(\"%s\", line); }";
+    let ran = ran(&[text], "", "calls 1").success();
+    let lost = plugins(&ran)[0]["lost"].as_u64().expect("a number");
+    assert!(lost > 0);
+    assert!(
+        ran.err.contains("tollgate: plugin plugin-0: "),
+        "{}",
+        ran.err.lines().last().unwrap_or_default()
+    );
+    assert!(ran.err.contains(" records lost: there was no room for more"), "{lost}");
+    assert_eq!(ran.report().losses["records of plugins not told (buffer full)"], lost);
+}
+
+#[test]
 fn several_run_one_after_the_other() {
     let texts = ["u64 n; on enter(getppid) { n++; }"; 8];
     for state in run(&texts, "calls 500 --threads 2") {
@@ -235,7 +273,7 @@ fn what_keeps_hitting_its_limits_is_taken_out() {
 #[test]
 fn a_plugin_is_called_shown_changed_and_taken_away() {
     let text = "
-        u64 limit = 3; u8 small; char name[8] = \"abc\"; map<u32, u64> m[4];
+        u64 limit = 3; u8 small; const int fixed = 4; char name[8] = \"abc\"; map<u32, u64> m[4];
         on call(int a) { m[(u32)a]++; print(\"called with %d\", a); return a * (int)limit; }
     ";
     let at_work = AtWork::start("first", COUNT);
@@ -243,26 +281,42 @@ fn a_plugin_is_called_shown_changed_and_taken_away() {
     for key in ["parse_us", "codegen_us", "verify_us", "link_us", "instructions"] {
         assert!(loaded[key].is_number(), "{key} of {loaded}");
     }
-    assert_eq!(at_work.ask("call called --arg 5").success().text(), "15\n");
+    let called = at_work.ask("call called --arg 5").success();
+    assert_eq!((called.text(), called.err.as_str()), ("15\n".into(), "called with 5\n"));
     at_work.ask("set called limit=7 small=200").success();
-    assert_eq!(at_work.ask("call called --arg -2").success().text(), "-14\n");
+    let called = at_work.ask("call --json called --arg -2").success().json();
+    assert_eq!(
+        (&called["result"], &called["told"]),
+        (&(-14).into(), &json!([{"printed": "called with -2"}]))
+    );
     at_work.ask("call called").exits_with(125).says("takes 1 number");
     at_work.ask("set called small=256").exits_with(125).says("too large for `small`");
+    at_work.ask("set called fixed=1").exits_with(125).says("`fixed` is a constant");
     at_work.ask("set called nothing=1").exits_with(125).says("no global variable `nothing`");
     at_work.ask("call other").exits_with(125).says("no plugin is called other");
     let state = at_work.show("called");
     assert_eq!((number(&state, "limit"), number(&state, "small")), (7, 200));
     assert_eq!(entries(&state, "m"), [(5, 1), (u64::from(-2_i32 as u32), 1)]);
-    eventually("what it told", || {
-        at_work.ask("log called").success().text() == "called with 5\ncalled with -2\n"
-    });
+    assert_eq!(at_work.ask("log called").success().text(), "called with 5\ncalled with -2\n");
+    let log = at_work.ask("log --json").success().text();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!((&lines[1]["plugin"], &lines[1]["printed"]), (&json!("called"), &json!("called with -2")));
+    let times = [0, 1].map(|line| lines[line]["time"].as_str().expect("a time"));
+    assert!(times[0] < times[1], "{log}");
+    let list = at_work.ask("list --json").success().json();
+    assert_eq!((&list["plugins"][1]["name"], list["plugins"][1].get("variables")), (&json!("called"), None));
     at_work.ask("load --name called first.ec").exits_with(125);
     let swapped = at_work.swap("called", &text.replace("u64 limit = 3", "u32 limit = 9"));
     assert_eq!(swapped["not_kept"].as_array().expect("a list").len(), 1, "{swapped}");
     assert_eq!(number(&at_work.show("called"), "small"), 200);
     assert_eq!(entries(&at_work.show("called"), "m").len(), 2);
     assert_eq!(at_work.ask("call called --arg 2").success().text(), "18\n");
+    let following = at_work.begin("log --follow called");
+    eventually("it follows", || following.read("out").lines().count() == 3);
     at_work.ask("unload called").success();
+    let followed = following.finish().success();
+    assert_eq!(followed.err, "tollgate: plugin called: unloaded\n");
+    assert_eq!(at_work.ask("log --follow called").success().err, followed.err);
     at_work.ask("show called").exits_with(125).says("no plugin is called called");
 }
 

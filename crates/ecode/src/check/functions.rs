@@ -4,7 +4,7 @@ use super::scopes::Named;
 use super::{Checked, Checker, Current};
 use crate::ast::{self, Expression as Written};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::hooks::Offer;
+use crate::hooks::{CALL, Offer};
 use crate::program::{Argument, Expression, ExpressionKind, Function, Handler};
 use crate::types::{LONG, Type};
 
@@ -166,6 +166,14 @@ impl Checker<'_> {
                 return self.fault(Diagnostic::error(span.clone(), sentence));
             }
         };
+        let mut others = self.program.handlers.iter().filter(|other| other.hook == CALL);
+        if hook.text == CALL
+            && let Some(other) = others.next()
+        {
+            let other = self.program.functions[other.function].span.clone();
+            let problem = Diagnostic::error(hook.span.clone(), "there is a handler `on call` already");
+            return self.fault(problem.other(other, "here"));
+        }
         let types = self.parameters(&written.parameters, MOST_CALL_PARAMETERS, "a handler of calls")?;
         let function = self.add(&hook.text, hook.span.clone(), LONG.into());
         let is_read =

@@ -229,16 +229,17 @@ impl Checker<'_> {
                 Some(initializer) => self.initial_bytes(&of, initializer)?,
                 None => Vec::new(),
             };
-            if let Some(named) = self.named_constant(declaration.is_const, &of, &initial) {
-                self.declare(&declarator.name, named)?;
-                continue;
-            }
-            self.globals_fit(&of, &declarator.name);
-            self.declare(&declarator.name, Named::Global(self.program.globals.len()))?;
             let name = match within {
                 Some(function) => format!("{function}.{}", declarator.name.text),
                 None => declarator.name.text.clone(),
             };
+            if let Some(named) = self.named_constant(declaration.is_const, &of, &initial) {
+                self.declare(&declarator.name, named)?;
+                self.program.constants.push(name);
+                continue;
+            }
+            self.globals_fit(&of, &declarator.name);
+            self.declare(&declarator.name, Named::Global(self.program.globals.len()))?;
             let (is_const, span) = (declaration.is_const, declarator.name.span.clone());
             self.program.globals.push(Global { name, of, is_const, initial, span });
         }

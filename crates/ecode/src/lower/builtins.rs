@@ -9,7 +9,7 @@ use crate::program::{Argument, Builtin, Expression, Place};
 use crate::types::{INT, U64};
 
 // include/uapi/linux/bpf.h, enum bpf_func_id
-const KTIME_GET_NS: i32 = 5;
+pub(super) const KTIME_GET_NS: i32 = 5;
 const GET_PRANDOM_U32: i32 = 7;
 pub const GET_SMP_PROCESSOR_ID: i32 = 8;
 const GET_CURRENT_PID_TGID: i32 = 14;
@@ -217,7 +217,7 @@ impl Lowerer<'_> {
         Ok(Value::Constant(0))
     }
 
-    fn ask(&mut self, number: i32) -> Value {
+    pub(super) fn ask(&mut self, number: i32) -> Value {
         let to = self.register();
         self.step(Step::Helper { to: Some(to), number, arguments: Vec::new() });
         Value::Register(to)

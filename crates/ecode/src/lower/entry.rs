@@ -5,7 +5,7 @@ use super::{Home, Lowered, Lowerer, number};
 use crate::ast::Operator;
 use crate::hooks::{Base, Condition, Ending, Entry, Source, Stop, Way};
 use crate::ir::{self, Address, BlockId, End, Register, Step, Value, Width};
-use crate::layout::OUTSIDE;
+use crate::layout::OUTSIDE_PACKET;
 use crate::program::{Expression, Handler};
 use crate::types::{Integer, LONG, Type, U64};
 
@@ -182,7 +182,7 @@ impl Lowerer<'_> {
         self.step(Step::Move { to, from: value });
         self.end(End::Jump(join));
         self.enter(outside);
-        self.add_to_control(OUTSIDE);
+        self.add_to_control(OUTSIDE_PACKET);
         self.set(to, nothing, Width::W32);
         self.jump_and_enter(join);
         Ok(Value::Register(to))

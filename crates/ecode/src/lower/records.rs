@@ -1,12 +1,13 @@
 //! What is told to user space.
 
+use super::builtins::KTIME_GET_NS;
 use super::bytes::Bytes;
 use super::{Lowered, Lowerer, number};
 use crate::ast::Operator;
 use crate::ir::{self, Address, Base, Step, Value, Width};
 use crate::layout::LOST;
 use crate::program::{Argument, Expression, ExpressionKind, Place};
-use crate::records::{NUMBER_BYTES, STRUCT, TAG_BYTES, TEXT_BYTES, directives, printed_bytes};
+use crate::records::{HEADER_BYTES, NUMBER_BYTES, STRUCT, TEXT_BYTES, TIME_AT, directives, printed_bytes};
 use crate::types::{LONG, Type, U64};
 
 // include/uapi/linux/bpf.h, enum bpf_func_id
@@ -38,7 +39,7 @@ impl Lowerer<'_> {
             let record = lowerer.record();
             let place = |at: usize| {
                 let before: u64 = directives[..at].iter().map(|directive| printed_bytes(*directive)).sum();
-                record + (TAG_BYTES + before) as u32
+                record + (HEADER_BYTES + before) as u32
             };
             for (at, value) in &numbers {
                 lowerer.store(Address::of(Base::Frame(place(*at))), NUMBER_BYTES as u8, *value, Width::W64);
@@ -49,7 +50,7 @@ impl Lowerer<'_> {
                 lowerer.fill_with_text(to, *text, Value::Constant(TEXT_BYTES as i64))?;
             }
             let size: u64 = directives.iter().map(|directive| printed_bytes(*directive)).sum();
-            lowerer.tell(record, tag, TAG_BYTES + size);
+            lowerer.tell(record, tag, HEADER_BYTES + size);
             Ok(())
         })?;
         Ok(Value::Constant(0))
@@ -75,8 +76,8 @@ impl Lowerer<'_> {
         let tag = self.program.emitted.iter().position(|emitted| emitted == of);
         let tag = STRUCT + tag.expect("all that are emitted are there") as u64;
         let record = self.record();
-        self.copy_to(Address::of(Base::Frame(record + TAG_BYTES as u32)), place)?;
-        let failed = self.tell(record, tag, TAG_BYTES + of.size);
+        self.copy_to(Address::of(Base::Frame(record + HEADER_BYTES as u32)), place)?;
+        let failed = self.tell(record, tag, HEADER_BYTES + of.size);
         let [yes, no, join] = std::array::from_fn(|_| self.new_block());
         self.branch(Operator::Equal, U64, failed, Value::Constant(0), yes, no);
         let to = self.register();
@@ -96,7 +97,9 @@ impl Lowerer<'_> {
 
     fn tell(&mut self, record: u32, tag: u64, size: u64) -> Value {
         let address = Address::of(Base::Frame(record));
-        self.store(address, TAG_BYTES as u8, Value::Constant(tag as i64), Width::W64);
+        self.store(address, 8, Value::Constant(tag as i64), Width::W64);
+        let now = self.ask(KTIME_GET_NS);
+        self.store(Address::of(Base::Frame(record + TIME_AT as u32)), 8, now, Width::W64);
         let failed = self.register();
         let arguments = vec![
             ir::Argument::Records,

@@ -3,7 +3,7 @@
 use crate::program::{
     Argument, Builtin, Expression, ExpressionKind, Function, Place, PlaceKind, Statement, StatementKind,
 };
-use crate::records::{TAG_BYTES, directives, printed_bytes};
+use crate::records::{HEADER_BYTES, directives, printed_bytes};
 use crate::types::Type;
 
 pub struct Uses {
@@ -69,7 +69,7 @@ impl Uses {
             }
             _ => unreachable!("checked: a struct, or a string and what it prints"),
         };
-        self.record_bytes = self.record_bytes.max(TAG_BYTES + bytes);
+        self.record_bytes = self.record_bytes.max(HEADER_BYTES + bytes);
     }
 
     fn place(&mut self, place: &Place, is_in_loop: bool) {

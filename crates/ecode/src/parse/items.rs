@@ -6,10 +6,8 @@ use crate::ast::{
     Selected, TypeName,
 };
 use crate::diagnostic::{Diagnostic, Span};
+use crate::hooks::CALL;
 use crate::token::{Keyword, Kind};
-
-/// The hook whose parameters the plugin names itself.
-pub const CALL: &str = "call";
 
 impl Parser<'_> {
     /// Whether a declaration or a type begins so.
@@ -228,6 +226,7 @@ impl Parser<'_> {
         if self.takes(";") {
             return Ok(Item::Function(Function { result, name, parameters, body: None }));
         }
+        self.are_named(&parameters)?;
         let body = self.block()?;
         Ok(Item::Function(Function { result, name, parameters, body: Some(body) }))
     }
@@ -247,7 +246,11 @@ impl Parser<'_> {
         loop {
             self.takes_keyword(Keyword::Const);
             let type_name = self.type_name()?;
-            let name = self.name("a parameter")?;
+            let name = if [",", ")", "["].iter().any(|mark| self.is_at(mark)) {
+                Name { text: String::new(), span: type_name.span.clone() }
+            } else {
+                self.name("a parameter")?
+            };
             if self.is_at("[") {
                 let problem = Diagnostic::error(self.span(), "a parameter cannot be an array");
                 return self.fault(problem.help("make the array a global variable"));
@@ -258,6 +261,15 @@ impl Parser<'_> {
                 return Ok(parameters);
             }
         }
+    }
+
+    /// What has a body uses them.
+    fn are_named(&mut self, parameters: &[Parameter]) -> Parsed<()> {
+        let Some(unnamed) = parameters.iter().find(|parameter| parameter.name.text.is_empty()) else {
+            return Ok(());
+        };
+        let problem = Diagnostic::error(unnamed.name.span.clone(), "this parameter has no name");
+        self.fault(problem.help("only where a function is declared without its body, none is needed"))
     }
 
     fn structure(&mut self) -> Parsed<Item> {
@@ -320,6 +332,7 @@ impl Parser<'_> {
         let (mut selected, mut parameters) = (Vec::new(), Vec::new());
         if hook.text == CALL && self.is_at("(") {
             parameters = self.parameters()?;
+            self.are_named(&parameters)?;
         } else if self.is_at("(") {
             selected = self.selected()?;
         }

@@ -1,7 +1,7 @@
 //! What a run leaves behind, by whomever a program was run.
 
 use ecode::interpret::{Faults, State};
-use ecode::records::{Record, TAG_BYTES};
+use ecode::records::{HEADER_BYTES, Record};
 use ecode::{Object, Program};
 
 use super::common::Same;
@@ -43,9 +43,10 @@ impl Left {
     ) -> Self {
         let mut left = Self { data, faults, maps: sorted(maps), printed: Vec::new(), emitted: Vec::new() };
         for bytes in records {
-            match Record::read(program, bytes).expect("it is the program's") {
+            let (record, _) = Record::read(program, bytes).expect("it is the program's");
+            match record {
                 Record::Printed(text) => left.printed.push(String::from_utf8_lossy(&text).into_owned()),
-                Record::Emitted { .. } => left.emitted.push(bytes[TAG_BYTES as usize..].to_vec()),
+                Record::Emitted { .. } => left.emitted.push(bytes[HEADER_BYTES as usize..].to_vec()),
             }
         }
         left

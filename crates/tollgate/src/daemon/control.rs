@@ -36,6 +36,8 @@ const SOON: Duration = Duration::from_secs(3);
 /// Who follows events may go while there are none.
 const LOOK: Duration = Duration::from_secs(1);
 
+pub const OTHER_VERSION: &str = "the daemon is of another version: its answer is not understood";
+
 /// What an extension is asked.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -312,7 +314,7 @@ pub fn running(path: &Path) -> Result<UnixStream> {
 /// The daemon's answer, where one has to be there.
 pub fn answer<T: DeserializeOwned>(socket: &SocketOption, request: &impl Serialize) -> Result<T> {
     let (value, _) = ask(&running(&socket.path)?, request)?;
-    serde_json::from_value(value).context("the daemon is of another version: its answer is not understood")
+    serde_json::from_value(value).context(OTHER_VERSION)
 }
 
 /// Nobody may be left to tell.

@@ -25,7 +25,7 @@ use libsystemd::daemon::{NotifyState, notify};
 use crate::cli::Select;
 use crate::format::number_of;
 use crate::guard::{GuardOptions, Mode, Policy, Request, Save, Selection, StoreOption};
-use crate::plugin::{self, Plugins};
+use crate::plugin::{self, Line, Plugins, Told};
 use crate::report::Event;
 use crate::select;
 use crate::service::{self, KIND, Services, parsed};
@@ -131,6 +131,10 @@ struct Daemon<'a> {
     has_failed_to_share: bool,
 }
 
+fn json(line: &Line) -> Result<Arc<str>> {
+    Ok(serde_json::to_string(line)?.into())
+}
+
 /// What is to be guarded, and how; `None`: nothing.
 fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
     let has_others = arguments.services.is_some() || !arguments.plugins.is_empty();
@@ -202,9 +206,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         has_failed_to_share: false,
     };
     kernel::signals::on_interrupt(&INTERRUPTED)?;
-    for source in &plugins {
-        daemon.plugins.load(&mut daemon.watch.gate, source, &plugin::name_of(source), 0)?;
-    }
+    daemon.plugins.load_files(&mut daemon.watch.gate, &plugins)?;
     let worked = daemon.take_in().and_then(|()| daemon.work(&control));
     daemon.end(worked)
 }
@@ -342,7 +344,7 @@ impl Daemon<'_> {
             if self.services.is_some() {
                 metrics::services(&mut page, &self.service_report()?);
             }
-            metrics::losses(&mut page, &self.watch.losses()?);
+            metrics::losses(&mut page, &self.losses()?);
             if let Ok(mut shown) = self.page.lock() {
                 *shown = page;
             }
@@ -350,14 +352,20 @@ impl Daemon<'_> {
         Ok(())
     }
 
+    fn losses(&self) -> Result<BTreeMap<String, u64>> {
+        let mut losses = self.watch.losses()?;
+        losses.extend(self.plugins.losses());
+        Ok(losses)
+    }
+
     fn status(&mut self) -> Result<crate::guard::Status> {
-        let (losses, began) = (self.watch.losses()?, self.began);
+        let (losses, began) = (self.losses()?, self.began);
         let (guard, gate) = self.watch.guard().context(NO_GUARD)?;
         Ok(guard.status(gate, began, losses))
     }
 
     fn service_report(&mut self) -> Result<crate::service::Report> {
-        let losses = self.watch.losses()?;
+        let losses = self.losses()?;
         let services = self.services.as_mut().context(NO_SERVICES)?;
         services.report(&self.watch.gate, losses)
     }
@@ -428,6 +436,8 @@ impl Daemon<'_> {
     }
 
     fn answer_on_plugins(&mut self, request: plugin::Request) -> Result<Response> {
+        // What was told before is not of what is asked for.
+        self.tell_of_plugins()?;
         let (plugins, gate) = (&mut self.plugins, &mut self.watch.gate);
         let value = match request {
             plugin::Request::Load { name, priority, text } => {
@@ -446,11 +456,12 @@ impl Daemon<'_> {
                 true.into()
             }
             plugin::Request::Open { name } => serde_json::to_value(plugins.open(&name)?)?,
+            plugin::Request::Told { name, after } => serde_json::to_value(plugins.told_since(&name, after)?)?,
             plugin::Request::Log { name, follow } => {
-                self.tell_of_plugins()?;
-                let lines = self.plugins.lines(name.as_deref())?;
-                let lines = lines.iter().map(|line| Arc::from(line.trim_end())).collect();
-                let follower = follow.then(|| {
+                let lines = plugins.lines(name.as_deref())?.into_iter().map(json).collect::<Result<_>>()?;
+                // What was unloaded tells no more.
+                let is_there = name.as_ref().is_none_or(|name| plugins.has(name));
+                let follower = (follow && is_there).then(|| {
                     let (leader, follower) = Leader::new(BEHIND);
                     self.plugin_followers.push((name, leader));
                     follower
@@ -463,13 +474,16 @@ impl Daemon<'_> {
 
     fn tell_of_plugins(&mut self) -> Result<()> {
         for line in self.plugins.tend()? {
-            let text: Arc<str> = line.text.trim_end().into();
+            let text = json(&line)?;
             let follows = |name: &Option<String>| name.as_ref().is_none_or(|name| *name == line.plugin);
             let followers = self.plugin_followers.iter().filter(|(name, _)| follows(name));
-            let named: Arc<str> = format!("{}: {text}", line.plugin).into();
-            followers.for_each(|(name, follower)| follower.tell(if name.is_some() { &text } else { &named }));
-            if line.is_of_tollgate {
-                tell(&format!("plugin {}: {text}", line.plugin));
+            followers.for_each(|(_, follower)| follower.tell(&text));
+            match line.told {
+                Told::TakenOut(_) => tell(&format!("plugin {}: {}", line.plugin, line.told.line())),
+                Told::Unloaded { .. } => {
+                    self.plugin_followers.retain(|(name, _)| name.as_ref() != Some(&line.plugin));
+                }
+                _ => {}
             }
         }
         Ok(())

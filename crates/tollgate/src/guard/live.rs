@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use kernel::clock::now_ns;
+use kernel::clock::{now_ns, wall_clock};
 use kernel::gate::{Gate, Lock};
 use kernel::process::{is_stopped, session_of};
 use kernel::profile::symbols;
@@ -320,8 +320,7 @@ impl Guard {
         let late_ns = now_ns().saturating_sub(event.time_ns);
         let Placement { unit, container } = Placement::of(event.tgid);
         self.events.push(Event {
-            time: humantime::format_rfc3339_micros(SystemTime::now() - Duration::from_nanos(late_ns))
-                .to_string(),
+            time: humantime::format_rfc3339_micros(wall_clock(event.time_ns)).to_string(),
             at_ns: event.time_ns.saturating_sub(self.began_ns),
             unit,
             container,

@@ -36,10 +36,13 @@ pub enum Command {
     /// Change global variables of a plugin while it runs
     Set(SetArguments),
     /// Print what plugins tell
+    ///
+    /// What there is to say about them, such as that one was unloaded, is on stderr, or in the JSON.
     Log(LogArguments),
     /// Run a plugin's `on call` once, and print what it returns
     ///
-    /// A file is compiled, loaded, called and taken away again. A name is that of a plugin that a running daemon has.
+    /// A file is compiled, loaded, called and taken away again. A name is that of a plugin that a running daemon has. What it prints
+    /// meanwhile goes to stderr.
     Call(CallArguments),
     /// Measure a plugin: how long it takes from its text into the kernel, and what a call of it costs
     ///
@@ -133,9 +136,12 @@ pub struct SetArguments {
 pub struct LogArguments {
     /// Only this one
     pub name: Option<String>,
-    /// Go on as they tell more, until Ctrl-C
+    /// Go on as they tell more, until it is unloaded, or Ctrl-C
     #[arg(short, long)]
     pub follow: bool,
+    /// Print each as a line of JSON, with its time
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub socket: SocketOption,
 }

@@ -10,7 +10,7 @@ use stats::interval::{median, median_interval};
 
 use super::arguments::BenchArguments;
 use super::build::{Times, build, built, read};
-use super::call::{on_call, say_faults, takes};
+use super::call::{on_call, say_counted, takes};
 use super::hooks::Machine;
 use super::variables::Variables;
 use crate::output::Output;
@@ -84,7 +84,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
         output.write_json(&document)?;
     } else {
         output.write(&text(&document))?;
-        say_faults(&plugin.faults()?)?;
+        say_counted(plugin.faults()?.into())?;
     }
     Ok(ExitCode::SUCCESS)
 }

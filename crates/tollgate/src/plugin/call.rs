@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use ecode::interpret::Faults;
+use ecode::CALL;
 use kernel::plugins::{Numbers, Opened};
 use serde::Serialize;
 
 use super::arguments::{CallArguments, With};
 use super::build::{Built, Times, built, read};
 use super::control::Request;
-use super::hooks::CALL;
+use super::counted::Counted;
 use super::live::OpenReport;
-use super::told::{Told, told};
+use super::told::{Line, Told, told};
 use super::variables::Variables;
 use crate::daemon::control::answer;
 use crate::format::number_of;
@@ -31,11 +31,11 @@ struct Document {
     #[serde(flatten)]
     times: Option<Times>,
     told: Vec<Told>,
-    outside: u64,
-    cut_short: u64,
-    full: u64,
-    lost: u64,
+    #[serde(flatten)]
+    counted: Counted,
 }
+
+const SCHEMA: &str = "tollgate.plugin.call/1";
 
 pub fn call(arguments: &CallArguments) -> Result<ExitCode> {
     if is_name(&arguments.plugin) { call_loaded(arguments) } else { call_file(arguments) }
@@ -60,8 +60,9 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     let began = Instant::now();
     let returned = plugin.call(program, &with.arguments)?;
     let call_us = began.elapsed().as_nanos() as f64 / 1e3;
-    let told = told(&built.program, &plugin)?;
-    let document = Document::new(returned, call_us, Some(times), told, plugin.faults()?);
+    let told = told(&built.program, &plugin)?.into_iter().map(|(_, told)| told).collect();
+    let counted = plugin.faults()?.into();
+    let document = Document { schema: SCHEMA, result: returned, call_us, times: Some(times), told, counted };
     document.write(&mut output, result.json)?;
     if let Some(path) = &with.output_data {
         variables.take(path, plugin.data())?;
@@ -69,52 +70,39 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The daemon only says where it is in the kernel; what it tells is in `tollgate plugin log`.
+/// The daemon says where it is in the kernel, and what it has told meanwhile, which its other hooks may have, too.
 fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     let name = arguments.plugin.to_string_lossy().into_owned();
-    let open: OpenReport = answer(&arguments.socket, &Request::Open { name })?;
+    let open: OpenReport = answer(&arguments.socket, &Request::Open { name: name.clone() })?;
     takes(open.parameters, with)?;
-    let OpenReport { program, data, control, variables, .. } = open;
+    let OpenReport { program, data, control, variables, told: after, .. } = open;
     let plugin = Opened::new(Numbers { program, data, control })?;
     variables.put(with, plugin.data())?;
-    let before = plugin.faults()?;
+    let before = plugin.faults()?.into();
     let began = Instant::now();
     let returned = plugin.call(&with.arguments)?;
     let call_us = began.elapsed().as_nanos() as f64 / 1e3;
-    let faults = since(plugin.faults()?, before);
-    Document::new(returned, call_us, None, Vec::new(), faults).write(&mut output, result.json)?;
+    let counted = Counted::from(plugin.faults()?).since(before);
+    let lines: Vec<Line> = answer(&arguments.socket, &Request::Told { name, after })?;
+    let told = lines.into_iter().map(|line| line.told).collect();
+    let document = Document { schema: SCHEMA, result: returned, call_us, times: None, told, counted };
+    document.write(&mut output, result.json)?;
     if let Some(path) = &with.output_data {
         variables.take(path, plugin.data())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn since(now: Faults, before: Faults) -> Faults {
-    Faults {
-        outside: now.outside - before.outside,
-        cut_short: now.cut_short - before.cut_short,
-        full: now.full - before.full,
-        lost: now.lost - before.lost,
-    }
-}
-
 impl Document {
-    fn new(result: i32, call_us: f64, times: Option<Times>, told: Vec<Told>, faults: Faults) -> Self {
-        let Faults { outside, cut_short, full, lost } = faults;
-        let schema = "tollgate.plugin.call/1";
-        Self { schema, result, call_us, times, told, outside, cut_short, full, lost }
-    }
-
     fn write(&self, output: &mut Output, is_json: bool) -> Result<()> {
         if is_json {
             return output.write_json(self);
         }
-        let lines: String = self.told.iter().map(Told::line).collect();
-        output.write(&format!("{lines}{}\n", self.result))?;
-        let Self { outside, cut_short, full, lost, .. } = *self;
-        say_faults(&Faults { outside, cut_short, full, lost })
+        self.told.iter().try_for_each(|told| say(&told.line()))?;
+        output.write(&format!("{}\n", self.result))?;
+        say_counted(self.counted)
     }
 }
 
@@ -139,6 +127,6 @@ pub fn takes(parameters: usize, with: &With) -> Result<()> {
 }
 
 /// What went otherwise than it was written, on stderr.
-pub fn say_faults(faults: &Faults) -> Result<()> {
-    Ok(super::told::faults(faults).iter().try_for_each(|line| say(line))?)
+pub fn say_counted(counted: Counted) -> Result<()> {
+    Ok(counted.lines().iter().try_for_each(|line| say(line))?)
 }

@@ -32,6 +32,11 @@ pub enum Request {
     Open {
         name: String,
     },
+    /// What it has told since it had told so much.
+    Told {
+        name: String,
+        after: u64,
+    },
     /// What it has told, or all have; and what they tell from now on.
     Log {
         name: Option<String>,

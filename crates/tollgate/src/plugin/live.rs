@@ -1,21 +1,21 @@
 //! Plugins at work in this process: loaded, linked, told of, swapped and taken away.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ecode::interpret::Faults;
+use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::plugins::{Hooks, Numbers, Plugin, Turn};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 
-use super::build::{Built, Times, build, built, has};
+use super::build::{Built, Times, build, built, has, name_of};
 use super::call::on_call;
 use super::hooks::Machine;
-use super::state::{Handler, State, state};
+use super::state::{Handler, State, memory};
 use super::swap::Kept;
-use super::told::{Told, told};
+use super::told::{Line, Told, told};
 use super::variables::Variables;
 use crate::format::printable;
 use crate::output::say;
@@ -35,8 +35,12 @@ const REPORTED: usize = 1000;
 pub struct Plugins {
     hooks: Hooks,
     all: Vec<Live>,
-    /// The latest lines of each, in their order, with its name.
-    lines: VecDeque<(String, String)>,
+    /// The latest lines of all, in their order.
+    lines: VecDeque<Line>,
+    /// Those that were not asked for yet.
+    new: Vec<Line>,
+    /// Records of all.
+    lost: u64,
     /// Of whose tasks they are, at hooks of the gate; or everybody's.
     session: u32,
 }
@@ -47,6 +51,8 @@ struct Live {
     built: Built,
     plugin: Plugin,
     told: u64,
+    /// Of `lost`, that were told of.
+    lost_told: u64,
     /// Of `cut_short`, when it was linked.
     cut_short_before: u64,
     /// Why it does not run any more.
@@ -74,13 +80,8 @@ pub struct OpenReport {
     pub control: u32,
     pub variables: Variables,
     pub parameters: usize,
-}
-
-/// A line of a plugin's, or of Tollgate about it.
-pub struct Line {
-    pub plugin: String,
-    pub text: String,
-    pub is_of_tollgate: bool,
+    /// How much it has told so far.
+    pub told: u64,
 }
 
 /// What the gate is to do for it.
@@ -132,7 +133,18 @@ fn us(time: Duration) -> f64 {
 
 impl Plugins {
     pub fn of_session(session: u32) -> Self {
-        Self { hooks: Hooks::default(), all: Vec::new(), lines: VecDeque::new(), session }
+        Self {
+            hooks: Hooks::default(),
+            all: Vec::new(),
+            lines: VecDeque::new(),
+            new: Vec::new(),
+            lost: 0,
+            session,
+        }
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.all.iter().any(|live| live.name == name)
     }
 
     fn place(&self, name: &str) -> Result<usize> {
@@ -143,6 +155,17 @@ impl Plugins {
                 None => bail!("no plugin is called {name} (`tollgate plugin list`)"),
             },
         }
+    }
+
+    /// Each is called as its file; of several with the same name, those that come later x-2, x-3 and so on.
+    pub fn load_files(&mut self, gate: &mut Gate, sources: &[Source]) -> Result<()> {
+        for source in sources {
+            let name = name_of(source);
+            let others = (2..).map(|number| format!("{name}-{number}"));
+            let free = [name.clone()].into_iter().chain(others).find(|name| !self.has(name));
+            self.load(gate, source, &free.expect("there is no end of numbers"), 0)?;
+        }
+        Ok(())
     }
 
     pub fn load(
@@ -162,7 +185,7 @@ impl Plugins {
             printable(name)
         );
         ensure!(
-            !self.all.iter().any(|live| live.name == name),
+            !self.has(name),
             "there is a plugin {name} already: swap it, unload it, or give this one another --name"
         );
         let built = compiled(source)?;
@@ -189,8 +212,9 @@ impl Plugins {
         let new = Live::new(name, old.priority, built, plugin)?;
         let mut old = std::mem::replace(&mut self.all[place], new);
         // What it told last is not lost either.
-        keep(&mut self.lines, name, old.take_told()?);
+        let told = old.take_told()?;
         self.all[place].told = old.told;
+        self.note(name, told);
         drop(old);
         self.hooks.leave_unused();
         let (name, not_kept) = (name.to_owned(), kept.not_kept);
@@ -200,73 +224,100 @@ impl Plugins {
     /// How long the steps took by which nobody comes by it any more, in microseconds.
     pub fn unload(&mut self, name: &str) -> Result<f64> {
         let place = self.place(name)?;
-        let took = self.all[place].plugin.unlink()?;
-        self.all.remove(place);
+        let unlink_us = us(self.all[place].plugin.unlink()?);
+        let mut told = self.all.remove(place).take_told()?;
+        told.push((now_ns(), Told::Unloaded { unlink_us }));
+        self.note(name, told);
         self.hooks.leave_unused();
-        Ok(us(took))
+        Ok(unlink_us)
     }
 
     pub fn unload_all(&mut self) {
         self.all.clear();
     }
 
+    /// By reason, as those of the gate are told.
+    pub fn losses(&self) -> BTreeMap<String, u64> {
+        let lost =
+            (self.lost > 0).then(|| ("records of plugins not told (buffer full)".to_owned(), self.lost));
+        lost.into_iter().collect()
+    }
+
     pub fn list(&self) -> Result<Vec<State>> {
-        self.all.iter().map(|live| live.state(0)).collect()
+        self.all.iter().map(|live| live.state(None)).collect()
     }
 
     /// All, with variables and some of each map's entries.
     pub fn states(&self) -> Result<Vec<State>> {
-        self.all.iter().map(|live| live.state(REPORTED)).collect()
+        self.all.iter().map(|live| live.state(Some(REPORTED))).collect()
     }
 
     /// With its variables, and so many of each map's entries.
     pub fn show(&self, name: &str, top: usize) -> Result<State> {
-        self.all[self.place(name)?].state(top)
+        self.all[self.place(name)?].state(Some(top))
     }
 
     pub fn set(&self, name: &str, variable: &str, value: u64) -> Result<()> {
         let live = &self.all[self.place(name)?];
+        ensure!(
+            !live.built.program.is_constant(variable),
+            "`{variable}` is a constant, and the plugin was compiled with its value: without `const` it could be set"
+        );
         Variables::of(&live.built).set(variable, value, live.plugin.data())
     }
 
-    pub fn lines(&self, name: Option<&str>) -> Result<Vec<String>> {
-        let Some(name) = name else {
-            return Ok(self.lines.iter().map(|(name, line)| format!("{name}: {line}")).collect());
-        };
-        let its: Vec<_> =
-            self.lines.iter().filter(|(of, _)| of == name).map(|(_, line)| line.clone()).collect();
+    pub fn lines(&self, name: Option<&str>) -> Result<Vec<&Line>> {
+        let is_asked_for = |line: &&Line| name.is_none_or(|name| line.plugin == name);
+        let lines: Vec<_> = self.lines.iter().filter(is_asked_for).collect();
         // Those of one that was unloaded are there still.
-        if its.is_empty() {
+        if let Some(name) = name.filter(|_| lines.is_empty()) {
             self.place(name)?;
         }
-        Ok(its)
+        Ok(lines)
+    }
+
+    /// What it has told since it had told so much.
+    pub fn told_since(&self, name: &str, after: u64) -> Result<Vec<&Line>> {
+        let new = self.all[self.place(name)?].told.saturating_sub(after);
+        let its = self.lines.iter().filter(|line| line.plugin == name && line.told.is_of_plugin());
+        let mut lines: Vec<_> = its.rev().take(new as usize).collect();
+        lines.reverse();
+        Ok(lines)
     }
 
     pub fn open(&self, name: &str) -> Result<OpenReport> {
         let live = &self.all[self.place(name)?];
         let (handler, parameters) = on_call(&live.built)?;
         let Numbers { program, data, control } = live.plugin.numbers(handler)?;
-        Ok(OpenReport { program, data, control, variables: Variables::of(&live.built), parameters })
+        let (variables, told) = (Variables::of(&live.built), live.told);
+        Ok(OpenReport { program, data, control, variables, parameters, told })
     }
 
-    /// Takes in what plugins tell, and takes those out that keep hitting their limits.
+    /// Takes in what plugins tell, and takes those out that keep hitting their limits. What is new, in the order in which it was told.
     pub fn tend(&mut self) -> Result<Vec<Line>> {
-        let mut lines = Vec::new();
+        let mut all = Vec::new();
         for live in &mut self.all {
-            let plugin = live.name.clone();
-            let line = |text, is_of_tollgate| Line { plugin: plugin.clone(), text, is_of_tollgate };
-            let told = live.take_told()?;
-            keep(&mut self.lines, &plugin, told.clone());
-            lines.extend(told.into_iter().map(|text| line(text, false)));
-            lines.extend(live.restrain()?.map(|text| line(text, true)));
+            let told = live.take_told()?.into_iter().chain(live.restrain()?);
+            all.extend(told.map(|(at_ns, told)| (at_ns, live.name.clone(), told)));
         }
-        Ok(lines)
+        all.sort_by_key(|(at_ns, ..)| *at_ns);
+        for (at_ns, name, told) in all {
+            self.note(&name, vec![(at_ns, told)]);
+        }
+        Ok(std::mem::take(&mut self.new))
     }
-}
 
-fn keep(lines: &mut VecDeque<(String, String)>, name: &str, told: Vec<String>) {
-    lines.extend(told.into_iter().map(|line| (name.to_owned(), line)));
-    lines.drain(..lines.len().saturating_sub(KEPT));
+    fn note(&mut self, name: &str, told: Vec<(u64, Told)>) {
+        for (at_ns, told) in told {
+            if let Told::Lost(records) = told {
+                self.lost += records;
+            }
+            let line = Line::new(name, at_ns, told);
+            self.lines.push_back(line.clone());
+            self.new.push(line);
+        }
+        self.lines.drain(..self.lines.len().saturating_sub(KEPT));
+    }
 }
 
 fn extend(gate: &mut Gate, mask: u32) -> Result<()> {
@@ -279,35 +330,41 @@ fn extend(gate: &mut Gate, mask: u32) -> Result<()> {
 impl Live {
     fn new(name: &str, priority: i32, built: Built, plugin: Plugin) -> Result<Self> {
         let cut_short_before = plugin.faults()?.cut_short;
-        Ok(Self { name: name.into(), priority, built, plugin, told: 0, cut_short_before, taken_out: None })
+        let (name, told, lost_told, taken_out) = (name.into(), 0, 0, None);
+        Ok(Self { name, priority, built, plugin, told, lost_told, cut_short_before, taken_out })
     }
 
-    fn take_told(&mut self) -> Result<Vec<String>> {
-        let told = told(&self.built.program, &self.plugin)?;
+    fn take_told(&mut self) -> Result<Vec<(u64, Told)>> {
+        let mut told = told(&self.built.program, &self.plugin)?;
         self.told += told.len() as u64;
-        Ok(told.iter().map(Told::line).collect())
+        let lost = self.plugin.faults()?.lost;
+        if lost > self.lost_told {
+            told.push((now_ns(), Told::Lost(lost - self.lost_told)));
+            self.lost_told = lost;
+        }
+        Ok(told)
     }
 
-    fn restrain(&mut self) -> Result<Option<String>> {
+    fn restrain(&mut self) -> Result<Option<(u64, Told)>> {
         let cut_short = self.plugin.faults()?.cut_short - self.cut_short_before;
         if cut_short < MOST_CUT_SHORT || self.taken_out.is_some() || !self.plugin.is_linked() {
             return Ok(None);
         }
         self.plugin.unlink()?;
         let why = format!("its loops were cut short {cut_short} times");
-        let line = format!("taken out: {why}; `tollgate plugin swap` puts a better one in its place\n");
-        self.taken_out = Some(why);
-        Ok(Some(line))
+        self.taken_out = Some(why.clone());
+        Ok(Some((now_ns(), Told::TakenOut(why))))
     }
 
-    fn state(&self, top: usize) -> Result<State> {
+    /// With its memory, and so many of each map's entries; or without.
+    fn state(&self, top: Option<usize>) -> Result<State> {
         let handlers = self.built.object.programs.iter().map(|program| Handler {
             hook: program.hook.clone(),
             selected: program.selected.clone(),
             instructions: program.instructions.len(),
         });
-        let Faults { outside, cut_short, full, lost } = self.plugin.faults()?;
-        let (variables, maps) = state(&self.built, &self.plugin, top)?;
+        let memory = top.map(|top| memory(&self.built, &self.plugin, top)).transpose()?;
+        let (variables, maps) = memory.unzip();
         Ok(State {
             name: self.name.clone(),
             priority: self.priority,
@@ -317,10 +374,7 @@ impl Live {
             told: self.told,
             variables,
             maps,
-            outside,
-            cut_short,
-            full,
-            lost,
+            counted: self.plugin.faults()?.into(),
         })
     }
 }

@@ -6,6 +6,7 @@ mod build;
 mod call;
 mod check;
 pub mod control;
+mod counted;
 mod diagnostics;
 mod hooks;
 mod listing;
@@ -22,10 +23,11 @@ use anyhow::Result;
 
 pub use arguments::Arguments;
 use arguments::Command;
-pub use build::{name_of, read};
+pub use build::read;
 pub use control::Request;
 pub use live::{Plugins, mask};
 pub use state::State;
+pub use told::{Line, Told};
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {

@@ -1,8 +1,9 @@
 //! Commands on plugins that a daemon has.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use super::arguments::{
     ListArguments, LoadArguments, LogArguments, SetArguments, ShowArguments, SwapArguments, UnloadArguments,
@@ -12,9 +13,10 @@ use super::control::{Request, Text};
 use super::diagnostics::tell;
 use super::live::LoadReport;
 use super::state::State;
+use super::told::{Line, Told};
 use crate::cli::ResultOptions;
 use crate::daemon::SocketOption;
-use crate::daemon::control::{answer, ask, running};
+use crate::daemon::control::{OTHER_VERSION, answer, ask, running};
 use crate::format::printable;
 use crate::output::{Output, say};
 use crate::source::Source;
@@ -114,12 +116,27 @@ pub fn set(arguments: &SetArguments) -> Result<ExitCode> {
 }
 
 pub fn log(arguments: &LogArguments) -> Result<ExitCode> {
-    let LogArguments { name, follow, socket: SocketOption { path } } = arguments;
+    let LogArguments { name, follow, json, socket: SocketOption { path } } = arguments;
     let (_, lines) = ask(&running(path)?, &Request::Log { name: name.clone(), follow: *follow })?;
-    for line in lines {
-        Output::Stdout.write(&format!("{line}\n"))?;
+    let mut is_unloaded = false;
+    for text in lines {
+        let line: Line = serde_json::from_str(&text).context(OTHER_VERSION)?;
+        is_unloaded = matches!(line.told, Told::Unloaded { .. });
+        if !json && !line.told.is_of_plugin() {
+            say(&line.named())?;
+            continue;
+        }
+        let text = match (json, name) {
+            (true, _) => text,
+            (false, Some(_)) => line.told.line(),
+            (false, None) => line.named(),
+        };
+        // `| head` has seen enough.
+        if writeln!(io::stdout(), "{text}").is_err() {
+            return Ok(ExitCode::SUCCESS);
+        }
     }
-    if *follow {
+    if *follow && (name.is_none() || !is_unloaded) {
         bail!("the daemon has gone away");
     }
     Ok(ExitCode::SUCCESS)

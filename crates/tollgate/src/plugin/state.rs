@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use ecode::interpret::Faults;
 use ecode::records::datum;
 use kernel::plugins::Plugin;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::build::Built;
-use super::told::{faults, value};
+use super::counted::Counted;
+use super::told::value;
 use crate::format::{and_more, count, number_of, printable};
 
 /// docs/ecode.md describes it.
@@ -25,12 +25,13 @@ pub struct State {
     pub taken_out: Option<String>,
     /// By `print` and `emit`, since it was loaded.
     pub told: u64,
-    pub variables: Vec<Variable>,
-    pub maps: Vec<Map>,
-    pub outside: u64,
-    pub cut_short: u64,
-    pub full: u64,
-    pub lost: u64,
+    /// Of a list, these are not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variables: Option<Vec<Variable>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maps: Option<Vec<Map>>,
+    #[serde(flatten)]
+    pub counted: Counted,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -65,11 +66,8 @@ pub struct Entry {
 /// Larger ones are for `call`.
 const MOST_VARIABLE_BYTES: u64 = 4096;
 
-/// Nothing of it, where nothing is to be shown of maps.
-pub fn state(built: &Built, plugin: &Plugin, top: usize) -> Result<(Vec<Variable>, Vec<Map>)> {
-    if top == 0 {
-        return Ok(Default::default());
-    }
+/// With so many of each map's entries.
+pub fn memory(built: &Built, plugin: &Plugin, top: usize) -> Result<(Vec<Variable>, Vec<Map>)> {
     let globals = built.program.globals.iter().zip(&built.object.offsets);
     let shown = globals.filter(|(global, _)| !global.is_const && global.of.size() <= MOST_VARIABLE_BYTES);
     let variables = shown.filter_map(|(global, offset)| {
@@ -129,10 +127,10 @@ impl State {
     /// Its variables and maps.
     pub fn memory(&self, top: usize) -> String {
         let mut out = String::new();
-        for variable in &self.variables {
+        for variable in self.variables.iter().flatten() {
             let _ = writeln!(out, "{} = {}", variable.name, text(&variable.value));
         }
-        for map in &self.maps {
+        for map in self.maps.iter().flatten() {
             let _ = writeln!(
                 out,
                 "{}: {} (room for {})",
@@ -148,8 +146,7 @@ impl State {
             }
             out += &and_more(map.entries, top, "entry");
         }
-        let Self { outside, cut_short, full, lost, .. } = *self;
-        for line in faults(&Faults { outside, cut_short, full, lost }) {
+        for line in self.counted.lines() {
             out += &format!("{line}\n");
         }
         out

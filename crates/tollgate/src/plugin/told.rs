@@ -1,40 +1,46 @@
-//! What a plugin tells by `print` and `emit`, as people and programs read it.
+//! What a plugin tells by `print` and `emit`, and Tollgate of it, as people and programs read it.
 
 use anyhow::{Context as _, Result};
 use ecode::Program;
-use ecode::interpret::Faults;
 use ecode::records::{Datum, Record};
+use kernel::clock::wall_clock;
 use kernel::plugins::Plugin;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::format::{number_of, printable};
 
-/// What went otherwise than it was written.
-pub fn faults(faults: &Faults) -> Vec<String> {
-    let Faults { outside, cut_short, full, lost } = *faults;
-    let told = [
-        (outside, "an element outside of its array"),
-        (cut_short, "a loop that was cut short"),
-        (full, "an entry for which a map had no room"),
-        (lost, "a record for which there was no room"),
-    ];
-    let told = told.into_iter().filter(|(times, _)| *times > 0);
-    told.map(|(times, what)| format!("{}: {what}", number_of(times as usize, "time"))).collect()
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Told {
     Printed(String),
-    Emitted { name: String, members: Map<String, Value> },
+    Emitted {
+        name: String,
+        members: Map<String, Value>,
+    },
+    /// So many of what it would have told.
+    Lost(u64),
+    /// Why.
+    TakenOut(String),
+    Unloaded {
+        unlink_us: f64,
+    },
 }
 
-/// Since this was asked last.
-pub fn told(program: &Program, plugin: &Plugin) -> Result<Vec<Told>> {
+/// Of the log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    pub plugin: String,
+    pub time: String,
+    #[serde(flatten)]
+    pub told: Told,
+}
+
+/// Since this was asked last, each with when it was told.
+pub fn told(program: &Program, plugin: &Plugin) -> Result<Vec<(u64, Told)>> {
     let read =
         |bytes: &Vec<u8>| Record::read(program, bytes).context("a record that is none of the plugin's");
-    plugin.records()?.iter().map(|bytes| read(bytes).map(Told::from)).collect()
+    plugin.records()?.iter().map(|bytes| read(bytes).map(|(record, at_ns)| (at_ns, record.into()))).collect()
 }
 
 impl From<Record> for Told {
@@ -63,18 +69,67 @@ pub fn value(datum: Datum) -> Value {
 }
 
 impl Told {
-    /// What steers a terminal is shown, and does not.
+    pub fn is_of_plugin(&self) -> bool {
+        matches!(self, Self::Printed(_) | Self::Emitted { .. })
+    }
+
+    /// One line, whatever is in it: a path with a newline is not to look like two.
     pub fn line(&self) -> String {
         match self {
-            Self::Printed(text) => {
-                let lines = text.strip_suffix('\n').unwrap_or(text).split('\n');
-                lines.map(|line| format!("{}\n", printable(line))).collect()
-            }
+            Self::Printed(text) => printable(text.strip_suffix('\n').unwrap_or(text)),
             Self::Emitted { name, members } => {
                 let members: String =
                     members.iter().map(|(name, value)| format!(" {name}={value}")).collect();
-                format!("{}\n", printable(&format!("{name}{members}")))
+                printable(&format!("{name}{members}"))
             }
+            Self::Lost(records) => {
+                format!("{} lost: there was no room for more", number_of(*records as usize, "record"))
+            }
+            Self::TakenOut(why) => {
+                format!("taken out: {why}; `tollgate plugin swap` puts a better one in its place")
+            }
+            Self::Unloaded { .. } => "unloaded".into(),
+        }
+    }
+}
+
+impl Line {
+    pub fn new(plugin: &str, at_ns: u64, told: Told) -> Self {
+        let time = humantime::format_rfc3339_micros(wall_clock(at_ns)).to_string();
+        Self { plugin: plugin.into(), time, told }
+    }
+
+    /// Among those of others.
+    pub fn named(&self) -> String {
+        let by = if self.told.is_of_plugin() { "" } else { "tollgate: plugin " };
+        format!("{by}{}: {}", printable(&self.plugin), self.told.line())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one() {
+        let printed = |text: &str| Told::Printed(text.into()).line();
+        assert_eq!(printed("of 1\n"), "of 1");
+        assert_eq!(printed("a\nlog: b\u{202e}c\u{1b}\u{85}"), r"a\nlog: b\u202ec\x1b\u0085");
+    }
+
+    #[test]
+    fn lines_are_read_back() {
+        let all = [
+            Told::Printed("a".into()),
+            Told::Emitted { name: "s".into(), members: Map::from_iter([("n".into(), 1.into())]) },
+            Told::Lost(2),
+            Told::TakenOut("why".into()),
+            Told::Unloaded { unlink_us: 1.5 },
+        ];
+        for told in all {
+            let line = Line::new("it", 0, told);
+            let text = serde_json::to_string(&line).expect("JSON");
+            assert_eq!(serde_json::from_str::<Line>(&text).expect(&text), line);
         }
     }
 }

@@ -5,7 +5,7 @@ mod network;
 mod tasks;
 mod tracepoints;
 
-use ecode::{Ending, Entry, Field, Hooks, Integer, Offer, Refusal, Source, Stop, Type, Way};
+use ecode::{CALL, Ending, Entry, Field, Hooks, Integer, Offer, Refusal, Source, Stop, Type, Way};
 use kernel::plugins::offset_of;
 
 /// What the kernel's types say takes milliseconds and megabytes to find out, so whoever only wants to know what is in a plugin leaves
@@ -15,9 +15,6 @@ pub enum Machine {
     ToLoad,
     ToCheck,
 }
-
-/// On demand.
-pub const CALL: &str = "call";
 
 const NAMES: [&str; 16] = [
     CALL,
