@@ -419,5 +419,5 @@ fn packets_are_read_in_loops() {
     };
     assert_eq!(["bytes", "halves", "words"].map(|name| number(&state, name)), [1, 2, 4].map(sum), "{state}");
     // The last message ends a byte too early, for each of the three.
-    assert_eq!((number(&state, "dropped"), &state["outside"]), (1, &3.into()), "{state}");
+    assert_eq!((number(&state, "dropped"), &state["outside_packet"]), (1, &3.into()), "{state}");
 }
