@@ -62,6 +62,8 @@ pub struct DaemonArguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["unit", "cgroup"])]
     pub services: Option<PathBuf>,
     /// Run this plugin at its hooks; may be repeated (`tollgate plugin load` adds others later)
+    ///
+    /// Of several files with the same name, the later ones are called NAME-2, NAME-3 and so on.
     #[arg(long = "plugin", value_name = "FILE")]
     pub plugins: Vec<PathBuf>,
     /// Guard only this executable; may be repeated
