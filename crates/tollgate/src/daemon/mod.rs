@@ -296,7 +296,7 @@ impl Daemon<'_> {
         let _ = notify(false, &[NotifyState::Ready]);
         while !INTERRUPTED.load(Ordering::Relaxed) {
             let descriptors = [self.watch.descriptor(), wake.as_raw_fd()];
-            if wait_for(descriptors, self.watch.patience())[1] {
+            if wait_for(descriptors, self.plugins.patience(self.watch.patience()))[1] {
                 let _ = wake.read(&mut [0; 64]);
             }
             self.watch.tend()?;
