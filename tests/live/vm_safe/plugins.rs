@@ -154,7 +154,11 @@ fn what_is_lost_is_told() {
     let ran = ran(&[text], "", "calls 1").success();
     let lost = plugins(&ran)[0]["lost"].as_u64().expect("a number");
     assert!(lost > 0);
-    assert!(ran.err.contains("tollgate: plugin plugin-0: "), "{}", ran.err.lines().last().unwrap_or_default());
+    assert!(
+        ran.err.contains("tollgate: plugin plugin-0: "),
+        "{}",
+        ran.err.lines().last().unwrap_or_default()
+    );
     assert!(ran.err.contains(" records lost: there was no room for more"), "{lost}");
     assert_eq!(ran.report().losses["records of plugins not told (buffer full)"], lost);
 }
@@ -280,7 +284,10 @@ fn a_plugin_is_called_shown_changed_and_taken_away() {
     assert_eq!((called.text(), called.err.as_str()), ("15\n".into(), "called with 5\n"));
     at_work.ask("set called limit=7 small=200").success();
     let called = at_work.ask("call --json called --arg -2").success().json();
-    assert_eq!((&called["result"], &called["told"]), (&(-14).into(), &json!([{"printed": "called with -2"}])));
+    assert_eq!(
+        (&called["result"], &called["told"]),
+        (&(-14).into(), &json!([{"printed": "called with -2"}]))
+    );
     at_work.ask("call called").exits_with(125).says("takes 1 number");
     at_work.ask("set called small=256").exits_with(125).says("too large for `small`");
     at_work.ask("set called fixed=1").exits_with(125).says("`fixed` is a constant");
@@ -345,17 +352,25 @@ fn the_guard_is_told_by_plugins_and_tells_them() {
     let file = folder.path().join("denounces.ec");
     fs::write(&file, DENOUNCES).expect("a file can be written");
     let plugin = format!("--plugin {}", file.display());
-    let ran = it.job(&format!("--guard=watch {plugin}"), "calls 5").finish().success();
+    let ran = it.job(&format!("--guard=watch {plugin}"), "calls 60").finish().success();
     let report: Value =
         serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
     let state = &report["plugins"][0];
-    assert_eq!((number(state, "seen"), number(state, "most")), (5, 5), "{report}");
+    assert_eq!((number(state, "seen"), number(state, "most")), (60, 60), "{report}");
     let events = report["guard"]["events"].as_array().expect("events");
     let of_plugin = events.iter().filter(|event| event["is_denounced"] == true && event["call"] == "getppid");
-    assert_eq!(of_plugin.count(), 5, "{report}");
+    assert_eq!(of_plugin.count(), 60, "{report}");
     it.job(&format!("--guard=enforce --respond kill {plugin}"), "calls 5")
         .finish()
         .exits_with(128 + libc::SIGKILL);
+    // It is the plugin's word, whatever the guard does by itself.
+    let ran = it.job(&format!("--guard=learn {plugin}"), "calls 60").finish().success();
+    let report: Value =
+        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
+    let events = report["guard"]["events"].as_array().expect("events");
+    assert!(events.len() == 60 && events.iter().all(|event| event["is_denounced"] == true), "{report}");
+    // And is learned.
+    assert_eq!(it.stored().len(), 1);
     // Without a guard there is nobody to tell.
     let ran = it.job(&plugin, "calls 5").finish().success();
     let report: Value =

@@ -1,7 +1,7 @@
 //! What is told to user space.
 
-use super::bytes::Bytes;
 use super::builtins::KTIME_GET_NS;
+use super::bytes::Bytes;
 use super::{Lowered, Lowerer, number};
 use crate::ast::Operator;
 use crate::ir::{self, Address, Base, Step, Value, Width};

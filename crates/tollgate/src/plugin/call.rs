@@ -62,8 +62,7 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     let call_us = began.elapsed().as_nanos() as f64 / 1e3;
     let told = told(&built.program, &plugin.records()?)?.into_iter().map(|(_, told)| told).collect();
     let counted = plugin.faults()?.into();
-    let document =
-        Document { schema: SCHEMA, result: returned, call_us, times: Some(times), told, counted };
+    let document = Document { schema: SCHEMA, result: returned, call_us, times: Some(times), told, counted };
     document.write(&mut output, result.json)?;
     if let Some(path) = &with.output_data {
         variables.take(path, plugin.data())?;

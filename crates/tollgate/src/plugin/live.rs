@@ -139,7 +139,14 @@ fn us(time: Duration) -> f64 {
 
 impl Plugins {
     pub fn of_session(session: u32) -> Self {
-        Self { hooks: Hooks::default(), all: Vec::new(), lines: VecDeque::new(), new: Vec::new(), lost: 0, session }
+        Self {
+            hooks: Hooks::default(),
+            all: Vec::new(),
+            lines: VecDeque::new(),
+            new: Vec::new(),
+            lost: 0,
+            session,
+        }
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -237,7 +244,8 @@ impl Plugins {
 
     /// By reason, as those of the gate are told.
     pub fn losses(&self) -> BTreeMap<String, u64> {
-        let lost = (self.lost > 0).then(|| ("records of plugins not told (buffer full)".to_owned(), self.lost));
+        let lost =
+            (self.lost > 0).then(|| ("records of plugins not told (buffer full)".to_owned(), self.lost));
         lost.into_iter().collect()
     }
 
