@@ -388,7 +388,8 @@ static __always_inline u32 guard_freeze(struct guard_profile *profile, struct gu
 
 /* pH's process_syscall, in its order. Returns the mismatches with what is normal. */
 static __always_inline u32 guard_judge(struct thread_state *thread, struct guard_profile *profile,
-				       struct guard_parameters *parameters, u32 call, u64 window, u64 calls)
+				       struct guard_parameters *parameters, u32 call, u64 window, u64 calls,
+				       bool is_denounced)
 {
 	u32 unknown, anomalous = 0, forgettings = READ_ONCE(profile->forgettings);
 	u64 trained = __sync_fetch_and_add(&profile->trained, calls) + calls, *recent;
@@ -412,8 +413,8 @@ static __always_inline u32 guard_judge(struct thread_state *thread, struct guard
 	}
 	if (anomalous)
 		__sync_fetch_and_add(&profile->anomalies, 1);
-	if (anomalous || thread->lfc)
-		frame_push(thread, anomalous);
+	if (anomalous || is_denounced || thread->lfc)
+		frame_push(thread, anomalous || is_denounced);
 	if (thread->lfc > parameters->tolerize_limit) {
 		guard_forget_training(profile);
 	} else if (!anomalous && is_known && !(parameters->suspend_execve && is_execve(call))) {
@@ -472,7 +473,7 @@ static __always_inline void handler_begins(struct thread_state *thread, bool aga
 
 /* What is not plainly a call like many before. Returns its mismatches with what is normal, or NOT_JUDGED. */
 static __noinline u32 guard_look(struct thread_state *thread, struct guard_profile *profile,
-				 struct guard_parameters *parameters, u32 call)
+				 struct guard_parameters *parameters, u32 call, bool is_denounced)
 {
 	u32 symbol, calls = thread->guard_batch - thread->guard_left;
 	u64 window;
@@ -497,7 +498,7 @@ static __noinline u32 guard_look(struct thread_state *thread, struct guard_profi
 		symbol = take_symbol(profile, call);
 	window = (thread->window << GUARD_SYMBOL_BITS | symbol) & GUARD_WINDOW_MASK;
 	thread->window = window;
-	return guard_judge(thread, profile, parameters, call, window, calls);
+	return guard_judge(thread, profile, parameters, call, window, calls, is_denounced);
 }
 
 /* Whether it is plainly a call like many before: this is what a usual call costs. */
@@ -720,9 +721,9 @@ static __always_inline bool guard_enter(struct thread_state *thread, u32 call, b
 	thread->before = 0;
 	if (thread->held)
 		guard_hold_on(thread, call);
-	mismatches = is_usual ? 0 : guard_look(thread, profile, &session->guard, call);
+	mismatches = is_usual ? 0 : guard_look(thread, profile, &session->guard, call, is_denounced);
 	if (is_denounced && mismatches != NOT_JUDGED) {
-		if (!mismatches)
+		if (is_usual)
 			frame_push(thread, 1);
 		mismatches |= GUARD_DENOUNCED;
 	}

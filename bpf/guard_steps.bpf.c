@@ -26,7 +26,7 @@ static long take_step(u64 index, void *unused)
 	case STEP_CALL:
 		step->mismatches = guard_is_usual(thread, &step_profile, call) ?
 					   0 :
-					   guard_look(thread, &step_profile, &step_parameters, call);
+					   guard_look(thread, &step_profile, &step_parameters, call, false);
 		if (step->mismatches == NOT_JUDGED)
 			step->mismatches = 0;
 		break;

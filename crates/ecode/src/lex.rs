@@ -10,7 +10,9 @@ pub fn lex(text: &str, problems: &mut Vec<Diagnostic>) -> Vec<Token> {
     while let Some(token) = lexer.next() {
         tokens.push(token);
     }
-    tokens.push(Token { kind: Kind::End, span: text.len()..text.len() });
+    // Where something was missing, and not on the empty line behind it.
+    let end = text.trim_end().len();
+    tokens.push(Token { kind: Kind::End, span: end..end });
     tokens
 }
 

@@ -118,7 +118,8 @@ pub struct RunArguments {
     pub service: Option<String>,
     /// Run this plugin at its hooks, for the command; may be repeated (docs/ecode.md has the language)
     ///
-    /// What it prints goes to stderr; its variables and maps are in the report.
+    /// What it prints goes to stderr; its variables and maps are in the report. It is called as its file, without what is behind the
+    /// dot; of several with the same name, the later ones NAME-2, NAME-3 and so on.
     #[arg(long = "plugin", value_name = "FILE")]
     pub plugins: Vec<PathBuf>,
     #[command(flatten)]

@@ -184,7 +184,8 @@ impl Watch {
 
     /// How long nothing needs to be looked after.
     pub fn patience(&self) -> Duration {
-        self.guard.as_ref().map_or(TICK, |guard| guard.patience(TICK))
+        let patience = self.plugins.patience(TICK);
+        self.guard.as_ref().map_or(patience, |guard| guard.patience(patience))
     }
 
     /// Ends the session without a report.

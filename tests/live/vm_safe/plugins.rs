@@ -353,17 +353,25 @@ fn the_guard_is_told_by_plugins_and_tells_them() {
     let file = folder.path().join("denounces.ec");
     fs::write(&file, DENOUNCES).expect("a file can be written");
     let plugin = format!("--plugin {}", file.display());
-    let ran = it.job(&format!("--guard=watch {plugin}"), "calls 5").finish().success();
+    let ran = it.job(&format!("--guard=watch {plugin}"), "calls 60").finish().success();
     let report: Value =
         serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
     let state = &report["plugins"][0];
-    assert_eq!((number(state, "seen"), number(state, "most")), (5, 5), "{report}");
+    assert_eq!((number(state, "seen"), number(state, "most")), (60, 60), "{report}");
     let events = report["guard"]["events"].as_array().expect("events");
     let of_plugin = events.iter().filter(|event| event["is_denounced"] == true && event["call"] == "getppid");
-    assert_eq!(of_plugin.count(), 5, "{report}");
+    assert_eq!(of_plugin.count(), 60, "{report}");
     it.job(&format!("--guard=enforce --respond kill {plugin}"), "calls 5")
         .finish()
         .exits_with(128 + libc::SIGKILL);
+    // It is the plugin's word, whatever the guard does by itself.
+    let ran = it.job(&format!("--guard=learn {plugin}"), "calls 60").finish().success();
+    let report: Value =
+        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
+    let events = report["guard"]["events"].as_array().expect("events");
+    assert!(events.len() == 60 && events.iter().all(|event| event["is_denounced"] == true), "{report}");
+    // And is learned.
+    assert_eq!(it.stored().len(), 1);
     // Without a guard there is nobody to tell.
     let ran = it.job(&plugin, "calls 5").finish().success();
     let report: Value =

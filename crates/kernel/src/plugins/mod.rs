@@ -40,7 +40,7 @@ use section::Site;
 /// The kernel's name for a program or map has 15 bytes (BPF_OBJ_NAME_LEN).
 const NAME_BYTES: usize = 15;
 /// For what a plugin tells, until it is read: some thousand lines.
-const RECORDS_BYTES: u32 = 256 << 10;
+pub const RECORDS_BYTES: u32 = 256 << 10;
 /// Numbers that a handler may be called with.
 pub const MOST_ARGUMENTS: usize = 12;
 

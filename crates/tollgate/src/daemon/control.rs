@@ -116,10 +116,16 @@ impl Control {
                 path.display()
             );
         }
-        // Below /run it is not there after a start of the machine. Those above it are: a path may be mistyped.
         if let Some(folder) =
             path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
         {
+            // Those of /run are gone after a start of the machine; any other path may be mistyped.
+            ensure!(
+                folder.parent() == Some(Path::new("/run")),
+                "cannot listen at {}: there is no folder {}",
+                path.display(),
+                folder.display()
+            );
             match fs::DirBuilder::new().mode(0o755).create(folder) {
                 // By another daemon, at this moment.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

@@ -48,6 +48,8 @@ pub struct DaemonArguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["unit", "cgroup"])]
     pub services: Option<PathBuf>,
     /// Run this plugin at its hooks; may be repeated (`tollgate plugin load` adds others later)
+    ///
+    /// Of several files with the same name, the later ones are called NAME-2, NAME-3 and so on.
     #[arg(long = "plugin", value_name = "FILE")]
     pub plugins: Vec<PathBuf>,
     /// Guard only this executable; may be repeated
@@ -280,7 +282,7 @@ impl Daemon<'_> {
         let _ = notify(false, &[NotifyState::Ready]);
         while !INTERRUPTED.load(Ordering::Relaxed) {
             let descriptors = [self.watch.descriptor(), wake.as_raw_fd()];
-            if wait_for(descriptors, self.watch.patience())[1] {
+            if wait_for(descriptors, self.plugins.patience(self.watch.patience()))[1] {
                 let _ = wake.read(&mut [0; 64]);
             }
             self.watch.tend()?;

@@ -234,10 +234,15 @@ impl GuardOptions {
             },
         };
         let scope = own.scope.or(file.scope);
+        let tolerize_limit = match mode {
+            // Only plugins denounce anything then, and that is no reason to forget what was learned.
+            Mode::Learn => wire::GUARD_FRAME as u16,
+            Mode::Watch | Mode::Enforce => default.tolerize_limit,
+        };
         let wire = wire::guard_parameters {
             lookahead: own.lookahead.or(file.lookahead).unwrap_or(default.lookahead),
             sequence: own.sequence.or(file.sequence).unwrap_or(default.sequence),
-            tolerize_limit: own.tolerize_limit.or(file.tolerize_limit).unwrap_or(default.tolerize_limit),
+            tolerize_limit: own.tolerize_limit.or(file.tolerize_limit).unwrap_or(tolerize_limit),
             anomaly_limit: own.anomaly_limit.or(file.anomaly_limit).unwrap_or(default.anomaly_limit),
             normal_factor: own.normal_ratio.or(file.normal_ratio).unwrap_or(default.normal_factor),
             response,

@@ -60,7 +60,7 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     let began = Instant::now();
     let returned = plugin.call(program, &with.arguments)?;
     let call_us = began.elapsed().as_nanos() as f64 / 1e3;
-    let told = told(&built.program, &plugin)?.into_iter().map(|(_, told)| told).collect();
+    let told = told(&built.program, &plugin.records()?)?.into_iter().map(|(_, told)| told).collect();
     let counted = plugin.faults()?.into();
     let document = Document { schema: SCHEMA, result: returned, call_us, times: Some(times), told, counted };
     document.write(&mut output, result.json)?;

@@ -4,7 +4,6 @@ use anyhow::{Context as _, Result};
 use ecode::Program;
 use ecode::records::{Datum, Record};
 use kernel::clock::wall_clock;
-use kernel::plugins::Plugin;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -36,11 +35,11 @@ pub struct Line {
     pub told: Told,
 }
 
-/// Since this was asked last, each with when it was told.
-pub fn told(program: &Program, plugin: &Plugin) -> Result<Vec<(u64, Told)>> {
+/// Each with when it was told.
+pub fn told(program: &Program, records: &[Vec<u8>]) -> Result<Vec<(u64, Told)>> {
     let read =
         |bytes: &Vec<u8>| Record::read(program, bytes).context("a record that is none of the plugin's");
-    plugin.records()?.iter().map(|bytes| read(bytes).map(|(record, at_ns)| (at_ns, record.into()))).collect()
+    records.iter().map(|bytes| read(bytes).map(|(record, at_ns)| (at_ns, record.into()))).collect()
 }
 
 impl From<Record> for Told {
