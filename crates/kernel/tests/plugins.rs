@@ -95,6 +95,29 @@ fn elements_within_elements_in_a_loop() {
         );
         outcome(&text, &[2]);
     }
+    let kinds = [
+        "(k[n].y[one + @ & 3] %= one)",
+        "q[u[one + @ & 3]].y[one + one]",
+        "(q[u[one + @ & 3]].x++)",
+        "(q[u[1]].y[one + @ & 3] = one)",
+        "has(q, u[one + @ & 3])",
+        "(k[one + @].y[one + one & 3] ^= 5)",
+        "(++m[@])",
+    ];
+    let sums: String = (0..6)
+        .map(|first| {
+            let kind = |depth: usize| kinds[(first * 3 + depth * (1 + first % 3)) % kinds.len()];
+            let all = (0..13).fold("n".to_owned(), |inner, depth| kind(depth).replace('@', &inner));
+            format!("s += {all};")
+        })
+        .collect();
+    let declared = format!("{declared} map<int, int> m[4];");
+    outcome(
+        &format!(
+            "{declared} on call(int n) {{ int s = 0; for (int i = 0; i < 5; i++) {{ {sums} }} return s; }}"
+        ),
+        &[2],
+    );
 }
 
 /// The kernel makes several instructions of some, and has to jump over all of them.

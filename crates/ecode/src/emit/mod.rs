@@ -74,6 +74,7 @@ struct Emitter<'a> {
     homes: Vec<Home>,
     needed: Vec<Set>,
     are_copies: Vec<bool>,
+    joins: Vec<Option<usize>>,
     frame: u32,
     /// Below the frame, where it is kept.
     context: Option<i16>,
@@ -117,6 +118,7 @@ pub fn emit(
         homes,
         needed,
         are_copies: verifier::copies(function),
+        joins: verifier::joins(function),
         frame,
         context: context.then_some(-(frame as i16) - i16::from(WORD)),
         out,
@@ -188,6 +190,9 @@ impl Emitter<'_> {
     fn block(&mut self, number: usize) {
         self.starts.push(self.out.instructions.len());
         let block = &self.function.blocks[number];
+        if self.has_loops {
+            self.level_join(number);
+        }
         for (step, span) in &block.steps {
             self.about(span);
             self.step(step);
@@ -537,7 +542,7 @@ impl Emitter<'_> {
         match end {
             End::Jump(to) => {
                 if matches!(self.function.blocks[*to].end, End::Round { .. }) {
-                    self.level(*to, next);
+                    self.level_round(*to, next);
                 }
                 self.go_on_to(*to, next);
             }

@@ -1,6 +1,8 @@
 //! What keeps the verifier from telling apart what it need not: where it knows more of one way than of another, it looks at all that
 //! comes after once for each (docs/decisions/0006-plugin.md).
 
+use std::ops::Range;
+
 use super::instruction::{By, FRAME, Instruction};
 use super::{ADDRESS, Emitter, Memory, SCRATCH, WORD, bytes};
 use crate::allocate::{FIRST_KEPT, Home, LAST_KEPT};
@@ -27,6 +29,27 @@ pub fn copies(function: &Function) -> Vec<bool> {
         }
     }
     are_copies
+}
+
+/// Where ways come together within a loop, and the block at which they have parted (the immediate dominator).
+pub fn joins(function: &Function) -> Vec<Option<usize>> {
+    let mut from = vec![Vec::new(); function.blocks.len()];
+    for (number, block) in function.blocks.iter().enumerate() {
+        // Only a loop's next round is before.
+        block.end.leads_to().filter(|to| *to > number).for_each(|to| from[to].push(number));
+    }
+    let mut partings: Vec<usize> = Vec::new();
+    for from in &from {
+        let parting = from.iter().copied().reduce(|mut one, mut other| {
+            while one != other {
+                (one, other) = (one.min(other), partings[one.max(other)]);
+            }
+            one
+        });
+        partings.push(parting.unwrap_or(0));
+    }
+    let is_join = |number: usize| from[number].len() > 1 && function.blocks[number].within.is_some();
+    partings.iter().enumerate().map(|(number, parting)| is_join(number).then_some(*parting)).collect()
 }
 
 impl Emitter<'_> {
@@ -68,15 +91,32 @@ impl Emitter<'_> {
 
     /// What is left in places that a loop does not need is the same whichever way its next round is come to: the verifier
     /// compares all there is.
-    pub(super) fn level(&mut self, head: usize, end: usize) {
+    pub(super) fn level_round(&mut self, head: usize, end: usize) {
         // After a round, the others are as they were left before the first one.
-        let since = if head < end { head..end } else { 0..end };
-        let is_needed = |home: Home| self.needed[head].each().any(|register| self.homes[register] == home);
+        let mut left = self.left(if head < end { head..end } else { 0..end });
+        left.extend([SCRATCH, ADDRESS, self.second].map(Home::Register));
+        self.level(head, left);
+    }
+
+    /// The same where ways come together within a loop: otherwise a round has as many states as ways through it. Not for registers,
+    /// which are few, and soon written again.
+    pub(super) fn level_join(&mut self, block: usize) {
+        if let Some(parting) = self.joins[block] {
+            let mut left = self.left(parting..block);
+            left.retain(|home| matches!(home, Home::Frame(_)));
+            self.level(block, left);
+        }
+    }
+
+    fn left(&self, since: Range<usize>) -> Vec<Home> {
         let written = self.function.blocks[since].iter().flat_map(|block| {
             block.steps.iter().filter_map(|(step, _)| step.writes()).chain(block.end.writes())
         });
-        let scratch = [SCRATCH, ADDRESS, self.second].map(Home::Register);
-        let mut left: Vec<_> = written.map(|register| self.homes[register]).chain(scratch).collect();
+        written.map(|register| self.homes[register]).collect()
+    }
+
+    fn level(&mut self, at: usize, mut left: Vec<Home>) {
+        let is_needed = |home: Home| self.needed[at].each().any(|register| self.homes[register] == home);
         left.sort_unstable();
         left.dedup();
         left.retain(|home| *home != Home::None && !is_needed(*home));
