@@ -222,7 +222,7 @@ static pid_t start(char *command, int out)
 	static char *const env[] = {
 		"PATH=/bin", "HOME=/tmp", "TMPDIR=/tmp", "TERM=dumb", "RUST_BACKTRACE=1",
 		"TOLLGATE_BIN=/bin/tollgate", "WORKLOADS_BIN=/bin/workloads",
-		"PROPTEST_CASES=200",	/* of generated programs: QEMU takes its time for them */
+		"PROPTEST_CASES=100",	/* of generated programs: QEMU takes its time for them */
 		NULL,
 	};
 	char *argv[MAX_ARGS + 1] = { NULL };

@@ -164,7 +164,9 @@ fn the_most_loops_that_are_functions_are_loaded() {
     };
     let (chain, memory) =
         ("begins a chain of more than 8 functions", "bytes at a time, and the kernel gives");
-    let shapes: [(&str, Option<usize>, &dyn Fn(usize) -> String); 8] = [
+    // What is said beyond, how many there may be where that is known, and the program of so many.
+    type Shape<'a> = (&'a str, Option<usize>, &'a dyn Fn(usize) -> String);
+    let shapes: [Shape<'_>; 8] = [
         (chain, Some(7), &|times| call(&nested(times, ""))),
         (chain, Some(3), &|times| called(times, "", &nested(3, "s += f(n);"))),
         (chain, Some(3), &|times| called(3, "", &nested(times, "s += f(n);"))),
@@ -184,10 +186,10 @@ fn the_most_loops_that_are_functions_are_loaded() {
             let text = text(times);
             ecode::compile(&program(&text), &text, "test.ec", Loops::Helper).err()
         };
-        let beyond = (1..).find(|times| refusal(*times).is_some()).expect("there is an end");
+        let found = || (1..).find(|times| refusal(*times).is_some()).expect("there is an end");
+        let beyond = most.map_or_else(found, |most| most + 1);
         let message = refusal(beyond).expect("it is refused").message;
         assert!(message.contains(sentence), "{message}");
-        assert!(most.is_none_or(|most| most == beyond - 1), "{message}: {beyond}");
         outcome_by(&text(beyond - 1), &[2], &[Loops::Helper]);
     }
 }

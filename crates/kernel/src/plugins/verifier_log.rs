@@ -16,7 +16,7 @@ pub fn complaint(log: &str) -> Option<&str> {
 /// That of the last instruction, from 1 on: the log itself names lines only since v6.9 (7cc13adbd057). What the verifier says of a
 /// program as a whole is about none.
 pub fn line(log: &str, lines: &[[u32; 4]]) -> Option<usize> {
-    let last = log.lines().filter_map(instruction).last()?;
+    let last = log.lines().filter_map(instruction).next_back()?;
     let [.., place] = lines.iter().rfind(|[first, ..]| *first <= last)?;
     // include/uapi/linux/bpf.h, BPF_LINE_INFO_LINE_NUM
     Some((place >> 10) as usize)
