@@ -185,10 +185,11 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 	/* Services are everybody's: who has one keeps it in whatever session. */
 	u32 mask = (session->mask & ~SERVICE) | (thread->mask & SERVICE) | counted_before(session, before);
 
-	if (session->own_plugins)
+	/* Each session's list goes on to everybody's. */
+	if (session->own_plugins || !before || !before->plugin_session)
 		thread->plugin_session = session_index;
 	else
-		thread->plugin_session = before ? before->plugin_session : 0;
+		thread->plugin_session = before->plugin_session;
 	if (!(config.enabled & GUARD)) {
 		thread->mask = mask;
 		return;

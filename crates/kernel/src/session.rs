@@ -260,7 +260,7 @@ impl Gate {
                     (&raw mut (*place).session).write_volatile(heir as u16);
                 }
             }
-            let (applies, plugins) = self.applies(around.into_iter().filter(|other| *other != session));
+            let (applies, plugins) = self.applies(&around, session);
             // SAFETY: as above.
             unsafe { (&raw mut (*place).plugin_session).write_volatile(plugins as u16) };
             // A guard that is neither's stays, and services are everybody's.
@@ -277,15 +277,30 @@ impl Gate {
             }
         }
         cpus::wait_for_all();
-        // Of those that were just being made. No later session of this number has its plugins run for them.
+        // Those that were just being made.
+        self.leave_plugins(session);
+    }
+
+    /// No thread has this session's plugins any more, nor those of a later one of its number.
+    fn leave_plugins(&self, session: u32) {
         for slot in 1..self.threads.entries() {
-            let place = self.threads.entry(slot);
-            // SAFETY: as above.
-            unsafe {
-                let plugins = &raw mut (*place).plugin_session;
-                if u32::from(plugins.read_volatile()) == session {
-                    plugins.write_volatile(0);
-                }
+            let thread = self.threads.read(slot);
+            if u32::from(thread.plugin_session) == session {
+                let (_, plugins) = self.applies(&self.around(u32::from(thread.group)), session);
+                let place = self.threads.entry(slot);
+                // SAFETY: an aligned field of the mapped entry, which is written as a whole.
+                unsafe { (&raw mut (*place).plugin_session).write_volatile(plugins as u16) };
+            }
+        }
+    }
+
+    /// Those of sessions whose owners were killed.
+    fn leave_killed_plugins(&self) {
+        for index in 1..wire::SESSIONS {
+            let session = self.sessions.read(index);
+            let is_left = session.used != 0 && session.own_plugins != 0 && !is_owned(&session);
+            if is_left && atomic_field!(self.sessions, index, own_plugins).swap(0, Ordering::SeqCst) != 0 {
+                self.leave_plugins(index);
             }
         }
     }
@@ -299,10 +314,11 @@ impl Gate {
     }
 
     /// What applies to the threads of the first of these sessions, as the gate has it (bpf/tasks.bpf.h, guard_take), and whose
-    /// plugins they have.
-    fn applies(&self, around: impl IntoIterator<Item = u32>) -> (Option<u32>, u32) {
+    /// plugins they have, once one of the sessions is over.
+    fn applies(&self, around: &[u32], without: u32) -> (Option<u32>, u32) {
+        let around = || around.iter().copied().filter(|index| *index != without);
         let (mut mask, mut plugins) = (None, 0);
-        for index in around {
+        for index in around() {
             let session = self.sessions.read(index);
             let counted = match mask {
                 None => session.mask,
@@ -314,7 +330,8 @@ impl Gate {
                 plugins = index;
             }
         }
-        (mask, plugins)
+        // Each session's list goes on to everybody's.
+        (mask, if plugins == 0 { around().next().unwrap_or(0) } else { plugins })
     }
 
     /// Changes what applies to the session's threads, which are asleep meanwhile.
@@ -408,6 +425,7 @@ impl Gate {
         }
         if self.enabled() & wire::PLUGIN != 0 {
             plugins::sweep(self)?;
+            self.leave_killed_plugins();
         }
         atomic_field!(self.sessions, session.index, holds_generation)
             .store(self.generation(), Ordering::SeqCst);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Ten thousand rules of services have a tenth of it, and a hundred thousand lines of a plugin a third.
+/// Ten thousand rules of services have a tenth of it, and plugins have a limit of their own.
 const LONGEST_FILE: u64 = 16 << 20;
 
 /// Between two writes of one who writes a file as a whole, on a busy machine.

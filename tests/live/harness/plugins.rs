@@ -22,11 +22,30 @@ impl AtWork {
     /// With the first of its plugins, by their names.
     #[track_caller]
     pub fn start(name: &str, text: &str) -> Self {
-        let (folder, group) = (folder(), ControlGroup::new());
+        let group = ControlGroup::new();
+        let scope = format!("--cgroup {}", group.0.display());
+        Self::of(name, text, group, &scope)
+    }
+
+    /// For all processes of the machine.
+    #[track_caller]
+    pub fn start_for_all(name: &str, text: &str) -> Self {
+        Self::of(name, text, ControlGroup::new(), "")
+    }
+
+    /// Another one for the same processes.
+    #[track_caller]
+    pub fn start_beside(other: &Self, name: &str, text: &str) -> Self {
+        Self::of(name, text, ControlGroup::new(), &format!("--cgroup {}", other.group.0.display()))
+    }
+
+    #[track_caller]
+    fn of(name: &str, text: &str, group: ControlGroup, scope: &str) -> Self {
+        let folder = folder();
         let file = folder.path().join(format!("{name}.ec"));
         fs::write(&file, text).expect("a file can be written");
         let mut job = Job::typed("daemon");
-        job.command.arg("--plugin").arg(file).arg("--cgroup").arg(&group.0);
+        job.command.arg("--plugin").arg(file).args(words(scope));
         job.command.env("TOLLGATE_SOCKET", folder.path().join("socket"));
         let daemon = job.start();
         eventually("the daemon", || {

@@ -1,9 +1,10 @@
 //! Plugins at hooks of the gate.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::UdpSocket;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
@@ -228,6 +229,71 @@ fn a_change_in_the_middle_loses_no_call() {
 }
 
 #[test]
+fn a_daemon_for_all_runs_them_for_all() {
+    let text = "map<u32, u64> by[8192]; on enter(getppid) { by[pid()]++; }";
+    let at_work = AtWork::start_for_all("by", text);
+    let mut job = Job::of(workload("calls-on-input 100"));
+    job.command.stdin(Stdio::piped());
+    // One that is new, one that somebody else counts as well, and one that has plugins of its own.
+    let mut load = job.start();
+    load.input().write_all(b"xyz").expect("it reads");
+    let counted = Job::run("", workload("calls-on-input 100"));
+    let with_own = Job::run(
+        &format!("--plugin {}", at_work.file("own", "u64 n; on enter(getppid) { n++; }").display()),
+        workload("calls-on-input 100"),
+    );
+    let mut runs = [counted, with_own].map(|mut job| {
+        job.command.stdin(Stdio::piped());
+        job.start()
+    });
+    let mut pids = vec![load.pid()];
+    for run in &mut runs {
+        run.input().write_all(b"xyz").expect("it reads");
+        pids.push(run.child_running("workloads"));
+    }
+    for pid in pids {
+        eventually("all its calls", || {
+            let by = entries(&at_work.show("by"), "by");
+            by.iter().any(|(of, calls)| *of == u64::from(pid) && *calls == 300)
+        });
+    }
+    for mut run in runs.into_iter().chain([load]) {
+        drop(run.stdin());
+        run.finish().success();
+    }
+}
+
+#[test]
+fn who_is_killed_leaves_the_plugins_of_others_theirs() {
+    let outer = AtWork::start("outer", COUNT);
+    let mut load = outer.workload("calls-on-input 1");
+    let mut counts = |at_work: &AtWork, name: &str| {
+        let before = at_work.number(name, "n");
+        eventually(name, || {
+            load.input().write_all(b"x").expect("it reads");
+            at_work.number(name, "n") > before
+        });
+    };
+    counts(&outer, "outer");
+    let inner = AtWork::start_beside(&outer, "inner", COUNT);
+    counts(&inner, "inner");
+    inner.daemon.signal(libc::SIGKILL);
+    inner.daemon.finish();
+    counts(&outer, "outer");
+}
+
+#[test]
+fn a_command_outlives_who_reads_what_its_plugins_print() {
+    let text = "on enter(getppid) { print(\"called\"); }";
+    let folder = folder();
+    let file = folder.path().join("prints.ec");
+    fs::write(&file, text).expect("a file can be written");
+    let mut job = Job::run(&format!("--plugin {}", file.display()), Vec::new());
+    job.command.args(workload("calls 100")).stderr(File::options().write(true).open("/dev/full").unwrap());
+    job.finish().success();
+}
+
+#[test]
 fn priority_says_who_comes_first() {
     let text = "u64 when; on enter(getppid) { when = now(); }";
     let at_work = AtWork::start("middle", text);
@@ -290,7 +356,7 @@ fn a_plugin_is_called_shown_changed_and_taken_away() {
         (&(-14).into(), &json!([{"printed": "called with -2"}]))
     );
     at_work.ask("call called").exits_with(125).says("takes 1 number");
-    at_work.ask("set called small=256").exits_with(125).says("too large for `small`");
+    at_work.ask("set called limit=9 small=256").exits_with(125).says("too large for `small`");
     at_work.ask("set called fixed=1").exits_with(125).says("`fixed` is a constant");
     at_work.ask("set called nothing=1").exits_with(125).says("no global variable `nothing`");
     at_work.ask("call other").exits_with(125).says("no plugin is called other");

@@ -79,8 +79,9 @@ impl Leader {
         self.reads.strong_count() > 0
     }
 
-    pub fn tell(&self, line: &Arc<str>) {
-        let _ = self.lines.try_send(Arc::clone(line));
+    /// Whether there was room for it.
+    pub fn tell(&self, line: &Arc<str>) -> bool {
+        self.lines.try_send(Arc::clone(line)).is_ok()
     }
 }
 

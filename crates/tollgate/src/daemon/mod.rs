@@ -3,6 +3,7 @@
 pub mod control;
 mod journal;
 mod metrics;
+mod plugin_log;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -25,7 +26,7 @@ use libsystemd::daemon::{NotifyState, notify};
 use crate::cli::Select;
 use crate::format::number_of;
 use crate::guard::{GuardOptions, Mode, Policy, Request, Save, Selection, StoreOption};
-use crate::plugin::{self, Line, Plugins, Told};
+use crate::plugin::{self, Plugins, Told};
 use crate::report::Event;
 use crate::select;
 use crate::service::{self, KIND, Services, parsed};
@@ -125,16 +126,12 @@ struct Daemon<'a> {
     kept: VecDeque<Arc<str>>,
     followers: Vec<Leader>,
     /// Of one plugin, or of all.
-    plugin_followers: Vec<(Option<String>, Leader)>,
+    plugin_log: plugin_log::Followers,
     page: Page,
     looked: Instant,
     saved: Instant,
     /// Told once.
     has_failed_to_share: bool,
-}
-
-fn json(line: &Line) -> Result<Arc<str>> {
-    Ok(serde_json::to_string(line)?.into())
 }
 
 /// What is to be guarded, and how; `None`: nothing.
@@ -201,7 +198,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         file,
         kept: VecDeque::new(),
         followers: Vec::new(),
-        plugin_followers: Vec::new(),
+        plugin_log: plugin_log::Followers::default(),
         page,
         looked: Instant::now(),
         saved: Instant::now(),
@@ -319,7 +316,7 @@ impl Daemon<'_> {
             self.look()?;
         }
         self.followers.retain(Leader::is_followed);
-        self.plugin_followers.retain(|(_, follower)| follower.is_followed());
+        self.plugin_log.leave_gone();
         self.journal.tend();
         if let Some(services) = &mut self.services
             && let Err(error) = services.tend()
@@ -390,7 +387,9 @@ impl Daemon<'_> {
             self.kept.pop_front();
         }
         self.kept.push_back(Arc::clone(&line));
-        self.followers.iter().for_each(|follower| follower.tell(&line));
+        for follower in &self.followers {
+            follower.tell(&line);
+        }
     }
 
     fn answer(&mut self, process: u32, request: control::Request) -> Result<Response> {
@@ -453,21 +452,21 @@ impl Daemon<'_> {
             plugin::Request::Unload { name } => serde_json::to_value(plugins.unload(&name)?)?,
             plugin::Request::List => serde_json::to_value(plugins.list()?)?,
             plugin::Request::Show { name, top } => serde_json::to_value(plugins.show(&name, top)?)?,
-            plugin::Request::Set { name, variable, value } => {
-                plugins.set(&name, &variable, value)?;
+            plugin::Request::Set { name, variables } => {
+                plugins.set(&name, &variables)?;
                 true.into()
             }
             plugin::Request::Open { name } => serde_json::to_value(plugins.open(&name)?)?,
             plugin::Request::Told { name, after } => serde_json::to_value(plugins.told_since(&name, after)?)?,
             plugin::Request::Log { name, follow } => {
-                let lines = plugins.lines(name.as_deref())?.into_iter().map(json).collect::<Result<_>>()?;
+                let lines = plugins
+                    .lines(name.as_deref())?
+                    .into_iter()
+                    .map(plugin_log::json)
+                    .collect::<Result<_>>()?;
                 // What was unloaded tells no more.
                 let is_there = name.as_ref().is_none_or(|name| plugins.has(name));
-                let follower = (follow && is_there).then(|| {
-                    let (leader, follower) = Leader::new(BEHIND);
-                    self.plugin_followers.push((name, leader));
-                    follower
-                });
+                let follower = (follow && is_there).then(|| self.plugin_log.add(name));
                 return Ok(Response::Lines(lines, follower));
             }
         };
@@ -476,19 +475,16 @@ impl Daemon<'_> {
 
     fn tell_of_plugins(&mut self) -> Result<()> {
         for line in self.plugins.tend()? {
-            let text = json(&line)?;
-            let follows = |name: &Option<String>| name.as_ref().is_none_or(|name| *name == line.plugin);
-            let followers = self.plugin_followers.iter().filter(|(name, _)| follows(name));
-            followers.for_each(|(_, follower)| follower.tell(&text));
+            self.plugin_log.tell(&line)?;
             match line.told {
                 Told::TakenOut(_) => tell(&format!("plugin {}: {}", line.plugin, line.told.line())),
                 Told::Unloaded { .. } => {
-                    self.plugin_followers.retain(|(name, _)| name.as_ref() != Some(&line.plugin));
+                    self.plugin_log.leave(&line.plugin);
                 }
                 _ => {}
             }
         }
-        Ok(())
+        self.plugin_log.tell_missed()
     }
 
     /// Whatever kept it from its work, who is held is let go.

@@ -100,6 +100,8 @@ pub struct SwapArguments {
 
 #[derive(Args)]
 pub struct UnloadArguments {
+    #[command(flatten)]
+    pub result: ResultOptions,
     pub name: String,
     #[command(flatten)]
     pub socket: SocketOption,

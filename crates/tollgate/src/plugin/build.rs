@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use ecode::{Diagnostic, Object, Program};
 use kernel::gate::Gate;
 use kernel::plugins::{Hooks, Plugin, Shared, Turn};
@@ -17,6 +17,9 @@ use crate::source::Source;
 
 /// What a file is called that is none.
 const KIND: &str = "plugin";
+
+/// A hundred thousand lines fit in. Each byte may be a statement, which takes some 300 in memory, also the daemon's.
+const LONGEST: usize = 4 << 20;
 
 pub struct Built {
     pub program: Program,
@@ -35,7 +38,10 @@ pub struct Times {
 }
 
 pub fn read(path: &Path) -> Result<Source> {
-    Source::read(path, KIND)
+    let source = Source::read(path, KIND)?;
+    let name = printable(&source.name);
+    ensure!(source.text.len() <= LONGEST, "{name} has more than {} MiB, and is no {KIND}", LONGEST >> 20);
+    Ok(source)
 }
 
 /// What a plugin is called: as its file, without what is behind the dot.

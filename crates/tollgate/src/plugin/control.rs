@@ -23,10 +23,10 @@ pub enum Request {
         name: String,
         top: usize,
     },
+    /// All, or none.
     Set {
         name: String,
-        variable: String,
-        value: u64,
+        variables: Vec<(String, u64)>,
     },
     /// To be called by whoever asks.
     Open {

@@ -262,13 +262,18 @@ impl Plugins {
         self.all[self.place(name)?].state(Some(top))
     }
 
-    pub fn set(&self, name: &str, variable: &str, value: u64) -> Result<()> {
+    /// All, or none.
+    pub fn set(&self, name: &str, values: &[(String, u64)]) -> Result<()> {
         let live = &self.all[self.place(name)?];
-        ensure!(
-            !live.built.program.is_constant(variable),
-            "`{variable}` is a constant, and the plugin was compiled with its value: without `const` it could be set"
-        );
-        Variables::of(&live.built).set(variable, value, live.plugin.data())
+        let variables = Variables::of(&live.built);
+        for (variable, value) in values {
+            ensure!(
+                !live.built.program.is_constant(variable),
+                "`{variable}` is a constant, and the plugin was compiled with its value: without `const` it could be set"
+            );
+            variables.fits(variable, *value)?;
+        }
+        values.iter().try_for_each(|(variable, value)| variables.set(variable, *value, live.plugin.data()))
     }
 
     pub fn lines(&self, name: Option<&str>) -> Result<Vec<&Line>> {

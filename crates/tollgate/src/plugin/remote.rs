@@ -1,6 +1,6 @@
 //! Commands on plugins that a daemon has.
 
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -77,8 +77,14 @@ fn told(report: &LoadReport, what: &str, result: &ResultOptions) -> Result<ExitC
 
 pub fn unload(arguments: &UnloadArguments) -> Result<ExitCode> {
     let took: f64 = answer(&arguments.socket, &Request::Unload { name: arguments.name.clone() })?;
-    Output::Stdout
-        .write(&format!("{} is unloaded: unlinked in {took:.2} us\n", printable(&arguments.name)))?;
+    let (name, result) = (&arguments.name, &arguments.result);
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        let schema = "tollgate.plugin.unload/1";
+        output.write_json(&serde_json::json!({ "schema": schema, "name": name, "unlink_us": took }))?;
+    } else {
+        output.write(&format!("{} is unloaded: unlinked in {took:.2} us\n", printable(name)))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -108,10 +114,8 @@ pub fn show(arguments: &ShowArguments) -> Result<ExitCode> {
 }
 
 pub fn set(arguments: &SetArguments) -> Result<ExitCode> {
-    for (variable, value) in &arguments.variables {
-        let (name, variable) = (arguments.name.clone(), variable.clone());
-        let _: bool = answer(&arguments.socket, &Request::Set { name, variable, value: *value })?;
-    }
+    let request = Request::Set { name: arguments.name.clone(), variables: arguments.variables.clone() };
+    let _: bool = answer(&arguments.socket, &request)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -131,9 +135,10 @@ pub fn log(arguments: &LogArguments) -> Result<ExitCode> {
             (false, Some(_)) => line.told.line(),
             (false, None) => line.named(),
         };
-        // `| head` has seen enough.
-        if writeln!(io::stdout(), "{text}").is_err() {
-            return Ok(ExitCode::SUCCESS);
+        match writeln!(io::stdout(), "{text}") {
+            // `| head` has seen enough.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            written => written.context("cannot write the log to stdout")?,
         }
     }
     if *follow && (name.is_none() || !is_unloaded) {

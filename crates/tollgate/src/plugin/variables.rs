@@ -69,14 +69,21 @@ impl Variables {
     }
 
     /// `value`: as `--arg` takes it, also a negative one.
-    pub fn set(&self, name: &str, value: u64, data: &Data) -> Result<()> {
+    /// The variable that is to have the value.
+    pub fn fits(&self, name: &str, value: u64) -> Result<&Variable> {
         let (variable, of) = self.number(name)?;
+        let way = if of.is_signed && (value as i64) < 0 { "small" } else { "large" };
         ensure!(
             of.extend(value) == value,
-            "{} is too large for `{name}`, of type {}",
+            "{} is too {way} for `{name}`, of type {}",
             value as i64,
             variable.of
         );
+        Ok(variable)
+    }
+
+    pub fn set(&self, name: &str, value: u64, data: &Data) -> Result<()> {
+        let variable = self.fits(name, value)?;
         data.write(variable.offset as usize, &value.to_le_bytes()[..variable.bytes as usize]);
         Ok(())
     }

@@ -8,7 +8,6 @@ use super::{Machine, always, field, observes};
 // sched_process_exit (task).
 const FIRST: u16 = 0;
 const SECOND: u16 = 8;
-const THIRD: u16 = 16;
 
 pub fn offer(machine: Machine, hook: &str) -> Result<Offer, Refusal> {
     let task = |member| machine.offset_of("task_struct", member);
@@ -19,10 +18,8 @@ pub fn offer(machine: Machine, hook: &str) -> Result<Offer, Refusal> {
             observes(fields, vec![always("tp_btf/sched_process_fork", vec![child("tgid")?, child("pid")?])])
         }
         "exec" => {
-            let fields = vec![field("filename", 64, false), field("old_tid", 32, false)];
-            let filename = Source::context(&[THIRD, machine.offset_of("linux_binprm", "filename")?], 8);
-            let entry = always("tp_btf/sched_process_exec", vec![filename, Source::context(&[SECOND], 4)]);
-            observes(fields, vec![entry])
+            let fields = vec![field("old_tid", 32, false)];
+            observes(fields, vec![always("tp_btf/sched_process_exec", vec![Source::context(&[SECOND], 4)])])
         }
         _ => {
             let code = Source::context(&[FIRST, task("exit_code")?], 4);
