@@ -58,8 +58,8 @@ impl<T> Doing<T> for libbpf_rs::Result<T> {
 }
 
 fn is_out_of_files(error: &libbpf_rs::Error) -> bool {
-    // libbpf-rs keeps the number to itself.
-    error.to_string().contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string())
+    // libbpf-rs keeps the number to itself, and says it where all causes are asked for.
+    format!("{error:#}").contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string())
 }
 
 fn too_few_files() -> Error {
