@@ -173,14 +173,20 @@ impl Gate {
             return;
         }
         for slot in 1..self.threads.entries() {
-            let place = self.threads.entry(slot);
-            // SAFETY: aligned fields of the mapped entry, read and written as a whole.
-            unsafe {
-                if u32::from((&raw const (*place).session).read_volatile()) == session {
-                    (&raw mut (*place).plugin_session).write_volatile(session as u16);
-                }
+            // Not all of it, 16,384 times on the way of a load.
+            // SAFETY: an aligned field of the mapped entry, which is read as a whole.
+            let its = unsafe { (&raw const (*self.threads.entry(slot)).session).read_volatile() };
+            if u32::from(its) == session {
+                self.give_plugins(slot, session);
             }
         }
+    }
+
+    /// From now on a thread has this session's plugins.
+    fn give_plugins(&self, slot: u32, session: u32) {
+        let place = self.threads.entry(slot);
+        // SAFETY: an aligned field of the mapped entry, which is written as a whole.
+        unsafe { (&raw mut (*place).plugin_session).write_volatile(session as u16) };
     }
 
     /// From now on also every new process whose parent is not gated belongs to `session`.
@@ -250,8 +256,8 @@ impl Gate {
             if !is_its && !around.contains(&session) {
                 continue;
             }
-            let place = self.threads.entry(slot);
             if is_its {
+                let place = self.threads.entry(slot);
                 let (group, heir) = around.first().map_or((0, 0), |session| (heir, *session));
                 // SAFETY: aligned fields of the mapped entry, each written as a whole; the gate only reads them, and counts in
                 // either group are read by the heir (see `cells`). No later session of this number takes it for its own.
@@ -261,8 +267,7 @@ impl Gate {
                 }
             }
             let (applies, plugins) = self.applies(&around, session);
-            // SAFETY: as above.
-            unsafe { (&raw mut (*place).plugin_session).write_volatile(plugins as u16) };
+            self.give_plugins(slot, plugins);
             // A guard that is neither's stays, and services are everybody's.
             const OTHERS: u32 = wire::GUARD | wire::SERVICE;
             let mask = atomic_field!(self.threads, slot, mask);
@@ -287,9 +292,7 @@ impl Gate {
             let thread = self.threads.read(slot);
             if u32::from(thread.plugin_session) == session {
                 let (_, plugins) = self.applies(&self.around(u32::from(thread.group)), session);
-                let place = self.threads.entry(slot);
-                // SAFETY: an aligned field of the mapped entry, which is written as a whole.
-                unsafe { (&raw mut (*place).plugin_session).write_volatile(plugins as u16) };
+                self.give_plugins(slot, plugins);
             }
         }
     }

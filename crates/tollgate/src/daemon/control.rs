@@ -33,6 +33,8 @@ const WAITING: usize = 2;
 const ANSWER: Duration = Duration::from_secs(60);
 /// Whoever waits for longer is told so.
 const SOON: Duration = Duration::from_secs(3);
+/// Who follows and does not read loses what comes then.
+const BEHIND: usize = 10_000;
 /// Who follows events may go while there are none.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -68,9 +70,9 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Who does not read loses what comes after so many lines.
-    pub fn new(behind: usize) -> (Self, Follower) {
-        let (to, lines) = sync_channel(behind);
+    /// Who does not read loses what comes after [`BEHIND`] lines.
+    pub fn new() -> (Self, Follower) {
+        let (to, lines) = sync_channel(BEHIND);
         let reads = Arc::new(());
         (Self { lines: to, reads: Arc::downgrade(&reads) }, Follower { lines, _reads: reads })
     }
@@ -190,6 +192,14 @@ impl Desk {
         counts.waiting > 0
     }
 
+    /// One of those that waited serves; how many do so now.
+    fn begins(&self) -> usize {
+        let mut counts = self.counts();
+        counts.waiting -= 1;
+        counts.serving += 1;
+        counts.serving
+    }
+
     fn work(self: &Arc<Self>) {
         loop {
             let Ok((stream, _)) = self.listener.accept() else {
@@ -197,12 +207,7 @@ impl Desk {
                 thread::sleep(LOOK);
                 continue;
             };
-            {
-                let mut counts = self.counts();
-                counts.waiting -= 1;
-                counts.serving += 1;
-            }
-            if self.counts().serving > MOST {
+            if self.begins() > MOST {
                 let _ = put_error(&stream, &anyhow!("{MOST} others ask the daemon at this moment"));
             } else {
                 self.has_one_waiting();

@@ -102,8 +102,6 @@ Examples:
 
 /// Events that `guard events` can still show.
 const KEPT: usize = 10_000;
-/// Who follows and does not read loses what comes then.
-const BEHIND: usize = 10_000;
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 /// How often later processes are looked for, profiles given back, and counts made anew.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -125,7 +123,6 @@ struct Daemon<'a> {
     file: Option<File>,
     kept: VecDeque<Arc<str>>,
     followers: Vec<Leader>,
-    /// Of one plugin, or of all.
     plugin_log: plugin_log::Followers,
     page: Page,
     looked: Instant,
@@ -413,7 +410,7 @@ impl Daemon<'_> {
             Request::Events { follow } => {
                 let kept = self.kept.iter().cloned().collect();
                 let follower = follow.then(|| {
-                    let (leader, follower) = Leader::new(BEHIND);
+                    let (leader, follower) = Leader::new();
                     self.followers.push(leader);
                     follower
                 });
@@ -478,9 +475,7 @@ impl Daemon<'_> {
             self.plugin_log.tell(&line)?;
             match line.told {
                 Told::TakenOut(_) => tell(&format!("plugin {}: {}", line.plugin, line.told.line())),
-                Told::Unloaded { .. } => {
-                    self.plugin_log.leave(&line.plugin);
-                }
+                Told::Unloaded { .. } => self.plugin_log.leave(&line.plugin),
                 _ => {}
             }
         }

@@ -9,9 +9,6 @@ use kernel::clock::now_ns;
 use super::control::{Follower, Leader};
 use crate::plugin::{Line, Told};
 
-/// Lines that a follower may be behind.
-const BEHIND: usize = 10_000;
-
 #[derive(Default)]
 pub struct Followers(Vec<One>);
 
@@ -29,7 +26,7 @@ pub fn json(line: &Line) -> Result<Arc<str>> {
 
 impl Followers {
     pub fn add(&mut self, plugin: Option<String>) -> Follower {
-        let (leader, follower) = Leader::new(BEHIND);
+        let (leader, follower) = Leader::new();
         self.0.push(One { plugin, leader, missed: BTreeMap::new() });
         follower
     }

@@ -100,9 +100,9 @@ pub struct SwapArguments {
 
 #[derive(Args)]
 pub struct UnloadArguments {
+    pub name: String,
     #[command(flatten)]
     pub result: ResultOptions,
-    pub name: String,
     #[command(flatten)]
     pub socket: SocketOption,
 }

@@ -76,17 +76,17 @@ pub fn build(source: &Source, machine: Machine) -> (Option<Built>, Vec<Diagnosti
 pub fn checked(source: &Source, top: usize) -> Result<Program> {
     let (program, problems) = ecode::check(&source.text, &Machine::ToCheck);
     tell(&problems, source, top)?;
-    program.with_context(|| has(source, &problems))
+    program.with_context(|| has_problems(source, &problems))
 }
 
 /// For those who need a plugin that is right, and load nothing of it but its `on call`. Warnings are told.
 pub fn built(source: &Source, top: usize) -> Result<Built> {
     let (built, problems) = build(source, Machine::ToCheck);
     tell(&problems, source, top)?;
-    built.with_context(|| has(source, &problems))
+    built.with_context(|| has_problems(source, &problems))
 }
 
-pub fn has(source: &Source, problems: &[Diagnostic]) -> String {
+pub fn has_problems(source: &Source, problems: &[Diagnostic]) -> String {
     format!("{} has {}", printable(&source.name), counted(problems))
 }
 

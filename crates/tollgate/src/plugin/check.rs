@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::arguments::CheckArguments;
-use super::build::{Built, build, read};
-use super::diagnostics::{Told, counted, tell};
+use super::build::{Built, build, has_problems, read};
+use super::diagnostics::{Told, tell};
 use super::hooks::Machine;
 use crate::format::{count, number_of, printable};
 use crate::output::Output;
@@ -67,7 +67,7 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
         }
     }
     if built.is_none() {
-        bail!("{} has {}", printable(&source.name), counted(&problems));
+        bail!(has_problems(&source, &problems));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,7 +10,7 @@ use kernel::plugins::{Hooks, Numbers, Plugin, RECORDS_BYTES, Turn};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 
-use super::build::{Built, Times, build, built, has, name_of};
+use super::build::{Built, Times, build, built, has_problems, name_of};
 use super::call::on_call;
 use super::hooks::Machine;
 use super::state::{Handler, State, memory};
@@ -129,7 +129,7 @@ pub fn mask(sources: &[Source], top: usize, is_machine: bool, has_guard: bool) -
 /// Whoever wants it loaded has been told of its warnings.
 fn compiled(source: &Source) -> Result<Built> {
     let (built, problems) = build(source, Machine::ToLoad);
-    built.with_context(|| has(source, &problems))
+    built.with_context(|| has_problems(source, &problems))
 }
 
 fn us(time: Duration) -> f64 {
