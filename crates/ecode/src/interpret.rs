@@ -227,6 +227,10 @@ impl Run<'_> {
     }
 
     fn value(&mut self, expression: &Expression, frame: &mut Frame) -> u64 {
+        if matches!(expression.of, Type::Struct(_)) {
+            self.whole(expression, frame);
+            return 0;
+        }
         match &expression.kind {
             ExpressionKind::Constant(value) => *value,
             // Only compared, and handed to built-in functions, which look at the text itself.
@@ -266,7 +270,10 @@ impl Run<'_> {
                 let chosen = if self.value(condition, frame) != 0 { yes } else { no };
                 self.value(chosen, frame)
             }
-            ExpressionKind::Assign(place, value) => self.assign(place, value, frame),
+            ExpressionKind::Assign(place, value) => {
+                let bytes = self.assign(place, value, frame);
+                value_of(&bytes, &place.of)
+            }
             ExpressionKind::Update { place, operator, common, by, is_old } => {
                 let by = self.value(by, frame);
                 let found = self.find(place, frame);
@@ -290,27 +297,32 @@ impl Run<'_> {
         }
     }
 
-    fn assign(&mut self, place: &Place, value: &Expression, frame: &mut Frame) -> u64 {
-        if let (Type::Struct(_), ExpressionKind::Load(from)) = (&place.of, &value.kind) {
-            let bytes = self.bytes(from, frame);
-            let found = self.find(place, frame);
-            self.write(found, &bytes, frame);
-            return 0;
-        }
-        let value = self.value(value, frame);
+    fn assign(&mut self, place: &Place, value: &Expression, frame: &mut Frame) -> Vec<u8> {
+        let bytes = self.whole(value, frame);
         let found = self.find(place, frame);
-        self.write(found, &value.to_le_bytes()[..place.of.size() as usize], frame);
-        value
+        self.write(found, &bytes, frame);
+        bytes
     }
 
-    /// The bytes of a key or a struct, or of a number.
+    /// The bytes of a struct, or of a number.
     fn whole(&mut self, expression: &Expression, frame: &mut Frame) -> Vec<u8> {
+        if !matches!(expression.of, Type::Struct(_)) {
+            let value = self.value(expression, frame);
+            return value.to_le_bytes()[..expression.of.size() as usize].to_vec();
+        }
         match &expression.kind {
-            ExpressionKind::Load(place) if matches!(place.of, Type::Struct(_)) => self.bytes(place, frame),
-            _ => {
-                let value = self.value(expression, frame);
-                value.to_le_bytes()[..expression.of.size() as usize].to_vec()
+            ExpressionKind::Load(place) => self.bytes(place, frame),
+            ExpressionKind::Assign(place, value) => self.assign(place, value, frame),
+            ExpressionKind::Conditional(parts) => {
+                let [condition, yes, no] = &**parts;
+                let chosen = if self.value(condition, frame) != 0 { yes } else { no };
+                self.whole(chosen, frame)
             }
+            ExpressionKind::Comma(left, right) => {
+                self.value(left, frame);
+                self.whole(right, frame)
+            }
+            _ => unreachable!("a struct is nobody's result"),
         }
     }
 

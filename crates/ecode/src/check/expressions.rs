@@ -369,8 +369,14 @@ impl Checker<'_> {
         let condition = self.condition(&parts[0])?;
         let (yes, no) = (self.expression(&parts[1])?, self.expression(&parts[2])?);
         let of = match (yes.of.integer(), no.of.integer()) {
-            _ if yes.of == no.of && (yes.of == Type::String || yes.of == Type::Void) => yes.of.clone(),
+            _ if yes.of == no.of && !matches!(yes.of, Type::Array(..)) => yes.of.clone(),
             (Some(yes), Some(no)) => yes.common(no).into(),
+            _ if yes.of == no.of => {
+                let problem = Diagnostic::error(span.clone(), "an array is no value that could be chosen");
+                return self.fault(
+                    problem.help("choose one of its elements, or copy its bytes: memcpy(to, from, size)"),
+                );
+            }
             _ => {
                 let message = format!("one choice is of type {}, the other of type {}", yes.of, no.of);
                 return self.fault(Diagnostic::error(span.clone(), message));
@@ -431,11 +437,6 @@ impl Checker<'_> {
 
     /// As C converts it by itself where it is assigned.
     pub(super) fn converted(&mut self, value: Expression, to: &Type, what: &str) -> Checked<Expression> {
-        let is_struct = matches!(to, Type::Struct(_));
-        if value.of == *to && is_struct && !matches!(value.kind, ExpressionKind::Load(_)) {
-            let problem = Diagnostic::error(value.span, "a struct is copied from where it is");
-            return self.fault(problem.help("name the variable, element, member or entry"));
-        }
         if value.of == *to && !matches!(to, Type::Array(..) | Type::Void) {
             return Ok(value);
         }

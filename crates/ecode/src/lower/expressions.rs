@@ -37,17 +37,12 @@ impl Lowerer<'_> {
                 self.truth(expression)
             }
             ExpressionKind::Conditional(parts) => {
-                let [condition, yes, no] = &**parts;
-                let [then, otherwise, join] = std::array::from_fn(|_| self.new_block());
                 let to = self.register();
-                self.condition(condition, then, otherwise)?;
-                for (block, part) in [(then, yes), (otherwise, no)] {
-                    self.enter(block);
-                    let from = self.value(part)?;
-                    self.set(to, from, width(of));
-                    self.end(End::Jump(join));
-                }
-                self.enter(join);
+                self.choose(parts, |lowerer, chosen| {
+                    let from = lowerer.value(chosen)?;
+                    lowerer.set(to, from, width(of));
+                    Ok(())
+                })?;
                 Ok(Value::Register(to))
             }
             ExpressionKind::Assign(place, value) => self.assign(place, value),
@@ -70,10 +65,27 @@ impl Lowerer<'_> {
             }
             ExpressionKind::Builtin(builtin, arguments) => self.builtin(*builtin, arguments, expression),
             ExpressionKind::Comma(left, right) => {
-                self.value(left)?;
+                self.effect(left)?;
                 self.value(right)
             }
         }
+    }
+
+    /// One of both choices, and what is done with it.
+    pub(super) fn choose(
+        &mut self,
+        [condition, yes, no]: &[Expression; 3],
+        mut with: impl FnMut(&mut Self, &Expression) -> Lowered<()>,
+    ) -> Lowered<()> {
+        let [then, otherwise, join] = std::array::from_fn(|_| self.new_block());
+        self.condition(condition, then, otherwise)?;
+        for (block, chosen) in [(then, yes), (otherwise, no)] {
+            self.enter(block);
+            with(self, chosen)?;
+            self.end(End::Jump(join));
+        }
+        self.enter(join);
+        Ok(())
     }
 
     /// In a register of its own: what is done later may change the variable that it comes from.

@@ -59,6 +59,9 @@ struct Lowerer<'a> {
     key_at: Option<u32>,
     value_at: Option<u32>,
     record_at: Option<u32>,
+    /// And structs on their way from one place to another, of which so many are held.
+    copies: Vec<u32>,
+    copies_held: usize,
     /// Of a handler that does not return to whoever called it.
     leaving: Option<Leaving>,
     /// By what it reads the packet that there is.
@@ -113,6 +116,8 @@ pub fn lower(
         key_at: None,
         value_at: None,
         record_at: None,
+        copies: Vec::new(),
+        copies_held: 0,
         leaving: None,
         packet: handler.and_then(|(handler, _)| handler.offer.packet),
         span: lowered.span.clone(),

@@ -144,12 +144,11 @@ impl Lowerer<'_> {
             None => self.frame(most),
         };
         let address = Address::of(Base::Frame(at));
-        match &key.kind {
-            ExpressionKind::Load(from) if matches!(of, Type::Struct(_)) => self.copy_to(address, from)?,
-            _ => {
-                let value = self.value(key)?;
-                self.write(address, of, value);
-            }
+        if is_whole(key) {
+            self.copy_whole(address, key)?;
+        } else {
+            let value = self.value(key)?;
+            self.write(address, of, value);
         }
         self.key_at = Some(at);
         Ok(address)
@@ -250,17 +249,59 @@ impl Lowerer<'_> {
         }
     }
 
-    pub(super) fn copy_struct(&mut self, place: &Place, value: &Expression) -> Lowered<()> {
-        let ExpressionKind::Load(from) = &value.kind else {
-            unreachable!("checked: structs are copied from places")
-        };
-        let (size, unit) = (place.of.size(), place.of.alignment());
-        let between = Address::of(Base::Frame(self.frame(size)));
-        self.copy_to(between, from)?;
-        let found = self.find(place, true)?;
-        self.copy(found.address, between, size, unit);
-        self.join(found, |_| Ok(()))
+    /// The bytes of a struct, to somewhere in the frame.
+    fn copy_whole(&mut self, to: Address, value: &Expression) -> Lowered<()> {
+        match &value.kind {
+            ExpressionKind::Load(from) => self.copy_to(to, from),
+            ExpressionKind::Assign(place, by) => {
+                let between = self.copy_struct(place, by)?;
+                if between != to {
+                    self.copy(to, between, value.of.size(), value.of.alignment());
+                }
+                Ok(())
+            }
+            ExpressionKind::Conditional(parts) => {
+                self.choose(parts, |lowerer, chosen| lowerer.copy_whole(to, chosen))
+            }
+            ExpressionKind::Comma(left, right) => {
+                self.effect(left)?;
+                self.copy_whole(to, right)
+            }
+            _ => unreachable!("a struct is nobody's result"),
+        }
     }
+
+    /// The bytes are between both places once all of them are read, and the place that is to be changed is found; it is told
+    /// where.
+    pub(super) fn copy_struct(&mut self, place: &Place, value: &Expression) -> Lowered<Address> {
+        let between = self.between();
+        self.copy_whole(between, value)?;
+        self.copies_held += 1;
+        let found = self.find(place, true)?;
+        self.copies_held -= 1;
+        self.copy(found.address, between, place.of.size(), place.of.alignment());
+        self.join(found, |_| Ok(()))?;
+        Ok(between)
+    }
+
+    /// A struct of which nobody makes anything.
+    pub(super) fn ignore(&mut self, value: &Expression) -> Lowered<()> {
+        let between = self.between();
+        self.copy_whole(between, value)
+    }
+
+    /// In the frame, for any struct of this function; not where another one is held meanwhile.
+    fn between(&mut self) -> Address {
+        if self.copies_held == self.copies.len() {
+            let at = self.frame(self.uses.struct_bytes);
+            self.copies.push(at);
+        }
+        Address::of(Base::Frame(self.copies[self.copies_held]))
+    }
+}
+
+pub fn is_whole(expression: &Expression) -> bool {
+    matches!(expression.of, Type::Struct(_))
 }
 
 fn at_offset(address: Address, by: u64) -> Address {

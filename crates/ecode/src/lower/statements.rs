@@ -1,5 +1,6 @@
 //! Statements.
 
+use super::places::is_whole;
 use super::{Around, Home, Lowered, Lowerer, MOST_BLOCKS, MOST_REGISTERS, constant, number, width};
 use crate::ast::Operator;
 use crate::emit::too_large;
@@ -165,12 +166,17 @@ impl Lowerer<'_> {
     }
 
     /// Whose value nobody asks for.
-    fn effect(&mut self, expression: &Expression) -> Lowered<()> {
+    pub(super) fn effect(&mut self, expression: &Expression) -> Lowered<()> {
         use Operator::{Add, Subtract};
         match &expression.kind {
-            ExpressionKind::Assign(place, value) if matches!(place.of, Type::Struct(_)) => {
-                self.copy_struct(place, value)
+            ExpressionKind::Comma(left, right) => {
+                self.effect(left)?;
+                self.effect(right)
             }
+            ExpressionKind::Assign(place, value) if is_whole(expression) => {
+                self.copy_struct(place, value).map(drop)
+            }
+            _ if is_whole(expression) => self.ignore(expression),
             ExpressionKind::Update { place, operator: operator @ (Add | Subtract), by, .. }
                 if is_counter(place) =>
             {

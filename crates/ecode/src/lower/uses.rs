@@ -1,5 +1,6 @@
 //! What a function's expressions are about, before it is lowered.
 
+use super::places::is_whole;
 use crate::program::{
     Argument, Builtin, Expression, ExpressionKind, Function, Place, PlaceKind, Statement, StatementKind,
 };
@@ -12,6 +13,8 @@ pub struct Uses {
     pub has_loops: bool,
     /// Of the longest record that it tells user space.
     pub record_bytes: u64,
+    /// Of the largest struct that is a value somewhere.
+    pub struct_bytes: u64,
     /// Of each local variable, whether it is changed in a loop.
     pub is_changed_in_loops: Vec<bool>,
     /// And whether bytes of it are taken.
@@ -25,6 +28,7 @@ impl Uses {
             asks_for_cut_short: false,
             has_loops: false,
             record_bytes: 0,
+            struct_bytes: 0,
             is_changed_in_loops: none.clone(),
             is_memory: none,
         };
@@ -93,6 +97,9 @@ impl Uses {
     }
 
     fn expression(&mut self, expression: &Expression, is_in_loop: bool) {
+        if is_whole(expression) {
+            self.struct_bytes = self.struct_bytes.max(expression.of.size());
+        }
         match &expression.kind {
             ExpressionKind::Constant(_) | ExpressionKind::Text(_) => {}
             ExpressionKind::Load(place) => self.place(place, is_in_loop),

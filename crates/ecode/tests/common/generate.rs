@@ -220,7 +220,7 @@ impl Generator<'_> {
                 self.whole_struct(&name);
             }
             13 => {
-                let (to, from) = (self.a_struct(), self.a_struct());
+                let (to, from) = (self.a_struct(), self.struct_value(2));
                 let _ = writeln!(self.text, "{to} = {from};");
             }
             14 => {
@@ -284,11 +284,24 @@ impl Generator<'_> {
         self.indexed(&place)
     }
 
+    fn struct_value(&mut self, depth: usize) -> String {
+        match self.byte() % if depth == 0 { 1 } else { 6 } {
+            3 => {
+                let (condition, [yes, no]) =
+                    (self.expression(1), std::array::from_fn(|_| self.struct_value(depth - 1)));
+                format!("(({condition}) ? {yes} : {no})")
+            }
+            4 => format!("({} = {})", self.a_struct(), self.struct_value(depth - 1)),
+            5 => format!("({}, {})", self.expression(1), self.struct_value(depth - 1)),
+            _ => self.a_struct(),
+        }
+    }
+
     /// A map and a key of it.
     fn entry(&mut self) -> String {
         match self.byte() % 2 {
             0 => format!("m, {}", self.expression(1)),
-            _ => format!("q, {}", self.a_struct()),
+            _ => format!("q, {}", self.struct_value(1)),
         }
     }
 

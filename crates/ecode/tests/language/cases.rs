@@ -148,6 +148,18 @@ fn arrays_and_structs_hold_what_they_are_given() {
         ("char t[] = \"abc\"; return sizeof t * 1000 + t[2];", 4099),
         ("int m[2][3] = { { 1, 2, 3 }, { 4, 5, 6 } }; return m[1][2] * 10 + m[0][1];", 62),
         ("return sizeof(struct point) * 100 + sizeof(struct line);", 1224),
+        (
+            "struct point p = { 'p', 1 }, q = { 'q', 2 }, r; int n = 1; r = n ? p : q; int was = r.x; r = n - 1 ? p : q; return was * 10 + r.x;",
+            12,
+        ),
+        (
+            "struct point p = { 'p', 1, 3 }, q, r; r = q = p; p.x = 9; int n = (q = p, r.x); return r.y * 100 + q.x * 10 + n;",
+            391,
+        ),
+        (
+            "struct point p[2] = { { 'p', 1 }, { 'q', 2 } }, q[2], r; q[(r = p[1], 0)] = p[0]; return q[0].x * 10 + r.x;",
+            12,
+        ),
     ] {
         assert_eq!(result(&format!("{point} on call {{ {body} }}")), value, "{body}");
     }
@@ -156,6 +168,12 @@ fn arrays_and_structs_hold_what_they_are_given() {
             "struct s { u8 a[3]; u16 b; } ; struct s all[2] = { { { 1, 2, 3 }, 4 }, { .b = 515 } }; on call { return all[0].a[2] + all[1].b; }"
         ),
         518
+    );
+    assert_eq!(
+        result(
+            "struct big { u64 words[32]; }; struct big x, y, z; on call { x.words[31] = 4; y = x; z = y; y.words[31] = 7; x = z = y; return x.words[31] + z.words[31]; }"
+        ),
+        14
     );
 }
 
