@@ -131,6 +131,9 @@ pub trait Hooks {
     /// The names of all hooks.
     fn names(&self) -> Vec<String>;
 
+    /// Whether handlers of different events of this hook stand at different places.
+    fn splits(&self, hook: &str) -> bool;
+
     /// What there is of all that was selected of a hook.
     fn offer(&self, hook: &str, selected: &[String]) -> Result<Offer, Refusal>;
 }

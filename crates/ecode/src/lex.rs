@@ -3,11 +3,23 @@
 use crate::diagnostic::{Diagnostic, Span};
 use crate::token::{ABSENT, Keyword, Kind, MARKS, Token};
 
+/// Each takes up to half a kilobyte while it is compiled.
+const MOST_TOKENS: usize = 1_000_000;
+/// The kernel takes names of up to 511: KSYM_NAME_LEN, include/linux/kallsyms.h, in btf_name_valid_identifier.
+const MOST_LETTERS: usize = 255;
+
 /// With an end after the last one. What is no word is told of and left out.
 pub fn lex(text: &str, problems: &mut Vec<Diagnostic>) -> Vec<Token> {
     let mut lexer = Lexer { text, bytes: text.as_bytes(), at: 0, problems };
     let mut tokens = Vec::new();
     while let Some(token) = lexer.next() {
+        if tokens.len() == MOST_TOKENS {
+            let problem =
+                Diagnostic::error(token.span, format!("a program has {MOST_TOKENS} words and marks at most"));
+            lexer.problem(problem.help("make several plugins of it"));
+            tokens.clear();
+            break;
+        }
         tokens.push(token);
     }
     // Where something was missing, and not on the empty line behind it.
@@ -90,6 +102,10 @@ impl Lexer<'_> {
         let name = &self.text[span.clone()];
         if let Some((_, keyword)) = Keyword::ALL.iter().find(|(text, _)| *text == name) {
             return Kind::Keyword(*keyword);
+        }
+        if name.len() > MOST_LETTERS {
+            let message = format!("a name has {MOST_LETTERS} letters at most, and this {}", name.len());
+            self.problems.push(Diagnostic::error(span.clone(), message));
         }
         if let Some((word, help)) = ABSENT.iter().find(|(word, _)| *word == name) {
             self.problems.push(Diagnostic::error(span, format!("E-code has no `{word}`")).help(*help));

@@ -30,7 +30,7 @@ mod types;
 mod value;
 
 pub use compile::{Compiled, MapShape, Object, compile};
-pub use diagnostic::{Diagnostic, Severity, Span, nearest};
+pub use diagnostic::{Diagnostic, MOST as MOST_PROBLEMS, Severity, Span, nearest};
 pub use emit::Memory;
 pub use hooks::{Base, CALL, Condition, Ending, Entry, Field, Hooks, Offer, Refusal, Source, Stop, Way};
 pub use ir::Loops;
@@ -43,6 +43,7 @@ pub fn check(text: &str, hooks: &dyn Hooks) -> (Option<Program>, Vec<Diagnostic>
     let mut problems = Vec::new();
     let tokens = lex::lex(text, &mut problems);
     let items = parse::parse(&tokens, &mut problems);
+    drop(tokens);
     // Names that a faulty declaration would have brought are no faults of their own.
     let is_whole = problems.is_empty();
     let program = is_whole.then(|| check::check(&items, hooks, &mut problems));

@@ -34,8 +34,11 @@ fn written_out(line: &str) -> String {
 
 fn problems(text: &str) -> Vec<Diagnostic> {
     let (program, mut problems) = check(text, &common::Plain);
-    let compiled = program.map(|program| compile(&program, text, "problems.ec", Loops::MayGoto));
-    problems.extend(compiled.and_then(Result::err).map(|problem| *problem));
+    let refused = |program| {
+        let all = [Loops::MayGoto, Loops::Helper].into_iter();
+        all.map(|loops| compile(&program, text, "problems.ec", loops)).find_map(Result::err)
+    };
+    problems.extend(program.and_then(refused).map(|problem| *problem));
     problems
 }
 

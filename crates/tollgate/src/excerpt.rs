@@ -6,6 +6,9 @@ use annotate_snippets::{Level, Renderer, Snippet};
 
 use crate::format::{printable, steers};
 
+/// Characters: of a longer one, its lines would be shown whole.
+const LONGEST_MARK: usize = 80;
+
 pub struct Finding<'a> {
     pub level: Level,
     /// Bytes of the text.
@@ -21,7 +24,11 @@ pub struct Finding<'a> {
 impl Finding<'_> {
     /// With the lines that it is about, of a text that is [`harmless`].
     pub fn excerpt(&self, name: &str, text: &str) -> String {
-        let within = |span: &Range<usize>| span.start.min(text.len())..span.end.min(text.len());
+        let within = |span: &Range<usize>| {
+            let start = span.start.min(text.len());
+            let longest = text[start..].char_indices().nth(LONGEST_MARK);
+            start..span.end.min(longest.map_or(text.len(), |(length, _)| start + length))
+        };
         let name = printable(name);
         let mut mark = self.level.span(within(self.span));
         if let Some(label) = self.label {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::scopes::Named;
-use super::{Checked, Checker};
+use super::{Checked, Checker, Faulty};
 use crate::ast::{self, Expression as Written, ExpressionKind as WrittenKind};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::program::{Argument, Builtin, Expression, ExpressionKind};
@@ -142,6 +142,7 @@ impl Checker<'_> {
             Wanted::Map => match &written.kind {
                 WrittenKind::Name(name) => match self.scopes.find(name) {
                     Some(Named::Map(map)) => Ok(Argument::Map(*map)),
+                    Some(Named::Faulty) => Err(Faulty),
                     None => {
                         let known = self.scopes.names(|named| matches!(named, Named::Map(_)));
                         let name = ast::Name { text: name.clone(), span: written.span.clone() };

@@ -2,7 +2,7 @@
 
 use super::builtins::is_builtin;
 use super::scopes::Named;
-use super::{Checked, Checker};
+use super::{Checked, Checker, Faulty};
 use crate::ast::{self, ExpressionKind as Written, Unary};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::program::{Expression, ExpressionKind, Operator, Place, PlaceKind};
@@ -174,6 +174,7 @@ impl Checker<'_> {
                 let problem = Diagnostic::error(span.clone(), format!("`{name}` cannot be changed"));
                 return self.fault(problem.help("use a variable of your own"));
             }
+            Some(Named::Faulty) => return Err(Faulty),
             None if is_builtin(name) => return self.not_called(name, span),
             None => {
                 let known = self.scopes.names(|_| true);

@@ -1,7 +1,7 @@
 //! Functions and handlers.
 
 use super::scopes::Named;
-use super::{Checked, Checker, Current};
+use super::{Checked, Checker, Current, Faulty};
 use crate::ast::{self, Expression as Written};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::hooks::{CALL, Offer};
@@ -10,6 +10,10 @@ use crate::types::{LONG, Type};
 
 /// What a call of the kernel's own convention has (MAX_BPF_FUNC_REG_ARGS, include/linux/bpf.h).
 const MOST_PARAMETERS: usize = 5;
+/// At one hook, of all plugins together: PLUGINS_LINKED, bpf/wire.h.
+const MOST_BESIDE: usize = 8;
+/// Each is compiled, verified and loaded by itself, and loading is to stay a matter of milliseconds.
+const MOST_HANDLERS: usize = 64;
 /// Of what is declared in no text.
 const NOWHERE: Span = 0..0;
 /// Of `on call`, which come in memory.
@@ -174,6 +178,20 @@ impl Checker<'_> {
             let problem = Diagnostic::error(hook.span.clone(), "there is a handler `on call` already");
             return self.fault(problem.other(other, "here"));
         }
+        let is_beside = |other: &&Handler| {
+            other.hook == hook.text && (!self.hooks.splits(&hook.text) || other.selected == selected)
+        };
+        let beside = self.program.handlers.iter().filter(is_beside).count();
+        if beside == MOST_BESIDE {
+            let message = format!("there are {MOST_BESIDE} handlers of `{}` already", hook.text);
+            return self
+                .fault(Diagnostic::error(hook.span.clone(), message).help("put some of them together"));
+        }
+        if self.program.handlers.len() == MOST_HANDLERS {
+            let message = format!("a plugin has {MOST_HANDLERS} handlers at most");
+            return self
+                .fault(Diagnostic::error(hook.span.clone(), message).help("make several plugins of it"));
+        }
         let types = self.parameters(&written.parameters, MOST_CALL_PARAMETERS, "a handler of calls")?;
         let function = self.add(&hook.text, hook.span.clone(), LONG.into());
         let is_read =
@@ -195,6 +213,7 @@ impl Checker<'_> {
     ) -> Checked<Expression> {
         let number = match self.scopes.find(&name.text).cloned() {
             Some(Named::Function(number)) => number,
+            Some(Named::Faulty) => return Err(Faulty),
             // A hook's fields take no names away.
             Some(Named::Local(local)) if self.current().locals[local].span == NOWHERE => {
                 return self.builtin(name, arguments, span);

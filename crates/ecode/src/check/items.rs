@@ -1,5 +1,6 @@
 //! What stands outside of functions: structs, enums, maps and global variables; types by their names.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::builtins::name_of;
@@ -16,6 +17,8 @@ const MOST_BYTES: u64 = 64 << 20;
 const MOST_LOCAL_BYTES: u64 = 256;
 /// Arrays and structs within each other.
 const MOST_TYPE_DEPTH: usize = 16;
+/// Of a struct: they are looked for one after the other.
+const MOST_MEMBERS: usize = 1024;
 const MOST_ENTRIES: u64 = 1 << 24;
 /// MAX_USED_MAPS, include/linux/bpf_verifier.h, without those that the compiler needs.
 const MOST_MAPS: usize = 64 - 8;
@@ -26,11 +29,23 @@ const MOST_VALUE_BYTES: u64 = 256;
 impl Checker<'_> {
     pub(super) fn item(&mut self, item: &ast::Item) -> Checked<()> {
         match item {
-            Item::Struct { name, members } => self.structure(name, members),
-            Item::Enum { name, members } => self.enumeration(name.as_ref(), members),
-            Item::Map { name, key, value, length } => self.map(name, key, value, length),
-            Item::Variables(declaration) => self.globals(declaration, None),
-            Item::Function(function) => self.function(function),
+            Item::Struct { name, members } => self.structure(name, members).inspect_err(|_| {
+                self.faulty_types.insert(name.text.clone());
+            }),
+            Item::Enum { name, members } => self.enumeration(name.as_ref(), members).inspect_err(|_| {
+                self.faulty_types.extend(name.as_ref().map(|name| name.text.clone()));
+                members.iter().for_each(|(member, _)| self.declare_faulty(member));
+            }),
+            Item::Map { name, key, value, length } => {
+                self.map(name, key, value, length).inspect_err(|_| self.declare_faulty(name))
+            }
+            Item::Variables(declaration) => {
+                self.globals(declaration, None);
+                Ok(())
+            }
+            Item::Function(function) => {
+                self.function(function).inspect_err(|_| self.declare_faulty(&function.name))
+            }
             Item::Handler(handler) => self.handler(handler),
         }
     }
@@ -42,6 +57,9 @@ impl Checker<'_> {
             BaseType::String => Type::String,
             BaseType::Integer { bits, is_signed } => {
                 Type::Integer(Integer { bits: *bits, is_signed: *is_signed })
+            }
+            BaseType::Struct(name) | BaseType::Enum(name) if self.faulty_types.contains(&name.text) => {
+                return Err(Faulty);
             }
             BaseType::Struct(name) => match self.structs.get(&name.text) {
                 Some((of, _)) => Type::Struct(of.clone()),
@@ -120,6 +138,12 @@ impl Checker<'_> {
 
     fn structure(&mut self, name: &ast::Name, declared: &[ast::Declaration]) -> Checked<()> {
         let mut members: Vec<(String, Type)> = Vec::new();
+        let written = declared.iter().flat_map(|declaration| &declaration.declarators);
+        if let Some(beyond) = written.clone().nth(MOST_MEMBERS) {
+            let count = written.count();
+            let message = format!("a struct has {MOST_MEMBERS} members at most, and this has {count}");
+            return self.fault(Diagnostic::error(beyond.name.span.clone(), message));
+        }
         for declaration in declared {
             let base = self.resolve_value(&declaration.type_name, "a member")?;
             for declarator in &declaration.declarators {
@@ -221,28 +245,41 @@ impl Checker<'_> {
     }
 
     /// Global variables, or the static ones of a function.
-    pub(super) fn globals(&mut self, declaration: &ast::Declaration, within: Option<&str>) -> Checked<()> {
-        let base = self.resolve_value(&declaration.type_name, "a variable")?;
+    pub(super) fn globals(&mut self, declaration: &ast::Declaration, within: Option<&str>) {
+        let base = self.resolve_value(&declaration.type_name, "a variable").ok();
         for declarator in &declaration.declarators {
-            let of = self.declared_type(&base, declarator)?;
-            let initial = match &declarator.initializer {
-                Some(initializer) => self.initial_bytes(&of, initializer)?,
-                None => Vec::new(),
-            };
-            let name = match within {
-                Some(function) => format!("{function}.{}", declarator.name.text),
-                None => declarator.name.text.clone(),
-            };
-            if let Some(named) = self.named_constant(declaration.is_const, &of, &initial) {
-                self.declare(&declarator.name, named)?;
-                self.program.constants.push(name);
-                continue;
+            let made = base.as_ref().map(|base| self.global(base, declaration.is_const, declarator, within));
+            if !matches!(made, Some(Ok(()))) {
+                self.declare_faulty(&declarator.name);
             }
-            self.globals_fit(&of, &declarator.name);
-            self.declare(&declarator.name, Named::Global(self.program.globals.len()))?;
-            let (is_const, span) = (declaration.is_const, declarator.name.span.clone());
-            self.program.globals.push(Global { name, of, is_const, initial, span });
         }
+    }
+
+    fn global(
+        &mut self,
+        base: &Type,
+        is_const: bool,
+        declarator: &ast::Declarator,
+        within: Option<&str>,
+    ) -> Checked<()> {
+        let of = self.declared_type(base, declarator)?;
+        let initial = match &declarator.initializer {
+            Some(initializer) => self.initial_bytes(&of, initializer)?,
+            None => Vec::new(),
+        };
+        let name = match within {
+            Some(function) => format!("{function}.{}", declarator.name.text),
+            None => declarator.name.text.clone(),
+        };
+        if let Some(named) = self.named_constant(is_const, &of, &initial) {
+            self.declare(&declarator.name, named)?;
+            self.program.constants.push(name);
+            return Ok(());
+        }
+        self.globals_fit(&of, &declarator.name);
+        self.declare(&declarator.name, Named::Global(self.program.globals.len()))?;
+        let span = declarator.name.span.clone();
+        self.program.globals.push(Global { name, of, is_const, initial, span });
         Ok(())
     }
 
@@ -301,17 +338,15 @@ impl Checker<'_> {
     fn has_all(&mut self, handler: usize) {
         let handler = &self.program.handlers[handler];
         let Some((lacks, why)) = handler.offer.lacks else { return };
-        let mut found = vec![handler.function];
-        let mut at = 0;
-        while let Some(&function) = found.get(at) {
-            at += 1;
+        let (mut found, mut next) = (HashSet::from([handler.function]), vec![handler.function]);
+        while let Some(function) = next.pop() {
             for (builtin, span) in self.uses[function].iter().filter(|(builtin, _)| lacks.contains(builtin)) {
                 let message = format!("`{}` is not there in `on {}`", name_of(*builtin), handler.hook);
                 self.problems.push(Diagnostic::error(span.clone(), message).help(why));
             }
             for (callee, _) in &self.calls[function] {
-                if !found.contains(callee) {
-                    found.push(*callee);
+                if found.insert(*callee) {
+                    next.push(*callee);
                 }
             }
         }

@@ -45,6 +45,8 @@ struct Checker<'a> {
     scopes: Scopes,
     structs: HashMap<String, (Rc<Struct>, Span)>,
     enums: HashMap<String, Span>,
+    /// Of structs and enums that have been told of.
+    faulty_types: HashSet<String>,
     current: Option<Current>,
     /// Of global and static ones.
     variable_bytes: u64,
@@ -67,6 +69,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         scopes: Scopes::new(),
         structs: HashMap::new(),
         enums: HashMap::new(),
+        faulty_types: HashSet::new(),
         current: None,
         variable_bytes: 0,
         calls: Vec::new(),
@@ -100,6 +103,11 @@ impl Checker<'_> {
                 self.fault(problem.other(other, "declared here"))
             }
         }
+    }
+
+    /// Whoever uses what a faulty declaration would have brought has no fault of its own.
+    fn declare_faulty(&mut self, name: &ast::Name) {
+        self.scopes.declare(&name.text, Named::Faulty, name.span.clone());
     }
 
     fn current(&mut self) -> &mut Current {

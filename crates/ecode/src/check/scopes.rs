@@ -12,6 +12,8 @@ pub enum Named {
     Map(usize),
     Function(usize),
     Constant(u64, Type),
+    /// By a declaration that has been told of.
+    Faulty,
 }
 
 /// From the outermost on.

@@ -1,5 +1,7 @@
 //! Statements.
 
+use std::collections::hash_map::{Entry, HashMap};
+
 use super::scopes::Named;
 use super::{Checked, Checker, Faulty};
 use crate::ast::{self, Declaration, StatementKind as Written};
@@ -30,7 +32,10 @@ impl Checker<'_> {
         let span = written.span.clone();
         let kind = match &written.kind {
             Written::Empty => return Ok(()),
-            Written::Declaration(declaration) => return self.locals(declaration, to),
+            Written::Declaration(declaration) => {
+                self.locals(declaration, to);
+                return Ok(());
+            }
             Written::Expression(expression) => {
                 let expression = self.expression(expression)?;
                 self.has_effect(&expression);
@@ -157,7 +162,7 @@ impl Checker<'_> {
         let number = self.number_of(&value.of, &value.span)?.promoted();
         let value = self.converted(value, &number.into(), "the value of a `switch`")?;
         let mut cases: Vec<(u64, usize)> = Vec::new();
-        let mut spans: Vec<Span> = Vec::new();
+        let mut spans: HashMap<u64, Span> = HashMap::new();
         let mut default: Option<(usize, Span)> = None;
         let mut body = Vec::new();
         let mut is_led_to = false;
@@ -168,11 +173,13 @@ impl Checker<'_> {
             let made = match &statement.kind {
                 Written::Case(constant) => self.constant(constant, "a `case`").and_then(|(constant, _)| {
                     let constant = number.extend(constant);
-                    if let Some(at) = cases.iter().position(|(known, _)| *known == constant) {
-                        return Err(self.duplicate_case(&statement.span, &spans[at]));
-                    }
+                    match spans.entry(constant) {
+                        Entry::Occupied(other) => {
+                            return Err(self.duplicate_case(&statement.span, other.get()));
+                        }
+                        Entry::Vacant(new) => new.insert(statement.span.clone()),
+                    };
                     cases.push((constant, body.len()));
-                    spans.push(statement.span.clone());
                     Ok(())
                 }),
                 Written::Default => match &default {
@@ -206,41 +213,61 @@ impl Checker<'_> {
         Ok(StatementKind::Switch { value, cases, default: default.map(|(at, _)| at), body })
     }
 
-    fn locals(&mut self, declaration: &Declaration, to: &mut Vec<Statement>) -> Checked<()> {
+    fn locals(&mut self, declaration: &Declaration, to: &mut Vec<Statement>) {
         if declaration.is_static {
             let function = self.current_name();
             return self.globals(declaration, Some(&function));
         }
-        let base = self.resolve_value(&declaration.type_name, "a variable")?;
+        let base = self.resolve_value(&declaration.type_name, "a variable").ok();
         for declarator in &declaration.declarators {
-            let of = self.declared_type(&base, declarator)?;
-            self.local_fits(&of, &declarator.name)?;
-            let span = declarator.name.span.clone();
-            let local = self.local(&declarator.name, of.clone(), declaration.is_const);
-            // Its own initializer sees what the name meant before.
-            let values = match &declarator.initializer {
-                Some(initializer) => self.assignments(local, &of, initializer)?,
-                None => Vec::new(),
-            };
-            if let [Expression { kind: ExpressionKind::Assign(_, value), .. }] = &values[..]
-                && declaration.is_const
-                && let ExpressionKind::Constant(value) = value.kind
-                && of.is_number()
-            {
-                self.declare(&declarator.name, Named::Constant(value, of))?;
-                self.current().is_used[local] = true;
-                continue;
+            let made =
+                base.as_ref().map(|base| self.declared_local(base, declaration.is_const, declarator, to));
+            if !matches!(made, Some(Ok(()))) {
+                self.declare_faulty(&declarator.name);
             }
-            self.declare(&declarator.name, Named::Local(local))?;
-            if values.is_empty() || matches!(of, Type::Array(..) | Type::Struct(_)) {
-                to.push(Statement { kind: StatementKind::Clear(local), span: span.clone() });
-            }
-            let assigned = values.into_iter().map(|value| {
-                let span = value.span.clone();
-                Statement { kind: StatementKind::Expression(value), span }
-            });
-            to.extend(assigned);
         }
+    }
+
+    fn declared_local(
+        &mut self,
+        base: &Type,
+        is_const: bool,
+        declarator: &ast::Declarator,
+        to: &mut Vec<Statement>,
+    ) -> Checked<()> {
+        let of = self.declared_type(base, declarator)?;
+        self.local_fits(&of, &declarator.name)?;
+        let span = declarator.name.span.clone();
+        let local = self.local(&declarator.name, of.clone(), is_const);
+        // Its own initializer sees what the name meant before.
+        let values = match &declarator.initializer {
+            Some(initializer) => match self.assignments(local, &of, initializer) {
+                Ok(values) => values,
+                Err(Faulty) => {
+                    self.current().is_used[local] = true;
+                    return Err(Faulty);
+                }
+            },
+            None => Vec::new(),
+        };
+        if let [Expression { kind: ExpressionKind::Assign(_, value), .. }] = &values[..]
+            && is_const
+            && let ExpressionKind::Constant(value) = value.kind
+            && of.is_number()
+        {
+            self.declare(&declarator.name, Named::Constant(value, of))?;
+            self.current().is_used[local] = true;
+            return Ok(());
+        }
+        self.declare(&declarator.name, Named::Local(local))?;
+        if values.is_empty() || matches!(of, Type::Array(..) | Type::Struct(_)) {
+            to.push(Statement { kind: StatementKind::Clear(local), span: span.clone() });
+        }
+        let assigned = values.into_iter().map(|value| {
+            let span = value.span.clone();
+            Statement { kind: StatementKind::Expression(value), span }
+        });
+        to.extend(assigned);
         Ok(())
     }
 

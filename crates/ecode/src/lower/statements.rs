@@ -14,11 +14,16 @@ impl Lowerer<'_> {
         statements.iter().try_for_each(|statement| self.statement(statement))
     }
 
-    fn statement(&mut self, statement: &Statement) -> Lowered<()> {
-        self.span = statement.span.clone();
+    fn fits(&self) -> Lowered<()> {
         if self.blocks.len() > MOST_BLOCKS || self.registers > MOST_REGISTERS {
             return Err(too_large(&self.function.name, &self.function.span));
         }
+        Ok(())
+    }
+
+    fn statement(&mut self, statement: &Statement) -> Lowered<()> {
+        self.span = statement.span.clone();
+        self.fits()?;
         match &statement.kind {
             StatementKind::Expression(expression) => self.effect(expression)?,
             StatementKind::Clear(local) => match self.homes[*local] {
@@ -146,6 +151,7 @@ impl Lowerer<'_> {
         let blocks: Vec<_> = starts.iter().map(|_| self.new_block()).collect();
         let block_of = |at: usize| blocks[starts.binary_search(&at).expect("it is one of them")];
         for (case, at) in cases {
+            self.fits()?;
             let next = self.new_block();
             self.branch(Operator::Equal, of, value, constant(*case, of), block_of(*at), next);
             self.enter(next);

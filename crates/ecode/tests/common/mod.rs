@@ -12,7 +12,11 @@ pub struct Plain;
 
 impl Hooks for Plain {
     fn names(&self) -> Vec<String> {
-        ["call", "enter"].map(String::from).into()
+        ["call", "enter", "timer"].map(String::from).into()
+    }
+
+    fn splits(&self, hook: &str) -> bool {
+        hook == "timer"
     }
 
     fn offer(&self, hook: &str, selected: &[String]) -> Result<Offer, Refusal> {
@@ -25,6 +29,9 @@ impl Hooks for Plain {
         };
         if hook == "call" {
             return Ok(offer("syscall", Vec::new(), Ending::Returned));
+        }
+        if hook == "timer" {
+            return Ok(offer("perf_event", Vec::new(), Ending::Chained { goes_on: 0, stops: None }));
         }
         if let Some(at) = selected.iter().position(|call| call != "openat") {
             return Err((Some(at), format!("there is no system call `{}`", selected[at])));

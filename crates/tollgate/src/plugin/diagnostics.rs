@@ -2,7 +2,7 @@
 
 use annotate_snippets::Level;
 use anyhow::{Result, bail};
-use ecode::{Diagnostic, Severity};
+use ecode::{Diagnostic, MOST_PROBLEMS, Severity};
 use kernel::plugins::verifier_log::complaint;
 use serde::Serialize;
 
@@ -89,7 +89,11 @@ fn refusal(log: &str, line: usize, source: &Source) -> Option<Diagnostic> {
 /// "2 problems", "1 problem and 1 warning"
 pub fn counted(problems: &[Diagnostic]) -> String {
     let warnings = problems.iter().filter(|problem| problem.severity == Severity::Warning).count();
-    let errors = number_of(problems.len() - warnings, "problem");
+    let mut errors = number_of(problems.len() - warnings, "problem");
+    if problems.len() >= MOST_PROBLEMS {
+        // The compiler has stopped there.
+        errors = format!("at least {errors}");
+    }
     if warnings == 0 { errors } else { format!("{errors} and {}", number_of(warnings, "warning")) }
 }
 

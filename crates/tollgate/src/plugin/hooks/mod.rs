@@ -43,6 +43,10 @@ impl Hooks for Machine {
         NAMES.map(String::from).into()
     }
 
+    fn splits(&self, hook: &str) -> bool {
+        matches!(hook, "xdp" | "ingress" | "egress" | "tracepoint" | "timer")
+    }
+
     fn offer(&self, hook: &str, selected: &[String]) -> Result<Offer, Refusal> {
         match hook {
             "enter" => calls::offer(*self, "tp_btf/sys_enter", selected),
