@@ -48,7 +48,8 @@ pub enum ExpressionKind {
     Index(Box<Expression>, Box<Expression>),
     Member(Box<Expression>, Name),
     Cast(TypeName, Box<Expression>),
-    SizeOfType(TypeName),
+    /// With the lengths of an array of it.
+    SizeOfType(TypeName, Vec<Expression>),
     SizeOf(Box<Expression>),
     Comma(Box<Expression>, Box<Expression>),
 }
@@ -122,13 +123,15 @@ pub enum Initializer {
     One(Expression),
     /// `{ 1, .name = 2, [3] = 4 }`
     List(Vec<(Option<Designator>, Initializer)>, Span),
+    /// What stands behind the first of several: `.x = 3` of `{ .from.x = 3 }`. What the list says of other parts stays.
+    Within(Box<(Option<Designator>, Initializer)>, Span),
 }
 
 impl Initializer {
     pub fn span(&self) -> Span {
         match self {
             Self::One(expression) => expression.span.clone(),
-            Self::List(_, span) => span.clone(),
+            Self::List(_, span) | Self::Within(_, span) => span.clone(),
         }
     }
 }

@@ -10,7 +10,8 @@ const MOST_LETTERS: usize = 255;
 
 /// With an end after the last one. What is no word is told of and left out.
 pub fn lex(text: &str, problems: &mut Vec<Diagnostic>) -> Vec<Token> {
-    let mut lexer = Lexer { text, bytes: text.as_bytes(), at: 0, problems };
+    let at = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+    let mut lexer = Lexer { text, bytes: text.as_bytes(), at, problems };
     let mut tokens = Vec::new();
     while let Some(token) = lexer.next() {
         if tokens.len() == MOST_TOKENS {

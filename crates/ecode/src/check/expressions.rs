@@ -111,8 +111,11 @@ impl Checker<'_> {
             Written::Assign(operator, place, value) => self.assign(*operator, place, value, span),
             Written::Call(name, arguments) => self.call(name, arguments, span),
             Written::Cast(type_name, inner) => self.cast(type_name, inner, span),
-            Written::SizeOfType(type_name) => {
-                let size = self.resolve_value(type_name, "what has a size")?.size();
+            Written::SizeOfType(type_name, lengths) => {
+                let mut size = self.resolve_value(type_name, "what has a size")?.size();
+                for length in lengths {
+                    size = size.saturating_mul(self.length(length, "an array")?);
+                }
                 Ok(expression(ExpressionKind::Constant(size), U64, span))
             }
             Written::SizeOf(inner) => {

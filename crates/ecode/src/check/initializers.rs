@@ -1,6 +1,8 @@
 //! Initializers: of global variables as bytes, of local ones as assignments.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::slice;
 
 use super::{Checked, Checker};
 use crate::ast::{self, Designator, Expression as Written, ExpressionKind as WrittenKind, Initializer};
@@ -26,6 +28,35 @@ enum Value<'a> {
 enum Step {
     Member(u64, Type),
     Element(u64, u64, Type),
+}
+
+/// Of one variable.
+#[derive(Default)]
+struct Parts<'a> {
+    /// By where they are, and how large; with their numbers, as they are written.
+    all: BTreeMap<(u64, u64), (usize, Part<'a>)>,
+    next: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn push(&mut self, part: Part<'a>) {
+        self.all.insert((part.offset, part.of.size()), (self.next, part));
+        self.next += 1;
+    }
+
+    /// As in C, what is said later of all of something is what counts.
+    fn forget(&mut self, from: u64, size: u64) {
+        let to = from + size;
+        let within = self.all.range((from, 0)..(to, 0)).map(|(place, _)| *place);
+        let within: Vec<_> = within.filter(|(at, size)| at + size <= to).collect();
+        within.iter().for_each(|place| drop(self.all.remove(place)));
+    }
+
+    fn in_order(self) -> Vec<Part<'a>> {
+        let mut all: Vec<_> = self.all.into_values().collect();
+        all.sort_by_key(|(number, _)| *number);
+        all.into_iter().map(|(_, part)| part).collect()
+    }
 }
 
 fn text(initializer: &Initializer) -> Option<(&[u8], &Span)> {
@@ -64,9 +95,9 @@ impl Checker<'_> {
 
     /// All values of the initializer of a variable of such a type.
     pub(super) fn parts<'a>(&mut self, of: &Type, initializer: &'a Initializer) -> Checked<Vec<Part<'a>>> {
-        let mut parts = Vec::new();
+        let mut parts = Parts::default();
         self.part(of, initializer, Vec::new(), 0, &mut parts)?;
-        Ok(parts)
+        Ok(parts.in_order())
     }
 
     fn part<'a>(
@@ -75,9 +106,17 @@ impl Checker<'_> {
         initializer: &'a Initializer,
         steps: Vec<Step>,
         offset: u64,
-        parts: &mut Vec<Part<'a>>,
+        parts: &mut Parts<'a>,
     ) -> Checked<()> {
-        match (of, initializer) {
+        if !matches!(initializer, Initializer::Within(..)) {
+            parts.forget(offset, of.size());
+        }
+        let list = match initializer {
+            Initializer::One(expression) => Err(expression),
+            Initializer::List(list, _) => Ok(&list[..]),
+            Initializer::Within(one, _) => Ok(slice::from_ref(&**one)),
+        };
+        match (of, list) {
             (Type::Array(element, length), _) if of.is_bytes() && text(initializer).is_some() => {
                 let (bytes, span) = text(initializer).expect("it is one");
                 // As in C, the NUL may be left out where it does not fit.
@@ -92,7 +131,7 @@ impl Checker<'_> {
                     parts.push(Part { steps, offset: offset + at as u64, of: (**element).clone(), value });
                 }
             }
-            (Type::Array(element, length), Initializer::List(list, _)) => {
+            (Type::Array(element, length), Ok(list)) => {
                 let mut next = 0;
                 for (designator, value) in list {
                     match designator {
@@ -115,7 +154,7 @@ impl Checker<'_> {
                     next += 1;
                 }
             }
-            (Type::Struct(of), Initializer::List(list, _)) => {
+            (Type::Struct(of), Ok(list)) => {
                 let mut next = 0;
                 for (designator, value) in list {
                     match designator {
@@ -144,19 +183,18 @@ impl Checker<'_> {
                     next += 1;
                 }
             }
-            (Type::Array(..), Initializer::One(expression)) => {
-                let problem =
-                    Diagnostic::error(expression.span.clone(), format!("this is no value of type {of}"));
+            (Type::Array(..), Err(_)) => {
+                let problem = Diagnostic::error(initializer.span(), format!("this is no value of type {of}"));
                 return self.fault(problem.help("write a list: { 1, 2, 3 }"));
             }
-            (_, Initializer::List(list, span)) => match &list[..] {
+            (_, Ok(list)) => match list {
                 [(None, value)] => self.part(of, value, steps, offset, parts)?,
                 _ => {
                     let message = format!("a value of type {of} is one, and no list");
-                    return self.fault(Diagnostic::error(span.clone(), message));
+                    return self.fault(Diagnostic::error(initializer.span(), message));
                 }
             },
-            (_, Initializer::One(expression)) => {
+            (_, Err(expression)) => {
                 parts.push(Part { steps, offset, of: of.clone(), value: Value::Expression(expression) });
             }
         }

@@ -125,7 +125,7 @@ impl Checker<'_> {
         Ok(of)
     }
 
-    fn length(&mut self, expression: &ast::Expression, of: &str) -> Checked<u64> {
+    pub(super) fn length(&mut self, expression: &ast::Expression, of: &str) -> Checked<u64> {
         let (value, number) = self.constant(expression, "a length")?;
         if value == 0 || number.is_signed && (value as i64) < 0 {
             let told = if number.is_signed { (value as i64).to_string() } else { value.to_string() };

@@ -147,6 +147,11 @@ impl Parser<'_> {
             self.step();
             let type_name = self.type_name()?;
             self.close(")", &from)?;
+            if self.is_at("{") {
+                let problem = Diagnostic::error(self.span(), "E-code has no compound literals");
+                return self
+                    .fault(problem.help("declare a variable with this initializer, and name it here"));
+            }
             let inner = self.within(Self::unary)?;
             let span = from.start..inner.span.end;
             return self.node(ExpressionKind::Cast(type_name, Box::new(inner)), span);
@@ -159,9 +164,18 @@ impl Parser<'_> {
             let opened = self.span();
             self.step();
             let type_name = self.type_name()?;
+            let mut lengths = Vec::new();
+            loop {
+                let opened = self.span();
+                if !self.takes("[") {
+                    break;
+                }
+                lengths.push(self.conditional()?);
+                self.close("]", &opened)?;
+            }
             self.close(")", &opened)?;
             let span = self.since(from);
-            return self.node(ExpressionKind::SizeOfType(type_name), span);
+            return self.node(ExpressionKind::SizeOfType(type_name, lengths), span);
         }
         let inner = self.within(Self::unary)?;
         let span = self.since(from);

@@ -1,6 +1,6 @@
 //! Types and declarations, and what a program consists of.
 
-use super::{Parsed, Parser};
+use super::{MOST_DEPTH, Parsed, Parser};
 use crate::ast::{
     BaseType, Declaration, Declarator, Designator, Function, Handler, Initializer, Item, Name, Parameter,
     Selected, TypeName,
@@ -163,10 +163,24 @@ impl Parser<'_> {
         self.within(|parser| {
             let opened = parser.span();
             parser.step();
-            let mut list = Vec::new();
+            let (mut list, mut is_inner) = (Vec::new(), false);
             while !parser.is_at("}") {
-                let designator = parser.designator()?;
-                list.push((designator, parser.initializer()?));
+                let from = parser.span();
+                let mut designators = parser.designators()?.into_iter();
+                let first = designators.next();
+                if is_inner && first.is_none() {
+                    let problem = Diagnostic::error(
+                        from,
+                        "this is to be named, as what is before it is a part of a part",
+                    );
+                    return parser.fault(problem.help("in C it would come into the same part, behind it"));
+                }
+                is_inner = designators.len() > 0;
+                let value = parser.initializer()?;
+                let within = |value, designator| {
+                    Initializer::Within(Box::new((Some(designator), value)), from.clone())
+                };
+                list.push((first, designators.rfold(value, within)));
                 if !parser.takes(",") {
                     break;
                 }
@@ -176,19 +190,27 @@ impl Parser<'_> {
         })
     }
 
-    fn designator(&mut self) -> Parsed<Option<Designator>> {
-        let opened = self.span();
-        let designator = if self.takes(".") {
-            Designator::Member(self.name("a member")?)
-        } else if self.takes("[") {
-            let index = self.conditional()?;
-            self.close("]", &opened)?;
-            Designator::Index(index)
-        } else {
-            return Ok(None);
-        };
-        self.expect("=", "this")?;
-        Ok(Some(designator))
+    /// `.from.x[2] =`
+    fn designators(&mut self) -> Parsed<Vec<Designator>> {
+        let mut designators = Vec::new();
+        loop {
+            let opened = self.span();
+            if designators.len() == usize::from(MOST_DEPTH) {
+                return self.too_deep(opened);
+            }
+            if self.takes(".") {
+                designators.push(Designator::Member(self.name("a member")?));
+            } else if self.takes("[") {
+                designators.push(Designator::Index(self.conditional()?));
+                self.close("]", &opened)?;
+            } else {
+                break;
+            }
+        }
+        if !designators.is_empty() {
+            self.expect("=", "this")?;
+        }
+        Ok(designators)
     }
 
     pub(super) fn item(&mut self) -> Parsed<Option<Item>> {

@@ -148,6 +148,15 @@ fn arrays_and_structs_hold_what_they_are_given() {
         ("char t[] = \"abc\"; return sizeof t * 1000 + t[2];", 4099),
         ("int m[2][3] = { { 1, 2, 3 }, { 4, 5, 6 } }; return m[1][2] * 10 + m[0][1];", 62),
         ("return sizeof(struct point) * 100 + sizeof(struct line);", 1224),
+        ("return sizeof(struct point[2]) * 100 + sizeof(int[3][5]);", 2460),
+        (
+            "struct point p = { 'p', 1, 2 }; struct line l = { .to.x = 9, .from = p, .from.c = 3, .to = p, .to = { .y = 7 } }; return l.from.c * 1000 + l.from.y * 100 + l.to.x * 10 + l.to.y;",
+            3207,
+        ),
+        (
+            "struct line l = { .to.y = 4, .from = { .x = 1 }, .to.x = 3 }; int m[2][3] = { [1][2] = 5, [1] = { 6 } }; return l.to.y * 1000 + l.to.x * 100 + l.from.x * 10 + m[1][2] + m[1][0];",
+            4316,
+        ),
         (
             "struct point p = { 'p', 1 }, q = { 'q', 2 }, r; int n = 1; r = n ? p : q; int was = r.x; r = n - 1 ? p : q; return was * 10 + r.x;",
             12,
@@ -175,6 +184,11 @@ fn arrays_and_structs_hold_what_they_are_given() {
         ),
         14
     );
+}
+
+#[test]
+fn a_byte_order_mark_says_nothing() {
+    assert_eq!(result("\u{feff}on call { return 3; }"), 3);
 }
 
 #[test]
