@@ -62,6 +62,10 @@ impl<'a> Parts<'a> {
 fn text(initializer: &Initializer) -> Option<(&[u8], &Span)> {
     match initializer {
         Initializer::One(Written { kind: WrittenKind::Text(bytes), span, .. }) => Some((bytes, span)),
+        Initializer::List(list, _) => match &list[..] {
+            [(None, one @ Initializer::One(_))] => text(one),
+            _ => None,
+        },
         _ => None,
     }
 }

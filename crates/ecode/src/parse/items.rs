@@ -68,6 +68,10 @@ impl Parser<'_> {
             Keyword::U64 => integer(64, false),
             Keyword::Struct => {
                 self.step();
+                if self.is_at("{") {
+                    let problem = Diagnostic::error(from, "a struct has a name");
+                    return self.fault(problem.help("declare it by itself: `struct NAME { … };`"));
+                }
                 return Ok(BaseType::Struct(self.name("a struct")?));
             }
             Keyword::Enum => {
@@ -308,6 +312,11 @@ impl Parser<'_> {
         }
         self.close("}", &opened)?;
         self.structs.push(name.text.clone());
+        if matches!(self.kind(), Kind::Name(_)) {
+            let help = format!("declare variables of it by themselves: `struct {} …;`", name.text);
+            let problem = self.missing(";", "this struct").help(help);
+            return self.fault(problem);
+        }
         self.expect(";", "this struct")?;
         Ok(Item::Struct { name, members })
     }

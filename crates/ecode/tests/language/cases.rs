@@ -145,6 +145,10 @@ fn arrays_and_structs_hold_what_they_are_given() {
         ),
         ("struct line l = { { 'a', 1, 2 }, { .y = 4 } }; return l.from.c + l.from.y + l.to.y;", 103),
         ("int a[] = { 1, [3] = 4, 5 }; return sizeof(a) * 100 + a[0] + a[2] + a[3] + a[4];", 2010),
+        (
+            "char t[] = { \"abc\" }, u[2][4] = { \"ab\", { \"cd\" } }; return sizeof t * 1000 + t[2] + u[1][1];",
+            4199,
+        ),
         ("char t[] = \"abc\"; return sizeof t * 1000 + t[2];", 4099),
         ("int m[2][3] = { { 1, 2, 3 }, { 4, 5, 6 } }; return m[1][2] * 10 + m[0][1];", 62),
         ("return sizeof(struct point) * 100 + sizeof(struct line);", 1224),
