@@ -1,6 +1,7 @@
 //! Expressions: names become places and constants, operands get types in common, constants are worked out.
 
 use super::builtins::is_builtin;
+use super::items::MOST_LOCAL_BYTES;
 use super::scopes::Named;
 use super::{Checked, Checker, Faulty};
 use crate::ast::{self, ExpressionKind as Written, Unary};
@@ -441,6 +442,11 @@ impl Checker<'_> {
 
     /// As C converts it by itself where it is assigned.
     pub(super) fn converted(&mut self, value: Expression, to: &Type, what: &str) -> Checked<Expression> {
+        if value.of == *to && matches!(to, Type::Struct(_)) && to.size() > MOST_LOCAL_BYTES {
+            let message = format!("{to} has {} bytes, and `=` copies {MOST_LOCAL_BYTES} at most", to.size());
+            let problem = Diagnostic::error(value.span, message);
+            return self.fault(problem.help("copy its bytes: memcpy(to, from, size)"));
+        }
         if value.of == *to && !matches!(to, Type::Array(..) | Type::Void) {
             return Ok(value);
         }

@@ -14,7 +14,7 @@ use crate::types::{INT, Integer, Struct, Type};
 /// Bytes of all variables: what one map of the kernel holds without more ado.
 const MOST_BYTES: u64 = 64 << 20;
 /// Of a local array or struct: a function of the kernel's has 512 bytes for all that it keeps (MAX_BPF_STACK, include/linux/filter.h).
-const MOST_LOCAL_BYTES: u64 = 256;
+pub const MOST_LOCAL_BYTES: u64 = 256;
 /// Arrays and structs within each other.
 const MOST_TYPE_DEPTH: usize = 16;
 /// Of a struct: they are looked for one after the other.

@@ -286,8 +286,14 @@ impl Lowerer<'_> {
 
     /// A struct of which nobody makes anything.
     pub(super) fn ignore(&mut self, value: &Expression) -> Lowered<()> {
-        let between = self.between();
-        self.copy_whole(between, value)
+        match &value.kind {
+            ExpressionKind::Load(from) => {
+                let found = self.find(from, false)?;
+                self.join(found, |_| Ok(()))
+            }
+            ExpressionKind::Conditional(parts) => self.choose(parts, Self::ignore),
+            _ => self.effect(value),
+        }
     }
 
     /// In the frame, for any struct of this function; not where another one is held meanwhile.
