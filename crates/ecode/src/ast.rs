@@ -87,6 +87,20 @@ impl Operator {
         use Operator::*;
         matches!(self, Equal | NotEqual | Less | LessEqual | Greater | GreaterEqual)
     }
+
+    /// The comparison that is true where this one is not.
+    pub fn opposite(self) -> Self {
+        use Operator::*;
+        match self {
+            Equal => NotEqual,
+            NotEqual => Equal,
+            Less => GreaterEqual,
+            LessEqual => Greater,
+            Greater => LessEqual,
+            GreaterEqual => Less,
+            _ => unreachable!("it is a comparison"),
+        }
+    }
 }
 
 /// `unsigned long`, `struct point`, with the lengths of arrays of it.
