@@ -538,8 +538,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// With one jump where either block comes next; not in loops, where the verifier, which looks at what comes next before it
-    /// looks at what is jumped to, would take up to four times as long if it did not first leave them.
+    /// With one jump where either block comes next.
     fn part(
         &mut self,
         comparison: Operator,
@@ -547,7 +546,7 @@ impl Emitter<'_> {
         [yes, no]: [usize; 2],
         next: usize,
     ) {
-        if yes == next && self.function.blocks[next - 1].within.is_none() {
+        if yes == next {
             return self.jump_to(jump(comparison.opposite()), no);
         }
         self.jump_to(jump(comparison), yes);
