@@ -2,6 +2,7 @@
 /* The floor: empty programs on the gate's hooks. What these cost, nobody who hooks them can go below. */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include "plugin_chain.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -23,6 +24,17 @@ u64 latest_ns;
 
 CLOCK(clock_enter, "tp_btf/sys_enter")
 CLOCK(clock_exit, "tp_btf/sys_exit")
+
+/* The same with a place for plugins, of which there are none. */
+PLUGIN_MAP(plugins);
+struct plugin_chain chain;
+
+SEC("tp_btf/sys_enter")
+int place_enter(void *ctx)
+{
+	plugins_run(ctx, &chain, 0, &plugins);
+	return 0;
+}
 
 EMPTY(floor_enter, "tp_btf/sys_enter")
 EMPTY(floor_exit, "tp_btf/sys_exit")

@@ -34,6 +34,9 @@ typedef _Bool bool;
 #define false 0
 #define NULL ((void *)0)
 
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
+
 /* include/uapi/linux/bpf.h: only what bpf_helpers.h and the gate name. */
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,

@@ -12,9 +12,6 @@
 
 const volatile struct gate_config config = {};
 
-#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
-#define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
-
 /*
  * Whether something is compiled in and applies to a thread. Two steps, as the verifier removes a branch on a constant,
  * but not the load and the test of a constant that the compiler has joined with the mask.

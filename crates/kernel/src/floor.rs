@@ -1,5 +1,5 @@
-//! Empty programs on the gate's hooks: what nobody who hooks them can go below. Also with a clock reading at
-//! enter and exit: what nobody who times calls can go below.
+//! Empty programs on the gate's hooks: what nobody who hooks them can go below. Also with what some need at a call: below that, nobody
+//! who needs it can go.
 
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
@@ -107,6 +107,16 @@ impl Hook {
     }
 }
 
+/// What otherwise empty programs do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Only {
+    Nothing,
+    /// At enter and exit of a call the clock is read.
+    Clocks,
+    /// At enter is a place for plugins, of which there are none.
+    Place,
+}
+
 /// Attached until dropped.
 pub struct Floor {
     _links: Vec<Link>,
@@ -114,7 +124,7 @@ pub struct Floor {
 }
 
 impl Floor {
-    pub fn attach(hooks: &[Hook], clocks: bool) -> Result<Self> {
+    pub fn attach(hooks: &[Hook], only: Only) -> Result<Self> {
         // A skeleton borrows its object, some bytes that stay until the process ends, also of thousands of blocks.
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut skeleton = FloorSkelBuilder::default().open(object).doing("reading the floor's programs")?;
@@ -131,7 +141,7 @@ impl Floor {
         let skeleton = skeleton.load().doing("loading the floor's programs")?;
         let programs = &skeleton.progs;
         let attach = |hook: &Hook| {
-            let program = match (hook, clocks) {
+            let program = match (hook, only) {
                 (Hook::SchedSwitch, _) => &programs.floor_switch,
                 (Hook::SchedProcessFork, _) => &programs.floor_fork,
                 (Hook::SchedProcessExec, _) => &programs.floor_exec,
@@ -149,10 +159,11 @@ impl Floor {
                 },
                 (Hook::SignalDeliver, _) => &programs.floor_signal,
                 (Hook::SignalGenerate, _) => &programs.floor_continue,
-                (Hook::SysExit, false) => &programs.floor_exit,
-                (Hook::SysExit, true) => &programs.clock_exit,
-                (Hook::SysEnter, false) => &programs.floor_enter,
-                (Hook::SysEnter, true) => &programs.clock_enter,
+                (Hook::SysExit, Only::Clocks) => &programs.clock_exit,
+                (Hook::SysExit, _) => &programs.floor_exit,
+                (Hook::SysEnter, Only::Nothing) => &programs.floor_enter,
+                (Hook::SysEnter, Only::Clocks) => &programs.clock_enter,
+                (Hook::SysEnter, Only::Place) => &programs.place_enter,
             };
             program.attach_trace().doing("attaching the floor")
         };

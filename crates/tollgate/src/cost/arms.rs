@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use std::io::{Read as _, Write as _};
 
 use anyhow::{Context, Result, bail};
-use kernel::floor::{Floor, Hook};
+use kernel::floor::{Floor, Hook, Only};
 use kernel::gate::{Gate, Lock};
 use kernel::process::wait_readable;
 use kernel::session::{Options, Session};
@@ -40,10 +40,10 @@ const TASK: Duration = Duration::from_secs(10);
 pub enum Kind {
     /// Nothing is on. The controls are this, too.
     Off,
-    /// Empty programs on some of the gate's hooks; with clocks, also two clock readings a call.
+    /// Empty programs on some of the gate's hooks, but for this.
     Empty {
         hooks: Vec<Hook>,
-        clocks: bool,
+        only: Only,
     },
     /// Extensions of the gate; a bystander is not gated itself.
     Gate {
@@ -81,14 +81,16 @@ impl Arm {
 /// Every built-in arm, with what it is.
 pub fn built_in() -> Vec<(Arm, String)> {
     let lens = Hook::used(wire::LENS);
-    let empty = Arm::new("empty-clocks", Kind::Empty { hooks: lens.clone(), clocks: true });
+    let clocks = Arm::new("empty-clocks", Kind::Empty { hooks: lens.clone(), only: Only::Clocks });
+    let place = Arm::new("empty-place", Kind::Empty { hooks: vec![Hook::SysEnter], only: Only::Place });
     let mut all = vec![
         (Arm::new(OFF, Kind::Off), "nothing: what all others are compared with".to_owned()),
         (
             Arm::floor(&lens),
             "empty programs on lens's six hooks: its floor; an arm of a file names its own hooks".to_owned(),
         ),
-        (empty, "the same with a clock reading at each side of a call".to_owned()),
+        (clocks, "the same with a clock reading at each side of a call".to_owned()),
+        (place, "a place for plugins, without any, when a call begins; its floor is an empty program".to_owned()),
     ];
     for (name, mask, with, what) in GATED {
         let arm =
@@ -242,14 +244,15 @@ impl Arm {
             hooks if hooks == Hook::used(FILES) => format!("{EMPTY}-service-file"),
             _ => format!("{EMPTY}:{}", names.join(",")),
         };
-        Self::new(name, Kind::Empty { hooks: hooks.to_vec(), clocks: false })
+        Self::new(name, Kind::Empty { hooks: hooks.to_vec(), only: Only::Nothing })
     }
 
     /// The hooks whose floor it is compared with; none: it is nothing more than a floor.
     pub fn hooks(&self) -> Option<Vec<Hook>> {
         match &self.kind {
             Kind::Off => None,
-            Kind::Empty { hooks, clocks } => clocks.then(|| hooks.clone()),
+            Kind::Empty { only: Only::Nothing, .. } => None,
+            Kind::Empty { hooks, .. } => Some(hooks.clone()),
             Kind::Gate { mask, .. } => Some(Hook::used(*mask)),
             Kind::File(arm) => Some(arm.hooks()),
         }
@@ -291,7 +294,7 @@ impl Arm {
     fn switch_on(&self, given_up: &AtomicBool) -> Result<Option<On>> {
         Ok(Some(match &self.kind {
             Kind::Off => On::Nothing,
-            Kind::Empty { hooks, clocks } => On::Floor(Box::new(Floor::attach(hooks, *clocks)?)),
+            Kind::Empty { hooks, only } => On::Floor(Box::new(Floor::attach(hooks, *only)?)),
             Kind::Gate { mask, with, bystander } => {
                 let lock = Lock::take()?;
                 let mut gate = Gate::open(&lock, *mask)?;
