@@ -538,7 +538,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// With one jump where either block comes next.
+    /// With one jump where either block comes next. Not in loops: the verifier looks at what comes next before it looks at what is
+    /// jumped to, and has to leave a loop first (docs/decisions/0006-plugin.md).
     fn part(
         &mut self,
         comparison: Operator,
@@ -546,7 +547,7 @@ impl Emitter<'_> {
         [yes, no]: [usize; 2],
         next: usize,
     ) {
-        if yes == next {
+        if yes == next && self.function.blocks[next - 1].within.is_none() {
             return self.jump_to(jump(comparison.opposite()), no);
         }
         self.jump_to(jump(comparison), yes);
