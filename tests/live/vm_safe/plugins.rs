@@ -228,6 +228,22 @@ fn a_change_in_the_middle_loses_no_call() {
     load.finish().success();
 }
 
+/// They are asked for together, and take more places than there are unless those of plugins on their way out are waited for.
+#[test]
+fn swaps_in_a_row_find_places() {
+    let text = format!("u64 n; {}", "on enter(getppid) { n++; }\n".repeat(7));
+    let at_work = AtWork::start("first", COUNT);
+    at_work.load("many", &text, "");
+    let file = at_work.file("many", &text);
+    let swaps = [(); 16].map(|()| at_work.begin(&format!("swap many {}", file.display())));
+    for swap in swaps {
+        swap.finish().success();
+    }
+    at_work.ask("unload many").success();
+    at_work.load("many", &text, "");
+    assert_eq!(at_work.ask("list").success().text().lines().count(), 2);
+}
+
 #[test]
 fn a_daemon_for_all_runs_them_for_all() {
     let text = "map<u32, u64> by[8192]; on enter(getppid) { by[pid()]++; }";

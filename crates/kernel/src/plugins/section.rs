@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
 
-use super::load::descriptor;
+use super::load::{descriptor, instruction, load_program};
 use super::{tracing, types};
 use crate::before::hierarchy;
 use crate::error::{Doing, Error, Result};
@@ -119,6 +119,15 @@ impl Site {
             Self::Ingress(_) | Self::Egress(_) => -1,
             _ => 0,
         }
+    }
+
+    /// A program that does nothing.
+    pub fn nothing(&self) -> Result<OwnedFd> {
+        load_program(
+            &[instruction(0xb7, 0, 0, self.goes_on()), instruction(0x95, 0, 0, 0)],
+            &self.kind()?,
+            None,
+        )
     }
 
     /// Attaches a program, until what is returned is dropped.

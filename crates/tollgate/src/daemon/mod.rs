@@ -489,6 +489,8 @@ impl Daemon<'_> {
         self.tell_events();
         let is_guard = self.watch.guard().is_some();
         let saved = self.watch.guard().map_or(Ok(()), |(guard, _)| guard.save_finally());
+        // The session's number may be another's at once.
+        self.plugins.unload_all();
         self.watch.give_up()?;
         worked.and(saved)?;
         tell(match is_guard {

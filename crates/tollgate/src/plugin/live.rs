@@ -220,8 +220,7 @@ impl Plugins {
         let told = old.take_told()?;
         self.all[place].told = old.told;
         self.note(name, told);
-        drop(old);
-        self.hooks.leave_unused();
+        self.hooks.leave(old.plugin);
         let (name, not_kept) = (name.to_owned(), kept.not_kept);
         Ok(LoadReport { schema: "tollgate.plugin.swap/1".into(), name, times, link_us, not_kept })
     }
@@ -230,15 +229,18 @@ impl Plugins {
     pub fn unload(&mut self, name: &str) -> Result<f64> {
         let place = self.place(name)?;
         let unlink_us = us(self.all[place].plugin.unlink()?);
-        let mut told = self.all.remove(place).take_told()?;
+        let mut live = self.all.remove(place);
+        let mut told = live.take_told()?;
         told.push((now_ns(), Told::Unloaded { unlink_us }));
         self.note(name, told);
-        self.hooks.leave_unused();
+        self.hooks.leave(live.plugin);
         Ok(unlink_us)
     }
 
+    /// Nobody is in one any more then.
     pub fn unload_all(&mut self) {
-        self.all.clear();
+        self.all.drain(..).for_each(|live| self.hooks.leave(live.plugin));
+        self.hooks.wait_for_leaving();
     }
 
     /// By reason, as those of the gate are told.
