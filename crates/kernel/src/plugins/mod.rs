@@ -32,7 +32,7 @@ pub use data::Data;
 pub use hooks::Hooks;
 pub use opened::{Numbers, Opened};
 pub use section::interval;
-pub use types::offset_of;
+pub use types::{offset_of, reading_took};
 
 use chain::Place;
 use load::{Debug, load_program};

@@ -10,7 +10,7 @@ use kernel::plugins::{Hooks, Numbers, Plugin, RECORDS_BYTES, Turn};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 
-use super::build::{Built, Times, build, built, has_problems, name_of};
+use super::build::{Built, Times, build, built, has_problems, micros, name_of};
 use super::call::on_call;
 use super::hooks::Machine;
 use super::state::{Handler, State, memory};
@@ -132,10 +132,6 @@ fn compiled(source: &Source) -> Result<Built> {
     built.with_context(|| has_problems(source, &problems))
 }
 
-fn us(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1e3
-}
-
 impl Plugins {
     pub fn of_session(session: u32) -> Self {
         Self {
@@ -197,7 +193,7 @@ impl Plugins {
         extend(gate, needs(&built))?;
         let turn = Turn { session: self.session, priority };
         let (plugin, times) = built.load_at(source, &mut self.hooks, gate, turn, None)?;
-        let link_us = us(plugin.link(None)?);
+        let link_us = micros(plugin.link(None)?);
         self.all.push(Live::new(name, priority, built, plugin)?);
         let name = name.to_owned();
         Ok(LoadReport { schema: "tollgate.plugin.load/1".into(), name, times, link_us, not_kept: Vec::new() })
@@ -213,7 +209,7 @@ impl Plugins {
         let (plugin, times) =
             built.load_at(source, &mut self.hooks, gate, turn, Some((&old.plugin, &kept.shared)))?;
         kept.copy(old.plugin.data(), plugin.data());
-        let link_us = us(plugin.link(Some(&old.plugin))?);
+        let link_us = micros(plugin.link(Some(&old.plugin))?);
         let new = Live::new(name, old.priority, built, plugin)?;
         let mut old = std::mem::replace(&mut self.all[place], new);
         // What it told last is not lost either.
@@ -228,7 +224,7 @@ impl Plugins {
     /// How long the steps took by which nobody comes by it any more, in microseconds.
     pub fn unload(&mut self, name: &str) -> Result<f64> {
         let place = self.place(name)?;
-        let unlink_us = us(self.all[place].plugin.unlink()?);
+        let unlink_us = micros(self.all[place].plugin.unlink()?);
         let mut live = self.all.remove(place);
         let mut told = live.take_told()?;
         told.push((now_ns(), Told::Unloaded { unlink_us }));
