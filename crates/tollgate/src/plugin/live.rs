@@ -101,10 +101,24 @@ fn needs(built: &Built) -> u32 {
     })
 }
 
+fn is_name(name: &str) -> bool {
+    let is_of_name = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
+    (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(is_of_name) && !name.starts_with('-')
+}
+
+fn no_name(name: &str) -> String {
+    format!(
+        "{} is no name for a plugin, which has letters, digits, `.`, `_` and `-`, {LONGEST_NAME} at most",
+        printable(name)
+    )
+}
+
 /// For a session that runs these, before it begins. What is wrong with them is told.
 pub fn mask(sources: &[Source], top: usize, is_machine: bool, has_guard: bool) -> Result<u32> {
     let mut mask = 0;
     for source in sources {
+        let name = name_of(source);
+        ensure!(is_name(&name), "{}: rename the file", no_name(&name));
         let built = built(source, top)?;
         let mut denies =
             built.program.handlers.iter().filter(|handler| handler.offer.denies() && handler.hook != "guard");
@@ -164,7 +178,7 @@ impl Plugins {
             let name = name_of(source);
             let others = (2..).map(|number| format!("{name}-{number}"));
             let free = [name.clone()].into_iter().chain(others).find(|name| !self.has(name));
-            self.load(gate, source, &free.expect("there is no end of numbers"), 0)?;
+            self.add(gate, source, &free.expect("there is no end of numbers"), 0)?;
         }
         Ok(())
     }
@@ -176,19 +190,15 @@ impl Plugins {
         name: &str,
         priority: i32,
     ) -> Result<LoadReport> {
-        let is_of_name = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
-        ensure!(
-            !name.is_empty()
-                && name.len() <= LONGEST_NAME
-                && name.chars().all(is_of_name)
-                && !name.starts_with('-'),
-            "{} is no name for a plugin, which has letters, digits, `.`, `_` and `-`, {LONGEST_NAME} at most: give it a --name",
-            printable(name)
-        );
+        ensure!(is_name(name), "{}: give it a --name", no_name(name));
         ensure!(
             !self.has(name),
             "there is a plugin {name} already: swap it, unload it, or give this one another --name"
         );
+        self.add(gate, source, name, priority)
+    }
+
+    fn add(&mut self, gate: &mut Gate, source: &Source, name: &str, priority: i32) -> Result<LoadReport> {
         let built = compiled(source)?;
         extend(gate, needs(&built))?;
         let turn = Turn { session: self.session, priority };
