@@ -355,7 +355,7 @@ fn what_keeps_hitting_its_limits_is_taken_out() {
 #[test]
 fn a_plugin_is_called_shown_changed_and_taken_away() {
     let text = "
-        u64 limit = 3; u8 small; const int fixed = 4; char name[8] = \"abc\"; map<u32, u64> m[4];
+        u64 limit = 3; u8 small; u8 large[5000]; const int fixed = 4; char name[8] = \"abc\"; map<u32, u64> m[4];
         on call(int a) { m[(u32)a]++; print(\"called with %d\", a); return a * (int)limit; }
     ";
     let at_work = AtWork::start("first", COUNT);
@@ -373,11 +373,15 @@ fn a_plugin_is_called_shown_changed_and_taken_away() {
     );
     at_work.ask("call called").exits_with(125).says("takes 1 number");
     at_work.ask("set called limit=9 small=256").exits_with(125).says("too large for `small`");
+    at_work.ask("set called limit=-1").exits_with(125).says("-1 is too small for `limit`");
     at_work.ask("set called fixed=1").exits_with(125).says("`fixed` is a constant");
     at_work.ask("set called nothing=1").exits_with(125).says("no global variable `nothing`");
     at_work.ask("call other").exits_with(125).says("no plugin is called other");
     let state = at_work.show("called");
     assert_eq!((number(&state, "limit"), number(&state, "small")), (7, 200));
+    assert_eq!(state["variables"][2], json!({"name": "large", "value": null, "bytes": 5000}));
+    let shown = at_work.ask("show called").success().text();
+    assert!(shown.contains("large: 5,000 bytes, too many to be shown"), "{shown}");
     assert_eq!(entries(&state, "m"), [(5, 1), (u64::from(-2_i32 as u32), 1)]);
     assert_eq!(at_work.ask("log called").success().text(), "called with 5\ncalled with -2\n");
     let log = at_work.ask("log --json").success().text();

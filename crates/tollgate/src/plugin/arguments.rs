@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use serde_json::Number;
 
 use crate::cli::ResultOptions;
 use crate::daemon::SocketOption;
@@ -127,9 +128,9 @@ pub struct ShowArguments {
 #[derive(Args)]
 pub struct SetArguments {
     pub name: String,
-    /// Such as limit=100; a number, or true or false as 1 or 0
+    /// Such as limit=100; a number that the variable's type has, or true or false as 1 or 0
     #[arg(required = true, value_name = "VARIABLE=N", value_parser = assignment)]
-    pub variables: Vec<(String, u64)>,
+    pub variables: Vec<(String, Number)>,
     #[command(flatten)]
     pub socket: SocketOption,
 }
@@ -171,7 +172,7 @@ Examples:
 #[derive(Args)]
 pub struct With {
     /// A number that `on call` takes, in the order in which it takes them (decimal or 0x, may be negative)
-    #[arg(long = "arg", value_name = "N", value_parser = number, allow_negative_numbers = true)]
+    #[arg(long = "arg", value_name = "N", value_parser = argument, allow_negative_numbers = true)]
     pub arguments: Vec<u64>,
     /// Put a file into the global variable `input`, an array of bytes, and its length into `input_length`
     #[arg(long, value_name = "FILE")]
@@ -197,39 +198,48 @@ pub struct BenchArguments {
     pub result: ResultOptions,
 }
 
-fn assignment(text: &str) -> Result<(String, u64), &'static str> {
+fn assignment(text: &str) -> Result<(String, Number), &'static str> {
     let (name, value) = text.split_once('=').ok_or("this is no VARIABLE=N")?;
     let value = match value {
-        "true" => 1,
-        "false" => 0,
+        "true" => 1.into(),
+        "false" => 0.into(),
         value => number(value)?,
     };
     Ok((name.into(), value))
 }
 
-fn number(text: &str) -> Result<u64, &'static str> {
+/// Its bits: the handler's parameter has a type.
+fn argument(text: &str) -> Result<u64, &'static str> {
+    number(text).map(|number| bits(&number))
+}
+
+pub fn bits(number: &Number) -> u64 {
+    number.as_u64().or(number.as_i64().map(|number| number as u64)).expect("it is a whole one")
+}
+
+fn number(text: &str) -> Result<Number, &'static str> {
     let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let value = match digits.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => digits.parse(),
     };
     match value {
-        Ok(value) if is_negative && value <= 1 << 63 => Ok(value.wrapping_neg()),
-        Ok(value) if !is_negative => Ok(value),
+        Ok(value) if is_negative && value <= 1 << 63 => Ok((value.wrapping_neg() as i64).into()),
+        Ok(value) if !is_negative => Ok(value.into()),
         _ => Err("this is not a number of 64 bits"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::{argument, number};
 
     #[test]
     fn numbers_have_64_bits() {
-        assert_eq!(number("12"), Ok(12));
-        assert_eq!(number("-1"), Ok(u64::MAX));
-        assert_eq!(number("0xff"), Ok(255));
-        assert_eq!(number("-0x8000000000000000"), Ok(1 << 63));
+        assert_eq!(argument("12"), Ok(12));
+        assert_eq!(argument("-1"), Ok(u64::MAX));
+        assert_eq!(argument("0xff"), Ok(255));
+        assert_eq!(argument("-0x8000000000000000"), Ok(1 << 63));
         for wrong in ["", "-", "x", "18446744073709551616", "-9223372036854775809", "--1"] {
             assert!(number(wrong).is_err(), "{wrong}");
         }

@@ -9,6 +9,7 @@ use kernel::gate::Gate;
 use kernel::plugins::{Hooks, Numbers, Plugin, RECORDS_BYTES, Turn};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 
 use super::build::{Built, Times, build, built, has_problems, micros, name_of};
 use super::call::on_call;
@@ -271,7 +272,7 @@ impl Plugins {
     }
 
     /// All, or none.
-    pub fn set(&self, name: &str, values: &[(String, u64)]) -> Result<()> {
+    pub fn set(&self, name: &str, values: &[(String, Number)]) -> Result<()> {
         let live = &self.all[self.place(name)?];
         let variables = Variables::of(&live.built);
         for (variable, value) in values {
@@ -279,9 +280,9 @@ impl Plugins {
                 !live.built.program.is_constant(variable),
                 "`{variable}` is a constant, and the plugin was compiled with its value: without `const` it could be set"
             );
-            variables.fits(variable, *value)?;
+            variables.fits(variable, value)?;
         }
-        values.iter().try_for_each(|(variable, value)| variables.set(variable, *value, live.plugin.data()))
+        values.iter().try_for_each(|(variable, value)| variables.set(variable, value, live.plugin.data()))
     }
 
     pub fn lines(&self, name: Option<&str>) -> Result<Vec<&Line>> {

@@ -5,11 +5,12 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ecode::{Integer, Type};
+use ecode::Integer;
 use kernel::plugins::Data;
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 
-use super::arguments::With;
+use super::arguments::{With, bits};
 use super::build::Built;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -41,8 +42,7 @@ impl Variables {
                 of: global.of.to_string(),
                 offset: *offset,
                 bytes: global.of.size() as u32,
-                // One bit is kept in a byte.
-                bits: number.map(|number| if global.of == Type::Bool { 8 } else { number.bits }),
+                bits: number.map(|number| number.bits),
                 is_signed: number.is_some_and(|number| number.is_signed),
                 is_bytes: global.of.is_bytes(),
             }
@@ -68,23 +68,22 @@ impl Variables {
         Ok((variable, Integer { bits, is_signed: variable.is_signed }))
     }
 
-    /// `value`: as `--arg` takes it, also a negative one.
-    /// The variable that is to have the value.
-    pub fn fits(&self, name: &str, value: u64) -> Result<&Variable> {
+    /// The variable that is to have the value, if its type has it: what C would make of others is meant by nobody who types them.
+    pub fn fits(&self, name: &str, value: &Number) -> Result<&Variable> {
         let (variable, of) = self.number(name)?;
-        let way = if of.is_signed && (value as i64) < 0 { "small" } else { "large" };
+        let is_negative = value.as_i64().is_some_and(i64::is_negative);
+        let way = if is_negative { "small" } else { "large" };
         ensure!(
-            of.extend(value) == value,
-            "{} is too {way} for `{name}`, of type {}",
-            value as i64,
+            of.holds(bits(value), is_negative),
+            "{value} is too {way} for `{name}`, of type {}",
             variable.of
         );
         Ok(variable)
     }
 
-    pub fn set(&self, name: &str, value: u64, data: &Data) -> Result<()> {
+    pub fn set(&self, name: &str, value: &Number, data: &Data) -> Result<()> {
         let variable = self.fits(name, value)?;
-        data.write(variable.offset as usize, &value.to_le_bytes()[..variable.bytes as usize]);
+        data.write(variable.offset as usize, &bits(value).to_le_bytes()[..variable.bytes as usize]);
         Ok(())
     }
 
@@ -102,7 +101,7 @@ impl Variables {
                 bail!("{} has more bytes than `input` has room for, {room}", path.display());
             }
             data.write(array.offset as usize, &input);
-            self.set("input_length", input.len() as u64, data)?;
+            self.set("input_length", &input.len().into(), data)?;
         }
         if with.output_data.is_some() {
             // Before anything is done for nothing.
