@@ -12,7 +12,7 @@ use crate::harness::guarded::Guarded;
 use crate::harness::job::folder;
 use crate::harness::plugins::{AtWork, entries, number};
 use crate::harness::report::X86_64;
-use crate::harness::{Finished, Job, eventually, workload};
+use crate::harness::{Finished, Job, eventually, tollgate, workload};
 
 /// By number and ABI.
 const COUNTS: &str = "
@@ -404,6 +404,24 @@ fn a_plugin_is_called_shown_changed_and_taken_away() {
     assert_eq!(followed.err, "tollgate: plugin called: unloaded\n");
     assert_eq!(at_work.ask("log --follow called").success().err, followed.err);
     at_work.ask("show called").exits_with(125).says("no plugin is called called");
+}
+
+#[test]
+fn a_call_has_its_bytes_from_stdin_and_leaves_them_on_stdout() {
+    let folder = folder();
+    let file = folder.path().join("same.ec");
+    let text = "
+        u8 input[16], output[16]; u64 input_length, output_length;
+        on call { memcpy(output, input, 16); output_length = input_length; return 7; }
+    ";
+    fs::write(&file, text).expect("a file can be written");
+    let mut job = Job::of(vec![tollgate().into(), "plugin".into(), "call".into(), file.into()]);
+    job.command.args(["--input", "-", "--output-data", "-"]).stdin(Stdio::piped());
+    let mut call = job.start();
+    call.input().write_all(b"some bytes").expect("it reads");
+    drop(call.stdin());
+    let called = call.finish().success();
+    assert_eq!((called.text().as_str(), called.err.as_str()), ("some bytes", "7\n"));
 }
 
 #[test]

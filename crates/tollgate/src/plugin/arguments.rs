@@ -1,12 +1,14 @@
 //! The command line of `tollgate plugin`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use serde_json::Number;
 
 use crate::cli::ResultOptions;
 use crate::daemon::SocketOption;
+use crate::output::{Output, is_dash};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -174,10 +176,11 @@ pub struct With {
     /// A number that `on call` takes, in the order in which it takes them (decimal or 0x, may be negative)
     #[arg(long = "arg", value_name = "N", value_parser = argument, allow_negative_numbers = true)]
     pub arguments: Vec<u64>,
-    /// Put a file into the global variable `input`, an array of bytes, and its length into `input_length`
+    /// Put a file (- for stdin) into the global variable `input`, an array of bytes, and its length into `input_length`
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Write the first `output_length` bytes of the global variable `output` to a file
+    /// Write the first `output_length` bytes of the global variable `output` to a file (- for stdout; what `on call` returns
+    /// goes to stderr then)
     #[arg(long, value_name = "FILE")]
     pub output_data: Option<PathBuf>,
 }
@@ -191,14 +194,28 @@ pub struct BenchArguments {
     pub file: PathBuf,
     #[command(flatten)]
     pub with: With,
-    /// Rounds, each of a thousand calls of either
+    /// Rounds, each of a thousand calls of either (7 to 10,000)
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(LEAST_ROUNDS..=10_000))]
     pub rounds: u32,
     #[command(flatten)]
     pub result: ResultOptions,
 }
 
-fn assignment(text: &str) -> Result<(String, Number), &'static str> {
+impl With {
+    /// The plugin's own file may be stdin, too.
+    pub fn fits_beside(&self, file: &Path) -> Result<()> {
+        let is_taken = is_dash(file) && self.input.as_deref().is_some_and(is_dash);
+        ensure!(!is_taken, "the plugin and its --input cannot both be stdin");
+        Ok(())
+    }
+
+    /// Where the result goes without --output.
+    pub fn result(&self) -> Output {
+        if self.output_data.as_deref().is_some_and(is_dash) { Output::Stderr } else { Output::Stdout }
+    }
+}
+
+fn assignment(text: &str) -> std::result::Result<(String, Number), &'static str> {
     let (name, value) = text.split_once('=').ok_or("this is no VARIABLE=N")?;
     let value = match value {
         "true" => 1.into(),
@@ -209,7 +226,7 @@ fn assignment(text: &str) -> Result<(String, Number), &'static str> {
 }
 
 /// Its bits: the handler's parameter has a type.
-fn argument(text: &str) -> Result<u64, &'static str> {
+fn argument(text: &str) -> std::result::Result<u64, &'static str> {
     number(text).map(|number| bits(&number))
 }
 
@@ -217,7 +234,7 @@ pub fn bits(number: &Number) -> u64 {
     number.as_u64().or(number.as_i64().map(|number| number as u64)).expect("it is a whole one")
 }
 
-fn number(text: &str) -> Result<Number, &'static str> {
+fn number(text: &str) -> std::result::Result<Number, &'static str> {
     let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let value = match digits.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),

@@ -1,7 +1,7 @@
 //! A plugin's global variables, by their names.
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -12,6 +12,7 @@ use serde_json::Number;
 
 use super::arguments::{With, bits};
 use super::build::Built;
+use crate::output::{Output, is_dash};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Variable {
@@ -92,11 +93,8 @@ impl Variables {
         if let Some(path) = &with.input {
             let array = self.array("input")?;
             self.number("input_length")?;
-            let mut input = Vec::new();
             let room = u64::from(array.bytes);
-            File::open(path)
-                .and_then(|file| file.take(room + 1).read_to_end(&mut input))
-                .with_context(|| format!("cannot read {}", path.display()))?;
+            let input = up_to(room + 1, path).with_context(|| format!("cannot read {}", path.display()))?;
             if input.len() as u64 > room {
                 bail!("{} has more bytes than `input` has room for, {room}", path.display());
             }
@@ -121,7 +119,17 @@ impl Variables {
             let told = if of.is_signed { (length as i64).to_string() } else { length.to_string() };
             bail!("`output_length` is {told}, and `output` has {} bytes", array.bytes);
         }
-        fs::write(to, data.read(array.offset as usize, length as usize))
-            .with_context(|| format!("cannot write {}", to.display()))
+        Output::open(Some(to), Output::Stdout)?
+            .write_bytes(&data.read(array.offset as usize, length as usize))
     }
+}
+
+fn up_to(bytes: u64, path: &Path) -> io::Result<Vec<u8>> {
+    let mut input = Vec::new();
+    if is_dash(path) {
+        io::stdin().take(bytes).read_to_end(&mut input)?;
+    } else {
+        File::open(path)?.take(bytes).read_to_end(&mut input)?;
+    }
+    Ok(input)
 }
