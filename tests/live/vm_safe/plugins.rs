@@ -425,6 +425,25 @@ fn a_call_has_its_bytes_from_stdin_and_leaves_them_on_stdout() {
 }
 
 #[test]
+fn constants_are_those_of_the_text_that_came_last() {
+    let text = |table: &str, more: &str| {
+        format!("const u32 table[2] = {table}; {more} u64 n; on call(int i) {{ n++; return table[i]; }}")
+    };
+    let at_work = AtWork::start("it", &text("{1, 2}", ""));
+    assert_eq!(at_work.ask("call it --arg 1").success().text(), "2\n");
+    assert_eq!(at_work.swap("it", &text("{3, 4}", ""))["copied"], json!(["n"]));
+    assert_eq!(at_work.ask("call it --arg 1").success().text(), "4\n");
+    let file = at_work.file("third", &text("{5, 6}", "u8 first;"));
+    at_work
+        .ask(&format!("swap it {}", file.display()))
+        .success()
+        .says("copied, without what changed at that moment: n");
+    assert_eq!(at_work.ask("call it --arg 1").success().text(), "6\n");
+    assert_eq!(at_work.swap("it", &text("{5, 6}", "u8 first;"))["copied"], json!([]));
+    assert_eq!(at_work.number("it", "n"), 3);
+}
+
+#[test]
 fn a_killed_daemons_places_are_free_again() {
     let texts = |at_work: &AtWork| {
         for number in 1..8 {

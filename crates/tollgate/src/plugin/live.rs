@@ -76,6 +76,8 @@ pub struct LoadReport {
     pub link_us: f64,
     /// Of a swap: what the new plugin has not from the one before, and why.
     pub not_kept: Vec<String>,
+    /// Of a swap: variables that are elsewhere in memory now.
+    pub copied: Vec<String>,
 }
 
 /// What a process needs to call a plugin by itself.
@@ -207,7 +209,8 @@ impl Plugins {
         let link_us = micros(plugin.link(None)?);
         self.all.push(Live::new(name, priority, built, plugin)?);
         let name = name.to_owned();
-        Ok(LoadReport { schema: "tollgate.plugin.load/1".into(), name, times, link_us, not_kept: Vec::new() })
+        let (not_kept, copied) = (Vec::new(), Vec::new());
+        Ok(LoadReport { schema: "tollgate.plugin.load/1".into(), name, times, link_us, not_kept, copied })
     }
 
     pub fn swap(&mut self, gate: &mut Gate, source: &Source, name: &str) -> Result<LoadReport> {
@@ -228,8 +231,8 @@ impl Plugins {
         self.all[place].told = old.told;
         self.note(name, told);
         self.hooks.leave(old.plugin);
-        let (name, not_kept) = (name.to_owned(), kept.not_kept);
-        Ok(LoadReport { schema: "tollgate.plugin.swap/1".into(), name, times, link_us, not_kept })
+        let (name, not_kept, copied) = (name.to_owned(), kept.not_kept, kept.copied_names);
+        Ok(LoadReport { schema: "tollgate.plugin.swap/1".into(), name, times, link_us, not_kept, copied })
     }
 
     /// How long the steps took by which nobody comes by it any more, in microseconds.

@@ -62,6 +62,10 @@ fn told(report: &LoadReport, what: &str, result: &ResultOptions) -> Result<ExitC
         output.write_json(report)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if !report.copied.is_empty() {
+        let names = report.copied.join(", ");
+        say(&format!("copied, without what changed at that moment: {}", printable(&names)))?;
+    }
     let times = &report.times;
     output.write(&format!(
         "{} is {what}: checked in {:.0}, compiled in {:.0}, taken by the kernel in {:.0} us, linked in {:.2} us; {} instructions\n",
