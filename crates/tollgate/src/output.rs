@@ -48,7 +48,7 @@ impl Output {
     /// Of a stdout that nobody reads any more, `| head` has seen enough: no failure, and nothing that changes the exit status.
     fn write_by(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         match self {
-            Self::Stdout => match write(&mut io::stdout()) {
+            Self::Stdout => match stdout().and_then(|mut stdout| write(&mut stdout)) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
                 written => written.context("cannot write the result to stdout"),
             },
@@ -57,6 +57,18 @@ impl Output {
                 .with_context(|| format!("cannot write the result to {}", path.display())),
         }
     }
+}
+
+/// On stdout; whether anybody reads it still.
+pub fn line(text: &str) -> Result<bool> {
+    match stdout().and_then(|mut stdout| writeln!(stdout, "{text}")) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true).context("cannot write to stdout"),
+    }
+}
+
+fn stdout() -> io::Result<io::Stdout> {
+    if kernel::stdout::was_closed() { Err(io::Error::other("it is closed")) } else { Ok(io::stdout()) }
 }
 
 /// Stdin or stdout, in place of a file.
