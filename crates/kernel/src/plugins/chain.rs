@@ -303,10 +303,10 @@ impl Place {
         self.chain.programs.update(&number, &descriptor, MapFlags::ANY).doing("putting a plugin at its hook")
     }
 
-    /// When nobody can be on the way there. What is there then does nothing: to delete one of the gate's, the kernel waits for one more
+    /// When nobody can be on the way there; one that is linked still is left. What is there then does nothing: to delete one of the gate's, the kernel waits for one more
     /// grace period, and so does who puts one there meanwhile (v6.18 bpf_arch_poke_desc_update).
     pub fn empty(&self, nothing: Result<OwnedFd>) {
-        if nothing.and_then(|program| self.put(program.as_fd())).is_err() {
+        if !self.is_linked() && nothing.and_then(|program| self.put(program.as_fd())).is_err() {
             self.chain.delete(self.number);
         }
     }
@@ -345,7 +345,10 @@ impl Drop for Place {
     fn drop(&mut self) {
         // Without the lock, whoever sweeps next takes it out.
         if let Ok(_lock) = Lock::of_plugins() {
-            self.chain.take_out(self.number);
+            if self.is_linked() {
+                self.chain.take_out(self.number);
+                self.chain.delete(self.number);
+            }
             self.chain.write_slot(self.number, plugin_slot::default());
         }
     }

@@ -227,11 +227,12 @@ fn assignment(text: &str) -> std::result::Result<(String, Number), &'static str>
 
 /// Its bits: the handler's parameter has a type.
 fn argument(text: &str) -> std::result::Result<u64, &'static str> {
-    number(text).map(|number| bits(&number))
+    number(text).map(|number| bits(&number).expect("it is a whole one"))
 }
 
-pub fn bits(number: &Number) -> u64 {
-    number.as_u64().or(number.as_i64().map(|number| number as u64)).expect("it is a whole one")
+/// Of a whole one.
+pub fn bits(number: &Number) -> Option<u64> {
+    number.as_u64().or(number.as_i64().map(|number| number as u64))
 }
 
 fn number(text: &str) -> std::result::Result<Number, &'static str> {

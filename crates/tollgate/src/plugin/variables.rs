@@ -69,22 +69,19 @@ impl Variables {
         Ok((variable, Integer { bits, is_signed: variable.is_signed }))
     }
 
-    /// The variable that is to have the value, if its type has it: what C would make of others is meant by nobody who types them.
-    pub fn fits(&self, name: &str, value: &Number) -> Result<&Variable> {
+    /// Its bits, if the variable's type has it: what C would make of others is meant by nobody who types them.
+    pub fn fits(&self, name: &str, value: &Number) -> Result<u64> {
         let (variable, of) = self.number(name)?;
+        let bits = bits(value).with_context(|| format!("{value} is no whole number"))?;
         let is_negative = value.as_i64().is_some_and(i64::is_negative);
         let way = if is_negative { "small" } else { "large" };
-        ensure!(
-            of.holds(bits(value), is_negative),
-            "{value} is too {way} for `{name}`, of type {}",
-            variable.of
-        );
-        Ok(variable)
+        ensure!(of.holds(bits, is_negative), "{value} is too {way} for `{name}`, of type {}", variable.of);
+        Ok(bits)
     }
 
     pub fn set(&self, name: &str, value: &Number, data: &Data) -> Result<()> {
-        let variable = self.fits(name, value)?;
-        data.write(variable.offset as usize, &bits(value).to_le_bytes()[..variable.bytes as usize]);
+        let (bits, variable) = (self.fits(name, value)?, self.of_name(name)?);
+        data.write(variable.offset as usize, &bits.to_le_bytes()[..variable.bytes as usize]);
         Ok(())
     }
 
