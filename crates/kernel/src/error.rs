@@ -34,6 +34,11 @@ pub enum Error {
     )]
     NoPlaceAtHook(u32),
     #[error(
+        "cannot attach a plugin to {device}: the XDP program {number} ({name}) is there, and the kernel takes one: end who attached it, \
+         or, where nobody holds it, `ip link set dev {device} xdp off`"
+    )]
+    XdpTaken { device: String, number: u32, name: String },
+    #[error(
         "this plugin is for hooks of control groups, and the second version of control groups is not mounted \
          (mount -t cgroup2 none /sys/fs/cgroup/unified)"
     )]

@@ -33,6 +33,7 @@ pub mod session;
 pub mod signals;
 pub mod skeletons;
 mod start;
+pub mod stdout;
 pub mod symbols;
 pub mod wire;
 

@@ -91,7 +91,6 @@ pub enum Command {
     /// Find out what this kernel offers, and what Tollgate uses instead of what it lacks
     Doctor(DoctorArguments),
     /// Print a completion script for a shell
-    #[command(hide = true)]
     Completions { shell: clap_complete::Shell },
     /// Write the man pages, one a command, to a folder
     #[command(hide = true)]
@@ -231,7 +230,7 @@ pub struct ResultOptions {
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// Write the result to a file (default: stdout; for run, stderr)
+    /// Write the result to a file, or - for stdout (default: stdout; for run, stderr)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Show at most this many rows of each list of the text
@@ -306,7 +305,7 @@ pub struct CostRunArguments {
     /// Print one JSON document instead of text, with every sample
     #[arg(long)]
     pub json: bool,
-    /// Write the result to a file (default: stdout)
+    /// Write the result to a file, or - for stdout (the default)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -329,7 +328,7 @@ pub struct CostCompareArguments {
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// Write the result to a file (default: stdout)
+    /// Write the result to a file, or - for stdout (the default)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -339,7 +338,7 @@ pub struct DoctorArguments {
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
-    /// Write the result to a file (default: stdout)
+    /// Write the result to a file, or - for stdout (the default)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

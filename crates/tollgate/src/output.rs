@@ -20,12 +20,19 @@ impl Output {
         let Some(path) = path else {
             return Ok(otherwise);
         };
+        if is_dash(path) {
+            return Ok(Self::Stdout);
+        }
         let file = try_out(path).with_context(|| format!("cannot write the result to {}", path.display()))?;
         Ok(Self::File(file, path.to_owned()))
     }
 
     pub fn write(&mut self, text: &str) -> Result<()> {
-        self.write_by(|to| to.write_all(text.as_bytes()))
+        self.write_bytes(text.as_bytes())
+    }
+
+    pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.write_by(|to| to.write_all(bytes))
     }
 
     /// One line, without a copy of all of it in memory.
@@ -41,7 +48,7 @@ impl Output {
     /// Of a stdout that nobody reads any more, `| head` has seen enough: no failure, and nothing that changes the exit status.
     fn write_by(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         match self {
-            Self::Stdout => match write(&mut io::stdout()) {
+            Self::Stdout => match stdout().and_then(|mut stdout| write(&mut stdout)) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
                 written => written.context("cannot write the result to stdout"),
             },
@@ -50,6 +57,23 @@ impl Output {
                 .with_context(|| format!("cannot write the result to {}", path.display())),
         }
     }
+}
+
+/// On stdout; whether anybody reads it still.
+pub fn line(text: &str) -> Result<bool> {
+    match stdout().and_then(|mut stdout| writeln!(stdout, "{text}")) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true).context("cannot write to stdout"),
+    }
+}
+
+fn stdout() -> io::Result<io::Stdout> {
+    if kernel::stdout::was_closed() { Err(io::Error::other("it is closed")) } else { Ok(io::stdout()) }
+}
+
+/// Stdin or stdout, in place of a file.
+pub fn is_dash(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
 /// Nothing is changed: a run that is refused or killed leaves no empty file, nor an emptied one.
@@ -84,8 +108,6 @@ fn put(
     written
 }
 
-/// A message to the person, on stderr. The standard library ends the system's sentences with their number,
-/// which says nothing more.
 /// What draws on the whole screen, and what prints the same once.
 pub fn needs_terminal(command: &str, otherwise: &str) -> Result<()> {
     if !io::stdout().is_terminal() {
@@ -94,6 +116,8 @@ pub fn needs_terminal(command: &str, otherwise: &str) -> Result<()> {
     Ok(())
 }
 
+/// A message to the person, on stderr. The standard library ends the system's sentences with their number,
+/// which says nothing more.
 pub fn say(message: &str) -> io::Result<()> {
     writeln!(io::stderr(), "{}", without_numbers(message))
 }

@@ -24,6 +24,15 @@ pub struct Source {
     lines: Vec<usize>,
 }
 
+/// Where the first byte is that is none of a character.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}:{line} is not UTF-8 text")]
+pub struct NotText {
+    pub name: String,
+    pub line: usize,
+    pub column: usize,
+}
+
 impl Source {
     /// `what` it is to be: "file of services", say.
     pub fn read(path: &Path, what: &str) -> Result<Self> {
@@ -39,8 +48,9 @@ impl Source {
             Ok(text) => Ok(Self::new(name, text)),
             Err(error) => {
                 let good = error.utf8_error().valid_up_to();
-                let line = 1 + error.as_bytes()[..good].iter().filter(|byte| **byte == b'\n').count();
-                bail!("{name}:{line} is not UTF-8 text")
+                let before = Self::new(name, String::from_utf8_lossy(&error.as_bytes()[..good]).into_owned());
+                let (line, column) = before.place(good);
+                Err(NotText { name: before.name, line, column }.into())
             }
         }
     }

@@ -74,6 +74,12 @@ fn packets_are_counted_and_dropped() {
     };
     for (number, hook) in ["xdp", "ingress", "egress"].into_iter().enumerate() {
         at_work.load(hook, &text(hook), "");
+        if hook == "xdp" {
+            let other = AtWork::start("nothing", NOTHING);
+            let file = other.file("other", &text(hook));
+            let refused = other.ask(&format!("load {}", file.display())).exits_with(125);
+            refused.says("(plugin) is there, and the kernel takes one");
+        }
         for message in ["abc", "x", "defgh"] {
             from.send_to(message.as_bytes(), ("127.0.0.1", port)).expect("it is sent");
         }

@@ -12,7 +12,7 @@ use crate::harness::guarded::Guarded;
 use crate::harness::job::folder;
 use crate::harness::plugins::{AtWork, entries, number};
 use crate::harness::report::X86_64;
-use crate::harness::{Finished, Job, eventually, workload};
+use crate::harness::{Finished, Job, eventually, tollgate, workload};
 
 /// By number and ABI.
 const COUNTS: &str = "
@@ -228,6 +228,22 @@ fn a_change_in_the_middle_loses_no_call() {
     load.finish().success();
 }
 
+/// They are asked for together, and take more places than there are unless those of plugins on their way out are waited for.
+#[test]
+fn swaps_in_a_row_find_places() {
+    let text = format!("u64 n; {}", "on enter(getppid) { n++; }\n".repeat(7));
+    let at_work = AtWork::start("first", COUNT);
+    at_work.load("many", &text, "");
+    let file = at_work.file("many", &text);
+    let swaps = [(); 16].map(|()| at_work.begin(&format!("swap many {}", file.display())));
+    for swap in swaps {
+        swap.finish().success();
+    }
+    at_work.ask("unload many").success();
+    at_work.load("many", &text, "");
+    assert_eq!(at_work.ask("list").success().text().lines().count(), 2);
+}
+
 #[test]
 fn a_daemon_for_all_runs_them_for_all() {
     let text = "map<u32, u64> by[8192]; on enter(getppid) { by[pid()]++; }";
@@ -339,7 +355,7 @@ fn what_keeps_hitting_its_limits_is_taken_out() {
 #[test]
 fn a_plugin_is_called_shown_changed_and_taken_away() {
     let text = "
-        u64 limit = 3; u8 small; const int fixed = 4; char name[8] = \"abc\"; map<u32, u64> m[4];
+        u64 limit = 3; u8 small; u8 large[5000]; const int fixed = 4; char name[8] = \"abc\"; map<u32, u64> m[4];
         on call(int a) { m[(u32)a]++; print(\"called with %d\", a); return a * (int)limit; }
     ";
     let at_work = AtWork::start("first", COUNT);
@@ -357,11 +373,15 @@ fn a_plugin_is_called_shown_changed_and_taken_away() {
     );
     at_work.ask("call called").exits_with(125).says("takes 1 number");
     at_work.ask("set called limit=9 small=256").exits_with(125).says("too large for `small`");
+    at_work.ask("set called limit=-1").exits_with(125).says("-1 is too small for `limit`");
     at_work.ask("set called fixed=1").exits_with(125).says("`fixed` is a constant");
     at_work.ask("set called nothing=1").exits_with(125).says("no global variable `nothing`");
     at_work.ask("call other").exits_with(125).says("no plugin is called other");
     let state = at_work.show("called");
     assert_eq!((number(&state, "limit"), number(&state, "small")), (7, 200));
+    assert_eq!(state["variables"][2], json!({"name": "large", "value": null, "bytes": 5000}));
+    let shown = at_work.ask("show called").success().text();
+    assert!(shown.contains("large: 5,000 bytes, too many to be shown"), "{shown}");
     assert_eq!(entries(&state, "m"), [(5, 1), (u64::from(-2_i32 as u32), 1)]);
     assert_eq!(at_work.ask("log called").success().text(), "called with 5\ncalled with -2\n");
     let log = at_work.ask("log --json").success().text();
@@ -384,6 +404,43 @@ fn a_plugin_is_called_shown_changed_and_taken_away() {
     assert_eq!(followed.err, "tollgate: plugin called: unloaded\n");
     assert_eq!(at_work.ask("log --follow called").success().err, followed.err);
     at_work.ask("show called").exits_with(125).says("no plugin is called called");
+}
+
+#[test]
+fn a_call_has_its_bytes_from_stdin_and_leaves_them_on_stdout() {
+    let folder = folder();
+    let file = folder.path().join("same.ec");
+    let text = "
+        u8 input[16], output[16]; u64 input_length, output_length;
+        on call { memcpy(output, input, 16); output_length = input_length; return 7; }
+    ";
+    fs::write(&file, text).expect("a file can be written");
+    let mut job = Job::of(vec![tollgate().into(), "plugin".into(), "call".into(), file.into()]);
+    job.command.args(["--input", "-", "--output-data", "-"]).stdin(Stdio::piped());
+    let mut call = job.start();
+    call.input().write_all(b"some bytes").expect("it reads");
+    drop(call.stdin());
+    let called = call.finish().success();
+    assert_eq!((called.text().as_str(), called.err.as_str()), ("some bytes", "7\n"));
+}
+
+#[test]
+fn constants_are_those_of_the_text_that_came_last() {
+    let text = |table: &str, more: &str| {
+        format!("const u32 table[2] = {table}; {more} u64 n; on call(int i) {{ n++; return table[i]; }}")
+    };
+    let at_work = AtWork::start("it", &text("{1, 2}", ""));
+    assert_eq!(at_work.ask("call it --arg 1").success().text(), "2\n");
+    assert_eq!(at_work.swap("it", &text("{3, 4}", ""))["copied"], json!(["n"]));
+    assert_eq!(at_work.ask("call it --arg 1").success().text(), "4\n");
+    let file = at_work.file("third", &text("{5, 6}", "u8 first;"));
+    at_work
+        .ask(&format!("swap it {}", file.display()))
+        .success()
+        .says("copied, without what changed at that moment: n");
+    assert_eq!(at_work.ask("call it --arg 1").success().text(), "6\n");
+    assert_eq!(at_work.swap("it", &text("{5, 6}", "u8 first;"))["copied"], json!([]));
+    assert_eq!(at_work.number("it", "n"), 3);
 }
 
 #[test]

@@ -133,6 +133,28 @@ fn a_doctor_without_root_says_that_it_cannot_run() {
 }
 
 #[test]
+fn a_result_has_to_go_somewhere() {
+    let close = || {
+        // SAFETY: its own; nothing of it is used here.
+        unsafe { libc::close(libc::STDOUT_FILENO) };
+        Ok(())
+    };
+    let ran = Job::typed("cost list").before_exec(close).finish();
+    one_line(&ran.exits_with(OWN_FAILURE).says("cannot write the result to stdout: it is closed"));
+}
+
+#[test]
+fn tracepoints_are_roots_to_read() {
+    let folder = folder();
+    let (program, plugin) = (folder.path().join("tollgate"), folder.path().join("it.ec"));
+    copy(&tollgate(), &program);
+    fs::write(&plugin, "on tracepoint(\"sched:sched_switch\") {}").expect("a file can be written");
+    let mut job = Job::of(vec![program.into(), "plugin".into(), "check".into(), plugin.into()]);
+    job.command.uid(NOBODY).gid(NOBODY);
+    job.finish().exits_with(OWN_FAILURE).says("can be read by root only");
+}
+
+#[test]
 fn without_btf() {
     let mut job = run("", Vec::new());
     let command = tell_tale(&job);

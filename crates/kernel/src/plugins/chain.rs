@@ -3,13 +3,14 @@
 
 use std::mem::offset_of;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 
+use super::hooks::Hook;
 use crate::cpus;
 use crate::error::{Doing, Error, Result};
 use crate::gate::{Gate, Lock};
@@ -50,6 +51,8 @@ pub struct Chain {
 pub struct Place {
     chain: Arc<Chain>,
     number: u32,
+    /// `None`: it is on its way out.
+    hook: Option<Arc<Hook>>,
 }
 
 type Slots = [plugin_slot; wire::PLUGIN_SLOTS as usize + 1];
@@ -130,8 +133,8 @@ impl Chain {
         }
     }
 
-    /// A place for a plugin of a session's tasks, or of everybody's.
-    pub fn reserve(self: &Arc<Self>, session: u32, priority: i32) -> Result<Place> {
+    /// The number of a place for a plugin of a session's tasks, or of everybody's.
+    fn reserve(&self, session: u32, priority: i32) -> Result<u32> {
         let _lock = Lock::of_plugins()?;
         self.sweep();
         let slots = self.slots();
@@ -148,7 +151,7 @@ impl Chain {
             unused: 0,
         };
         self.write_slot(number, slot);
-        Ok(Place { chain: Arc::clone(self), number })
+        Ok(number)
     }
 
     /// Takes out what belongs to processes that were killed.
@@ -156,19 +159,23 @@ impl Chain {
         let slots = self.slots();
         let left = (1..=wire::PLUGIN_SLOTS).filter(|number| is_left(&slots[*number as usize]));
         for number in left.collect::<Vec<_>>() {
-            self.free(number);
+            self.take_out(number);
+            self.delete(number);
+            self.write_slot(number, plugin_slot::default());
         }
     }
 
-    fn free(&self, number: u32) {
+    fn take_out(&self, number: u32) {
         if self.slots()[number as usize].is_linked != 0 {
             self.change(|slots| slots[number as usize].is_linked = 0);
             // Who read its number before still comes by it, and must find it, or would miss those behind.
             cpus::wait_for_all();
         }
+    }
+
+    fn delete(&self, number: u32) {
         // What was never put there is not there to be deleted.
         let _ = self.programs.delete(&number.to_ne_bytes());
-        self.write_slot(number, plugin_slot::default());
     }
 
     /// Links some and takes others out, and says how long that took: first what nobody comes by yet, then what makes the difference.
@@ -269,6 +276,17 @@ fn pointers(slots: &Slots, sessions: &Range<u32>) -> Vec<(Pointer, u8)> {
 }
 
 impl Place {
+    /// Of a plugin of a session's tasks, or of everybody's.
+    pub fn reserve(hook: &Arc<Hook>, session: u32, priority: i32) -> Result<Self> {
+        let number = hook.chain.reserve(session, priority)?;
+        Ok(Self { chain: Arc::clone(&hook.chain), number, hook: Some(Arc::clone(hook)) })
+    }
+
+    /// Of one that was taken out: what is attached for it may go before it does.
+    pub fn detach(&mut self) {
+        self.hook = None;
+    }
+
     pub fn chain(&self) -> &Chain {
         &self.chain
     }
@@ -283,6 +301,14 @@ impl Place {
         let number = self.number.to_ne_bytes();
         let descriptor = program.as_raw_fd().to_ne_bytes();
         self.chain.programs.update(&number, &descriptor, MapFlags::ANY).doing("putting a plugin at its hook")
+    }
+
+    /// When nobody can be on the way there; one that is linked still is left. What is there then does nothing: to delete one of the gate's, the kernel waits for one more
+    /// grace period, and so does who puts one there meanwhile (v6.18 bpf_arch_poke_desc_update).
+    pub fn empty(&self, nothing: Result<OwnedFd>) {
+        if !self.is_linked() && nothing.and_then(|program| self.put(program.as_fd())).is_err() {
+            self.chain.delete(self.number);
+        }
     }
 
     pub fn is_linked(&self) -> bool {
@@ -319,7 +345,11 @@ impl Drop for Place {
     fn drop(&mut self) {
         // Without the lock, whoever sweeps next takes it out.
         if let Ok(_lock) = Lock::of_plugins() {
-            self.chain.free(self.number);
+            if self.is_linked() {
+                self.chain.take_out(self.number);
+                self.chain.delete(self.number);
+            }
+            self.chain.write_slot(self.number, plugin_slot::default());
         }
     }
 }

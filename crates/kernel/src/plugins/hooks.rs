@@ -3,36 +3,47 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 
-use super::Turn;
 use super::chain::{Chain, EVERYBODY, Place};
-use super::load::load_program;
+use super::load::{instruction, load_program};
 use super::section::Site;
-use crate::error::Result;
+use super::{Plugin, Turn};
+use crate::error::{Error, Result};
 use crate::gate::Gate;
 
 #[derive(Default)]
-pub struct Hooks(BTreeMap<Site, Hook>);
+pub struct Hooks {
+    /// Each is there as long as a plugin has a place there.
+    all: BTreeMap<Site, Weak<Hook>>,
+    /// Those that wait until nobody is in a plugin any more.
+    leaving: Vec<JoinHandle<()>>,
+}
 
-struct Hook {
-    chain: Arc<Chain>,
+pub struct Hook {
+    pub chain: Arc<Chain>,
     _attached: Vec<OwnedFd>,
 }
 
 impl Hooks {
-    /// Those where no plugin is any more are let go.
-    pub fn leave_unused(&mut self) {
-        self.0.retain(|_, hook| Arc::strong_count(&hook.chain) > 1);
-    }
-
     /// A place for one more plugin there.
     pub fn place(&mut self, site: &Site, gate: &Gate, turn: Turn) -> Result<Place> {
         // Outside of the gate, nobody knows of sessions.
-        let turn = if matches!(site, Site::Gate(_)) { turn } else { Turn { session: EVERYBODY, ..turn } };
-        self.leave_unused();
-        if let Some(hook) = self.0.get(site) {
-            return hook.chain.reserve(turn.session, turn.priority);
+        let session = if matches!(site, Site::Gate(_)) { turn.session } else { EVERYBODY };
+        let hook = self.hook(site, gate)?;
+        match Place::reserve(&hook, session, turn.priority) {
+            Err(Error::NoPlaceAtHook(_)) if !self.leaving.is_empty() => {
+                self.wait_for_leaving();
+                Place::reserve(&hook, session, turn.priority)
+            }
+            place => place,
+        }
+    }
+
+    fn hook(&mut self, site: &Site, gate: &Gate) -> Result<Arc<Hook>> {
+        if let Some(hook) = self.all.get(site).and_then(Weak::upgrade) {
+            return Ok(hook);
         }
         let hook = match site {
             Site::Gate(hook) => {
@@ -45,9 +56,29 @@ impl Hooks {
                 Hook { chain: Arc::new(chain), _attached: site.attach(program.as_fd())? }
             }
         };
-        let place = hook.chain.reserve(turn.session, turn.priority);
-        self.0.insert(site.clone(), hook);
-        place
+        let hook = Arc::new(hook);
+        self.all.retain(|_, hook| hook.strong_count() > 0);
+        self.all.insert(site.clone(), Arc::downgrade(&hook));
+        Ok(hook)
+    }
+
+    /// Drops a plugin without waiting for those who are in it still.
+    pub fn leave(&mut self, plugin: Plugin) {
+        self.leaving.retain(|one| !one.is_finished());
+        self.leaving.extend(plugin.leave());
+    }
+
+    /// Until all of those are gone, and their places free.
+    pub fn wait_for_leaving(&mut self) {
+        for one in self.leaving.drain(..) {
+            let _ = one.join();
+        }
+    }
+}
+
+impl Drop for Hooks {
+    fn drop(&mut self) {
+        self.wait_for_leaving();
     }
 }
 
@@ -55,12 +86,6 @@ impl Hooks {
 fn way_in(chain: &Chain, goes_on: i32) -> Vec<[u8; 8]> {
     /// enum bpf_func_id, include/uapi/linux/bpf.h
     const TAIL_CALL: i32 = 12;
-    let instruction = |code: u8, registers: u8, offset: i16, immediate: i32| {
-        let mut bytes = [code, registers, 0, 0, 0, 0, 0, 0];
-        bytes[2..4].copy_from_slice(&offset.to_le_bytes());
-        bytes[4..].copy_from_slice(&immediate.to_le_bytes());
-        bytes
-    };
     let (memory, programs) = (chain.memory().as_raw_fd(), chain.programs().as_raw_fd());
     vec![
         // r3 = the first one's number, by its address (BPF_PSEUDO_MAP_VALUE)

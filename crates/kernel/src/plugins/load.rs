@@ -62,6 +62,14 @@ pub fn load_program(instructions: &[[u8; 8]], kind: &Kind, debug: Option<Debug<'
     })
 }
 
+/// As the kernel has them.
+pub fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> [u8; 8] {
+    let mut bytes = [code, registers, 0, 0, 0, 0, 0, 0];
+    bytes[2..4].copy_from_slice(&offset.to_le_bytes());
+    bytes[4..].copy_from_slice(&immediate.to_le_bytes());
+    bytes
+}
+
 fn load_types(btf: &[u8]) -> Result<OwnedFd> {
     // SAFETY: bytes that are there, and their number; no options.
     let types = unsafe { libbpf_sys::bpf_btf_load(btf.as_ptr().cast(), btf.len() as _, ptr::null_mut()) };

@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ecode::interpret::Faults;
@@ -31,7 +32,7 @@ pub use data::Data;
 pub use hooks::Hooks;
 pub use opened::{Numbers, Opened};
 pub use section::interval;
-pub use types::offset_of;
+pub use types::{offset_of, reading_took};
 
 use chain::Place;
 use load::{Debug, load_program};
@@ -46,12 +47,16 @@ pub const MOST_ARGUMENTS: usize = 12;
 
 /// As long as it is there, its programs and memory are in the kernel.
 pub struct Plugin {
-    programs: Vec<Program>,
+    programs: Programs,
     data: Data,
     control: MapHandle,
     maps: Vec<MapHandle>,
     records: Option<Records>,
 }
+
+/// When they are dropped, they are taken out of their hooks, and go when nobody can be in them any more.
+#[derive(Default)]
+struct Programs(Vec<Program>);
 
 struct Program {
     /// None: it is not loaded.
@@ -110,7 +115,7 @@ impl Plugin {
                 Site::Call => Some(plugin.program(compiled, &site, None)?),
                 _ => None,
             };
-            plugin.programs.push(Program { descriptor, site, place: None });
+            plugin.programs.0.push(Program { descriptor, site, place: None });
         }
         Ok(plugin)
     }
@@ -134,7 +139,7 @@ impl Plugin {
             if let Some(place) = &place {
                 place.put(descriptor.as_fd())?;
             }
-            plugin.programs.push(Program { descriptor: Some(descriptor), site, place });
+            plugin.programs.0.push(Program { descriptor: Some(descriptor), site, place });
         }
         Ok(plugin)
     }
@@ -157,7 +162,7 @@ impl Plugin {
         };
         let control = array("plugin_control", object.control_bytes as usize)?;
         let records = if object.has_records { Some(Records::new()?) } else { None };
-        let mut plugin = Self { programs: Vec::new(), data, control, maps: Vec::new(), records };
+        let mut plugin = Self { programs: Programs::default(), data, control, maps: Vec::new(), records };
         for (number, shape) in object.maps.iter().enumerate() {
             let (key, value) = (shape.key_bytes, shape.value_bytes);
             let others = over.and_then(|(other, shared)| Some(&other.maps[shared.maps[number]?]));
@@ -195,8 +200,8 @@ impl Plugin {
     /// steps took.
     pub fn link(&self, instead_of: Option<&Self>) -> Result<Duration> {
         let mut took = Duration::ZERO;
-        let mut others: Vec<&Program> = instead_of.iter().flat_map(|other| &other.programs).collect();
-        for program in &self.programs {
+        let mut others: Vec<&Program> = instead_of.iter().flat_map(|other| &other.programs.0).collect();
+        for program in &self.programs.0 {
             let Some(place) = &program.place else { continue };
             let other = others.iter().position(|other| other.site == program.site);
             let other = other.map(|other| others.remove(other));
@@ -210,11 +215,15 @@ impl Plugin {
 
     /// Nobody comes by it any more, but it stays loaded.
     pub fn unlink(&self) -> Result<Duration> {
-        self.programs.iter().filter_map(|program| program.place.as_ref()).map(Place::unlink).sum()
+        self.programs.unlink()
+    }
+
+    fn leave(self) -> Option<JoinHandle<()>> {
+        self.programs.leave()
     }
 
     pub fn is_linked(&self) -> bool {
-        self.programs.iter().filter_map(|program| program.place.as_ref()).any(Place::is_linked)
+        self.programs.places().any(Place::is_linked)
     }
 
     /// The low 32 bits of what a handler of calls returns.
@@ -223,7 +232,7 @@ impl Plugin {
     }
 
     fn called(&self, program: usize) -> BorrowedFd<'_> {
-        self.programs[program].descriptor.as_ref().expect("what is called is loaded").as_fd()
+        self.programs.0[program].descriptor.as_ref().expect("what is called is loaded").as_fd()
     }
 
     /// For other processes.
@@ -234,12 +243,35 @@ impl Plugin {
     }
 }
 
-impl Drop for Plugin {
+impl Programs {
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        self.0.iter().filter_map(|program| program.place.as_ref())
+    }
+
+    fn unlink(&self) -> Result<Duration> {
+        self.places().map(Place::unlink).sum()
+    }
+
+    /// Drops them in a thread of its own, as that waits. Where there can be none, it is waited for here.
+    fn leave(mut self) -> Option<JoinHandle<()>> {
+        self.places().next()?;
+        // Whoever comes next may attach another program, of which there is one at a time; the others may wait as long as the kernel does.
+        let is_alone = |program: &&mut Program| matches!(program.site, Site::Xdp(_));
+        let alone = self.0.iter_mut().filter(is_alone);
+        alone.filter_map(|program| program.place.as_mut()).for_each(Place::detach);
+        thread::Builder::new().spawn(move || drop(self)).ok()
+    }
+}
+
+impl Drop for Programs {
     fn drop(&mut self) {
-        if self.programs.iter().any(|program| program.place.is_some()) {
+        if self.places().next().is_some() {
             // Without the lock, each place is taken out by itself.
             let _ = self.unlink();
             cpus::wait_for_all();
+            for Program { site, place, .. } in &self.0 {
+                place.iter().for_each(|place| place.empty(site.nothing()));
+            }
         }
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
 
-use super::load::descriptor;
+use super::load::{descriptor, instruction, load_program};
+use super::opened::name_of;
 use super::{tracing, types};
 use crate::before::hierarchy;
 use crate::error::{Doing, Error, Result};
@@ -121,6 +122,15 @@ impl Site {
         }
     }
 
+    /// A program that does nothing.
+    pub fn nothing(&self) -> Result<OwnedFd> {
+        load_program(
+            &[instruction(0xb7, 0, 0, self.goes_on()), instruction(0x95, 0, 0, 0)],
+            &self.kind()?,
+            None,
+        )
+    }
+
     /// Attaches a program, until what is returned is dropped.
     pub fn attach(&self, program: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
         let attach = self.kind()?.attach;
@@ -137,7 +147,15 @@ impl Site {
                 // Not every driver runs programs by itself.
                 let link = link(program, device, attach, 0)
                     .or_else(|_| link(program, device, attach, libbpf_sys::XDP_FLAGS_SKB_MODE));
-                Ok(vec![link.doing(format!("attach a plugin to {name}"))?])
+                let link = link.or_else(|error| match xdp_on(device) {
+                    Some(number) => Err(Error::XdpTaken {
+                        device: name.clone(),
+                        number,
+                        name: name_of(number).unwrap_or_default(),
+                    }),
+                    None => Err(error).doing(format!("attach a plugin to {name}")),
+                });
+                Ok(vec![link?])
             }
             Self::Ingress(name) | Self::Egress(name) => {
                 let link = link(program, device(name)?, attach, 0);
@@ -200,6 +218,14 @@ fn device(name: &str) -> Result<i32> {
         0 => Err(io::Error::last_os_error()).doing(format!("find the network device {name}")),
         number => Ok(number as i32),
     }
+}
+
+/// The number of the program that is there.
+fn xdp_on(device: i32) -> Option<u32> {
+    let mut number = 0;
+    // SAFETY: a place for the answer.
+    let asked = unsafe { libbpf_sys::bpf_xdp_query_id(device, 0, &mut number) };
+    (asked == 0 && number != 0).then_some(number)
 }
 
 fn tracepoint_number(name: &str) -> Result<u64> {

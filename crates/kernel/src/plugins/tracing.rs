@@ -5,14 +5,19 @@ use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::OnceLock;
 
+use crate::process::is_root;
+
 const FOLDERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// A file of tracefs; where that is mounted nowhere, it is for this process alone.
+/// A file of tracefs; where that is mounted nowhere, it is for this process alone, if that is root's.
 pub fn read(file: &str) -> io::Result<String> {
     static OWN: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let found = FOLDERS.iter().find_map(|folder| fs::read_to_string(format!("{folder}/{file}")).ok());
     if let Some(text) = found {
         return Ok(text);
+    }
+    if !is_root() {
+        return Err(io::ErrorKind::PermissionDenied.into());
     }
     let own = OWN.get_or_init(|| mounted().ok()).as_ref().ok_or(io::ErrorKind::NotFound)?;
     fs::read_to_string(format!("/proc/self/fd/{}/{file}", own.as_raw_fd()))

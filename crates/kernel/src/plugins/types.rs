@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use super::section::GATE;
 use crate::error::{Error, Result};
@@ -22,9 +23,20 @@ struct Known {
     members: BTreeMap<(&'static str, &'static str), u32>,
 }
 
+/// And how long it took.
+static KNOWN: OnceLock<(Option<Known>, Duration)> = OnceLock::new();
+
+/// Nothing, before it is done.
+pub fn reading_took() -> Duration {
+    KNOWN.get().map_or(Duration::ZERO, |(_, took)| *took)
+}
+
 fn known() -> Result<&'static Known> {
-    static KNOWN: OnceLock<Option<Known>> = OnceLock::new();
-    KNOWN.get_or_init(read).as_ref().ok_or(Error::NoBtf)
+    let timed = || {
+        let began = Instant::now();
+        (read(), began.elapsed())
+    };
+    KNOWN.get_or_init(timed).0.as_ref().ok_or(Error::NoBtf)
 }
 
 fn read() -> Option<Known> {

@@ -282,13 +282,18 @@ impl Daemon<'_> {
             self.watch.tend()?;
             self.share();
             self.tell_events();
-            self.tell_of_plugins()?;
+            // Before what is asked about them.
+            let mut is_told = false;
             for Ask { process, request, answer } in asked.try_iter() {
+                is_told |= matches!(request, control::Request::Plugin(_));
                 if let Some((guard, gate)) = self.watch.guard() {
                     guard.note_operator(gate, process);
                 }
                 // Whoever asked may be gone.
                 let _ = answer.send(self.answer(process, request));
+            }
+            if !is_told {
+                self.tell_of_plugins()?;
             }
             if self.looked.elapsed() > LOOK_EVERY {
                 self.looked = Instant::now();
@@ -489,6 +494,8 @@ impl Daemon<'_> {
         self.tell_events();
         let is_guard = self.watch.guard().is_some();
         let saved = self.watch.guard().map_or(Ok(()), |(guard, _)| guard.save_finally());
+        // The session's number may be another's at once.
+        self.plugins.unload_all();
         self.watch.give_up()?;
         worked.and(saved)?;
         tell(match is_guard {

@@ -108,7 +108,7 @@ pub struct StatusArguments {
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// Write the result to a file (default: stdout)
+    /// Write the result to a file, or - for stdout (the default)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Show at most this many programs
@@ -186,7 +186,7 @@ pub struct ExportArguments {
     pub all: bool,
     #[command(flatten)]
     pub store: StoreOption,
-    /// Write the result to a file (default: stdout)
+    /// Write the result to a file, or - for stdout (the default)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
@@ -212,7 +212,7 @@ pub struct MergeArguments {
     /// Written by `tollgate guard export` or `merge`; `-` is stdin
     #[arg(required = true, num_args = 2.., value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Write the result to a file (default: stdout)
+    /// Write the result to a file, or - for stdout (the default)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -269,7 +269,7 @@ pub struct ReplayArguments {
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// Write the result to a file (default: stdout)
+    /// Write the result to a file, or - for stdout (the default)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

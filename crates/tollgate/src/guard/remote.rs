@@ -1,6 +1,5 @@
 //! Commands that a daemon carries out, and those on the store that it must know of.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -16,7 +15,7 @@ use super::verbs::{Done, Verb, apply};
 use crate::daemon::SocketOption;
 use crate::daemon::control::{answer, ask, connect, running};
 use crate::format::{number_of, printable};
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::report::{Event, GuardedProgram, losses, scoped};
 
 /// By the daemon, if one uses this store.
@@ -114,8 +113,7 @@ pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
     let (_, lines) = ask(&stream, &Request::Events { follow: arguments.follow })?;
     for line in lines {
         let text = if arguments.json { line } else { shown(&line)? };
-        // `| head` has seen enough.
-        if writeln!(std::io::stdout(), "{text}").is_err() {
+        if !output::line(&text)? {
             break;
         }
     }

@@ -1,11 +1,14 @@
 //! The command line of `tollgate plugin`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
+use serde_json::Number;
 
 use crate::cli::ResultOptions;
 use crate::daemon::SocketOption;
+use crate::output::{Output, is_dash};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -127,9 +130,9 @@ pub struct ShowArguments {
 #[derive(Args)]
 pub struct SetArguments {
     pub name: String,
-    /// Such as limit=100; a number, or true or false as 1 or 0
+    /// Such as limit=100; a number that the variable's type has, or true or false as 1 or 0
     #[arg(required = true, value_name = "VARIABLE=N", value_parser = assignment)]
-    pub variables: Vec<(String, u64)>,
+    pub variables: Vec<(String, Number)>,
     #[command(flatten)]
     pub socket: SocketOption,
 }
@@ -171,12 +174,13 @@ Examples:
 #[derive(Args)]
 pub struct With {
     /// A number that `on call` takes, in the order in which it takes them (decimal or 0x, may be negative)
-    #[arg(long = "arg", value_name = "N", value_parser = number, allow_negative_numbers = true)]
+    #[arg(long = "arg", value_name = "N", value_parser = argument, allow_negative_numbers = true)]
     pub arguments: Vec<u64>,
-    /// Put a file into the global variable `input`, an array of bytes, and its length into `input_length`
+    /// Put a file (- for stdin) into the global variable `input`, an array of bytes, and its length into `input_length`
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Write the first `output_length` bytes of the global variable `output` to a file
+    /// Write the first `output_length` bytes of the global variable `output` to a file (- for stdout; what `on call` returns
+    /// goes to stderr then)
     #[arg(long, value_name = "FILE")]
     pub output_data: Option<PathBuf>,
 }
@@ -190,46 +194,70 @@ pub struct BenchArguments {
     pub file: PathBuf,
     #[command(flatten)]
     pub with: With,
-    /// Rounds, each of a thousand calls of either
+    /// Rounds, each of a thousand calls of either (7 to 10,000)
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(LEAST_ROUNDS..=10_000))]
     pub rounds: u32,
     #[command(flatten)]
     pub result: ResultOptions,
 }
 
-fn assignment(text: &str) -> Result<(String, u64), &'static str> {
+impl With {
+    /// The plugin's own file may be stdin, too.
+    pub fn fits_beside(&self, file: &Path) -> Result<()> {
+        let is_taken = is_dash(file) && self.input.as_deref().is_some_and(is_dash);
+        ensure!(!is_taken, "the plugin and its --input cannot both be stdin");
+        Ok(())
+    }
+
+    /// Where the result goes without --output.
+    pub fn result(&self) -> Output {
+        if self.output_data.as_deref().is_some_and(is_dash) { Output::Stderr } else { Output::Stdout }
+    }
+}
+
+fn assignment(text: &str) -> std::result::Result<(String, Number), &'static str> {
     let (name, value) = text.split_once('=').ok_or("this is no VARIABLE=N")?;
     let value = match value {
-        "true" => 1,
-        "false" => 0,
+        "true" => 1.into(),
+        "false" => 0.into(),
         value => number(value)?,
     };
     Ok((name.into(), value))
 }
 
-fn number(text: &str) -> Result<u64, &'static str> {
+/// Its bits: the handler's parameter has a type.
+fn argument(text: &str) -> std::result::Result<u64, &'static str> {
+    number(text).map(|number| bits(&number).expect("it is a whole one"))
+}
+
+/// Of a whole one.
+pub fn bits(number: &Number) -> Option<u64> {
+    number.as_u64().or(number.as_i64().map(|number| number as u64))
+}
+
+fn number(text: &str) -> std::result::Result<Number, &'static str> {
     let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let value = match digits.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => digits.parse(),
     };
     match value {
-        Ok(value) if is_negative && value <= 1 << 63 => Ok(value.wrapping_neg()),
-        Ok(value) if !is_negative => Ok(value),
+        Ok(value) if is_negative && value <= 1 << 63 => Ok((value.wrapping_neg() as i64).into()),
+        Ok(value) if !is_negative => Ok(value.into()),
         _ => Err("this is not a number of 64 bits"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::{argument, number};
 
     #[test]
     fn numbers_have_64_bits() {
-        assert_eq!(number("12"), Ok(12));
-        assert_eq!(number("-1"), Ok(u64::MAX));
-        assert_eq!(number("0xff"), Ok(255));
-        assert_eq!(number("-0x8000000000000000"), Ok(1 << 63));
+        assert_eq!(argument("12"), Ok(12));
+        assert_eq!(argument("-1"), Ok(u64::MAX));
+        assert_eq!(argument("0xff"), Ok(255));
+        assert_eq!(argument("-0x8000000000000000"), Ok(1 << 63));
         for wrong in ["", "-", "x", "18446744073709551616", "-9223372036854775809", "--1"] {
             assert!(number(wrong).is_err(), "{wrong}");
         }

@@ -48,6 +48,7 @@ struct Range {
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    arguments.with.fits_beside(&arguments.file)?;
     let source = read(&arguments.file)?;
     let built_once = built(&source, result.top)?;
     let (handler, parameters) = on_call(&built_once)?;

@@ -18,7 +18,7 @@ use super::told::{Line, Told, told};
 use super::variables::Variables;
 use crate::daemon::control::answer;
 use crate::format::number_of;
-use crate::output::{Output, say};
+use crate::output::{Output, is_dash, say};
 
 /// docs/ecode.md describes it.
 #[derive(Serialize)]
@@ -44,12 +44,13 @@ pub fn call(arguments: &CallArguments) -> Result<ExitCode> {
 /// What is no path is a daemon's plugin.
 fn is_name(plugin: &Path) -> bool {
     let text = plugin.as_os_str().as_encoded_bytes();
-    text != b"-" && !text.iter().any(|byte| b"/.".contains(byte)) && !plugin.is_file()
+    !is_dash(plugin) && !text.iter().any(|byte| b"/.".contains(byte)) && !plugin.is_file()
 }
 
 fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
-    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    let mut output = Output::open(result.output.as_deref(), with.result())?;
+    with.fits_beside(&arguments.plugin)?;
     let source = read(&arguments.plugin)?;
     let built = built(&source, result.top)?;
     let (program, parameters) = on_call(&built)?;
@@ -73,7 +74,7 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
 /// The daemon says where it is in the kernel, and what it has told meanwhile, which its other hooks may have, too.
 fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
-    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    let mut output = Output::open(result.output.as_deref(), with.result())?;
     let name = arguments.plugin.to_string_lossy().into_owned();
     let open: OpenReport = answer(&arguments.socket, &Request::Open { name: name.clone() })?;
     takes(open.parameters, with)?;

@@ -12,7 +12,7 @@ use super::diagnostics::{Told, tell};
 use super::hooks::Machine;
 use crate::format::{count, number_of, printable};
 use crate::output::Output;
-use crate::source::Source;
+use crate::source::{NotText, Source};
 
 /// docs/ecode.md describes it.
 #[derive(Serialize)]
@@ -44,22 +44,32 @@ struct MapRow<'a> {
     entries: u32,
 }
 
+impl<'a> Document<'a> {
+    fn of_nothing(file: &'a str, diagnostics: Vec<Told<'a>>) -> Self {
+        let schema = "tollgate.plugin.check/1";
+        Self { schema, file, diagnostics, handlers: Vec::new(), maps: Vec::new(), variable_bytes: 0 }
+    }
+}
+
 pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
-    let source = read(&arguments.file)?;
+    let source = match read(&arguments.file) {
+        Ok(source) => source,
+        Err(error) => {
+            if let Some(problem) = error.downcast_ref::<NotText>().filter(|_| result.json) {
+                output.write_json(&Document::of_nothing(&problem.name, vec![Told::not_text(problem)]))?;
+            }
+            return Err(error);
+        }
+    };
     let (built, problems) = build(&source, Machine::ToCheck);
     let (handlers, maps) = built.as_ref().map_or_else(Default::default, rows);
     let variable_bytes = built.as_ref().map_or(0, |built| built.object.variable_bytes);
     if result.json {
-        output.write_json(&Document {
-            schema: "tollgate.plugin.check/1",
-            file: &source.name,
-            diagnostics: problems.iter().map(|problem| Told::new(problem, &source)).collect(),
-            handlers,
-            maps,
-            variable_bytes,
-        })?;
+        let told = problems.iter().map(|problem| Told::new(problem, &source)).collect();
+        let nothing = Document::of_nothing(&source.name, told);
+        output.write_json(&Document { handlers, maps, variable_bytes, ..nothing })?;
     } else {
         tell(&problems, &source, result.top)?;
         if built.is_some() {

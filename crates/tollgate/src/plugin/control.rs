@@ -1,6 +1,7 @@
 //! What the daemon is asked about plugins.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask-plugins", rename_all = "kebab-case")]
@@ -26,7 +27,7 @@ pub enum Request {
     /// All, or none.
     Set {
         name: String,
-        variables: Vec<(String, u64)>,
+        variables: Vec<(String, Number)>,
     },
     /// To be called by whoever asks.
     Open {

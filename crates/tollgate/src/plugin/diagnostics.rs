@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::excerpt::{Finding, harmless};
 use crate::format::{and_more, number_of, printable};
 use crate::output::say;
-use crate::source::Source;
+use crate::source::{NotText, Source};
 
 #[derive(Serialize)]
 pub struct Told<'a> {
@@ -35,6 +35,13 @@ impl<'a> Told<'a> {
             help: problem.help.as_deref(),
             other_line: problem.other.as_ref().map(|(span, _)| source.line(span.start)),
         }
+    }
+
+    pub fn not_text(problem: &'a NotText) -> Self {
+        let NotText { name: file, line, column } = problem;
+        let severity = Severity::Error.name();
+        let message = "this is not UTF-8 text";
+        Self { file, line: *line, column: *column, severity, message, help: None, other_line: None }
     }
 }
 

@@ -9,8 +9,9 @@ use kernel::gate::Gate;
 use kernel::plugins::{Hooks, Numbers, Plugin, RECORDS_BYTES, Turn};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 
-use super::build::{Built, Times, build, built, has_problems, name_of};
+use super::build::{Built, Times, build, built, has_problems, micros, name_of};
 use super::call::on_call;
 use super::hooks::Machine;
 use super::state::{Handler, State, memory};
@@ -75,6 +76,8 @@ pub struct LoadReport {
     pub link_us: f64,
     /// Of a swap: what the new plugin has not from the one before, and why.
     pub not_kept: Vec<String>,
+    /// Of a swap: variables that are elsewhere in memory now.
+    pub copied: Vec<String>,
 }
 
 /// What a process needs to call a plugin by itself.
@@ -101,10 +104,24 @@ fn needs(built: &Built) -> u32 {
     })
 }
 
+fn is_name(name: &str) -> bool {
+    let is_of_name = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
+    (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(is_of_name) && !name.starts_with('-')
+}
+
+fn no_name(name: &str) -> String {
+    format!(
+        "{} is no name for a plugin, which has letters, digits, `.`, `_` and `-`, {LONGEST_NAME} at most",
+        printable(name)
+    )
+}
+
 /// For a session that runs these, before it begins. What is wrong with them is told.
 pub fn mask(sources: &[Source], top: usize, is_machine: bool, has_guard: bool) -> Result<u32> {
     let mut mask = 0;
     for source in sources {
+        let name = name_of(source);
+        ensure!(is_name(&name), "{}: rename the file", no_name(&name));
         let built = built(source, top)?;
         let mut denies =
             built.program.handlers.iter().filter(|handler| handler.offer.denies() && handler.hook != "guard");
@@ -130,10 +147,6 @@ pub fn mask(sources: &[Source], top: usize, is_machine: bool, has_guard: bool) -
 fn compiled(source: &Source) -> Result<Built> {
     let (built, problems) = build(source, Machine::ToLoad);
     built.with_context(|| has_problems(source, &problems))
-}
-
-fn us(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1e3
 }
 
 impl Plugins {
@@ -168,7 +181,7 @@ impl Plugins {
             let name = name_of(source);
             let others = (2..).map(|number| format!("{name}-{number}"));
             let free = [name.clone()].into_iter().chain(others).find(|name| !self.has(name));
-            self.load(gate, source, &free.expect("there is no end of numbers"), 0)?;
+            self.add(gate, source, &free.expect("there is no end of numbers"), 0)?;
         }
         Ok(())
     }
@@ -180,27 +193,24 @@ impl Plugins {
         name: &str,
         priority: i32,
     ) -> Result<LoadReport> {
-        let is_of_name = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
-        ensure!(
-            !name.is_empty()
-                && name.len() <= LONGEST_NAME
-                && name.chars().all(is_of_name)
-                && !name.starts_with('-'),
-            "{} is no name for a plugin, which has letters, digits, `.`, `_` and `-`, {LONGEST_NAME} at most: give it a --name",
-            printable(name)
-        );
+        ensure!(is_name(name), "{}: give it a --name", no_name(name));
         ensure!(
             !self.has(name),
             "there is a plugin {name} already: swap it, unload it, or give this one another --name"
         );
+        self.add(gate, source, name, priority)
+    }
+
+    fn add(&mut self, gate: &mut Gate, source: &Source, name: &str, priority: i32) -> Result<LoadReport> {
         let built = compiled(source)?;
         extend(gate, needs(&built))?;
         let turn = Turn { session: self.session, priority };
         let (plugin, times) = built.load_at(source, &mut self.hooks, gate, turn, None)?;
-        let link_us = us(plugin.link(None)?);
+        let link_us = micros(plugin.link(None)?);
         self.all.push(Live::new(name, priority, built, plugin)?);
         let name = name.to_owned();
-        Ok(LoadReport { schema: "tollgate.plugin.load/1".into(), name, times, link_us, not_kept: Vec::new() })
+        let (not_kept, copied) = (Vec::new(), Vec::new());
+        Ok(LoadReport { schema: "tollgate.plugin.load/1".into(), name, times, link_us, not_kept, copied })
     }
 
     pub fn swap(&mut self, gate: &mut Gate, source: &Source, name: &str) -> Result<LoadReport> {
@@ -213,32 +223,34 @@ impl Plugins {
         let (plugin, times) =
             built.load_at(source, &mut self.hooks, gate, turn, Some((&old.plugin, &kept.shared)))?;
         kept.copy(old.plugin.data(), plugin.data());
-        let link_us = us(plugin.link(Some(&old.plugin))?);
+        let link_us = micros(plugin.link(Some(&old.plugin))?);
         let new = Live::new(name, old.priority, built, plugin)?;
         let mut old = std::mem::replace(&mut self.all[place], new);
         // What it told last is not lost either.
         let told = old.take_told()?;
         self.all[place].told = old.told;
         self.note(name, told);
-        drop(old);
-        self.hooks.leave_unused();
-        let (name, not_kept) = (name.to_owned(), kept.not_kept);
-        Ok(LoadReport { schema: "tollgate.plugin.swap/1".into(), name, times, link_us, not_kept })
+        self.hooks.leave(old.plugin);
+        let (name, not_kept, copied) = (name.to_owned(), kept.not_kept, kept.copied_names);
+        Ok(LoadReport { schema: "tollgate.plugin.swap/1".into(), name, times, link_us, not_kept, copied })
     }
 
     /// How long the steps took by which nobody comes by it any more, in microseconds.
     pub fn unload(&mut self, name: &str) -> Result<f64> {
         let place = self.place(name)?;
-        let unlink_us = us(self.all[place].plugin.unlink()?);
-        let mut told = self.all.remove(place).take_told()?;
+        let unlink_us = micros(self.all[place].plugin.unlink()?);
+        let mut live = self.all.remove(place);
+        let mut told = live.take_told()?;
         told.push((now_ns(), Told::Unloaded { unlink_us }));
         self.note(name, told);
-        self.hooks.leave_unused();
+        self.hooks.leave(live.plugin);
         Ok(unlink_us)
     }
 
+    /// Nobody is in one any more then.
     pub fn unload_all(&mut self) {
-        self.all.clear();
+        self.all.drain(..).for_each(|live| self.hooks.leave(live.plugin));
+        self.hooks.wait_for_leaving();
     }
 
     /// By reason, as those of the gate are told.
@@ -263,7 +275,7 @@ impl Plugins {
     }
 
     /// All, or none.
-    pub fn set(&self, name: &str, values: &[(String, u64)]) -> Result<()> {
+    pub fn set(&self, name: &str, values: &[(String, Number)]) -> Result<()> {
         let live = &self.all[self.place(name)?];
         let variables = Variables::of(&live.built);
         for (variable, value) in values {
@@ -271,9 +283,9 @@ impl Plugins {
                 !live.built.program.is_constant(variable),
                 "`{variable}` is a constant, and the plugin was compiled with its value: without `const` it could be set"
             );
-            variables.fits(variable, *value)?;
+            variables.fits(variable, value)?;
         }
-        values.iter().try_for_each(|(variable, value)| variables.set(variable, *value, live.plugin.data()))
+        values.iter().try_for_each(|(variable, value)| variables.set(variable, value, live.plugin.data()))
     }
 
     pub fn lines(&self, name: Option<&str>) -> Result<Vec<&Line>> {

@@ -1,6 +1,5 @@
 //! Commands on plugins that a daemon has.
 
-use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -18,7 +17,7 @@ use crate::cli::ResultOptions;
 use crate::daemon::SocketOption;
 use crate::daemon::control::{OTHER_VERSION, answer, ask, running};
 use crate::format::printable;
-use crate::output::{Output, say};
+use crate::output::{self, Output, say};
 use crate::source::Source;
 
 /// What is wrong with it is told here, where its text is. The daemon compiles it; it is only compiled here as well to tell why that
@@ -61,6 +60,10 @@ fn told(report: &LoadReport, what: &str, result: &ResultOptions) -> Result<ExitC
     if result.json {
         output.write_json(report)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if !report.copied.is_empty() {
+        let names = report.copied.join(", ");
+        say(&format!("copied, without what changed at that moment: {}", printable(&names)))?;
     }
     let times = &report.times;
     output.write(&format!(
@@ -135,10 +138,8 @@ pub fn log(arguments: &LogArguments) -> Result<ExitCode> {
             (false, Some(_)) => line.told.line(),
             (false, None) => line.named(),
         };
-        match writeln!(io::stdout(), "{text}") {
-            // `| head` has seen enough.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            written => written.context("cannot write the log to stdout")?,
+        if !output::line(&text)? {
+            return Ok(ExitCode::SUCCESS);
         }
     }
     if *follow && (name.is_none() || !is_unloaded) {

@@ -44,7 +44,11 @@ pub struct Handler {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Variable {
     pub name: String,
+    /// Null: it is too large.
     pub value: Value,
+    /// Of one that is too large.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -69,10 +73,13 @@ const MOST_VARIABLE_BYTES: u64 = 4096;
 /// With so many of each map's entries.
 pub fn memory(built: &Built, plugin: &Plugin, top: usize) -> Result<(Vec<Variable>, Vec<Map>)> {
     let globals = built.program.globals.iter().zip(&built.object.offsets);
-    let shown = globals.filter(|(global, _)| !global.is_const && global.of.size() <= MOST_VARIABLE_BYTES);
-    let variables = shown.filter_map(|(global, offset)| {
-        let bytes = plugin.data().read(*offset as usize, global.of.size() as usize);
-        Some(Variable { name: global.name.clone(), value: value(datum(&global.of, &bytes)?) })
+    let variables = globals.filter(|(global, _)| !global.is_const).filter_map(|(global, offset)| {
+        let (name, bytes) = (global.name.clone(), global.of.size());
+        if bytes > MOST_VARIABLE_BYTES {
+            return Some(Variable { name, value: Value::Null, bytes: Some(bytes) });
+        }
+        let bytes = plugin.data().read(*offset as usize, bytes as usize);
+        Some(Variable { name, value: value(datum(&global.of, &bytes)?), bytes: None })
     });
     let variables = variables.collect();
     let mut maps = Vec::new();
@@ -128,7 +135,12 @@ impl State {
     pub fn memory(&self, top: usize) -> String {
         let mut out = String::new();
         for variable in self.variables.iter().flatten() {
-            let _ = writeln!(out, "{} = {}", variable.name, text(&variable.value));
+            let _ = match variable.bytes {
+                Some(bytes) => {
+                    writeln!(out, "{}: {} bytes, too many to be shown", variable.name, count(bytes))
+                }
+                None => writeln!(out, "{} = {}", variable.name, text(&variable.value)),
+            };
         }
         for map in self.maps.iter().flatten() {
             let _ = writeln!(

@@ -1,6 +1,6 @@
 //! What a plugin that comes in another one's place has from it: whatever has the same name and type.
 
-use ecode::Global;
+use ecode::{Global, Type};
 use kernel::plugins::{Data, Shared};
 
 use super::build::Built;
@@ -9,6 +9,8 @@ pub struct Kept {
     pub shared: Shared,
     /// Of variables that are not in the same memory: where each was, where it is, and its bytes.
     copied: Vec<(usize, usize, usize)>,
+    /// What those are called.
+    pub copied_names: Vec<String>,
     /// And why.
     pub not_kept: Vec<String>,
 }
@@ -34,31 +36,30 @@ impl Kept {
             not_kept.push(format!("map `{}`: the new one has none of this name", map.name));
         }
         let is_new = |name: &String| new.program.globals.iter().any(|global| global.name == *name);
-        for global in old.program.globals.iter().filter(|global| !is_new(&global.name)) {
+        let is_gone = |global: &&Global| !global.is_const && !is_new(&global.name);
+        for global in old.program.globals.iter().filter(is_gone) {
             not_kept.push(format!("`{}`: the new one has none of this name", global.name));
         }
-        let mut copied = Vec::new();
-        for (global, at) in new.program.globals.iter().zip(&new.object.offsets) {
+        let (mut copied, mut copied_names) = (Vec::new(), Vec::new());
+        // A constant is what the new text says.
+        let news = new.program.globals.iter().zip(&new.object.offsets);
+        for (global, at) in news.filter(|(global, _)| !global.is_const) {
             let others = old.program.globals.iter().zip(&old.object.offsets);
             match others.clone().find(|(other, _)| other.name == global.name) {
                 Some((other, from)) if other.of == global.of => {
                     copied.push((*from as usize, *at as usize, global.of.size() as usize));
+                    copied_names.push(global.name.clone());
                 }
                 Some((other, _)) => not_kept.push(format!("`{}`: it was of type {}", global.name, other.of)),
                 None => {}
             }
         }
-        let shape = |built: &Built| -> Vec<_> {
-            let shape = |global: &Global| (global.name.clone(), global.of.clone(), global.is_const);
-            built.program.globals.iter().map(shape).collect()
-        };
-        // Strings, which are behind the variables, are those of the text.
-        let strings = |built: &Built| built.object.data[built.object.variable_bytes as usize..].to_vec();
-        let data = shape(old) == shape(new) && strings(old) == strings(new);
+        let data = shape(old) == shape(new) && constants(old) == constants(new);
         if data {
             copied.clear();
+            copied_names.clear();
         }
-        Self { shared: Shared { data, maps }, copied, not_kept }
+        Self { shared: Shared { data, maps }, copied, copied_names, not_kept }
     }
 
     /// What changes between this and the swap is lost.
@@ -67,4 +68,19 @@ impl Kept {
             to.write(*is, &from.read(*was, *bytes));
         }
     }
+}
+
+/// Where variables are in memory follows from these.
+fn shape(built: &Built) -> Vec<(&str, &Type, bool)> {
+    let globals = built.program.globals.iter();
+    globals.map(|global| (global.name.as_str(), &global.of, global.is_const)).collect()
+}
+
+/// The bytes of the text's constants, and of its strings, which are behind the variables.
+fn constants(built: &Built) -> Vec<&[u8]> {
+    let data = &built.object.data;
+    let globals = built.program.globals.iter().zip(&built.object.offsets);
+    let of = |(global, at): (&Global, &u32)| &data[*at as usize..][..global.of.size() as usize];
+    let strings = &data[built.object.variable_bytes as usize..];
+    globals.filter(|(global, _)| global.is_const).map(of).chain([strings]).collect()
 }

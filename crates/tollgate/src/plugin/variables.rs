@@ -1,16 +1,18 @@
 //! A plugin's global variables, by their names.
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ecode::{Integer, Type};
+use ecode::Integer;
 use kernel::plugins::Data;
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 
-use super::arguments::With;
+use super::arguments::{With, bits};
 use super::build::Built;
+use crate::output::{Output, is_dash};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Variable {
@@ -41,8 +43,7 @@ impl Variables {
                 of: global.of.to_string(),
                 offset: *offset,
                 bytes: global.of.size() as u32,
-                // One bit is kept in a byte.
-                bits: number.map(|number| if global.of == Type::Bool { 8 } else { number.bits }),
+                bits: number.map(|number| number.bits),
                 is_signed: number.is_some_and(|number| number.is_signed),
                 is_bytes: global.of.is_bytes(),
             }
@@ -68,23 +69,19 @@ impl Variables {
         Ok((variable, Integer { bits, is_signed: variable.is_signed }))
     }
 
-    /// `value`: as `--arg` takes it, also a negative one.
-    /// The variable that is to have the value.
-    pub fn fits(&self, name: &str, value: u64) -> Result<&Variable> {
+    /// Its bits, if the variable's type has it: what C would make of others is meant by nobody who types them.
+    pub fn fits(&self, name: &str, value: &Number) -> Result<u64> {
         let (variable, of) = self.number(name)?;
-        let way = if of.is_signed && (value as i64) < 0 { "small" } else { "large" };
-        ensure!(
-            of.extend(value) == value,
-            "{} is too {way} for `{name}`, of type {}",
-            value as i64,
-            variable.of
-        );
-        Ok(variable)
+        let bits = bits(value).with_context(|| format!("{value} is no whole number"))?;
+        let is_negative = value.as_i64().is_some_and(i64::is_negative);
+        let way = if is_negative { "small" } else { "large" };
+        ensure!(of.holds(bits, is_negative), "{value} is too {way} for `{name}`, of type {}", variable.of);
+        Ok(bits)
     }
 
-    pub fn set(&self, name: &str, value: u64, data: &Data) -> Result<()> {
-        let variable = self.fits(name, value)?;
-        data.write(variable.offset as usize, &value.to_le_bytes()[..variable.bytes as usize]);
+    pub fn set(&self, name: &str, value: &Number, data: &Data) -> Result<()> {
+        let (bits, variable) = (self.fits(name, value)?, self.of_name(name)?);
+        data.write(variable.offset as usize, &bits.to_le_bytes()[..variable.bytes as usize]);
         Ok(())
     }
 
@@ -93,16 +90,13 @@ impl Variables {
         if let Some(path) = &with.input {
             let array = self.array("input")?;
             self.number("input_length")?;
-            let mut input = Vec::new();
             let room = u64::from(array.bytes);
-            File::open(path)
-                .and_then(|file| file.take(room + 1).read_to_end(&mut input))
-                .with_context(|| format!("cannot read {}", path.display()))?;
+            let input = up_to(room + 1, path).with_context(|| format!("cannot read {}", path.display()))?;
             if input.len() as u64 > room {
                 bail!("{} has more bytes than `input` has room for, {room}", path.display());
             }
             data.write(array.offset as usize, &input);
-            self.set("input_length", input.len() as u64, data)?;
+            self.set("input_length", &input.len().into(), data)?;
         }
         if with.output_data.is_some() {
             // Before anything is done for nothing.
@@ -122,7 +116,17 @@ impl Variables {
             let told = if of.is_signed { (length as i64).to_string() } else { length.to_string() };
             bail!("`output_length` is {told}, and `output` has {} bytes", array.bytes);
         }
-        fs::write(to, data.read(array.offset as usize, length as usize))
-            .with_context(|| format!("cannot write {}", to.display()))
+        Output::open(Some(to), Output::Stdout)?
+            .write_bytes(&data.read(array.offset as usize, length as usize))
     }
+}
+
+fn up_to(bytes: u64, path: &Path) -> io::Result<Vec<u8>> {
+    let mut input = Vec::new();
+    if is_dash(path) {
+        io::stdin().take(bytes).read_to_end(&mut input)?;
+    } else {
+        File::open(path)?.take(bytes).read_to_end(&mut input)?;
+    }
+    Ok(input)
 }

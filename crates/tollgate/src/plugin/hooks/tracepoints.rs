@@ -1,5 +1,7 @@
 //! Tracepoints, with the fields that the kernel says they have.
 
+use std::io::ErrorKind;
+
 use ecode::{Field, Integer, Offer, Refusal, Source, Type};
 use kernel::plugins::tracing;
 
@@ -22,7 +24,13 @@ pub fn offer(name: &str) -> Result<Offer, Refusal> {
     if [group, event].iter().any(|part| part.is_empty() || part.contains(['/', '.'])) {
         return Err(not_there());
     }
-    let format = tracing::read(&format!("events/{group}/{event}/format")).map_err(|_| not_there())?;
+    let format =
+        tracing::read(&format!("events/{group}/{event}/format")).map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => {
+                (Some(0), "the kernel's tracepoints can be read by root only: run this with sudo".into())
+            }
+            _ => not_there(),
+        })?;
     let (fields, sources) = format.lines().filter_map(described).unzip();
     Ok(observes(fields, vec![always("tp", sources)]))
 }
