@@ -120,6 +120,18 @@ fn elements_within_elements_in_a_loop() {
     );
 }
 
+/// Where a branch in a loop goes on to its yes, and jumps to its no, the verifier looks at a million instructions of this.
+#[test]
+fn keys_within_keys_in_a_loop_within_another() {
+    let keys =
+        (0..11).fold("(g -= q[t].x)".to_owned(), |inner, _| format!("(q[u[g + {inner}]].x -= q[t].x)"));
+    let declared = "i16 g = 31; map<i16, i16> m[4]; struct s { u8 c; i16 x; i16 y[3]; }; struct s t; struct s u[2]; map<struct s, struct s> q[3];";
+    let text = format!(
+        "{declared} on call(int n) {{ int i = 2; do {{ for (int j = 0; j < 5; j++) {{ if (has(m, {keys})) return 5; if (has(q, q[u[g + 0]])) continue; }} }} while (i-- > 0); return n; }}"
+    );
+    outcome(&text, &[2]);
+}
+
 /// The kernel makes several instructions of some, and has to jump over all of them.
 #[test]
 fn the_longest_functions_are_loaded() {

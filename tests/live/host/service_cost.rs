@@ -5,7 +5,7 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use kernel::floor::{Floor, Hook};
+use kernel::floor::{Floor, Hook, Only};
 use kernel::wire;
 use serde_json::{Value, json};
 use stats::interval::{Interval, median_interval};
@@ -44,7 +44,7 @@ fn of_a_web_servers_throughput() {
         // Requests of this quad, by arm and connections.
         let mut answered = [[0.0; CONNECTIONS.len()]; ARMS.len() + 1];
         for arm in quads.next_quad() {
-            let _floor = (arm == FLOOR).then(|| Floor::attach(&hooks, false).expect("they load"));
+            let _floor = (arm == FLOOR).then(|| Floor::attach(&hooks, Only::Nothing).expect("they load"));
             let services = (arm == SERVICES).then(|| InForce::start(folder(), &site.rules()));
             for (place, connections) in CONNECTIONS.into_iter().enumerate() {
                 answered[arm][place] += site.pages(connections, BLOCK_MS) as f64;

@@ -576,8 +576,7 @@ impl Emitter<'_> {
             End::Found { pointer, yes, no } => {
                 let pointer = self.operand(Value::Register(*pointer), SCRATCH);
                 let none = By::Immediate(0);
-                let jump =
-                    |comparison| Instruction::jump_if(comparison, Width::W64, false, pointer, none);
+                let jump = |comparison| Instruction::jump_if(comparison, Width::W64, false, pointer, none);
                 self.part(Operator::NotEqual, jump, [*yes, *no], next);
             }
             End::Index { to, index, length, size, within, outside } => {

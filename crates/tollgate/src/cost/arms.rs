@@ -90,7 +90,10 @@ pub fn built_in() -> Vec<(Arm, String)> {
             "empty programs on lens's six hooks: its floor; an arm of a file names its own hooks".to_owned(),
         ),
         (clocks, "the same with a clock reading at each side of a call".to_owned()),
-        (place, "a place for plugins, without any, when a call begins; its floor is an empty program".to_owned()),
+        (
+            place,
+            "a place for plugins, without any, when a call begins; its floor is an empty program".to_owned(),
+        ),
     ];
     for (name, mask, with, what) in GATED {
         let arm =
