@@ -266,8 +266,7 @@ impl Run<'_> {
                 (if is_left == *is_and { self.value(right, frame) != 0 } else { is_left }).into()
             }
             ExpressionKind::Conditional(parts) => {
-                let [condition, yes, no] = &**parts;
-                let chosen = if self.value(condition, frame) != 0 { yes } else { no };
+                let chosen = self.chosen(parts, frame);
                 self.value(chosen, frame)
             }
             ExpressionKind::Assign(place, value) => {
@@ -297,6 +296,10 @@ impl Run<'_> {
         }
     }
 
+    fn chosen<'e>(&mut self, [condition, yes, no]: &'e [Expression; 3], frame: &mut Frame) -> &'e Expression {
+        if self.value(condition, frame) != 0 { yes } else { no }
+    }
+
     fn assign(&mut self, place: &Place, value: &Expression, frame: &mut Frame) -> Vec<u8> {
         let bytes = self.whole(value, frame);
         let found = self.find(place, frame);
@@ -314,8 +317,7 @@ impl Run<'_> {
             ExpressionKind::Load(place) => self.bytes(place, frame),
             ExpressionKind::Assign(place, value) => self.assign(place, value, frame),
             ExpressionKind::Conditional(parts) => {
-                let [condition, yes, no] = &**parts;
-                let chosen = if self.value(condition, frame) != 0 { yes } else { no };
+                let chosen = self.chosen(parts, frame);
                 self.whole(chosen, frame)
             }
             ExpressionKind::Comma(left, right) => {
@@ -386,8 +388,7 @@ impl Run<'_> {
         match &expression.kind {
             ExpressionKind::Text(bytes) => bytes.clone(),
             ExpressionKind::Conditional(parts) => {
-                let [condition, yes, no] = &**parts;
-                let chosen = if self.value(condition, frame) != 0 { yes } else { no };
+                let chosen = self.chosen(parts, frame);
                 self.text(chosen, frame)
             }
             ExpressionKind::Comma(left, right) => {
