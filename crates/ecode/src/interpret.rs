@@ -227,7 +227,7 @@ impl Run<'_> {
     }
 
     fn value(&mut self, expression: &Expression, frame: &mut Frame) -> u64 {
-        if matches!(expression.of, Type::Struct(_)) {
+        if expression.of.is_struct() {
             self.whole(expression, frame);
             return 0;
         }
@@ -309,7 +309,7 @@ impl Run<'_> {
 
     /// The bytes of a struct, or of a number.
     fn whole(&mut self, expression: &Expression, frame: &mut Frame) -> Vec<u8> {
-        if !matches!(expression.of, Type::Struct(_)) {
+        if !expression.of.is_struct() {
             let value = self.value(expression, frame);
             return value.to_le_bytes()[..expression.of.size() as usize].to_vec();
         }

@@ -137,6 +137,11 @@ impl Type {
         }
     }
 
+    /// Whether it is one, and thus more than a register holds.
+    pub fn is_struct(&self) -> bool {
+        matches!(self, Self::Struct(_))
+    }
+
     pub fn is_number(&self) -> bool {
         self.integer().is_some()
     }

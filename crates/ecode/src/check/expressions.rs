@@ -442,7 +442,7 @@ impl Checker<'_> {
 
     /// As C converts it by itself where it is assigned.
     pub(super) fn converted(&mut self, value: Expression, to: &Type, what: &str) -> Checked<Expression> {
-        if value.of == *to && matches!(to, Type::Struct(_)) && to.size() > MOST_LOCAL_BYTES {
+        if value.of == *to && to.is_struct() && to.size() > MOST_LOCAL_BYTES {
             let message = format!("{to} has {} bytes, and `=` copies {MOST_LOCAL_BYTES} at most", to.size());
             let problem = Diagnostic::error(value.span, message);
             return self.fault(problem.help("copy its bytes: memcpy(to, from, size)"));

@@ -80,12 +80,15 @@ impl Checker<'_> {
         }
         let Initializer::List(list, span) = initializer else {
             let problem = Diagnostic::error(initializer.span(), "this gives the array no length");
-            return self.fault(problem.help("write a list: { 1, 2, 3 }"));
+            return self.fault(match text(initializer) {
+                Some(_) => problem.help("text fills arrays of `char` and `u8` only"),
+                None => problem.help("write a list: { 1, 2, 3 }"),
+            });
         };
         let (mut next, mut length) = (0_u64, 0);
         for (designator, _) in list {
             if let Some(Designator::Index(index)) = designator {
-                next = self.constant(index, "an index")?.0;
+                next = self.index(index)?;
             }
             next = next.saturating_add(1);
             length = length.max(next);
@@ -95,6 +98,15 @@ impl Checker<'_> {
             return self.fault(problem);
         }
         Ok(length)
+    }
+
+    fn index(&mut self, written: &Written) -> Checked<u64> {
+        let (value, number) = self.constant(written, "an index")?;
+        if number.is_signed && (value as i64) < 0 {
+            let message = format!("elements count from 0, and this would be number {}", value as i64);
+            return self.fault(Diagnostic::error(written.span.clone(), message));
+        }
+        Ok(value)
     }
 
     /// All values of the initializer of a variable of such a type.
@@ -140,7 +152,7 @@ impl Checker<'_> {
                 for (designator, value) in list {
                     match designator {
                         None => {}
-                        Some(Designator::Index(index)) => next = self.constant(index, "an index")?.0,
+                        Some(Designator::Index(index)) => next = self.index(index)?,
                         Some(Designator::Member(name)) => {
                             return self
                                 .fault(Diagnostic::error(name.span.clone(), "an array has no members"));

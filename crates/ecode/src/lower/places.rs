@@ -144,7 +144,7 @@ impl Lowerer<'_> {
             None => self.frame(most),
         };
         let address = Address::of(Base::Frame(at));
-        if is_whole(key) {
+        if key.of.is_struct() {
             self.copy_whole(address, key)?;
         } else {
             let value = self.value(key)?;
@@ -304,10 +304,6 @@ impl Lowerer<'_> {
         }
         Address::of(Base::Frame(self.copies[self.copies_held]))
     }
-}
-
-pub fn is_whole(expression: &Expression) -> bool {
-    matches!(expression.of, Type::Struct(_))
 }
 
 fn at_offset(address: Address, by: u64) -> Address {

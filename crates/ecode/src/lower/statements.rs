@@ -1,6 +1,5 @@
 //! Statements.
 
-use super::places::is_whole;
 use super::{Around, Home, Lowered, Lowerer, MOST_BLOCKS, MOST_REGISTERS, constant, number, width};
 use crate::ast::Operator;
 use crate::emit::too_large;
@@ -179,10 +178,10 @@ impl Lowerer<'_> {
                 self.effect(left)?;
                 self.effect(right)
             }
-            ExpressionKind::Assign(place, value) if is_whole(expression) => {
+            ExpressionKind::Assign(place, value) if expression.of.is_struct() => {
                 self.copy_struct(place, value).map(drop)
             }
-            _ if is_whole(expression) => self.ignore(expression),
+            _ if expression.of.is_struct() => self.ignore(expression),
             ExpressionKind::Update { place, operator: operator @ (Add | Subtract), by, .. }
                 if is_counter(place) =>
             {

@@ -1,6 +1,5 @@
 //! What a function's expressions are about, before it is lowered.
 
-use super::places::is_whole;
 use crate::program::{
     Argument, Builtin, Expression, ExpressionKind, Function, Place, PlaceKind, Statement, StatementKind,
 };
@@ -97,7 +96,7 @@ impl Uses {
     }
 
     fn expression(&mut self, expression: &Expression, is_in_loop: bool) {
-        if is_whole(expression) {
+        if expression.of.is_struct() {
             self.struct_bytes = self.struct_bytes.max(expression.of.size());
         }
         match &expression.kind {

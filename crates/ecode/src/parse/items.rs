@@ -164,34 +164,52 @@ impl Parser<'_> {
         if !self.is_at("{") {
             return self.assignment().map(Initializer::One);
         }
-        self.within(|parser| {
-            let opened = parser.span();
-            parser.step();
-            let (mut list, mut is_inner) = (Vec::new(), false);
-            while !parser.is_at("}") {
-                let from = parser.span();
-                let mut designators = parser.designators()?.into_iter();
-                let first = designators.next();
-                if is_inner && first.is_none() {
-                    let problem = Diagnostic::error(
-                        from,
-                        "this is to be named, as what is before it is a part of a part",
-                    );
-                    return parser.fault(problem.help("in C it would come into the same part, behind it"));
-                }
-                is_inner = designators.len() > 0;
-                let value = parser.initializer()?;
-                let within = |value, designator| {
-                    Initializer::Within(Box::new((Some(designator), value)), from.clone())
-                };
-                list.push((first, designators.rfold(value, within)));
-                if !parser.takes(",") {
-                    break;
-                }
+        let list = self.within(Self::initializer_list);
+        if list.is_err() {
+            self.skip_braces();
+        }
+        list
+    }
+
+    fn initializer_list(&mut self) -> Parsed<Initializer> {
+        let opened = self.span();
+        self.step();
+        let (mut list, mut is_inner) = (Vec::new(), false);
+        while !self.is_at("}") {
+            let from = self.span();
+            let mut designators = self.designators()?.into_iter();
+            let first = designators.next();
+            if is_inner && first.is_none() {
+                let problem =
+                    Diagnostic::error(from, "this is to be named, as what is before it is a part of a part");
+                return self.fault(problem.help("in C it would come into the same part, behind it"));
             }
-            parser.close("}", &opened)?;
-            Ok(Initializer::List(list, parser.since(&opened)))
-        })
+            is_inner = designators.len() > 0;
+            let value = self.initializer()?;
+            let within =
+                |value, designator| Initializer::Within(Box::new((Some(designator), value)), from.clone());
+            list.push((first, designators.rfold(value, within)));
+            if !self.takes(",") {
+                break;
+            }
+        }
+        self.close("}", &opened)?;
+        Ok(Initializer::List(list, self.since(&opened)))
+    }
+
+    /// To behind the brace that closes a faulty initializer, so that it is not taken for a block's; or to the `;` where it is missing.
+    fn skip_braces(&mut self) {
+        let mut open = 0_usize;
+        loop {
+            match self.kind() {
+                Kind::End | Kind::Mark(";") => return,
+                Kind::Mark("{") => open += 1,
+                Kind::Mark("}") if open == 0 => return self.step(),
+                Kind::Mark("}") => open -= 1,
+                _ => {}
+            }
+            self.step();
+        }
     }
 
     /// `.from.x[2] =`
@@ -224,7 +242,9 @@ impl Parser<'_> {
         match *self.kind() {
             Kind::Keyword(Keyword::On) => self.handler().map(|handler| Some(Item::Handler(handler))),
             Kind::Keyword(Keyword::Map) => self.map().map(Some),
-            Kind::Keyword(Keyword::Struct) if *self.ahead(2) == Kind::Mark("{") => self.structure().map(Some),
+            Kind::Keyword(Keyword::Struct) if matches!(self.ahead(2), Kind::Mark("{" | ";")) => {
+                self.structure().map(Some)
+            }
             Kind::Keyword(Keyword::Enum)
                 if *self.ahead(1) == Kind::Mark("{") || *self.ahead(2) == Kind::Mark("{") =>
             {
@@ -301,6 +321,10 @@ impl Parser<'_> {
     fn structure(&mut self) -> Parsed<Item> {
         self.step();
         let name = self.name("a struct")?;
+        if self.is_at(";") {
+            let problem = Diagnostic::error(name.span, "a struct is declared together with its members");
+            return self.fault(problem.help("leave this away, and declare the struct before what uses it"));
+        }
         let opened = self.span();
         self.step();
         let mut members = Vec::new();

@@ -185,7 +185,7 @@ impl Parser<'_> {
                 Kind::Mark("{") => open += 1,
                 Kind::Mark("}") => {
                     open = open.saturating_sub(1);
-                    if open == 0 {
+                    if open == 0 && !matches!(self.ahead(1), Kind::Mark(",") | Kind::Name(_)) {
                         self.step();
                         self.takes(";");
                         return;
