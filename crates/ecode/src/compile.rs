@@ -11,6 +11,7 @@ use crate::layout::{CONTROL_BYTES, Layout};
 use crate::lower::lower;
 use crate::outline::{Kept, outline};
 use crate::program::{Handler, Program};
+use crate::ways::levelled;
 
 /// The kernel rounds a function's frame up where functions call each other: round_up_stack_depth, kernel/bpf/verifier.c.
 const FRAME_UNIT: u32 = 32;
@@ -111,6 +112,7 @@ pub fn compile(program: &Program, text: &str, name: &str, loops: Loops) -> Resul
 
 /// A function, and its loops where these are functions of their own.
 fn parts(lowered: Function, loops: Loops, is_handler: bool) -> Result<Vec<Emitted>, Box<Diagnostic>> {
+    let lowered = levelled(lowered);
     let (parts, kept) = match loops {
         Loops::MayGoto => (vec![lowered], Kept::default()),
         Loops::Helper if lowered.loops.len() >= MOST_FUNCTIONS => {

@@ -28,6 +28,7 @@ pub mod records;
 mod token;
 mod types;
 mod value;
+mod ways;
 
 pub use compile::{Compiled, MapShape, Object, compile};
 pub use diagnostic::{Diagnostic, MOST as MOST_PROBLEMS, Severity, Span, nearest};

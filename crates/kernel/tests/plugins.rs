@@ -48,7 +48,7 @@ fn outcome_by(text: &str, arguments: &[u64], kinds: &[Loops]) -> (i64, State, Sa
     for loops in kinds {
         let object = ecode::compile(&program, text, "test.ec", *loops)
             .unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
-        let (found, left) = in_kernel::run(&program, &object, arguments);
+        let (found, left) = in_kernel::run(&text, &program, &object, arguments);
         let expected = (result as i32, Left::by_the_interpreter(&object, &state, &world));
         assert_eq!((found, left), expected, "{text}");
     }
@@ -130,6 +130,38 @@ fn keys_within_keys_in_a_loop_within_another() {
         "{declared} on call(int n) {{ int i = 2; do {{ for (int j = 0; j < 5; j++) {{ if (has(m, {keys})) return 5; if (has(q, q[u[g + 0]])) continue; }} }} while (i-- > 0); return n; }}"
     );
     outcome(&text, &[2]);
+}
+
+/// Twenty numbers, of which the verifier knows more after one way than after the other, and which all choose an element: it is not to
+/// look at each of their combinations, of which there are a million.
+#[test]
+fn numbers_that_came_by_several_ways_are_not_told_apart() {
+    const HEAD: &str = "struct s { u8 c; int x; long y; int a[3]; }; struct s t = { 1 }; int g = 2; int e[50]; map<int, struct s> r[4];";
+    const WAYS: [(&str, &str); 8] = [
+        ("int v# = 0; if (n > #) v# = t.c; else v# = g;", "v#"),
+        ("i8 v# = 0; if (n > #) v# = g;", "v#"),
+        ("int v# = n > # ? t.c : r[#].x;", "v#"),
+        (
+            "int v# = n; switch (n & 3) { case 1: v# = t.c; break; case 2: v# >>= 1; break; default: v# &= 7; }",
+            "v#",
+        ),
+        ("long v#[1]; if (n > #) v#[0] = t.c; else v#[0] = g;", "v#[0]"),
+        ("struct s v# = { 1, 2, 3 }; if (n > #) v#.y = 2;", "v#.y"),
+        ("bool v# = n > # && g < t.c;", "v#"),
+        ("int v# = strncmp(\"a\", \"b\", #);", "v#"),
+    ];
+    let numbered = |one: &'static str| (0..20).map(move |number| one.replace('#', &number.to_string()));
+    for (declared, value) in WAYS {
+        // Structs of the frame are no more than it holds.
+        let many = if declared.contains("struct") { 12 } else { 20 };
+        let all = numbered(declared).take(many).collect::<String>();
+        let sum = numbered(value).take(many).collect::<Vec<_>>().join(" + ");
+        outcome(&format!("{HEAD} on call(int n) {{ {all} return e[{sum}]; }}"), &[5]);
+    }
+    for within in ["r[1].a[@ & 1] *= r[1].c", "e[@ & 3] = r[1].c", "e[(n ? t.c : g) + @ & 3] += 1"] {
+        let nested = (0..20).fold("0".to_owned(), |inner, _| format!("({})", within.replace('@', &inner)));
+        outcome(&format!("{HEAD} on call(int n) {{ return {nested}; }}"), &[5]);
+    }
 }
 
 /// The kernel makes several instructions of some, and has to jump over all of them.

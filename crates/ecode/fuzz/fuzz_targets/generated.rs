@@ -36,6 +36,6 @@ fuzz_target!(|input: (u64, u16, &[u8])| {
     }
     if kernel::process::is_root() && world.printed.len() + world.emitted.len() < MOST_RECORDS {
         let expected = (result as i32, expected.1);
-        assert_eq!(in_kernel::run(&program, &object, &arguments), expected, "{text}");
+        assert_eq!(in_kernel::run(&text, &program, &object, &arguments), expected, "{text}");
     }
 });

@@ -13,6 +13,7 @@ use crate::diagnostic::{Diagnostic, Span};
 use crate::ir::{Address, Argument, Base, End, Function, LoopId, Register, Step, Value, Width};
 use crate::layout::ZERO;
 use crate::outline::Kept;
+use crate::ways::joins;
 
 /// For what has no register of its own.
 const SCRATCH: u8 = 0;
@@ -118,7 +119,7 @@ pub fn emit(
         homes,
         needed,
         are_copies: verifier::copies(function),
-        joins: verifier::joins(function),
+        joins: joins(function),
         frame,
         context: context.then_some(-(frame as i16) - i16::from(WORD)),
         out,

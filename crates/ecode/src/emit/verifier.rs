@@ -31,27 +31,6 @@ pub fn copies(function: &Function) -> Vec<bool> {
     are_copies
 }
 
-/// Where ways come together within a loop, and the block at which they have parted (the immediate dominator).
-pub fn joins(function: &Function) -> Vec<Option<usize>> {
-    let mut from = vec![Vec::new(); function.blocks.len()];
-    for (number, block) in function.blocks.iter().enumerate() {
-        // Only a loop's next round is before.
-        block.end.leads_to().filter(|to| *to > number).for_each(|to| from[to].push(number));
-    }
-    let mut partings: Vec<usize> = Vec::new();
-    for from in &from {
-        let parting = from.iter().copied().reduce(|mut one, mut other| {
-            while one != other {
-                (one, other) = (one.min(other), partings[one.max(other)]);
-            }
-            one
-        });
-        partings.push(parting.unwrap_or(0));
-    }
-    let is_join = |number: usize| from[number].len() > 1 && function.blocks[number].within.is_some();
-    partings.iter().enumerate().map(|(number, parting)| is_join(number).then_some(*parting)).collect()
-}
-
 impl Emitter<'_> {
     /// Nothing is without a number that the verifier does not know. At the end of a round the one of v6.18 may ask what all that
     /// was ever a number was before, also what nobody needs any longer (`propagate_precision`, kernel/bpf/verifier.c); where
@@ -101,7 +80,9 @@ impl Emitter<'_> {
     /// The same where ways come together within a loop: otherwise a round has as many states as ways through it. Not for registers,
     /// which are few, and soon written again.
     pub(super) fn level_join(&mut self, block: usize) {
-        if let Some(parting) = self.joins[block] {
+        if let Some(parting) = self.joins[block]
+            && self.function.blocks[block].within.is_some()
+        {
             let mut left = self.left(parting..block);
             left.retain(|home| matches!(home, Home::Frame(_)));
             self.level(block, left);

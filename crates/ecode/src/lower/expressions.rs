@@ -2,7 +2,8 @@
 
 use super::{Home, Lowered, Lowerer, constant, number, width};
 use crate::ast::Operator;
-use crate::ir::{BlockId, End, Register, Step, Value, Width};
+use crate::ir::{Address, Base, BlockId, End, Register, Step, Value, Width};
+use crate::layout::ZERO;
 use crate::program::{Expression, ExpressionKind, Place, PlaceKind};
 use crate::types::{INT, Integer, LONG, Type};
 
@@ -260,7 +261,8 @@ impl Lowerer<'_> {
         let found = self.find(place, false)?;
         self.read(to, found.address, &place.of);
         self.join(found, |lowerer| {
-            lowerer.set(to, Value::Constant(0), width(number(&place.of)));
+            // A 0 of which the verifier knows as much as of what is there.
+            lowerer.read(to, Address::of(Base::Control(ZERO)), &place.of);
             Ok(())
         })?;
         Ok(Value::Register(to))

@@ -6,8 +6,8 @@ use kernel::plugins::Plugin;
 use super::left::Left;
 
 /// The lower half of what it returns, and what it leaves behind.
-pub fn run(program: &Program, object: &Object, arguments: &[u64]) -> (i32, Left) {
-    let plugin = Plugin::load(object).unwrap_or_else(|error| panic!("{error}"));
+pub fn run(text: &str, program: &Program, object: &Object, arguments: &[u64]) -> (i32, Left) {
+    let plugin = Plugin::load(object).unwrap_or_else(|error| panic!("{text}\n{error}"));
     let result = plugin.call(0, arguments).expect("it is called");
     let data = plugin.data().read(0, object.data.len());
     let faults = plugin.faults().expect("they are there");
