@@ -4,7 +4,7 @@
 
 use crate::allocate::needed;
 use crate::ast::Operator;
-use crate::ir::{Address, Base, Block, BlockId, Function, Step, Value, Width};
+use crate::ir::{Address, Argument, Base, Block, BlockId, End, Function, Step, Value, Width};
 
 /// Bytes of what the verifier follows in the frame: BPF_REG_SIZE, include/linux/bpf_verifier.h.
 const WORD: u32 = 8;
@@ -50,8 +50,8 @@ pub fn levelled(mut function: Function) -> Function {
         return function;
     }
     let (needed, writes) = (needed(&function), writes(&function));
-    let is_read = words_read(&function);
-    let mut of = vec![Vec::new(); function.registers + is_read.len()];
+    let (decides, has_limit) = (deciding(&function), with_limits(&function));
+    let mut of = vec![Vec::new(); decides.len()];
     writes.iter().enumerate().for_each(|(number, write)| of[write.to].push(number));
     let mut hidden = vec![None; writes.len()];
     for (join, parting) in joins.iter().enumerate().filter_map(|(join, parting)| Some((join, (*parting)?))) {
@@ -62,10 +62,11 @@ pub fn levelled(mut function: Function) -> Function {
                 continue;
             }
             hidden[number] = match to.checked_sub(function.registers) {
-                None if needed[join].has(to) => {
+                _ if !decides[to] => None,
+                None if needed[join].has(to) && !has_limit[to] => {
                     told_apart(known, of[to].iter().map(|other| writes[*other].known))
                 }
-                Some(word) if is_read[word] && matches!(known, Known::More(_)) => Some(known.width()),
+                Some(_) if matches!(known, Known::More(_)) => Some(known.width()),
                 _ => None,
             };
         }
@@ -117,25 +118,71 @@ fn word(address: Address) -> Option<usize> {
     }
 }
 
-/// Of which words of the frame numbers are made.
-fn words_read(function: &Function) -> Vec<bool> {
-    let mut is_read = vec![false; function.frame_bytes.div_ceil(WORD) as usize];
+/// Which registers and words are looked at where ways part or an element is chosen, or become one that is: of others it is all the same
+/// to the verifier what it knows (`mark_chain_precision`, kernel/bpf/verifier.c).
+fn deciding(function: &Function) -> Vec<bool> {
+    // Rounds are compared by all that there is: RANGE_WITHIN, the same file.
+    let mut decides = vec![function.has_loops(); places(function)];
+    let mut count = 0;
+    loop {
+        for Block { steps, end, .. } in function.blocks.iter().rev() {
+            end.reads(|register| decides[register] |= !matches!(end, End::Return(_)));
+            for (step, _) in steps.iter().rev() {
+                let decides_what = match step {
+                    Step::Helper { .. } => true,
+                    _ => written(step, function.registers).is_some_and(|to| decides[to]),
+                };
+                if decides_what {
+                    step.reads(|register| decides[register] = true);
+                    if let Step::Load { from, .. } = step
+                        && let Some(word) = word(*from)
+                    {
+                        decides[function.registers + word] = true;
+                    }
+                }
+            }
+        }
+        // What is read before it is written, in a loop, is found only the next time.
+        let found = decides.iter().filter(|decides| **decides).count();
+        if found == count {
+            return decides;
+        }
+        count = found;
+    }
+}
+
+/// Registers, and behind them words of the frame.
+fn places(function: &Function) -> usize {
+    function.registers + function.frame_bytes.div_ceil(WORD) as usize
+}
+
+fn written(step: &Step, registers: usize) -> Option<usize> {
+    match step {
+        Step::Store { to, .. } => word(*to).map(|word| registers + word),
+        _ => step.writes(),
+    }
+}
+
+/// Which registers are lengths, say, of which the kernel's helpers want to know that they are not too long.
+fn with_limits(function: &Function) -> Vec<bool> {
+    let mut has_limit = vec![false; function.registers];
     for (step, _) in function.blocks.iter().flat_map(|block| &block.steps) {
-        if let Step::Load { from, .. } = step
-            && let Some(word) = word(*from)
-        {
-            is_read[word] = true;
+        if let Step::Helper { arguments, .. } = step {
+            for argument in arguments {
+                if let Argument::Value(Value::Register(register)) = argument {
+                    has_limit[*register] = true;
+                }
+            }
         }
     }
-    is_read
+    has_limit
 }
 
 /// In the order of their blocks.
 fn writes(function: &Function) -> Vec<Write> {
-    let places = function.registers + function.frame_bytes.div_ceil(WORD) as usize;
     // What is read before it is written, in a loop, is known only the second time.
-    let first = writes_by(function, &vec![None; places]);
-    let mut known: Vec<Option<Known>> = vec![None; places];
+    let first = writes_by(function, &vec![None; places(function)]);
+    let mut known: Vec<Option<Known>> = vec![None; places(function)];
     for write in first {
         let before = &mut known[write.to];
         *before = Some(before.map_or(write.known, |before| before.or(write.known)));
@@ -149,11 +196,7 @@ fn writes_by(function: &Function, elsewhere: &[Option<Known>]) -> Vec<Write> {
     let mut last = vec![usize::MAX; elsewhere.len()];
     for (block, Block { steps, .. }) in function.blocks.iter().enumerate() {
         for (step, (what, _)) in steps.iter().enumerate() {
-            let to = match what {
-                Step::Store { to, .. } => word(*to).map(|word| function.registers + word),
-                _ => what.writes(),
-            };
-            let Some(to) = to else { continue };
+            let Some(to) = written(what, function.registers) else { continue };
             let known = known(what, function.registers, |from| match writes.get(last[from]) {
                 Some(write) if write.block == block => write.known,
                 _ => elsewhere[from].unwrap_or(Known::Other),

@@ -157,6 +157,8 @@ fn numbers_that_came_by_several_ways_are_not_told_apart() {
         let all = numbered(declared).take(many).collect::<String>();
         let sum = numbered(value).take(many).collect::<Vec<_>>().join(" + ");
         outcome(&format!("{HEAD} on call(int n) {{ {all} return e[{sum}]; }}"), &[5]);
+        let looped = format!("{HEAD} on call(int n) {{ {all} do g += {sum}; while (--n); return g; }}");
+        outcome(&looped, &[5]);
     }
     for within in ["r[1].a[@ & 1] *= r[1].c", "e[@ & 3] = r[1].c", "e[(n ? t.c : g) + @ & 3] += 1"] {
         let nested = (0..20).fold("0".to_owned(), |inner, _| format!("({})", within.replace('@', &inner)));
