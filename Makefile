@@ -46,6 +46,7 @@ fuzz: ## let libFuzzer look for two minutes for what breaks the language of plug
 	@scripts/fuzz
 
 bench: build ## measure what the gate costs on this machine, and the lab itself (root)
+	@scripts/setup bench
 	@scripts/bench
 
 fresh: ## demo and tests in a new Debian 12 without anything of this machine's (root)

@@ -1,10 +1,10 @@
 //! What plugins cost: the paper's figures, and from a text to what is attached, beside bpftrace.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use stats::interval::{Interval, median_interval};
@@ -151,12 +151,13 @@ fn of_a_null_plugin_by_its_arguments() {
 fn took_ms(command: &mut Command) -> f64 {
     let began = Instant::now();
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it starts");
-    assert!(status.success());
-    began.elapsed().as_secs_f64() * 1e3
+    let took = began.elapsed();
+    assert!(status.success(), "{command:?}");
+    took.as_secs_f64() * 1e3
 }
 
 /// KiB at most. Of a child of this process, what this one has would count, too.
-fn most_kib(words: &[&OsStr], socket: &Path) -> f64 {
+fn most_kib(words: &[OsString], socket: &Path) -> f64 {
     let mut time = Command::new("time");
     let told = time.args(["-f", "%M"]).args(words).env("TOLLGATE_SOCKET", socket).output().expect("GNU time");
     let told = String::from_utf8_lossy(&told.stderr).into_owned();
@@ -171,24 +172,43 @@ fn of_a_text_until_it_is_attached() {
     const SAME: &str = "mount -t tracefs none /sys/kernel/tracing && exec bpftrace -e \
         'tracepoint:raw_syscalls:sys_enter { @[args->id] = count(); } BEGIN { exit(); }'";
     let at_work = AtWork::start("counts", TEXT);
-    let file = at_work.file("again", TEXT);
-    let (mut ours, mut theirs, mut links, mut unlinks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let socket = at_work.path("socket");
-    let (program, load) = (tollgate(), ["plugin", "load", "--json"].map(OsStr::new));
-    let words: Vec<_> = [program.as_os_str()].into_iter().chain(load).chain([file.as_os_str()]).collect();
-    let theirs_words = ["unshare", "-m", "sh", "-c", SAME].map(OsStr::new);
+    let (file, socket) = (at_work.file("again", TEXT), at_work.path("socket"));
+    let plugin = |does: &str| {
+        let mut words: Vec<OsString> = [tollgate().into(), "plugin".into()].into();
+        words.extend(does.split_whitespace().map(|word| match word {
+            "FILE" => file.clone().into(),
+            word => word.into(),
+        }));
+        words
+    };
+    let words = |words: &[&str]| words.iter().map(OsString::from).collect();
+    let commands: [(&str, Vec<OsString>); 6] = [
+        ("a program that does nothing", words(&["true"])),
+        ("tollgate --version", vec![tollgate().into(), "--version".into()]),
+        ("tollgate plugin load", plugin("load --json FILE")),
+        ("tollgate plugin swap", plugin("swap again FILE")),
+        ("tollgate plugin unload", plugin("unload again")),
+        ("bpftrace, and its end", words(&["unshare", "-m", "sh", "-c", SAME])),
+    ];
+    let mut took = [const { Vec::new() }; 6];
     for _ in 0..ROUNDS {
-        ours.push(took_ms(Command::new(words[0]).args(&words[1..]).env("TOLLGATE_SOCKET", &socket)));
+        for ((_, words), took) in commands.iter().zip(&mut took) {
+            took.push(took_ms(Command::new(&words[0]).args(&words[1..]).env("TOLLGATE_SOCKET", &socket)));
+        }
+        // What bpftrace had attached is taken down by the kernel after its end.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (mut links, mut unlinks) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        links.push(at_work.load("again", TEXT, "")["link_us"].as_f64().expect("a time"));
         let unloaded = at_work.ask("unload again").success().text();
         let took = unloaded.split_whitespace().rev().nth(1).expect("a time");
         unlinks.push(took.parse::<f64>().expect("a time"));
-        let loaded = at_work.load("again", TEXT, "");
-        links.push(loaded["link_us"].as_f64().expect("a time"));
-        at_work.ask("unload again").success();
-        theirs.push(took_ms(Command::new("unshare").args(&theirs_words[1..])));
     }
     eprintln!("\nfrom a text to what is attached, by the clock and with what memory, seen from outside");
-    eprintln!("  tollgate plugin load: {} ms, {} KiB", told(&ours), most_kib(&words, &socket));
-    eprintln!("  bpftrace, and its end: {} ms, {} KiB", told(&theirs), most_kib(&theirs_words, &socket));
+    for ((name, words), took) in commands.iter().zip(&took) {
+        // Each finds what the ones before have left.
+        eprintln!("  {name}: {} ms, {} KiB", told(took), most_kib(words, &socket));
+    }
     eprintln!("  linked in {} us, unlinked in {} us", told(&links), told(&unlinks));
 }
