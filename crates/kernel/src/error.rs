@@ -43,8 +43,23 @@ pub enum Error {
          (mount -t cgroup2 none /sys/fs/cgroup/unified)"
     )]
     NoControlGroups,
+    #[error(
+        "the plugin's maps need {needed} MiB, and of the {available} MiB that are available it may have half: give them fewer entries"
+    )]
+    TooMuchMemory { needed: u64, available: u64 },
     #[error("{0} Tollgate sessions run already, which is the limit: end one")]
     SessionsFull(u32),
+}
+
+impl Error {
+    /// Whether something was not there.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Io { cause, .. } => cause.kind() == io::ErrorKind::NotFound,
+            Self::Bpf { cause, .. } => cause.kind() == libbpf_rs::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -68,9 +68,7 @@ fn opened(command: i32, number: &Value) -> Result<OwnedFd, Error> {
 
 impl Plugin {
     pub fn open(name: &str) -> Result<Self, Error> {
-        let answer = daemon::ask(&json!({"ask-plugins": "open", "name": name}))?;
-        let program = opened(PROG_GET_FD_BY_ID, &answer["program"])?;
-        let map = opened(MAP_GET_FD_BY_ID, &answer["data"])?;
+        let (answer, program, map) = Self::found(name)?;
         let listed = answer["variables"].as_array().ok_or_else(|| daemon::not_understood(&answer))?;
         let number = |of: &Value| of.as_u64().unwrap_or_default() as usize;
         let variable = |variable: &Value| {
@@ -87,6 +85,21 @@ impl Plugin {
         }
         let memory = NonNull::new(memory.cast()).expect("mmap does not return address 0");
         Ok(Self { program, parameters: number(&answer["parameters"]), memory, bytes, variables })
+    }
+
+    /// One that was swapped since the daemon said where it is, is asked for once more.
+    fn found(name: &str) -> Result<(Value, OwnedFd, OwnedFd), Error> {
+        const TRIES: usize = 10;
+        let mut tries = 0;
+        loop {
+            let answer = daemon::ask(&json!({"ask-plugins": "open", "name": name}))?;
+            let program = opened(PROG_GET_FD_BY_ID, &answer["program"]);
+            tries += 1;
+            match program.and_then(|program| Ok((program, opened(MAP_GET_FD_BY_ID, &answer["data"])?))) {
+                Err(Error::Kernel(cause)) if cause.kind() == io::ErrorKind::NotFound && tries < TRIES => {}
+                found => return found.map(|(program, map)| (answer, program, map)),
+            }
+        }
     }
 
     /// The lower 32 bits of what `on call` returns; each number is converted to the type of its parameter.

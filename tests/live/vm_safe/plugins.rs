@@ -228,6 +228,42 @@ fn a_change_in_the_middle_loses_no_call() {
     load.finish().success();
 }
 
+#[test]
+fn a_swap_that_finds_no_room_changes_nothing() {
+    let at_work = AtWork::start("counts", COUNT);
+    for number in 1..8 {
+        at_work.load(&format!("other-{number}"), "on enter(getppid) {}", "");
+    }
+    let more = at_work.file("more", "u64 n; on enter(getppid) { n++; } on enter(getppid, getpid) {}");
+    let swapped = at_work.ask(&format!("swap counts {}", more.display()));
+    swapped.exits_with(125).says("8 handlers of plugins are linked at this hook already");
+    assert_eq!(at_work.show("counts")["is_linked"], true);
+    let mut load = at_work.workload("calls-on-input 1");
+    let before = at_work.number("counts", "n");
+    eventually("it counts", || {
+        load.input().write_all(b"x").expect("it reads");
+        at_work.number("counts", "n") > before
+    });
+    drop(load.stdin());
+    load.finish().success();
+}
+
+#[test]
+fn what_never_runs_is_told() {
+    let at_work = AtWork::start("counts", COUNT);
+    let file = at_work.file("policy", "on guard { return 0; }");
+    at_work.ask(&format!("load {}", file.display())).success().says("policy has handlers for the guard");
+}
+
+#[test]
+fn maps_that_are_larger_than_the_memory_are_refused() {
+    let maps: String = (0..50).map(|map| format!("map<u64, char_256> m{map}[16777216];")).collect();
+    let text = format!("struct s {{ char a[256]; }}; {} on call {{}}", maps.replace("char_256", "struct s"));
+    let at_work = AtWork::start("counts", COUNT);
+    let file = at_work.file("large", &text);
+    at_work.ask(&format!("load {}", file.display())).exits_with(125).says("the plugin's maps need ");
+}
+
 /// They are asked for together, and take more places than there are unless those of plugins on their way out are waited for.
 #[test]
 fn swaps_in_a_row_find_places() {

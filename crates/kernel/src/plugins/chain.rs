@@ -311,6 +311,11 @@ impl Place {
         }
     }
 
+    /// See [`Hook::is_lost`].
+    pub fn is_lost(&self) -> bool {
+        self.hook.as_ref().is_some_and(|hook| hook.is_lost())
+    }
+
     pub fn is_linked(&self) -> bool {
         self.chain.slots()[self.number as usize].is_linked != 0
     }

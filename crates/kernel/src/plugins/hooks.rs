@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use super::chain::{Chain, EVERYBODY, Place};
 use super::load::{instruction, load_program};
-use super::section::Site;
+use super::section::{Site, is_detached};
 use super::{Plugin, Turn};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
@@ -23,7 +23,15 @@ pub struct Hooks {
 
 pub struct Hook {
     pub chain: Arc<Chain>,
-    _attached: Vec<OwnedFd>,
+    attached: Vec<OwnedFd>,
+    is_of_device: bool,
+}
+
+impl Hook {
+    /// Whether the network device is gone that it is of: one of the same name is another one.
+    pub fn is_lost(&self) -> bool {
+        self.is_of_device && self.attached.iter().any(|link| is_detached(link.as_fd()))
+    }
 }
 
 impl Hooks {
@@ -42,18 +50,19 @@ impl Hooks {
     }
 
     fn hook(&mut self, site: &Site, gate: &Gate) -> Result<Arc<Hook>> {
-        if let Some(hook) = self.all.get(site).and_then(Weak::upgrade) {
+        if let Some(hook) = self.all.get(site).and_then(Weak::upgrade).filter(|hook| !hook.is_lost()) {
             return Ok(hook);
         }
         let hook = match site {
             Site::Gate(hook) => {
                 let chain = Chain::of_gate(gate, *hook)?;
-                Hook { chain: Arc::new(chain), _attached: Vec::new() }
+                Hook { chain: Arc::new(chain), attached: Vec::new(), is_of_device: false }
             }
             _ => {
                 let chain = Chain::new()?;
                 let program = load_program(&way_in(&chain, site.goes_on()), &site.kind()?, None)?;
-                Hook { chain: Arc::new(chain), _attached: site.attach(program.as_fd())? }
+                let attached = site.attach(program.as_fd())?;
+                Hook { chain: Arc::new(chain), attached, is_of_device: site.is_of_device() }
             }
         };
         let hook = Arc::new(hook);

@@ -3,6 +3,7 @@
 mod chain;
 mod data;
 mod hooks;
+mod limits;
 mod load;
 mod opened;
 mod section;
@@ -148,6 +149,8 @@ impl Plugin {
         if !is_root() {
             return Err(Error::NotRoot);
         }
+        let is_new = |number: &usize| over.is_none_or(|(_, shared)| shared.maps[*number].is_none());
+        limits::fits((0..object.maps.len()).filter(is_new).map(|number| &object.maps[number]))?;
         let array = |name, bytes: usize| {
             let bytes = (bytes as u32).max(8);
             memory(MapType::Array, name, 4, bytes, 1, libbpf_sys::BPF_F_MMAPABLE)
@@ -197,15 +200,25 @@ impl Plugin {
     }
 
     /// From now on its hooks run it, each by a single step; instead of another plugin, whose calls then are its own. How long these
-    /// steps took.
+    /// steps took. If one of them fails, all is as before.
     pub fn link(&self, instead_of: Option<&Self>) -> Result<Duration> {
         let mut took = Duration::ZERO;
         let mut others: Vec<&Program> = instead_of.iter().flat_map(|other| &other.programs.0).collect();
+        let mut done: Vec<(&Place, Option<&Place>)> = Vec::new();
         for program in &self.programs.0 {
             let Some(place) = &program.place else { continue };
             let other = others.iter().position(|other| other.site == program.site);
-            let other = other.map(|other| others.remove(other));
-            took += place.link(other.and_then(|other| other.place.as_ref()))?;
+            let other = other.and_then(|other| others.remove(other).place.as_ref());
+            match place.link(other) {
+                Ok(step) => took += step,
+                Err(error) => {
+                    for (place, other) in done.into_iter().rev() {
+                        other.map_or_else(|| place.unlink(), |other| other.link(Some(place)))?;
+                    }
+                    return Err(error);
+                }
+            }
+            done.push((place, other));
         }
         for other in others {
             took += other.place.as_ref().map_or(Ok(Duration::ZERO), Place::unlink)?;
@@ -220,6 +233,11 @@ impl Plugin {
 
     fn leave(self) -> Option<JoinHandle<()>> {
         self.programs.leave()
+    }
+
+    /// Whether a network device is gone that it was attached to.
+    pub fn is_lost(&self) -> bool {
+        self.programs.places().any(Place::is_lost)
     }
 
     pub fn is_linked(&self) -> bool {

@@ -111,6 +111,10 @@ impl Site {
         })
     }
 
+    pub fn is_of_device(&self) -> bool {
+        matches!(self, Self::Xdp(_) | Self::Ingress(_) | Self::Egress(_))
+    }
+
     /// What the kernel is told where there is no plugin.
     pub fn goes_on(&self) -> i32 {
         match self {
@@ -218,6 +222,17 @@ fn device(name: &str) -> Result<i32> {
         0 => Err(io::Error::last_os_error()).doing(format!("find the network device {name}")),
         number => Ok(number as i32),
     }
+}
+
+/// Whether the network device of a link is gone.
+pub fn is_detached(link: BorrowedFd<'_>) -> bool {
+    // SAFETY: all zeros is a valid value of it.
+    let mut info: libbpf_sys::bpf_link_info = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&info) as u32;
+    // SAFETY: a place for the answer, with its size.
+    let done = unsafe { libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut size) };
+    // SAFETY: the device's number is the first of what a link of XDP has, and of tcx.
+    done == 0 && unsafe { info.__bindgen_anon_1.tcx.ifindex } == 0
 }
 
 /// The number of the program that is there.

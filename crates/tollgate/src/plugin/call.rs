@@ -16,6 +16,7 @@ use super::counted::Counted;
 use super::live::OpenReport;
 use super::told::{Line, Told, told};
 use super::variables::Variables;
+use crate::daemon::SocketOption;
 use crate::daemon::control::answer;
 use crate::format::number_of;
 use crate::output::{Output, is_dash, say};
@@ -76,10 +77,9 @@ fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
     let mut output = Output::open(result.output.as_deref(), with.result())?;
     let name = arguments.plugin.to_string_lossy().into_owned();
-    let open: OpenReport = answer(&arguments.socket, &Request::Open { name: name.clone() })?;
+    let (open, plugin) = opened(&arguments.socket, &name)?;
     takes(open.parameters, with)?;
-    let OpenReport { program, data, control, variables, told: after, .. } = open;
-    let plugin = Opened::new(Numbers { program, data, control })?;
+    let OpenReport { variables, told: after, .. } = open;
     variables.put(with, plugin.data())?;
     let before = plugin.faults()?.into();
     let began = Instant::now();
@@ -94,6 +94,21 @@ fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
         variables.take(path, plugin.data())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// One that was swapped since the daemon said where it is, is asked for once more.
+fn opened(socket: &SocketOption, name: &str) -> Result<(OpenReport, Opened)> {
+    const TRIES: usize = 10;
+    let mut tries = 0;
+    loop {
+        let open: OpenReport = answer(socket, &Request::Open { name: name.into() })?;
+        let OpenReport { program, data, control, .. } = open;
+        tries += 1;
+        match Opened::new(Numbers { program, data, control }) {
+            Err(error) if error.is_absence() && tries < TRIES => {}
+            opened => return Ok((open, opened?)),
+        }
+    }
 }
 
 impl Document {

@@ -30,6 +30,9 @@ const LONGEST_NAME: usize = 64;
 /// second (BPF_MAX_TIMED_LOOPS, include/linux/bpf.h).
 const MOST_CUT_SHORT: u64 = 8;
 
+/// Of one whose device was removed; a new one of the same name is another one.
+const LOST: &str = "its network device is gone: unload it, and load it again";
+
 /// Of the usual time between two looks: what a buffer's part of this size was filled in.
 const HASTE: usize = 16;
 
@@ -78,6 +81,8 @@ pub struct LoadReport {
     pub not_kept: Vec<String>,
     /// Of a swap: variables that are elsewhere in memory now.
     pub copied: Vec<String>,
+    /// What of it does nothing where it is.
+    pub idle: Vec<String>,
 }
 
 /// What a process needs to call a plugin by itself.
@@ -131,16 +136,22 @@ pub fn mask(sources: &[Source], top: usize, is_machine: bool, has_guard: bool) -
                 handler.hook
             );
         }
-        let is_of_guard = |section: &str| ["guard", "verdict"].contains(&section);
-        if !has_guard && built.object.programs.iter().any(|program| is_of_guard(program.section)) {
-            say(&format!(
-                "tollgate: {} has handlers for the guard, which never run, as there is none (--guard)",
-                printable(&source.name)
-            ))?;
+        for idle in idle(&built, has_guard) {
+            say(&format!("tollgate: {} has {idle}", printable(&source.name)))?;
         }
         mask |= wire::PLUGIN | needs(&built);
     }
     Ok(mask)
+}
+
+/// What of a plugin never runs.
+fn idle(built: &Built, has_guard: bool) -> Vec<String> {
+    let is_of_guard = |section: &str| ["guard", "verdict"].contains(&section);
+    let has_handlers = built.object.programs.iter().any(|program| is_of_guard(program.section));
+    (has_handlers && !has_guard)
+        .then(|| "handlers for the guard, which never run, as there is none (--guard)".into())
+        .into_iter()
+        .collect()
 }
 
 /// Whoever wants it loaded has been told of its warnings.
@@ -207,10 +218,12 @@ impl Plugins {
         let turn = Turn { session: self.session, priority };
         let (plugin, times) = built.load_at(source, &mut self.hooks, gate, turn, None)?;
         let link_us = micros(plugin.link(None)?);
+        let idle = idle(&built, gate.enabled() & wire::GUARD != 0);
         self.all.push(Live::new(name, priority, built, plugin)?);
         let name = name.to_owned();
         let (not_kept, copied) = (Vec::new(), Vec::new());
-        Ok(LoadReport { schema: "tollgate.plugin.load/1".into(), name, times, link_us, not_kept, copied })
+        let schema = "tollgate.plugin.load/1".into();
+        Ok(LoadReport { schema, name, times, link_us, not_kept, copied, idle })
     }
 
     pub fn swap(&mut self, gate: &mut Gate, source: &Source, name: &str) -> Result<LoadReport> {
@@ -218,12 +231,14 @@ impl Plugins {
         let built = compiled(source)?;
         extend(gate, needs(&built))?;
         let old = &self.all[place];
+        ensure!(!old.plugin.is_lost(), "{name}: {LOST}");
         let kept = Kept::of(&old.built, &built);
         let turn = Turn { session: self.session, priority: old.priority };
         let (plugin, times) =
             built.load_at(source, &mut self.hooks, gate, turn, Some((&old.plugin, &kept.shared)))?;
         kept.copy(old.plugin.data(), plugin.data());
         let link_us = micros(plugin.link(Some(&old.plugin))?);
+        let idle = idle(&built, gate.enabled() & wire::GUARD != 0);
         let new = Live::new(name, old.priority, built, plugin)?;
         let mut old = std::mem::replace(&mut self.all[place], new);
         // What it told last is not lost either.
@@ -232,7 +247,8 @@ impl Plugins {
         self.note(name, told);
         self.hooks.leave(old.plugin);
         let (name, not_kept, copied) = (name.to_owned(), kept.not_kept, kept.copied_names);
-        Ok(LoadReport { schema: "tollgate.plugin.swap/1".into(), name, times, link_us, not_kept, copied })
+        let schema = "tollgate.plugin.swap/1".into();
+        Ok(LoadReport { schema, name, times, link_us, not_kept, copied, idle })
     }
 
     /// How long the steps took by which nobody comes by it any more, in microseconds.
@@ -400,7 +416,7 @@ impl Live {
             priority: self.priority,
             handlers: handlers.collect(),
             is_linked: self.plugin.is_linked(),
-            taken_out: self.taken_out.clone(),
+            taken_out: self.taken_out.clone().or_else(|| self.plugin.is_lost().then(|| LOST.into())),
             told: self.told,
             variables,
             maps,

@@ -54,6 +54,9 @@ pub fn swap(arguments: &SwapArguments) -> Result<ExitCode> {
 
 fn told(report: &LoadReport, what: &str, result: &ResultOptions) -> Result<ExitCode> {
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    for idle in &report.idle {
+        say(&format!("tollgate: {} has {idle}", printable(&report.name)))?;
+    }
     for lost in &report.not_kept {
         say(&format!("not kept: {}", printable(lost)))?;
     }
