@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::layout::MOST_CUT_SHORT;
 use crate::program::{
     Argument, Builtin, Expression, ExpressionKind, Loop, Operator, Place, PlaceKind, Program, Statement,
     StatementKind,
@@ -72,8 +73,9 @@ pub fn run(
     arguments: &[u64],
     most_rounds: u64,
 ) -> u64 {
-    let mut run = Run { program, state, world, most_rounds };
+    let cut_short_before = state.faults.cut_short;
     let handler = &program.handlers[handler];
+    let mut run = Run { program, state, world, most_rounds, cut_short_before, handler: handler.function };
     let (function, fields) = (handler.function, &handler.offer.fields);
     let parameters = &program.functions[function].locals;
     let converted = |(value, local): (&u64, &crate::program::Local)| match &local.of {
@@ -94,11 +96,15 @@ struct Run<'a> {
     state: &'a mut State,
     world: &'a mut dyn World,
     most_rounds: u64,
+    cut_short_before: u64,
+    /// The function that is not called by others.
+    handler: usize,
 }
 
 struct Frame {
     locals: Vec<Vec<u8>>,
     is_cut_short: bool,
+    is_handler: bool,
 }
 
 enum Flow {
@@ -147,6 +153,7 @@ pub fn value_of(bytes: &[u8], of: &Type) -> u64 {
 
 impl Run<'_> {
     fn call(&mut self, function: usize, arguments: &[u64]) -> u64 {
+        let is_handler = function == self.handler;
         let function = &self.program.functions[function];
         let mut locals: Vec<_> =
             function.locals.iter().map(|local| vec![0; local.of.size() as usize]).collect();
@@ -154,7 +161,7 @@ impl Run<'_> {
             let size = local.len();
             local.copy_from_slice(&value.to_le_bytes()[..size]);
         }
-        let mut frame = Frame { locals, is_cut_short: false };
+        let mut frame = Frame { locals, is_cut_short: false, is_handler };
         match self.statements(&function.body, &mut frame) {
             Flow::Return(value) => value,
             _ => 0,
@@ -205,7 +212,9 @@ impl Run<'_> {
 
     fn looped(&mut self, looped: &Loop, frame: &mut Frame) -> Flow {
         let mut is_asked = looped.is_asked_first;
-        for _ in 0..self.most_rounds {
+        let cut_short = self.state.faults.cut_short - self.cut_short_before;
+        let has_rounds = frame.is_handler || cut_short < MOST_CUT_SHORT;
+        for _ in 0..if has_rounds { self.most_rounds } else { 0 } {
             if is_asked
                 && looped.condition.as_ref().is_some_and(|condition| self.value(condition, frame) == 0)
             {

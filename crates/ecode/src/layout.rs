@@ -12,7 +12,13 @@ pub const CUT_SHORT: u32 = 16;
 pub const FULL: u32 = 24;
 pub const LOST: u32 = 32;
 pub const OUTSIDE_PACKET: u32 = 40;
-pub const CONTROL_BYTES: u32 = 48;
+/// `CUT_SHORT` when the plugin was last called on demand.
+pub const CUT_SHORT_BEFORE: u32 = 48;
+pub const CONTROL_BYTES: u32 = 56;
+
+/// Loops that may be cut short, a quarter of a second each (BPF_MAX_TIMED_LOOPS, include/linux/bpf.h): after that, those of functions
+/// that are called have no more rounds, and user space takes the plugin out of its hooks.
+pub const MOST_CUT_SHORT: u64 = 8;
 
 impl Faults {
     /// As the control memory has them.

@@ -35,6 +35,7 @@ pub use diagnostic::{Diagnostic, MOST as MOST_PROBLEMS, Severity, Span, nearest}
 pub use emit::Memory;
 pub use hooks::{Base, CALL, Condition, Ending, Entry, Field, Hooks, Offer, Refusal, Source, Stop, Way};
 pub use ir::Loops;
+pub use layout::MOST_CUT_SHORT;
 pub use listing::Listed;
 pub use program::{Builtin, Global, Program};
 pub use types::{Integer, Type};

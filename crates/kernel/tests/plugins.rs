@@ -16,9 +16,9 @@ mod left;
 use std::os::fd::AsRawFd as _;
 
 use common::{Same, interpreted, program};
-use ecode::Loops;
 use ecode::interpret::State;
 use ecode::records::{Datum, Record};
+use ecode::{Loops, MOST_CUT_SHORT};
 use kernel::plugins::Plugin;
 use kernel::plugins::verifier_log::complaint;
 use kernel::probe;
@@ -163,6 +163,25 @@ fn numbers_that_came_by_several_ways_are_not_told_apart() {
     for within in ["r[1].a[@ & 1] *= r[1].c", "e[@ & 3] = r[1].c", "e[(n ? t.c : g) + @ & 3] += 1"] {
         let nested = (0..20).fold("0".to_owned(), |inner, _| format!("({})", within.replace('@', &inner)));
         outcome(&format!("{HEAD} on call(int n) {{ return {nested}; }}"), &[5]);
+    }
+}
+
+/// The kernel limits the loops of each call of a function only.
+#[test]
+fn loops_that_call_endless_ones_end() {
+    let text = "u64 n; void spin(void) { for (;;) n++; } void on_and_on(void) { for (;;) spin(); } on call { for (;;) on_and_on(); return cut_short(); }";
+    let program = program(text);
+    for loops in kinds_of_loops() {
+        let object = ecode::compile(&program, text, "test.ec", *loops).expect("it compiles");
+        let plugin = Plugin::load(&object).expect("it is loaded");
+        let mut before = 0;
+        // Each call begins anew.
+        for _ in 0..2 {
+            assert_eq!(plugin.call(0, &[]).expect("it is called"), 1);
+            let cut_short = plugin.faults().expect("they are there").cut_short;
+            assert!(cut_short >= before + MOST_CUT_SHORT, "{cut_short}");
+            before = cut_short;
+        }
     }
 }
 

@@ -35,7 +35,10 @@ fn needed<'a>(ways: &'a [Way], is_read: &[bool]) -> &'a [Way] {
 
 impl Lowerer<'_> {
     pub(super) fn come_in(&mut self, handler: &Handler, entry: &Entry) {
-        let Ending::Chained { goes_on, stops } = handler.offer.ending else { return };
+        let Ending::Chained { goes_on, stops } = handler.offer.ending else {
+            self.begin_counting_loops();
+            return;
+        };
         let block = self.new_block();
         let stop = stops.map(|stop| (stop, self.register()));
         self.leaving = Some(Leaving { block, goes_on, stop });

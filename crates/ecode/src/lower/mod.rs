@@ -66,6 +66,7 @@ struct Lowerer<'a> {
     leaving: Option<Leaving>,
     /// By what it reads the packet that there is.
     packet: Option<i32>,
+    is_handler: bool,
     span: Span,
 }
 
@@ -120,9 +121,10 @@ pub fn lower(
         copies_held: 0,
         leaving: None,
         packet: handler.and_then(|(handler, _)| handler.offer.packet),
+        is_handler: handler.is_some(),
         span: lowered.span.clone(),
     };
-    lowerer.begin(handler.is_some());
+    lowerer.begin();
     if let Some((handler, entry)) = handler {
         lowerer.come_in(handler, entry);
     }
@@ -198,7 +200,7 @@ impl Lowerer<'_> {
     }
 
     /// Parameters and local variables get their homes.
-    fn begin(&mut self, is_handler: bool) {
+    fn begin(&mut self) {
         for (local, is_memory) in self.function.locals.iter().zip(self.uses.is_memory.clone()) {
             let home = match local.of {
                 Type::Array(..) | Type::Struct(_) => Home::Frame(self.frame(local.of.size())),
@@ -219,11 +221,11 @@ impl Lowerer<'_> {
         for (place, mut value) in came.into_iter().enumerate() {
             let of = &self.function.locals[place].of;
             // Whoever calls it from outside may leave anything above its lowest bits.
-            if is_handler {
+            if self.is_handler {
                 value = self.converted(value, U64, of);
             }
             match self.homes[place] {
-                Home::Register(to) if is_handler => self.set_local(place, to, value),
+                Home::Register(to) if self.is_handler => self.set_local(place, to, value),
                 Home::Register(_) => {}
                 Home::Frame(at) => self.write(Address::of(Base::Frame(at)), of, value),
             }

@@ -3,10 +3,10 @@
 use super::{Around, Home, Lowered, Lowerer, MOST_BLOCKS, MOST_REGISTERS, constant, number, width};
 use crate::ast::Operator;
 use crate::emit::too_large;
-use crate::ir::{self, Base, BlockId, End, Step, Value, Width};
-use crate::layout::CUT_SHORT;
+use crate::ir::{self, Address, Base, BlockId, End, Step, Value, Width};
+use crate::layout::{CUT_SHORT, CUT_SHORT_BEFORE, MOST_CUT_SHORT};
 use crate::program::{Expression, ExpressionKind, Loop, Place, PlaceKind, Statement, StatementKind};
-use crate::types::Type;
+use crate::types::{Type, U64};
 
 impl Lowerer<'_> {
     pub(super) fn statements(&mut self, statements: &[Statement]) -> Lowered<()> {
@@ -95,7 +95,7 @@ impl Lowerer<'_> {
     fn looped(&mut self, looped: &Loop) -> Lowered<()> {
         let [head, asked, body, after, cut, done] = std::array::from_fn(|_| self.new_block());
         let entry = if looped.is_asked_first { head } else { body };
-        self.end(End::Jump(entry));
+        self.enter_loop(entry, cut);
         self.begin_loop(entry, cut);
         // The first round of `do` is not counted, as it always is.
         self.enter(head);
@@ -116,6 +116,34 @@ impl Lowerer<'_> {
         self.end(End::Jump(head));
         self.end_loop(cut, done);
         Ok(())
+    }
+
+    /// The kernel limits the loops of each call of a function: all calls together are limited here, or whoever calls functions in loops
+    /// would hold up a processor for hours.
+    fn enter_loop(&mut self, entry: BlockId, cut: BlockId) {
+        if self.is_handler {
+            self.end(End::Jump(entry));
+            return;
+        }
+        let [count, before, since] = std::array::from_fn(|_| self.register());
+        for (to, at) in [(count, CUT_SHORT), (before, CUT_SHORT_BEFORE)] {
+            self.step(Step::Load { to, from: Address::of(Base::Control(at)), bytes: 8 });
+        }
+        let [count, before] = [count, before].map(Value::Register);
+        let (operator, width) = (Operator::Subtract, Width::W64);
+        let step = Step::Operate { to: since, operator, width, is_signed: false, left: count, right: before };
+        self.step(step);
+        let most = Value::Constant(MOST_CUT_SHORT as i64);
+        self.branch(Operator::Less, U64, Value::Register(since), most, entry, cut);
+    }
+
+    /// Of a call on demand, which nobody is held up by but who calls.
+    pub(super) fn begin_counting_loops(&mut self) {
+        if self.program.functions.len() > self.program.handlers.len() {
+            let (count, before) = (self.register(), Address::of(Base::Control(CUT_SHORT_BEFORE)));
+            self.step(Step::Load { to: count, from: Address::of(Base::Control(CUT_SHORT)), bytes: 8 });
+            self.step(Step::Store { to: before, bytes: 8, value: Value::Register(count) });
+        }
     }
 
     pub(super) fn begin_loop(&mut self, entry: BlockId, cut_short: BlockId) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use ecode::MOST_CUT_SHORT;
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::plugins::{Hooks, Numbers, Plugin, RECORDS_BYTES, Turn};
@@ -26,10 +27,6 @@ use crate::source::Source;
 const KEPT: usize = 10_000;
 /// Of a name, which is a word of commands.
 const LONGEST_NAME: usize = 64;
-/// Loops that were cut short since it was linked, after which a plugin is taken out: each may have held up somebody for a quarter of a
-/// second (BPF_MAX_TIMED_LOOPS, include/linux/bpf.h).
-const MOST_CUT_SHORT: u64 = 8;
-
 /// Of one whose device was removed; a new one of the same name is another one.
 const LOST: &str = "its network device is gone: unload it, and load it again";
 
