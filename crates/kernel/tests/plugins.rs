@@ -48,7 +48,7 @@ fn outcome_by(text: &str, arguments: &[u64], kinds: &[Loops]) -> (i64, State, Sa
     for loops in kinds {
         let object = ecode::compile(&program, text, "test.ec", *loops)
             .unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
-        let (found, left) = in_kernel::run(&text, &program, &object, arguments);
+        let (found, left) = in_kernel::run(text, &program, &object, arguments);
         let expected = (result as i32, Left::by_the_interpreter(&object, &state, &world));
         assert_eq!((found, left), expected, "{text}");
     }
