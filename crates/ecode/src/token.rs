@@ -96,6 +96,41 @@ pub const ABSENT: &[(&str, &str)] = &[
     ("volatile", "leave it away: global variables are read and written each time"),
 ];
 
+/// Types that C programs have from headers, and what they are called here.
+pub const OF_HEADERS: &[(&str, &str)] = &[
+    ("_Bool", "bool"),
+    ("__s16", "i16"),
+    ("__s32", "i32"),
+    ("__s64", "i64"),
+    ("__s8", "i8"),
+    ("__u16", "u16"),
+    ("__u32", "u32"),
+    ("__u64", "u64"),
+    ("__u8", "u8"),
+    ("gid_t", "u32"),
+    ("int16_t", "i16"),
+    ("int32_t", "i32"),
+    ("int64_t", "i64"),
+    ("int8_t", "i8"),
+    ("off_t", "i64"),
+    ("pid_t", "i32"),
+    ("s16", "i16"),
+    ("s32", "i32"),
+    ("s64", "i64"),
+    ("s8", "i8"),
+    ("size_t", "u64"),
+    ("ssize_t", "i64"),
+    ("time_t", "i64"),
+    ("uid_t", "u32"),
+    ("uint", "u32"),
+    ("uint16_t", "u16"),
+    ("uint32_t", "u32"),
+    ("uint64_t", "u64"),
+    ("uint8_t", "u8"),
+    ("uintptr_t", "u64"),
+    ("ulong", "u64"),
+];
+
 /// Longer ones before those with which they begin.
 pub const MARKS: &[&str] = &[
     "<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=", "-=", "*=",

@@ -6,6 +6,7 @@ use super::scopes::Named;
 use super::{Checked, Checker, Faulty};
 use crate::ast::{self, Declaration, StatementKind as Written};
 use crate::diagnostic::{Diagnostic, MOST, Span};
+use crate::hooks::{Ending, Offer};
 use crate::program::{Expression, ExpressionKind, Local, Loop, Statement, StatementKind};
 use crate::types::Type;
 
@@ -145,15 +146,30 @@ impl Checker<'_> {
                     span.clone(),
                     format!("a value of type {result} is to be returned here"),
                 );
-                self.fault(problem)
+                self.fault(problem.help("write `return 0;`"))
             }
             Some(value) => {
                 let value = self.expression(value)?;
                 if result == Type::Void {
                     return self.fault(Diagnostic::error(value.span, "this function returns nothing"));
                 }
-                self.converted(value, &result, "what is returned").map(Some)
+                let value = self.converted(value, &result, "what is returned")?;
+                self.refused_in_vain(&value);
+                Ok(Some(value))
             }
+        }
+    }
+
+    /// Where somebody wants to refuse what only is looked at.
+    fn refused_in_vain(&mut self, value: &Expression) {
+        let only_observes = |offer: &Offer| matches!(offer.ending, Ending::Chained { stops: None, .. });
+        let is_refusal = matches!(value.kind, ExpressionKind::Constant(value) if value != 0);
+        if is_refusal && self.current().offer.as_ref().is_some_and(only_observes) {
+            let problem = Diagnostic::warning(
+                value.span.clone(),
+                "nothing can be refused at this hook: what is returned changes nothing",
+            );
+            self.problems.push(problem.help("write `return 0;`; docs/ecode.md says which hooks can refuse"));
         }
     }
 

@@ -45,7 +45,9 @@ impl Parser<'_> {
         let base = self.base_type()?;
         if self.is_at("*") {
             let problem = Diagnostic::error(self.span(), "E-code has no pointers");
-            return self.fault(problem.help("use an array, a struct, or `string` for text"));
+            return self.fault(problem.help(
+                "use an array or a struct; `read_user` and `read_user_text` read what an argument points to",
+            ));
         }
         Ok(TypeName { base, span: self.since(&from) })
     }

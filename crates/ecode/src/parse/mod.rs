@@ -6,7 +6,7 @@ mod statements;
 
 use crate::ast::{Item, Name};
 use crate::diagnostic::{Diagnostic, MOST, Span};
-use crate::token::{Keyword, Kind, Token};
+use crate::token::{Keyword, Kind, OF_HEADERS, Token};
 
 /// Expressions, statements and initializers within each other. Each takes some hundred bytes of the compiler's stack in each of its
 /// passes.
@@ -107,6 +107,9 @@ impl Parser<'_> {
     fn meant(&self, problem: Diagnostic, name: &str) -> Diagnostic {
         if self.structs.iter().any(|known| known == name) {
             return problem.help(format!("write `struct {name}`"));
+        }
+        if let Some((_, own)) = OF_HEADERS.iter().find(|(known, _)| *known == name) {
+            return problem.help(format!("write `{own}`"));
         }
         problem.near(name, Keyword::ALL.iter().map(|(text, _)| *text))
     }
