@@ -25,7 +25,7 @@ impl Lowerer<'_> {
             }
             ExpressionKind::Complement(inner) => {
                 let inner = self.value(inner)?;
-                Ok(self.operate(Operator::Xor, of, inner, Value::Constant(-1)))
+                Ok(self.operate(Operator::Xor, of, inner, constant(u64::MAX, of)))
             }
             ExpressionKind::Binary(operator, left, right)
                 if !operator.is_comparison() && left.of.is_number() =>

@@ -65,6 +65,32 @@ fn numbers_are_converted_as_in_c() {
     }
 }
 
+/// The value of `(x = 1)` is known to the compiler, which makes a constant of it, and no more.
+#[test]
+fn what_is_known_is_the_same_as_what_is_not() {
+    const NUMBERS: [&str; 4] = ["0", "1", "-1", "40"];
+    let same = |of: &str, known: &str, unknown: &str| {
+        let text = |expression| format!("{of} x, y; on call {{ return {expression}; }}");
+        assert_eq!(result(&text(known)), result(&text(unknown)), "{of}: {known}");
+    };
+    for of in ["int", "unsigned", "long", "u8", "i8"] {
+        for one in NUMBERS {
+            for unary in ["~", "-", "!", "+", "(unsigned) ~", "(u64) -", "(i16) ~", "(u8) -"] {
+                // Of a variable that is read, nothing is known.
+                same(of, &format!("{unary} (x = {one})"), &format!("(x = {one}, {unary} x)"));
+            }
+            for other in NUMBERS {
+                for operator in
+                    ["+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>", "<", "<=", "==", "&&", "||"]
+                {
+                    let known = format!("(u64) ((x = {one}) {operator} (y = {other}))");
+                    same(of, &known, &format!("(x = {one}, y = {other}, (u64) (x {operator} y))"));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_c_leaves_open_is_defined() {
     operates("int", "-2147483648", "/", "-1", -2_147_483_648);
