@@ -299,8 +299,7 @@ impl Checker<'_> {
             // Parentheses would begin before the place.
             Written::Assign(None, place, _) if place.span.start == written.span.start => {
                 let problem = Diagnostic::warning(written.span.clone(), "this assigns, and compares nothing");
-                self.problems
-                    .push(problem.help("write `==`; or put it into parentheses of its own if it is meant"));
+                self.warn(problem.help("write `==`; or put it into parentheses of its own if it is meant"));
             }
             Written::Comma(_, last) => self.compares(last),
             Written::Conditional(parts) => parts[1..].iter().for_each(|choice| self.compares(choice)),
@@ -468,7 +467,7 @@ impl Checker<'_> {
             let is_signed = value.of.integer().is_some_and(|number| number.is_signed);
             let told = if is_signed { (constant as i64).to_string() } else { constant.to_string() };
             let problem = Diagnostic::warning(value.span.clone(), format!("{told} does not fit into {to}"));
-            self.problems.push(problem.help(format!("write ({to}) before it if its lowest bits are meant")));
+            self.warn(problem.help(format!("write ({to}) before it if its lowest bits are meant")));
         }
         Ok(convert(value, to))
     }

@@ -148,7 +148,7 @@ impl Checker<'_> {
             if !local.name.starts_with('_') {
                 let problem =
                     Diagnostic::warning(local.span.clone(), format!("`{}` is never used", local.name));
-                self.problems.push(problem.help(format!("leave it away, or call it `_{}`", local.name)));
+                self.warn(problem.help(format!("leave it away, or call it `_{}`", local.name)));
             }
         }
         let function = &mut self.program.functions[function];

@@ -41,6 +41,8 @@ struct Current {
 struct Checker<'a> {
     hooks: &'a dyn Hooks,
     problems: &'a mut Vec<Diagnostic>,
+    /// So many of them are no more than that.
+    warnings: usize,
     program: Program,
     scopes: Scopes,
     structs: HashMap<String, (Rc<Struct>, Span)>,
@@ -65,6 +67,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
     let mut checker = Checker {
         hooks,
         problems,
+        warnings: 0,
         program,
         scopes: Scopes::new(),
         structs: HashMap::new(),
@@ -78,7 +81,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         declared: HashMap::new(),
     };
     for item in items {
-        if checker.problems.len() >= MOST {
+        if checker.has_enough() {
             break;
         }
         // What follows from a fault is told of by itself.
@@ -92,6 +95,19 @@ impl Checker<'_> {
     fn fault<T>(&mut self, problem: Diagnostic) -> Checked<T> {
         self.problems.push(problem);
         Err(Faulty)
+    }
+
+    /// More than anybody reads are left out, as the program is one all the same.
+    fn warn(&mut self, problem: Diagnostic) {
+        if self.warnings < MOST {
+            self.warnings += 1;
+            self.problems.push(problem);
+        }
+    }
+
+    /// Whether there are so many faults that others hardly are ones of their own.
+    fn has_enough(&self) -> bool {
+        self.problems.len() - self.warnings >= MOST
     }
 
     fn declare(&mut self, name: &ast::Name, named: Named) -> Checked<()> {

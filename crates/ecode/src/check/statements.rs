@@ -5,7 +5,7 @@ use std::collections::hash_map::{Entry, HashMap};
 use super::scopes::Named;
 use super::{Checked, Checker, Faulty};
 use crate::ast::{self, Declaration, StatementKind as Written};
-use crate::diagnostic::{Diagnostic, MOST, Span};
+use crate::diagnostic::{Diagnostic, Span};
 use crate::hooks::{Ending, Offer};
 use crate::program::{Expression, ExpressionKind, Local, Loop, Statement, StatementKind};
 use crate::types::Type;
@@ -16,7 +16,7 @@ impl Checker<'_> {
         self.scopes.enter();
         let mut statements = Vec::new();
         for statement in written {
-            if self.problems.len() >= MOST {
+            if self.has_enough() {
                 break;
             }
             let _ = self.statement(statement, &mut statements);
@@ -133,7 +133,7 @@ impl Checker<'_> {
         };
         if !has {
             let problem = Diagnostic::warning(expression.span.clone(), "this has no effect");
-            self.problems.push(problem.help("assign it, or leave it away"));
+            self.warn(problem.help("assign it, or leave it away"));
         }
     }
 
@@ -169,7 +169,7 @@ impl Checker<'_> {
                 value.span.clone(),
                 "nothing can be refused at this hook: what is returned changes nothing",
             );
-            self.problems.push(problem.help("write `return 0;`; docs/ecode.md says which hooks can refuse"));
+            self.warn(problem.help("write `return 0;`; docs/ecode.md says which hooks can refuse"));
         }
     }
 
@@ -219,7 +219,7 @@ impl Checker<'_> {
                 _ => self.statement(statement, &mut body),
             };
             if let Err(Faulty) = made
-                && self.problems.len() >= MOST
+                && self.has_enough()
             {
                 break;
             }

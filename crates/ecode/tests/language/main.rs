@@ -18,6 +18,14 @@ fn result(text: &str) -> i64 {
 }
 
 #[test]
+fn what_comes_after_many_warnings_is_there() {
+    let text =
+        format!("void f(int n) {{ {} }} on call {{ {} return 7; }}", "n;".repeat(300), "1;".repeat(300));
+    let warnings = ecode::check(&text, &common::Plain).1.len();
+    assert_eq!((result(&text), warnings), (7, ecode::MOST_PROBLEMS));
+}
+
+#[test]
 fn texts_are_told_and_compared() {
     let (value, _, world) = outcome(
         "struct r { u8 a; u16 b; }; on call { char name[16]; comm(name); print(\"%s is %d, %x and %c: 100%%\", name, -5, 255, 'z'); \

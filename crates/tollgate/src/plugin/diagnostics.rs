@@ -96,12 +96,13 @@ fn refusal(log: &str, line: usize, source: &Source) -> Option<Diagnostic> {
 /// "2 problems", "1 problem and 1 warning"
 pub fn counted(problems: &[Diagnostic]) -> String {
     let warnings = problems.iter().filter(|problem| problem.severity == Severity::Warning).count();
-    let mut errors = number_of(problems.len() - warnings, "problem");
-    if problems.len() >= MOST_PROBLEMS {
-        // The compiler has stopped there.
-        errors = format!("at least {errors}");
-    }
-    if warnings == 0 { errors } else { format!("{errors} and {}", number_of(warnings, "warning")) }
+    let told = |count: usize, what| {
+        let told = number_of(count, what);
+        // The compiler tells of no more.
+        if count >= MOST_PROBLEMS { format!("at least {told}") } else { told }
+    };
+    let errors = told(problems.len() - warnings, "problem");
+    if warnings == 0 { errors } else { format!("{errors} and {}", told(warnings, "warning")) }
 }
 
 #[cfg(test)]
