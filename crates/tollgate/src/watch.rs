@@ -136,7 +136,7 @@ impl Watch {
             stay_for_others(&mut gate, None);
         }
         let (ring, session) = started?;
-        let plugins = Plugins::of_session(session.index);
+        let plugins = Plugins::of_session(session.index, options.mask & wire::GUARD != 0);
         Ok(Self {
             gate,
             session,

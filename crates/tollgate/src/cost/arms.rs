@@ -309,7 +309,7 @@ impl Arm {
                     gate.make_profiles(&lock)?;
                 }
                 drop(lock);
-                let mut plugins = Plugins::of_session(session.index);
+                let mut plugins = Plugins::of_session(session.index, mask & wire::GUARD != 0);
                 match with {
                     With::Nothing => {}
                     With::Rules(rules) => crate::service::in_force(&mut gate, &session, rules)?,

@@ -169,6 +169,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     }
     kernel::pinned::release(false)?.failures.iter().for_each(|failure| tell(failure));
     let options = Options { mask, ..Options::default() };
+    let has_guard = policy.is_some();
     let mut watch = match policy {
         Some(policy) => Watch::start_guarded(options, policy)?,
         None => Watch::start(options)?,
@@ -188,7 +189,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         select,
         watch,
         services,
-        plugins: Plugins::of_session(session),
+        plugins: Plugins::of_session(session, has_guard),
         known: BTreeSet::new(),
         began: SystemTime::now(),
         journal: Journal::new(),

@@ -47,6 +47,8 @@ pub struct Plugins {
     lost: u64,
     /// Of whose tasks they are, at hooks of the gate; or everybody's.
     session: u32,
+    /// Of its own: others' may be in the same gate.
+    has_guard: bool,
 }
 
 struct Live {
@@ -158,7 +160,7 @@ fn compiled(source: &Source) -> Result<Built> {
 }
 
 impl Plugins {
-    pub fn of_session(session: u32) -> Self {
+    pub fn of_session(session: u32, has_guard: bool) -> Self {
         Self {
             hooks: Hooks::default(),
             all: Vec::new(),
@@ -166,6 +168,7 @@ impl Plugins {
             new: Vec::new(),
             lost: 0,
             session,
+            has_guard,
         }
     }
 
@@ -215,7 +218,7 @@ impl Plugins {
         let turn = Turn { session: self.session, priority };
         let (plugin, times) = built.load_at(source, &mut self.hooks, gate, turn, None)?;
         let link_us = micros(plugin.link(None)?);
-        let idle = idle(&built, gate.enabled() & wire::GUARD != 0);
+        let idle = idle(&built, self.has_guard);
         self.all.push(Live::new(name, priority, built, plugin)?);
         let name = name.to_owned();
         let (not_kept, copied) = (Vec::new(), Vec::new());
@@ -235,7 +238,7 @@ impl Plugins {
             built.load_at(source, &mut self.hooks, gate, turn, Some((&old.plugin, &kept.shared)))?;
         kept.copy(old.plugin.data(), plugin.data());
         let link_us = micros(plugin.link(Some(&old.plugin))?);
-        let idle = idle(&built, gate.enabled() & wire::GUARD != 0);
+        let idle = idle(&built, self.has_guard);
         let new = Live::new(name, old.priority, built, plugin)?;
         let mut old = std::mem::replace(&mut self.all[place], new);
         // What it told last is not lost either.
