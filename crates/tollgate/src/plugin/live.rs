@@ -411,12 +411,13 @@ impl Live {
         });
         let memory = top.map(|top| memory(&self.built, &self.plugin, top)).transpose()?;
         let (variables, maps) = memory.unzip();
+        let is_lost = self.plugin.is_lost();
         Ok(State {
             name: self.name.clone(),
             priority: self.priority,
             handlers: handlers.collect(),
-            is_linked: self.plugin.is_linked(),
-            taken_out: self.taken_out.clone().or_else(|| self.plugin.is_lost().then(|| LOST.into())),
+            is_linked: self.plugin.is_linked() && !is_lost,
+            taken_out: self.taken_out.clone().or_else(|| is_lost.then(|| LOST.into())),
             told: self.told,
             variables,
             maps,
