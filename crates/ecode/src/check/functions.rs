@@ -3,7 +3,7 @@
 use super::scopes::Named;
 use super::{Checked, Checker, Current, Faulty};
 use crate::ast::{self, Expression as Written};
-use crate::diagnostic::{Diagnostic, Severity, Span};
+use crate::diagnostic::{Diagnostic, Span};
 use crate::hooks::{CALL, Offer};
 use crate::program::{Argument, Expression, ExpressionKind, Function, Handler};
 use crate::types::{LONG, Type};
@@ -132,9 +132,9 @@ impl Checker<'_> {
             let local = self.local(&name, field.of.clone(), true);
             let _ = self.declare(&name, Named::Local(local));
         }
-        let before = self.problems.len();
+        let before = self.faults();
         let body = self.block(body);
-        let is_faulty = self.problems[before..].iter().any(|problem| problem.severity == Severity::Error);
+        let is_faulty = self.faults() > before;
         self.scopes.leave();
         let current = self.current.take().expect("it was set above");
         for (local, _) in current

@@ -107,7 +107,12 @@ impl Checker<'_> {
 
     /// Whether there are so many faults that others hardly are ones of their own.
     fn has_enough(&self) -> bool {
-        self.problems.len() - self.warnings >= MOST
+        self.faults() >= MOST
+    }
+
+    /// So many problems are no warnings.
+    fn faults(&self) -> usize {
+        self.problems.len() - self.warnings
     }
 
     fn declare(&mut self, name: &ast::Name, named: Named) -> Checked<()> {
