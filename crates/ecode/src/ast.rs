@@ -197,6 +197,7 @@ pub enum StatementKind {
 
 #[derive(Debug)]
 pub struct Parameter {
+    pub is_const: bool,
     pub type_name: TypeName,
     /// Empty, and where the type is: a prototype's that has none.
     pub name: Name,

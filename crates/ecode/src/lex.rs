@@ -68,6 +68,8 @@ impl Lexer<'_> {
             let rest = self.rest();
             if rest.first().is_some_and(u8::is_ascii_whitespace) {
                 self.at += 1;
+            } else if rest.starts_with(b"\\\n") || rest.starts_with(b"\\\r\n") {
+                self.at += 2;
             } else if rest.starts_with(b"//") {
                 self.at += rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
             } else if rest.starts_with(b"/*") {
@@ -190,7 +192,9 @@ impl Lexer<'_> {
                             let character = self.text[self.at..].chars().next();
                             self.at += character.filter(|c| *c != '\n').map_or(0, char::len_utf8);
                             let problem = Diagnostic::error(escape..self.at, "there is no such escape");
-                            self.problem(problem.help(r#"there are \n \t \r \0 \\ \' \" and \x41"#));
+                            self.problem(
+                                problem.help(r#"there are \a \b \f \n \r \t \v \\ \' \" \101 and \x41"#),
+                            );
                         }
                     }
                 }
@@ -204,10 +208,13 @@ impl Lexer<'_> {
 
     fn escaped(&mut self) -> Option<u8> {
         let byte = match self.rest() {
-            [b'n', ..] => b'\n',
+            [b'a', ..] => 7,
+            [b'b', ..] => 8,
             [b't', ..] => b'\t',
+            [b'n', ..] => b'\n',
+            [b'v', ..] => 11,
+            [b'f', ..] => 12,
             [b'r', ..] => b'\r',
-            [b'0', ..] => 0,
             [byte @ (b'\\' | b'\'' | b'"'), ..] => *byte,
             [b'x', high, low, ..] => {
                 let digit = |byte: &u8| (*byte as char).to_digit(16);
@@ -215,7 +222,13 @@ impl Lexer<'_> {
                 self.at += 3;
                 return Some(value as u8);
             }
-            _ => return None,
+            rest => {
+                let digits = rest.iter().take(3).take_while(|byte| matches!(byte, b'0'..=b'7'));
+                let digits = std::str::from_utf8(&rest[..digits.count()]).ok()?;
+                let value = u8::from_str_radix(digits, 8).ok()?;
+                self.at += digits.len();
+                return Some(value);
+            }
         };
         self.at += 1;
         Some(byte)
@@ -243,10 +256,12 @@ impl Lexer<'_> {
     }
 
     fn character(&mut self) -> Option<Kind> {
-        let from = self.at;
+        let (from, problems) = (self.at, self.problems.len());
         let bytes = self.quoted(b'\'', "character")?;
         match *bytes {
             [byte] => Some(Kind::Character(byte)),
+            // What an escape was to be, nobody knows.
+            _ if self.problems.len() > problems => Some(Kind::Character(0)),
             _ => {
                 let problem = Diagnostic::error(from..self.at, "between two ' is one character of one byte");
                 self.problem(problem.help("a text is between two \""));
@@ -294,6 +309,16 @@ mod tests {
             [Kind::Number { value, .. }, Kind::End] => value,
             ref other => panic!("{text}: {other:?}"),
         }
+    }
+
+    #[test]
+    fn escapes_are_cs() {
+        let text = r#""\a\b\f\n\r\t\v\\\'\"\7\1018\x41" '\0' '\377' \
+            1"#;
+        let bytes = b"\x07\x08\x0c\n\r\t\x0b\\'\"\x07A8A".to_vec();
+        let number = Kind::Number { value: 1, is_unsigned: false, is_long: false, is_decimal: true };
+        let wanted = [Kind::Text(bytes), Kind::Character(0), Kind::Character(255), number, Kind::End];
+        assert_eq!(kinds(text), wanted);
     }
 
     #[test]

@@ -85,12 +85,15 @@ keywords! {
 
 /// Words of C that are none here, and what to write instead.
 pub const ABSENT: &[(&str, &str)] = &[
+    ("_Static_assert", "leave it away"),
     ("double", "a kernel has no floating point: use integers, such as thousandths"),
     ("extern", "a program is one file"),
     ("float", "a kernel has no floating point: use integers, such as thousandths"),
     ("goto", "use `break`, `continue` or a function with `return`"),
     ("inline", "leave it away: the compiler decides"),
+    ("offsetof", "name the member itself: there are no pointers to count from"),
     ("register", "leave it away: the compiler decides"),
+    ("static_assert", "leave it away"),
     ("typedef", "a struct is known by its name alone: `struct point { … };`, then `struct point here;`"),
     ("union", "use a struct, and a cast where numbers are to be converted"),
     ("volatile", "leave it away: global variables are read and written each time"),

@@ -14,7 +14,7 @@ mod neighbours;
 mod off;
 mod operated;
 mod plugin_cost;
-mod plugins;
+mod plugin_library;
 mod pooler;
 mod programs;
 mod scale;

@@ -7,6 +7,8 @@ mod details;
 mod endings;
 mod groups;
 mod guard;
+mod plugin_examples;
+mod plugin_hooks;
 mod plugins;
 mod refusals;
 mod scopes;

@@ -3,8 +3,8 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, consumer, datagrams, deeds, load, master, opener, outcomes, reading,
-    relay, routine, seccomp, servant, signals, tenants, waits,
+    abi, blocking, calls, children, consumer, datagrams, deeds, load, master, opener, outcomes, plugins,
+    reading, relay, routine, seccomp, servant, signals, tenants, waits,
 };
 
 pub struct Workload {
@@ -61,6 +61,9 @@ pub const WORKLOADS: &[Workload] = &[
         "Works for tenants until it is told to end, then says how long for which; with --children each request is a child's."),
     workload("assign", "PID SERVICE", tenants::assign,
         "Gives a process, itself if that is 0, to a service by the library, and says for which it works then."),
+    workload("call-plugin", "NAME TIMES", plugins::call_plugin,
+        "Opens and calls a daemon's plugin TIMES times by the library, each time with the bytes that are its input, and \
+         writes those of the plugin's output."),
     workload("relay", "PORT [--stuck 1]", relay::relay,
         "Serves two tenants at once with the backend at PORT; opens its connection for one, and sends over it when it has \
          received from the other; or sends before, and is stuck in another send after."),

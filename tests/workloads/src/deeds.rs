@@ -132,6 +132,7 @@ fn perform(deed: &str, scene: &Scene) -> Option<c_long> {
         "unlink-i386" => call_i386(I386_UNLINK, LOW_MEMORY as u32, 0),
         "rmdir" => call(SYS_rmdir, [folder, 0, 0, 0, 0, 0]),
         "rename" => call(SYS_rename, [removed, made, 0, 0, 0, 0]),
+        "chmod" => call(SYS_chmod, [there, 0o666, 0, 0, 0, 0]),
         "connect" => call(SYS_connect, [stream.into(), pointer(&to), length, 0, 0, 0]),
         "connect-i386" => call_i386(I386_SOCKETCALL, I386_CONNECT, LOW_MEMORY as u32 + 512),
         "bind" => call(SYS_bind, [datagram.into(), pointer(&own), length, 0, 0, 0]),
@@ -139,6 +140,10 @@ fn perform(deed: &str, scene: &Scene) -> Option<c_long> {
         "socket" => call(SYS_socket, [AF_INET as c_long, SOCK_STREAM as c_long, 0, 0, 0, 0]),
         "mmap" => call(SYS_mmap, [DEED_MEMORY as c_long, PAGE as c_long, executable, map_flags, -1, 0]),
         "mprotect" => call(SYS_mprotect, [MEMORY as c_long, PAGE as c_long, executable, 0, 0, 0]),
+        "mprotect-all" => {
+            let all = executable | PROT_WRITE as c_long;
+            call(SYS_mprotect, [MEMORY as c_long, PAGE as c_long, all, 0, 0, 0])
+        }
         "ptrace" => call(SYS_ptrace, [PTRACE_SEIZE as c_long, victim, 0, 0, 0, 0]),
         "kill" => call(SYS_kill, [victim, usr1, 0, 0, 0, 0]),
         "kill-group" => call(SYS_kill, [-victim, usr1, 0, 0, 0, 0]),

@@ -25,6 +25,7 @@ mod memory;
 mod opener;
 mod outcomes;
 mod pipe;
+mod plugins;
 mod process;
 mod raw;
 mod reading;

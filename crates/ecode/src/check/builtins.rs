@@ -260,7 +260,11 @@ impl Checker<'_> {
             if is_text != wants_text {
                 let (is, wants) = if is_text { ("text", "number") } else { ("number", "text") };
                 let message = format!("this is a {is}, where a {wants} is asked for");
-                return self.fault(Diagnostic::error(written.span.clone(), message));
+                let problem = Diagnostic::error(written.span.clone(), message);
+                return self.fault(match wants_text {
+                    true => problem.help("`read_user_text` reads what an argument points to"),
+                    false => problem,
+                });
             }
         }
         match rest.next() {

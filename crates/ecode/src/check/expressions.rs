@@ -5,7 +5,7 @@ use super::items::MOST_LOCAL_BYTES;
 use super::scopes::Named;
 use super::{Checked, Checker, Faulty};
 use crate::ast::{self, ExpressionKind as Written, Unary};
-use crate::diagnostic::{Diagnostic, Span};
+use crate::diagnostic::{Diagnostic, Span, nearest};
 use crate::program::{Expression, ExpressionKind, Operator, Place, PlaceKind};
 use crate::types::{CHAR, INT, Integer, LONG, Type, U32, U64};
 use crate::value;
@@ -181,12 +181,33 @@ impl Checker<'_> {
             Some(Named::Faulty) => return Err(Faulty),
             None if is_builtin(name) => return self.not_called(name, span),
             None => {
-                let known = self.scopes.names(|_| true);
-                let name = ast::Name { text: name.into(), span: span.clone() };
-                return self.unknown("variable", &name, &known);
+                return self.unknown_variable(name, span);
             }
         };
         Ok(Place { kind, of, span: span.clone() })
+    }
+
+    fn unknown_variable<T>(&mut self, name: &str, span: &Span) -> Checked<T> {
+        /// What a call's result is called elsewhere.
+        const RESULTS: [&str; 5] = ["rc", "res", "ret", "retval", "return_value"];
+        let problem = Diagnostic::error(span.clone(), format!("there is no variable `{name}`"));
+        let known = self.scopes.names(|_| true);
+        let offer = self.current.as_ref().and_then(|current| current.offer.as_ref());
+        let offered: Vec<_> =
+            offer.iter().flat_map(|offer| &offer.fields).map(|field| field.name.as_str()).collect();
+        let is_of_headers = name.len() > 2 && !name.bytes().any(|byte| byte.is_ascii_lowercase());
+        let problem = if RESULTS.contains(&name) && offered.contains(&"result") {
+            problem.help("there is `result`")
+        } else if let Some(near) = nearest(name, known.iter().map(String::as_str)) {
+            problem.help(format!("there is `{near}`"))
+        } else if is_of_headers {
+            problem.help(format!("constants of C's headers are to be declared: `enum {{ {name} = … }};`"))
+        } else if !offered.is_empty() {
+            problem.help(format!("all that is selected offers {}", offered.join(", ")))
+        } else {
+            problem
+        };
+        self.fault(problem)
     }
 
     fn not_called<T>(&mut self, name: &str, span: &Span) -> Checked<T> {
@@ -355,11 +376,30 @@ impl Checker<'_> {
         let result = if operator.is_comparison() { INT } else { common };
         let kind = match (constant(&left), constant(&right)) {
             (Some(left), Some(right)) => {
-                ExpressionKind::Constant(value::binary(operator, common, left, right))
+                let value = value::binary(operator, common, left, right);
+                self.fits(operator, [left, right], value, common, span);
+                ExpressionKind::Constant(value)
             }
             _ => ExpressionKind::Binary(operator, Box::new(left), Box::new(right)),
         };
         Ok(expression(kind, result, span))
+    }
+
+    /// Signed numbers that are constant are seldom meant to come round, however it is defined.
+    fn fits(&mut self, operator: Operator, of: [u64; 2], value: u64, number: Integer, span: &Span) {
+        let [left, right] = of.map(|constant| i128::from(constant as i64));
+        let exact = match operator {
+            Operator::Add => left + right,
+            Operator::Subtract => left - right,
+            Operator::Multiply => left * right,
+            _ => return,
+        };
+        if number.is_signed && exact != i128::from(value as i64) {
+            let message = format!("this is {}, as {exact} does not fit into {number}", value as i64);
+            let problem = Diagnostic::warning(span.clone(), message);
+            let suffix = if number.bits == 64 { "ul" } else { "l" };
+            self.warn(problem.help(format!("write one of the numbers with `{suffix}` behind it")));
+        }
     }
 
     fn divides(&mut self, operator: Operator, by: &Expression) -> Checked<()> {

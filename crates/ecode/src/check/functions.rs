@@ -91,7 +91,7 @@ impl Checker<'_> {
         let local = |(parameter, of): (&ast::Parameter, &Type)| crate::program::Local {
             name: parameter.name.text.clone(),
             of: of.clone(),
-            is_const: false,
+            is_const: parameter.is_const,
             span: parameter.name.span.clone(),
         };
         let function = &mut self.program.functions[number];
@@ -123,7 +123,7 @@ impl Checker<'_> {
         self.current = Some(Current { function, result, locals, is_used, loops: 0, switches: 0, offer });
         self.scopes.enter();
         for (parameter, of) in parameters.iter().zip(types) {
-            let local = self.local(&parameter.name, of, false);
+            let local = self.local(&parameter.name, of, parameter.is_const);
             let _ = self.declare(&parameter.name, Named::Local(local));
         }
         // A handler's parameters and its hook's fields are never both there.
@@ -214,6 +214,15 @@ impl Checker<'_> {
         arguments: &[Written],
         span: &Span,
     ) -> Checked<Expression> {
+        if self.current.is_none() {
+            let problem =
+                Diagnostic::error(span.clone(), "nothing is called outside of functions and handlers");
+            return self.fault(
+                problem.help(
+                    "what is there from the beginning is constant; a handler can give it another value",
+                ),
+            );
+        }
         let number = match self.scopes.find(&name.text).cloned() {
             Some(Named::Function(number)) => number,
             Some(Named::Faulty) => return Err(Faulty),

@@ -45,6 +45,10 @@ impl Checker<'_> {
             Written::Block(statements) => StatementKind::Block(self.block(statements)),
             Written::If(condition, yes, no) => {
                 let condition = self.condition(condition);
+                if let (Written::Empty, None) = (&yes.kind, no) {
+                    let problem = Diagnostic::warning(yes.span.clone(), "this is all that `if` does");
+                    self.warn(problem.help("leave the `;` away, or write `{}` if it is meant"));
+                }
                 let (yes, no) = (self.one(yes), no.as_ref().map(|no| self.one(no)).unwrap_or_default());
                 StatementKind::If(condition?, yes, no)
             }

@@ -245,7 +245,10 @@ impl Parser<'_> {
             },
             Kind::Character(byte) => ExpressionKind::Character(*byte),
             Kind::Text(bytes) => ExpressionKind::Text(bytes.clone()),
-            Kind::Name(name) => ExpressionKind::Name(name.clone()),
+            Kind::Name(name) => {
+                self.is_of_language()?;
+                ExpressionKind::Name(name.clone())
+            }
             Kind::Keyword(Keyword::True) => ExpressionKind::Boolean(true),
             Kind::Keyword(Keyword::False) => ExpressionKind::Boolean(false),
             Kind::Mark("(") => {

@@ -144,6 +144,11 @@ impl Parser<'_> {
                 break;
             }
         }
+        if self.is_at(":") {
+            let problem = Diagnostic::error(self.span(), "E-code has no bit fields");
+            return self
+                .fault(problem.help("put them into a number: `flags >> 3 & 7` are three of its bits"));
+        }
         self.expect(";", "this declaration")?;
         Ok(Declaration { is_static, is_const, type_name, declarators })
     }
@@ -292,8 +297,9 @@ impl Parser<'_> {
             return Ok(parameters);
         }
         loop {
-            self.takes_keyword(Keyword::Const);
+            let mut is_const = self.takes_keyword(Keyword::Const);
             let type_name = self.type_name()?;
+            is_const |= self.takes_keyword(Keyword::Const);
             let name = if [",", ")", "["].iter().any(|mark| self.is_at(mark)) {
                 Name { text: String::new(), span: type_name.span.clone() }
             } else {
@@ -303,7 +309,7 @@ impl Parser<'_> {
                 let problem = Diagnostic::error(self.span(), "a parameter cannot be an array");
                 return self.fault(problem.help("make the array a global variable"));
             }
-            parameters.push(Parameter { type_name, name });
+            parameters.push(Parameter { is_const, type_name, name });
             if !self.takes(",") {
                 self.close(")", &opened)?;
                 return Ok(parameters);
@@ -362,6 +368,11 @@ impl Parser<'_> {
             }
         }
         self.close("}", &opened)?;
+        if let (Kind::Name(_), Some(name)) = (self.kind(), &name) {
+            let help = format!("declare variables of it by themselves: `enum {} …;`", name.text);
+            let problem = self.missing(";", "this enum").help(help);
+            return self.fault(problem);
+        }
         self.expect(";", "this enum")?;
         Ok(Item::Enum { name, members })
     }
@@ -370,9 +381,9 @@ impl Parser<'_> {
     fn map(&mut self) -> Parsed<Item> {
         self.step();
         self.expect("<", "`map`")?;
-        let key = self.type_name()?;
+        let key = self.type_of_entries()?;
         self.expect(",", "the type of the keys")?;
-        let value = self.type_name()?;
+        let value = self.type_of_entries()?;
         self.expect(">", "the type of the values")?;
         let name = self.name("a map")?;
         let opened = self.span();
@@ -381,6 +392,16 @@ impl Parser<'_> {
         self.close("]", &opened)?;
         self.expect(";", "this map")?;
         Ok(Item::Map { name, key, value, length })
+    }
+
+    fn type_of_entries(&mut self) -> Parsed<TypeName> {
+        let type_name = self.type_name()?;
+        if self.is_at("[") {
+            let problem = Diagnostic::error(self.span(), "a map has no arrays as keys or values");
+            return self
+                .fault(problem.help("put the array into a struct: `struct text { char bytes[16]; };`"));
+        }
+        Ok(type_name)
     }
 
     fn handler(&mut self) -> Parsed<Handler> {
@@ -410,6 +431,11 @@ impl Parser<'_> {
                 _ => return self.unexpected("a name, a string or a number"),
             };
             self.step();
+            if let (true, Kind::Name(rest)) = (self.is_at(":"), self.ahead(1)) {
+                let problem = Diagnostic::error(self.span(), "a name with `:` is written as a string");
+                let help = format!("write \"{text}:{rest}\"");
+                return self.fault(problem.help(help));
+            }
             selected.push(Selected { text, span });
             if !self.takes(",") {
                 self.close(")", &opened)?;

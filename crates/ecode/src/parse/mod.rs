@@ -6,7 +6,7 @@ mod statements;
 
 use crate::ast::{Item, Name};
 use crate::diagnostic::{Diagnostic, MOST, Span};
-use crate::token::{Keyword, Kind, OF_HEADERS, Token};
+use crate::token::{ABSENT, Keyword, Kind, OF_HEADERS, Token};
 
 /// Expressions, statements and initializers within each other. Each takes some hundred bytes of the compiler's stack in each of its
 /// passes.
@@ -95,12 +95,21 @@ impl Parser<'_> {
     }
 
     fn unexpected<T>(&mut self, wanted: &str) -> Parsed<T> {
+        self.is_of_language()?;
         let found = self.kind().told();
         let problem = Diagnostic::error(self.span(), format!("{wanted} was expected here, and not {found}"));
         self.fault(match self.kind() {
             Kind::Name(name) => self.meant(problem, name),
             _ => problem,
         })
+    }
+
+    /// Words that C has, and E-code has not, have been told of when they were read.
+    fn is_of_language(&self) -> Parsed<()> {
+        match self.kind() {
+            Kind::Name(name) if ABSENT.iter().any(|(word, _)| word == name) => Err(Faulty),
+            _ => Ok(()),
+        }
     }
 
     /// Which word a name is perhaps meant to be, where it cannot be a name.

@@ -89,6 +89,7 @@ impl Parser<'_> {
             return Ok(StatementKind::Empty);
         }
         if self.is_type(self.kind()) {
+            self.declares_no_type()?;
             return Ok(StatementKind::Declaration(self.declaration()?));
         }
         let Kind::Keyword(keyword) = *self.kind() else { return self.expression_statement() };
@@ -148,6 +149,20 @@ impl Parser<'_> {
         }
     }
 
+    fn declares_no_type(&mut self) -> Parsed<()> {
+        let what = match self.kind() {
+            Kind::Keyword(Keyword::Enum) => "an enum",
+            Kind::Keyword(Keyword::Struct) => "a struct",
+            _ => return Ok(()),
+        };
+        if ![1, 2].iter().any(|by| *self.ahead(*by) == Kind::Mark("{")) {
+            return Ok(());
+        }
+        let message = format!("{what} is declared outside of functions and handlers");
+        let problem = Diagnostic::error(self.span(), message);
+        self.fault(problem.help("put it before the first one that uses it"))
+    }
+
     fn simple(&mut self, kind: StatementKind, after: &str) -> Parsed<StatementKind> {
         self.step();
         self.expect(";", after)?;
@@ -158,6 +173,10 @@ impl Parser<'_> {
         let expression = self.expression()?;
         if self.takes(";") {
             return Ok(StatementKind::Expression(expression));
+        }
+        if self.is_at(":") && matches!(expression.kind, ExpressionKind::Name(_)) {
+            let problem = Diagnostic::error(self.since(&expression.span), "E-code has no labels");
+            return self.fault(problem.help("use `break`, `continue` or a function with `return`"));
         }
         let problem = self.missing(";", "this statement");
         let problem = match &expression.kind {

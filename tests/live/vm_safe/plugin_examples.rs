@@ -1,0 +1,175 @@
+//! The plugins that come with the project do what they say.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+
+use serde_json::Value;
+
+use crate::harness::guarded::{Guard, Guarded};
+use crate::harness::job::folder;
+use crate::harness::plugins::{AtWork, entries, number};
+use crate::harness::{Job, eventually, workload};
+
+/// What a command does with an example, and the example's state then.
+#[track_caller]
+fn run(text: &str, arguments: &str) -> (Value, String) {
+    let folder = folder();
+    let file = folder.path().join("example.ec");
+    fs::write(&file, text).expect("a file can be written");
+    let ran = Job::run(&format!("--plugin {}", file.display()), workload(arguments)).finish().success();
+    let report = fs::read_to_string(ran.path("report")).expect("a report");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    (report["plugins"][0].clone(), ran.err)
+}
+
+#[test]
+fn slow_opens_are_told() {
+    let text = include_str!("../../../examples/slow-open.ec");
+    let dir = folder();
+    // It opens a FIFO that nobody else opens for 50 ms.
+    let (state, err) = run(
+        &text.replace("limit_us = 1000", "limit_us = 40000"),
+        &format!("slow-open {}", dir.path().display()),
+    );
+    let told: Vec<_> = err.lines().filter(|line| line.contains(" us: workloads (process ")).collect();
+    assert_eq!(told.len() as u64, number(&state, "slow"), "{err}");
+    assert!(told.iter().any(|line| line.contains(&format!(") opened {}", dir.path().display()))), "{err}");
+    let (state, err) = run(&text.replace("limit_us = 1000", "limit_us = 0"), "errors 3");
+    let told = err.lines().filter(|line| line.ends_with(") opened /nonexistent/workloads: -2"));
+    assert_eq!(told.count(), 3, "{err}");
+    assert!(number(&state, "slow") >= 3, "{state}");
+}
+
+#[test]
+fn reads_are_counted_by_their_file_and_size() {
+    let (state, _) = run(include_str!("../../../examples/reads.ec"), "faults 16");
+    let reads = state["maps"].as_array().expect("maps").iter().find(|map| map["name"] == "reads");
+    let of_zero: Vec<_> = reads.expect("it has the map")["shown"]
+        .as_array()
+        .expect("entries")
+        .iter()
+        .filter(|entry| entry["key"]["path"] == "/dev/zero")
+        .map(|entry| (entry["key"]["up_to"].as_u64(), entry["value"].as_u64()))
+        .collect();
+    assert_eq!(of_zero, [(Some(16 * 4096), Some(1))], "{state}");
+}
+
+#[test]
+fn a_policy_of_arguments_denounces_them() {
+    let text = include_str!("../../../examples/argument-policy.ec");
+    let it = Guarded::new();
+    let policy = it.folder.path().join("policy.ec");
+    fs::write(&policy, text).expect("a file can be written");
+    fs::write(it.folder.path().join("there"), "").expect("a file can be written");
+    let deed = |options: &str, deed: &str| {
+        let command = format!("deed {deed} {} 1 {}", it.folder.path().display(), std::process::id());
+        it.job(&format!("{options} --plugin {}", policy.display()), &command).finish()
+    };
+    for (name, call) in [("mprotect", None), ("mprotect-all", Some("mprotect")), ("chmod", Some("chmod"))] {
+        let ran = deed("--guard=watch", name).success();
+        let events = Guard::of(&ran).events().clone();
+        let denounced: Vec<_> = events
+            .iter()
+            .filter(|event| event["is_denounced"] == true)
+            .map(|event| event["call"].as_str())
+            .collect();
+        assert_eq!(denounced, Vec::from_iter(call.map(Some)), "{name}");
+        let told = ran.err.lines().filter(|line| line.contains("anomalies among its last 128 calls")).count();
+        assert_eq!(told, usize::from(call.is_some()), "{}", ran.err);
+    }
+    deed("--guard=enforce --respond kill", "mprotect-all").exits_with(128 + libc::SIGKILL);
+}
+
+/// As the example has it, but for this process only: those of others are not the test's.
+#[test]
+fn connections_but_to_a_list_are_refused() {
+    let text = include_str!("../../../examples/connect-list.ec");
+    let own = format!("on connect {{ if (pid() != {}) return 0;", std::process::id());
+    let at_work = AtWork::start("nothing", "on call {}");
+    at_work.load("list", &text.replace("on connect {", &own), "");
+    // UDP, by which connect sends nothing, to networks for documentation (RFC 5737, RFC 3849).
+    let is_refused = |address: &str| {
+        let address: SocketAddr = address.parse().expect("an address");
+        let from = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let connected = UdpSocket::bind(from).expect("a socket").connect(address);
+        connected.is_err_and(|error| error.raw_os_error() == Some(libc::EACCES))
+    };
+    for refused in
+        ["192.0.2.1:80", "192.0.2.1:5432", "10.1.2.3:80", "[2001:db8::1]:443", "[::ffff:192.0.2.1]:80"]
+    {
+        assert!(is_refused(refused), "{refused}");
+    }
+    // Whether there is a way to them is not the plugin's matter.
+    for free in [
+        "127.0.0.1:80",
+        "127.9.9.9:1",
+        "10.1.2.3:5432",
+        "192.0.2.1:53",
+        "192.0.2.1:443",
+        "[::1]:80",
+        "[::ffff:192.0.2.1]:443",
+    ] {
+        assert!(!is_refused(free), "{free}");
+    }
+    let mut refused = entries(&at_work.show("list"), "refused");
+    refused.sort_unstable();
+    assert_eq!(refused, [(80, 3), (5432, 1)]);
+}
+
+#[test]
+fn pictures_become_grey() {
+    let at_work = AtWork::start("nothing", "on call {}");
+    at_work.load("grey", include_str!("../../../examples/grey.ec"), "");
+    let (image, grey) = (at_work.path("image.ppm"), at_work.path("grey.pgm"));
+    let call = format!("call grey --input {} --output-data {}", image.display(), grey.display());
+    fs::write(&image, b"P6 # three\n3 1\n255\n\xff\0\0\0\xff\0\x01\x02\x03").expect("a file");
+    assert_eq!(at_work.ask(&call).success().text(), "3\n");
+    assert_eq!(fs::read(&grey).expect("a file"), b"P5\n3 1\n255\n\x4c\x95\x01");
+    fs::write(&image, "P5 1 1 255 x").expect("a file");
+    assert_eq!(at_work.ask(&call).success().text(), "-1\n");
+}
+
+#[test]
+fn syns_are_counted_by_their_address() {
+    let at_work = AtWork::start("nothing", "on call {}");
+    at_work.load("syns", include_str!("../../../examples/syns.ec"), "");
+    let of_this_machine = || {
+        let all = entries(&at_work.show("syns"), "syns");
+        all.iter().find(|(address, _)| *address == 0x7f00_0003).map_or(0, |(_, times)| *times)
+    };
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    for _ in 0..5 {
+        // From an address that nobody else uses.
+        let socket = socket_at([127, 0, 0, 3]);
+        connect(socket, server.local_addr().unwrap().port());
+    }
+    eventually("all were seen", || of_this_machine() == 5);
+}
+
+fn address(ip: [u8; 4], port: u16) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip) },
+        sin_zero: [0; 8],
+    }
+}
+
+fn socket_at(ip: [u8; 4]) -> i32 {
+    // SAFETY: a plain call, and an address that is there, with its size.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+        let own = address(ip, 0);
+        assert_eq!(libc::bind(socket, (&raw const own).cast(), size_of_val(&own) as u32), 0);
+        socket
+    }
+}
+
+fn connect(socket: i32, port: u16) {
+    let to = address([127, 0, 0, 1], port);
+    // SAFETY: as above; nobody else has the socket.
+    unsafe {
+        assert_eq!(libc::connect(socket, (&raw const to).cast(), size_of_val(&to) as u32), 0);
+        libc::close(socket);
+    }
+}
