@@ -14,6 +14,7 @@ mod neighbours;
 mod off;
 mod operated;
 mod plugin_cost;
+mod plugin_devices;
 mod plugin_library;
 mod pooler;
 mod programs;

@@ -1,0 +1,71 @@
+//! Network devices that come and go while plugins are at them, in a network namespace of the test's own.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd as _;
+use std::thread;
+
+use crate::harness::plugins::AtWork;
+
+/// There as long as its file is open.
+fn device(name: &str) -> File {
+    /// include/uapi/linux/if_tun.h
+    const TUNSETIFF: u64 = 0x4004_54ca;
+    const IFF_TAP: i16 = 2;
+    const IFF_NO_PI: i16 = 0x1000;
+    let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun").expect("a kernel with TUN");
+    // SAFETY: all zeros is a valid value of it.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = IFF_TAP | IFF_NO_PI;
+    // SAFETY: a request that is there until the call is over.
+    let made = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) };
+    assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+    file
+}
+
+/// The thread's, and that of what it starts.
+fn in_own_network(test: impl FnOnce() + Send) {
+    thread::scope(|threads| {
+        let apart = threads.spawn(|| {
+            // SAFETY: a plain call.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+            test();
+        });
+        apart.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+#[test]
+fn what_is_at_a_device_that_is_gone_says_so() {
+    const GONE: &str = "its network device is gone: unload it, and load it again";
+    in_own_network(|| {
+        let at_work = AtWork::start("nothing", "on call {}");
+        for hook in ["xdp", "ingress"] {
+            let text = format!("u64 seen; on {hook}(\"gate0\") {{ seen++; }} on call {{ return 4; }}");
+            let file = at_work.file(hook, &text);
+            let load = || at_work.ask(&format!("load {}", file.display()));
+            load().exits_with(125).says("cannot find the network device gate0: No such device");
+            let taken_away = device("gate0");
+            load().success();
+            let state = at_work.show(hook);
+            assert_eq!((&state["is_linked"], &state["taken_out"]), (&true.into(), &().into()), "{state}");
+            drop(taken_away);
+            // Another one of the same name.
+            let another = device("gate0");
+            let state = at_work.show(hook);
+            assert_eq!((&state["is_linked"], &state["taken_out"]), (&false.into(), &GONE.into()), "{state}");
+            let list = at_work.ask("list").success().text();
+            assert!(list.contains(GONE), "{list}");
+            at_work.ask(&format!("swap {hook} {}", file.display())).exits_with(125).says(GONE);
+            // The rest of it is there.
+            assert_eq!(at_work.ask(&format!("call {hook}")).success().text(), "4\n");
+            at_work.ask(&format!("unload {hook}")).success();
+            load().success();
+            assert_eq!(at_work.show(hook)["is_linked"], true);
+            at_work.ask(&format!("unload {hook}")).success();
+            drop(another);
+        }
+    });
+}
