@@ -9,6 +9,7 @@ mod groups;
 mod guard;
 mod plugin_examples;
 mod plugin_hooks;
+mod plugin_refusals;
 mod plugins;
 mod refusals;
 mod scopes;

@@ -84,3 +84,47 @@ fn constants(built: &Built) -> Vec<&[u8]> {
     let strings = &data[built.object.variable_bytes as usize..];
     globals.filter(|(global, _)| global.is_const).map(of).chain([strings]).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use ecode::Loops;
+
+    use super::*;
+    use crate::plugin::hooks::Machine;
+
+    fn built(text: &str) -> Built {
+        let (program, problems) = ecode::check(text, &Machine::ToCheck);
+        let program = program.unwrap_or_else(|| panic!("{problems:?}"));
+        let object = ecode::compile(&program, text, "it.ec", Loops::MayGoto).expect("it compiles");
+        Built { program, object, parse_us: 0.0, codegen_us: 0.0 }
+    }
+
+    #[test]
+    fn what_has_the_same_name_and_type_is_kept() {
+        let old = built(
+            "struct s { int a; }; map<u32, u64> hits[4]; map<u32, u64> by[8]; map<u32, u64> lost[2];
+            u32 gone, kept, wider; struct s point; const u32 limit = 1; on call {}",
+        );
+        let new = built(
+            "struct s { int a; u8 b; }; map<u32, u64> by[8]; map<u32, u32> hits[4]; map<u32, u64> more[2];
+            u64 wider; u32 kept, fresh; struct s point; const u32 limit = 2; on call {}",
+        );
+        let kept = Kept::of(&old, &new);
+        assert_eq!(kept.shared.maps, [Some(1), None, None]);
+        assert_eq!(
+            kept.not_kept,
+            [
+                "map `hits`: it was another map<unsigned int, unsigned long>[4]",
+                "map `lost`: the new one has none of this name",
+                "`gone`: the new one has none of this name",
+                "`wider`: it was of type unsigned int",
+                "`point`: it was of type struct s",
+            ]
+        );
+        assert_eq!(kept.copied_names, ["kept"]);
+        assert!(!kept.shared.data);
+        let same = Kept::of(&old, &old);
+        assert!(same.shared.data && same.not_kept.is_empty() && same.copied_names.is_empty());
+        assert_eq!(same.shared.maps, [Some(0), Some(1), Some(2)]);
+    }
+}

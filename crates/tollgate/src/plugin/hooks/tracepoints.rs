@@ -21,7 +21,9 @@ pub fn offer(name: &str) -> Result<Offer, Refusal> {
         (Some(0), format!("there is no tracepoint `{name}`: {help}"))
     };
     let (group, event) = name.split_once(':').ok_or_else(not_there)?;
-    if [group, event].iter().any(|part| part.is_empty() || part.contains(['/', '.'])) {
+    // The tracers' own records are described there, too, and nothing can be attached to them.
+    let is_record = group == "ftrace";
+    if is_record || [group, event].iter().any(|part| part.is_empty() || part.contains(['/', '.'])) {
         return Err(not_there());
     }
     let format =
