@@ -31,7 +31,7 @@ fn slow_opens_are_told() {
         &text.replace("limit_us = 1000", "limit_us = 40000"),
         &format!("slow-open {}", dir.path().display()),
     );
-    let told: Vec<_> = err.lines().filter(|line| line.contains(" us: workloads (process ")).collect();
+    let told: Vec<_> = err.lines().filter(|line| line.contains(") opened ")).collect();
     assert_eq!(told.len() as u64, number(&state, "slow"), "{err}");
     assert!(told.iter().any(|line| line.contains(&format!(") opened {}", dir.path().display()))), "{err}");
     let (state, err) = run(&text.replace("limit_us = 1000", "limit_us = 0"), "errors 3");
