@@ -57,7 +57,7 @@ on call {
 		return -1;
 	/* One character ends the header. */
 	u64 from = at + 1, pixels = (u64) width * height;
-	if (from + 3 * pixels > input_length)
+	if (from > input_length || pixels > (input_length - from) / 3)
 		return -1;
 	put('P');
 	put('5');

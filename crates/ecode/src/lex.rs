@@ -51,7 +51,7 @@ impl Lexer<'_> {
             let from = self.at;
             let first = *self.rest().first()?;
             let kind = match first {
-                b'0'..=b'9' => self.number(),
+                b'0'..=b'9' => Some(self.number()),
                 b'"' => self.text(),
                 b'\'' => self.character(),
                 _ if is_of_names(first) => Some(self.name()),
@@ -116,14 +116,16 @@ impl Lexer<'_> {
         Kind::Name(name.into())
     }
 
-    fn number(&mut self) -> Option<Kind> {
+    /// A faulty one is told of, and is one all the same: it is the expression that is expected.
+    fn number(&mut self) -> Kind {
+        const FAULTY: Kind = Kind::Number { value: 1, is_unsigned: false, is_long: false, is_decimal: true };
         let span = self.take_name();
         if self.rest().first() == Some(&b'.') && self.rest().get(1).is_some_and(u8::is_ascii_digit) {
             self.at += 1;
             let whole = span.start..self.take_name().end;
             let problem = Diagnostic::error(whole, "a kernel has no floating point");
             self.problem(problem.help("use integers, such as thousandths"));
-            return None;
+            return FAULTY;
         }
         let word = self.text[span.clone()].to_ascii_lowercase();
         let (radix, digits) = match word.as_bytes() {
@@ -149,22 +151,22 @@ impl Lexer<'_> {
             let is_decimal =
                 radix == 8 && !decimal.is_empty() && decimal.bytes().all(|byte| byte.is_ascii_digit());
             self.problem(if is_decimal { problem.help(format!("write {decimal}")) } else { problem });
-            return None;
+            return FAULTY;
         }
         if number.is_empty() || !is_suffix {
             let problem = Diagnostic::error(span, "this is no number");
             self.problem(
                 problem.help("numbers are 10, 0x1f, 0b101 or 017, with `u` or `l` after them at most"),
             );
-            return None;
+            return FAULTY;
         }
         let Ok(value) = u64::from_str_radix(number, radix) else {
             let problem = Diagnostic::error(span, "this number does not fit into 64 bits");
             self.problem(problem.help("the largest is 18446744073709551615"));
-            return None;
+            return FAULTY;
         };
         let is_unsigned = suffix.contains('u');
-        Some(Kind::Number { value, is_unsigned, is_long: suffix.contains('l'), is_decimal: radix == 10 })
+        Kind::Number { value, is_unsigned, is_long: suffix.contains('l'), is_decimal: radix == 10 }
     }
 
     /// What is between two quotes of one line; the second one is left.
@@ -258,16 +260,12 @@ impl Lexer<'_> {
     fn character(&mut self) -> Option<Kind> {
         let (from, problems) = (self.at, self.problems.len());
         let bytes = self.quoted(b'\'', "character")?;
-        match *bytes {
-            [byte] => Some(Kind::Character(byte)),
-            // What an escape was to be, nobody knows.
-            _ if self.problems.len() > problems => Some(Kind::Character(0)),
-            _ => {
-                let problem = Diagnostic::error(from..self.at, "between two ' is one character of one byte");
-                self.problem(problem.help("a text is between two \""));
-                None
-            }
+        if bytes.len() != 1 && self.problems.len() == problems {
+            let problem = Diagnostic::error(from..self.at, "between two ' is one character of one byte");
+            self.problem(problem.help("a text is between two \""));
         }
+        // As with numbers.
+        Some(Kind::Character(bytes.first().copied().unwrap_or_default()))
     }
 
     fn mark(&mut self) -> Option<Kind> {

@@ -126,8 +126,12 @@ fn pictures_become_grey() {
     fs::write(&image, b"P6 # three\n3 1\n255\n\xff\0\0\0\xff\0\x01\x02\x03").expect("a file");
     assert_eq!(at_work.ask(&call).success().text(), "3\n");
     assert_eq!(fs::read(&grey).expect("a file"), b"P5\n3 1\n255\n\x4c\x95\x01");
-    fs::write(&image, "P5 1 1 255 x").expect("a file");
-    assert_eq!(at_work.ask(&call).success().text(), "-1\n");
+    // Three times so many pixels have 41,258 bytes, modulo 2^64.
+    let many = "P6 4294853786 1431693603 255 ".to_owned() + &"x".repeat(42_000);
+    for none in ["P5 1 1 255 x", "P6 2 1 255 abcde", "P6 1 1 255", &many] {
+        fs::write(&image, none).expect("a file");
+        assert_eq!(at_work.ask(&call).success().text(), "-1\n", "{none}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use calls::{Abi, Parameter};
-use ecode::{Base, Condition, Entry, Offer, Refusal, Source, Way};
+use ecode::{Base, Condition, Entry, Field, Offer, Refusal, Source, Way};
 use kernel::wire;
 
 use super::{Machine, field, observes};
@@ -77,7 +77,18 @@ pub fn offer(machine: Machine, section: &'static str, selected: &[String]) -> Re
             ways.push(Way { conditions, fields: sources(is_exit, abi, None, &[]) });
         }
     }
+    parameters_first(&mut fields, &mut ways);
     Ok(observes(fields, vec![Entry { section, ways }]))
+}
+
+/// Some calls' parameters are called as what all calls have: `arg2` of prctl is its second argument, and not its third.
+fn parameters_first(fields: &mut Vec<Field>, ways: &mut [Way]) {
+    for at in (0..fields.len()).rev() {
+        if fields[at + 1..].iter().any(|parameter| parameter.name == fields[at].name) {
+            fields.remove(at);
+            ways.iter_mut().for_each(|way| drop(way.fields.remove(at)));
+        }
+    }
 }
 
 /// What the guard says, and of which call.
@@ -159,5 +170,30 @@ mod tests {
         assert_eq!(names(&["openat"]), ["dfd", "filename", "flags", "mode"]);
         assert_eq!(names(&["openat", "open"]), ["filename", "flags", "mode"]);
         assert_eq!(names(&["openat", "close"]), [""; 0]);
+    }
+
+    /// In the whole program: whether a handler of it is one.
+    #[test]
+    fn every_call_has_handlers() {
+        for (_, name) in calls::all(Abi::X86_64) {
+            let handlers =
+                ["enter", "exit", "guard", "verdict"].map(|hook| format!("on {hook}({name}) {{}} "));
+            let (program, problems) = ecode::check(&handlers.concat(), &Machine::ToCheck);
+            assert!(program.is_some() && problems.is_empty(), "{name}: {problems:?}");
+        }
+    }
+
+    #[test]
+    fn parameters_take_the_names_of_arguments() {
+        let offered = offer(Machine::ToCheck, EXIT, &["prctl".into()]).expect("it is a call");
+        let names: Vec<_> = offered.fields.iter().map(|field| field.name.as_str()).collect();
+        let wanted = ["call", "abi", "arg0", "arg1", "result", "option", "arg2", "arg3", "arg4", "arg5"];
+        assert_eq!(names, wanted);
+        for way in &offered.entries[0].ways {
+            assert_eq!(way.fields.len(), names.len());
+            let of =
+                |name: &str| &way.fields[names.iter().position(|known| *known == name).expect("a field")];
+            assert_eq!(of("arg2"), of("arg1"));
+        }
     }
 }
