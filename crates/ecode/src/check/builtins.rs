@@ -260,11 +260,11 @@ impl Checker<'_> {
             if is_text != wants_text {
                 let (is, wants) = if is_text { ("text", "number") } else { ("number", "text") };
                 let message = format!("this is a {is}, where a {wants} is asked for");
-                let problem = Diagnostic::error(written.span.clone(), message);
-                return self.fault(match wants_text {
-                    true => problem.help("`read_user_text` reads what an argument points to"),
-                    false => problem,
-                });
+                let mut problem = Diagnostic::error(written.span.clone(), message);
+                if wants_text {
+                    problem = problem.help("`read_user_text` reads what an argument points to");
+                }
+                return self.fault(problem);
             }
         }
         match rest.next() {

@@ -180,9 +180,7 @@ impl Checker<'_> {
             }
             Some(Named::Faulty) => return Err(Faulty),
             None if is_builtin(name) => return self.not_called(name, span),
-            None => {
-                return self.unknown_variable(name, span);
-            }
+            None => return self.unknown_variable(name, span),
         };
         Ok(Place { kind, of, span: span.clone() })
     }
@@ -377,7 +375,7 @@ impl Checker<'_> {
         let kind = match (constant(&left), constant(&right)) {
             (Some(left), Some(right)) => {
                 let value = value::binary(operator, common, left, right);
-                self.fits(operator, [left, right], value, common, span);
+                self.warn_of_overflow(operator, [left, right], value, common, span);
                 ExpressionKind::Constant(value)
             }
             _ => ExpressionKind::Binary(operator, Box::new(left), Box::new(right)),
@@ -386,7 +384,14 @@ impl Checker<'_> {
     }
 
     /// Signed numbers that are constant are seldom meant to come round, however it is defined.
-    fn fits(&mut self, operator: Operator, of: [u64; 2], value: u64, number: Integer, span: &Span) {
+    fn warn_of_overflow(
+        &mut self,
+        operator: Operator,
+        of: [u64; 2],
+        value: u64,
+        number: Integer,
+        span: &Span,
+    ) {
         let [left, right] = of.map(|constant| i128::from(constant as i64));
         let exact = match operator {
             Operator::Add => left + right,

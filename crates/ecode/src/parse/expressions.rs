@@ -246,7 +246,7 @@ impl Parser<'_> {
             Kind::Character(byte) => ExpressionKind::Character(*byte),
             Kind::Text(bytes) => ExpressionKind::Text(bytes.clone()),
             Kind::Name(name) => {
-                self.is_of_language()?;
+                self.refuse_absent()?;
                 ExpressionKind::Name(name.clone())
             }
             Kind::Keyword(Keyword::True) => ExpressionKind::Boolean(true),

@@ -95,7 +95,7 @@ impl Parser<'_> {
     }
 
     fn unexpected<T>(&mut self, wanted: &str) -> Parsed<T> {
-        self.is_of_language()?;
+        self.refuse_absent()?;
         let found = self.kind().told();
         let problem = Diagnostic::error(self.span(), format!("{wanted} was expected here, and not {found}"));
         self.fault(match self.kind() {
@@ -105,7 +105,7 @@ impl Parser<'_> {
     }
 
     /// Words that C has, and E-code has not, have been told of when they were read.
-    fn is_of_language(&self) -> Parsed<()> {
+    fn refuse_absent(&self) -> Parsed<()> {
         match self.kind() {
             Kind::Name(name) if ABSENT.iter().any(|(word, _)| word == name) => Err(Faulty),
             _ => Ok(()),

@@ -89,7 +89,7 @@ impl Parser<'_> {
             return Ok(StatementKind::Empty);
         }
         if self.is_type(self.kind()) {
-            self.declares_no_type()?;
+            self.refuse_local_type()?;
             return Ok(StatementKind::Declaration(self.declaration()?));
         }
         let Kind::Keyword(keyword) = *self.kind() else { return self.expression_statement() };
@@ -149,7 +149,7 @@ impl Parser<'_> {
         }
     }
 
-    fn declares_no_type(&mut self) -> Parsed<()> {
+    fn refuse_local_type(&mut self) -> Parsed<()> {
         let what = match self.kind() {
             Kind::Keyword(Keyword::Enum) => "an enum",
             Kind::Keyword(Keyword::Struct) => "a struct",
