@@ -174,6 +174,19 @@ static __always_inline u32 counted_before(struct session *session, struct thread
 	return before->mask & (session->mask & LENS ? LENS | LENS_SITES : LENS | LENS_SITES | LENS_SAMPLE);
 }
 
+/* Whether a session that takes a thread leaves it the plugins that it has. As `outranks` in crates/kernel/src/session.rs. */
+static __always_inline bool keeps_plugins(struct session *session, struct thread_state *before)
+{
+	struct session *holder;
+
+	if (!before || !before->plugin_session)
+		return false;
+	if (!session->own_plugins)
+		return true;
+	holder = session_at(before->plugin_session);
+	return holder && holder->own_plugins && holder->started_ns > session->started_ns;
+}
+
 /*
  * What applies to a thread that a session takes. Who was guarded stays so: one that runs already by the same guard, which
  * may hold it, a new one by the new session's guard or by its parent's.
@@ -186,10 +199,7 @@ static __always_inline void guard_take(struct thread_state *thread, struct task_
 	u32 mask = (session->mask & ~SERVICE) | (thread->mask & SERVICE) | counted_before(session, before);
 
 	/* Each session's list goes on to everybody's. */
-	if (session->own_plugins || !before || !before->plugin_session)
-		thread->plugin_session = session_index;
-	else
-		thread->plugin_session = before->plugin_session;
+	thread->plugin_session = keeps_plugins(session, before) ? before->plugin_session : session_index;
 	if (!(config.enabled & GUARD)) {
 		thread->mask = mask;
 		return;

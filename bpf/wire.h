@@ -908,7 +908,7 @@ struct thread_state {
 	__u32 skip;
 	/* It left the CPU to sleep; otherwise it was preempted. */
 	__u16 sleeps;
-	/* Whose plugins it has: its session's own, or those of one around that. */
+	/* Whose plugins it has: its session's own, or those of another that it counts in. */
 	__u16 plugin_session;
 	/* In this call: time off the CPU, and when it left it (0: on it). */
 	__u64 off_ns;
@@ -1002,6 +1002,8 @@ struct session {
 	__u32 is_off;
 	/* Plugins are linked for its tasks alone. */
 	__u32 own_plugins;
+	/* CLOCK_MONOTONIC: of two sessions with plugins of their own, the later one's are a task's. */
+	__u64 started_ns;
 };
 
 enum group_state {

@@ -1,7 +1,7 @@
 //! Source text into words.
 
 use crate::diagnostic::{Diagnostic, Span};
-use crate::token::{ABSENT, Keyword, Kind, MARKS, Token};
+use crate::token::{ABSENT, FLOATING, Keyword, Kind, MARKS, Token};
 
 /// Each takes up to half a kilobyte while it is compiled.
 const MOST_TOKENS: usize = 1_000_000;
@@ -11,7 +11,8 @@ const MOST_LETTERS: usize = 255;
 /// With an end after the last one. What is no word is told of and left out.
 pub fn lex(text: &str, problems: &mut Vec<Diagnostic>) -> Vec<Token> {
     let at = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
-    let mut lexer = Lexer { text, bytes: text.as_bytes(), at, problems };
+    let mut lexer =
+        Lexer { text, bytes: text.as_bytes(), at, is_open: false, has_told_of_floating: false, problems };
     let mut tokens = Vec::new();
     while let Some(token) = lexer.next() {
         if tokens.len() == MOST_TOKENS {
@@ -23,6 +24,9 @@ pub fn lex(text: &str, problems: &mut Vec<Diagnostic>) -> Vec<Token> {
         }
         tokens.push(token);
     }
+    if lexer.is_open {
+        tokens.clear();
+    }
     // Where something was missing, and not on the empty line behind it.
     let end = text.trim_end().len();
     tokens.push(Token { kind: Kind::End, span: end..end });
@@ -33,6 +37,9 @@ struct Lexer<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
+    /// Something has no end, and where the rest begins is not known.
+    is_open: bool,
+    has_told_of_floating: bool,
     problems: &'a mut Vec<Diagnostic>,
 }
 
@@ -77,11 +84,8 @@ impl Lexer<'_> {
                 match self.text[from + 2..].find("*/") {
                     Some(length) => self.at += length + 4,
                     None => {
-                        self.at = self.bytes.len();
-                        self.problem(
-                            Diagnostic::error(from..from + 2, "this comment has no end")
-                                .help("close it with `*/`"),
-                        );
+                        let problem = Diagnostic::error(from..from + 2, "this comment has no end");
+                        self.open(problem.help("close it with `*/`"));
                     }
                 }
             } else {
@@ -92,6 +96,12 @@ impl Lexer<'_> {
 
     fn problem(&mut self, problem: Diagnostic) {
         self.problems.push(problem);
+    }
+
+    fn open(&mut self, problem: Diagnostic) {
+        self.problem(problem);
+        self.at = self.bytes.len();
+        self.is_open = true;
     }
 
     fn take_name(&mut self) -> Span {
@@ -111,6 +121,7 @@ impl Lexer<'_> {
             self.problems.push(Diagnostic::error(span.clone(), message));
         }
         if let Some((word, help)) = ABSENT.iter().find(|(word, _)| *word == name) {
+            self.has_told_of_floating |= FLOATING.contains(word);
             self.problems.push(Diagnostic::error(span, format!("E-code has no `{word}`")).help(*help));
         }
         Kind::Name(name.into())
@@ -123,11 +134,16 @@ impl Lexer<'_> {
         if self.rest().first() == Some(&b'.') && self.rest().get(1).is_some_and(u8::is_ascii_digit) {
             self.at += 1;
             let whole = span.start..self.take_name().end;
-            let problem = Diagnostic::error(whole, "a kernel has no floating point");
-            self.problem(problem.help("use integers, such as thousandths"));
+            self.floating(whole, "use integers, such as thousandths");
             return FAULTY;
         }
         let word = self.text[span.clone()].to_ascii_lowercase();
+        if let Some((digits, exponent)) = word.split_once('e')
+            && [digits, exponent].iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit()))
+        {
+            self.floating(span, "write the number out");
+            return FAULTY;
+        }
         let (radix, digits) = match word.as_bytes() {
             [b'0', b'x', ..] => (16, &word[2..]),
             [b'0', b'b', ..] => (2, &word[2..]),
@@ -169,6 +185,13 @@ impl Lexer<'_> {
         Kind::Number { value, is_unsigned, is_long: suffix.contains('l'), is_decimal: radix == 10 }
     }
 
+    /// Once where a variable was to be one.
+    fn floating(&mut self, span: Span, help: &str) {
+        if !self.has_told_of_floating {
+            self.problem(Diagnostic::error(span, "a kernel has no floating point").help(help));
+        }
+    }
+
     /// What is between two quotes of one line; the second one is left.
     fn quoted(&mut self, quote: u8, what: &str) -> Option<Vec<u8>> {
         let from = self.at;
@@ -182,7 +205,7 @@ impl Lexer<'_> {
                 }
                 None | Some(b'\n') => {
                     let problem = Diagnostic::error(from..self.at, format!("this {what} has no end"));
-                    self.problem(problem.help(format!("close it with {} on the same line", quote as char)));
+                    self.open(problem.help(format!("close it with {} on the same line", quote as char)));
                     return None;
                 }
                 Some(b'\\') => {
@@ -249,10 +272,10 @@ impl Lexer<'_> {
             }
             bytes.extend(self.quoted(b'"', "string")?);
         }
-        if bytes.contains(&0) {
+        if let Some(nul) = bytes.iter().position(|byte| *byte == 0) {
             let problem = Diagnostic::error(from..self.at, "a string ends at its first NUL");
             self.problem(problem.help("use an array: `char text[] = { 'a', 0, 'b' };`"));
-            return None;
+            bytes.truncate(nul);
         }
         Some(Kind::Text(bytes))
     }

@@ -99,8 +99,11 @@ pub const ABSENT: &[(&str, &str)] = &[
     ("volatile", "leave it away: global variables are read and written each time"),
 ];
 
+/// Those of `ABSENT` that are types of floating point.
+pub const FLOATING: [&str; 2] = ["double", "float"];
+
 /// Types that C programs have from headers, and what they are called here.
-pub const OF_HEADERS: &[(&str, &str)] = &[
+const OF_HEADERS: &[(&str, &str)] = &[
     ("_Bool", "bool"),
     ("__s16", "i16"),
     ("__s32", "i32"),
@@ -133,6 +136,11 @@ pub const OF_HEADERS: &[(&str, &str)] = &[
     ("uintptr_t", "u64"),
     ("ulong", "u64"),
 ];
+
+/// What a type of C's headers is called here.
+pub fn own_type(name: &str) -> Option<&'static str> {
+    OF_HEADERS.iter().find(|(known, _)| *known == name).map(|(_, own)| *own)
+}
 
 /// Longer ones before those with which they begin.
 pub const MARKS: &[&str] = &[

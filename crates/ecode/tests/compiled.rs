@@ -4,6 +4,7 @@
 #[path = "language/cases.rs"]
 mod cases;
 mod common;
+#[expect(dead_code, reason = "hooks are the tests' own here")]
 #[path = "common/generate.rs"]
 mod generate;
 #[path = "common/left.rs"]

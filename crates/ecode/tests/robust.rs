@@ -2,6 +2,7 @@
 
 #[expect(dead_code, reason = "these programs are not run")]
 mod common;
+#[expect(dead_code, reason = "hooks are the tests' own here")]
 #[path = "common/generate.rs"]
 mod generate;
 #[path = "common/told.rs"]

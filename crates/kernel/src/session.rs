@@ -9,12 +9,11 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use crate::cpus;
 use crate::error::{Doing, Error, Result};
 use crate::gate::{Gate, Iterator, Lock, Over, new_ring};
 use crate::groups::session_groups;
 use crate::mapping::atomic_field;
-use crate::{plugins, process, wire};
+use crate::{clock, cpus, plugins, process, wire};
 
 /// What a session wants.
 #[derive(Debug, Clone, Copy, Default)]
@@ -118,6 +117,7 @@ impl Gate {
                 holds_generation: self.generation(),
                 owner_pid: std::process::id(),
                 owner_namespace: own_pid_namespace(),
+                started_ns: clock::now_ns(),
                 ..Default::default()
             },
         );
@@ -167,19 +167,32 @@ impl Gate {
         Ok(cpus::visit_all())
     }
 
-    /// From now on its tasks have its plugins, and not those of a session that it has taken them over from.
+    /// From now on its tasks have its plugins, and not those of an earlier session that they count in as well.
     pub(crate) fn has_own_plugins(&self, session: u32) {
         if atomic_field!(self.sessions, session, own_plugins).swap(1, Ordering::SeqCst) != 0 {
             return;
         }
         for slot in 1..self.threads.entries() {
             // Not all of it, 16,384 times on the way of a load.
-            // SAFETY: an aligned field of the mapped entry, which is read as a whole.
-            let its = unsafe { (&raw const (*self.threads.entry(slot)).session).read_volatile() };
-            if u32::from(its) == session {
+            let place = self.threads.entry(slot);
+            // SAFETY: aligned fields of the mapped entry, each read as a whole.
+            let (its, plugins) = unsafe {
+                (
+                    (&raw const (*place).session).read_volatile(),
+                    (&raw const (*place).plugin_session).read_volatile(),
+                )
+            };
+            if u32::from(its) == session && self.outranks(session, u32::from(plugins)) {
                 self.give_plugins(slot, session);
             }
         }
+    }
+
+    /// Of two sessions that a task counts in, the later one's plugins are the task's, whichever took it in last: a daemon looks
+    /// for tasks of its part twice a second, and a command's own plugins are not to go with that.
+    fn outranks(&self, session: u32, holder: u32) -> bool {
+        let [session, holder] = [session, holder].map(|index| self.sessions.read(index));
+        holder.own_plugins == 0 || session.started_ns >= holder.started_ns
     }
 
     /// From now on a thread has this session's plugins.
@@ -320,7 +333,7 @@ impl Gate {
     /// plugins they have, once one of the sessions is over.
     fn applies(&self, around: &[u32], without: u32) -> (Option<u32>, u32) {
         let around = || around.iter().copied().filter(|index| *index != without);
-        let (mut mask, mut plugins) = (None, 0);
+        let mut mask = None;
         for index in around() {
             let session = self.sessions.read(index);
             let counted = match mask {
@@ -329,12 +342,11 @@ impl Gate {
                 Some(_) => session.mask & (wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE),
             };
             mask = Some(mask.unwrap_or(0) | counted);
-            if plugins == 0 && session.own_plugins != 0 {
-                plugins = index;
-            }
         }
+        let owning = around().filter(|index| self.sessions.read(*index).own_plugins != 0);
+        let latest = owning.max_by_key(|index| self.sessions.read(*index).started_ns);
         // Each session's list goes on to everybody's.
-        (mask, if plugins == 0 { around().next().unwrap_or(0) } else { plugins })
+        (mask, latest.or_else(|| around().next()).unwrap_or(0))
     }
 
     /// Changes what applies to the session's threads, which are asleep meanwhile.

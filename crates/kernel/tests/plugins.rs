@@ -6,6 +6,7 @@
 mod cases;
 #[path = "../../ecode/tests/common/mod.rs"]
 mod common;
+#[expect(dead_code, reason = "hooks are the tests' own here")]
 #[path = "../../ecode/tests/common/generate.rs"]
 mod generate;
 #[path = "common/in_kernel.rs"]

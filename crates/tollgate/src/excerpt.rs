@@ -31,7 +31,7 @@ impl Finding<'_> {
         };
         let name = printable(name);
         let mut mark = self.level.span(within(self.span));
-        if let Some(label) = self.label {
+        if let Some(label) = self.label.or(self.other.map(|_| "")) {
             mark = mark.label(label);
         }
         let mut snippet = Snippet::source(text).origin(&name).fold(true).annotation(mark);

@@ -5,6 +5,7 @@
 #[expect(dead_code, reason = "what is generated may be no program")]
 #[path = "../../tests/common/mod.rs"]
 mod common;
+#[expect(dead_code, reason = "hooks are the tests' own here")]
 #[path = "../../tests/common/generate.rs"]
 mod generate;
 #[path = "../../../kernel/tests/common/in_kernel.rs"]

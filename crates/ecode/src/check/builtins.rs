@@ -111,6 +111,15 @@ impl Checker<'_> {
             return self
                 .fault(Diagnostic::error(span.clone(), self.counted(&name.text, least, arguments.len())));
         }
+        let format = match (signature.builtin, arguments.first().map(|first| &first.kind)) {
+            (Builtin::Print, Some(WrittenKind::Text(format))) => format,
+            (Builtin::Print, Some(_)) => {
+                let span = arguments[0].span.clone();
+                let problem = Diagnostic::error(span, "what `print` writes is to be a string");
+                return self.fault(problem.help("write print(\"%d\", …) for a number, print(\"%s\", …) for a text"));
+            }
+            _ => &Vec::new(),
+        };
         let mut made = Vec::new();
         let mut map = None;
         for (place, written) in arguments.iter().enumerate() {
@@ -130,7 +139,7 @@ impl Checker<'_> {
         }
         self.uses[function].push((signature.builtin, span.clone()));
         if signature.builtin == Builtin::Print {
-            self.format(arguments, &made)?;
+            self.format(format, arguments, &made)?;
         }
         let kind = ExpressionKind::Builtin(signature.builtin, made);
         Ok(Expression { kind, of: signature.result.clone(), span: span.clone() })
@@ -225,11 +234,7 @@ impl Checker<'_> {
     }
 
     /// What `print` writes: %d, %u, %x, %c and %s, and %% for itself.
-    fn format(&mut self, written: &[Written], arguments: &[Argument]) -> Checked<()> {
-        let Some(WrittenKind::Text(format)) = written.first().map(|first| &first.kind) else {
-            return self
-                .fault(Diagnostic::error(written[0].span.clone(), "what `print` writes is to be a string"));
-        };
+    fn format(&mut self, format: &[u8], written: &[Written], arguments: &[Argument]) -> Checked<()> {
         let mut rest = arguments.iter().zip(written).skip(1);
         let mut bytes = format.iter();
         while let Some(byte) = bytes.next() {

@@ -3,10 +3,11 @@
 use super::builtins::is_builtin;
 use super::items::MOST_LOCAL_BYTES;
 use super::scopes::Named;
-use super::{Checked, Checker, Faulty};
+use super::{BELOW, Checked, Checker, Faulty};
 use crate::ast::{self, ExpressionKind as Written, Unary};
 use crate::diagnostic::{Diagnostic, Span, nearest};
 use crate::program::{Expression, ExpressionKind, Operator, Place, PlaceKind};
+use crate::token::own_type;
 use crate::types::{CHAR, INT, Integer, LONG, Type, U32, U64};
 use crate::value;
 
@@ -87,6 +88,7 @@ impl Checker<'_> {
                 Ok(expression(kind, of, span))
             }
             Written::Binary(operator, left, right) => {
+                self.binds_otherwise(*operator, [left, right], span);
                 let (left, right) = (self.expression(left)?, self.expression(right)?);
                 self.binary(*operator, left, right, span)
             }
@@ -194,7 +196,14 @@ impl Checker<'_> {
         let offered: Vec<_> =
             offer.iter().flat_map(|offer| &offer.fields).map(|field| field.name.as_str()).collect();
         let is_of_headers = name.len() > 2 && !name.bytes().any(|byte| byte.is_ascii_lowercase());
-        let problem = if RESULTS.contains(&name) && offered.contains(&"result") {
+        let below = self.below("variable", name);
+        let problem = if let Some(below) = below {
+            problem.other(below, BELOW)
+        } else if name == "NULL" {
+            problem.help("there are no pointers: write 0")
+        } else if let Some(own) = own_type(name) {
+            problem.help(format!("write `{own}`"))
+        } else if RESULTS.contains(&name) && offered.contains(&"result") {
             problem.help("there is `result`")
         } else if let Some(near) = nearest(name, known.iter().map(String::as_str)) {
             problem.help(format!("there is `{near}`"))
@@ -312,20 +321,6 @@ impl Checker<'_> {
         Ok(value)
     }
 
-    /// `=` in a condition is mostly a slip of `==`. As gcc has it, one in parentheses of its own is meant.
-    fn compares(&mut self, written: &ast::Expression) {
-        match &written.kind {
-            // Parentheses would begin before the place.
-            Written::Assign(None, place, _) if place.span.start == written.span.start => {
-                let problem = Diagnostic::warning(written.span.clone(), "this assigns, and compares nothing");
-                self.warn(problem.help("write `==`; or put it into parentheses of its own if it is meant"));
-            }
-            Written::Comma(_, last) => self.compares(last),
-            Written::Conditional(parts) => parts[1..].iter().for_each(|choice| self.compares(choice)),
-            _ => {}
-        }
-    }
-
     fn unary(&mut self, operator: Unary, inner: &ast::Expression, span: &Span) -> Checked<Expression> {
         let inner = self.expression(inner)?;
         let number = self.number_of(&inner.of, &inner.span)?.promoted();
@@ -362,7 +357,11 @@ impl Checker<'_> {
                 span,
             ));
         }
+        if matches!(operator, Operator::Equal | Operator::NotEqual) {
+            self.are_compared([&left.of, &right.of], span)?;
+        }
         let numbers = [self.number_of(&left.of, &left.span)?, self.number_of(&right.of, &right.span)?];
+        self.is_decided(operator, &left, &right, span);
         let (common, right) = if matches!(operator, Operator::ShiftLeft | Operator::ShiftRight) {
             (numbers[0].promoted(), convert(right, &numbers[1].promoted().into()))
         } else {
@@ -371,11 +370,12 @@ impl Checker<'_> {
         };
         let left = convert(left, &common.into());
         self.divides(operator, &right)?;
+        self.shifts_out(operator, common, &right);
         let result = if operator.is_comparison() { INT } else { common };
         let kind = match (constant(&left), constant(&right)) {
             (Some(left), Some(right)) => {
                 let value = value::binary(operator, common, left, right);
-                self.warn_of_overflow(operator, [left, right], value, common, span);
+                self.overflows(operator, [left, right], value, common, span);
                 ExpressionKind::Constant(value)
             }
             _ => ExpressionKind::Binary(operator, Box::new(left), Box::new(right)),
@@ -383,27 +383,16 @@ impl Checker<'_> {
         Ok(expression(kind, result, span))
     }
 
-    /// Signed numbers that are constant are seldom meant to come round, however it is defined.
-    fn warn_of_overflow(
-        &mut self,
-        operator: Operator,
-        of: [u64; 2],
-        value: u64,
-        number: Integer,
-        span: &Span,
-    ) {
-        let [left, right] = of.map(|constant| i128::from(constant as i64));
-        let exact = match operator {
-            Operator::Add => left + right,
-            Operator::Subtract => left - right,
-            Operator::Multiply => left * right,
-            _ => return,
-        };
-        if number.is_signed && exact != i128::from(value as i64) {
-            let message = format!("this is {}, as {exact} does not fit into {number}", value as i64);
-            let problem = Diagnostic::warning(span.clone(), message);
-            let suffix = if number.bits == 64 { "ul" } else { "l" };
-            self.warn(problem.help(format!("write one of the numbers with `{suffix}` behind it")));
+    /// Texts, and other things that are more than one number.
+    fn are_compared(&mut self, of: [&Type; 2], span: &Span) -> Checked<()> {
+        let are_texts = of.iter().all(|of| **of == Type::String || of.is_bytes());
+        let problem = Diagnostic::error(span.clone(), "only numbers and strings are compared so");
+        match of {
+            _ if are_texts => self.fault(problem.help("compare texts by their bytes: strcmp(one, other) == 0")),
+            [Type::Array(..) | Type::Struct(_), other] if of[0] == other => {
+                self.fault(problem.help("compare their bytes: memcmp(one, other, sizeof(one)) == 0"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -418,8 +407,8 @@ impl Checker<'_> {
         let condition = self.condition(&parts[0])?;
         let (yes, no) = (self.expression(&parts[1])?, self.expression(&parts[2])?);
         let of = match (yes.of.integer(), no.of.integer()) {
-            _ if yes.of == no.of && !matches!(yes.of, Type::Array(..)) => yes.of.clone(),
             (Some(yes), Some(no)) => yes.common(no).into(),
+            _ if yes.of == no.of && !matches!(yes.of, Type::Array(..)) => yes.of.clone(),
             _ if yes.of == no.of => {
                 let problem = Diagnostic::error(span.clone(), "an array is no value that could be chosen");
                 return self.fault(
@@ -457,6 +446,7 @@ impl Checker<'_> {
         let common = if is_shift { number.promoted() } else { number.common(other) };
         let by = convert(value, &if is_shift { other.promoted() } else { common }.into());
         self.divides(operator, &by)?;
+        self.shifts_out(operator, common, &by);
         let kind = ExpressionKind::Update {
             place: Box::new(place),
             operator,
@@ -496,8 +486,16 @@ impl Checker<'_> {
         }
         if !value.of.is_number() || !to.is_number() {
             return self.fault(match to {
-                Type::Array(..) => Diagnostic::error(value.span, format!("{what} cannot be an array"))
-                    .help("copy its bytes: memcpy(to, from, size)"),
+                Type::Array(..) => {
+                    let help = match value.of {
+                        Type::String => "give it where it is declared: `char name[16] = \"text\";`",
+                        _ if value.of.is_number() => {
+                            "set its elements one by one, or all its bytes: memset(name, 0, sizeof(name))"
+                        }
+                        _ => "copy its bytes: memcpy(to, from, size)",
+                    };
+                    Diagnostic::error(value.span, format!("{what} cannot be an array")).help(help)
+                }
                 _ => {
                     let message = format!("{what} is to be of type {to}, and not {}", value.of);
                     Diagnostic::error(value.span, message)

@@ -39,7 +39,11 @@ impl Checker<'_> {
             );
             return self.fault(problem.other(other, "here"));
         }
-        self.body(number, result, &written.parameters, parameters, None, body);
+        let before = self.faults();
+        self.body(number, result.clone(), &written.parameters, parameters, None, body);
+        if self.faults() == before {
+            self.returns(&written.name, &result, body);
+        }
         Ok(())
     }
 
@@ -80,6 +84,7 @@ impl Checker<'_> {
                 return Ok(number);
             }
             let other = known.span.clone();
+            self.declared.remove(&number);
             let problem =
                 Diagnostic::error(name.span.clone(), format!("`{}` is declared in another way", name.text));
             return self.fault(problem.other(other, "here"));

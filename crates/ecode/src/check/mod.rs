@@ -6,6 +6,7 @@ mod functions;
 mod initializers;
 mod items;
 mod scopes;
+mod slips;
 mod statements;
 
 use std::collections::{HashMap, HashSet};
@@ -39,6 +40,7 @@ struct Current {
 }
 
 struct Checker<'a> {
+    items: &'a [ast::Item],
     hooks: &'a dyn Hooks,
     problems: &'a mut Vec<Diagnostic>,
     /// So many of them are no more than that.
@@ -62,9 +64,29 @@ struct Checker<'a> {
     declared: HashMap<usize, Span>,
 }
 
+/// What an unknown name is told of with, if it is known later.
+const BELOW: &str = "it is declared here only: put it, or a prototype of a function, before its first use";
+
+/// What an item declares of this kind.
+fn names_of<'a>(item: &'a ast::Item, what: &str) -> Vec<&'a ast::Name> {
+    match (item, what) {
+        (ast::Item::Struct { name, .. }, "struct") | (ast::Item::Map { name, .. }, "map" | "variable") => {
+            vec![name]
+        }
+        (ast::Item::Function(function), "function") => vec![&function.name],
+        (ast::Item::Enum { name: Some(name), .. }, "enum") => vec![name],
+        (ast::Item::Enum { members, .. }, "variable") => members.iter().map(|(name, _)| name).collect(),
+        (ast::Item::Variables(declaration), "variable") => {
+            declaration.declarators.iter().map(|declarator| &declarator.name).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnostic>) -> Program {
     let program = Program::default();
     let mut checker = Checker {
+        items,
         hooks,
         problems,
         warnings: 0,
@@ -88,6 +110,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         let _ = checker.item(item);
     }
     checker.whole();
+    checker.does_something();
     checker.program
 }
 
@@ -135,9 +158,18 @@ impl Checker<'_> {
         self.current.as_mut().expect("a function is being looked at")
     }
 
+    /// Where what is not there yet will be declared.
+    fn below(&self, what: &str, wanted: &str) -> Option<Span> {
+        let names: Vec<_> = self.items.iter().flat_map(|item| names_of(item, what)).collect();
+        names.iter().find(|name| name.text == wanted).map(|name| name.span.clone())
+    }
+
     /// Of which it says where they are, or which ones there are.
     fn unknown<T>(&mut self, what: &str, name: &ast::Name, known: &[String]) -> Checked<T> {
         let problem = Diagnostic::error(name.span.clone(), format!("there is no {what} `{}`", name.text));
+        if let Some(below) = self.below(what, &name.text) {
+            return self.fault(problem.other(below, BELOW));
+        }
         self.fault(problem.near(&name.text, known.iter().map(String::as_str)))
     }
 }

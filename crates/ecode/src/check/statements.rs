@@ -6,7 +6,6 @@ use super::scopes::Named;
 use super::{Checked, Checker, Faulty};
 use crate::ast::{self, Declaration, StatementKind as Written};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::hooks::{Ending, Offer};
 use crate::program::{Expression, ExpressionKind, Local, Loop, Statement, StatementKind};
 use crate::types::Type;
 
@@ -14,6 +13,7 @@ impl Checker<'_> {
     /// In a scope of their own. Faulty ones are told of and left out.
     pub(super) fn block(&mut self, written: &[ast::Statement]) -> Vec<Statement> {
         self.scopes.enter();
+        self.empty_bodies(written);
         let mut statements = Vec::new();
         for statement in written {
             if self.has_enough() {
@@ -45,10 +45,6 @@ impl Checker<'_> {
             Written::Block(statements) => StatementKind::Block(self.block(statements)),
             Written::If(condition, yes, no) => {
                 let condition = self.condition(condition);
-                if let (Written::Empty, None) = (&yes.kind, no) {
-                    let problem = Diagnostic::warning(yes.span.clone(), "this is all that `if` does");
-                    self.warn(problem.help("leave the `;` away, or write `{}` if it is meant"));
-                }
                 let (yes, no) = (self.one(yes), no.as_ref().map(|no| self.one(no)).unwrap_or_default());
                 StatementKind::If(condition?, yes, no)
             }
@@ -121,26 +117,6 @@ impl Checker<'_> {
         body
     }
 
-    fn has_effect(&mut self, expression: &Expression) {
-        use ExpressionKind::*;
-        let has = match &expression.kind {
-            Assign(..)
-            | Update { .. }
-            | Call(..)
-            | Builtin(..)
-            | Comma(..)
-            | Logical { .. }
-            | Conditional(_) => true,
-            // As it is written where a value is left away on purpose.
-            Convert(_) => expression.of == Type::Void,
-            _ => false,
-        };
-        if !has {
-            let problem = Diagnostic::warning(expression.span.clone(), "this has no effect");
-            self.warn(problem.help("assign it, or leave it away"));
-        }
-    }
-
     fn returned(&mut self, value: Option<&ast::Expression>, span: &Span) -> Checked<Option<Expression>> {
         let result = self.current().result.clone();
         match value {
@@ -164,19 +140,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Where somebody wants to refuse what only is looked at.
-    fn refused_in_vain(&mut self, value: &Expression) {
-        let only_observes = |offer: &Offer| matches!(offer.ending, Ending::Chained { stops: None, .. });
-        let is_refusal = matches!(value.kind, ExpressionKind::Constant(value) if value != 0);
-        if is_refusal && self.current().offer.as_ref().is_some_and(only_observes) {
-            let problem = Diagnostic::warning(
-                value.span.clone(),
-                "nothing can be refused at this hook: what is returned changes nothing",
-            );
-            self.warn(problem.help("write `return 0;`; docs/ecode.md says which hooks can refuse"));
-        }
-    }
-
     fn switch(&mut self, value: &ast::Expression, written: &[ast::Statement]) -> Checked<StatementKind> {
         let value = self.expression(value)?;
         let number = self.number_of(&value.of, &value.span)?.promoted();
@@ -188,6 +151,7 @@ impl Checker<'_> {
         let mut is_led_to = false;
         self.current().switches += 1;
         self.scopes.enter();
+        self.empty_bodies(written);
         for statement in written {
             is_led_to |= matches!(statement.kind, Written::Case(_) | Written::Default);
             let made = match &statement.kind {
@@ -214,6 +178,7 @@ impl Checker<'_> {
                         declaration.type_name.span.clone(),
                         "a declaration between `case`s might be jumped over",
                     );
+                    declaration.declarators.iter().for_each(|one| self.declare_faulty(&one.name));
                     self.fault(problem.help("put it before the `switch`, or into braces"))
                 }
                 _ if !is_led_to => self.fault(Diagnostic::error(

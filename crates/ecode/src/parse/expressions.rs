@@ -44,6 +44,9 @@ const ASSIGNMENTS: &[(&str, Option<Operator>)] = &[
 const UNARY: &[(&str, Unary)] =
     &[("+", Unary::Plus), ("-", Unary::Minus), ("~", Unary::Complement), ("!", Unary::Not)];
 
+/// What a hook's arguments are behind elsewhere.
+const CONTEXTS: &[&str] = &["args", "ctx"];
+
 impl Parser<'_> {
     fn node(&mut self, kind: ExpressionKind, span: Span) -> Parsed<Expression> {
         use ExpressionKind::*;
@@ -143,7 +146,7 @@ impl Parser<'_> {
         if self.takes_keyword(Keyword::Sizeof) {
             return self.size_of(&from);
         }
-        if self.is_at("(") && self.is_type(self.ahead(1)) {
+        if self.is_at("(") && (self.is_type(1) || self.is_cast_of_c()) {
             self.step();
             let type_name = self.type_name()?;
             self.close(")", &from)?;
@@ -159,8 +162,16 @@ impl Parser<'_> {
         self.postfix()
     }
 
+    /// `(uint64_t) x`
+    fn is_cast_of_c(&self) -> bool {
+        let begins = |kind: &Kind| {
+            matches!(kind, Kind::Name(_) | Kind::Number { .. } | Kind::Character(_) | Kind::Mark("("))
+        };
+        self.is_of_c(self.ahead(1)) && *self.ahead(2) == Kind::Mark(")") && begins(self.ahead(3))
+    }
+
     fn size_of(&mut self, from: &Span) -> Parsed<Expression> {
-        if self.is_at("(") && self.is_type(self.ahead(1)) {
+        if self.is_at("(") && self.is_type(1) {
             let opened = self.span();
             self.step();
             let type_name = self.type_name()?;
@@ -196,8 +207,15 @@ impl Parser<'_> {
                 let span = self.since(&from);
                 inner = self.node(ExpressionKind::Member(Box::new(inner), name), span)?;
             } else if self.is_at("->") {
+                let is_context = matches!(&inner.kind, ExpressionKind::Name(name) if CONTEXTS.contains(&&**name));
+                let help = match self.ahead(1) {
+                    Kind::Name(field) if is_context => {
+                        format!("what a hook offers is there by its name: write `{field}`")
+                    }
+                    _ => "write `.` instead of `->`".into(),
+                };
                 let problem = Diagnostic::error(opened, "E-code has no pointers");
-                return self.fault(problem.help("write `.` instead of `->`"));
+                return self.fault(problem.help(help));
             } else if self.is_at("(") {
                 let ExpressionKind::Name(text) = &inner.kind else {
                     let problem = Diagnostic::error(from, "only a function's name can be called");

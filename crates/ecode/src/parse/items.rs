@@ -7,14 +7,16 @@ use crate::ast::{
 };
 use crate::diagnostic::{Diagnostic, Span};
 use crate::hooks::CALL;
-use crate::token::{Keyword, Kind};
+use crate::token::{Keyword, Kind, own_type};
 
 impl Parser<'_> {
-    /// Whether a declaration or a type begins so.
-    pub(super) fn is_type(&self, kind: &Kind) -> bool {
+    /// Whether a declaration or a type begins so many words further.
+    pub(super) fn is_type(&self, ahead: usize) -> bool {
         use Keyword::*;
+        // Those of C are names here, which variables may have.
+        let is_of_c = || self.is_of_c(self.ahead(ahead)) && matches!(self.ahead(ahead + 1), Kind::Name(_));
         matches!(
-            kind,
+            self.ahead(ahead),
             Kind::Keyword(
                 Bool | Char
                     | Const
@@ -37,7 +39,7 @@ impl Parser<'_> {
                     | Unsigned
                     | Void
             )
-        )
+        ) || is_of_c()
     }
 
     pub(super) fn type_name(&mut self) -> Parsed<TypeName> {
@@ -55,6 +57,9 @@ impl Parser<'_> {
     fn base_type(&mut self) -> Parsed<BaseType> {
         let from = self.span();
         let integer = |bits, is_signed| BaseType::Integer { bits, is_signed };
+        if self.is_of_c(self.kind()) {
+            return Ok(self.of_c());
+        }
         let Kind::Keyword(keyword) = *self.kind() else { return self.unexpected("a type") };
         let simple = match keyword {
             Keyword::Void => BaseType::Void,
@@ -84,6 +89,18 @@ impl Parser<'_> {
         };
         self.step();
         Ok(simple)
+    }
+
+    /// Told of, and taken for some type, as it is one.
+    fn of_c(&mut self) -> BaseType {
+        if let Kind::Name(name) = self.kind()
+            && let Some(own) = own_type(name)
+        {
+            let problem = Diagnostic::error(self.span(), format!("there is no type `{name}`"));
+            self.problems.push(problem.help(format!("write `{own}`")));
+        }
+        self.step();
+        BaseType::Integer { bits: 64, is_signed: false }
     }
 
     /// `unsigned long int`, in any order.
@@ -257,7 +274,7 @@ impl Parser<'_> {
             {
                 self.enumeration().map(Some)
             }
-            ref kind if self.is_type(kind) => self.variables_or_function().map(Some),
+            _ if self.is_type(0) => self.variables_or_function().map(Some),
             _ => self.unexpected("a declaration, a function or `on`"),
         }
     }
@@ -268,6 +285,7 @@ impl Parser<'_> {
         while let Kind::Keyword(keyword) = self.ahead(ahead) {
             ahead += 1 + usize::from(matches!(keyword, Keyword::Struct | Keyword::Enum));
         }
+        ahead += usize::from(self.is_of_c(self.ahead(ahead)) && matches!(self.ahead(ahead + 1), Kind::Name(_)));
         if *self.ahead(ahead + 1) != Kind::Mark("(") {
             return self.declaration().map(Item::Variables);
         }
@@ -336,7 +354,7 @@ impl Parser<'_> {
         let opened = self.span();
         self.step();
         let mut members = Vec::new();
-        while self.is_type(self.kind()) {
+        while self.is_type(0) {
             members.push(self.declaration()?);
         }
         if matches!(self.kind(), Kind::Name(_)) {

@@ -6,7 +6,7 @@ mod statements;
 
 use crate::ast::{Item, Name};
 use crate::diagnostic::{Diagnostic, MOST, Span};
-use crate::token::{ABSENT, Keyword, Kind, OF_HEADERS, Token};
+use crate::token::{ABSENT, Keyword, Kind, Token, own_type};
 
 /// Expressions, statements and initializers within each other. Each takes some hundred bytes of the compiler's stack in each of its
 /// passes.
@@ -18,14 +18,18 @@ struct Faulty;
 type Parsed<T> = Result<T, Faulty>;
 
 pub fn parse(tokens: &[Token], problems: &mut Vec<Diagnostic>) -> Vec<Item> {
-    let mut parser = Parser { tokens, at: 0, depth: 0, is_too_deep: false, structs: Vec::new(), problems };
+    let (structs, typedefs) = (Vec::new(), Vec::new());
+    let mut parser = Parser { tokens, at: 0, depth: 0, is_too_deep: false, structs, typedefs, problems };
     let mut items = Vec::new();
     while *parser.kind() != Kind::End && parser.problems.len() < MOST && !parser.is_too_deep {
         let from = parser.at;
         match parser.item() {
             Ok(Some(item)) => items.push(item),
             Ok(None) => {}
-            Err(Faulty) => parser.skip_item(from),
+            Err(Faulty) => {
+                parser.skip_item(from);
+                parser.note_typedef(from);
+            }
         }
     }
     items
@@ -40,6 +44,8 @@ struct Parser<'a> {
     is_too_deep: bool,
     /// Their names, up to here.
     structs: Vec<String>,
+    /// Names that C would know as types, and of which was told where they were to become such.
+    typedefs: Vec<String>,
     problems: &'a mut Vec<Diagnostic>,
 }
 
@@ -112,13 +118,31 @@ impl Parser<'_> {
         }
     }
 
+    /// `typedef int number;`
+    fn note_typedef(&mut self, from: usize) {
+        let is_typedef = matches!(&self.tokens[from].kind, Kind::Name(name) if name == "typedef");
+        if let Some(Token { kind: Kind::Name(name), .. }) = self.at.checked_sub(2).map(|at| &self.tokens[at])
+            && is_typedef
+        {
+            self.typedefs.push(name.clone());
+        }
+    }
+
+    /// Whether C's headers, or a `typedef`, would make a type of it.
+    fn is_of_c(&self, kind: &Kind) -> bool {
+        matches!(kind, Kind::Name(name) if own_type(name).is_some() || self.typedefs.contains(name))
+    }
+
     /// Which word a name is perhaps meant to be, where it cannot be a name.
     fn meant(&self, problem: Diagnostic, name: &str) -> Diagnostic {
         if self.structs.iter().any(|known| known == name) {
             return problem.help(format!("write `struct {name}`"));
         }
-        if let Some((_, own)) = OF_HEADERS.iter().find(|(known, _)| *known == name) {
+        if let Some(own) = own_type(name) {
             return problem.help(format!("write `{own}`"));
+        }
+        if *self.ahead(1) == Kind::Mark("<") {
+            return problem.help("maps are declared so: `map<KEY, VALUE> name[ENTRIES];`");
         }
         problem.near(name, Keyword::ALL.iter().map(|(text, _)| *text))
     }

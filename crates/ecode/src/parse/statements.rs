@@ -1,7 +1,7 @@
 //! Statements, and declarations within them.
 
 use super::{Faulty, Parsed, Parser};
-use crate::ast::{ExpressionKind, Name, Statement, StatementKind};
+use crate::ast::{Expression, ExpressionKind, Name, Statement, StatementKind};
 use crate::diagnostic::{Diagnostic, MOST};
 use crate::token::{Keyword, Kind};
 
@@ -41,7 +41,8 @@ impl Parser<'_> {
                 }
                 Kind::Mark("}") => {
                     open -= 1;
-                    if open == 0 {
+                    // What was no block has something behind it that is no statement.
+                    if open == 0 && !matches!(self.ahead(1), Kind::Mark("]" | ")" | "," | ";")) {
                         self.step();
                         return;
                     }
@@ -63,7 +64,7 @@ impl Parser<'_> {
     }
 
     fn boxed_statement(&mut self) -> Parsed<Box<Statement>> {
-        if self.is_type(self.kind()) {
+        if self.is_type(0) {
             let problem = Diagnostic::error(
                 self.span(),
                 "a declaration alone cannot be what is done under a condition",
@@ -73,7 +74,7 @@ impl Parser<'_> {
         self.statement().map(Box::new)
     }
 
-    fn in_parentheses(&mut self, after: &str) -> Parsed<crate::ast::Expression> {
+    fn in_parentheses(&mut self, after: &str) -> Parsed<Expression> {
         let opened = self.span();
         self.expect("(", after)?;
         let inner = self.expression()?;
@@ -88,7 +89,7 @@ impl Parser<'_> {
         if self.takes(";") {
             return Ok(StatementKind::Empty);
         }
-        if self.is_type(self.kind()) {
+        if self.is_type(0) {
             self.refuse_local_type()?;
             return Ok(StatementKind::Declaration(self.declaration()?));
         }
@@ -150,12 +151,15 @@ impl Parser<'_> {
     }
 
     fn refuse_local_type(&mut self) -> Parsed<()> {
-        let what = match self.kind() {
+        let is_of_type =
+            |kind: &Kind| !matches!(kind, Kind::Keyword(Keyword::Static | Keyword::Const));
+        let first = (0..).find(|by| is_of_type(self.ahead(*by))).expect("the end is none of them");
+        let what = match self.ahead(first) {
             Kind::Keyword(Keyword::Enum) => "an enum",
             Kind::Keyword(Keyword::Struct) => "a struct",
             _ => return Ok(()),
         };
-        if ![1, 2].iter().any(|by| *self.ahead(*by) == Kind::Mark("{")) {
+        if ![1, 2].iter().any(|by| *self.ahead(first + by) == Kind::Mark("{")) {
             return Ok(());
         }
         let message = format!("{what} is declared outside of functions and handlers");
@@ -190,13 +194,26 @@ impl Parser<'_> {
 
     fn for_statement(&mut self) -> Parsed<StatementKind> {
         self.step();
+        let opened = self.at;
+        let Ok((before, condition, after)) = self.for_header() else {
+            // Its `;` end no statement.
+            self.skip_parentheses(opened);
+            return Err(Faulty);
+        };
+        Ok(StatementKind::For { before, condition, after, body: self.boxed_statement()? })
+    }
+
+    #[expect(clippy::type_complexity, reason = "the three parts of one header")]
+    fn for_header(
+        &mut self,
+    ) -> Parsed<(Option<Box<Statement>>, Option<Expression>, Option<Expression>)> {
         let opened = self.span();
         self.expect("(", "`for`")?;
         let from = self.span();
         let before = if self.takes(";") {
             None
         } else {
-            let kind = match self.is_type(self.kind()) {
+            let kind = match self.is_type(0) {
                 true => StatementKind::Declaration(self.declaration()?),
                 false => self.expression_statement()?,
             };
@@ -206,6 +223,23 @@ impl Parser<'_> {
         self.expect(";", "the condition of `for`")?;
         let after = if self.is_at(")") { None } else { Some(self.expression()?) };
         self.close(")", &opened)?;
-        Ok(StatementKind::For { before, condition, after, body: self.boxed_statement()? })
+        Ok((before, condition, after))
+    }
+
+    /// To behind the one that closes that one, or to a brace.
+    fn skip_parentheses(&mut self, opened: usize) {
+        let mut open = 0_usize;
+        self.at = opened;
+        while !matches!(self.kind(), Kind::End | Kind::Mark("{" | "}")) {
+            match self.kind() {
+                Kind::Mark("(") => open += 1,
+                Kind::Mark(")") => open = open.saturating_sub(1),
+                _ => {}
+            }
+            self.step();
+            if open == 0 {
+                return;
+            }
+        }
     }
 }

@@ -34,25 +34,53 @@ pub struct Generator<'a> {
     written: Vec<String>,
     /// Places that hold a whole `struct s`.
     structs: Vec<String>,
-    functions: Vec<(String, usize)>,
+    functions: Vec<Function>,
     names: usize,
     depth: usize,
     loops: usize,
+    /// The function that is written has loops, or calls one that has.
+    is_long: bool,
 }
 
+#[derive(Clone)]
+struct Function {
+    name: String,
+    parameters: usize,
+    /// Loops do not call it, as what is within each other takes too long.
+    is_long: bool,
+}
+
+impl<'a> Generator<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes: bytes.iter(),
+            text: String::new(),
+            read: Vec::new(),
+            written: Vec::new(),
+            structs: Vec::new(),
+            functions: Vec::new(),
+            names: 0,
+            depth: 0,
+            loops: 0,
+            is_long: false,
+        }
+    }
+}
+
+/// With a handler of calls that takes two numbers.
 pub fn program(bytes: &[u8]) -> String {
-    let mut generator = Generator {
-        bytes: bytes.iter(),
-        text: String::new(),
-        read: Vec::new(),
-        written: Vec::new(),
-        structs: Vec::new(),
-        functions: Vec::new(),
-        names: 0,
-        depth: 0,
-        loops: 0,
-    };
-    generator.whole();
+    let mut generator = Generator::new(bytes);
+    generator.declarations();
+    generator.function("on call", 2);
+    generator.text
+}
+
+/// With a handler at another hook, which uses what that offers.
+pub fn handler(bytes: &[u8], head: &str, fields: impl IntoIterator<Item = String>) -> String {
+    let mut generator = Generator::new(bytes);
+    generator.declarations();
+    generator.read.extend(fields);
+    generator.body(head);
     generator.text
 }
 
@@ -77,7 +105,7 @@ impl Generator<'_> {
         format!("{of}{}", self.names)
     }
 
-    fn whole(&mut self) {
+    fn declarations(&mut self) {
         for _ in 0..1 + self.byte() % 4 {
             let (of, name, number) = (self.one_of(&TYPES), self.name("g"), self.one_of(&NUMBERS));
             let _ = writeln!(self.text, "{of} {name} = ({of}) {number};");
@@ -109,9 +137,8 @@ impl Generator<'_> {
             let parameters = self.byte() % 6;
             let (name, of) = (self.name("f"), self.one_of(&TYPES));
             self.function(&format!("{of} {name}"), parameters);
-            self.functions.push((name, parameters));
+            self.functions.push(Function { name, parameters, is_long: self.is_long });
         }
-        self.function("on call", 2);
     }
 
     fn whole_struct(&mut self, place: &str) {
@@ -131,14 +158,18 @@ impl Generator<'_> {
             self.read.push(name.clone());
             self.written.push(name);
         }
-        let _ =
-            writeln!(self.text, "{head}({}) {{\nchar l[2][8] = {{ \"l\", \"ocal\" }};", declared.join(", "));
+        self.body(&format!("{head}({})", declared.join(", ")));
+        self.read.truncate(read);
+        self.written.truncate(written);
+    }
+
+    fn body(&mut self, head: &str) {
+        self.is_long = false;
+        let _ = writeln!(self.text, "{head} {{\nchar l[2][8] = {{ \"l\", \"ocal\" }};");
         let count = 2 + self.byte() % 6;
         self.statements(count);
         let value = self.expression(3);
         let _ = writeln!(self.text, "return {value};\n}}");
-        self.read.truncate(read);
-        self.written.truncate(written);
     }
 
     fn statements(&mut self, count: usize) {
@@ -254,6 +285,7 @@ impl Generator<'_> {
         let kind = self.byte() % 3;
         self.read.push(name.clone());
         self.loops += 1;
+        self.is_long = true;
         let _ = match kind {
             0 => writeln!(self.text, "{of} {name} = {rounds}; while ({name}-- > 0) {{"),
             1 => writeln!(self.text, "{of} {name} = {rounds}; do {{"),
@@ -338,6 +370,10 @@ impl Generator<'_> {
         }
     }
 
+    fn may_call(&self, function: &Function) -> bool {
+        self.loops == 0 || !function.is_long
+    }
+
     fn expression(&mut self, depth: usize) -> String {
         match self.byte() % if depth == 0 { 4 } else { 15 } {
             0 => self.one_of(&NUMBERS).into(),
@@ -352,9 +388,11 @@ impl Generator<'_> {
                 let [condition, yes, no] = std::array::from_fn(|_| self.expression(depth - 1));
                 format!("(({condition}) ? ({yes}) : ({no}))")
             }
-            7 if !self.functions.is_empty() && self.loops == 0 => {
-                let at = self.byte() % self.functions.len();
-                let (name, parameters) = self.functions[at].clone();
+            7 if self.functions.iter().any(|function| self.may_call(function)) => {
+                let callable: Vec<_> =
+                    self.functions.iter().filter(|function| self.may_call(function)).cloned().collect();
+                let Function { name, parameters, is_long } = callable[self.byte() % callable.len()].clone();
+                self.is_long |= is_long;
                 let arguments: Vec<_> = (0..parameters).map(|_| self.expression(1)).collect();
                 format!("{name}({})", arguments.join(", "))
             }

@@ -460,7 +460,7 @@ impl Daemon<'_> {
                 true.into()
             }
             plugin::Request::Open { name } => serde_json::to_value(plugins.open(&name)?)?,
-            plugin::Request::Told { name, after } => serde_json::to_value(plugins.told_since(&name, after)?)?,
+            plugin::Request::Told { name, after } => serde_json::to_value(plugins.told_since(&name, after))?,
             plugin::Request::Log { name, follow } => {
                 let lines = plugins
                     .lines(name.as_deref())?

@@ -79,7 +79,7 @@ fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     let name = arguments.plugin.to_string_lossy().into_owned();
     let (open, plugin) = opened(&arguments.socket, &name)?;
     takes(open.parameters, with)?;
-    let OpenReport { variables, told: after, .. } = open;
+    let OpenReport { variables, lines: after, .. } = open;
     variables.put(with, plugin.data())?;
     let before = plugin.faults()?.into();
     let began = Instant::now();

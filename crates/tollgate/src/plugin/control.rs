@@ -33,7 +33,7 @@ pub enum Request {
     Open {
         name: String,
     },
-    /// What it has told since it had told so much.
+    /// What it has told since all had told so many lines.
     Told {
         name: String,
         after: u64,

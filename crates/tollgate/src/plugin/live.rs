@@ -41,6 +41,8 @@ pub struct Plugins {
     all: Vec<Live>,
     /// The latest lines of all, in their order.
     lines: VecDeque<Line>,
+    /// How many there were before these.
+    forgotten: u64,
     /// Those that were not asked for yet.
     new: Vec<Line>,
     /// Records of all.
@@ -92,8 +94,8 @@ pub struct OpenReport {
     pub control: u32,
     pub variables: Variables,
     pub parameters: usize,
-    /// How much it has told so far.
-    pub told: u64,
+    /// How many lines all have told so far.
+    pub lines: u64,
 }
 
 /// What the gate is to do for it.
@@ -165,6 +167,7 @@ impl Plugins {
             hooks: Hooks::default(),
             all: Vec::new(),
             lines: VecDeque::new(),
+            forgotten: 0,
             new: Vec::new(),
             lost: 0,
             session,
@@ -217,9 +220,10 @@ impl Plugins {
         extend(gate, needs(&built))?;
         let turn = Turn { session: self.session, priority };
         let (plugin, times) = built.load_at(source, &mut self.hooks, gate, turn, None)?;
-        let link_us = micros(plugin.link(None)?);
         let idle = idle(&built, self.has_guard);
-        self.all.push(Live::new(name, priority, built, plugin)?);
+        let live = Live::new(name, priority, built, plugin)?;
+        let link_us = micros(live.plugin.link(None)?);
+        self.all.push(live);
         let name = name.to_owned();
         let (not_kept, copied) = (Vec::new(), Vec::new());
         let schema = "tollgate.plugin.load/1".into();
@@ -237,15 +241,15 @@ impl Plugins {
         let (plugin, times) =
             built.load_at(source, &mut self.hooks, gate, turn, Some((&old.plugin, &kept.shared)))?;
         kept.copy(old.plugin.data(), plugin.data());
-        let link_us = micros(plugin.link(Some(&old.plugin))?);
         let idle = idle(&built, self.has_guard);
         let new = Live::new(name, old.priority, built, plugin)?;
+        let link_us = micros(new.plugin.link(Some(&old.plugin))?);
         let mut old = std::mem::replace(&mut self.all[place], new);
         // What it told last is not lost either.
-        let told = old.take_told()?;
-        self.all[place].told = old.told;
-        self.note(name, told);
+        let told = old.take_told();
         self.hooks.leave(old.plugin);
+        self.all[place].told = old.told;
+        self.note(name, told?);
         let (name, not_kept, copied) = (name.to_owned(), kept.not_kept, kept.copied_names);
         let schema = "tollgate.plugin.swap/1".into();
         Ok(LoadReport { schema, name, times, link_us, not_kept, copied, idle })
@@ -256,11 +260,11 @@ impl Plugins {
         let place = self.place(name)?;
         let unlink_us = micros(self.all[place].plugin.unlink()?);
         let mut live = self.all.remove(place);
-        let mut told = live.take_told()?;
-        told.push((now_ns(), Told::Unloaded { unlink_us }));
-        self.note(name, told);
+        let told = live.take_told();
         self.hooks.leave(live.plugin);
-        Ok(unlink_us)
+        let noted = told.map(|told| self.note(name, told));
+        self.note(name, vec![(now_ns(), Told::Unloaded { unlink_us })]);
+        noted.map(|()| unlink_us)
     }
 
     /// Nobody is in one any more then.
@@ -314,21 +318,19 @@ impl Plugins {
         Ok(lines)
     }
 
-    /// What it has told since it had told so much.
-    pub fn told_since(&self, name: &str, after: u64) -> Result<Vec<&Line>> {
-        let new = self.all[self.place(name)?].told.saturating_sub(after);
-        let its = self.lines.iter().filter(|line| line.plugin == name && line.told.is_of_plugin());
-        let mut lines: Vec<_> = its.rev().take(new as usize).collect();
-        lines.reverse();
-        Ok(lines)
+    /// What it has told since all had told so many lines, whether or not it is there still.
+    pub fn told_since(&self, name: &str, after: u64) -> Vec<&Line> {
+        let new = self.lines.iter().skip(after.saturating_sub(self.forgotten) as usize);
+        new.filter(|line| line.plugin == name && line.told.is_of_plugin()).collect()
     }
 
     pub fn open(&self, name: &str) -> Result<OpenReport> {
         let live = &self.all[self.place(name)?];
         let (handler, parameters) = on_call(&live.built)?;
         let Numbers { program, data, control } = live.plugin.numbers(handler)?;
-        let (variables, told) = (Variables::of(&live.built), live.told);
-        Ok(OpenReport { program, data, control, variables, parameters, told })
+        let variables = Variables::of(&live.built);
+        let lines = self.forgotten + self.lines.len() as u64;
+        Ok(OpenReport { program, data, control, variables, parameters, lines })
     }
 
     /// Takes in what plugins tell, and takes those out that keep hitting their limits. What is new, in the order in which it was told.
@@ -360,7 +362,9 @@ impl Plugins {
             self.lines.push_back(line.clone());
             self.new.push(line);
         }
-        self.lines.drain(..self.lines.len().saturating_sub(KEPT));
+        let too_many = self.lines.len().saturating_sub(KEPT);
+        self.forgotten += too_many as u64;
+        self.lines.drain(..too_many);
     }
 }
 

@@ -1,6 +1,8 @@
 //! The hooks that there are on this machine, and what they offer (docs/ecode.md).
 
 mod calls;
+#[cfg(test)]
+mod generated;
 mod network;
 mod tasks;
 mod tracepoints;

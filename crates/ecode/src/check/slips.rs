@@ -1,0 +1,201 @@
+//! What is a program, but hardly the one that was meant: warnings.
+
+use super::Checker;
+use crate::ast::{self, ExpressionKind as Written, StatementKind};
+use crate::diagnostic::{Diagnostic, Span};
+use crate::hooks::{Ending, Offer};
+use crate::program::{Expression, ExpressionKind, Operator};
+use crate::types::{Integer, Type};
+
+/// Parentheses of its own would begin before its first operand.
+fn is_bare(written: &ast::Expression, first: &ast::Expression) -> bool {
+    written.span.start == first.span.start
+}
+
+fn is_bare_comparison(written: &ast::Expression) -> bool {
+    matches!(&written.kind, Written::Binary(operator, first, _) if operator.is_comparison() && is_bare(written, first))
+}
+
+/// Whether nothing comes behind it. Loops that somebody may leave are taken not to go on for ever.
+fn ends(statements: &[ast::Statement]) -> bool {
+    statements.iter().any(|statement| match &statement.kind {
+        StatementKind::Return(_) => true,
+        StatementKind::Block(inner) => ends(inner),
+        StatementKind::If(_, yes, Some(no)) => [yes, no].into_iter().all(|way| ends(std::slice::from_ref(way))),
+        StatementKind::Switch(_, body) => {
+            let has_default = body.iter().any(|one| matches!(one.kind, StatementKind::Default));
+            has_default && ends(body) && !body.iter().any(is_left)
+        }
+        StatementKind::While(condition, body) => {
+            matches!(condition.kind, Written::Number { value: 1.., .. } | Written::Boolean(true)) && !is_left(body)
+        }
+        StatementKind::For { condition: None, body, .. } => !is_left(body),
+        StatementKind::Do(body, _) => ends(std::slice::from_ref(body)) && !is_left(body),
+        _ => false,
+    })
+}
+
+/// Whether a `break` in it leaves what is around it.
+fn is_left(statement: &ast::Statement) -> bool {
+    match &statement.kind {
+        StatementKind::Break => true,
+        StatementKind::Block(inner) => inner.iter().any(is_left),
+        StatementKind::If(_, yes, no) => is_left(yes) || no.as_ref().is_some_and(|no| is_left(no)),
+        _ => false,
+    }
+}
+
+impl Checker<'_> {
+    /// `=` in a condition is mostly a slip of `==`. As gcc has it, one in parentheses of its own is meant.
+    pub(super) fn compares(&mut self, written: &ast::Expression) {
+        match &written.kind {
+            Written::Assign(None, place, _) if is_bare(written, place) => {
+                let problem = Diagnostic::warning(written.span.clone(), "this assigns, and compares nothing");
+                self.warn(problem.help("write `==`; or put it into parentheses of its own if it is meant"));
+            }
+            Written::Comma(_, last) => self.compares(last),
+            Written::Conditional(parts) => parts[1..].iter().for_each(|choice| self.compares(choice)),
+            _ => {}
+        }
+    }
+
+    /// Comparisons bind tighter than `&`, `^` and `|`, and are numbers themselves.
+    pub(super) fn binds_otherwise(
+        &mut self,
+        operator: Operator,
+        operands: [&ast::Expression; 2],
+        span: &Span,
+    ) {
+        if matches!(operator, Operator::And | Operator::Or | Operator::Xor)
+            && let Some(comparison) = operands.into_iter().find(|operand| is_bare_comparison(operand))
+        {
+            let problem = Diagnostic::warning(comparison.span.clone(), "this is compared first");
+            self.warn(problem.help("write parentheses around what belongs together, as in `(a & b) == c`"));
+        }
+        let is_order = operator.is_comparison() && !matches!(operator, Operator::Equal | Operator::NotEqual);
+        if is_order && is_bare_comparison(operands[0]) {
+            let message = "this compares the result of a comparison, which is 0 or 1";
+            self.warn(Diagnostic::warning(span.clone(), message).help("write `a < b && b < c`"));
+        }
+    }
+
+    /// What holds for all numbers, or for none: of types as they are written.
+    pub(super) fn is_decided(&mut self, operator: Operator, left: &Expression, right: &Expression, span: &Span) {
+        let is_unsigned = left.of == Type::Bool || left.of.integer().is_some_and(|number| !number.is_signed);
+        let is_constant = matches!(left.kind, ExpressionKind::Constant(_));
+        if !is_unsigned || is_constant || !matches!(right.kind, ExpressionKind::Constant(0)) {
+            return;
+        }
+        let message = match operator {
+            Operator::GreaterEqual => "this is always so: the number is unsigned",
+            Operator::Less => "this is never so: the number is unsigned",
+            _ => return,
+        };
+        let help = format!("a number of type {} is never less than 0", left.of);
+        self.warn(Diagnostic::warning(span.clone(), message).help(help));
+    }
+
+    /// Signed numbers that are constant are seldom meant to come round, however it is defined.
+    pub(super) fn overflows(
+        &mut self,
+        operator: Operator,
+        of: [u64; 2],
+        value: u64,
+        number: Integer,
+        span: &Span,
+    ) {
+        let [left, right] = of.map(|constant| i128::from(constant as i64));
+        let exact = match operator {
+            Operator::Add => left + right,
+            Operator::Subtract => left - right,
+            Operator::Multiply => left * right,
+            _ => return,
+        };
+        if number.is_signed && exact != i128::from(value as i64) {
+            let message = format!("this is {}, as {exact} does not fit into {number}", value as i64);
+            let problem = Diagnostic::warning(span.clone(), message);
+            let wider = if number.bits == 64 { "u64" } else { "i64" };
+            self.warn(problem.help(format!("write ({wider}) before the first number")));
+        }
+    }
+
+    /// By more bits than there are.
+    pub(super) fn shifts_out(&mut self, operator: Operator, number: Integer, by: &Expression) {
+        let ExpressionKind::Constant(bits) = by.kind else { return };
+        let width = u64::from(number.bits);
+        if !matches!(operator, Operator::ShiftLeft | Operator::ShiftRight) || bits < width {
+            return;
+        }
+        let message = format!("this shifts by {}, as {number} has {width} bits", bits % width);
+        let problem = Diagnostic::warning(by.span.clone(), message);
+        let is_narrow = number.bits < 64 && bits < 64;
+        self.warn(if is_narrow { problem.help("write (u64) before what is shifted") } else { problem });
+    }
+
+    pub(super) fn has_effect(&mut self, expression: &Expression) {
+        use ExpressionKind::*;
+        let has = match &expression.kind {
+            Assign(..)
+            | Update { .. }
+            | Call(..)
+            | Builtin(..)
+            | Comma(..)
+            | Logical { .. }
+            | Conditional(_) => true,
+            // As it is written where a value is left away on purpose.
+            Convert(_) => expression.of == Type::Void,
+            _ => false,
+        };
+        if !has {
+            let problem = Diagnostic::warning(expression.span.clone(), "this has no effect");
+            self.warn(problem.help("assign it, or leave it away"));
+        }
+    }
+
+    /// `if (a);` and, before a block, `while (a);`: without one, a loop's condition may be all that is meant.
+    pub(super) fn empty_bodies(&mut self, statements: &[ast::Statement]) {
+        for (at, statement) in statements.iter().enumerate() {
+            let is_before_block =
+                statements.get(at + 1).is_some_and(|next| matches!(next.kind, StatementKind::Block(_)));
+            let (body, what) = match &statement.kind {
+                StatementKind::If(_, yes, None) => (yes, "`if`"),
+                StatementKind::While(_, body) if is_before_block => (body, "`while`"),
+                StatementKind::For { body, .. } if is_before_block => (body, "`for`"),
+                _ => continue,
+            };
+            if matches!(body.kind, StatementKind::Empty) {
+                let problem = Diagnostic::warning(body.span.clone(), format!("this is all that {what} does"));
+                self.warn(problem.help("leave the `;` away, or write `{}` if it is meant"));
+            }
+        }
+    }
+
+    /// Where somebody wants to refuse what only is looked at.
+    pub(super) fn refused_in_vain(&mut self, value: &Expression) {
+        let only_observes = |offer: &Offer| matches!(offer.ending, Ending::Chained { stops: None, .. });
+        let is_refusal = matches!(value.kind, ExpressionKind::Constant(value) if value != 0);
+        if is_refusal && self.current().offer.as_ref().is_some_and(only_observes) {
+            let problem = Diagnostic::warning(
+                value.span.clone(),
+                "nothing can be refused at this hook: what is returned changes nothing",
+            );
+            self.warn(problem.help("write `return 0;`; docs/ecode.md says which hooks can refuse"));
+        }
+    }
+
+    /// A function that is to return something.
+    pub(super) fn returns(&mut self, name: &ast::Name, result: &Type, body: &[ast::Statement]) {
+        if *result != Type::Void && !ends(body) {
+            let message = format!("`{}` may end without `return`: it returns 0 then", name.text);
+            let problem = Diagnostic::warning(name.span.clone(), message);
+            self.warn(problem.help("write `return 0;` at its end if that is meant"));
+        }
+    }
+
+    pub(super) fn does_something(&mut self) {
+        if self.faults() == 0 && self.program.handlers.is_empty() {
+            let problem = Diagnostic::warning(0..0, "nothing ever runs this: it has no handler");
+            self.warn(problem.help("write one, `on enter(openat) { … }`, say; docs/ecode.md has them all"));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Whatever a handler does, the kernel's verifier takes it at each hook: as the machine has them, and nobody comes by.
+
+use std::cell::{Cell, RefCell};
+use std::thread;
+
+use ecode::{Hooks as _, Loops};
+use kernel::gate::{Gate, Lock};
+use kernel::plugins::{EVERYBODY, Hooks, Plugin, Turn};
+use kernel::{probe, process, wire};
+use proptest::collection::vec;
+use proptest::prelude::{ProptestConfig, any};
+use proptest::test_runner::{RngSeed, TestRunner};
+
+use super::Machine;
+
+#[expect(dead_code, reason = "hooks are the machine's here")]
+#[path = "../../../../ecode/tests/common/generate.rs"]
+mod generate;
+
+const HANDLERS: [(&str, &[&str]); 18] = [
+    ("call", &[]),
+    ("enter", &[]),
+    ("enter", &["openat", "openat2", "open"]),
+    ("enter", &["fallocate"]),
+    ("exit", &[]),
+    ("exit", &["read", "pread64"]),
+    ("guard", &["kill"]),
+    ("verdict", &["execve"]),
+    ("fork", &[]),
+    ("exec", &[]),
+    ("end", &[]),
+    ("connect", &[]),
+    ("bind", &[]),
+    ("socket", &[]),
+    ("xdp", &["lo"]),
+    ("ingress", &["lo"]),
+    ("tracepoint", &["sched:sched_switch"]),
+    ("timer", &["1s"]),
+];
+
+/// In a network namespace of the thread's own, whose "lo" is nobody else's.
+fn apart(test: impl FnOnce() + Send) {
+    thread::scope(|threads| {
+        let apart = threads.spawn(|| {
+            // SAFETY: a plain call.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+            test();
+        });
+        apart.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+/// Others by `SEED`, and more of them by `PROPTEST_CASES`.
+fn runner() -> TestRunner {
+    let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    TestRunner::new(ProptestConfig {
+        cases: number("PROPTEST_CASES").unwrap_or(8) as u32,
+        max_shrink_iters: 50,
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(number("SEED").unwrap_or(5)),
+        ..Default::default()
+    })
+}
+
+#[test]
+fn generated_handlers_are_taken_at_every_hook() {
+    if !process::is_root() {
+        return eprintln!("left out: the kernel takes programs of root only");
+    }
+    apart(|| {
+        let gate = Gate::open(&Lock::take().expect("nobody keeps it"), wire::PLUGIN | wire::PLUGIN_EXIT);
+        let (gate, hooks) = (gate.expect("it is loaded"), RefCell::new(Hooks::default()));
+        let (made, taken) = (Cell::new(0), Cell::new(0));
+        let is_taken = |bytes: &[u8], hook: &str, selected: &[&str]| {
+            let (selected, quoted): (Vec<_>, Vec<_>) =
+                selected.iter().map(|name| (String::from(*name), format!("\"{name}\""))).unzip();
+            let head = match &quoted[..] {
+                [] => format!("on {hook}"),
+                all => format!("on {hook}({})", all.join(", ")),
+            };
+            let offer = Machine::ToLoad.offer(hook, &selected).expect(&head);
+            let fields = offer.fields.into_iter().filter(|field| field.of.is_number());
+            let text = generate::handler(bytes, &head, fields.map(|field| field.name));
+            made.set(made.get() + 1);
+            let Some(program) = ecode::check(&text, &Machine::ToLoad).0 else { return };
+            let kinds = [Loops::MayGoto, Loops::Helper];
+            for loops in kinds.into_iter().filter(|kind| *kind == Loops::Helper || probe::loops() == *kind) {
+                let object = match ecode::compile(&program, &text, "test.ec", loops) {
+                    Err(problem) if generate::needs_more_memory(&problem) => continue,
+                    compiled => compiled.unwrap_or_else(|problem| panic!("{text}\n{problem:?}")),
+                };
+                let turn = Turn { session: EVERYBODY, priority: 0 };
+                let mut hooks = hooks.borrow_mut();
+                let plugin = Plugin::load_at(&object, &mut hooks, &gate, turn, None);
+                hooks.leave(plugin.unwrap_or_else(|error| panic!("{text}\n{error}")));
+                taken.set(taken.get() + 1);
+            }
+        };
+        let tried = runner().run(&vec(any::<u8>(), 0..600), |bytes| {
+            HANDLERS.iter().for_each(|(hook, selected)| is_taken(&bytes, hook, selected));
+            Ok(())
+        });
+        tried.unwrap_or_else(|problem| panic!("{problem}"));
+        hooks.into_inner().wait_for_leaving();
+        gate.close(&Lock::take().expect("nobody keeps it"));
+        eprintln!("{} handlers, taken {} times", made.get(), taken.get());
+        assert!(taken.get() > made.get(), "{} of {}", taken.get(), made.get());
+    });
+}
