@@ -334,6 +334,61 @@ fn who_is_killed_leaves_the_plugins_of_others_theirs() {
     counts(&outer, "outer");
 }
 
+/// What is in its part by now has been taken in by then: whoever counts calls there looks for tasks twice a second.
+fn has_looked(at_work: &AtWork, name: &str) {
+    let mut sentinel = at_work.workload("calls-on-input 1");
+    let before = at_work.number(name, "n");
+    eventually("it has looked", || {
+        sentinel.input().write_all(b"x").expect("it reads");
+        at_work.number(name, "n") > before
+    });
+    drop(sentinel.stdin());
+    sentinel.finish().success();
+}
+
+#[test]
+fn a_commands_own_plugins_go_with_it_into_a_daemons_part() {
+    let outer = AtWork::start("outer", COUNT);
+    let own = outer.file("own", COUNT);
+    let mut job = Job::run(&format!("--plugin {}", own.display()), workload("calls-on-input 100"));
+    job.command.stdin(Stdio::piped());
+    let mut load = job.start();
+    outer.group.add(load.child_running("workloads"));
+    has_looked(&outer, "outer");
+    let before = outer.number("outer", "n");
+    load.input().write_all(b"xyz").expect("it reads");
+    drop(load.stdin());
+    assert_eq!(number(&plugins(&load.finish().success())[0], "n"), 300);
+    assert_eq!(outer.number("outer", "n"), before);
+}
+
+#[test]
+fn of_two_daemons_who_came_last_has_what_was_in_its_part_once() {
+    let (earlier, later) = (AtWork::start("earlier", COUNT), AtWork::start("later", COUNT));
+    let mut load = earlier.workload("calls-on-input 1");
+    let pid = load.pid();
+    let mut is_counted = |at_work: &AtWork, name: &str| {
+        let before = at_work.number(name, "n");
+        eventually(name, || {
+            load.input().write_all(b"x").expect("it reads");
+            at_work.number(name, "n") > before
+        });
+    };
+    is_counted(&earlier, "earlier");
+    later.group.add(pid);
+    is_counted(&later, "later");
+    earlier.group.add(pid);
+    has_looked(&earlier, "earlier");
+    let before = earlier.number("earlier", "n");
+    is_counted(&later, "later");
+    assert_eq!(earlier.number("earlier", "n"), before);
+    later.daemon.signal(libc::SIGTERM);
+    later.daemon.finish();
+    is_counted(&earlier, "earlier");
+    drop(load.stdin());
+    load.finish().success();
+}
+
 #[test]
 fn a_command_outlives_who_reads_what_its_plugins_print() {
     let text = "on enter(getppid) { print(\"called\"); }";
