@@ -247,7 +247,7 @@ fn is_too_large(text: &str, loops: Loops, message: &str) {
 }
 
 #[test]
-fn what_is_too_large_is_refused_in_time() {
+fn what_is_too_large_is_refused() {
     let of = |line: &str, lines: usize| {
         let lines: String = (0..lines).map(|at| line.replace('@', &at.to_string())).collect();
         format!("int a[4]; on call(int n) {{ int s;\n{lines} return s; }}")

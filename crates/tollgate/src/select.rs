@@ -8,6 +8,8 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use crate::cli::Select;
+use crate::format::command_line;
+use crate::output::say;
 
 /// The kernel keeps 15 bytes of a command name (TASK_COMM_LEN).
 const COMM_BYTES: usize = 15;
@@ -102,12 +104,22 @@ pub fn parse_cgroup(path: &str) -> Result<String, String> {
     Ok(path.to_owned())
 }
 
+/// Control groups may come later, but are perhaps misspelt.
+pub fn tell_of_absent(select: &Select) {
+    for cgroup in select.cgroup.iter().filter(|cgroup| !cgroup_exists(cgroup)) {
+        let name = command_line(std::slice::from_ref(cgroup));
+        let _ = say(&format!("tollgate: there is no control group {name} now"));
+    }
+}
+
 /// In any hierarchy that is mounted below /sys/fs/cgroup.
-pub fn cgroup_exists(path: &str) -> bool {
+fn cgroup_exists(path: &str) -> bool {
     let wanted = without_mount_point(path);
     let root = Path::new("/sys/fs/cgroup");
     let hierarchies = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
-    std::iter::once(root.to_owned()).chain(hierarchies).any(|hierarchy| hierarchy.join(wanted).is_dir())
+    std::iter::once(root.to_owned())
+        .chain(hierarchies)
+        .any(|hierarchy| hierarchy.join(wanted).join("cgroup.procs").exists())
 }
 
 fn is_within(path: &str, folder: &str) -> bool {

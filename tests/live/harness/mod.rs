@@ -11,6 +11,7 @@ pub mod guarded;
 pub mod job;
 pub mod limits;
 pub mod metrics;
+pub mod network;
 pub mod plugins;
 pub mod postgres;
 pub mod pty;

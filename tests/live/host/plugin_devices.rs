@@ -2,8 +2,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd as _;
-use std::thread;
 
+use crate::harness::network::{OwnNetwork, request};
 use crate::harness::plugins::AtWork;
 
 /// There as long as its file is open.
@@ -13,11 +13,7 @@ fn device(name: &str) -> File {
     const IFF_TAP: i16 = 2;
     const IFF_NO_PI: i16 = 0x1000;
     let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun").expect("a kernel with TUN");
-    // SAFETY: all zeros is a valid value of it.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
+    let mut request = request(name);
     request.ifr_ifru.ifru_flags = IFF_TAP | IFF_NO_PI;
     // SAFETY: a request that is there until the call is over.
     let made = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) };
@@ -25,47 +21,34 @@ fn device(name: &str) -> File {
     file
 }
 
-/// The thread's, and that of what it starts.
-fn in_own_network(test: impl FnOnce() + Send) {
-    thread::scope(|threads| {
-        let apart = threads.spawn(|| {
-            // SAFETY: a plain call.
-            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
-            test();
-        });
-        apart.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    });
-}
-
 #[test]
 fn what_is_at_a_device_that_is_gone_says_so() {
     const GONE: &str = "its network device is gone: unload it, and load it again";
-    in_own_network(|| {
-        let at_work = AtWork::start("nothing", "on call {}");
-        for hook in ["xdp", "ingress"] {
-            let text = format!("u64 seen; on {hook}(\"gate0\") {{ seen++; }} on call {{ return 4; }}");
-            let file = at_work.file(hook, &text);
-            let load = || at_work.ask(&format!("load {}", file.display()));
-            load().exits_with(125).says("cannot find the network device gate0: No such device");
-            let taken_away = device("gate0");
-            load().success();
-            let state = at_work.show(hook);
-            assert_eq!((&state["is_linked"], &state["taken_out"]), (&true.into(), &().into()), "{state}");
-            drop(taken_away);
-            // Another one of the same name.
-            let another = device("gate0");
-            let state = at_work.show(hook);
-            assert_eq!((&state["is_linked"], &state["taken_out"]), (&false.into(), &GONE.into()), "{state}");
-            let list = at_work.ask("list").success().text();
-            assert!(list.contains(GONE), "{list}");
-            at_work.ask(&format!("swap {hook} {}", file.display())).exits_with(125).says(GONE);
-            // The rest of it is there.
-            assert_eq!(at_work.ask(&format!("call {hook}")).success().text(), "4\n");
-            at_work.ask(&format!("unload {hook}")).success();
-            load().success();
-            assert_eq!(at_work.show(hook)["is_linked"], true);
-            at_work.ask(&format!("unload {hook}")).success();
-            drop(another);
-        }
-    });
+    let _network = OwnNetwork::enter();
+    let at_work = AtWork::start("nothing", "on call {}");
+    for hook in ["xdp", "ingress"] {
+        let text = format!("u64 seen; on {hook}(\"gate0\") {{ seen++; }} on call {{ return 4; }}");
+        let file = at_work.file(hook, &text);
+        let load = || at_work.ask(&format!("load {}", file.display()));
+        load().exits_with(125).says("cannot find the network device gate0: No such device");
+        let taken_away = device("gate0");
+        load().success();
+        let state = at_work.show(hook);
+        assert_eq!((&state["is_linked"], &state["taken_out"]), (&true.into(), &().into()), "{state}");
+        drop(taken_away);
+        // Another one of the same name.
+        let another = device("gate0");
+        let state = at_work.show(hook);
+        assert_eq!((&state["is_linked"], &state["taken_out"]), (&false.into(), &GONE.into()), "{state}");
+        let list = at_work.ask("list").success().text();
+        assert!(list.contains(GONE), "{list}");
+        at_work.ask(&format!("swap {hook} {}", file.display())).exits_with(125).says(GONE);
+        // The rest of it is there.
+        assert_eq!(at_work.ask(&format!("call {hook}")).success().text(), "4\n");
+        at_work.ask(&format!("unload {hook}")).success();
+        load().success();
+        assert_eq!(at_work.show(hook)["is_linked"], true);
+        at_work.ask(&format!("unload {hook}")).success();
+        drop(another);
+    }
 }

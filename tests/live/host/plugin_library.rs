@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 
 use crate::harness::plugins::AtWork;
-use crate::harness::{Job, tollgate, workload};
+use crate::harness::{Job, eventually, tollgate, workload};
 
 const GREY: &str = include_str!("../../../examples/grey.ec");
 
@@ -84,4 +84,17 @@ fn a_plugin_that_is_swapped_is_called_all_the_time() {
     call(1).finish().success();
     at_work.ask("unload grey").success();
     call(1).finish().exits_with(1).says("no plugin is called grey");
+}
+
+#[test]
+fn what_a_call_returns_and_tells_is_there_when_its_plugin_is_unloaded_meanwhile() {
+    // Until its loop is cut short.
+    let text = "u64 is_called; on call { is_called = 1; print(\"begun\"); while (is_called); return 7; }";
+    let at_work = AtWork::start("long", text);
+    let call = at_work.begin("call long");
+    eventually("it is called", || at_work.number("long", "is_called") == 1);
+    at_work.ask("unload long").success();
+    let call = call.finish().success();
+    assert_eq!(call.text(), "7\n");
+    call.says("begun");
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::harness::guarded::{Guard, Guarded};
 use crate::harness::job::folder;
+use crate::harness::network::OwnNetwork;
 use crate::harness::plugins::{AtWork, entries, number};
 use crate::harness::{Job, eventually, workload};
 
@@ -136,6 +137,7 @@ fn pictures_become_grey() {
 
 #[test]
 fn syns_are_counted_by_their_address() {
+    let _network = OwnNetwork::enter();
     let at_work = AtWork::start("nothing", "on call {}");
     at_work.load("syns", include_str!("../../../examples/syns.ec"), "");
     let of_this_machine = || {

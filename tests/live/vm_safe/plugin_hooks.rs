@@ -6,6 +6,7 @@ use std::net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::process::Command;
 
+use crate::harness::network::OwnNetwork;
 use crate::harness::plugins::{AtWork, entries, number};
 use crate::harness::{eventually, workload};
 
@@ -22,9 +23,9 @@ fn kernel_release() -> (u32, u32) {
 fn connections_are_refused_with_an_error() {
     let (server, other) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("[::]:0").unwrap());
     let (refused, free) = (server.local_addr().unwrap().port(), other.local_addr().unwrap().port());
-    let at_work = AtWork::start("nothing", NOTHING);
+    let (at_work, own) = (AtWork::start("nothing", NOTHING), std::process::id());
     let text = format!(
-        "u64 seen; u32 last; on connect {{ if (port == {refused}) {{ seen++; last = ip; return -13; }} if (port == {free} && family == 10 && ip6[3] == 1) return 1; }}"
+        "u64 seen; u32 last; on connect {{ if (pid() != {own}) return 0; if (port == {refused}) {{ seen++; last = ip; return -13; }} if (port == {free} && family == 10 && ip6[3] == 1) return 1; }}"
     );
     at_work.load("refuses", &text, "");
     let error = TcpStream::connect(("127.0.0.1", refused)).expect_err("it is refused");
@@ -54,9 +55,9 @@ fn ports_and_sockets_are_refused() {
     let at_work = AtWork::start("nothing", NOTHING);
     let own = std::process::id();
     let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    at_work.load("binds", &format!("on bind {{ return port == {port} && pid() == {own} ? -98 : 0; }}"), "");
+    at_work.load("binds", &format!("on bind {{ return port == {port} && pid() == {own} ? -13 : 0; }}"), "");
     let error = UdpSocket::bind(("127.0.0.1", port)).expect_err("it is refused");
-    assert_eq!(error.raw_os_error(), Some(libc::EADDRINUSE));
+    assert_eq!(error.raw_os_error(), Some(libc::EACCES));
     // A protocol for experiments (RFC 3692).
     let make = || {
         // SAFETY: a plain call.
@@ -75,6 +76,7 @@ fn ports_and_sockets_are_refused() {
 
 #[test]
 fn packets_are_counted_and_dropped() {
+    let _network = OwnNetwork::enter();
     let at_work = AtWork::start("nothing", NOTHING);
     let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let port = to.local_addr().unwrap().port();
@@ -137,7 +139,8 @@ fn tracepoints_have_their_fields() {
     let mut made = Command::new(&words[0]).args(&words[1..]).spawn().expect("it starts");
     let child = u64::from(made.id());
     made.wait().expect("it ends");
-    let children = entries(&at_work.show("forks"), "children");
+    let shown = at_work.ask("show --json --top 4096 forks").success().json();
+    let children = entries(&shown["plugin"], "children");
     let parent = children.iter().find(|(pid, _)| *pid == child).expect("it was seen").1;
     // The thread that forked.
     assert!(fs::exists(format!("/proc/self/task/{parent}")).expect("/proc"), "{parent}");

@@ -116,7 +116,8 @@ impl Checker<'_> {
             (Builtin::Print, Some(_)) => {
                 let span = arguments[0].span.clone();
                 let problem = Diagnostic::error(span, "what `print` writes is to be a string");
-                return self.fault(problem.help("write print(\"%d\", …) for a number, print(\"%s\", …) for a text"));
+                return self
+                    .fault(problem.help("write print(\"%d\", …) for a number, print(\"%s\", …) for a text"));
             }
             _ => &Vec::new(),
         };

@@ -388,7 +388,9 @@ impl Checker<'_> {
         let are_texts = of.iter().all(|of| **of == Type::String || of.is_bytes());
         let problem = Diagnostic::error(span.clone(), "only numbers and strings are compared so");
         match of {
-            _ if are_texts => self.fault(problem.help("compare texts by their bytes: strcmp(one, other) == 0")),
+            _ if are_texts => {
+                self.fault(problem.help("compare texts by their bytes: strcmp(one, other) == 0"))
+            }
             [Type::Array(..) | Type::Struct(_), other] if of[0] == other => {
                 self.fault(problem.help("compare their bytes: memcmp(one, other, sizeof(one)) == 0"))
             }

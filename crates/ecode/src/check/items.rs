@@ -404,7 +404,11 @@ impl Checker<'_> {
             _ => {
                 let problem =
                     Diagnostic::error(expression.span.clone(), format!("{what} is to be a constant number"));
-                self.fault(problem.help("numbers, enums, `const` variables that are numbers, and `sizeof` are constant"))
+                self.fault(
+                    problem.help(
+                        "numbers, enums, `const` variables that are numbers, and `sizeof` are constant",
+                    ),
+                )
             }
         }
     }

@@ -21,13 +21,16 @@ fn ends(statements: &[ast::Statement]) -> bool {
     statements.iter().any(|statement| match &statement.kind {
         StatementKind::Return(_) => true,
         StatementKind::Block(inner) => ends(inner),
-        StatementKind::If(_, yes, Some(no)) => [yes, no].into_iter().all(|way| ends(std::slice::from_ref(way))),
+        StatementKind::If(_, yes, Some(no)) => {
+            [yes, no].into_iter().all(|way| ends(std::slice::from_ref(way)))
+        }
         StatementKind::Switch(_, body) => {
             let has_default = body.iter().any(|one| matches!(one.kind, StatementKind::Default));
             has_default && ends(body) && !body.iter().any(is_left)
         }
         StatementKind::While(condition, body) => {
-            matches!(condition.kind, Written::Number { value: 1.., .. } | Written::Boolean(true)) && !is_left(body)
+            matches!(condition.kind, Written::Number { value: 1.., .. } | Written::Boolean(true))
+                && !is_left(body)
         }
         StatementKind::For { condition: None, body, .. } => !is_left(body),
         StatementKind::Do(body, _) => ends(std::slice::from_ref(body)) && !is_left(body),
@@ -80,7 +83,13 @@ impl Checker<'_> {
     }
 
     /// What holds for all numbers, or for none: of types as they are written.
-    pub(super) fn is_decided(&mut self, operator: Operator, left: &Expression, right: &Expression, span: &Span) {
+    pub(super) fn is_decided(
+        &mut self,
+        operator: Operator,
+        left: &Expression,
+        right: &Expression,
+        span: &Span,
+    ) {
         let is_unsigned = left.of == Type::Bool || left.of.integer().is_some_and(|number| !number.is_signed);
         let is_constant = matches!(left.kind, ExpressionKind::Constant(_));
         if !is_unsigned || is_constant || !matches!(right.kind, ExpressionKind::Constant(0)) {

@@ -159,7 +159,10 @@ pub fn needs_too_much(function: &str, span: &Span, bytes: u32, most_bytes: u32) 
     let message = format!(
         "`{function}` and what it calls need {bytes} bytes at a time, and the kernel gives {most_bytes}"
     );
-    Box::new(Diagnostic::error(span.clone(), message).help("make arrays and structs `static` or global; print fewer values at a time"))
+    Box::new(
+        Diagnostic::error(span.clone(), message)
+            .help("make arrays and structs `static` or global; print fewer values at a time"),
+    )
 }
 
 fn bytes(width: Width) -> u8 {

@@ -207,7 +207,8 @@ impl Parser<'_> {
                 let span = self.since(&from);
                 inner = self.node(ExpressionKind::Member(Box::new(inner), name), span)?;
             } else if self.is_at("->") {
-                let is_context = matches!(&inner.kind, ExpressionKind::Name(name) if CONTEXTS.contains(&&**name));
+                let is_context =
+                    matches!(&inner.kind, ExpressionKind::Name(name) if CONTEXTS.contains(&&**name));
                 let help = match self.ahead(1) {
                     Kind::Name(field) if is_context => {
                         format!("what a hook offers is there by its name: write `{field}`")

@@ -285,7 +285,8 @@ impl Parser<'_> {
         while let Kind::Keyword(keyword) = self.ahead(ahead) {
             ahead += 1 + usize::from(matches!(keyword, Keyword::Struct | Keyword::Enum));
         }
-        ahead += usize::from(self.is_of_c(self.ahead(ahead)) && matches!(self.ahead(ahead + 1), Kind::Name(_)));
+        ahead +=
+            usize::from(self.is_of_c(self.ahead(ahead)) && matches!(self.ahead(ahead + 1), Kind::Name(_)));
         if *self.ahead(ahead + 1) != Kind::Mark("(") {
             return self.declaration().map(Item::Variables);
         }

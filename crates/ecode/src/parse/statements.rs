@@ -5,6 +5,9 @@ use crate::ast::{Expression, ExpressionKind, Name, Statement, StatementKind};
 use crate::diagnostic::{Diagnostic, MOST};
 use crate::token::{Keyword, Kind};
 
+/// What is done before, asked, and done after each round.
+type ForHeader = (Option<Box<Statement>>, Option<Expression>, Option<Expression>);
+
 impl Parser<'_> {
     /// A faulty statement is told of, and left out.
     pub(super) fn block(&mut self) -> Parsed<Vec<Statement>> {
@@ -151,8 +154,7 @@ impl Parser<'_> {
     }
 
     fn refuse_local_type(&mut self) -> Parsed<()> {
-        let is_of_type =
-            |kind: &Kind| !matches!(kind, Kind::Keyword(Keyword::Static | Keyword::Const));
+        let is_of_type = |kind: &Kind| !matches!(kind, Kind::Keyword(Keyword::Static | Keyword::Const));
         let first = (0..).find(|by| is_of_type(self.ahead(*by))).expect("the end is none of them");
         let what = match self.ahead(first) {
             Kind::Keyword(Keyword::Enum) => "an enum",
@@ -203,10 +205,7 @@ impl Parser<'_> {
         Ok(StatementKind::For { before, condition, after, body: self.boxed_statement()? })
     }
 
-    #[expect(clippy::type_complexity, reason = "the three parts of one header")]
-    fn for_header(
-        &mut self,
-    ) -> Parsed<(Option<Box<Statement>>, Option<Expression>, Option<Expression>)> {
+    fn for_header(&mut self) -> Parsed<ForHeader> {
         let opened = self.span();
         self.expect("(", "`for`")?;
         let from = self.span();

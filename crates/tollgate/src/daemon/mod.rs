@@ -182,6 +182,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     };
     let (unit, cgroup) = (arguments.unit.clone(), arguments.cgroup.clone());
     let select = Select { all: unit.is_empty() && cgroup.is_empty(), unit, cgroup, ..Select::default() };
+    select::tell_of_absent(&select);
     // Of a part of the machine, only that part's are theirs.
     let session = if select.all { EVERYBODY } else { watch.session.index };
     let mut daemon = Daemon {

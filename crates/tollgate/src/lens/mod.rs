@@ -13,7 +13,7 @@ use kernel::process::wait_readable;
 pub use diff::diff;
 
 use crate::cli::LensArguments;
-use crate::format::{command_line, number_of};
+use crate::format::number_of;
 use crate::output::{Output, say};
 use crate::run::options;
 use crate::select;
@@ -31,12 +31,7 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     }
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stdout)?;
     let named = select::named(select)?;
-    for cgroup in select.cgroup.iter().filter(|cgroup| !select::cgroup_exists(cgroup)) {
-        let _ = say(&format!(
-            "tollgate: there is no control group {} now",
-            command_line(std::slice::from_ref(cgroup))
-        ));
-    }
+    select::tell_of_absent(select);
     let mut watch = Watch::start(options(&arguments.lens_options))?;
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     if select.all {
