@@ -35,6 +35,8 @@ pub enum Command {
     /// List the daemon's plugins, and where they run
     List(ListArguments),
     /// Show a plugin's variables and maps, as they are now
+    ///
+    /// Of each map --top entries, those with the largest values first; with --json, too.
     Show(ShowArguments),
     /// Change global variables of a plugin while it runs
     Set(SetArguments),
@@ -53,7 +55,7 @@ pub enum Command {
     Bench(BenchArguments),
     /// Put another text in a plugin's place while it runs
     ///
-    /// No call is missed, none is seen by both. Maps and variables of the same name and type are kept; what is not is told.
+    /// No call is missed, and at each hook none is seen by both. Maps and variables of the same name and type are kept; what is not is told.
     Swap(SwapArguments),
     /// Take a plugin away
     Unload(UnloadArguments),
