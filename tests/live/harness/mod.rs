@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod deeds;
 pub mod guarded;
 pub mod job;
+pub mod library;
 pub mod limits;
 pub mod metrics;
 pub mod network;
@@ -23,7 +24,7 @@ pub mod strace;
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use busy::Busy;
@@ -41,6 +42,11 @@ pub fn tollgate() -> PathBuf {
     let user = unsafe { libc::geteuid() };
     assert_eq!(user, 0, "the live tests load programs into the kernel: run them as root");
     env::var_os("TOLLGATE_BIN").map_or(env!("CARGO_BIN_EXE_tollgate").into(), PathBuf::from)
+}
+
+/// Where the sources are.
+pub fn project() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 pub fn workloads() -> PathBuf {

@@ -27,6 +27,12 @@ impl AtWork {
         Self::of(name, text, group, &scope)
     }
 
+    /// With one that is at no hook.
+    #[track_caller]
+    pub fn start_idle() -> Self {
+        Self::start("nothing", "on call {}")
+    }
+
     /// For all processes of the machine.
     #[track_caller]
     pub fn start_for_all(name: &str, text: &str) -> Self {
@@ -112,6 +118,19 @@ impl AtWork {
         };
         job.before_exec(join).start()
     }
+}
+
+/// Of a `tollgate run`, all of it.
+#[track_caller]
+pub fn report(ran: &Finished) -> Value {
+    let text = fs::read_to_string(ran.path("report")).expect("a report");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// As a report has them.
+#[track_caller]
+pub fn plugins(ran: &Finished) -> Vec<Value> {
+    report(ran)["plugins"].as_array().expect("plugins").clone()
 }
 
 /// Of a plugin's state.

@@ -1,33 +1,12 @@
 //! Programs that say themselves for which service they work, by the library for C.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
+use crate::harness::library::example;
 use crate::harness::services::{InForce, programs};
-use crate::harness::{Job, tollgate, words};
+use crate::harness::{Job, words};
 
 const RULES: &str = "[service.shop]\n[service.blog]\n";
-
-fn project() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The C program of the examples, made in the folder.
-fn example(folder: &Path) -> PathBuf {
-    let library = tollgate().with_file_name("libtollgate.a");
-    assert!(library.exists(), "{} is missing: `cargo build -p libtollgate` makes it", library.display());
-    let program = folder.join("example");
-    let made = Command::new("gcc")
-        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(project().join("crates/libtollgate/include"))
-        .arg("-o")
-        .arg(&program)
-        .arg(project().join("examples/service.c"))
-        .arg(library)
-        .status();
-    assert!(made.expect("gcc runs").success());
-    program
-}
 
 fn run(services: &InForce, program: &Path, names: &[&str]) -> Job {
     let mut job = Job::of([program.into()].into_iter().chain(names.iter().map(Into::into)).collect());
@@ -38,7 +17,7 @@ fn run(services: &InForce, program: &Path, names: &[&str]) -> Job {
 #[test]
 fn a_program_says_for_whom_it_works() {
     let services = InForce::start(programs(&[]), RULES);
-    let program = example(services.folder.path());
+    let program = example("service", services.folder.path());
     let ran = run(&services, &program, &["shop", "blog", "shop"]).finish().success();
     assert_eq!(ran.text(), "shop\nblog\nshop\n");
     let cpu = services.figures("cpu_ns");
@@ -50,7 +29,7 @@ fn a_program_says_for_whom_it_works() {
 #[test]
 fn a_program_in_a_container_says_for_whom_it_works() {
     let services = InForce::start(programs(&[]), RULES);
-    let program = example(services.folder.path());
+    let program = example("service", services.folder.path());
     let mut job = Job::of(words("unshare --pid --fork"));
     job.command.arg(&program).args(["shop", "blog"]).env("TOLLGATE_SOCKET", services.path("control"));
     assert_eq!(job.finish().success().text(), "shop\nblog\n");
@@ -75,7 +54,7 @@ fn a_program_says_for_whom_another_one_works() {
 #[test]
 fn what_cannot_be_done_is_said() {
     let services = InForce::start(programs(&[]), RULES);
-    let program = example(services.folder.path());
+    let program = example("service", services.folder.path());
     let refused = run(&services, &program, &["nobody"]).finish().exits_with(1);
     refused.says("there is no service \"nobody\"");
     let mut job = run(&services, &program, &["shop"]);

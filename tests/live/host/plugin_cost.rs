@@ -11,7 +11,7 @@ use stats::interval::{Interval, median_interval};
 
 use crate::harness::job::folder;
 use crate::harness::plugins::AtWork;
-use crate::harness::{Job, tollgate};
+use crate::harness::{Job, project, tollgate};
 
 /// Bytes of the paper's images.
 const IMAGES: [usize; 4] = [9_000, 99_000, 270_000, 3_300_000];
@@ -24,10 +24,6 @@ fn interval(samples: &[f64]) -> Interval {
 fn told(samples: &[f64]) -> String {
     let Interval { estimate, low, high, .. } = interval(samples);
     format!("{estimate:.2} [{low:.2}, {high:.2}]")
-}
-
-fn project() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// As good a picture as any.
@@ -102,7 +98,7 @@ fn bench(file: &Path, rounds: usize, more: &[String]) -> Value {
 fn of_the_papers_pictures() {
     let folder = folder();
     let native = native(folder.path());
-    let at_work = AtWork::start("nothing", "on call {}");
+    let at_work = AtWork::start_idle();
     let grey = project().join("examples/grey.ec");
     at_work.load("grey", &fs::read_to_string(&grey).expect("the example"), "");
     eprintln!("\nthe paper's pictures, made grey: in the kernel, and by gcc -O2");

@@ -25,7 +25,7 @@ fn device(name: &str) -> File {
 fn what_is_at_a_device_that_is_gone_says_so() {
     const GONE: &str = "its network device is gone: unload it, and load it again";
     let _network = OwnNetwork::enter();
-    let at_work = AtWork::start("nothing", "on call {}");
+    let at_work = AtWork::start_idle();
     for hook in ["xdp", "ingress"] {
         let text = format!("u64 seen; on {hook}(\"gate0\") {{ seen++; }} on call {{ return 4; }}");
         let file = at_work.file(hook, &text);

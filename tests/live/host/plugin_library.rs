@@ -5,14 +5,11 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
+use crate::harness::library::example;
 use crate::harness::plugins::AtWork;
-use crate::harness::{Job, eventually, tollgate, workload};
+use crate::harness::{Job, eventually, workload};
 
 const GREY: &str = include_str!("../../../examples/grey.ec");
-
-fn project() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
 
 fn picture() -> Vec<u8> {
     let pixels: Vec<u8> = (0..300).map(|byte| (byte * 7 % 256) as u8).collect();
@@ -30,16 +27,7 @@ fn grey(picture: &[u8]) -> Vec<u8> {
 #[test]
 fn a_program_in_c_calls_a_plugin_in_memory_that_both_share() {
     let at_work = AtWork::start("grey", GREY);
-    let program = at_work.path("plugin");
-    let library = tollgate().with_file_name("libtollgate.a");
-    assert!(library.exists(), "{} is missing: `cargo build -p libtollgate` makes it", library.display());
-    let made = Command::new("gcc")
-        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(project().join("crates/libtollgate/include"))
-        .arg("-o")
-        .args([&program, &project().join("examples/plugin.c"), &library])
-        .status();
-    assert!(made.expect("gcc runs").success());
+    let program = example("plugin", &at_work.path(""));
     let image = at_work.path("image.ppm");
     fs::write(&image, picture()).expect("a file");
     let run = |socket: &Path| {

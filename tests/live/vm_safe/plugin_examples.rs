@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::harness::guarded::{Guard, Guarded};
 use crate::harness::job::folder;
 use crate::harness::network::OwnNetwork;
-use crate::harness::plugins::{AtWork, entries, number};
+use crate::harness::plugins::{AtWork, entries, number, plugins};
 use crate::harness::{Job, eventually, workload};
 
 /// What a command does with an example, and the example's state then.
@@ -18,9 +18,7 @@ fn run(text: &str, arguments: &str) -> (Value, String) {
     let file = folder.path().join("example.ec");
     fs::write(&file, text).expect("a file can be written");
     let ran = Job::run(&format!("--plugin {}", file.display()), workload(arguments)).finish().success();
-    let report = fs::read_to_string(ran.path("report")).expect("a report");
-    let report: Value = serde_json::from_str(&report).expect("JSON");
-    (report["plugins"][0].clone(), ran.err)
+    (plugins(&ran)[0].clone(), ran.err)
 }
 
 #[test]
@@ -87,7 +85,7 @@ fn a_policy_of_arguments_denounces_them() {
 fn connections_but_to_a_list_are_refused() {
     let text = include_str!("../../../examples/connect-list.ec");
     let own = format!("on connect {{ if (pid() != {}) return 0;", std::process::id());
-    let at_work = AtWork::start("nothing", "on call {}");
+    let at_work = AtWork::start_idle();
     at_work.load("list", &text.replace("on connect {", &own), "");
     // UDP, by which connect sends nothing, to networks for documentation (RFC 5737, RFC 3849).
     let is_refused = |address: &str| {
@@ -120,7 +118,7 @@ fn connections_but_to_a_list_are_refused() {
 
 #[test]
 fn pictures_become_grey() {
-    let at_work = AtWork::start("nothing", "on call {}");
+    let at_work = AtWork::start_idle();
     at_work.load("grey", include_str!("../../../examples/grey.ec"), "");
     let (image, grey) = (at_work.path("image.ppm"), at_work.path("grey.pgm"));
     let call = format!("call grey --input {} --output-data {}", image.display(), grey.display());
@@ -138,7 +136,7 @@ fn pictures_become_grey() {
 #[test]
 fn syns_are_counted_by_their_address() {
     let _network = OwnNetwork::enter();
-    let at_work = AtWork::start("nothing", "on call {}");
+    let at_work = AtWork::start_idle();
     at_work.load("syns", include_str!("../../../examples/syns.ec"), "");
     let of_this_machine = || {
         let all = entries(&at_work.show("syns"), "syns");

@@ -10,8 +10,6 @@ use crate::harness::network::OwnNetwork;
 use crate::harness::plugins::{AtWork, entries, number};
 use crate::harness::{eventually, workload};
 
-const NOTHING: &str = "on call {}";
-
 /// 6.12 of "6.12.9-amd64".
 fn kernel_release() -> (u32, u32) {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc");
@@ -23,7 +21,7 @@ fn kernel_release() -> (u32, u32) {
 fn connections_are_refused_with_an_error() {
     let (server, other) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("[::]:0").unwrap());
     let (refused, free) = (server.local_addr().unwrap().port(), other.local_addr().unwrap().port());
-    let (at_work, own) = (AtWork::start("nothing", NOTHING), std::process::id());
+    let (at_work, own) = (AtWork::start_idle(), std::process::id());
     let text = format!(
         "u64 seen; u32 last; on connect {{ if (pid() != {own}) return 0; if (port == {refused}) {{ seen++; last = ip; return -13; }} if (port == {free} && family == 10 && ip6[3] == 1) return 1; }}"
     );
@@ -52,7 +50,7 @@ fn connections_are_refused_with_an_error() {
 
 #[test]
 fn ports_and_sockets_are_refused() {
-    let at_work = AtWork::start("nothing", NOTHING);
+    let at_work = AtWork::start_idle();
     let own = std::process::id();
     let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     at_work.load("binds", &format!("on bind {{ return port == {port} && pid() == {own} ? -13 : 0; }}"), "");
@@ -77,7 +75,7 @@ fn ports_and_sockets_are_refused() {
 #[test]
 fn packets_are_counted_and_dropped() {
     let _network = OwnNetwork::enter();
-    let at_work = AtWork::start("nothing", NOTHING);
+    let at_work = AtWork::start_idle();
     let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let port = to.local_addr().unwrap().port();
     // Of Ethernet, IPv4 without options, UDP.
@@ -95,7 +93,7 @@ fn packets_are_counted_and_dropped() {
         }
         at_work.load(hook, &text(hook), "");
         if hook == "xdp" {
-            let other = AtWork::start("nothing", NOTHING);
+            let other = AtWork::start_idle();
             let file = other.file("other", &text(hook));
             let refused = other.ask(&format!("load {}", file.display())).exits_with(125);
             refused.says("(plugin) is there, and the kernel takes one");
@@ -127,7 +125,7 @@ fn packets_are_counted_and_dropped() {
 
 #[test]
 fn tracepoints_have_their_fields() {
-    let at_work = AtWork::start("nothing", NOTHING);
+    let at_work = AtWork::start_idle();
     let own = std::process::id();
     // Other tests of this process start processes, too.
     let text = format!(
@@ -148,7 +146,7 @@ fn tracepoints_have_their_fields() {
 
 #[test]
 fn a_timer_runs_again_and_again() {
-    let at_work = AtWork::start("nothing", NOTHING);
+    let at_work = AtWork::start_idle();
     at_work.load(
         "ticks",
         "u64 ticks; u64 first, last; on timer(\"5ms\") { if (!ticks) first = now(); last = now(); ticks++; }",

@@ -13,7 +13,7 @@ fn load(at_work: &AtWork, text: &str) -> Finished {
 
 #[test]
 fn tracepoints_that_are_not_there() {
-    let at_work = AtWork::start("nothing", "on call {}");
+    let at_work = AtWork::start_idle();
     for (name, help) in [
         ("sched:sched_swich", "/sys/kernel/tracing/available_events has those that there are"),
         ("sched_switch", "it is written with its group: \"sched:sched_switch\""),
@@ -40,7 +40,7 @@ fn more_bytes_than_a_plugin_takes() {
 
 #[test]
 fn files_that_are_too_long() {
-    let at_work = AtWork::start("nothing", "on call {}");
+    let at_work = AtWork::start_idle();
     let line = format!("/*{}*/\n", " ".repeat(251));
     let most = (4 << 20) / line.len();
     let file = at_work.file("long", &(line.repeat(most - 1) + "on call { return 3; }\n"));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::harness::guarded::Guarded;
 use crate::harness::job::folder;
 use crate::harness::network::OwnNetwork;
-use crate::harness::plugins::{AtWork, entries, number};
+use crate::harness::plugins::{AtWork, entries, number, plugins, report};
 use crate::harness::report::X86_64;
 use crate::harness::{Finished, Job, eventually, tollgate, workload};
 
@@ -38,13 +38,6 @@ fn ran(texts: &[&str], options: &str, arguments: &str) -> Finished {
 #[track_caller]
 fn run(texts: &[&str], arguments: &str) -> Vec<Value> {
     plugins(&ran(texts, "", arguments).success())
-}
-
-#[track_caller]
-fn plugins(ran: &Finished) -> Vec<Value> {
-    let report: Value =
-        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
-    report["plugins"].as_array().expect("plugins").clone()
 }
 
 #[test]
@@ -584,29 +577,25 @@ fn the_guard_is_told_by_plugins_and_tells_them() {
     fs::write(&file, DENOUNCES).expect("a file can be written");
     let plugin = format!("--plugin {}", file.display());
     let ran = it.job(&format!("--guard=watch {plugin}"), "calls 60").finish().success();
-    let report: Value =
-        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
-    let state = &report["plugins"][0];
-    assert_eq!((number(state, "seen"), number(state, "most")), (60, 60), "{report}");
-    let events = report["guard"]["events"].as_array().expect("events");
+    let told = report(&ran);
+    let state = &told["plugins"][0];
+    assert_eq!((number(state, "seen"), number(state, "most")), (60, 60), "{told}");
+    let events = told["guard"]["events"].as_array().expect("events");
     let of_plugin = events.iter().filter(|event| event["is_denounced"] == true && event["call"] == "getppid");
-    assert_eq!(of_plugin.count(), 60, "{report}");
+    assert_eq!(of_plugin.count(), 60, "{told}");
     it.job(&format!("--guard=enforce --respond kill {plugin}"), "calls 5")
         .finish()
         .exits_with(128 + libc::SIGKILL);
     // It is the plugin's word, whatever the guard does by itself.
     let ran = it.job(&format!("--guard=learn {plugin}"), "calls 60").finish().success();
-    let report: Value =
-        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
-    let events = report["guard"]["events"].as_array().expect("events");
-    assert!(events.len() == 60 && events.iter().all(|event| event["is_denounced"] == true), "{report}");
+    let told = report(&ran);
+    let events = told["guard"]["events"].as_array().expect("events");
+    assert!(events.len() == 60 && events.iter().all(|event| event["is_denounced"] == true), "{told}");
     // And is learned.
     assert_eq!(it.stored().len(), 1);
     // Without a guard there is nobody to tell.
     let ran = it.job(&plugin, "calls 5").finish().success();
-    let report: Value =
-        serde_json::from_str(&fs::read_to_string(ran.path("report")).expect("a report")).expect("JSON");
-    assert_eq!(number(&report["plugins"][0], "seen"), 0);
+    assert_eq!(number(&plugins(&ran)[0], "seen"), 0);
 }
 
 /// Where loops are functions, a round comes to the packet by way of the handler.
@@ -614,7 +603,7 @@ fn the_guard_is_told_by_plugins_and_tells_them() {
 fn packets_are_read_in_loops() {
     const HEADERS: usize = 14 + 20 + 8;
     let _network = OwnNetwork::enter();
-    let at_work = AtWork::start("nothing", "on call {}");
+    let at_work = AtWork::start_idle();
     let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let port = to.local_addr().unwrap().port();
     // Of Ethernet, IPv4 without options, UDP.

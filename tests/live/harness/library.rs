@@ -1,0 +1,21 @@
+//! The examples in C, with the library for it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{project, tollgate};
+
+/// `examples/NAME.c`, made in the folder.
+pub fn example(name: &str, folder: &Path) -> PathBuf {
+    let library = tollgate().with_file_name("libtollgate.a");
+    assert!(library.exists(), "{} is missing: `cargo build -p libtollgate` makes it", library.display());
+    let program = folder.join(name);
+    let made = Command::new("gcc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(project().join("crates/libtollgate/include"))
+        .arg("-o")
+        .args([&program, &project().join(format!("examples/{name}.c")), &library])
+        .status();
+    assert!(made.expect("gcc runs").success());
+    program
+}
