@@ -93,7 +93,7 @@ impl Lowerer<'_> {
                 Ok(())
             }
             ExpressionKind::Comma(left, right) => {
-                self.value(left)?;
+                self.effect(left)?;
                 self.text_into(to, right)
             }
             _ => unreachable!("checked: no other expression is a string"),

@@ -15,6 +15,10 @@ impl Lowerer<'_> {
             // Of which nobody makes anything: whoever does looks at the text itself.
             ExpressionKind::Text(_) => Ok(Value::Constant(0)),
             ExpressionKind::Load(place) => self.load(place),
+            ExpressionKind::Convert(inner) if expression.of == Type::Void => {
+                self.effect(inner)?;
+                Ok(Value::Constant(0))
+            }
             ExpressionKind::Convert(inner) => {
                 let value = self.value(inner)?;
                 Ok(self.converted(value, number(&inner.of), &expression.of))

@@ -284,7 +284,7 @@ impl Lowerer<'_> {
         Ok(between)
     }
 
-    /// A struct of which nobody makes anything.
+    /// A struct or an array of which nobody makes anything.
     pub(super) fn ignore(&mut self, value: &Expression) -> Lowered<()> {
         match &value.kind {
             ExpressionKind::Load(from) => {

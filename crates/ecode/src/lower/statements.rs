@@ -209,7 +209,8 @@ impl Lowerer<'_> {
             ExpressionKind::Assign(place, value) if expression.of.is_struct() => {
                 self.copy_struct(place, value).map(drop)
             }
-            _ if expression.of.is_struct() => self.ignore(expression),
+            // No number, and perhaps less than one has, at the end of what may be read.
+            _ if matches!(expression.of, Type::Struct(_) | Type::Array(..)) => self.ignore(expression),
             ExpressionKind::Update { place, operator: operator @ (Add | Subtract), by, .. }
                 if is_counter(place) =>
             {

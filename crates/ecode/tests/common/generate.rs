@@ -185,7 +185,7 @@ impl Generator<'_> {
     }
 
     fn statement(&mut self) {
-        let kind = self.byte() % if self.depth > 3 { 6 } else { 17 };
+        let kind = self.byte() % if self.depth > 3 { 6 } else { 18 };
         match kind {
             0 | 1 => {
                 let (of, name, value) = (self.one_of(&TYPES), self.name("v"), self.expression(3));
@@ -260,6 +260,10 @@ impl Generator<'_> {
                 let _ = writeln!(self.text, "static {of} {name} = {number};");
                 self.read.push(name.clone());
                 self.written.push(name);
+            }
+            16 => {
+                let left_away = self.left_away();
+                let _ = writeln!(self.text, "{left_away};");
             }
             15 => {
                 let entry = self.entry();
@@ -362,8 +366,21 @@ impl Generator<'_> {
         }
     }
 
+    /// Arrays, structs and texts that nobody asks for.
+    fn left_away(&mut self) -> String {
+        match self.byte() % 6 {
+            0 => format!("(void) {}", self.struct_value(1)),
+            1 => format!("(void) {}", self.bytes()),
+            2 => self.struct_value(1),
+            3 => format!("({}, {})", self.bytes(), self.expression(1)),
+            4 => self.one_of(&["z", "k", "l", "(void) z"]).into(),
+            _ => self.bytes(),
+        }
+    }
+
     fn text(&mut self) -> String {
-        match self.byte() % 4 {
+        match self.byte() % 5 {
+            4 => format!("({}, \"ab\")", self.left_away()),
             0 => self.one_of(&["\"\"", "\"a\"", "\"ab\"", "\"abcdefghij\""]).into(),
             1 => format!("(({}) ? \"ab\" : \"x\")", self.expression(1)),
             _ => self.bytes(),

@@ -37,6 +37,30 @@ fn operators_bind_as_in_c() {
     gives("(1, 2)", 2);
 }
 
+/// Either variable ends where memory does.
+#[test]
+fn what_is_left_away_is_not_read() {
+    const ARRAY: &str = "char a[2][1];";
+    const STRUCTS: &str = "struct s u[2];";
+    let places = ["a", "a[1]", "a[n]", "u[1]", "u[1].b", "(n ? u[1] : u[n])", "(a[1], u[1])"];
+    let left_away = places.iter().flat_map(|place| [(*place).into(), format!("(void) {place}")]);
+    for place in left_away {
+        for statement in
+            [format!("{place};"), format!("({place}, n);"), format!("strlen(({place}, \"ab\"));")]
+        {
+            for variables in [[ARRAY, STRUCTS], [STRUCTS, ARRAY]] {
+                let text = format!(
+                    "struct s {{ char c; char b[2]; }}; int n = 1; {} on call {{ {statement} return 4; }}",
+                    variables.concat()
+                );
+                assert_eq!(result(&text), 4, "{text}");
+            }
+        }
+    }
+    // Places are looked for nevertheless.
+    assert_eq!(result("char a[2][1]; int n; on call { a[n++]; (void) a[n++]; (a[n++], 1); return n; }"), 3);
+}
+
 #[test]
 fn numbers_are_converted_as_in_c() {
     operates("int", "2147483647", "+", "1", -2_147_483_648);
@@ -55,6 +79,9 @@ fn numbers_are_converted_as_in_c() {
     gives("(bool) 256", 1);
     gives("sizeof(long) + sizeof(char)", 9);
     gives("sizeof(1 ? 1 : 1l)", 8);
+    gives("sizeof(1 ? (char) 1 : (char) 2)", 4);
+    gives("sizeof(1 ? true : false)", 4);
+    gives("(0 ? (u8) 1 : (u8) 255) + 1", 256);
     gives("'a'", 97);
     gives("0xffffffff", 4_294_967_295);
     gives("2147483648", 2_147_483_648);
