@@ -174,7 +174,7 @@ static __always_inline u32 counted_before(struct session *session, struct thread
 	return before->mask & (session->mask & LENS ? LENS | LENS_SITES : LENS | LENS_SITES | LENS_SAMPLE);
 }
 
-/* Whether a session that takes a thread leaves it the plugins that it has. As `outranks` in crates/kernel/src/session.rs. */
+/* Whether a session that takes a thread leaves it the plugins that it has. As `give_plugins` in crates/kernel/src/session.rs. */
 static __always_inline bool keeps_plugins(struct session *session, struct thread_state *before)
 {
 	struct session *holder;
@@ -184,7 +184,7 @@ static __always_inline bool keeps_plugins(struct session *session, struct thread
 	if (!session->own_plugins)
 		return true;
 	holder = session_at(before->plugin_session);
-	return holder && holder->own_plugins && holder->started_ns > session->started_ns;
+	return holder && holder->own_plugins && holder->number > session->number;
 }
 
 /*

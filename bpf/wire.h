@@ -1002,8 +1002,8 @@ struct session {
 	__u32 is_off;
 	/* Plugins are linked for its tasks alone. */
 	__u32 own_plugins;
-	/* CLOCK_MONOTONIC: of two sessions with plugins of their own, the later one's are a task's. */
-	__u64 started_ns;
+	/* Larger than those of all that were there when it began: of two with plugins of their own, the later one's are a task's. */
+	__u64 number;
 };
 
 enum group_state {

@@ -213,6 +213,8 @@ impl Lexer<'_> {
                     self.at += 1;
                     match self.escaped() {
                         Some(byte) => bytes.push(byte),
+                        // Told of as what has no end.
+                        None if matches!(self.rest().first(), None | Some(b'\n')) => {}
                         None => {
                             let character = self.text[self.at..].chars().next();
                             self.at += character.filter(|c| *c != '\n').map_or(0, char::len_utf8);

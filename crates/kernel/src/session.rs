@@ -13,7 +13,7 @@ use crate::error::{Doing, Error, Result};
 use crate::gate::{Gate, Iterator, Lock, Over, new_ring};
 use crate::groups::session_groups;
 use crate::mapping::atomic_field;
-use crate::{clock, cpus, plugins, process, wire};
+use crate::{cpus, plugins, process, wire};
 
 /// What a session wants.
 #[derive(Debug, Clone, Copy, Default)]
@@ -94,6 +94,7 @@ impl Gate {
         let index = (1..wire::SESSIONS)
             .find(|index| self.sessions.read(*index).used == 0 && self.group_is_free(base_group(*index)))
             .ok_or(Error::SessionsFull(wire::SESSIONS - 1))?;
+        let latest = (1..wire::SESSIONS).map(|index| self.sessions.read(index).number).max().unwrap_or(0);
         self.clear_losses(index)?;
         let base_group = base_group(index);
         let live = wire::group { state: wire::GROUP_LIVE, session: index, ..Default::default() };
@@ -117,7 +118,7 @@ impl Gate {
                 holds_generation: self.generation(),
                 owner_pid: std::process::id(),
                 owner_namespace: own_pid_namespace(),
-                started_ns: clock::now_ns(),
+                number: 1 + latest,
                 ..Default::default()
             },
         );
@@ -167,39 +168,48 @@ impl Gate {
         Ok(cpus::visit_all())
     }
 
-    /// From now on its tasks have its plugins, and not those of an earlier session that they count in as well.
-    pub(crate) fn has_own_plugins(&self, session: u32) {
-        if atomic_field!(self.sessions, session, own_plugins).swap(1, Ordering::SeqCst) != 0 {
+    /// Whether a session has plugins for its tasks alone, which then have these, and not those of an earlier session that they
+    /// count in as well.
+    pub fn has_own_plugins(&mut self, session: u32, has: bool) {
+        if atomic_field!(self.sessions, session, own_plugins).swap(has.into(), Ordering::SeqCst) == has.into()
+        {
             return;
         }
+        self.give_plugins(0);
+        // Who was forked just then may have what its parent had before: waiting for that takes longer than a load.
+        self.gives_again = true;
+    }
+
+    /// Each thread has the plugins of the latest of the sessions that it counts in and that have some; or those of its own
+    /// session, whose list then goes on to everybody's. As the gate has it (bpf/tasks.bpf.h, keeps_plugins). Nobody has those
+    /// of the session that is `without`, as that is ending; 0: none is.
+    fn give_plugins(&self, without: u32) {
         for slot in 1..self.threads.entries() {
-            // Not all of it, 16,384 times on the way of a load.
             let place = self.threads.entry(slot);
-            // SAFETY: aligned fields of the mapped entry, each read as a whole.
-            let (its, plugins) = unsafe {
-                (
-                    (&raw const (*place).session).read_volatile(),
-                    (&raw const (*place).plugin_session).read_volatile(),
-                )
-            };
-            if u32::from(its) == session && self.outranks(session, u32::from(plugins)) {
-                self.give_plugins(slot, session);
+            // Not all of it, 16,384 times on the way of a load.
+            // SAFETY: aligned fields of the mapped entry, each read and written as a whole.
+            unsafe {
+                let (group, plugins) = (&raw const (*place).group, &raw mut (*place).plugin_session);
+                loop {
+                    let counts_in = group.read_volatile();
+                    let now = self.plugins_of(&self.around(counts_in.into()), without) as u16;
+                    if plugins.read_volatile() != now {
+                        plugins.write_volatile(now);
+                    }
+                    // Another session may take it in meanwhile.
+                    if group.read_volatile() == counts_in {
+                        break;
+                    }
+                }
             }
         }
     }
 
-    /// Of two sessions that a task counts in, the later one's plugins are the task's, whichever took it in last: a daemon looks
-    /// for tasks of its part twice a second, and a command's own plugins are not to go with that.
-    fn outranks(&self, session: u32, holder: u32) -> bool {
-        let [session, holder] = [session, holder].map(|index| self.sessions.read(index));
-        holder.own_plugins == 0 || session.started_ns >= holder.started_ns
-    }
-
-    /// From now on a thread has this session's plugins.
-    fn give_plugins(&self, slot: u32, session: u32) {
-        let place = self.threads.entry(slot);
-        // SAFETY: an aligned field of the mapped entry, which is written as a whole.
-        unsafe { (&raw mut (*place).plugin_session).write_volatile(session as u16) };
+    fn plugins_of(&self, around: &[u32], without: u32) -> u32 {
+        let around = || around.iter().copied().filter(|index| *index != without);
+        let owning = around().filter(|index| self.sessions.read(*index).own_plugins != 0);
+        let latest = owning.max_by_key(|index| self.sessions.read(*index).number);
+        latest.or_else(|| around().next()).unwrap_or(0)
     }
 
     /// From now on also every new process whose parent is not gated belongs to `session`.
@@ -279,12 +289,10 @@ impl Gate {
                     (&raw mut (*place).session).write_volatile(heir as u16);
                 }
             }
-            let (applies, plugins) = self.applies(&around, session);
-            self.give_plugins(slot, plugins);
             // A guard that is neither's stays, and services are everybody's.
             const OTHERS: u32 = wire::GUARD | wire::SERVICE;
             let mask = atomic_field!(self.threads, slot, mask);
-            match applies {
+            match self.applies(&around, session) {
                 Some(applies) => {
                     let others = mask.load(Ordering::SeqCst) & OTHERS;
                     mask.store(applies & !OTHERS | others, Ordering::SeqCst);
@@ -294,20 +302,10 @@ impl Gate {
                 }
             }
         }
+        self.give_plugins(session);
         cpus::wait_for_all();
         // Those that were just being made.
-        self.leave_plugins(session);
-    }
-
-    /// No thread has this session's plugins any more, nor those of a later one of its number.
-    fn leave_plugins(&self, session: u32) {
-        for slot in 1..self.threads.entries() {
-            let thread = self.threads.read(slot);
-            if u32::from(thread.plugin_session) == session {
-                let (_, plugins) = self.applies(&self.around(u32::from(thread.group)), session);
-                self.give_plugins(slot, plugins);
-            }
-        }
+        self.give_plugins(session);
     }
 
     /// Those of sessions whose owners were killed.
@@ -316,7 +314,7 @@ impl Gate {
             let session = self.sessions.read(index);
             let is_left = session.used != 0 && session.own_plugins != 0 && !is_owned(&session);
             if is_left && atomic_field!(self.sessions, index, own_plugins).swap(0, Ordering::SeqCst) != 0 {
-                self.leave_plugins(index);
+                self.give_plugins(index);
             }
         }
     }
@@ -329,13 +327,12 @@ impl Gate {
         sessions.take_while(|session| self.sessions.read(*session).used != 0).collect()
     }
 
-    /// What applies to the threads of the first of these sessions, as the gate has it (bpf/tasks.bpf.h, guard_take), and whose
-    /// plugins they have, once one of the sessions is over.
-    fn applies(&self, around: &[u32], without: u32) -> (Option<u32>, u32) {
-        let around = || around.iter().copied().filter(|index| *index != without);
+    /// What applies to the threads of the first of these sessions, as the gate has it (bpf/tasks.bpf.h, guard_take), once one of
+    /// them is over.
+    fn applies(&self, around: &[u32], without: u32) -> Option<u32> {
         let mut mask = None;
-        for index in around() {
-            let session = self.sessions.read(index);
+        for index in around.iter().filter(|index| **index != without) {
+            let session = self.sessions.read(*index);
             let counted = match mask {
                 None => session.mask,
                 Some(inner) if inner & wire::LENS != 0 => session.mask & (wire::LENS | wire::LENS_SITES),
@@ -343,10 +340,7 @@ impl Gate {
             };
             mask = Some(mask.unwrap_or(0) | counted);
         }
-        let owning = around().filter(|index| self.sessions.read(*index).own_plugins != 0);
-        let latest = owning.max_by_key(|index| self.sessions.read(*index).started_ns);
-        // Each session's list goes on to everybody's.
-        (mask, latest.or_else(|| around().next()).unwrap_or(0))
+        mask
     }
 
     /// Changes what applies to the session's threads, which are asleep meanwhile.
@@ -441,6 +435,9 @@ impl Gate {
         if self.enabled() & wire::PLUGIN != 0 {
             plugins::sweep(self)?;
             self.leave_killed_plugins();
+            if std::mem::take(&mut self.gives_again) {
+                self.give_plugins(0);
+            }
         }
         atomic_field!(self.sessions, session.index, holds_generation)
             .store(self.generation(), Ordering::SeqCst);

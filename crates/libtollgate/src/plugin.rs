@@ -106,7 +106,9 @@ impl Plugin {
     pub fn call(&self, arguments: &[u64]) -> Result<i32, Error> {
         if arguments.len() != self.parameters {
             let (wanted, given) = (self.parameters, arguments.len());
-            return Err(Error::Refused(format!("`on call` takes {wanted} numbers, and there are {given}")));
+            return Err(Error::Refused(format!(
+                "`on call` takes so many numbers: {wanted}, and not {given}"
+            )));
         }
         let mut context = [0_u64; MOST_ARGUMENTS];
         context[..arguments.len()].copy_from_slice(arguments);

@@ -31,18 +31,21 @@ impl Finding<'_> {
         };
         let name = printable(name);
         let mut mark = self.level.span(within(self.span));
-        if let Some(label) = self.label.or(self.other.map(|_| "")) {
+        if let Some(label) = self.label {
             mark = mark.label(label);
         }
         let mut snippet = Snippet::source(text).origin(&name).fold(true).annotation(mark);
-        if let Some((span, why)) = self.other {
+        // Blanks, as many as "note: " has, which is not counted where it is found whether this comes upon the mark.
+        let why = self.other.map(|(span, why)| (span, format!("{why}{:6}", "")));
+        if let Some((span, why)) = &why {
             snippet = snippet.annotation(Level::Note.span(within(span)).label(why));
         }
         let mut message = self.level.title(self.message).snippet(snippet);
         if let Some(help) = self.help {
             message = message.footer(Level::Help.title(help));
         }
-        format!("{}\n", Renderer::plain().render(message))
+        let drawn = Renderer::plain().render(message).to_string();
+        drawn.lines().map(|line| format!("{}\n", line.trim_end())).collect()
     }
 }
 

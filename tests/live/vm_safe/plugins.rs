@@ -371,6 +371,36 @@ fn a_commands_own_plugins_go_with_it_into_a_daemons_part() {
     assert_eq!(outer.number("outer", "n"), before);
 }
 
+/// Whichever took a task in last; also those that were there before, and when there is none any more.
+#[test]
+fn a_later_daemons_first_plugin_is_all_its_tasks_until_its_last_one_is_gone() {
+    let earlier = AtWork::start("earlier", COUNT);
+    let later = AtWork::start_beside(&earlier, "nothing", "on call {}");
+    let mut tasks = [(); 4].map(|()| earlier.workload("calls-on-input 1"));
+    let mut all_are_counted = |at_work: &AtWork, name: &str| {
+        for task in &mut tasks {
+            let before = at_work.number(name, "n");
+            eventually(name, || {
+                task.input().write_all(b"x").expect("it reads");
+                at_work.number(name, "n") > before
+            });
+        }
+    };
+    later.ask("unload nothing").success();
+    all_are_counted(&earlier, "earlier");
+    later.load("later", COUNT, "");
+    all_are_counted(&later, "later");
+    let before = earlier.number("earlier", "n");
+    all_are_counted(&later, "later");
+    assert_eq!(earlier.number("earlier", "n"), before);
+    later.ask("unload later").success();
+    all_are_counted(&earlier, "earlier");
+    for mut task in tasks {
+        drop(task.stdin());
+        task.finish().success();
+    }
+}
+
 #[test]
 fn of_two_daemons_who_came_last_has_what_was_in_its_part_once() {
     let (earlier, later) = (AtWork::start("earlier", COUNT), AtWork::start("later", COUNT));

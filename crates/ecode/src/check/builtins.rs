@@ -84,6 +84,28 @@ const BUILTINS: &[Signature] = {
     ]
 };
 
+/// What functions of C's library and of BPF are called here.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("bpf_get_current_comm", "comm"),
+    ("bpf_get_current_pid_tgid", "pid()` and `tid()"),
+    ("bpf_get_current_uid_gid", "uid()` and `gid()"),
+    ("bpf_get_prandom_u32", "random()"),
+    ("bpf_get_smp_processor_id", "cpu()"),
+    ("bpf_ktime_get_ns", "now()"),
+    ("bpf_printk", "print"),
+    ("bpf_probe_read_user", "read_user"),
+    ("bpf_probe_read_user_str", "read_user_text"),
+    ("bpf_trace_printk", "print"),
+    ("clock_gettime", "now()"),
+    ("exit", "return"),
+    ("getgid", "gid()"),
+    ("getpid", "pid()"),
+    ("gettid", "tid()"),
+    ("getuid", "uid()"),
+    ("printf", "print"),
+    ("time", "now()"),
+];
+
 pub fn name_of(builtin: Builtin) -> &'static str {
     let signature = BUILTINS.iter().find(|signature| signature.builtin == builtin);
     signature.map_or("", |signature| signature.name)
@@ -103,6 +125,11 @@ impl Checker<'_> {
         let Some(signature) = BUILTINS.iter().find(|signature| signature.name == name.text) else {
             let mut known = self.scopes.names(|named| matches!(named, Named::Function(_)));
             known.extend(BUILTINS.iter().map(|signature| signature.name.into()));
+            if let Some((_, own)) = ELSEWHERE.iter().find(|(known, _)| *known == name.text) {
+                let message = format!("there is no function `{}`", name.text);
+                return self
+                    .fault(Diagnostic::error(name.span.clone(), message).help(format!("there is `{own}`")));
+            }
             return self.unknown("function", name, &known);
         };
         let wanted = signature.arguments;
@@ -200,6 +227,17 @@ impl Checker<'_> {
                     }
                 }
             }
+            Wanted::Memory | Wanted::ChangedMemory if matches!(written.kind, WrittenKind::Text(_)) => {
+                let problem = Diagnostic::error(
+                    written.span.clone(),
+                    "a string is no variable, of which bytes are taken",
+                );
+                self.fault(
+                    problem.help(
+                        "declare one, `char text[] = \"…\";`, or compare texts: strncmp(one, other, n)",
+                    ),
+                )
+            }
             Wanted::ChangedBytes | Wanted::ChangedMemory => {
                 let place = self.changed_place(written)?;
                 if matches!(wanted, Wanted::ChangedBytes) && !place.of.is_bytes() {
@@ -243,17 +281,20 @@ impl Checker<'_> {
                 continue;
             }
             let directive = bytes.next().copied();
-            let wants_text = match directive {
-                Some(b'%') => continue,
-                Some(b'd' | b'u' | b'x' | b'c') => false,
-                Some(b's') => true,
-                other => {
-                    let told = other.map_or(String::new(), |other| (other as char).to_string());
-                    let problem =
-                        Diagnostic::error(written[0].span.clone(), format!("`print` knows no %{told}"));
-                    return self.fault(problem.help("there are %d, %u, %x, %c and %s, and %% for a %"));
-                }
-            };
+            let wants_text =
+                match directive {
+                    Some(b'%') => continue,
+                    Some(b'd' | b'u' | b'x' | b'c') => false,
+                    Some(b's') => true,
+                    other => {
+                        let told = other.map_or(String::new(), |other| (other as char).to_string());
+                        let problem =
+                            Diagnostic::error(written[0].span.clone(), format!("`print` knows no %{told}"));
+                        return self.fault(problem.help(
+                            "there are %d, %u, %x (of 64 bits, without a width), %c, %s, and %% for a %",
+                        ));
+                    }
+                };
             let Some((argument, written)) = rest.next() else {
                 let problem =
                     Diagnostic::error(written[0].span.clone(), "more values are asked for here than follow");

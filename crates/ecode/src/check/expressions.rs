@@ -195,10 +195,13 @@ impl Checker<'_> {
         let offer = self.current.as_ref().and_then(|current| current.offer.as_ref());
         let offered: Vec<_> =
             offer.iter().flat_map(|offer| &offer.fields).map(|field| field.name.as_str()).collect();
-        let is_of_headers = name.len() > 2 && !name.bytes().any(|byte| byte.is_ascii_lowercase());
+        let is_of_headers =
+            name.len() > 2 && !name.starts_with('_') && !name.bytes().any(|byte| byte.is_ascii_lowercase());
         let below = self.below("variable", name);
         let problem = if let Some(below) = below {
             problem.other(below, BELOW)
+        } else if let Some(call) = ["SYS_", "__NR_"].iter().find_map(|prefix| name.strip_prefix(prefix)) {
+            problem.help(format!("a handler is for the calls that it names: `on enter({call})`"))
         } else if name == "NULL" {
             problem.help("there are no pointers: write 0")
         } else if let Some(own) = own_type(name) {
@@ -361,12 +364,13 @@ impl Checker<'_> {
             self.are_compared([&left.of, &right.of], span)?;
         }
         let numbers = [self.number_of(&left.of, &left.span)?, self.number_of(&right.of, &right.span)?];
-        self.is_decided(operator, &left, &right, span);
         let (common, right) = if matches!(operator, Operator::ShiftLeft | Operator::ShiftRight) {
             (numbers[0].promoted(), convert(right, &numbers[1].promoted().into()))
         } else {
             let common = numbers[0].common(numbers[1]);
-            (common, convert(right, &common.into()))
+            let right = convert(right, &common.into());
+            self.is_decided(operator, common, [&left, &right], span);
+            (common, right)
         };
         let left = convert(left, &common.into());
         self.divides(operator, &right)?;
@@ -386,7 +390,8 @@ impl Checker<'_> {
     /// Texts, and other things that are more than one number.
     fn are_compared(&mut self, of: [&Type; 2], span: &Span) -> Checked<()> {
         let are_texts = of.iter().all(|of| **of == Type::String || of.is_bytes());
-        let problem = Diagnostic::error(span.clone(), "only numbers and strings are compared so");
+        let problem =
+            Diagnostic::error(span.clone(), "only numbers, and strings of the program, are compared so");
         match of {
             _ if are_texts => {
                 self.fault(problem.help("compare texts by their bytes: strcmp(one, other) == 0"))

@@ -138,7 +138,8 @@ impl Checker<'_> {
             let _ = self.declare(&name, Named::Local(local));
         }
         let before = self.faults();
-        let body = self.block(body);
+        // Parameters are declared as variables are; what a hook offers takes no names away.
+        let body = if fields.is_empty() { self.statements(body) } else { self.block(body) };
         let is_faulty = self.faults() > before;
         self.scopes.leave();
         let current = self.current.take().expect("it was set above");

@@ -112,10 +112,12 @@ impl Checker<'_> {
             of = Type::Array(Rc::new(of), length);
         }
         if of.size() > MOST_BYTES {
+            // As far as one counts here.
+            let more = if of.size() == u64::MAX { "more than " } else { "" };
             let problem = Diagnostic::error(
                 declarator.name.span.clone(),
                 format!(
-                    "`{}` would have {} bytes, and {MOST_BYTES} are the most",
+                    "`{}` would have {more}{} bytes, and {MOST_BYTES} are the most",
                     declarator.name.text,
                     of.size()
                 ),
@@ -413,8 +415,8 @@ impl Checker<'_> {
         }
     }
 
-    pub(super) fn duplicate_case(&mut self, span: &Span, other: &Span) -> Faulty {
-        let problem = Diagnostic::error(span.clone(), "this `switch` has the same `case` already");
+    pub(super) fn duplicate(&mut self, what: &str, span: &Span, other: &Span) -> Faulty {
+        let problem = Diagnostic::error(span.clone(), format!("this `switch` has {what} already"));
         self.problems.push(problem.other(other.clone(), "the first one"));
         Faulty
     }

@@ -110,7 +110,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         let _ = checker.item(item);
     }
     checker.whole();
-    checker.does_something();
+    checker.has_a_handler();
     checker.program
 }
 
@@ -160,8 +160,8 @@ impl Checker<'_> {
 
     /// Where what is not there yet will be declared.
     fn below(&self, what: &str, wanted: &str) -> Option<Span> {
-        let names: Vec<_> = self.items.iter().flat_map(|item| names_of(item, what)).collect();
-        names.iter().find(|name| name.text == wanted).map(|name| name.span.clone())
+        let mut names = self.items.iter().flat_map(|item| names_of(item, what));
+        names.find(|name| name.text == wanted).map(|name| name.span.clone())
     }
 
     /// Of which it says where they are, or which ones there are.

@@ -1,10 +1,12 @@
 //! What is a program, but hardly the one that was meant: warnings.
 
+use std::slice;
+
 use super::Checker;
 use crate::ast::{self, ExpressionKind as Written, StatementKind};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::hooks::{Ending, Offer};
-use crate::program::{Expression, ExpressionKind, Operator};
+use crate::program::{Expression, ExpressionKind, Operator, Place, PlaceKind};
 use crate::types::{Integer, Type};
 
 /// Parentheses of its own would begin before its first operand.
@@ -21,19 +23,19 @@ fn ends(statements: &[ast::Statement]) -> bool {
     statements.iter().any(|statement| match &statement.kind {
         StatementKind::Return(_) => true,
         StatementKind::Block(inner) => ends(inner),
-        StatementKind::If(_, yes, Some(no)) => {
-            [yes, no].into_iter().all(|way| ends(std::slice::from_ref(way)))
-        }
+        StatementKind::If(_, yes, Some(no)) => [yes, no].into_iter().all(|way| ends(slice::from_ref(way))),
         StatementKind::Switch(_, body) => {
             let has_default = body.iter().any(|one| matches!(one.kind, StatementKind::Default));
-            has_default && ends(body) && !body.iter().any(is_left)
+            has_default
+                && body.last().is_some_and(|last| ends(slice::from_ref(last)))
+                && !body.iter().any(is_left)
         }
         StatementKind::While(condition, body) => {
             matches!(condition.kind, Written::Number { value: 1.., .. } | Written::Boolean(true))
                 && !is_left(body)
         }
         StatementKind::For { condition: None, body, .. } => !is_left(body),
-        StatementKind::Do(body, _) => ends(std::slice::from_ref(body)) && !is_left(body),
+        StatementKind::Do(body, _) => ends(slice::from_ref(body)) && !is_left(body) && !is_continued(body),
         _ => false,
     })
 }
@@ -45,6 +47,38 @@ fn is_left(statement: &ast::Statement) -> bool {
         StatementKind::Block(inner) => inner.iter().any(is_left),
         StatementKind::If(_, yes, no) => is_left(yes) || no.as_ref().is_some_and(|no| is_left(no)),
         _ => false,
+    }
+}
+
+/// Whether a `continue` in it is the loop's around it.
+fn is_continued(statement: &ast::Statement) -> bool {
+    match &statement.kind {
+        StatementKind::Continue => true,
+        StatementKind::Block(inner) | StatementKind::Switch(_, inner) => inner.iter().any(is_continued),
+        StatementKind::If(_, yes, no) => is_continued(yes) || no.as_ref().is_some_and(|no| is_continued(no)),
+        _ => false,
+    }
+}
+
+/// Or may do something, or says that its value is left away on purpose.
+fn does_something(expression: &Expression) -> bool {
+    use ExpressionKind::*;
+    match &expression.kind {
+        Constant(_) | Text(_) => false,
+        Load(place) => has_effect_within(place),
+        Convert(_) if expression.of == Type::Void => true,
+        Convert(inner) | Negate(inner) | Complement(inner) | Not(inner) => does_something(inner),
+        Binary(_, left, right) => does_something(left) || does_something(right),
+        _ => true,
+    }
+}
+
+fn has_effect_within(place: &Place) -> bool {
+    match &place.kind {
+        PlaceKind::Local(_) | PlaceKind::Global(_) => false,
+        PlaceKind::Member(outer, _) => has_effect_within(outer),
+        PlaceKind::Element(outer, index, _) => does_something(index) || has_effect_within(outer),
+        PlaceKind::Entry(_, key) => does_something(key),
     }
 }
 
@@ -82,26 +116,37 @@ impl Checker<'_> {
         }
     }
 
-    /// What holds for all numbers, or for none: of types as they are written.
+    /// What holds for all numbers of a type, or for none: of types as they are written.
     pub(super) fn is_decided(
         &mut self,
         operator: Operator,
-        left: &Expression,
-        right: &Expression,
+        common: Integer,
+        [left, right]: [&Expression; 2],
         span: &Span,
     ) {
-        let is_unsigned = left.of == Type::Bool || left.of.integer().is_some_and(|number| !number.is_signed);
-        let is_constant = matches!(left.kind, ExpressionKind::Constant(_));
-        if !is_unsigned || is_constant || !matches!(right.kind, ExpressionKind::Constant(0)) {
+        use Operator::*;
+        let (ExpressionKind::Constant(right), Some(of)) = (&right.kind, left.of.integer()) else { return };
+        // Negative numbers are others where what they are compared with is unsigned.
+        if matches!(left.kind, ExpressionKind::Constant(_)) || of.is_signed && !common.is_signed {
             return;
         }
-        let message = match operator {
-            Operator::GreaterEqual => "this is always so: the number is unsigned",
-            Operator::Less => "this is never so: the number is unsigned",
+        let bits = if left.of == Type::Bool { 1 } else { u32::from(of.bits) - u32::from(of.is_signed) };
+        let (least, most) = (if of.is_signed { -1_i128 << bits } else { 0 }, (1_i128 << bits) - 1);
+        let right = if common.is_signed { i128::from(*right as i64) } else { i128::from(*right) };
+        let (is_so, is_not) = match operator {
+            Equal => (false, right < least || right > most),
+            NotEqual => (right < least || right > most, false),
+            Less => (right > most, right <= least),
+            LessEqual => (right >= most, right < least),
+            Greater => (right < least, right >= most),
+            GreaterEqual => (right <= least, right > most),
             _ => return,
         };
-        let help = format!("a number of type {} is never less than 0", left.of);
-        self.warn(Diagnostic::warning(span.clone(), message).help(help));
+        if is_so || is_not {
+            let message = if is_so { "this is always so" } else { "this is never so" };
+            let help = format!("numbers of type {} are {least} to {most}", left.of);
+            self.warn(Diagnostic::warning(span.clone(), message).help(help));
+        }
     }
 
     /// Signed numbers that are constant are seldom meant to come round, however it is defined.
@@ -142,20 +187,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn has_effect(&mut self, expression: &Expression) {
-        use ExpressionKind::*;
-        let has = match &expression.kind {
-            Assign(..)
-            | Update { .. }
-            | Call(..)
-            | Builtin(..)
-            | Comma(..)
-            | Logical { .. }
-            | Conditional(_) => true,
-            // As it is written where a value is left away on purpose.
-            Convert(_) => expression.of == Type::Void,
-            _ => false,
-        };
-        if !has {
+        if !does_something(expression) {
             let problem = Diagnostic::warning(expression.span.clone(), "this has no effect");
             self.warn(problem.help("assign it, or leave it away"));
         }
@@ -201,7 +233,7 @@ impl Checker<'_> {
         }
     }
 
-    pub(super) fn does_something(&mut self) {
+    pub(super) fn has_a_handler(&mut self) {
         if self.faults() == 0 && self.program.handlers.is_empty() {
             let problem = Diagnostic::warning(0..0, "nothing ever runs this: it has no handler");
             self.warn(problem.help("write one, `on enter(openat) { … }`, say; docs/ecode.md has them all"));

@@ -13,6 +13,13 @@ impl Checker<'_> {
     /// In a scope of their own. Faulty ones are told of and left out.
     pub(super) fn block(&mut self, written: &[ast::Statement]) -> Vec<Statement> {
         self.scopes.enter();
+        let statements = self.statements(written);
+        self.scopes.leave();
+        statements
+    }
+
+    /// In the scope around them.
+    pub(super) fn statements(&mut self, written: &[ast::Statement]) -> Vec<Statement> {
         self.empty_bodies(written);
         let mut statements = Vec::new();
         for statement in written {
@@ -21,7 +28,6 @@ impl Checker<'_> {
             }
             let _ = self.statement(statement, &mut statements);
         }
-        self.scopes.leave();
         statements
     }
 
@@ -159,7 +165,7 @@ impl Checker<'_> {
                     let constant = number.extend(constant);
                     match spans.entry(constant) {
                         Entry::Occupied(other) => {
-                            return Err(self.duplicate_case(&statement.span, other.get()));
+                            return Err(self.duplicate("the same `case`", &statement.span, other.get()));
                         }
                         Entry::Vacant(new) => new.insert(statement.span.clone()),
                     };
@@ -167,7 +173,7 @@ impl Checker<'_> {
                     Ok(())
                 }),
                 Written::Default => match &default {
-                    Some((_, other)) => Err(self.duplicate_case(&statement.span, other)),
+                    Some((_, other)) => Err(self.duplicate("a `default`", &statement.span, other)),
                     None => {
                         default = Some((body.len(), statement.span.clone()));
                         Ok(())

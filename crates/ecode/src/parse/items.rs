@@ -161,7 +161,8 @@ impl Parser<'_> {
                 break;
             }
         }
-        if self.is_at(":") {
+        let is_of_bits = self.is_at(":") && [",", ";"].iter().any(|mark| *self.ahead(2) == Kind::Mark(mark));
+        if is_of_bits {
             let problem = Diagnostic::error(self.span(), "E-code has no bit fields");
             return self
                 .fault(problem.help("put them into a number: `flags >> 3 & 7` are three of its bits"));

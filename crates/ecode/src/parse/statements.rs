@@ -19,7 +19,7 @@ impl Parser<'_> {
                 let from = parser.at;
                 match parser.statement() {
                     Ok(statement) => statements.push(statement),
-                    Err(Faulty) if parser.is_too_deep || parser.problems.len() >= MOST => return Err(Faulty),
+                    Err(Faulty) if parser.is_over() => return Err(Faulty),
                     Err(Faulty) => parser.skip_statement(from),
                 }
             }
@@ -72,9 +72,23 @@ impl Parser<'_> {
                 self.span(),
                 "a declaration alone cannot be what is done under a condition",
             );
-            return self.fault(problem.help("put it into braces"));
+            self.problems.push(problem.help("put it into braces"));
         }
-        self.statement().map(Box::new)
+        let (from, at) = (self.span(), self.at);
+        match self.statement() {
+            Ok(statement) => Ok(Box::new(statement)),
+            Err(Faulty) if self.is_over() => Err(Faulty),
+            // What comes behind it, `else` say, is what it would be.
+            Err(Faulty) => {
+                self.skip_statement(at);
+                Ok(Box::new(Statement { kind: StatementKind::Empty, span: from }))
+            }
+        }
+    }
+
+    /// Nothing more is looked at.
+    fn is_over(&self) -> bool {
+        self.is_too_deep || self.problems.len() >= MOST
     }
 
     fn in_parentheses(&mut self, after: &str) -> Parsed<Expression> {
@@ -198,9 +212,13 @@ impl Parser<'_> {
         self.step();
         let opened = self.at;
         let Ok((before, condition, after)) = self.for_header() else {
+            if self.is_over() {
+                return Err(Faulty);
+            }
             // Its `;` end no statement.
             self.skip_parentheses(opened);
-            return Err(Faulty);
+            self.skip_statement(self.at);
+            return Ok(StatementKind::Empty);
         };
         Ok(StatementKind::For { before, condition, after, body: self.boxed_statement()? })
     }

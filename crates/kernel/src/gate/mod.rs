@@ -50,6 +50,8 @@ pub struct Gate {
     waits: u32,
     /// That it is gone was told, and that it was put back is no news.
     is_told: bool,
+    /// Who has which plugins is to be found once more, at the next look.
+    pub(crate) gives_again: bool,
 }
 
 /// A generation of the programs, as the header names it while it is in charge.
@@ -129,6 +131,7 @@ impl Gate {
             held,
             waits: 0,
             is_told: false,
+            gives_again: false,
         })
     }
 

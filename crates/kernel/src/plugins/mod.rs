@@ -130,9 +130,6 @@ impl Plugin {
         over: Option<(&Self, &Shared)>,
     ) -> Result<Self> {
         let mut plugin = Self::memory(object, over)?;
-        if turn.session != EVERYBODY {
-            gate.has_own_plugins(turn.session);
-        }
         for compiled in &object.programs {
             let site = Site::new(compiled.section, &compiled.selected)?;
             let place = if compiled.is_chained { Some(hooks.place(&site, gate, turn)?) } else { None };

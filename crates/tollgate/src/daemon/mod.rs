@@ -453,7 +453,7 @@ impl Daemon<'_> {
                 let source = Source::new(text.name, text.text);
                 serde_json::to_value(plugins.swap(gate, &source, &name)?)?
             }
-            plugin::Request::Unload { name } => serde_json::to_value(plugins.unload(&name)?)?,
+            plugin::Request::Unload { name } => serde_json::to_value(plugins.unload(gate, &name)?)?,
             plugin::Request::List => serde_json::to_value(plugins.list()?)?,
             plugin::Request::Show { name, top } => serde_json::to_value(plugins.show(&name, top)?)?,
             plugin::Request::Set { name, variables } => {

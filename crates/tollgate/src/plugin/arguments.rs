@@ -78,7 +78,7 @@ pub struct LoadArguments {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Of the plugins at a hook, the one with the lowest comes first; of those with the same, the one that came first
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true)]
     pub priority: i32,
     #[command(flatten)]
     pub result: ResultOptions,
@@ -176,7 +176,7 @@ Examples:
 #[derive(Args)]
 pub struct With {
     /// A number that `on call` takes, in the order in which it takes them (decimal or 0x, may be negative)
-    #[arg(long = "arg", value_name = "N", value_parser = argument, allow_negative_numbers = true)]
+    #[arg(long = "arg", value_name = "N", value_parser = argument, allow_hyphen_values = true)]
     pub arguments: Vec<u64>,
     /// Put a file (- for stdin) into the global variable `input`, an array of bytes, and its length into `input_length`
     #[arg(long, value_name = "FILE")]

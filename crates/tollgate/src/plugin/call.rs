@@ -134,7 +134,7 @@ pub fn on_call(built: &Built) -> Result<(usize, usize)> {
 pub fn takes(parameters: usize, with: &With) -> Result<()> {
     if parameters != with.arguments.len() {
         bail!(
-            "`on call` takes {}, and there are {} (--arg)",
+            "`on call` takes {}, and not {} (--arg)",
             number_of(parameters, "number"),
             with.arguments.len()
         );

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use ecode::MOST_CUT_SHORT;
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
-use kernel::plugins::{Hooks, Numbers, Plugin, RECORDS_BYTES, Turn};
+use kernel::plugins::{EVERYBODY, Hooks, Numbers, Plugin, RECORDS_BYTES, Turn};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
@@ -224,6 +224,7 @@ impl Plugins {
         let live = Live::new(name, priority, built, plugin)?;
         let link_us = micros(live.plugin.link(None)?);
         self.all.push(live);
+        self.claim(gate);
         let name = name.to_owned();
         let (not_kept, copied) = (Vec::new(), Vec::new());
         let schema = "tollgate.plugin.load/1".into();
@@ -256,15 +257,23 @@ impl Plugins {
     }
 
     /// How long the steps took by which nobody comes by it any more, in microseconds.
-    pub fn unload(&mut self, name: &str) -> Result<f64> {
+    pub fn unload(&mut self, gate: &mut Gate, name: &str) -> Result<f64> {
         let place = self.place(name)?;
         let unlink_us = micros(self.all[place].plugin.unlink()?);
         let mut live = self.all.remove(place);
+        self.claim(gate);
         let told = live.take_told();
         self.hooks.leave(live.plugin);
         let noted = told.map(|told| self.note(name, told));
         self.note(name, vec![(now_ns(), Told::Unloaded { unlink_us })]);
         noted.map(|()| unlink_us)
+    }
+
+    /// The session's tasks have its plugins, and not those of an earlier session around it, as long as there are some.
+    fn claim(&self, gate: &mut Gate) {
+        if self.session != EVERYBODY {
+            gate.has_own_plugins(self.session, !self.all.is_empty());
+        }
     }
 
     /// Nobody is in one any more then.

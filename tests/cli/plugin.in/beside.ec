@@ -1,0 +1,1 @@
+on call { } on call { }
