@@ -74,15 +74,22 @@ impl Parser<'_> {
             );
             self.problems.push(problem.help("put it into braces"));
         }
-        let (from, at) = (self.span(), self.at);
+        let from = self.span();
         match self.statement() {
             Ok(statement) => Ok(Box::new(statement)),
             Err(Faulty) if self.is_over() => Err(Faulty),
             // What comes behind it, `else` say, is what it would be.
             Err(Faulty) => {
-                self.skip_statement(at);
+                self.skip_body();
                 Ok(Box::new(Statement { kind: StatementKind::Empty, span: from }))
             }
+        }
+    }
+
+    /// But not the end of the block around.
+    fn skip_body(&mut self) {
+        if !self.is_at("}") {
+            self.skip_statement(self.at);
         }
     }
 
@@ -217,7 +224,7 @@ impl Parser<'_> {
             }
             // Its `;` end no statement.
             self.skip_parentheses(opened);
-            self.skip_statement(self.at);
+            self.skip_body();
             return Ok(StatementKind::Empty);
         };
         Ok(StatementKind::For { before, condition, after, body: self.boxed_statement()? })
