@@ -93,6 +93,7 @@ impl Checker<'_> {
                 self.binary(*operator, left, right, span)
             }
             Written::Logical { is_and, left, right } => {
+                self.binds_tighter(*is_and, [left, right]);
                 let (left, right) = (self.condition(left)?, self.condition(right)?);
                 let kind = match (constant(&left), is_and) {
                     // What is not looked at has no effect.

@@ -3,7 +3,7 @@
 use std::slice;
 
 use super::Checker;
-use crate::ast::{self, ExpressionKind as Written, StatementKind};
+use crate::ast::{self, ExpressionKind as Written, StatementKind, Unary};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::hooks::{Ending, Offer};
 use crate::program::{Expression, ExpressionKind, Operator, Place, PlaceKind};
@@ -14,8 +14,21 @@ fn is_bare(written: &ast::Expression, first: &ast::Expression) -> bool {
     written.span.start == first.span.start
 }
 
-fn is_bare_comparison(written: &ast::Expression) -> bool {
-    matches!(&written.kind, Written::Binary(operator, first, _) if operator.is_comparison() && is_bare(written, first))
+fn is_bare_binary(written: &ast::Expression, is_wanted: impl Fn(Operator) -> bool) -> bool {
+    matches!(&written.kind, Written::Binary(operator, first, _) if is_wanted(*operator) && is_bare(written, first))
+}
+
+fn is_bare_not(written: &ast::Expression) -> bool {
+    matches!(&written.kind, Written::Unary(Unary::Not, inner) if inner.span.end == written.span.end)
+}
+
+/// 0 or 1.
+fn gives_truth(written: &ast::Expression) -> bool {
+    match &written.kind {
+        Written::Unary(Unary::Not, _) | Written::Logical { .. } | Written::Boolean(_) => true,
+        Written::Binary(operator, ..) => operator.is_comparison(),
+        _ => false,
+    }
 }
 
 /// Whether nothing comes behind it. Loops that somebody may leave are taken not to go on for ever.
@@ -96,24 +109,45 @@ impl Checker<'_> {
         }
     }
 
-    /// Comparisons bind tighter than `&`, `^` and `|`, and are numbers themselves.
+    /// Where what binds tighter is seldom what was meant: as gcc has it.
     pub(super) fn binds_otherwise(
         &mut self,
         operator: Operator,
-        operands: [&ast::Expression; 2],
+        [left, right]: [&ast::Expression; 2],
         span: &Span,
     ) {
-        if matches!(operator, Operator::And | Operator::Or | Operator::Xor)
-            && let Some(comparison) = operands.into_iter().find(|operand| is_bare_comparison(operand))
-        {
-            let problem = Diagnostic::warning(comparison.span.clone(), "this is compared first");
-            self.warn(problem.help("write parentheses around what belongs together, as in `(a & b) == c`"));
+        use Operator::*;
+        let is_comparison = |operator: Operator| operator.is_comparison();
+        let is_sum = |operator: Operator| matches!(operator, Add | Subtract);
+        let first = [left, right].into_iter().find(|operand| match operator {
+            And | Or | Xor => is_bare_binary(operand, is_comparison),
+            ShiftLeft | ShiftRight => is_bare_binary(operand, is_sum),
+            _ => false,
+        });
+        if let Some(first) = first {
+            self.comes_first(first);
         }
-        let is_order = operator.is_comparison() && !matches!(operator, Operator::Equal | Operator::NotEqual);
-        if is_order && is_bare_comparison(operands[0]) {
+        let is_order = operator.is_comparison() && !matches!(operator, Equal | NotEqual);
+        if is_order && is_bare_binary(left, is_comparison) {
             let message = "this compares the result of a comparison, which is 0 or 1";
             self.warn(Diagnostic::warning(span.clone(), message).help("write `a < b && b < c`"));
         }
+        if operator.is_comparison() && is_bare_not(left) && !gives_truth(right) {
+            self.comes_first(left);
+        }
+    }
+
+    /// `a || b && c`
+    pub(super) fn binds_tighter(&mut self, is_and: bool, operands: [&ast::Expression; 2]) {
+        let is_bare_and = |operand: &&ast::Expression| matches!(&operand.kind, Written::Logical { is_and: true, left, .. } if is_bare(operand, left));
+        if let Some(first) = operands.into_iter().find(is_bare_and).filter(|_| !is_and) {
+            self.comes_first(first);
+        }
+    }
+
+    fn comes_first(&mut self, first: &ast::Expression) {
+        let problem = Diagnostic::warning(first.span.clone(), "this comes first, before what is around it");
+        self.warn(problem.help("write parentheses around what belongs together"));
     }
 
     /// What holds for all numbers of a type, or for none: of types as they are written.
