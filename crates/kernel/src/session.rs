@@ -309,12 +309,13 @@ impl Gate {
     }
 
     /// Those of sessions whose owners were killed.
-    fn leave_killed_plugins(&self) {
+    fn leave_killed_plugins(&mut self) {
         for index in 1..wire::SESSIONS {
             let session = self.sessions.read(index);
             let is_left = session.used != 0 && session.own_plugins != 0 && !is_owned(&session);
             if is_left && atomic_field!(self.sessions, index, own_plugins).swap(0, Ordering::SeqCst) != 0 {
                 self.give_plugins(index);
+                self.gives_again = true;
             }
         }
     }

@@ -125,7 +125,10 @@ impl Checker<'_> {
         let Some(signature) = BUILTINS.iter().find(|signature| signature.name == name.text) else {
             let mut known = self.scopes.names(|named| matches!(named, Named::Function(_)));
             known.extend(BUILTINS.iter().map(|signature| signature.name.into()));
-            if let Some((_, own)) = ELSEWHERE.iter().find(|(known, _)| *known == name.text) {
+            let elsewhere = ELSEWHERE.iter().find(|(known, _)| *known == name.text);
+            if let Some((_, own)) =
+                elsewhere.filter(|_| self.below("function", &name.text, &name.span).is_none())
+            {
                 let message = format!("there is no function `{}`", name.text);
                 return self
                     .fault(Diagnostic::error(name.span.clone(), message).help(format!("there is `{own}`")));

@@ -88,8 +88,10 @@ impl Checker<'_> {
                 Ok(expression(kind, of, span))
             }
             Written::Binary(operator, left, right) => {
-                self.binds_otherwise(*operator, [left, right], span);
+                let written = [&**left, &**right];
                 let (left, right) = (self.expression(left)?, self.expression(right)?);
+                self.binds_otherwise(*operator, written, [&left, &right], span);
+                self.is_decided(*operator, [&left, &right], written[1], span);
                 self.binary(*operator, left, right, span)
             }
             Written::Logical { is_and, left, right } => {
@@ -198,11 +200,12 @@ impl Checker<'_> {
             offer.iter().flat_map(|offer| &offer.fields).map(|field| field.name.as_str()).collect();
         let is_of_headers =
             name.len() > 2 && !name.starts_with('_') && !name.bytes().any(|byte| byte.is_ascii_lowercase());
-        let below = self.below("variable", name);
+        let below = self.below("variable", name, span);
         let problem = if let Some(below) = below {
             problem.other(below, BELOW)
         } else if let Some(call) = ["SYS_", "__NR_"].iter().find_map(|prefix| name.strip_prefix(prefix)) {
-            problem.help(format!("a handler is for the calls that it names: `on enter({call})`"))
+            let call = call.to_lowercase();
+            problem.help(format!("a handler is for the calls that it names, `on enter({call})` say"))
         } else if name == "NULL" {
             problem.help("there are no pointers: write 0")
         } else if let Some(own) = own_type(name) {
@@ -369,13 +372,11 @@ impl Checker<'_> {
             (numbers[0].promoted(), convert(right, &numbers[1].promoted().into()))
         } else {
             let common = numbers[0].common(numbers[1]);
-            let right = convert(right, &common.into());
-            self.is_decided(operator, common, [&left, &right], span);
-            (common, right)
+            (common, convert(right, &common.into()))
         };
         let left = convert(left, &common.into());
         self.divides(operator, &right)?;
-        self.shifts_out(operator, common, &right);
+        self.shifts_out(operator, common, &right, true);
         let result = if operator.is_comparison() { INT } else { common };
         let kind = match (constant(&left), constant(&right)) {
             (Some(left), Some(right)) => {
@@ -454,7 +455,7 @@ impl Checker<'_> {
         let common = if is_shift { number.promoted() } else { number.common(other) };
         let by = convert(value, &if is_shift { other.promoted() } else { common }.into());
         self.divides(operator, &by)?;
-        self.shifts_out(operator, common, &by);
+        self.shifts_out(operator, common, &by, false);
         let kind = ExpressionKind::Update {
             place: Box::new(place),
             operator,

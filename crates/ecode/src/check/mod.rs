@@ -60,6 +60,8 @@ struct Checker<'a> {
     uses: Vec<Vec<(Builtin, Span)>>,
     /// Those that the program has already.
     strings: HashSet<Vec<u8>>,
+    /// Where it was told last that a number comes round.
+    overflow: Span,
     /// Of the functions, by their numbers, whose bodies are not known yet.
     declared: HashMap<usize, Span>,
 }
@@ -100,6 +102,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         calls: Vec::new(),
         uses: Vec::new(),
         strings: HashSet::new(),
+        overflow: 0..0,
         declared: HashMap::new(),
     };
     for item in items {
@@ -159,15 +162,15 @@ impl Checker<'_> {
     }
 
     /// Where what is not there yet will be declared.
-    fn below(&self, what: &str, wanted: &str) -> Option<Span> {
+    fn below(&self, what: &str, wanted: &str, from: &Span) -> Option<Span> {
         let mut names = self.items.iter().flat_map(|item| names_of(item, what));
-        names.find(|name| name.text == wanted).map(|name| name.span.clone())
+        names.find(|name| name.text == wanted && name.span.start > from.start).map(|name| name.span.clone())
     }
 
     /// Of which it says where they are, or which ones there are.
     fn unknown<T>(&mut self, what: &str, name: &ast::Name, known: &[String]) -> Checked<T> {
         let problem = Diagnostic::error(name.span.clone(), format!("there is no {what} `{}`", name.text));
-        if let Some(below) = self.below(what, &name.text) {
+        if let Some(below) = self.below(what, &name.text, &name.span) {
             return self.fault(problem.other(below, BELOW));
         }
         self.fault(problem.near(&name.text, known.iter().map(String::as_str)))

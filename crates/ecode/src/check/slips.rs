@@ -1,8 +1,7 @@
 //! What is a program, but hardly the one that was meant: warnings.
 
-use std::slice;
-
 use super::Checker;
+use super::scopes::Named;
 use crate::ast::{self, ExpressionKind as Written, StatementKind, Unary};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::hooks::{Ending, Offer};
@@ -22,6 +21,14 @@ fn is_bare_not(written: &ast::Expression) -> bool {
     matches!(&written.kind, Written::Unary(Unary::Not, inner) if inner.span.end == written.span.end)
 }
 
+fn is_written_number(written: &ast::Expression) -> bool {
+    match &written.kind {
+        Written::Number { .. } | Written::Character(_) | Written::Boolean(_) => true,
+        Written::Unary(_, inner) | Written::Cast(_, inner) => is_written_number(inner),
+        _ => false,
+    }
+}
+
 /// 0 or 1.
 fn gives_truth(written: &ast::Expression) -> bool {
     match &written.kind {
@@ -31,45 +38,23 @@ fn gives_truth(written: &ast::Expression) -> bool {
     }
 }
 
-/// Whether nothing comes behind it. Loops that somebody may leave are taken not to go on for ever.
-fn ends(statements: &[ast::Statement]) -> bool {
-    statements.iter().any(|statement| match &statement.kind {
-        StatementKind::Return(_) => true,
-        StatementKind::Block(inner) => ends(inner),
-        StatementKind::If(_, yes, Some(no)) => [yes, no].into_iter().all(|way| ends(slice::from_ref(way))),
-        StatementKind::Switch(_, body) => {
-            let has_default = body.iter().any(|one| matches!(one.kind, StatementKind::Default));
-            has_default
-                && body.last().is_some_and(|last| ends(slice::from_ref(last)))
-                && !body.iter().any(is_left)
-        }
-        StatementKind::While(condition, body) => {
-            matches!(condition.kind, Written::Number { value: 1.., .. } | Written::Boolean(true))
-                && !is_left(body)
-        }
-        StatementKind::For { condition: None, body, .. } => !is_left(body),
-        StatementKind::Do(body, _) => ends(slice::from_ref(body)) && !is_left(body) && !is_continued(body),
-        _ => false,
-    })
+/// How a statement ends.
+#[derive(Clone, Copy, Default)]
+struct Flow {
+    /// What is behind it comes next.
+    falls: bool,
+    /// It leaves a loop or `switch` around it.
+    breaks: bool,
+    continues: bool,
 }
 
-/// Whether a `break` in it leaves what is around it.
-fn is_left(statement: &ast::Statement) -> bool {
-    match &statement.kind {
-        StatementKind::Break => true,
-        StatementKind::Block(inner) => inner.iter().any(is_left),
-        StatementKind::If(_, yes, no) => is_left(yes) || no.as_ref().is_some_and(|no| is_left(no)),
-        _ => false,
-    }
-}
-
-/// Whether a `continue` in it is the loop's around it.
-fn is_continued(statement: &ast::Statement) -> bool {
-    match &statement.kind {
-        StatementKind::Continue => true,
-        StatementKind::Block(inner) | StatementKind::Switch(_, inner) => inner.iter().any(is_continued),
-        StatementKind::If(_, yes, no) => is_continued(yes) || no.as_ref().is_some_and(|no| is_continued(no)),
-        _ => false,
+impl Flow {
+    fn or(self, other: Self) -> Self {
+        Self {
+            falls: self.falls || other.falls,
+            breaks: self.breaks || other.breaks,
+            continues: self.continues || other.continues,
+        }
     }
 }
 
@@ -114,6 +99,7 @@ impl Checker<'_> {
         &mut self,
         operator: Operator,
         [left, right]: [&ast::Expression; 2],
+        checked: [&Expression; 2],
         span: &Span,
     ) {
         use Operator::*;
@@ -132,7 +118,15 @@ impl Checker<'_> {
             let message = "this compares the result of a comparison, which is 0 or 1";
             self.warn(Diagnostic::warning(span.clone(), message).help("write `a < b && b < c`"));
         }
-        if operator.is_comparison() && is_bare_not(left) && !gives_truth(right) {
+        // `!!a` makes a truth of a number, which is compared with another one.
+        if let ExpressionKind::Not(inner) = &checked[0].kind
+            && operator.is_comparison()
+            && is_bare_not(left)
+            && inner.of != Type::Bool
+            && !matches!(inner.kind, ExpressionKind::Not(_))
+            && checked[1].of != Type::Bool
+            && !gives_truth(right)
+        {
             self.comes_first(left);
         }
     }
@@ -150,23 +144,33 @@ impl Checker<'_> {
         self.warn(problem.help("write parentheses around what belongs together"));
     }
 
-    /// What holds for all numbers of a type, or for none: of types as they are written.
+    /// What holds for all numbers of a type, or for none: of types as they are written, and of a number that is written there, not
+    /// of one by a name, which somebody may want to set otherwise.
     pub(super) fn is_decided(
         &mut self,
         operator: Operator,
-        common: Integer,
         [left, right]: [&Expression; 2],
+        written: &ast::Expression,
         span: &Span,
     ) {
         use Operator::*;
-        let (ExpressionKind::Constant(right), Some(of)) = (&right.kind, left.of.integer()) else { return };
+        if !is_written_number(written) {
+            return;
+        }
+        let (ExpressionKind::Constant(value), Some(of), Some(with)) =
+            (&right.kind, left.of.integer(), right.of.integer())
+        else {
+            return;
+        };
+        let common = of.common(with);
+        let right = common.extend(*value);
         // Negative numbers are others where what they are compared with is unsigned.
         if matches!(left.kind, ExpressionKind::Constant(_)) || of.is_signed && !common.is_signed {
             return;
         }
         let bits = if left.of == Type::Bool { 1 } else { u32::from(of.bits) - u32::from(of.is_signed) };
         let (least, most) = (if of.is_signed { -1_i128 << bits } else { 0 }, (1_i128 << bits) - 1);
-        let right = if common.is_signed { i128::from(*right as i64) } else { i128::from(*right) };
+        let right = if common.is_signed { i128::from(right as i64) } else { i128::from(right) };
         let (is_so, is_not) = match operator {
             Equal => (false, right < least || right > most),
             NotEqual => (right < least || right > most, false),
@@ -199,7 +203,11 @@ impl Checker<'_> {
             Operator::Multiply => left * right,
             _ => return,
         };
-        if number.is_signed && exact != i128::from(value as i64) {
+        // What has come round already is told of, and is another number.
+        let is_told =
+            self.overflow.start >= span.start && self.overflow.end <= span.end && !self.overflow.is_empty();
+        if number.is_signed && exact != i128::from(value as i64) && !is_told {
+            self.overflow = span.clone();
             let message = format!("this is {}, as {exact} does not fit into {number}", value as i64);
             let problem = Diagnostic::warning(span.clone(), message);
             let wider = if number.bits == 64 { "u64" } else { "i64" };
@@ -207,8 +215,14 @@ impl Checker<'_> {
         }
     }
 
-    /// By more bits than there are.
-    pub(super) fn shifts_out(&mut self, operator: Operator, number: Integer, by: &Expression) {
+    /// By more bits than there are: a value, or what is in a place.
+    pub(super) fn shifts_out(
+        &mut self,
+        operator: Operator,
+        number: Integer,
+        by: &Expression,
+        is_value: bool,
+    ) {
         let ExpressionKind::Constant(bits) = by.kind else { return };
         let width = u64::from(number.bits);
         if !matches!(operator, Operator::ShiftLeft | Operator::ShiftRight) || bits < width {
@@ -216,8 +230,8 @@ impl Checker<'_> {
         }
         let message = format!("this shifts by {}, as {number} has {width} bits", bits % width);
         let problem = Diagnostic::warning(by.span.clone(), message);
-        let is_narrow = number.bits < 64 && bits < 64;
-        self.warn(if is_narrow { problem.help("write (u64) before what is shifted") } else { problem });
+        let helps = is_value && operator == Operator::ShiftLeft && number.bits < 64 && bits < 64;
+        self.warn(if helps { problem.help("write (u64) before what is shifted") } else { problem });
     }
 
     pub(super) fn has_effect(&mut self, expression: &Expression) {
@@ -260,10 +274,60 @@ impl Checker<'_> {
 
     /// A function that is to return something.
     pub(super) fn returns(&mut self, name: &ast::Name, result: &Type, body: &[ast::Statement]) {
-        if *result != Type::Void && !ends(body) {
+        if *result != Type::Void && self.flow_of(body).falls {
             let message = format!("`{}` may end without `return`: it returns 0 then", name.text);
             let problem = Diagnostic::warning(name.span.clone(), message);
             self.warn(problem.help("write `return 0;` at its end if that is meant"));
+        }
+    }
+
+    fn flow_of(&self, statements: &[ast::Statement]) -> Flow {
+        let mut flow = Flow { falls: true, ..Flow::default() };
+        for statement in statements {
+            flow.falls |= matches!(statement.kind, StatementKind::Case(_) | StatementKind::Default);
+            if flow.falls {
+                flow = Flow { falls: false, ..flow }.or(self.flow(statement));
+            }
+        }
+        flow
+    }
+
+    fn flow(&self, statement: &ast::Statement) -> Flow {
+        let falls = Flow { falls: true, ..Flow::default() };
+        match &statement.kind {
+            StatementKind::Return(_) => Flow::default(),
+            StatementKind::Break => Flow { breaks: true, ..Flow::default() },
+            StatementKind::Continue => Flow { continues: true, ..Flow::default() },
+            StatementKind::Block(inner) => self.flow_of(inner),
+            StatementKind::If(_, yes, no) => self.flow(yes).or(no.as_ref().map_or(falls, |no| self.flow(no))),
+            StatementKind::Switch(_, body) => {
+                let inner = self.flow_of(body);
+                let has_default = body.iter().any(|one| matches!(one.kind, StatementKind::Default));
+                Flow { falls: inner.falls || inner.breaks || !has_default, breaks: false, ..inner }
+            }
+            StatementKind::While(condition, body) => {
+                Flow { falls: self.flow(body).breaks || !self.is_true(condition), ..Flow::default() }
+            }
+            StatementKind::For { condition, body, .. } => {
+                let ends = condition.as_ref().is_some_and(|condition| !self.is_true(condition));
+                Flow { falls: self.flow(body).breaks || ends, ..Flow::default() }
+            }
+            StatementKind::Do(body, condition) => {
+                let inner = self.flow(body);
+                let is_asked = inner.falls || inner.continues;
+                Flow { falls: inner.breaks || is_asked && !self.is_true(condition), ..Flow::default() }
+            }
+            _ => falls,
+        }
+    }
+
+    /// As it is written, always.
+    fn is_true(&self, condition: &ast::Expression) -> bool {
+        match &condition.kind {
+            Written::Number { value, .. } => *value != 0,
+            Written::Boolean(value) => *value,
+            Written::Name(name) => matches!(self.scopes.find(name), Some(Named::Constant(1.., _))),
+            _ => false,
         }
     }
 

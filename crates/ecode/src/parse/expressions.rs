@@ -165,7 +165,14 @@ impl Parser<'_> {
     /// `(uint64_t) x`
     fn is_cast_of_c(&self) -> bool {
         let begins = |kind: &Kind| {
-            matches!(kind, Kind::Name(_) | Kind::Number { .. } | Kind::Character(_) | Kind::Mark("("))
+            matches!(
+                kind,
+                Kind::Name(_)
+                    | Kind::Number { .. }
+                    | Kind::Character(_)
+                    | Kind::Keyword(Keyword::Sizeof | Keyword::True | Keyword::False)
+                    | Kind::Mark("(" | "~" | "!")
+            )
         };
         self.is_of_c(self.ahead(1)) && *self.ahead(2) == Kind::Mark(")") && begins(self.ahead(3))
     }

@@ -86,9 +86,10 @@ impl Parser<'_> {
         }
     }
 
-    /// But not the end of the block around.
+    /// But not the end of the block around, nor what may come behind it.
     fn skip_body(&mut self) {
-        if !self.is_at("}") {
+        let is_next = matches!(self.kind(), Kind::Keyword(Keyword::Else | Keyword::While));
+        if !is_next && !self.is_at("}") {
             self.skip_statement(self.at);
         }
     }
@@ -96,6 +97,19 @@ impl Parser<'_> {
     /// Nothing more is looked at.
     fn is_over(&self) -> bool {
         self.is_too_deep || self.problems.len() >= MOST
+    }
+
+    /// `None`: it is faulty, and what is behind it is not.
+    fn header(&mut self, after: &str) -> Parsed<Option<Expression>> {
+        let opened = self.at;
+        match self.in_parentheses(after) {
+            Ok(inner) => Ok(Some(inner)),
+            Err(Faulty) if self.is_over() => Err(Faulty),
+            Err(Faulty) => {
+                self.skip_header(opened, 0);
+                Ok(None)
+            }
+        }
     }
 
     fn in_parentheses(&mut self, after: &str) -> Parsed<Expression> {
@@ -121,15 +135,16 @@ impl Parser<'_> {
         match keyword {
             Keyword::If => {
                 self.step();
-                let condition = self.in_parentheses("`if`")?;
+                let condition = self.header("`if`")?;
                 let yes = self.boxed_statement()?;
                 let no = if self.takes_keyword(Keyword::Else) { Some(self.boxed_statement()?) } else { None };
-                Ok(StatementKind::If(condition, yes, no))
+                Ok(condition.map_or(StatementKind::Empty, |condition| StatementKind::If(condition, yes, no)))
             }
             Keyword::While => {
                 self.step();
-                let condition = self.in_parentheses("`while`")?;
-                Ok(StatementKind::While(condition, self.boxed_statement()?))
+                let condition = self.header("`while`")?;
+                let body = self.boxed_statement()?;
+                Ok(condition.map_or(StatementKind::Empty, |condition| StatementKind::While(condition, body)))
             }
             Keyword::Do => {
                 self.step();
@@ -187,7 +202,25 @@ impl Parser<'_> {
         }
         let message = format!("{what} is declared outside of functions and handlers");
         let problem = Diagnostic::error(self.span(), message);
+        self.skip_members();
         self.fault(problem.help("put it before the first one that uses it"))
+    }
+
+    /// To behind the next braces.
+    fn skip_members(&mut self) {
+        let mut open = 0_usize;
+        while *self.kind() != Kind::End {
+            let is_end = self.is_at("}") && open == 1;
+            match self.kind() {
+                Kind::Mark("{") => open += 1,
+                Kind::Mark("}") => open = open.saturating_sub(1),
+                _ => {}
+            }
+            self.step();
+            if is_end {
+                return;
+            }
+        }
     }
 
     fn simple(&mut self, kind: StatementKind, after: &str) -> Parsed<StatementKind> {
@@ -222,8 +255,7 @@ impl Parser<'_> {
             if self.is_over() {
                 return Err(Faulty);
             }
-            // Its `;` end no statement.
-            self.skip_parentheses(opened);
+            self.skip_header(opened, 2);
             self.skip_body();
             return Ok(StatementKind::Empty);
         };
@@ -250,18 +282,23 @@ impl Parser<'_> {
         Ok((before, condition, after))
     }
 
-    /// To behind the one that closes that one, or to a brace.
-    fn skip_parentheses(&mut self, opened: usize) {
-        let mut open = 0_usize;
+    /// To behind the parenthesis that closes the one which is opened there, to a brace, or to a `;` that is beyond those that are
+    /// the header's own.
+    fn skip_header(&mut self, opened: usize, mut semicolons: usize) {
         self.at = opened;
-        while !matches!(self.kind(), Kind::End | Kind::Mark("{" | "}")) {
+        let is_in_parentheses = self.is_at("(");
+        let mut open = 0_usize;
+        loop {
             match self.kind() {
+                Kind::End | Kind::Mark("{" | "}") => return,
+                Kind::Mark(";") if semicolons == 0 => return,
+                Kind::Mark(";") => semicolons -= 1,
                 Kind::Mark("(") => open += 1,
                 Kind::Mark(")") => open = open.saturating_sub(1),
                 _ => {}
             }
             self.step();
-            if open == 0 {
+            if open == 0 && is_in_parentheses {
                 return;
             }
         }
