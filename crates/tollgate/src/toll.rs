@@ -23,14 +23,19 @@ const CONFIDENCE: f64 = 0.95;
 /// Long enough to be switched out and in, after which the gate knows the thread.
 const SETTLE: Duration = Duration::from_micros(60);
 
+/// Of a batch: a plugin may take milliseconds for each call.
+const MOST_BATCH_NS: u64 = 10_000_000;
+
 /// Median time of a getppid call in nanoseconds, over one block.
 fn block(getppid: &mut Work) -> f64 {
-    let mut batch = || {
+    let mut nanoseconds = |calls: u32| {
         let began = now_ns();
-        getppid(CALLS_A_BATCH);
-        (now_ns() - began) as f64 / f64::from(CALLS_A_BATCH)
+        getppid(calls);
+        now_ns() - began
     };
-    median(&(0..BATCHES).map(|_| batch()).collect::<Vec<_>>())
+    let fitting = MOST_BATCH_NS / nanoseconds(1).max(1);
+    let calls = fitting.clamp(1, CALLS_A_BATCH.into()) as u32;
+    median(&(0..BATCHES).map(|_| nanoseconds(calls) as f64 / f64::from(calls)).collect::<Vec<_>>())
 }
 
 fn toll(times: &[f64], against: &str) -> Toll {
