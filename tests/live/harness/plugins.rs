@@ -1,6 +1,7 @@
 //! A daemon that runs plugins for the processes of one control group.
 
 use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -103,6 +104,16 @@ impl AtWork {
     #[track_caller]
     pub fn number(&self, name: &str, variable: &str) -> u64 {
         number(&self.show(name), variable)
+    }
+
+    /// The task, which calls for each byte that it reads, calls until the plugin's `n` has counted it.
+    #[track_caller]
+    pub fn counts(&self, name: &str, task: &mut Running) {
+        let before = self.number(name, "n");
+        eventually(name, || {
+            task.input().write_all(b"x").expect("it reads");
+            self.number(name, "n") > before
+        });
     }
 
     /// A workload in its group, with stdin for it; it begins when that is written to.

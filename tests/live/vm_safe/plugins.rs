@@ -233,11 +233,7 @@ fn a_swap_that_finds_no_room_changes_nothing() {
     swapped.exits_with(125).says("8 handlers of plugins are linked at this hook already");
     assert_eq!(at_work.show("counts")["is_linked"], true);
     let mut load = at_work.workload("calls-on-input 1");
-    let before = at_work.number("counts", "n");
-    eventually("it counts", || {
-        load.input().write_all(b"x").expect("it reads");
-        at_work.number("counts", "n") > before
-    });
+    at_work.counts("counts", &mut load);
     drop(load.stdin());
     load.finish().success();
 }
@@ -328,29 +324,18 @@ fn a_daemon_for_all_runs_them_for_all() {
 fn who_is_killed_leaves_the_plugins_of_others_theirs() {
     let outer = AtWork::start("outer", COUNT);
     let mut load = outer.workload("calls-on-input 1");
-    let mut counts = |at_work: &AtWork, name: &str| {
-        let before = at_work.number(name, "n");
-        eventually(name, || {
-            load.input().write_all(b"x").expect("it reads");
-            at_work.number(name, "n") > before
-        });
-    };
-    counts(&outer, "outer");
+    outer.counts("outer", &mut load);
     let inner = AtWork::start_beside(&outer, "inner", COUNT);
-    counts(&inner, "inner");
+    inner.counts("inner", &mut load);
     inner.daemon.signal(libc::SIGKILL);
     inner.daemon.finish();
-    counts(&outer, "outer");
+    outer.counts("outer", &mut load);
 }
 
 /// What is in its part by now has been taken in by then: whoever counts calls there looks for tasks twice a second.
 fn has_looked(at_work: &AtWork, name: &str) {
     let mut sentinel = at_work.workload("calls-on-input 1");
-    let before = at_work.number(name, "n");
-    eventually("it has looked", || {
-        sentinel.input().write_all(b"x").expect("it reads");
-        at_work.number(name, "n") > before
-    });
+    at_work.counts(name, &mut sentinel);
     drop(sentinel.stdin());
     sentinel.finish().success();
 }
@@ -378,13 +363,7 @@ fn a_later_daemons_first_plugin_is_all_its_tasks_until_its_last_one_is_gone() {
     let later = AtWork::start_beside(&earlier, "nothing", "on call {}");
     let mut tasks = [(); 4].map(|()| earlier.workload("calls-on-input 1"));
     let mut all_are_counted = |at_work: &AtWork, name: &str| {
-        for task in &mut tasks {
-            let before = at_work.number(name, "n");
-            eventually(name, || {
-                task.input().write_all(b"x").expect("it reads");
-                at_work.number(name, "n") > before
-            });
-        }
+        tasks.iter_mut().for_each(|task| at_work.counts(name, task));
     };
     later.ask("unload nothing").success();
     all_are_counted(&earlier, "earlier");
@@ -406,24 +385,17 @@ fn of_two_daemons_who_came_last_has_what_was_in_its_part_once() {
     let (earlier, later) = (AtWork::start("earlier", COUNT), AtWork::start("later", COUNT));
     let mut load = earlier.workload("calls-on-input 1");
     let pid = load.pid();
-    let mut is_counted = |at_work: &AtWork, name: &str| {
-        let before = at_work.number(name, "n");
-        eventually(name, || {
-            load.input().write_all(b"x").expect("it reads");
-            at_work.number(name, "n") > before
-        });
-    };
-    is_counted(&earlier, "earlier");
+    earlier.counts("earlier", &mut load);
     later.group.add(pid);
-    is_counted(&later, "later");
+    later.counts("later", &mut load);
     earlier.group.add(pid);
     has_looked(&earlier, "earlier");
     let before = earlier.number("earlier", "n");
-    is_counted(&later, "later");
+    later.counts("later", &mut load);
     assert_eq!(earlier.number("earlier", "n"), before);
     later.daemon.signal(libc::SIGTERM);
     later.daemon.finish();
-    is_counted(&earlier, "earlier");
+    earlier.counts("earlier", &mut load);
     drop(load.stdin());
     load.finish().success();
 }
@@ -472,11 +444,7 @@ fn what_keeps_hitting_its_limits_is_taken_out() {
         at_work.daemon.read("err")
     );
     // The other one goes on.
-    let before = at_work.number("good", "n");
-    eventually("the other one goes on", || {
-        load.input().write_all(b"x").expect("it reads");
-        at_work.number("good", "n") > before
-    });
+    at_work.counts("good", &mut load);
     at_work.ask("swap endless no-such-file.ec").exits_with(125);
     at_work.swap("endless", COUNT);
     assert_eq!(at_work.show("endless")["is_linked"], true);
