@@ -13,8 +13,6 @@ impl Parser<'_> {
     /// Whether a declaration or a type begins so many words further.
     pub(super) fn is_type(&self, ahead: usize) -> bool {
         use Keyword::*;
-        // Those of C are names here, which variables may have.
-        let is_of_c = || self.is_of_c(self.ahead(ahead)) && matches!(self.ahead(ahead + 1), Kind::Name(_));
         matches!(
             self.ahead(ahead),
             Kind::Keyword(
@@ -39,7 +37,12 @@ impl Parser<'_> {
                     | Unsigned
                     | Void
             )
-        ) || is_of_c()
+        ) || self.is_type_of_c(ahead)
+    }
+
+    /// Those of C are names here, which variables may have, but not beside another name.
+    fn is_type_of_c(&self, ahead: usize) -> bool {
+        self.is_of_c(self.ahead(ahead)) && matches!(self.ahead(ahead + 1), Kind::Name(_))
     }
 
     pub(super) fn type_name(&mut self) -> Parsed<TypeName> {
@@ -286,8 +289,7 @@ impl Parser<'_> {
         while let Kind::Keyword(keyword) = self.ahead(ahead) {
             ahead += 1 + usize::from(matches!(keyword, Keyword::Struct | Keyword::Enum));
         }
-        ahead +=
-            usize::from(self.is_of_c(self.ahead(ahead)) && matches!(self.ahead(ahead + 1), Kind::Name(_)));
+        ahead += usize::from(self.is_type_of_c(ahead));
         if *self.ahead(ahead + 1) != Kind::Mark("(") {
             return self.declaration().map(Item::Variables);
         }
