@@ -20,6 +20,9 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
+/* Who asks which call it is. A plugin has its number from the kernel, and where there is nothing else, it costs nothing. */
+#define ASK_WHICH_CALL (LENS | GUARD | SERVICE | TALLY)
+
 /* Whether the call counts. `ctx`: only where plugins are. */
 static __always_inline bool enters(struct thread_state *thread, struct pt_regs *regs, long id, void *ctx)
 {
@@ -29,19 +32,21 @@ static __always_inline bool enters(struct thread_state *thread, struct pt_regs *
 
 	if (!thread || !thread->mask || unlikely(retired()))
 		return false;
-	task = running_task(thread->task);
-	call = call_slot(task, id);
 	if (unlikely(thread->until_exec)) {
-		if (!is_execve(call))
+		if (!is_execve(call_slot(running_task(thread->task), id)))
 			return false;
 		thread->until_exec = 0;
 	}
 	if ((config.enabled & LENS) && unlikely(thread->in_call) && thread->generation == config.generation)
 		lens_abandon(thread);
-	before = thread->call;
-	thread->call = call;
 	thread->in_call = 1;
 	thread->generation = config.generation;
+	if (!(config.enabled & ASK_WHICH_CALL))
+		return true;
+	task = running_task(thread->task);
+	call = call_slot(task, id);
+	before = thread->call;
+	thread->call = call;
 	if (has(thread, GUARD)) {
 		if (ctx && plugin_chains[PLUGIN_GUARDS].first[thread->plugin_session & (SESSIONS - 1)])
 			is_denounced = plugins_denounce(ctx, thread->plugin_session);

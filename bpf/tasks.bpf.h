@@ -4,6 +4,7 @@
 #define TOLLGATE_TASKS_BPF_H
 
 #include "state.bpf.h"
+#include "calls.bpf.h"
 #include "guard.bpf.h"
 #include "service.bpf.h"
 
@@ -402,6 +403,16 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 }
 
 
+/* A gate that has only plugins has not noted which call a thread is in, and others go on from there. */
+static __always_inline void note_call(struct thread_state *thread, struct task_struct *task)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+	long id = regs->orig_ax;
+
+	if (thread->in_call && thread->generation != config.generation && id >= 0)
+		thread->call = call_slot(task, id);
+}
+
 static __always_inline void task_adopted(struct task_struct *task)
 {
 	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
@@ -432,6 +443,7 @@ static __always_inline void task_adopted(struct task_struct *task)
 	}
 	thread = thread_at(slot);
 	is_member = has(thread, SERVICE);
+	note_call(thread, task);
 	/* Its own already, or another session's, where there is nothing to do but for services. */
 	if (thread->mask && (thread->session == index || !(session->mask & ~SERVICE))) {
 		service_take(thread, task, is_member);

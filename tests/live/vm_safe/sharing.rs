@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::harness::busy::has_all;
 use crate::harness::guarded::{Guard, Guarded};
-use crate::harness::job::{folder, is_running, kill};
+use crate::harness::job::{folder, is_in_call, is_running, kill};
 use crate::harness::plugins::number;
 use crate::harness::report::{GAPS, none_lost};
 use crate::harness::services::{InForce, programs};
@@ -152,6 +152,22 @@ fn a_watcher_that_comes_and_goes_leaves_the_plugins_theirs() {
         [plugins_number(&document(&ran, "report")), ran.report().complete().count("getppid")],
         [600; 2]
     );
+}
+
+/// A gate that has only plugins has no use for the calls' names.
+#[test]
+fn a_call_that_began_with_plugins_only_is_named_to_who_comes_later() {
+    let folder = folder();
+    let plugin = folder.path().join("count.ec");
+    fs::write(&plugin, "u64 n; on enter(getppid) { n++; }").expect("a file can be written");
+    let run = Job::run(&format!("--plugin {}", plugin.display()), workload("hang")).start();
+    let hanging = run.child_running("workloads");
+    eventually("its pause", || is_in_call(hanging, libc::SYS_pause));
+    let report = Job::lens(&format!("-p {hanging} --for 200ms")).finish().success().report().complete();
+    let told: Vec<_> = report.in_progress.iter().map(|call| (call.tid, &*call.name)).collect();
+    assert_eq!(told, [(hanging, "pause")]);
+    kill(hanging as i32, libc::SIGKILL);
+    run.finish();
 }
 
 #[test]
