@@ -895,6 +895,7 @@ struct thread_state {
 	__u32 mask;
 	/* Which generation saw it cross last; 0: no crossing seen. */
 	__u32 generation;
+	/* Its latest, if the gate has more than plugins, which do not ask for it. */
 	__u16 call;
 	__u8 in_call;
 	/* 1: nothing counts until it calls execve. */
