@@ -20,9 +20,6 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Who asks which call it is. A plugin has its number from the kernel, and where there is nothing else, it costs nothing. */
-#define ASK_WHICH_CALL (LENS | GUARD | SERVICE | TALLY)
-
 /* Whether the call counts. `ctx`: only where plugins are. */
 static __always_inline bool enters(struct thread_state *thread, struct pt_regs *regs, long id, void *ctx)
 {
@@ -39,10 +36,12 @@ static __always_inline bool enters(struct thread_state *thread, struct pt_regs *
 	}
 	if ((config.enabled & LENS) && unlikely(thread->in_call) && thread->generation == config.generation)
 		lens_abandon(thread);
-	thread->in_call = 1;
 	thread->generation = config.generation;
-	if (!(config.enabled & ASK_WHICH_CALL))
+	if (!(config.enabled & ASK_WHICH_CALL)) {
+		thread->in_call = IN_SOME_CALL;
 		return true;
+	}
+	thread->in_call = IN_CALL;
 	task = running_task(thread->task);
 	call = call_slot(task, id);
 	before = thread->call;

@@ -403,14 +403,17 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 }
 
 
-/* A gate that has only plugins has not noted which call a thread is in, and others go on from there. */
-static __always_inline void note_call(struct thread_state *thread, struct task_struct *task)
+/* Extensions that come after plugins go on from the call that a thread is in. The kernel has -1 outside of calls. */
+static __always_inline void name_call(struct thread_state *thread, struct task_struct *task)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
-	long id = regs->orig_ax;
+	s32 id;
 
-	if (thread->in_call && thread->generation != config.generation && id >= 0)
-		thread->call = call_slot(task, id);
+	if (thread->in_call != IN_SOME_CALL || !(config.enabled & ASK_WHICH_CALL))
+		return;
+	id = regs->orig_ax;
+	thread->call = call_slot(task, id);
+	thread->in_call = id < 0 ? NOT_IN_CALL : IN_CALL;
 }
 
 static __always_inline void task_adopted(struct task_struct *task)
@@ -443,7 +446,7 @@ static __always_inline void task_adopted(struct task_struct *task)
 	}
 	thread = thread_at(slot);
 	is_member = has(thread, SERVICE);
-	note_call(thread, task);
+	name_call(thread, task);
 	/* Its own already, or another session's, where there is nothing to do but for services. */
 	if (thread->mask && (thread->session == index || !(session->mask & ~SERVICE))) {
 		service_take(thread, task, is_member);

@@ -888,6 +888,14 @@ struct service_member_record {
 	char comm[COMM_LEN];
 };
 
+enum call_state {
+	NOT_IN_CALL,
+	/* `thread_state.call` is the one. */
+	IN_CALL,
+	/* A gate that has only plugins saw it begin, which does not ask which one it is. */
+	IN_SOME_CALL,
+};
+
 /* One entry a gated thread. The first 64 bytes are all a call that does not sleep needs. */
 struct thread_state {
 	/* Address of its task_struct; 0: this slot is free. */
@@ -895,8 +903,8 @@ struct thread_state {
 	__u32 mask;
 	/* Which generation saw it cross last; 0: no crossing seen. */
 	__u32 generation;
-	/* Its latest, if the gate has more than plugins, which do not ask for it. */
 	__u16 call;
+	/* enum call_state */
 	__u8 in_call;
 	/* 1: nothing counts until it calls execve. */
 	__u8 until_exec;

@@ -47,8 +47,9 @@ pub struct Nursery<'gate> {
 pub struct LiveThread {
     /// As this process's PID namespace numbers it.
     pub pid: u32,
+    /// A lens has seen it cross, so that it is in a call only if `call` says so.
     pub has_crossed: bool,
-    /// Call slot and when it was entered (0: not timed), if it is in a call.
+    /// Call slot and when it was entered (0: not timed), if a lens watches it and it is in a call.
     pub call: Option<(u32, u64)>,
 }
 
@@ -251,10 +252,15 @@ impl Gate {
         (1..self.threads.entries())
             .map(|slot| self.threads.read(slot))
             .filter(|thread| thread.task != 0 && thread.mask != 0 && u32::from(thread.session) == session)
-            .map(|thread| LiveThread {
-                pid: thread.visible_pid,
-                has_crossed: thread.generation != 0,
-                call: (thread.in_call != 0).then_some((u32::from(thread.call), thread.entered_ns)),
+            .map(|thread| {
+                // Without one, the gate need not see where calls end.
+                let is_watched = thread.mask & wire::LENS != 0;
+                let is_in_call = is_watched && u32::from(thread.in_call) == wire::IN_CALL;
+                LiveThread {
+                    pid: thread.visible_pid,
+                    has_crossed: is_watched && thread.generation != 0,
+                    call: is_in_call.then_some((u32::from(thread.call), thread.entered_ns)),
+                }
             })
             .collect()
     }

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::harness::busy::has_all;
 use crate::harness::guarded::{Guard, Guarded};
@@ -14,7 +15,7 @@ use crate::harness::job::{folder, is_in_call, is_running, kill};
 use crate::harness::plugins::number;
 use crate::harness::report::{GAPS, none_lost};
 use crate::harness::services::{InForce, programs};
-use crate::harness::{Busy, Finished, Job, Report, eventually, tollgate, workload};
+use crate::harness::{Busy, Finished, Job, Report, Running, eventually, tollgate, workload};
 
 #[test]
 fn a_command_that_is_tollgate_itself() {
@@ -154,13 +155,18 @@ fn a_watcher_that_comes_and_goes_leaves_the_plugins_theirs() {
     );
 }
 
+/// And the folder that the plugin is in.
+fn run_with_plugins_only(command: &str) -> (Running, TempDir) {
+    let folder = folder();
+    let plugin = folder.path().join("idle.ec");
+    fs::write(&plugin, "u64 n; on enter(getppid) { n++; }").expect("a file can be written");
+    (Job::run(&format!("--plugin {}", plugin.display()), workload(command)).start(), folder)
+}
+
 /// A gate that has only plugins has no use for the calls' names.
 #[test]
 fn a_call_that_began_with_plugins_only_is_named_to_who_comes_later() {
-    let folder = folder();
-    let plugin = folder.path().join("count.ec");
-    fs::write(&plugin, "u64 n; on enter(getppid) { n++; }").expect("a file can be written");
-    let run = Job::run(&format!("--plugin {}", plugin.display()), workload("hang")).start();
+    let (run, _folder) = run_with_plugins_only("hang");
     let hanging = run.child_running("workloads");
     eventually("its pause", || is_in_call(hanging, libc::SYS_pause));
     let report = Job::lens(&format!("-p {hanging} --for 200ms")).finish().success().report().complete();
@@ -168,6 +174,27 @@ fn a_call_that_began_with_plugins_only_is_named_to_who_comes_later() {
     assert_eq!(told, [(hanging, "pause")]);
     kill(hanging as i32, libc::SIGKILL);
     run.finish();
+}
+
+#[test]
+fn a_call_that_began_with_plugins_only_counts_where_it_ends() {
+    let (run, _folder) = run_with_plugins_only("sleep 3000 1");
+    let sleeping = run.child_running("workloads");
+    eventually("its sleep", || is_in_call(sleeping, libc::SYS_nanosleep));
+    let report = Job::lens(&format!("-p {sleeping}")).finish().success().report().complete();
+    assert_eq!([report.count("nanosleep"), report.count("read")], [1, 0]);
+    run.finish().success();
+}
+
+#[test]
+fn what_lives_on_after_a_run_with_plugins_only_is_told_with_its_call() {
+    let (run, _folder) = run_with_plugins_only("daemon 20000");
+    let ran = run.finish().success();
+    let daemon: u32 = ran.text().trim().parse().expect("it prints a number");
+    kill(daemon as i32, libc::SIGKILL);
+    let report = ran.report();
+    let told: Vec<_> = report.in_progress.iter().map(|call| (call.tid, &*call.name)).collect();
+    assert_eq!(told, [(daemon, "nanosleep")]);
 }
 
 #[test]

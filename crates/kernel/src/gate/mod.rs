@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cpus;
 use crate::error::{Error, Result};
@@ -76,8 +76,6 @@ impl Charge {
 const LOOK: Duration = Duration::from_millis(100);
 /// A process that looks a few times a second has looked by then.
 const MOST_WAITS: u32 = 20;
-/// What an ended process held, the kernel frees after its grace periods. Of another version nobody can tell whether it is in use.
-const FREED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Gate {
     /// Joins the gate, or loads it; either way it does all that `mask` asks for. The lock is to be kept until a
@@ -139,16 +137,6 @@ impl Gate {
 
     /// The gate of another process, if there is one that lives.
     fn join() -> Result<Option<Self>> {
-        let begun = Instant::now();
-        loop {
-            match Self::join_now() {
-                Err(Error::OtherVersion) if begun.elapsed() < FREED_WITHIN => thread::sleep(LOOK),
-                found => return found,
-            }
-        }
-    }
-
-    fn join_now() -> Result<Option<Self>> {
         for header in maps::headers() {
             let seen = Mapping::<wire::gate_header>::new(&header, 1)?.read(0);
             if seen.magic != wire::GATE_MAGIC {
