@@ -172,18 +172,12 @@ fn a_call_that_began_with_plugins_only_is_named_to_who_comes_later() {
     let report = Job::lens(&format!("-p {hanging} --for 200ms")).finish().success().report().complete();
     let told: Vec<_> = report.in_progress.iter().map(|call| (call.tid, &*call.name)).collect();
     assert_eq!(told, [(hanging, "pause")]);
+    let lens = Job::lens(&format!("-p {hanging}")).start();
+    eventually("it is watched", || lens.read("err").contains("watching 1 process"));
     kill(hanging as i32, libc::SIGKILL);
+    let report = lens.finish().success().report().complete();
+    assert_eq!([report.count("pause"), report.count("read")], [1, 0]);
     run.finish();
-}
-
-#[test]
-fn a_call_that_began_with_plugins_only_counts_where_it_ends() {
-    let (run, _folder) = run_with_plugins_only("sleep 3000 1");
-    let sleeping = run.child_running("workloads");
-    eventually("its sleep", || is_in_call(sleeping, libc::SYS_nanosleep));
-    let report = Job::lens(&format!("-p {sleeping}")).finish().success().report().complete();
-    assert_eq!([report.count("nanosleep"), report.count("read")], [1, 0]);
-    run.finish().success();
 }
 
 #[test]
