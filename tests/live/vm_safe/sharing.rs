@@ -83,13 +83,26 @@ fn three_deep() {
     }
 }
 
+const COUNT: &str = "u64 n; on enter(getppid) { n++; }";
+
+/// The option for a plugin with this text, which is in the folder.
+fn plugin_option(text: &str) -> (TempDir, String) {
+    let folder = folder();
+    let file = folder.path().join("count.ec");
+    fs::write(&file, text).expect("a file can be written");
+    let option = format!("--plugin {}", file.display());
+    (folder, option)
+}
+
+fn is_watched_by(lens: &Running) {
+    eventually("it is watched", || lens.read("err").contains("watching 1 process"));
+}
+
 /// `tollgate run`, and one that it runs, each with or without plugins that count getpid in the i386 ABI.
 fn one_in_another(outer: &str, inner: &str) -> [Value; 2] {
     const TEXT: &str = "u64 n; on enter { if (abi == 1) n++; }";
-    let plugin = folder();
-    let file = plugin.path().join("count.ec");
-    fs::write(&file, TEXT).expect("a file can be written");
-    let options = |of: &str| of.replace("COUNT", &format!("--plugin {}", file.display()));
+    let (_folder, plugin) = plugin_option(TEXT);
+    let options = |of: &str| of.replace("COUNT", &plugin);
     let mut job = Job::run(&options(outer), vec![tollgate().into()]);
     let report = job.path("inner");
     job.command.args(format!("run --json {} -o", options(inner)).split_whitespace()).arg(&report);
@@ -132,17 +145,15 @@ fn of_two_with_plugins_the_inner_one_has_them() {
 
 #[test]
 fn a_watcher_that_comes_and_goes_leaves_the_plugins_theirs() {
-    let plugin = folder();
-    let file = plugin.path().join("count.ec");
-    fs::write(&file, "u64 n; on enter(getppid) { n++; }").expect("a file can be written");
-    let mut job = Job::run(&format!("--lens --plugin {}", file.display()), workload("calls-on-input 100"));
+    let (_folder, plugin) = plugin_option(COUNT);
+    let mut job = Job::run(&format!("--lens {plugin}"), workload("calls-on-input 100"));
     job.command.stdin(Stdio::piped());
     let mut run = job.start();
     let command = run.child_running("workloads");
     let mut crosses = || run.input().write_all(b"xx").expect("it reads");
     crosses();
     let watcher = Job::lens(&format!("--pid {command}")).start();
-    eventually("it is watched", || watcher.read("err").contains("watching 1 process"));
+    is_watched_by(&watcher);
     crosses();
     watcher.signal(libc::SIGINT);
     assert!(watcher.finish().success().report().count("getppid") <= 400);
@@ -155,25 +166,21 @@ fn a_watcher_that_comes_and_goes_leaves_the_plugins_theirs() {
     );
 }
 
-/// And the folder that the plugin is in.
-fn run_with_plugins_only(command: &str) -> (Running, TempDir) {
-    let folder = folder();
-    let plugin = folder.path().join("idle.ec");
-    fs::write(&plugin, "u64 n; on enter(getppid) { n++; }").expect("a file can be written");
-    (Job::run(&format!("--plugin {}", plugin.display()), workload(command)).start(), folder)
+fn calls_in_progress(report: &Report) -> Vec<(u32, &str)> {
+    report.in_progress.iter().map(|call| (call.tid, call.name.as_str())).collect()
 }
 
 /// A gate that has only plugins has no use for the calls' names.
 #[test]
 fn a_call_that_began_with_plugins_only_is_named_to_who_comes_later() {
-    let (run, _folder) = run_with_plugins_only("hang");
+    let (_folder, plugin) = plugin_option(COUNT);
+    let run = Job::run(&plugin, workload("hang")).start();
     let hanging = run.child_running("workloads");
     eventually("its pause", || is_in_call(hanging, libc::SYS_pause));
     let report = Job::lens(&format!("-p {hanging} --for 200ms")).finish().success().report().complete();
-    let told: Vec<_> = report.in_progress.iter().map(|call| (call.tid, &*call.name)).collect();
-    assert_eq!(told, [(hanging, "pause")]);
+    assert_eq!(calls_in_progress(&report), [(hanging, "pause")]);
     let lens = Job::lens(&format!("-p {hanging}")).start();
-    eventually("it is watched", || lens.read("err").contains("watching 1 process"));
+    is_watched_by(&lens);
     kill(hanging as i32, libc::SIGKILL);
     let report = lens.finish().success().report().complete();
     assert_eq!([report.count("pause"), report.count("read")], [1, 0]);
@@ -182,13 +189,11 @@ fn a_call_that_began_with_plugins_only_is_named_to_who_comes_later() {
 
 #[test]
 fn what_lives_on_after_a_run_with_plugins_only_is_told_with_its_call() {
-    let (run, _folder) = run_with_plugins_only("daemon 20000");
-    let ran = run.finish().success();
+    let (_folder, plugin) = plugin_option(COUNT);
+    let ran = Job::run(&plugin, workload("daemon 20000")).finish().success();
     let daemon: u32 = ran.text().trim().parse().expect("it prints a number");
     kill(daemon as i32, libc::SIGKILL);
-    let report = ran.report();
-    let told: Vec<_> = report.in_progress.iter().map(|call| (call.tid, &*call.name)).collect();
-    assert_eq!(told, [(daemon, "nanosleep")]);
+    assert_eq!(calls_in_progress(&ran.report()), [(daemon, "nanosleep")]);
 }
 
 #[test]
