@@ -59,9 +59,14 @@ fn held(threads: &Mapping<wire::thread_state>, slots: u32, session: u32) -> Vec<
     until.into_values().collect()
 }
 
-fn send(held: &Held, signal: i32) -> bool {
+/// Sends the process a signal. The kernel takes the number of any of its threads, and the thread that
+/// was found held may have ended since, by an `exit` that it was held for: then another one's does.
+fn send(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held, signal: i32) -> bool {
     // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
-    unsafe { libc::kill(held.thread as i32, signal) == 0 }
+    let is_sent = |thread: u32| unsafe { libc::kill(thread as i32, signal) == 0 };
+    let mut others = (1..slots).map(|slot| threads.read(slot));
+    is_sent(held.thread)
+        || others.any(|thread| thread.task != 0 && thread.tgid == held.tgid && is_sent(thread.visible_pid))
 }
 
 fn held_slots(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held) -> impl Iterator<Item = u32> {
@@ -87,7 +92,7 @@ fn forget_deeds(threads: &Mapping<wire::thread_state>, slots: u32, held: &Held) 
 fn let_go(threads: &Mapping<wire::thread_state>, slots: u32, gone: &[Held]) {
     for held in gone {
         held_slots(threads, slots, held).for_each(|slot| held_flag(threads, slot).store(0, Ordering::SeqCst));
-        send(held, libc::SIGCONT);
+        send(threads, slots, held, libc::SIGCONT);
     }
 }
 
@@ -99,7 +104,7 @@ fn undo_late_stops(threads: &Mapping<wire::thread_state>, slots: u32, gone: &[He
     }
     crate::cpus::wait_for_all();
     for held in gone.iter().filter(|held| held_slots(threads, slots, held).next().is_none()) {
-        send(held, libc::SIGCONT);
+        send(threads, slots, held, libc::SIGCONT);
     }
 }
 
@@ -289,7 +294,7 @@ impl Gate {
     /// call.
     pub fn wake_held(&self, session: u32) {
         for held in self.held(session) {
-            send(&held, libc::SIGCONT);
+            send(&self.threads, self.used_slots(), &held, libc::SIGCONT);
         }
     }
 
@@ -317,8 +322,10 @@ impl Gate {
                 number = Some(thread.visible_pid);
             }
         }
-        // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
-        number.is_some_and(|number| unsafe { libc::kill(number as i32, libc::SIGSTOP) == 0 })
+        number.is_some_and(|thread| {
+            let held = Held { tgid, thread, profile: 0, until_ns };
+            send(&self.threads, self.used_slots(), &held, libc::SIGSTOP)
+        })
     }
 
     /// What its threads did does not count against them any more, and the process runs again.
