@@ -12,9 +12,8 @@ pub mod figures;
 pub mod floor;
 pub mod gate;
 mod groups;
-#[cfg(feature = "test-extension")]
-pub mod guard_steps;
 pub mod guarded;
+pub mod lease;
 pub mod limits;
 pub mod losses;
 pub mod mapping;

@@ -8,12 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use kernel::lease::ReadLease;
 
 /// Ten thousand rules of services have a tenth of it, and plugins have a limit of their own.
 const LONGEST_FILE: u64 = 16 << 20;
 
 /// Between two writes of one who writes a file as a whole, on a busy machine.
 const SETTLED: Duration = Duration::from_millis(100);
+/// How long to wait before looking again at a file that some process has open for writing.
+const WRITTEN: Duration = Duration::from_millis(10);
 /// A daemon does nothing else meanwhile.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
@@ -106,7 +109,15 @@ fn settled(path: &Path) -> io::Result<Vec<u8>> {
             thread::sleep(SETTLED - since);
             continue;
         }
+        let lease = match ReadLease::take(&file) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                thread::sleep(WRITTEN);
+                continue;
+            }
+            lease => lease?,
+        };
         let bytes = up_to_longest(&file)?;
+        drop(lease);
         if (before, length) == (file.metadata()?.modified()?, file.metadata()?.len()) {
             return Ok(bytes);
         }
