@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser as _};
+use clap::builder::{
+    FalseyValueParser, NonEmptyStringValueParser, OsStringValueParser, TypedValueParser as _,
+};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use kernel::wire;
 
@@ -215,6 +217,9 @@ pub struct LensOptions {
     /// Give each process, thread or command its own table
     #[arg(long, value_enum, value_name = "WHAT")]
     per: Option<Per>,
+    /// Do not measure the toll at the end, which takes about 0.2 s
+    #[arg(long, env = "TOLLGATE_NO_TOLL", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub no_toll: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -89,6 +89,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         user_ns: Some(usage.user_ns),
         system_ns: Some(usage.system_ns),
         notes: Vec::new(),
+        measures_toll: !arguments.lens_options.no_toll,
     };
     let document = watch.finish(ending)?;
     // The command's status counts for more than a report that nobody can read any more.

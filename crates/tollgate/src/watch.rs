@@ -21,7 +21,7 @@ use crate::format::number_of;
 use crate::guard::{Guard, Notice, Policy};
 use crate::output::say;
 use crate::plugin::Plugins;
-use crate::report::{Document, Facts, InProgress, Toll, call_name, document};
+use crate::report::{Document, Facts, InProgress, call_name, document};
 use crate::slow::SlowCalls;
 use crate::source::Source;
 use crate::toll;
@@ -41,6 +41,7 @@ pub struct Ending {
     pub user_ns: Option<u64>,
     pub system_ns: Option<u64>,
     pub notes: Vec<String>,
+    pub measures_toll: bool,
 }
 
 /// What came from the gate and is still to be worked on.
@@ -279,13 +280,11 @@ impl Watch {
         if self.options.mask & wire::LENS_SITES != 0 && KernelSymbols::get().is_empty() {
             notes.push("blocking sites have no names: /proc/kallsyms shows no addresses".into());
         }
-        let toll = match toll::measure(&mut self.gate, &self.session, &self.options) {
-            Ok(toll) => toll,
-            Err(error) => {
-                notes.push(format!("the toll could not be measured: {error:#}"));
-                Toll::default()
-            }
-        };
+        let measure = || toll::measure(&mut self.gate, &self.session, &self.options);
+        let toll = ending.measures_toll.then(measure).transpose().unwrap_or_else(|error| {
+            notes.push(format!("the toll could not be measured: {error:#}"));
+            None
+        });
         self.end()?;
         let slow = self.inbox.replace(Inbox::new(0)).slow;
         let (slow, slow_seen) = slow.finish();
@@ -307,7 +306,7 @@ impl Watch {
             in_progress,
             guard,
             plugins,
-            toll,
+            toll: toll.unwrap_or_default(),
             losses,
             notes,
         };

@@ -65,8 +65,14 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     if missed > 0 {
         notes.push(format!("{missed} processors could not be visited: threads that ran there are seen from their next context switch on"));
     }
-    let ending =
-        Ending { command: std::env::args().collect(), exit: None, user_ns: None, system_ns: None, notes };
+    let ending = Ending {
+        command: std::env::args().collect(),
+        exit: None,
+        user_ns: None,
+        system_ns: None,
+        notes,
+        measures_toll: !arguments.lens_options.no_toll,
+    };
     let document = watch.finish(ending)?;
     arguments.result.print(&document, &mut output)?;
     Ok(ExitCode::SUCCESS)

@@ -140,7 +140,7 @@ pub struct InProgress {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Toll {
     pub calls: u64,
-    /// Median of paired differences on getppid, and its interval; none: it could not be measured.
+    /// Median of paired differences on getppid, and its interval; none: it was not measured.
     pub ns_per_call: Option<f64>,
     pub low: Option<f64>,
     pub high: Option<f64>,
