@@ -3,7 +3,7 @@
 BIN    = $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
 PREFIX = /usr/local
 
-.PHONY: help setup build demo demo-services check lint unit test vm fuzz bench fresh install uninstall deb clean
+.PHONY: help setup build demo demo-services check lint unit test test-all vm fuzz bench fresh install uninstall deb clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -32,14 +32,18 @@ lint:
 unit:
 	@scripts/test unit
 
-test: ## all tests; the last line is the sum (root: all of them)
+test: ## the tests of every push; the last line is the sum (root: all of them)
 	@scripts/setup build
 	@[ "$$(id -u)" != 0 ] || scripts/setup test vm
 	@scripts/test
 
-vm: ## the tests inside two stock Debian kernels, in QEMU
+test-all: ## all tests there are, for a release or a change of the kernel side: those in VMs complete
+	@scripts/setup build test vm
+	@PROPTEST_CASES=500 scripts/test unit live attacks vm-all
+
+vm: ## every test that can run in a VM, inside two stock Debian kernels, in QEMU
 	@scripts/setup build vm
-	@scripts/vm
+	@scripts/vm -a
 
 fuzz: ## let libFuzzer look for two minutes for what breaks the language of plugins (root: in the kernel too)
 	@scripts/setup build fuzz

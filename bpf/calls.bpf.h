@@ -6,7 +6,7 @@
 #include "state.bpf.h"
 
 /* Who asks which call it is. A plugin has the number from the kernel, and where there is nothing else, asking costs nothing. */
-#define ASK_WHICH_CALL (LENS | GUARD | SERVICE | TALLY)
+#define ASK_WHICH_CALL (LENS | GUARD | SERVICE)
 
 /* arch/x86/include/asm/thread_info.h: set for the time of a 32-bit call, by int $0x80 or sysenter. */
 #define TS_COMPAT 0x0002

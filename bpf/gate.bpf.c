@@ -15,7 +15,6 @@
 #include "service_files.bpf.h"
 #include "service_sockets.bpf.h"
 #include "service_told.bpf.h"
-#include "tally.bpf.h"
 #include "tasks.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -54,8 +53,6 @@ static __always_inline bool enters(struct thread_state *thread, struct pt_regs *
 	}
 	if (has(thread, SERVICE))
 		service_enter(thread, regs, call, before);
-	if (has(thread, TALLY))
-		tally_enter(thread, call);
 	if (has(thread, LENS))
 		lens_enter(thread, task, call);
 	return true;

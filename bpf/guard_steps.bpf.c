@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Only in the test build: has the guard look at calls that nobody makes, one after the other, and notes what it says of
- * each, to be compared with the reference in crates/guard.
+ * Only for crates/kernel/tests/differential.rs: has the guard judge calls that no thread makes, one
+ * after the other, and notes each verdict, to be compared with the reference in crates/guard.
  */
 #include "state.bpf.h"
 #include "guard.bpf.h"

@@ -84,8 +84,6 @@ enum gate_mask {
 	PLUGIN = 1 << 10,
 	/* Also when a call ends. */
 	PLUGIN_EXIT = 1 << 11,
-	/* Only in the test build. */
-	TALLY = 1 << 16,
 };
 
 /* Hooks of the gate at which plugins run. */
@@ -943,8 +941,6 @@ struct thread_state {
 	__u32 visible_pid;
 	/* It was held once, or another thread of the process that it is the first of. */
 	__u32 was_held;
-	/* Tally, the test build's second extension: calls seen. */
-	__u64 tally;
 	__u64 longest_sleep_ns;
 
 	/* Guard: its latest calls by the symbols of its program, the newest in the low bits. */
@@ -980,7 +976,8 @@ struct thread_state {
 	__u32 lfc_most;
 	/* Its own. */
 	__u32 slot;
-	__u32 unused;
+	/* Whole cache lines. */
+	__u32 unused[3];
 };
 
 /* Who watches what: one `run`, one `lens`. */

@@ -12,3 +12,10 @@ say() { echo "$(basename "$0"): $*" >&2; }
 die() { say "$*"; exit 1; }
 have() { command -v "$1" >/dev/null; }
 is_root() { [ "$(id -u)" = 0 ]; }
+
+# The list of the test programs that scripts/build-tests builds; tests/runner reads it.
+# shellcheck disable=SC2034
+tests=$out/test-programs
+# Those that cargo builds only if they are named: they need root, or a machine of their own.
+# shellcheck disable=SC2034
+root_programs=(alone attacks combinations differential live plugins vm)

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use libbpf_cargo::SkeletonBuilder;
 
-const OBJECTS: [&str; 4] = ["gate", "floor", "probe", "service_limits"];
-const TEST_OBJECT: &str = "guard_steps";
+/// The last one is for the differential test alone, which includes its skeleton itself.
+const OBJECTS: [&str; 5] = ["gate", "floor", "probe", "service_limits", "guard_steps"];
 
 fn main() -> Result<()> {
     let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
@@ -17,15 +17,10 @@ fn main() -> Result<()> {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
 
-    let is_test = env::var_os("CARGO_FEATURE_TEST_EXTENSION").is_some();
-    for object in OBJECTS.into_iter().chain(is_test.then_some(TEST_OBJECT)) {
+    for object in OBJECTS {
         let source = bpf.join(format!("{object}.bpf.c"));
         // v3 (Linux 5.12): 32-bit compare-and-swap.
-        let mut arguments =
-            vec!["-mcpu=v3".into(), "-Wall".into(), "-Werror".into(), format!("-I{}", bpf.display())];
-        if is_test {
-            arguments.push("-DTOLLGATE_TEST_EXTENSION".into());
-        }
+        let arguments = ["-mcpu=v3".into(), "-Wall".into(), "-Werror".into(), format!("-I{}", bpf.display())];
         SkeletonBuilder::new()
             .source(&source)
             .clang(&clang)
@@ -51,11 +46,11 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// FNV-1a (Fowler, Noll, Vo) over names and texts of the sources and the features that change them.
+/// FNV-1a (Fowler, Noll, Vo) over names and texts of the sources.
 fn digest(sources: &Path) -> Result<u32> {
     let mut files: Vec<_> = fs::read_dir(sources)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     files.sort();
-    let mut bytes = vec![u8::from(env::var_os("CARGO_FEATURE_TEST_EXTENSION").is_some())];
+    let mut bytes = Vec::new();
     for file in files {
         bytes.extend(file.file_name().unwrap_or_default().as_encoded_bytes());
         bytes.extend(fs::read(&file).with_context(|| format!("reading {}", file.display()))?);

@@ -11,6 +11,7 @@
 //! gate, or one loads it while another leaves: that is part of the test. Each looks only at processes that
 //! it started. Everything that is waited for has a time limit.
 
+#[expect(dead_code, reason = "what the test programs share is more than these need")]
 mod harness;
 mod host;
 mod vm_safe;

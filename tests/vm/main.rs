@@ -5,9 +5,6 @@
 #[allow(dead_code, unused_imports)]
 mod harness;
 
+mod alone;
 mod before;
-mod clock;
-mod daemon;
 mod doctor;
-mod everything;
-mod versions;

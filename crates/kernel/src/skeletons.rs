@@ -13,5 +13,3 @@ skeleton!(gate, "/gate.skel.rs");
 skeleton!(floor, "/floor.skel.rs");
 skeleton!(probe, "/probe.skel.rs");
 skeleton!(service_limits, "/service_limits.skel.rs");
-#[cfg(feature = "test-extension")]
-skeleton!(guard_steps, "/guard_steps.skel.rs");

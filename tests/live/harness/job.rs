@@ -18,6 +18,8 @@ use super::pty::Terminal;
 use super::rows::Rows;
 use super::{LIMIT, Report, eventually, tollgate, words};
 
+const NO_TOLL: &str = "TOLLGATE_NO_TOLL";
+
 /// What is to be started.
 pub struct Job {
     pub command: Command,
@@ -71,8 +73,15 @@ impl Job {
         let mut command = Command::new(words.next().expect("a command has a name"));
         command.args(words).stdin(Stdio::null());
         command.stdout(out).stderr(err);
+        command.env(NO_TOLL, "1");
         let job = Self { command, folder, leads_session: false, rows: None };
         job.before_exec(with_usual_signals)
+    }
+
+    /// Tollgate measures its toll at the end, which is most of the time that a short command takes.
+    pub fn with_toll(mut self) -> Self {
+        self.command.env_remove(NO_TOLL);
+        self
     }
 
     /// `tollgate run` with its report in a file.
@@ -453,4 +462,25 @@ pub fn copy(program: &Path, to: &Path) {
     let _alone = FORKING.lock();
     fs::copy(program, to).expect("a program can be copied");
     fs::set_permissions(to, fs::Permissions::from_mode(0o755)).expect("it is ours");
+}
+
+/// How often `tollgate lens` looks for later processes.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// It wakes up ten times a second at least, and looks if so long has passed; some of its sleeps may be
+/// within a look.
+const SLEEPS: u64 = 5;
+
+/// Returns when a lens has looked for processes after this call.
+#[track_caller]
+pub fn has_looked_again(lens: &Running) {
+    std::thread::sleep(LOOK_AGAIN);
+    let before = sleeps_of(lens.pid());
+    eventually("another look", || sleeps_of(lens.pid()) >= before + SLEEPS);
+}
+
+/// How often a thread has gone to sleep.
+pub fn sleeps_of(tid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).expect("a count")
 }

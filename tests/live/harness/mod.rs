@@ -4,8 +4,6 @@ pub mod bpf;
 pub mod busy;
 pub mod cgroup;
 pub mod daemon;
-// Most of it is for the VM.
-#[allow(dead_code)]
 pub mod deeds;
 pub mod guarded;
 pub mod job;

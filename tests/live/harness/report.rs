@@ -116,7 +116,7 @@ pub const SHARED_ROWS: [&str; 2] =
     ["calls in their session's common row (table full)", "groups merged into another (table full)"];
 
 /// Nothing was lost, but for what tests beside this one make ambiguous, as they want more of the gate. That a run by itself
-/// loses nothing for that reason is tried in tests/timing.
+/// loses nothing for that reason is tried in tests/alone.
 #[track_caller]
 pub fn none_lost(document: &serde_json::Value) {
     let mut losses = document["losses"].as_object().expect("losses").keys();

@@ -263,15 +263,10 @@ pub fn over(mut tenant: Running) {
     tenant.finish().success();
 }
 
-/// Beginnings and ends of processes, and connections, are many times dearer then, against what programs work.
-pub fn is_emulated() -> bool {
-    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("TCG"))
-}
-
 /// To within 2 % of all tenants' work, and 3 ms for the threads' beginnings and ends, which are in nobody's count.
 #[track_caller]
 pub fn is_charged(what: &str, charged: u64, work: u64, all: u64) {
-    let slack = if is_emulated() { all / 10 } else { all / 50 } + 3_000_000;
+    let slack = all / 50 + 3_000_000;
     assert!(
         charged.abs_diff(work) <= slack,
         "{what}: {charged} ns were charged of {work} ns, of {all} ns in all"

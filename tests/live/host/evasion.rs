@@ -145,8 +145,7 @@ fn what_is_dense_is_never_learned() {
 #[test]
 fn who_forks_executes_and_starts_threads_is_held_for_each_and_ends() {
     let it = Guarded::normal(&["routine 100 0"]);
-    for (command, least) in
-        [("short-processes 2000", 2000), ("fork-exec 200", 200), ("short-threads 2000", 2000)]
+    for (command, least) in [("short-processes 300", 300), ("fork-exec 100", 100), ("short-threads 300", 300)]
     {
         let guard = it.run("--guard=enforce --delay-cap 1ms --anomaly-limit 1000000000", command);
         assert!(guard.number("holds") >= least, "{command}: {}", guard.0);

@@ -2,7 +2,6 @@
 
 mod asked;
 mod before;
-mod cost;
 mod daemon;
 mod evasion;
 mod followed;
@@ -10,7 +9,6 @@ mod guard;
 mod held;
 mod killed;
 mod library;
-mod neighbours;
 mod off;
 mod operated;
 mod plugin_cost;
@@ -18,7 +16,6 @@ mod plugin_devices;
 mod plugin_library;
 mod pooler;
 mod programs;
-mod scale;
 mod scopes;
 mod second_source;
 mod servers;

@@ -72,8 +72,12 @@ fn under_systemd_events_are_messages_in_the_journal() {
     let run = it.folder.path().join("run");
     fs::create_dir_all(run.join("systemd/journal")).expect("a folder");
     let journal = listen(&run.join("systemd/journal/socket"));
-    let connected =
-        "mount --bind \"$1\" /run; shift; export JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2)";
+    // The gate's locks stay those of all others.
+    let connected = "for lock in tollgate.lock tollgate-plugins.lock; do \
+                         touch /run/$lock \"$1/$lock\"; mount --bind /run/$lock \"$1/$lock\"; \
+                     done; \
+                     mount --rbind \"$1\" /run; shift; \
+                     export JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2)";
     let job = in_namespace(Daemon::job_in(&it, &group, "--guard=watch"), connected, &[&run]);
     let daemon = Daemon::at_work(job, &it);
     let mut servant = Servant::start(&it, &group);

@@ -8,7 +8,7 @@ use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::cgroup::ControlGroup;
-use crate::harness::job::{copy, folder, is_in_call, state, threads_of};
+use crate::harness::job::{copy, folder, has_looked_again, is_in_call, sleeps_of, state, threads_of};
 use crate::harness::report::Group;
 use crate::harness::{Busy, Job, NOBODY, Report, Running, eventually, workload, workloads};
 
@@ -40,8 +40,13 @@ impl Subject {
         self.running.pid()
     }
 
+    /// Returns when they are over, and it waits in its next read.
     fn make_calls(&mut self) {
+        let pid = self.pid();
+        eventually("its read", || is_in_read(pid));
+        let before = sleeps_of(pid);
         self.stdin.write_all(b".").expect("it reads");
+        eventually("its next read", || sleeps_of(pid) > before && is_in_read(pid));
     }
 
     fn end(self) {
@@ -88,9 +93,6 @@ fn an_interrupt_ends_the_watching_and_not_the_process() {
     watches(&lens);
     subject.make_calls();
     let pid = subject.pid();
-    // The read after the calls.
-    std::thread::sleep(Duration::from_millis(50));
-    eventually("its next read", || is_in_read(pid));
     let report = interrupted(lens);
     assert_eq!(report.count("getppid"), CALLS);
     let [read] = &report.in_progress[..] else {
@@ -111,7 +113,6 @@ fn two_watchers_of_one_process() {
         let second = Job::lens(&format!("-p {} {per}", subject.pid())).start();
         watches(&second);
         subject.make_calls();
-        std::thread::sleep(Duration::from_millis(300));
         assert!(!first.is_over(), "the first ended: {}", first.read("err"));
         assert_eq!(interrupted(second).count("getppid"), CALLS);
         subject.make_calls();
@@ -130,10 +131,6 @@ fn a_second_watcher_that_stays_longer() {
     let second = Job::lens(&format!("-p {}", subject.pid())).start();
     watches(&second);
     subject.make_calls();
-    // Its calls are over.
-    std::thread::sleep(Duration::from_millis(50));
-    let pid = subject.pid();
-    eventually("its next read", || is_in_read(pid));
     assert_eq!(interrupted(first).count("getppid"), 2 * CALLS);
     subject.make_calls();
     subject.end();
@@ -288,18 +285,13 @@ fn by_command_name_now_and_later() {
     now.make_calls();
     other.make_calls();
     let mut later = named(&program);
-    // It looks for new ones twice a second.
-    const TIMES: u64 = 20;
-    for _ in 0..TIMES {
-        later.make_calls();
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    has_looked_again(&lens);
+    later.make_calls();
     let pids = [now.pid(), later.pid()];
     [now, later, other].into_iter().for_each(Subject::end);
     let report = interrupted(lens);
     assert_eq!(calls_of(&report, pids[0]), CALLS);
-    let seen = calls_of(&report, pids[1]);
-    assert!((CALLS..=TIMES * CALLS).contains(&seen), "{seen}");
+    assert_eq!(calls_of(&report, pids[1]), CALLS);
     assert_eq!(report.groups.len(), 2, "{:?}", report.groups);
 }
 

@@ -191,7 +191,8 @@ fn the_text_has_the_same_figures() {
 
 #[test]
 fn the_toll_is_stated_with_its_interval() {
-    let toll = observe("", "calls 1000").toll;
+    let job = Job::run("", workload("calls 1000")).with_toll();
+    let toll = job.finish().success().report().complete().toll;
     let (Some(each), Some(low), Some(high)) = (toll.ns_per_call, toll.low, toll.high) else {
         panic!("{toll:?}");
     };

@@ -24,4 +24,3 @@ mod service_sockets;
 mod service_workers;
 mod services;
 mod sharing;
-mod split;

@@ -66,21 +66,3 @@ fn memory_is_that_of_all_below() {
     one.tell("memory 64000000");
     one.0.finish().exits_with(128 + libc::SIGKILL);
 }
-
-#[test]
-fn a_cap_is_of_all_below_together() {
-    let (services, mut both) = below("cpu-max = \"40%\"", "cpu-max = \"10%\"");
-    let burn = |both: &mut [Consumer; 2], ms: u32| {
-        let told = both.each_mut().map(|consumer| consumer.tell(&format!("burn {ms}")));
-        [0, 1].map(|place| both[place].answer(told[place]).parse::<u64>().expect("a time"))
-    };
-    eventually("they are in their groups", || {
-        burn(&mut both, 500);
-        both.iter().all(|consumer| group_of(consumer.0.pid(), "cpu").starts_with("/tollgate/both/"))
-    });
-    let [one, other] = burn(&mut both, 3000);
-    // The kernel hands out what is left of a period's slices.
-    assert!(one + other < 1_800_000_000, "{one} and {other} ns of 1200 ms");
-    assert!(other < 450_000_000, "{other} ns of 300 ms");
-    assert!(services.ask("limit").text().contains("both"));
-}

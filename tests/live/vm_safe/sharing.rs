@@ -170,99 +170,6 @@ fn calls_in_progress(report: &Report) -> Vec<(u32, &str)> {
     report.in_progress.iter().map(|call| (call.tid, call.name.as_str())).collect()
 }
 
-/// A gate that has only plugins has no use for the calls' names.
-#[test]
-fn a_call_that_began_with_plugins_only_is_named_to_who_comes_later() {
-    let (_folder, plugin) = plugin_option(COUNT);
-    let run = Job::run(&plugin, workload("hang")).start();
-    let hanging = run.child_running("workloads");
-    eventually("its pause", || is_in_call(hanging, libc::SYS_pause));
-    let report = Job::lens(&format!("-p {hanging} --for 200ms")).finish().success().report().complete();
-    assert_eq!(calls_in_progress(&report), [(hanging, "pause")]);
-    let lens = Job::lens(&format!("-p {hanging}")).start();
-    is_watched_by(&lens);
-    kill(hanging as i32, libc::SIGKILL);
-    let report = lens.finish().success().report().complete();
-    assert_eq!([report.count("pause"), report.count("read")], [1, 0]);
-    run.finish();
-}
-
-#[test]
-fn what_lives_on_after_a_run_with_plugins_only_is_told_with_its_call() {
-    let (_folder, plugin) = plugin_option(COUNT);
-    let ran = Job::run(&plugin, workload("daemon 20000")).finish().success();
-    let daemon: u32 = ran.text().trim().parse().expect("it prints a number");
-    kill(daemon as i32, libc::SIGKILL);
-    assert_eq!(calls_in_progress(&ran.report()), [(daemon, "nanosleep")]);
-}
-
-#[test]
-fn a_second_run_that_wants_more_changes_the_gate_live() {
-    for options in ["--slower 10ms", "--sample", "--slower 10ms --per thread"] {
-        let first = Busy::start("--no-sites");
-        let second = Job::run(options, workload("calls 50000 --threads 4")).finish();
-        has_all(&second.success().report().complete(), "getppid", 50_000);
-        first.finish();
-    }
-}
-
-#[test]
-fn runs_that_come_and_go_do_not_disturb_a_long_one() {
-    let first = Busy::start("--no-sites");
-    for options in ["", "--per process", "--slower 1ms", "--sample"].repeat(2) {
-        let other = Job::run(options, workload("calls 1000")).finish();
-        has_all(&other.success().report().complete(), "getppid", 1000);
-    }
-    first.finish();
-}
-
-#[test]
-fn the_first_goes_on_after_the_second_was_killed() {
-    let first = Busy::start("--no-sites");
-    let second = Job::run("--slower 1s --sample", workload("hang")).start();
-    let hanging = second.child_running("workloads");
-    // By then the first holds the programs that the second has loaded.
-    std::thread::sleep(Duration::from_millis(600));
-    second.signal(libc::SIGKILL);
-    eventually("the end of a killed process", || second.is_over());
-    std::thread::sleep(Duration::from_millis(300));
-    first.finish();
-    kill(hanging as i32, libc::SIGKILL);
-    eventually("an end", || !is_running(hanging));
-}
-
-/// Loading a gate takes its time, and whoever does it holds the lock.
-#[test]
-fn the_first_follows_the_second_while_somebody_holds_the_lock() {
-    let first = Busy::start("--no-sites");
-    first.signal(libc::SIGSTOP);
-    let second = Job::run("--slower 1s --sample", workload("hang")).start();
-    let hanging = second.child_running("workloads");
-    let lock = File::open("/run/tollgate.lock").expect("there is a lock");
-    lock.lock().expect("it is free some time");
-    first.signal(libc::SIGCONT);
-    std::thread::sleep(Duration::from_millis(600));
-    second.signal(libc::SIGKILL);
-    eventually("the end of a killed process", || second.is_over());
-    drop(lock);
-    first.finish();
-    kill(hanging as i32, libc::SIGKILL);
-    eventually("an end", || !is_running(hanging));
-}
-
-#[test]
-fn the_second_goes_on_after_the_first_was_killed() {
-    let first = Job::run("", workload("hang")).start();
-    let hanging = first.child_running("workloads");
-    let second = Busy::start("");
-    first.signal(libc::SIGKILL);
-    eventually("the end of a killed process", || first.is_over());
-    std::thread::sleep(Duration::from_millis(300));
-    second.finish();
-    kill(hanging as i32, libc::SIGKILL);
-    eventually("an end", || !is_running(hanging));
-}
-
 #[test]
 fn many_at_once() {
     let runs: Vec<_> = (0..12)
@@ -292,86 +199,185 @@ fn a_daemon_of_an_ended_run_is_nothing_to_a_later_one() {
     keeper.finish();
 }
 
-#[test]
-fn a_refused_run_leaves_the_gate_to_the_others() {
-    let first = Busy::start("--no-sites");
-    let mut refused = Job::run("--slower 1s", Vec::new());
-    let odd = refused.path("odd");
-    std::fs::write(&odd, "no program").expect("a file can be written");
-    std::fs::set_permissions(&odd, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("it is ours");
-    refused.command.arg(odd);
-    refused.finish().exits_with(126);
-    std::thread::sleep(Duration::from_millis(300));
-    // Nothing lost but in the change of configuration.
-    first.finish();
-}
+/// Which generation of the gate is there, and who has loaded it, is these tests' own business.
+mod alone {
+    use super::*;
 
-#[test]
-fn a_run_that_fails_after_it_changed_the_gate_leaves_it_to_the_others() {
-    let first = Busy::start("--no-sites");
-    Job::run("--guard=watch --store /dev/null/no-folder", workload("exit 0"))
-        .finish()
-        .exits_with(125)
-        .says("cannot lock the store");
-    std::thread::sleep(Duration::from_millis(300));
-    first.finish();
-}
-
-/// None of them has followed the gate that is gone, and the first to see it puts the old one back for all.
-#[test]
-fn each_of_two_tells_of_a_gap() {
-    const SLEEPS: u64 = 400;
-    let both = [0, 1].map(|_| Job::run("--no-sites", workload(&format!("sleep 5 {SLEEPS}"))).start());
-    for run in &both {
-        run.child_running("workloads");
-    }
-    both.iter().for_each(|run| run.signal(libc::SIGSTOP));
-    let killed = Job::run("--slower 1s --sample", workload("hang")).start();
-    let hanging = killed.child_running("workloads");
-    // Those of other tests have followed by then.
-    std::thread::sleep(Duration::from_millis(600));
-    killed.signal(libc::SIGKILL);
-    eventually("the end of a killed process", || killed.is_over());
-    both.iter().for_each(|run| run.signal(libc::SIGCONT));
-    for run in both {
-        let report = run.finish().success().report();
-        // It is none where another test's Tollgate has followed, and holds that gate.
-        if !report.losses.contains_key(GAPS) {
-            has_all(&report, "nanosleep", SLEEPS);
+    #[test]
+    fn a_second_run_that_wants_more_changes_the_gate_live() {
+        for options in ["--slower 10ms", "--sample", "--slower 10ms --per thread"] {
+            let first = Busy::start("--no-sites");
+            let second = Job::run(options, workload("calls 50000 --threads 4")).finish();
+            has_all(&second.success().report().complete(), "getppid", 50_000);
+            first.finish();
         }
     }
-    kill(hanging as i32, libc::SIGKILL);
-    eventually("an end", || !is_running(hanging));
-}
 
-/// The lens, the guard, and services with rules on all events and limits of all kinds that need a program.
-#[test]
-fn all_extensions_at_once() {
-    let services = InForce::start(
-        programs(&["shop", "file"]),
-        "[service.shop]\nsockets-max = 100\nnetwork-max = \"1G\"\n\
-         [[rule]]\nexe = \"FOLDER/nobody\"\non = [\"fork\", \"exec\", \"found\", \"user\"]\nbelongs-to = \"shop\"\n\
-         [[rule]]\nfile = \"FOLDER/file\"\nexe = \"FOLDER/nobody\"\nbelongs-to = \"shop\"\n\
-         [[rule]]\nexe = \"FOLDER/nobody\"\nadopts-peer = true\n",
-    );
-    let it = Guarded::new();
-    let guarded = |guard: &str| {
-        let mut job =
-            it.job(&format!("{guard} --lens --sample --slower 1s --service shop"), "routine 1000 0");
-        job.command.env("TOLLGATE_SOCKET", services.path("control"));
-        job.finish().success()
-    };
-    let learned = guarded("--guard=learn").report().complete();
-    it.change("normalize");
-    let ran = guarded("--guard=enforce");
-    let (guard, report) = (Guard::of(&ran), ran.report().complete());
-    let calls = |report: &Report| report.counts().values().map(|(count, _)| count).sum::<u64>();
-    assert!(calls(&report) >= 4000);
-    assert_eq!(guard.number("anomalies"), 0);
-    // And those of Tollgate at the start of each, and before the program was executed.
-    let both = calls(&learned) + calls(&report);
-    eventually("the ends are charged", || services.figures("calls")["shop"] >= both);
-    let charged = services.figures("calls")["shop"];
-    assert!(charged < both + 300, "{both} calls, {charged} charged");
-    none_lost(&services.report());
+    #[test]
+    fn runs_that_come_and_go_do_not_disturb_a_long_one() {
+        let first = Busy::start("--no-sites");
+        for options in ["", "--per process", "--slower 1ms", "--sample"].repeat(2) {
+            let other = Job::run(options, workload("calls 1000")).finish();
+            has_all(&other.success().report().complete(), "getppid", 1000);
+        }
+        first.finish();
+    }
+
+    #[test]
+    fn the_first_goes_on_after_the_second_was_killed() {
+        let first = Busy::start("--no-sites");
+        let second = Job::run("--slower 1s --sample", workload("hang")).start();
+        let hanging = second.child_running("workloads");
+        // By then the first holds the programs that the second has loaded.
+        std::thread::sleep(Duration::from_millis(600));
+        second.signal(libc::SIGKILL);
+        eventually("the end of a killed process", || second.is_over());
+        std::thread::sleep(Duration::from_millis(300));
+        first.finish();
+        kill(hanging as i32, libc::SIGKILL);
+        eventually("an end", || !is_running(hanging));
+    }
+
+    /// Loading a gate takes its time, and whoever does it holds the lock.
+    #[test]
+    fn the_first_follows_the_second_while_somebody_holds_the_lock() {
+        let first = Busy::start("--no-sites");
+        first.signal(libc::SIGSTOP);
+        let second = Job::run("--slower 1s --sample", workload("hang")).start();
+        let hanging = second.child_running("workloads");
+        let lock = File::open("/run/tollgate.lock").expect("there is a lock");
+        lock.lock().expect("it is free some time");
+        first.signal(libc::SIGCONT);
+        std::thread::sleep(Duration::from_millis(600));
+        second.signal(libc::SIGKILL);
+        eventually("the end of a killed process", || second.is_over());
+        drop(lock);
+        first.finish();
+        kill(hanging as i32, libc::SIGKILL);
+        eventually("an end", || !is_running(hanging));
+    }
+
+    #[test]
+    fn the_second_goes_on_after_the_first_was_killed() {
+        let first = Job::run("", workload("hang")).start();
+        let hanging = first.child_running("workloads");
+        let second = Busy::start("");
+        first.signal(libc::SIGKILL);
+        eventually("the end of a killed process", || first.is_over());
+        std::thread::sleep(Duration::from_millis(300));
+        second.finish();
+        kill(hanging as i32, libc::SIGKILL);
+        eventually("an end", || !is_running(hanging));
+    }
+
+    #[test]
+    fn a_refused_run_leaves_the_gate_to_the_others() {
+        let first = Busy::start("--no-sites");
+        let mut refused = Job::run("--slower 1s", Vec::new());
+        let odd = refused.path("odd");
+        std::fs::write(&odd, "no program").expect("a file can be written");
+        std::fs::set_permissions(&odd, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("it is ours");
+        refused.command.arg(odd);
+        refused.finish().exits_with(126);
+        std::thread::sleep(Duration::from_millis(300));
+        // Nothing lost but in the change of configuration.
+        first.finish();
+    }
+
+    #[test]
+    fn a_run_that_fails_after_it_changed_the_gate_leaves_it_to_the_others() {
+        let first = Busy::start("--no-sites");
+        Job::run("--guard=watch --store /dev/null/no-folder", workload("exit 0"))
+            .finish()
+            .exits_with(125)
+            .says("cannot lock the store");
+        std::thread::sleep(Duration::from_millis(300));
+        first.finish();
+    }
+
+    /// None of them has followed the gate that is gone, and the first to see it puts the old one back for all.
+    #[test]
+    fn each_of_two_tells_of_a_gap() {
+        const SLEEPS: u64 = 400;
+        let both = [0, 1].map(|_| Job::run("--no-sites", workload(&format!("sleep 5 {SLEEPS}"))).start());
+        for run in &both {
+            run.child_running("workloads");
+        }
+        both.iter().for_each(|run| run.signal(libc::SIGSTOP));
+        let killed = Job::run("--slower 1s --sample", workload("hang")).start();
+        let hanging = killed.child_running("workloads");
+        // Those of other tests have followed by then.
+        std::thread::sleep(Duration::from_millis(600));
+        killed.signal(libc::SIGKILL);
+        eventually("the end of a killed process", || killed.is_over());
+        both.iter().for_each(|run| run.signal(libc::SIGCONT));
+        for run in both {
+            let report = run.finish().success().report();
+            // It is none where another test's Tollgate has followed, and holds that gate.
+            if !report.losses.contains_key(GAPS) {
+                has_all(&report, "nanosleep", SLEEPS);
+            }
+        }
+        kill(hanging as i32, libc::SIGKILL);
+        eventually("an end", || !is_running(hanging));
+    }
+
+    /// The lens, the guard, and services with rules on all events and limits of all kinds that need a program.
+    #[test]
+    fn all_extensions_at_once() {
+        let services = InForce::start(
+            programs(&["shop", "file"]),
+            "[service.shop]\nsockets-max = 100\nnetwork-max = \"1G\"\n\
+             [[rule]]\nexe = \"FOLDER/nobody\"\non = [\"fork\", \"exec\", \"found\", \"user\"]\nbelongs-to = \"shop\"\n\
+             [[rule]]\nfile = \"FOLDER/file\"\nexe = \"FOLDER/nobody\"\nbelongs-to = \"shop\"\n\
+             [[rule]]\nexe = \"FOLDER/nobody\"\nadopts-peer = true\n",
+        );
+        let it = Guarded::new();
+        let guarded = |guard: &str| {
+            let mut job =
+                it.job(&format!("{guard} --lens --sample --slower 1s --service shop"), "routine 1000 0");
+            job.command.env("TOLLGATE_SOCKET", services.path("control"));
+            job.finish().success()
+        };
+        let learned = guarded("--guard=learn").report().complete();
+        it.change("normalize");
+        let ran = guarded("--guard=enforce");
+        let (guard, report) = (Guard::of(&ran), ran.report().complete());
+        let calls = |report: &Report| report.counts().values().map(|(count, _)| count).sum::<u64>();
+        assert!(calls(&report) >= 4000);
+        assert_eq!(guard.number("anomalies"), 0);
+        // And those of Tollgate at the start of each, and before the program was executed.
+        let both = calls(&learned) + calls(&report);
+        eventually("the ends are charged", || services.figures("calls")["shop"] >= both);
+        let charged = services.figures("calls")["shop"];
+        assert!(charged < both + 300, "{both} calls, {charged} charged");
+        none_lost(&services.report());
+    }
+
+    /// A gate that has only plugins has no use for the calls' names.
+    #[test]
+    fn a_call_that_began_with_plugins_only_is_named_to_who_comes_later() {
+        let (_folder, plugin) = plugin_option(COUNT);
+        let run = Job::run(&plugin, workload("hang")).start();
+        let hanging = run.child_running("workloads");
+        eventually("its pause", || is_in_call(hanging, libc::SYS_pause));
+        let report = Job::lens(&format!("-p {hanging} --for 200ms")).finish().success().report().complete();
+        assert_eq!(calls_in_progress(&report), [(hanging, "pause")]);
+        let lens = Job::lens(&format!("-p {hanging}")).start();
+        is_watched_by(&lens);
+        kill(hanging as i32, libc::SIGKILL);
+        let report = lens.finish().success().report().complete();
+        assert_eq!([report.count("pause"), report.count("read")], [1, 0]);
+        run.finish();
+    }
+
+    #[test]
+    fn what_lives_on_after_a_run_with_plugins_only_is_told_with_its_call() {
+        let (_folder, plugin) = plugin_option(COUNT);
+        let ran = Job::run(&plugin, workload("daemon 20000")).finish().success();
+        let daemon: u32 = ran.text().trim().parse().expect("it prints a number");
+        kill(daemon as i32, libc::SIGKILL);
+        assert_eq!(calls_in_progress(&ran.report()), [(daemon, "nanosleep")]);
+    }
 }

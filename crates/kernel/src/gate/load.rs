@@ -253,12 +253,6 @@ impl Loaded {
     pub fn detach(&mut self) {
         self.links.clear();
     }
-
-    /// What the test build's second extension counted.
-    #[cfg(feature = "test-extension")]
-    pub fn tallies(&self) -> Result<u64> {
-        (0..wire::CALL_SLOTS).map(|call| super::sum_over_cpus(&self.skeleton.maps.tallies, call)).sum()
-    }
 }
 
 /// A program that goes over all tasks, over a gate's maps.

@@ -143,10 +143,6 @@ const GATED: &[(&str, u32, With, &str)] = &[
         With::Plugins(&[HISTOGRAM]),
         "a plugin that makes a histogram of calls' times",
     ),
-    #[cfg(feature = "test-extension")]
-    ("tally", wire::TALLY, With::Nothing, "the test extension"),
-    #[cfg(feature = "test-extension")]
-    ("lens-no-sites+tally", wire::LENS | wire::TALLY, With::Nothing, "both"),
 ];
 
 const BOTH_ENDS: u32 = wire::PLUGIN | wire::PLUGIN_EXIT;
@@ -213,19 +209,8 @@ impl Pace {
 enum On {
     Nothing,
     Floor(#[expect(dead_code, reason = "held until the block is over")] Box<Floor>),
-    Gate {
-        gate: Box<Gate>,
-        session: Box<Session>,
-        bystander: bool,
-        _plugins: Plugins,
-        #[cfg(feature = "test-extension")]
-        mask: u32,
-    },
-    File {
-        arm: Box<FileArm>,
-        background: Option<Group>,
-        started: bool,
-    },
+    Gate { gate: Box<Gate>, session: Box<Session>, bystander: bool, _plugins: Plugins },
+    File { arm: Box<FileArm>, background: Option<Group>, started: bool },
 }
 
 /// A block's figures.
@@ -325,8 +310,6 @@ impl Arm {
                     session: Box::new(session),
                     bystander: *bystander,
                     _plugins: plugins,
-                    #[cfg(feature = "test-extension")]
-                    mask: *mask,
                 }
             }
             Kind::File(arm) => {
@@ -433,13 +416,7 @@ impl On {
     fn switch_off(self) -> Result<()> {
         match self {
             Self::Nothing | Self::Floor(_) => Ok(()),
-            #[cfg(not(feature = "test-extension"))]
             Self::Gate { gate, session, .. } => Ok(gate.end_session(&session)?),
-            #[cfg(feature = "test-extension")]
-            Self::Gate { mut gate, session, mask, .. } => {
-                gate.end_session(&session)?;
-                ensure_tallied(&mut gate, mask)
-            }
             Self::File { arm, background, started } => {
                 let ended = background.map_or(Ok(()), Group::end);
                 match &arm.stop {
@@ -451,17 +428,6 @@ impl On {
             }
         }
     }
-}
-
-/// It adds one at every second call: an arm that did nothing would cost nothing, too.
-#[cfg(feature = "test-extension")]
-fn ensure_tallied(gate: &mut Gate, mask: u32) -> Result<()> {
-    if mask & wire::TALLY == 0 {
-        return Ok(());
-    }
-    let counted = gate.toggle().expect("the lab loads its gate").tallies()?;
-    anyhow::ensure!(counted > 1000, "tally counted {counted} only");
-    Ok(())
 }
 
 struct Worker {

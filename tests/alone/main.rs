@@ -1,17 +1,24 @@
-//! Figures that only a quiet machine gives, so these tests run by themselves and one after the other. As root:
+//! Tests that need the machine for themselves, one after the other: figures that only a quiet machine
+//! gives, and the cost lab, which lets no other gate be there. As root:
 //!
-//!     cargo test --release -p tollgate --test timing
-//!     cargo test --release -p tollgate --test timing -- --ignored --nocapture    (the lab finds what is injected)
+//!     scripts/test live                                                  (among the others)
+//!     cargo test --release --workspace --test alone -- --test-threads 1
+//!     … --test alone -- --ignored --nocapture                            (the lab finds what is injected)
 //!
-//! All of them are ratios of what was measured in turns.
+//! Figures are ratios of what was measured in turns.
 
-#[cfg(feature = "test-extension")]
+mod cost;
 mod extensions;
 #[expect(dead_code, unused_imports, reason = "what the live tests share is more than these need")]
 #[path = "../live/harness/mod.rs"]
 mod harness;
 mod injected;
+mod machine;
 mod moves;
+mod neighbours;
+mod scale;
+mod shares;
+mod split;
 mod toll;
 
 use std::process::Command;

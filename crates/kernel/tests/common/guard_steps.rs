@@ -1,15 +1,19 @@
-//! The test build's way to have the guard look at calls that nobody makes.
+//! Has the guard's kernel side judge calls that no thread makes (bpf/guard_steps.bpf.c).
 
 use std::mem::MaybeUninit;
 
+use kernel::Result;
+use kernel::mapping::Mapping;
+use kernel::profile::Profile;
+use kernel::wire;
 use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use skeleton::{GuardStepsSkel, GuardStepsSkelBuilder};
 
-use crate::error::{Doing, Result};
-use crate::mapping::Mapping;
-use crate::profile::Profile;
-use crate::skeletons::guard_steps::{GuardStepsSkel, GuardStepsSkelBuilder};
-use crate::wire;
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/guard_steps.skel.rs"));
+}
 
 /// A profile and some threads.
 pub struct Steps {
@@ -23,8 +27,8 @@ pub struct Steps {
 impl Steps {
     pub fn new() -> Result<Self> {
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
-        let skeleton = GuardStepsSkelBuilder::default().open(object).doing("reading the steps' program")?;
-        let skeleton = skeleton.load().doing("loading the steps' program")?;
+        let skeleton = GuardStepsSkelBuilder::default().open(object).expect("the object can be read");
+        let skeleton = skeleton.load().expect("it loads as root");
         let maps = &skeleton.maps;
         let mut profile = Profile::new(Mapping::new(&maps.bss_s_profile, 1)?, Vec::new());
         for place in 1..=wire::GUARD_MORE_TIMES {
@@ -53,21 +57,16 @@ impl Steps {
     ///
     /// # Panics
     /// If there are more than [`wire::GUARD_STEPS`].
-    pub fn take(&mut self, steps: &mut [wire::guard_step]) -> Result<()> {
+    pub fn take(&mut self, steps: &mut [wire::guard_step]) {
         for (index, step) in steps.iter().enumerate() {
             self.steps.write(index as u32, *step);
         }
         self.skeleton.maps.bss_data.as_deref_mut().expect("it counts its steps").step_count =
             steps.len() as u32;
-        self.skeleton
-            .progs
-            .guard_steps
-            .test_run(ProgramInput::default())
-            .doing("running the steps' program")?;
+        self.skeleton.progs.guard_steps.test_run(ProgramInput::default()).expect("it runs");
         for (index, step) in steps.iter_mut().enumerate() {
             *step = self.steps.read(index as u32);
         }
-        Ok(())
     }
 
     /// Threads bring their calls to the profile in batches; this ends all batches at their next call, so that what is

@@ -18,7 +18,7 @@ const NOISY: Load = Load { connections: 16, ms: QUIET.ms + WARM_UP.ms + 500, wor
 const WARM_UP: Load = Load { ms: 1500, ..QUIET };
 
 /// The machine may have been somebody else's for one of them.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 
 #[derive(Clone, Copy)]
 struct Fared {

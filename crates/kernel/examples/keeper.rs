@@ -1,0 +1,48 @@
+//! Keeps a gate with every extension until stdin ends. Tests that run meanwhile join it, instead of
+//! having the kernel verify a gate of their own each. As root:
+//!
+//!     cargo run --release -p kernel --example keeper
+
+use std::error::Error;
+use std::io::{self, Read as _};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use kernel::gate::{Gate, Lock};
+use kernel::session::Options;
+use kernel::{before, wire};
+
+const EVERYTHING: u32 = wire::LENS
+    | wire::LENS_SITES
+    | wire::LENS_SLOW
+    | wire::LENS_SAMPLE
+    | wire::GUARD
+    | wire::GUARD_SCOPED
+    | wire::SERVICE
+    | wire::SERVICE_FILES
+    | wire::PLUGIN
+    | wire::PLUGIN_EXIT;
+
+/// How often a holder of the gate looks after it (`Gate::tend`).
+const TEND: Duration = Duration::from_millis(200);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    kernel::quiet();
+    let lock = Lock::take()?;
+    let mut gate = Gate::open(&lock, EVERYTHING | before::possible())?;
+    // Others join a gate only if a session shows that it is in use.
+    let session = gate.start_session(&lock, &Options { mask: wire::LENS, ..Default::default() })?;
+    drop(lock);
+    println!("ready");
+    let (ended, end) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        let _ = ended.send(());
+    });
+    while end.recv_timeout(TEND) == Err(RecvTimeoutError::Timeout) {
+        gate.tend()?;
+    }
+    gate.end_session(&session)?;
+    Ok(())
+}

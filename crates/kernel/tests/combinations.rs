@@ -1,0 +1,51 @@
+//! The gate's programs load in every combination of extensions. As root:
+//!
+//!     cargo test --release --workspace --test combinations
+
+use std::collections::BTreeSet;
+
+use kernel::gate::Loaded;
+use kernel::{before, wire};
+
+const LENS: [u32; 5] = [
+    0,
+    wire::LENS,
+    wire::LENS | wire::LENS_SITES,
+    wire::LENS | wire::LENS_SITES | wire::LENS_SLOW,
+    wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE,
+];
+const SERVICE: [u32; 3] = [0, wire::SERVICE, wire::SERVICE | wire::SERVICE_FILES];
+const PLUGIN: [u32; 3] = [0, wire::PLUGIN, wire::PLUGIN | wire::PLUGIN_EXIT];
+
+/// The guard's variants; it holds calls before they take effect by the hooks that this kernel has.
+fn guard() -> [u32; 5] {
+    let holds = before::possible();
+    let guard = [0, 0, wire::GUARD_SCOPED, holds, holds | wire::GUARD_SCOPED];
+    std::array::from_fn(|variant| guard[variant] | if variant == 0 { 0 } else { wire::GUARD })
+}
+
+fn load(masks: impl IntoIterator<Item = u32>) {
+    kernel::quiet();
+    for mask in masks {
+        Loaded::new(None, mask, 1).unwrap_or_else(|error| panic!("extensions {mask:#x}: {error}"));
+    }
+}
+
+/// Each of the sixteen subsets of the extensions but the empty one, all options included.
+#[test]
+fn every_combination_of_extensions_loads() {
+    let [lens, guard] = [LENS[3], guard()[4]];
+    let extensions = [lens, guard, SERVICE[2], PLUGIN[2]];
+    let subset = |chosen: u32| {
+        let parts = extensions.iter().enumerate().filter(|(bit, _)| chosen & 1 << bit != 0);
+        parts.fold(0, |mask, (_, part)| mask | part)
+    };
+    load((1..1 << extensions.len()).map(subset));
+}
+
+/// Each variant of an extension by itself.
+#[test]
+fn every_variant_of_an_extension_loads() {
+    let variants = [&LENS[..], &guard(), &SERVICE, &PLUGIN];
+    load(variants.into_iter().flatten().copied().filter(|mask| *mask != 0).collect::<BTreeSet<_>>());
+}

@@ -1,0 +1,200 @@
+//! One test, in a process of its own.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::programs::Program;
+
+/// How long to wait for the end of a test before looking again: a hundredth of what it has taken so
+/// far, within these limits.
+const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+
+pub struct Executed {
+    pub is_ok: bool,
+    pub took: Duration,
+    /// What it printed, without libtest's own words, and how it ended if that was not by itself.
+    pub output: String,
+}
+
+/// Runs the test at `path` of a program.
+pub fn execute(program: &Program, path: &str, is_ignored: bool, limit: Duration) -> Executed {
+    let began = Instant::now();
+    let (is_ok, output) = match attempt(program, path, is_ignored, limit) {
+        Ok(done) => done,
+        Err(error) => (false, format!("{error:#}\n")),
+    };
+    Executed { is_ok, took: began.elapsed(), output }
+}
+
+fn attempt(program: &Program, path: &str, is_ignored: bool, limit: Duration) -> Result<(bool, String)> {
+    // A file and no pipe: what a test leaves running must not keep the runner waiting.
+    let mut file = tempfile::tempfile().context("cannot make a file for the output")?;
+    let mut command = Command::new(&program.path);
+    command.args(["--exact", path]).current_dir(&program.folder).stdin(Stdio::null());
+    command.args(is_ignored.then_some("--ignored"));
+    // As cargo sets it: proptest finds its seeds by it, for one.
+    command.env("CARGO_MANIFEST_DIR", &program.folder);
+    command.stdout(file.try_clone()?).stderr(file.try_clone()?);
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", program.path.display()))?;
+    let status = wait(&mut child, limit)?;
+    let mut output = text(&mut file)?;
+    // A filter that finds no test is a success for libtest.
+    let has_passed = output.contains("test result: ok. 1 passed");
+    output = own_lines(&output, path);
+    let is_ok = match status {
+        Some(status) if status.code().is_some() => status.success() && has_passed,
+        Some(status) => {
+            output += &format!("it ended by itself: {status}\n");
+            false
+        }
+        None => {
+            output += &format!("it did not end within {limit:?}\n");
+            false
+        }
+    };
+    Ok((is_ok, output))
+}
+
+/// `None`: it took longer, and was killed.
+fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if began.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep((began.elapsed() / 100).clamp(LOOKS[0], LOOKS[1]));
+    }
+}
+
+fn text(file: &mut File) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What libtest prints around the output of the one test.
+fn is_libtests(line: &str) -> bool {
+    let begins = ["running 1 test", "test result: ", "failures:", "successes:", "---- ", "stack backtrace:"];
+    line.trim().is_empty()
+        || begins.iter().any(|begin| line.starts_with(begin))
+        || line.starts_with("test ") && [" ... ok", " ... FAILED"].iter().any(|end| line.ends_with(end))
+        || line.starts_with("note: ") && line.contains("RUST_BACKTRACE")
+}
+
+/// The test's own lines.
+fn own_lines(output: &str, path: &str) -> String {
+    let lines = output.lines().filter(|line| !is_libtests(line) && line.trim() != path);
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// The tests of a program by their paths, without the ignored ones or only those.
+pub fn paths(program: &Program) -> Result<(Vec<String>, Vec<String>)> {
+    let list = |arguments: &[&str]| {
+        let mut command = Command::new(&program.path);
+        command.args(["--list", "--format", "terse"]).args(arguments).current_dir(&program.folder);
+        let output = command.output().with_context(|| format!("cannot start {}", program.path.display()))?;
+        anyhow::ensure!(output.status.success(), "{} cannot list its tests: {}", program.name, output.status);
+        let text = String::from_utf8(output.stdout).context("names of tests are text")?;
+        let paths = text.lines().filter_map(|line| line.strip_suffix(": test"));
+        Ok(paths.map(str::to_owned).collect::<Vec<_>>())
+    };
+    let ignored = list(&["--ignored"])?;
+    let all = list(&[])?;
+    Ok((all.into_iter().filter(|path| !ignored.contains(path)).collect(), ignored))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This very test program.
+    fn own() -> Program {
+        let path = std::env::current_exe().expect("it has a path");
+        Program { name: "own".into(), folder: "/".into(), path }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    #[ignore = "the other tests start it"]
+    fn fails() {
+        panic!("as it should");
+    }
+
+    #[test]
+    #[ignore = "the other tests start it"]
+    fn aborts() {
+        std::process::abort();
+    }
+
+    #[test]
+    #[ignore = "the other tests start it"]
+    fn never_ends() {
+        thread::sleep(Duration::from_secs(3600));
+    }
+
+    #[test]
+    #[ignore = "the other tests start it"]
+    fn passes() {
+        println!("something");
+    }
+
+    fn of(name: &str, limit: Duration) -> Executed {
+        execute(&own(), &format!("execute::tests::{name}"), true, limit)
+    }
+
+    #[test]
+    fn a_test_passes_or_fails() {
+        assert!(of("passes", LIMIT).is_ok);
+        let failed = of("fails", LIMIT);
+        assert!(!failed.is_ok && failed.output.contains("as it should"), "{}", failed.output);
+    }
+
+    #[test]
+    fn the_output_is_the_tests_own() {
+        let failed = of("fails", LIMIT).output;
+        let lines: Vec<_> = failed.lines().collect();
+        assert!(lines[0].starts_with("thread '") && lines[1] == "as it should", "{failed}");
+        assert_eq!(lines.len(), 2, "{failed}");
+    }
+
+    #[test]
+    fn a_test_that_aborts_has_failed() {
+        let aborted = of("aborts", LIMIT);
+        assert!(!aborted.is_ok && aborted.output.contains("signal: 6"), "{}", aborted.output);
+    }
+
+    #[test]
+    fn a_test_that_does_not_end_is_ended() {
+        let ended = of("never_ends", Duration::from_millis(300));
+        assert!(!ended.is_ok && ended.output.contains("it did not end within 300ms"), "{}", ended.output);
+        assert!(ended.took < LIMIT);
+    }
+
+    #[test]
+    fn a_test_that_is_not_there_has_failed() {
+        assert!(!of("is_nowhere", LIMIT).is_ok);
+        let nowhere = Program { path: "/nowhere".into(), ..own() };
+        let failed = execute(&nowhere, "a", false, LIMIT);
+        assert!(!failed.is_ok && failed.output.contains("cannot start /nowhere"), "{}", failed.output);
+    }
+
+    #[test]
+    fn ignored_tests_are_listed_apart() {
+        let (tests, ignored) = paths(&own()).expect("it lists them");
+        assert!(tests.contains(&"execute::tests::ignored_tests_are_listed_apart".into()));
+        assert!(ignored.contains(&"execute::tests::fails".into()));
+        assert!(!tests.contains(&"execute::tests::fails".into()));
+    }
+}
