@@ -30,7 +30,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define MAX_ARGS 32
+#define MAX_ARGS 128
 #define SPLAT_LINES 40	/* how much of the kernel log is shown from a warning on */
 
 /* Bits of /proc/sys/kernel/tainted: bad page, oops, warning, soft lockup. */
@@ -290,7 +290,7 @@ static void run_test(char *command)
 int main(void)
 {
 	FILE *tests, *result;
-	char line[1024];
+	char line[4096];
 
 	mkdir("/dev", 0755);
 	mount("devtmpfs", "/dev", "devtmpfs", 0, NULL);
