@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd as _;
 /// include/uapi/asm-generic/fcntl.h
 const F_SETSIG: libc::c_int = 10;
 
-/// A read lease (fcntl(2), "Leases"): whoever opens the file for writing waits until it is dropped.
+/// A read lease (fcntl(2), "Leases"): a process that opens the file for writing waits for its end.
 pub struct ReadLease<'file> {
     file: &'file File,
 }
@@ -16,8 +16,8 @@ impl<'file> ReadLease<'file> {
     /// Fails with `WouldBlock` if some process has the file open for writing. `None`: its file system
     /// has no leases, or the file is another user's.
     pub fn take(file: &'file File) -> io::Result<Option<Self>> {
-        // A writer that waits is announced by a signal, by default one that ends the process; nobody
-        // waits for this one, which does nothing.
+        // The kernel announces a waiting writer by a signal. The default, SIGIO, ends the process;
+        // SIGURG is ignored by default.
         // SAFETY: plain calls on an open descriptor.
         let is_leased = unsafe {
             libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0

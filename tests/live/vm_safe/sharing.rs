@@ -199,7 +199,7 @@ fn a_daemon_of_an_ended_run_is_nothing_to_a_later_one() {
     keeper.finish();
 }
 
-/// Which generation of the gate is there, and who has loaded it, is these tests' own business.
+/// These tests decide which generation of the gate is loaded, and by which process.
 mod alone {
     use super::*;
 
