@@ -471,15 +471,19 @@ static __always_inline void handler_begins(struct thread_state *thread, bool aga
 /* In place of mismatches: it is no call of the program's own, or the same one once more. */
 #define NOT_JUDGED (~0U)
 
-/* What is not plainly a call like many before. Returns its mismatches with what is normal, or NOT_JUDGED. */
-static __noinline u32 guard_look(struct thread_state *thread, struct guard_profile *profile,
-				 struct guard_parameters *parameters, u32 call, bool is_denounced)
+/*
+ * What is not plainly a call like many before. Returns its mismatches with what is normal, or NOT_JUDGED. Global, as
+ * guard_respond() is: the verifier looks at each by itself.
+ */
+__noinline u32 guard_look(struct thread_state *thread, struct guard_profile *profile,
+			  struct guard_parameters *parameters, u32 call, u32 is_denounced)
 {
-	u32 symbol, calls = thread->guard_batch - thread->guard_left;
+	u32 symbol, calls;
 	u64 window;
 
-	if (call >= CALL_SLOTS)
+	if (!thread || !profile || !parameters || call >= CALL_SLOTS)
 		return 0;
+	calls = thread->guard_batch - thread->guard_left;
 	if (unlikely(thread->again || is_restart(call))) {
 		thread->again = 0;
 		symbol = profile->symbol_of[call];
@@ -636,12 +640,15 @@ static __always_inline bool suspends(struct guard_parameters *parameters, struct
  * What the policy does where a thread has anomalies among its latest calls. The signal takes effect when a hook undoes
  * the call (guard_before.bpf.h), when the call ends, or at once if it sleeps; then the call is made again.
  */
-static __noinline int guard_respond(struct thread_state *thread, struct session *session, u32 call, u32 mismatches)
+__noinline int guard_respond(struct thread_state *thread, struct session *session, u32 call, u32 mismatches)
 {
-	u32 response = session->guard.response, action = GUARD_OBSERVE, restraint = GUARD_UNRESTRAINED;
+	u32 response, action = GUARD_OBSERVE, restraint = GUARD_UNRESTRAINED;
 	u64 now = bpf_ktime_get_ns(), delay_ns = 0;
 	struct plugin_verdict *verdict;
 
+	if (!thread || !session)
+		return 0;
+	response = session->guard.response;
 	if (response != GUARD_OBSERVE && is_spared(thread, session)) {
 		restraint = GUARD_SPARED;
 		response = GUARD_OBSERVE;

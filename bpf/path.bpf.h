@@ -20,42 +20,91 @@ static __always_inline struct mount *mount_of(struct vfsmount *vfsmount)
 	return (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
 }
 
+/* On the way from a file up to the root, as the task itself would name it: its root may be a folder of ours (chroot). */
+struct path_walk {
+	struct dentry *dentry;
+	struct mount *mount;
+	struct dentry *root;
+	struct mount *root_mount;
+	/* Which one the last step was from. */
+	struct dentry *below;
+	/* Where the names go to, if it is to one of these. */
+	struct fd_path *path;
+	u32 is_whole;
+};
+
+enum path_step {
+	/* From a mounted file system to where it is mounted. */
+	PATH_CROSSED,
+	/* From a file or folder to the one that has it. */
+	PATH_NAME,
+	/* None: the root is reached. */
+	PATH_ROOT,
+	/* None: no path leads there. It is a file in memory only, or one that was moved out of what is mounted. */
+	PATH_NOWHERE,
+};
+
+static __always_inline void path_begin(struct path_walk *walk, struct task_struct *task, struct dentry *dentry,
+				       struct mount *mount)
+{
+	walk->dentry = dentry;
+	walk->mount = mount;
+	walk->root = BPF_CORE_READ(task, fs, root.dentry);
+	walk->root_mount = mount_of(BPF_CORE_READ(task, fs, root.mnt));
+}
+
+static __always_inline enum path_step path_step(struct path_walk *walk)
+{
+	struct dentry *dentry = walk->dentry, *parent;
+	struct mount *mount = walk->mount, *outer;
+
+	walk->below = dentry;
+	if (dentry == walk->root && mount == walk->root_mount)
+		return PATH_ROOT;
+	if (dentry == READ_FIELD(struct mount, mount, mnt.mnt_root)) {
+		outer = READ_FIELD(struct mount, mount, mnt_parent);
+		if (outer == mount)
+			return PATH_ROOT;
+		walk->dentry = READ_FIELD(struct mount, mount, mnt_mountpoint);
+		walk->mount = outer;
+		return PATH_CROSSED;
+	}
+	parent = READ_FIELD(struct dentry, dentry, d_parent);
+	if (parent == dentry)
+		return PATH_NOWHERE;
+	walk->dentry = parent;
+	return PATH_NAME;
+}
+
+static long take_path_part(u32 i, struct path_walk *walk)
+{
+	struct fd_path *path = walk->path;
+	enum path_step step = path_step(walk);
+	u32 part = path->parts;
+
+	if (step == PATH_CROSSED)
+		return 0;
+	if (step == PATH_ROOT) {
+		path->complete = 1;
+		return 1;
+	}
+	if (part >= PATH_PARTS)
+		return 1;
+	bpf_probe_read_kernel_str(path->part[part], PATH_PART_LEN, READ_FIELD(struct dentry, walk->below, d_name.name));
+	path->parts = part + 1;
+	path->complete = step == PATH_NOWHERE;
+	return step == PATH_NOWHERE;
+}
+
+/* By bpf_loop(): a plain loop is verified turn by turn, which is most of what a gate with a guard took to load. */
 static __always_inline void path_of_place(struct fd_path *path, struct task_struct *task, struct dentry *dentry,
 					  struct mount *mount)
 {
-	struct dentry *parent, *root;
-	struct mount *root_mount;
-	u32 part = 0;
+	struct path_walk walk = { .path = path };
 
-	/* As the task itself would name it: its root may be a folder of ours (chroot). */
-	root = BPF_CORE_READ(task, fs, root.dentry);
-	root_mount = mount_of(BPF_CORE_READ(task, fs, root.mnt));
-	for (u32 i = 0; i < PATH_STEPS && part < PATH_PARTS; i++) {
-		if (dentry == root && mount == root_mount) {
-			path->complete = 1;
-			break;
-		}
-		if (dentry == BPF_CORE_READ(mount, mnt.mnt_root)) {
-			struct mount *outer = BPF_CORE_READ(mount, mnt_parent);
-
-			if (outer == mount) {
-				path->complete = 1;
-				break;
-			}
-			dentry = BPF_CORE_READ(mount, mnt_mountpoint);
-			mount = outer;
-			continue;
-		}
-		bpf_probe_read_kernel_str(path->part[part], PATH_PART_LEN, BPF_CORE_READ(dentry, d_name.name));
-		part++;
-		parent = BPF_CORE_READ(dentry, d_parent);
-		if (parent == dentry) {
-			path->complete = 1;
-			break;
-		}
-		dentry = parent;
-	}
-	path->parts = part;
+	path_begin(&walk, task, dentry, mount);
+	path->parts = 0;
+	bpf_loop(PATH_STEPS, take_path_part, &walk, 0);
 }
 
 static __always_inline bool path_of_file(struct fd_path *path, struct task_struct *task, struct file *file)

@@ -144,27 +144,39 @@ static __noinline void service_charge(struct thread_state *thread, struct task_s
 	member->sent_bytes = 0;
 }
 
-static __always_inline void service_relabel(struct thread_state *thread, struct task_struct *task, u32 service, u32 why,
-					    u32 borrowed, u32 rule, bool is_running)
+/* In `how` beside the reason and how it is borrowed: the thread runs. */
+#define HOW_BORROWED_SHIFT 8
+#define HOW_IS_RUNNING (1 << 16)
+
+/*
+ * Another label than before, or the same with another rule or place. A global function, which the verifier looks at once
+ * and not for each way to it: there are dozens. The thread runs here, or has used nothing (is_new).
+ */
+__noinline int service_label(u32 slot, u32 service, u32 how, u32 rule)
 {
+	struct thread_state *thread = thread_at(slot);
 	struct service_member *member = member_of(thread);
+	u32 why = how & 0xff, borrowed = how >> HOW_BORROWED_SHIFT & 0xff;
+	bool is_running = how & HOW_IS_RUNNING;
 	u64 now;
 
-	if (likely(member->service == service && member->borrowed == borrowed)) {
+	if (!(config.enabled & SERVICE))
+		return 0;
+	if (member->service == service && member->borrowed == borrowed) {
 		/* Places of another book say nothing. */
-		if (unlikely(rule && why != WHY_RESUMED && member->book != header.book)) {
+		if (rule && why != WHY_RESUMED && member->book != header.book) {
 			member->why = why;
 			member->rule = rule;
 			member->book = header.book;
 		}
-		if (unlikely(place_of(service) != member->placed))
+		if (place_of(service) != member->placed)
 			place_labelled(thread, member);
-		return;
+		return 0;
 	}
 	now = bpf_ktime_get_ns();
 	member->version++;
 	if (member->service != service) {
-		service_charge(thread, task, now, is_running);
+		service_charge(thread, bpf_get_current_task_btf(), now, is_running);
 		if (is_running) {
 			member->moves = 1;
 			member->came_ns = now;
@@ -184,6 +196,18 @@ static __always_inline void service_relabel(struct thread_state *thread, struct 
 	member->labelled_ns = now;
 	member->version++;
 	place_labelled(thread, member);
+	return 0;
+}
+
+static __always_inline void service_relabel(struct thread_state *thread, u32 service, u32 why, u32 borrowed, u32 rule,
+					    bool is_running)
+{
+	struct service_member *member = member_of(thread);
+
+	if (likely(member->service == service && member->borrowed == borrowed &&
+		   (!rule || member->book == header.book) && place_of(service) == member->placed))
+		return;
+	service_label(thread->slot, service, why | borrowed << HOW_BORROWED_SHIFT | (is_running ? HOW_IS_RUNNING : 0), rule);
 }
 
 /* A number for a service that is to be started, with an account; 0: none is left. */
@@ -291,7 +315,7 @@ static __always_inline void service_obey(struct thread_state *thread, struct tas
 		service = SERVICE_SHARED;
 		why = WHY_IO_URING;
 	}
-	service_relabel(thread, task, heir_of(service), why, borrowed, rule->place + 1, is_running);
+	service_relabel(thread, heir_of(service), why, borrowed, rule->place + 1, is_running);
 }
 
 static __always_inline void question_of(struct service_question *question, struct service_member *member, u32 event,
@@ -308,14 +332,23 @@ static __always_inline void question_of(struct service_question *question, struc
 		question->connection = member->connection;
 }
 
-static __noinline void service_ask(struct thread_state *thread, struct task_struct *task, u32 event, u32 peer,
-				   bool is_running)
+static __always_inline void service_ask_of(struct thread_state *thread, struct task_struct *task, u32 event, u32 peer,
+					   bool is_running)
 {
 	struct service_question question = {};
 
 	question_of(&question, member_of(thread), event, peer);
 	ask_rules(&question, task);
 	service_obey(thread, task, &question.best, event, peer, is_running);
+}
+
+/* Of the thread in this slot, by the task that runs here. */
+__noinline int service_ask(u32 slot, u32 event, u32 peer, u32 is_running)
+{
+	if (!(config.enabled & SERVICE))
+		return 0;
+	service_ask_of(thread_at(slot), bpf_get_current_task_btf(), event, peer, is_running);
+	return 0;
 }
 
 /* What rules ask of what a process is. */
@@ -351,7 +384,10 @@ static __noinline void service_adopt(struct thread_state *thread, struct task_st
 	member->why = WHY_FOUND;
 	member->has_io_uring = !!BPF_CORE_READ(task, io_uring);
 	service_identify(member, task);
-	service_ask(thread, task, EVENT_FOUND, SERVICE_NONE, false);
+	/* Nothing since its counters were read, just now. */
+	member->is_new = 1;
+	service_ask_of(thread, task, EVENT_FOUND, SERVICE_NONE, false);
+	member->is_new = 0;
 }
 
 /*
@@ -373,7 +409,7 @@ __noinline int service_born(u32 slot, u32 parent)
 	if (!parent) {
 		member->why = WHY_FOUND;
 		service_identify(member, task);
-		service_ask(thread, task, EVENT_FOUND, SERVICE_NONE, false);
+		service_ask(thread->slot, EVENT_FOUND, SERVICE_NONE, false);
 		member->is_new = 0;
 		return 0;
 	}
@@ -390,7 +426,7 @@ __noinline int service_born(u32 slot, u32 parent)
 	if (thread->tgid == thread_at(parent)->tgid)
 		member->has_io_uring = before->has_io_uring;
 	if (books[header.book & 1].asked[EVENT_FORK])
-		service_ask(thread, task, EVENT_FORK, asked_by(before), false);
+		service_ask(thread->slot, EVENT_FORK, asked_by(before), false);
 	member->is_new = 0;
 	place_born(thread, member);
 	return 0;
@@ -406,7 +442,7 @@ __noinline int service_executed(u32 slot)
 		return 0;
 	member_of(thread)->has_io_uring = 0;
 	service_identify(member_of(thread), task);
-	service_ask(thread, task, EVENT_EXEC, SERVICE_NONE, true);
+	service_ask(slot, EVENT_EXEC, SERVICE_NONE, true);
 	return 0;
 }
 
@@ -460,13 +496,13 @@ static __always_inline void service_read_message(struct thread_state *thread, st
 	u32 kind = message & 0xffff;
 
 	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_FOUND) {
-		service_relabel(thread, task, heir_of(service), kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_FOUND,
+		service_relabel(thread, heir_of(service), kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_FOUND,
 				kind == MESSAGE_ASSIGN ? BORROWED_BY_HAND : BORROWED_NOT,
 				kind == MESSAGE_ASSIGN ? 0 : value, is_running);
 		if (kind == MESSAGE_ASSIGN)
 			member->labelled_ns = assigned_ns(message, bpf_ktime_get_ns());
 	} else if (kind == MESSAGE_PEER && value == member->receipts) {
-		service_ask(thread, task, EVENT_RECEIVE, service, is_running);
+		service_ask(thread->slot, EVENT_RECEIVE, service, is_running);
 	}
 }
 
@@ -485,7 +521,7 @@ __noinline int service_attend(u32 slot, u32 is_running)
 	user = BPF_CORE_READ(task, cred, euid.val);
 	if (user != member->user) {
 		member->user = user;
-		service_ask(thread, task, EVENT_USER, SERVICE_NONE, is_running);
+		service_ask(thread->slot, EVENT_USER, SERVICE_NONE, is_running);
 	}
 	return 0;
 }

@@ -207,7 +207,7 @@ static __noinline void service_received_datagram(struct thread_state *thread, st
 		member->connection.client_family = 0;
 	member->receipts++;
 	service = sender ? heir_of(sender->service) : SERVICE_NONE;
-	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE | FIELD_CLIENT);
+	service_receive(thread->slot, socket, service, FIELDS_THAT_CHANGE | FIELD_CLIENT);
 	/* It was asked for, and noted by nobody, or not kept so long. */
 	if (!sender && socket->answer.then == THEN_ADOPTS_PEER && (!route.to_port || is_loopback(route.to)))
 		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);

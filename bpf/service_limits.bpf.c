@@ -96,7 +96,7 @@ static __always_inline int take(struct service_counted *own, enum limited what)
 			return limit_of(full)->error;
 		}
 		__sync_fetch_and_add(&limit_of(full)->moved, 1);
-		service_relabel(thread, task, fallback, WHY_LIMITED, true, 0, true);
+		service_relabel(thread, fallback, WHY_LIMITED, true, 0, true);
 		service = fallback;
 	}
 	count_up(what == LIMIT_SOCKETS ? own->socket : own->connection, service, what);

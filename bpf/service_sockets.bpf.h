@@ -138,9 +138,9 @@ static __always_inline void name_unix_socket(struct service_socket *socket, stru
 	/* A path ends with a NUL, an abstract name begins with one. */
 	if (!room->text[0]) {
 		room->text[0] = '@';
-		socket->listen_path = hash_text(room, length);
+		socket->listen_path = hash_text(length);
 	} else {
-		socket->listen_path = hash_text(room, length - 1);
+		socket->listen_path = hash_text(length - 1);
 	}
 }
 
@@ -243,16 +243,17 @@ static __always_inline u32 service_of_message(struct thread_state *thread, struc
 #define FIELDS_THAT_CHANGE (FIELD_SERVICE | FIELD_CGROUP | FIELD_UNIT)
 
 /* The rules are asked, unless they were asked the same by this socket before: of other conditions than those `that_change`. */
-static __always_inline void service_receive(struct thread_state *thread, struct task_struct *task,
-					    struct service_socket *socket, u32 peer, u32 that_change)
+__noinline int service_receive(u32 slot, struct service_socket *socket, u32 peer, u32 that_change)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_state *thread = thread_at(slot);
 	struct service_member *member = member_of(thread);
 	u32 number = READ_ONCE(header.book), fields = books[number & 1].fields;
 	struct service_question question = {};
 	bool is_known;
 
-	if (!books[number & 1].asked[EVENT_RECEIVE])
-		return;
+	if (!(config.enabled & SERVICE) || !socket || !books[number & 1].asked[EVENT_RECEIVE])
+		return 0;
 	is_known = socket->asked_book == number && socket->asked_peer == peer && socket->asked_exe == member->exe &&
 		   socket->asked_user == member->user;
 	if (!is_known || (fields & that_change)) {
@@ -265,11 +266,12 @@ static __always_inline void service_receive(struct thread_state *thread, struct 
 		socket->asked_book = question.book;
 	}
 	if (socket->role == ROLE_NEITHER && socket->answer.then != THEN_ADOPTS_PEER)
-		return;
+		return 0;
 	service_obey(thread, task, &socket->answer, EVENT_RECEIVE, peer, true);
-	socket->reader = thread->slot;
+	socket->reader = slot;
 	socket->reader_epoch = member->epoch;
 	socket->reader_service = member->service;
+	return 0;
 }
 
 /*
@@ -291,7 +293,7 @@ static __noinline void service_answered(struct thread_state *thread, struct task
 	account = bpf_map_lookup_elem(&accounts, &service);
 	if (account)
 		__sync_fetch_and_add(&account->overlaps, 1);
-	service_relabel(thread, task, SERVICE_SHARED, WHY_SEVERAL, BORROWED_FOR_WORK, 0, true);
+	service_relabel(thread, SERVICE_SHARED, WHY_SEVERAL, BORROWED_FOR_WORK, 0, true);
 }
 
 /* An answer to what was asked over a connection that its own side opened: the work goes on for whom it was asked. */
@@ -299,7 +301,7 @@ static __always_inline void service_resume(struct thread_state *thread, struct t
 					   struct service_direction *asked)
 {
 	if (asked->sender && members[asked->sender & (THREADS - 1)].epoch == asked->epoch)
-		service_relabel(thread, task, heir_of(asked->service), WHY_RESUMED, asked->borrowed,
+		service_relabel(thread, heir_of(asked->service), WHY_RESUMED, asked->borrowed,
 				member_of(thread)->rule, true);
 }
 
@@ -350,7 +352,7 @@ static __noinline void service_received_unix(struct thread_state *thread, struct
 	member_of(thread)->receipts++;
 	if (service == SERVICE_NONE)
 		service_wait(thread, task, &peer->direction, slot);
-	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE);
+	service_receive(thread->slot, socket, service, FIELDS_THAT_CHANGE);
 	if (service == SERVICE_NONE)
 		socket->reader = 0;
 }
@@ -382,7 +384,7 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 	member_of(thread)->receipts++;
 	if (direction && service == SERVICE_NONE)
 		service_wait(thread, task, direction, slot);
-	service_receive(thread, task, socket, service, FIELDS_THAT_CHANGE);
+	service_receive(thread->slot, socket, service, FIELDS_THAT_CHANGE);
 	if (direction && service == SERVICE_NONE)
 		socket->reader = 0;
 }

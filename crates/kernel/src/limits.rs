@@ -69,6 +69,8 @@ impl Limits {
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut skeleton = ServiceLimitsSkelBuilder::default().open(object).doing("reading its limits")?;
         reuse(skeleton.open_object_mut(), &gate.maps, gate.enabled())?;
+        let constants = skeleton.maps.rodata_data.as_deref_mut().expect("the limits have constants");
+        constants.config.enabled = wire::SERVICE;
         skeleton.progs.limit_sent.set_autoload(true);
         let skeleton = skeleton.load().doing("loading its limits")?;
         let limits = Mapping::new(&skeleton.maps.bss_limits, wire::SERVICES)?;

@@ -22,6 +22,12 @@ impl KernelSymbols {
         })
     }
 
+    /// For who has no addresses to name.
+    pub fn none() -> &'static Self {
+        static NONE: KernelSymbols = KernelSymbols { symbols: Vec::new(), names: String::new() };
+        &NONE
+    }
+
     pub fn is_empty(&self) -> bool {
         self.symbols.is_empty()
     }

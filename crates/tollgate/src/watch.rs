@@ -277,7 +277,9 @@ impl Watch {
             let threads = number_of(live.len(), "thread");
             notes.push(format!("still running, and not gated any more: {threads} of the command"));
         }
-        if self.options.mask & wire::LENS_SITES != 0 && KernelSymbols::get().is_empty() {
+        let has_sites = self.options.mask & wire::LENS_SITES != 0;
+        let symbols = if has_sites { KernelSymbols::get() } else { KernelSymbols::none() };
+        if has_sites && symbols.is_empty() {
             notes.push("blocking sites have no names: /proc/kallsyms shows no addresses".into());
         }
         let measure = || toll::measure(&mut self.gate, &self.session, &self.options);
@@ -310,7 +312,7 @@ impl Watch {
             losses,
             notes,
         };
-        Ok(document(facts, KernelSymbols::get()))
+        Ok(document(facts, symbols))
     }
 
     pub fn losses(&self) -> Result<BTreeMap<String, u64>> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use super::job::{has_tended, stop};
 use super::report::AMBIGUOUS;
 use super::{Job, Report, Running, workload};
 
@@ -55,6 +56,18 @@ impl Busy {
     /// To the Tollgate above it.
     pub fn signal(&self, signal: i32) {
         self.run.signal(signal);
+    }
+
+    /// Returns when the Tollgate above it has looked after the gate after this call.
+    #[track_caller]
+    pub fn has_tended(&self) {
+        has_tended(&self.run);
+    }
+
+    /// Stops the Tollgate above it.
+    #[track_caller]
+    pub fn stop_run(&self) {
+        stop(self.run.pid());
     }
 
     /// Ends it, and checks that each of its calls was counted.

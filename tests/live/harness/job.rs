@@ -405,6 +405,13 @@ pub fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// Stops a process, and waits until each of its threads stands still: they may be at work on other processors.
+#[track_caller]
+pub fn stop(pid: u32) {
+    kill(pid as i32, libc::SIGSTOP);
+    eventually("all its threads are stopped", || states_of(pid).iter().all(|state| *state == 'T'));
+}
+
 /// The command name of a process, if it has not ended.
 pub fn comm(pid: u32) -> Option<String> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
@@ -421,6 +428,11 @@ pub fn is_running(pid: u32) -> bool {
     state(pid).is_some_and(|state| state != 'Z' && state != 'X')
 }
 
+/// Whether a process has nothing more to read.
+pub fn is_in_read(pid: u32) -> bool {
+    is_in_call(pid, libc::SYS_read)
+}
+
 /// Whether a process is asleep in this call. Kernels that do not tell the number: whether it is asleep.
 pub fn is_in_call(pid: u32, number: libc::c_long) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/syscall")) {
@@ -433,6 +445,12 @@ pub fn is_in_call(pid: u32, number: libc::c_long) -> bool {
 pub fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Those of all its threads.
+pub fn states_of(pid: u32) -> Vec<char> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| state(thread.file_name().to_str()?.parse().ok()?)).collect()
 }
 
 /// Children by the parent field of each process, which needs no kernel option.
@@ -466,16 +484,22 @@ pub fn copy(program: &Path, to: &Path) {
 
 /// How often `tollgate lens` looks for later processes.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// It wakes up ten times a second at least, and looks if so long has passed; some of its sleeps may be
-/// within a look.
+/// A run and a lens wake up ten times a second at least, look after the gate each time, and for processes
+/// if so long has passed; some of their sleeps may be within a look.
 const SLEEPS: u64 = 5;
+
+/// Returns when a run or a lens has looked after the gate after this call.
+#[track_caller]
+pub fn has_tended(tollgate: &Running) {
+    let before = sleeps_of(tollgate.pid());
+    eventually("another look", || sleeps_of(tollgate.pid()) >= before + SLEEPS);
+}
 
 /// Returns when a lens has looked for processes after this call.
 #[track_caller]
 pub fn has_looked_again(lens: &Running) {
     std::thread::sleep(LOOK_AGAIN);
-    let before = sleeps_of(lens.pid());
-    eventually("another look", || sleeps_of(lens.pid()) >= before + SLEEPS);
+    has_tended(lens);
 }
 
 /// How often a thread has gone to sleep.

@@ -10,7 +10,7 @@ use crate::harness::bpf::abandoned_links;
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
-use crate::harness::job::{copy, kill};
+use crate::harness::job::{copy, kill, stop};
 use crate::harness::metrics::Metrics;
 use crate::harness::{Job, NOBODY, eventually};
 
@@ -193,7 +193,7 @@ fn whom_a_daemon_and_its_warden_held_is_let_go_by_off() {
     let warden = daemon.running.child_running("tollgate-warden");
     hold(&mut servant);
     // Together, as when the kernel is out of memory.
-    kill(daemon.running.pid() as i32, libc::SIGSTOP);
+    stop(daemon.running.pid());
     kill(warden as i32, libc::SIGKILL);
     daemon.running.signal(libc::SIGKILL);
     let (store, socket) = (daemon.store.clone(), daemon.socket.clone());
@@ -231,8 +231,8 @@ fn some_are_spared_and_no_more_than_some_are_held() {
     let (daemon, mut first) = learned(&it, &group, "--guard=enforce --respond stop --held-most 1");
     let mut second = joined(&it, &group, &daemon);
     hold(&mut first);
-    // The daemon has counted it.
-    std::thread::sleep(Duration::from_millis(300));
+    let counted = || daemon.status()["held"].as_array().is_some_and(|held| held.len() == 1);
+    eventually("the daemon has counted it", counted);
     second.serve(b"xxxx");
     assert!(!second.is_stopped());
     let events = daemon.events();

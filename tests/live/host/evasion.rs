@@ -11,7 +11,7 @@ use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::eventually;
 use crate::harness::guarded::Guarded;
-use crate::harness::job::{copy, kill};
+use crate::harness::job::{copy, kill, stop};
 use crate::harness::report::none_lost;
 
 /// What there is to know of a baseline; not how often it was used.
@@ -163,7 +163,7 @@ fn unusual_calls_that_come_too_fast_are_lost_and_counted() {
         told() > 0
     });
     // Nobody takes them in.
-    kill(daemon.running.pid() as i32, libc::SIGSTOP);
+    stop(daemon.running.pid());
     (0..20).for_each(|_| servant.serve(&[b'x'; 1000]));
     kill(daemon.running.pid() as i32, libc::SIGCONT);
     eventually("each is told or lost", || {

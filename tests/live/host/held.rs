@@ -6,16 +6,11 @@ use std::time::{Duration, Instant};
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::{Guard, Guarded};
-use crate::harness::job::{is_running, kill, state};
+use crate::harness::job::{is_running, kill, state, states_of};
 use crate::harness::pty::Terminal;
 use crate::harness::{Job, LIMIT, eventually, words};
 
 const ENFORCE: &str = "--guard=enforce --respond stop";
-
-fn states(pid: u32) -> Vec<char> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
-    tasks.filter_map(|task| state(task.file_name().to_str()?.parse().ok()?)).collect()
-}
 
 #[test]
 fn an_event_loop_sees_one_interrupted_wait_a_hold() {
@@ -45,7 +40,7 @@ fn threads_that_were_stopped_are_not_unusual_for_it() {
     let (daemon, mut servant) = learned(&it, &group, "--delay-cap 1ms", &[b'u'; 100], 4);
     for _ in 0..20 {
         daemon.ask(&format!("hold {}", servant.pid()));
-        eventually("all of them", || states(servant.pid()) == ['T'; 5]);
+        eventually("all of them", || states_of(servant.pid()) == ['T'; 5]);
         daemon.ask("release");
         servant.serve(b"u");
     }
@@ -86,7 +81,7 @@ fn who_is_continued_by_somebody_else_hardly_makes_a_call() {
         let options = format!("--guard=enforce --anomaly-limit 1000 {options}");
         let running = it.job(&options, &format!("{routine} 100 900")).start();
         let guarded = running.child_running("guarded");
-        let is_held = || states(guarded).contains(&'T');
+        let is_held = || states_of(guarded).contains(&'T');
         eventually("the hold", is_held);
         // It makes 900 unusual calls, and would be done after as many, if each let it make one.
         for _ in 0..1000 {
@@ -224,6 +219,8 @@ fn an_operators_hold_interrupts_the_calls_that_the_manual_lists_and_no_others() 
     for (waiting, call) in interrupted.into_iter().zip(INTERRUPTED) {
         assert_eq!(waiting.finish().success().text(), "EINTR\n", "{call}");
     }
+    eventually("the others wait again", || resumed.iter().all(|waiting| state(waiting.pid()) == Some('S')));
+    // And go on waiting.
     std::thread::sleep(std::time::Duration::from_millis(100));
     for (waiting, call) in resumed.iter().zip(RESUMED) {
         assert_eq!(state(waiting.pid()), Some('S'), "{call}");
@@ -301,13 +298,13 @@ fn hold_with_threads(threads: u32) {
     let mut servant = Servant::with_threads(&it, &group, threads);
     eventually("it is guarded", || {
         servant.serve(b"u");
-        daemon.program().is_some() && states(servant.pid()).len() == threads as usize + 1
+        daemon.program().is_some() && states_of(servant.pid()).len() == threads as usize + 1
     });
     for _ in 0..3 {
         daemon.ask(&format!("hold {}", servant.pid()));
-        eventually("all of them", || states(servant.pid()).iter().all(|state| *state == 'T'));
+        eventually("all of them", || states_of(servant.pid()).iter().all(|state| *state == 'T'));
         daemon.ask("release");
-        eventually("none of them", || !states(servant.pid()).contains(&'T'));
+        eventually("none of them", || !states_of(servant.pid()).contains(&'T'));
         servant.serve(b"uu");
     }
     let said = servant.end();

@@ -8,7 +8,7 @@ use stats::order::Random;
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::{Daemon, Servant};
 use crate::harness::guarded::Guarded;
-use crate::harness::job::{children, comm, kill};
+use crate::harness::job::{children, comm, kill, stop};
 use crate::harness::{Job, Running, eventually, workload};
 
 /// Who is killed.
@@ -148,7 +148,7 @@ impl Range {
             }
             Whom::Both => {
                 // So that there is no successor.
-                kill(pid as i32, libc::SIGSTOP);
+                stop(pid);
                 wardens(pid).iter().for_each(|warden| kill(*warden as i32, libc::SIGKILL));
                 kill(pid as i32, libc::SIGKILL);
             }

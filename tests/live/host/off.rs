@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::daemon::Daemon;
 use crate::harness::guarded::{Guard, Guarded};
-use crate::harness::job::{Running, kill, state};
+use crate::harness::job::{Running, kill, state, stop};
 use crate::harness::{Job, NOBODY, eventually, tollgate, words};
 
 const STOP: &str = "--guard=enforce --respond stop --anomaly-limit 1000";
@@ -57,7 +57,7 @@ fn a_daemon_that_does_not_answer_keeps_nobody_held() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
     let daemon = Daemon::start(&it, &group, STOP);
     let (running, _) = held(&it);
-    kill(daemon.running.pid() as i32, libc::SIGSTOP);
+    stop(daemon.running.pid());
     let off = off(&running, "", "", &daemon.socket).start();
     ran_on(running);
     kill(daemon.running.pid() as i32, libc::SIGCONT);

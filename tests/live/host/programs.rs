@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::process::Stdio;
 
-use crate::harness::{Job, words};
+use crate::harness::{Job, eventually, words};
 
 #[test]
 fn stdin_and_stdout_are_untouched() {
@@ -86,13 +86,12 @@ fn as_another_user() {
 #[test]
 fn an_interrupt_that_the_command_handles() {
     let mut job = Job::run("", words("sh -c"));
-    job.command.arg("trap 'echo caught; exit 7' INT; while :; do sleep 0.05; done");
+    job.command.arg("trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.05; done");
     let running = job.start();
-    running.child_running("sh");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    eventually("it handles interrupts", || running.read("out") == "ready\n");
     running.signal_group(libc::SIGINT);
     let ran = running.finish().exits_with(7);
-    assert_eq!(ran.text(), "caught\n");
+    assert_eq!(ran.text(), "ready\ncaught\n");
     assert_eq!(ran.report().exit, Some(7));
 }
 

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use serde_json::json;
 
 use crate::harness::eventually;
+use crate::harness::job::stop;
 use crate::harness::limits;
 use crate::harness::report::none_lost;
 use crate::harness::services::{Backend, Consumer, InForce, TENANTS, begin, over, own_work, programs};
@@ -73,7 +74,7 @@ fn moves_that_nobody_can_be_asked_for_are_counted() {
     // Each takes 32 bytes of the buffer's 65,536.
     const ROOM: u64 = 2048;
     let services = limits::start(&[("few", "tasks-max = 100")]);
-    services.daemon.signal(libc::SIGSTOP);
+    stop(services.daemon.pid());
     let job = services.program(&format!("few short-processes {}", 2 * ROOM)).start();
     eventually("its processes", || job.is_over());
     job.finish().success();

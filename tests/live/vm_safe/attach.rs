@@ -8,7 +8,7 @@ use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::cgroup::ControlGroup;
-use crate::harness::job::{copy, folder, has_looked_again, is_in_call, sleeps_of, state, threads_of};
+use crate::harness::job::{copy, folder, has_looked_again, is_in_call, is_in_read, sleeps_of, state, threads_of};
 use crate::harness::report::Group;
 use crate::harness::{Busy, Job, NOBODY, Report, Running, eventually, workload, workloads};
 
@@ -53,10 +53,6 @@ impl Subject {
         drop(self.stdin);
         self.running.finish().success();
     }
-}
-
-fn is_in_read(pid: u32) -> bool {
-    is_in_call(pid, libc::SYS_read)
 }
 
 /// Waits until a `tollgate lens` without --for says that it watches.
@@ -151,8 +147,8 @@ fn watched(order: &[(bool, usize)]) {
             let lens = watchers[*number].take().expect("it came");
             assert!(interrupted(lens).count("getppid") > 0, "{order:?}: watcher {number}");
         }
-        // Time for its session to see what the others have left.
-        std::thread::sleep(Duration::from_millis(300));
+        // Its session sees what the others have left.
+        busy.has_tended();
     }
     busy.finish();
 }

@@ -47,21 +47,18 @@ fn unusual_calls_are_held_longer_and_longer() {
     assert_eq!(abandoned_links(), [0_u32; 0]);
 }
 
-/// Unusual enough to be held for hours.
-fn held(it: &Guarded, options: &str) -> (Running, u32) {
-    let running = it.job(options, "routine 100 100").start();
+/// Held until somebody lets it go.
+fn held(it: &Guarded) -> (Running, u32) {
+    let running = it.job("--guard=enforce --respond stop", "routine 100 100").start();
     let guarded = running.child_running("guarded");
     eventually("the hold", || state(guarded) == Some('T'));
-    // Not one of the first, short ones.
-    std::thread::sleep(Duration::from_millis(500));
-    eventually("a long hold", || state(guarded) == Some('T'));
     (running, guarded)
 }
 
 #[test]
 fn a_continue_of_somebody_else_does_not_free_it() {
     let it = Guarded::normal(&["routine 100 0"]);
-    let (running, guarded) = held(&it, "--guard=enforce --respond stop");
+    let (running, guarded) = held(&it);
     for _ in 0..20 {
         kill(guarded as i32, libc::SIGCONT);
         eventually("the hold again", || state(guarded) == Some('T'));
@@ -75,7 +72,7 @@ fn a_continue_of_somebody_else_does_not_free_it() {
 fn nobody_stays_held_when_tollgate_is_killed() {
     let it = Guarded::normal(&["routine 100 0"]);
     for milliseconds in [0, 20] {
-        let (running, guarded) = held(&it, "--guard=enforce --respond stop");
+        let (running, guarded) = held(&it);
         std::thread::sleep(Duration::from_millis(milliseconds));
         kill(running.pid() as i32, libc::SIGKILL);
         let began = Instant::now();
@@ -97,7 +94,7 @@ fn warden_of(owner: u32) -> Option<u32> {
 #[test]
 fn a_warden_that_is_killed_has_a_successor() {
     let it = Guarded::normal(&["routine 100 0"]);
-    let (running, guarded) = held(&it, "--guard=enforce --respond stop");
+    let (running, guarded) = held(&it);
     let first = warden_of(running.pid()).expect("a warden");
     kill(first as i32, libc::SIGKILL);
     eventually("another warden", || warden_of(running.pid()).is_some_and(|warden| warden != first));
@@ -111,7 +108,7 @@ fn a_warden_that_is_killed_has_a_successor() {
 fn a_held_program_ends_when_it_is_asked_to() {
     let it = Guarded::normal(&["routine 100 0"]);
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        let (running, _) = held(&it, "--guard=enforce --respond stop");
+        let (running, _) = held(&it);
         running.signal(signal);
         let ran = running.finish().exits_with(128 + signal);
         assert!(ran.out.is_empty());

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::harness::guarded::Guarded;
-use crate::harness::job::folder;
+use crate::harness::job::{folder, is_in_read};
 use crate::harness::network::OwnNetwork;
 use crate::harness::plugins::{AtWork, entries, number, plugins, report};
 use crate::harness::report::X86_64;
@@ -193,13 +193,8 @@ fn a_change_in_the_middle_loses_no_call() {
         load.input().write_all(b"x").expect("it reads");
         at_work.number("first", "n") > 0
     });
-    let is_idle = || {
-        let before = at_work.number("last", "n");
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        at_work.number("last", "n") == before
-    };
     // Only what comes from now on is known.
-    eventually("it is idle", is_idle);
+    eventually("it has read all", || is_in_read(load.pid()));
     let counts = || ["first", "last", "middle"].map(|name| at_work.number(name, "n"));
     let before = counts();
     let mut bytes = 0;
@@ -214,7 +209,7 @@ fn a_change_in_the_middle_loses_no_call() {
         at_work.ask("unload passing").success();
     }
     let all = |before: u64| before + bytes * PER_BYTE;
-    eventually("it is idle again", is_idle);
+    eventually("it has read all", || is_in_read(load.pid()));
     let more = counts()[0].saturating_sub(all(before[0]));
     assert!(more <= MOST_CHANGES, "{more}");
     assert_eq!(counts(), before.map(|before| all(before) + more));
@@ -422,7 +417,7 @@ fn priority_says_who_comes_first() {
         load.input().write_all(b"x").expect("it reads");
         at_work.number("late", "when") > 0
     });
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    eventually("it has read all", || is_in_read(load.pid()));
     let [early, middle, late] = ["early", "middle", "late"].map(|name| at_work.number(name, "when"));
     assert!(0 < early && early <= middle && middle <= late, "{early} {middle} {late}");
 }

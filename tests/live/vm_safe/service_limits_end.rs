@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use crate::harness::eventually;
-use crate::harness::job::{FixedCgroups, children, comm, kill};
+use crate::harness::job::{FixedCgroups, children, comm, kill, stop};
 use crate::harness::limits::{competitors, end, group_of, groups, rules, start};
 use crate::harness::services::{Backend, Consumer, InForce, alone, begin, programs, write};
 
@@ -24,7 +24,7 @@ fn what_a_killed_one_and_its_warden_left_the_next_one_takes_back() {
     let home = ["pids", "cpu"].map(|controller| group_of(std::process::id(), controller));
     let (services, mut few) = taken_in("");
     let warden = services.daemon.child_running("tollgate-warden");
-    services.daemon.signal(libc::SIGSTOP);
+    stop(services.daemon.pid());
     kill(warden as i32, libc::SIGKILL);
     services.daemon.signal(libc::SIGKILL);
     let ended = services.end();

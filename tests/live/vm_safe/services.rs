@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::harness::bpf::{abandoned_links, entries_of};
 use crate::harness::cgroup::ControlGroup;
-use crate::harness::job::{cpu_ns, has_looked_again, is_in_call, state};
+use crate::harness::job::{cpu_ns, has_looked_again, is_in_call, state, stop};
 use crate::harness::report::none_lost;
 use crate::harness::services::{
     Backend, Consumer, InForce, TENANTS, begin, is_charged, over, own_work, program, programs, write,
@@ -80,7 +80,7 @@ fn the_first_ones_work_is_its_own(options: &str) {
     let is_stuck = !options.is_empty();
     if is_stuck {
         // It receives when the other one was received from, and not before.
-        backend.running.signal(libc::SIGSTOP);
+        stop(backend.running.pid());
     }
     let relay = services.program(&format!("relay relay {} {options}", backend.place)).start();
     eventually("the relay", || relay.read("out").ends_with('\n'));

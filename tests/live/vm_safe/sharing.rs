@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::harness::busy::has_all;
 use crate::harness::guarded::{Guard, Guarded};
-use crate::harness::job::{folder, is_in_call, is_running, kill};
+use crate::harness::job::{folder, is_in_call, is_running, kill, stop};
 use crate::harness::plugins::number;
 use crate::harness::report::{GAPS, none_lost};
 use crate::harness::services::{InForce, programs};
@@ -194,7 +194,7 @@ fn a_daemon_of_an_ended_run_is_nothing_to_a_later_one() {
     let later = Busy::start("");
     kill(daemon, libc::SIGKILL);
     eventually("the daemon's end", || !is_running(daemon as u32));
-    std::thread::sleep(Duration::from_millis(300));
+    later.has_tended();
     later.finish();
     keeper.finish();
 }
@@ -229,10 +229,10 @@ mod alone {
         let second = Job::run("--slower 1s --sample", workload("hang")).start();
         let hanging = second.child_running("workloads");
         // By then the first holds the programs that the second has loaded.
-        std::thread::sleep(Duration::from_millis(600));
+        first.has_tended();
         second.signal(libc::SIGKILL);
         eventually("the end of a killed process", || second.is_over());
-        std::thread::sleep(Duration::from_millis(300));
+        first.has_tended();
         first.finish();
         kill(hanging as i32, libc::SIGKILL);
         eventually("an end", || !is_running(hanging));
@@ -242,13 +242,13 @@ mod alone {
     #[test]
     fn the_first_follows_the_second_while_somebody_holds_the_lock() {
         let first = Busy::start("--no-sites");
-        first.signal(libc::SIGSTOP);
+        first.stop_run();
         let second = Job::run("--slower 1s --sample", workload("hang")).start();
         let hanging = second.child_running("workloads");
         let lock = File::open("/run/tollgate.lock").expect("there is a lock");
         lock.lock().expect("it is free some time");
         first.signal(libc::SIGCONT);
-        std::thread::sleep(Duration::from_millis(600));
+        first.has_tended();
         second.signal(libc::SIGKILL);
         eventually("the end of a killed process", || second.is_over());
         drop(lock);
@@ -264,7 +264,7 @@ mod alone {
         let second = Busy::start("");
         first.signal(libc::SIGKILL);
         eventually("the end of a killed process", || first.is_over());
-        std::thread::sleep(Duration::from_millis(300));
+        second.has_tended();
         second.finish();
         kill(hanging as i32, libc::SIGKILL);
         eventually("an end", || !is_running(hanging));
@@ -280,7 +280,7 @@ mod alone {
             .expect("it is ours");
         refused.command.arg(odd);
         refused.finish().exits_with(126);
-        std::thread::sleep(Duration::from_millis(300));
+        first.has_tended();
         // Nothing lost but in the change of configuration.
         first.finish();
     }
@@ -292,7 +292,7 @@ mod alone {
             .finish()
             .exits_with(125)
             .says("cannot lock the store");
-        std::thread::sleep(Duration::from_millis(300));
+        first.has_tended();
         first.finish();
     }
 
@@ -304,7 +304,7 @@ mod alone {
         for run in &both {
             run.child_running("workloads");
         }
-        both.iter().for_each(|run| run.signal(libc::SIGSTOP));
+        both.iter().for_each(|run| stop(run.pid()));
         let killed = Job::run("--slower 1s --sample", workload("hang")).start();
         let hanging = killed.child_running("workloads");
         // Those of other tests have followed by then.

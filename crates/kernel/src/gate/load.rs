@@ -80,11 +80,6 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
     config.generation = generation;
     config.cells = cells();
     config.cells_for_all = cells_for_all();
-    if enabled & (wire::LENS_SITES | wire::LENS_SLOW) != 0 {
-        let symbols = KernelSymbols::get();
-        config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
-        config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
-    }
     config.small_buckets = stats::histogram::SMALL;
     for (place, known) in config.interpreters.iter_mut().zip(scope::interpreters()) {
         (place.name, place.code, place.value) = (known.name, known.code, known.value);
@@ -144,8 +139,13 @@ impl Loaded {
         received.set_autoload(is_used);
         sent.set_autoload(is_used);
         let holds = Before::new(enabled);
-        skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants").config.before =
-            holds.table();
+        let config = &mut skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants").config;
+        config.before = holds.table();
+        if enabled & (wire::LENS_SITES | wire::LENS_SLOW) != 0 {
+            let symbols = KernelSymbols::get();
+            config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
+            config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
+        }
         let hooks = holds.hooks();
         for mut program in skeleton.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy();
@@ -179,21 +179,20 @@ impl Loaded {
         Ok(ids)
     }
 
-    /// Tells the gate which arguments are descriptors and paths.
+    /// Tells the gate which arguments are descriptors and paths, of all calls at once.
     fn name_arguments(&self) -> Result<()> {
+        let (mut keys, mut values, mut count) = (Vec::new(), Vec::new(), 0);
         for abi in calls::Abi::ALL {
             for (number, _) in calls::all(abi) {
                 let [fds, paths] =
                     [calls::fd_mask(abi, number), calls::path_mask(abi, number)].map(first_two);
-                let slot = abi as u32 * wire::CALLS_PER_ABI + number;
-                self.skeleton
-                    .maps
-                    .arg_kinds
-                    .update(&slot.to_ne_bytes(), &[fds, paths].concat(), libbpf_rs::MapFlags::ANY)
-                    .doing("naming the calls' arguments")?;
+                keys.extend((abi as u32 * wire::CALLS_PER_ABI + number).to_ne_bytes());
+                values.extend([fds, paths].concat());
+                count += 1;
             }
         }
-        Ok(())
+        let (all, map) = (libbpf_rs::MapFlags::ANY, &self.skeleton.maps.arg_kinds);
+        map.update_batch(&keys, &values, count, all, all).doing("naming the calls' arguments")
     }
 
     /// Attaches its programs, context switches first: who runs where must be known before a call is seen.
