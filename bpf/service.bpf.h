@@ -30,7 +30,7 @@ struct {
 #define IPPROTO_TCP 6
 
 HASH_MAP(started_services, SERVICES, struct service_started, struct service_start);
-/* Their numbers. */
+/* Their numbers that were used and came back. */
 FREE_LIST(free_services, SERVICES);
 
 /* arch/x86/entry/syscalls/syscall_64.tbl: the calls by which a process changes its effective user. */
@@ -214,9 +214,9 @@ static __always_inline void service_relabel(struct thread_state *thread, u32 ser
 static __always_inline u32 new_service(u32 below)
 {
 	static const struct service_account nothing;
-	u32 number = 0;
+	u32 number = take_number(&header.next_service, SERVICES, free_services);
 
-	if (bpf_map_pop_elem(&free_services, &number))
+	if (!number)
 		return 0;
 	if (bpf_map_update_elem(&accounts, &number, &nothing, BPF_ANY)) {
 		bpf_map_push_elem(&free_services, &number, BPF_ANY);
@@ -374,20 +374,33 @@ static __always_inline void service_clear(struct service_member *member)
 	member->book = header.book;
 }
 
+/* The thread in this slot runs already, here or elsewhere; its counters were read just now. */
+__noinline int service_met(u32 slot)
+{
+	struct thread_state *thread = thread_at(slot);
+	struct service_member *member = member_of(thread);
+	struct task_struct *task = (void *)thread->task;
+
+	if (!(config.enabled & SERVICE))
+		return 0;
+	member->why = WHY_FOUND;
+	member->has_io_uring = !!BPF_CORE_READ(task, io_uring);
+	service_identify(member, task);
+	/* It has used nothing since. */
+	member->is_new = 1;
+	service_ask_of(thread, task, EVENT_FOUND, SERVICE_NONE, false);
+	member->is_new = 0;
+	return 0;
+}
+
 /* Takes in a thread that runs already. */
-static __noinline void service_adopt(struct thread_state *thread, struct task_struct *task)
+static __always_inline void service_adopt(struct thread_state *thread, struct task_struct *task)
 {
 	struct service_member *member = member_of(thread);
 
 	service_clear(member);
 	read_counters(&member->at, task);
-	member->why = WHY_FOUND;
-	member->has_io_uring = !!BPF_CORE_READ(task, io_uring);
-	service_identify(member, task);
-	/* Nothing since its counters were read, just now. */
-	member->is_new = 1;
-	service_ask_of(thread, task, EVENT_FOUND, SERVICE_NONE, false);
-	member->is_new = 0;
+	service_met(thread->slot);
 }
 
 /*

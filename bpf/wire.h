@@ -223,10 +223,11 @@ struct gate_header {
 	/* Only the generation named here acts; the programs of others return at once. */
 	__u32 generation;
 	__u32 enabled;
-	/* The lowest never-used slot, group and cell; used ones come back by queue. */
+	/* The lowest never-used slot, group, cell and number of a started service; used ones come back by queue. */
 	__u32 next_thread;
 	__u32 next_group;
 	__u32 next_cell;
+	__u32 next_service;
 	/* How many entries `nurseries` has: the fork hook looks only if there is one. */
 	__u32 nurseries;
 	/* Session that gates every new process, or 0. */

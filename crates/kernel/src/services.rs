@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore as _, MapFlags};
 use crate::clock::now_ns;
 use crate::cpus;
 use crate::error::{Doing, Error, Result};
-use crate::gate::{Gate, Iterator, Lock, Over};
+use crate::gate::{Gate, Iterators, Lock, Over};
 use crate::mapping::{Mapping, atomic_field};
 use crate::session::Session;
 use crate::wire;
@@ -106,8 +106,7 @@ pub struct Services {
     services: Mapping<wire::service>,
     books: Mapping<[wire::service_book; 2]>,
     members: Mapping<wire::service_member>,
-    tell: Iterator,
-    ask: Iterator,
+    iterators: Iterators,
     /// Keys of the rules of the book in force.
     rules: Vec<wire::service_key>,
 }
@@ -200,13 +199,12 @@ impl Services {
         if other != 0 && gate.is_open(other) {
             return Err(Error::ServicesInForce(gate.sessions.read(other).owner_pid));
         }
-        let iterator = |over| Iterator::new(&gate.maps, gate.enabled(), gate.generation(), over);
+        let iterators = [Over::Members, Over::Ask];
         let services = Self {
             services: Mapping::new(gate.maps.get(".bss.services"), wire::SERVICES)?,
             books: Mapping::new(gate.maps.get(".bss.books"), 1)?,
             members: Mapping::new(gate.maps.get(".bss.members"), wire::THREADS)?,
-            tell: iterator(Over::Members)?,
-            ask: iterator(Over::Ask)?,
+            iterators: Iterators::new(&gate.maps, gate.enabled(), gate.generation(), &iterators)?,
             rules: Vec::new(),
         };
         // What an earlier session left.
@@ -218,9 +216,7 @@ impl Services {
         forget_all(gate, "started_services", wire::SERVICES);
         let free = gate.maps.get("free_services");
         while free.lookup_and_delete(&[]).doing("taking numbers back")?.is_some() {}
-        for number in wire::SERVICES_STARTED..wire::SERVICES {
-            free.update(&[], &number.to_ne_bytes(), MapFlags::ANY).doing("giving numbers out")?;
-        }
+        atomic_field!(gate.header, 0, next_service).store(wire::SERVICES_STARTED, Ordering::SeqCst);
         // Of whoever is born before there are rules.
         for number in [wire::SERVICE_ROOT, wire::SERVICE_SHARED] {
             services.add(gate, number as u16)?;
@@ -342,20 +338,20 @@ impl Services {
 
     /// Asks the rules of all that run.
     pub fn ask_all(&self) -> Result<()> {
-        self.ask.run().map(drop)
+        self.iterators.run(Over::Ask).map(drop)
     }
 
     /// Every member there is.
     pub fn members(&self) -> Result<Vec<Member>> {
-        let told = self.tell.run()?;
+        let told = self.iterators.run(Over::Members)?;
         let records = told.chunks_exact(size_of::<wire::service_member_record>());
         Ok(records.map(|bytes| member(&read_as(bytes))).collect())
     }
 
     /// Every socket by which somebody has sent or received.
     pub fn sockets(&self, gate: &Gate) -> Result<Vec<wire::service_socket_record>> {
-        let over = Iterator::new(&gate.maps, gate.enabled(), gate.generation(), Over::Sockets)?;
-        let told = over.run()?;
+        let sockets = Iterators::new(&gate.maps, gate.enabled(), gate.generation(), &[Over::Sockets])?;
+        let told = sockets.run(Over::Sockets)?;
         let records = told.chunks_exact(size_of::<wire::service_socket_record>());
         Ok(records.map(read_as).collect())
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
 use crate::error::{Doing, Error, Result};
-use crate::gate::{Gate, Iterator, Lock, Over, new_ring};
+use crate::gate::{Gate, Iterators, Lock, Over, new_ring};
 use crate::groups::session_groups;
 use crate::mapping::atomic_field;
 use crate::{cpus, plugins, process, wire};
@@ -33,7 +33,7 @@ pub struct Session {
     pub base_group: u32,
     pub ring: MapHandle,
     /// Of this generation.
-    adopter: Option<(u32, Iterator)>,
+    adopter: Option<(u32, Iterators)>,
 }
 
 /// While it lives, what the calling thread forks or clones belongs to a session.
@@ -156,13 +156,13 @@ impl Gate {
         }
         // An older one does not know of extensions that came later, and would take their tasks from them.
         if session.adopter.as_ref().is_none_or(|(generation, _)| *generation != self.generation()) {
-            let adopter = Iterator::new(&self.maps, self.enabled(), self.generation(), Over::Adopt)?;
+            let adopter = Iterators::new(&self.maps, self.enabled(), self.generation(), &[Over::Adopt])?;
             session.adopter = Some((self.generation(), adopter));
         }
         let (_, adopter) = session.adopter.as_ref().expect("made above");
-        adopter.run()?;
+        adopter.run(Over::Adopt)?;
         // A thread that was being made during the first pass has a gated parent or is found now.
-        adopter.run()?;
+        adopter.run(Over::Adopt)?;
         for tgid in tgids {
             adoptions.delete(&tgid.to_ne_bytes()).doing("forgetting the processes taken in")?;
         }

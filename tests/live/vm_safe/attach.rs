@@ -8,7 +8,9 @@ use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::cgroup::ControlGroup;
-use crate::harness::job::{copy, folder, has_looked_again, is_in_call, is_in_read, sleeps_of, state, threads_of};
+use crate::harness::job::{
+    copy, folder, has_looked_again, is_in_call, is_in_read, sleeps_of, state, threads_of,
+};
 use crate::harness::report::Group;
 use crate::harness::{Busy, Job, NOBODY, Report, Running, eventually, workload, workloads};
 

@@ -184,7 +184,7 @@ const COUNT: &str = "u64 n; on enter(getppid) { n++; }";
 
 #[test]
 fn a_change_in_the_middle_loses_no_call() {
-    const PER_BYTE: u64 = 200_000;
+    const PER_BYTE: u64 = 50_000;
     let at_work = AtWork::start("first", COUNT);
     at_work.load("last", COUNT, "--priority 9");
     at_work.load("middle", COUNT, "--priority 5");

@@ -254,13 +254,12 @@ impl Loaded {
     }
 }
 
-/// A program that goes over all tasks, over a gate's maps.
-pub struct Iterator {
+/// Programs that go over all tasks or sockets, over a gate's maps.
+pub struct Iterators {
     skeleton: GateSkel<'static>,
-    over: Over,
 }
 
-/// What it does with them.
+/// What one does with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
     /// Takes those in that `adoptions` names.
@@ -273,34 +272,40 @@ pub enum Over {
     Sockets,
 }
 
-impl Iterator {
-    pub fn new(maps: &Maps, enabled: u32, generation: u32, over: Over) -> Result<Self> {
+impl Over {
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Adopt => "gate_adopt",
+            Self::Members => "gate_members",
+            Self::Ask => "gate_ask",
+            Self::Sockets => "gate_sockets",
+        }
+    }
+}
+
+impl Iterators {
+    /// Only these: each costs a load, and all together what finding the kernel's types costs once.
+    pub fn new(maps: &Maps, enabled: u32, generation: u32, these: &[Over]) -> Result<Self> {
         let mut skeleton = open(enabled)?;
         configure(&mut skeleton, enabled, generation);
         reuse(skeleton.open_object_mut(), maps, enabled)?;
-        let program = match over {
-            Over::Adopt => "gate_adopt",
-            Over::Members => "gate_members",
-            Over::Ask => "gate_ask",
-            Over::Sockets => "gate_sockets",
-        };
-        for mut candidate in skeleton.open_object_mut().progs_mut() {
-            let is_it = candidate.name() == program;
-            candidate.set_autoload(is_it);
+        for mut program in skeleton.open_object_mut().progs_mut() {
+            let is_one = these.iter().any(|over| program.name() == over.program());
+            program.set_autoload(is_one);
         }
-        Ok(Self { skeleton: skeleton.load().doing("loading its task iterator")?, over })
+        Ok(Self { skeleton: skeleton.load().doing("loading its task iterators")? })
     }
 
-    /// Goes over all tasks once. What the program told.
-    pub fn run(&self) -> Result<Vec<u8>> {
+    /// Goes over all tasks once, or all sockets, by one that was loaded. What the program told.
+    pub fn run(&self, over: Over) -> Result<Vec<u8>> {
         let programs = &self.skeleton.progs;
-        let program = match self.over {
+        let program = match over {
             Over::Adopt => &programs.gate_adopt,
             Over::Members => &programs.gate_members,
             Over::Ask => &programs.gate_ask,
             Over::Sockets => &programs.gate_sockets,
         };
-        let link = match self.over {
+        let link = match over {
             Over::Sockets => program.attach_iter(self.skeleton.maps.service_sockets.as_fd()),
             // A task iterator takes no map; this form of attaching passes no parameters.
             _ => program.attach(),

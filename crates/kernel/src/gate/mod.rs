@@ -21,7 +21,7 @@ use crate::mapping::{Mapping, atomic_field};
 use crate::wire;
 
 pub(crate) use load::reuse;
-pub use load::{Iterator, Loaded, Over, cells_for_all, new_ring};
+pub use load::{Iterators, Loaded, Over, cells_for_all, new_ring};
 pub use lock::Lock;
 pub use maps::{Maps, sum_over_cpus};
 
