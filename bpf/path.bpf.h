@@ -20,15 +20,15 @@ static __always_inline struct mount *mount_of(struct vfsmount *vfsmount)
 	return (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
 }
 
-/* On the way from a file up to the root, as the task itself would name it: its root may be a folder of ours (chroot). */
+/* The way from a file up to the task's root, which chroot may have made a folder of ours. */
 struct path_walk {
 	struct dentry *dentry;
 	struct mount *mount;
 	struct dentry *root;
 	struct mount *root_mount;
-	/* Which one the last step was from. */
+	/* Where the last step began. */
 	struct dentry *below;
-	/* Where the names go to, if it is to one of these. */
+	/* For take_path_part(): what receives the names. */
 	struct fd_path *path;
 	u32 is_whole;
 };
@@ -93,10 +93,14 @@ static long take_path_part(u32 i, struct path_walk *walk)
 	bpf_probe_read_kernel_str(path->part[part], PATH_PART_LEN, READ_FIELD(struct dentry, walk->below, d_name.name));
 	path->parts = part + 1;
 	path->complete = step == PATH_NOWHERE;
-	return step == PATH_NOWHERE;
+	/* With as many names, it is not asked whether the root is next: crates/kernel/src/scope.rs. */
+	return step == PATH_NOWHERE || part + 1 == PATH_PARTS;
 }
 
-/* By bpf_loop(): a plain loop is verified turn by turn, which is most of what a gate with a guard took to load. */
+/*
+ * By bpf_loop(), as the verifier follows a plain loop turn by turn: that was most of the time that a gate with a
+ * guard took to load (docs/decisions/0001-gate.md).
+ */
 static __always_inline void path_of_place(struct fd_path *path, struct task_struct *task, struct dentry *dentry,
 					  struct mount *mount)
 {

@@ -30,7 +30,7 @@ struct {
 #define IPPROTO_TCP 6
 
 HASH_MAP(started_services, SERVICES, struct service_started, struct service_start);
-/* Their numbers that were used and came back. */
+/* Numbers that were given to a service and came back. */
 FREE_LIST(free_services, SERVICES);
 
 /* arch/x86/entry/syscalls/syscall_64.tbl: the calls by which a process changes its effective user. */
@@ -144,13 +144,14 @@ static __noinline void service_charge(struct thread_state *thread, struct task_s
 	member->sent_bytes = 0;
 }
 
-/* In `how` beside the reason and how it is borrowed: the thread runs. */
+/* `how` has the reason (enum service_why) in bits 0 to 7, and above it: a BPF function takes five arguments at most. */
 #define HOW_BORROWED_SHIFT 8
 #define HOW_IS_RUNNING (1 << 16)
 
 /*
- * Another label than before, or the same with another rule or place. A global function, which the verifier looks at once
- * and not for each way to it: there are dozens. The thread runs here, or has used nothing (is_new).
+ * Gives a thread another label, or the same one with another rule or place. A global function, so that the
+ * verifier looks at it once, and not at each of its dozens of calls. It charges what the current task has used:
+ * the thread is that task, or has used nothing yet (is_new).
  */
 __noinline int service_label(u32 slot, u32 service, u32 how, u32 rule)
 {
@@ -332,7 +333,7 @@ static __always_inline void question_of(struct service_question *question, struc
 		question->connection = member->connection;
 }
 
-static __always_inline void service_ask_of(struct thread_state *thread, struct task_struct *task, u32 event, u32 peer,
+static __always_inline void service_ask_task(struct thread_state *thread, struct task_struct *task, u32 event, u32 peer,
 					   bool is_running)
 {
 	struct service_question question = {};
@@ -342,12 +343,12 @@ static __always_inline void service_ask_of(struct thread_state *thread, struct t
 	service_obey(thread, task, &question.best, event, peer, is_running);
 }
 
-/* Of the thread in this slot, by the task that runs here. */
+/* Asks the rules about the thread in this slot, with the current task as its task. */
 __noinline int service_ask(u32 slot, u32 event, u32 peer, u32 is_running)
 {
 	if (!(config.enabled & SERVICE))
 		return 0;
-	service_ask_of(thread_at(slot), bpf_get_current_task_btf(), event, peer, is_running);
+	service_ask_task(thread_at(slot), bpf_get_current_task_btf(), event, peer, is_running);
 	return 0;
 }
 
@@ -374,8 +375,8 @@ static __always_inline void service_clear(struct service_member *member)
 	member->book = header.book;
 }
 
-/* The thread in this slot runs already, here or elsewhere; its counters were read just now. */
-__noinline int service_met(u32 slot)
+/* The part of service_adopt() that the verifier is to look at once. The thread's counters have just been read. */
+__noinline int service_adopted(u32 slot)
 {
 	struct thread_state *thread = thread_at(slot);
 	struct service_member *member = member_of(thread);
@@ -388,7 +389,7 @@ __noinline int service_met(u32 slot)
 	service_identify(member, task);
 	/* It has used nothing since. */
 	member->is_new = 1;
-	service_ask_of(thread, task, EVENT_FOUND, SERVICE_NONE, false);
+	service_ask_task(thread, task, EVENT_FOUND, SERVICE_NONE, false);
 	member->is_new = 0;
 	return 0;
 }
@@ -400,7 +401,7 @@ static __always_inline void service_adopt(struct thread_state *thread, struct ta
 
 	service_clear(member);
 	read_counters(&member->at, task);
-	service_met(thread->slot);
+	service_adopted(thread->slot);
 }
 
 /*

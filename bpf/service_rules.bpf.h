@@ -73,7 +73,10 @@ static __always_inline u64 mix(u64 hash, u64 value)
 	return (hash ^ (hash >> 32) ^ value) * 0x9e3779b97f4a7c15ULL;
 }
 
-/* Of the first `length` bytes of the scratch text. A global function, so that the verifier looks at its loop once. */
+/*
+ * Of the first `length` bytes of the scratch text. A global function, so that the verifier looks at its loop
+ * once. Below gate_switch it is the last of the eight calls that the verifier allows (MAX_CALL_FRAMES).
+ */
 __noinline u64 hash_text(u64 length)
 {
 	struct service_scratch *room = scratch();
@@ -294,7 +297,7 @@ static long ask_set(u32 i, struct service_question *question)
 	    (fields & FIELD_CLIENT && connection->client_family != set->client_family) ||
 	    (fields & FIELD_PEER && question->peer == SERVICE_NONE))
 		return 0;
-	/* Tested anew: with what the tests above have left, the verifier would look at each combination of conditions. */
+	/* Has `fields` tested again: the verifier would follow each combination of the results above. */
 	barrier_var(fields);
 	hash = header.salt;
 	if (fields & FIELD_EXE)

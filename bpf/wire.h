@@ -725,7 +725,7 @@ struct service_member {
 	__u8 moves;
 	__u8 is_exiting;
 	__u8 has_io_uring;
-	/* It is being forked: `at` is zero, as the kernel has counted nothing yet. */
+	/* It is being forked or taken in: it has used nothing since `at`. */
 	__u8 is_new;
 	/* Counts up where it gets another service for what it is, or by hand: what it asked for before is of no account then. */
 	__u16 epoch;

@@ -132,6 +132,13 @@ mod tests {
         script(program, &words).map(|script| String::from_utf8_lossy(script).into_owned())
     }
 
+    /// As bpf/path.bpf.h, take_path_part() has it.
+    #[test]
+    fn with_twelve_folders_the_root_is_not_looked_for() {
+        let complete = |depth: usize| name(b"app.py", Some(Path::new(&"/in".repeat(depth)))).folder.complete;
+        assert_eq!([11, 12, 13].map(complete), [1, 0, 0]);
+    }
+
     #[test]
     fn the_script_is_the_first_argument_that_is_no_option() {
         for (line, script) in [

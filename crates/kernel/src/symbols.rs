@@ -22,7 +22,7 @@ impl KernelSymbols {
         })
     }
 
-    /// For who has no addresses to name.
+    /// An empty table, for reports without blocking sites.
     pub fn none() -> &'static Self {
         static NONE: KernelSymbols = KernelSymbols { symbols: Vec::new(), names: String::new() };
         &NONE

@@ -277,7 +277,9 @@ impl Watch {
             let threads = number_of(live.len(), "thread");
             notes.push(format!("still running, and not gated any more: {threads} of the command"));
         }
-        let has_sites = self.options.mask & wire::LENS_SITES != 0;
+        // Slow calls, and sessions around or within this one, may bring sites that it has not asked for.
+        let has_sites =
+            self.options.mask & wire::LENS_SITES != 0 || figures.values().any(|row| !row.sites.is_empty());
         let symbols = if has_sites { KernelSymbols::get() } else { KernelSymbols::none() };
         if has_sites && symbols.is_empty() {
             notes.push("blocking sites have no names: /proc/kallsyms shows no addresses".into());

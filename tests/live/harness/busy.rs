@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use super::job::{has_tended, stop};
+use super::job::{stop, wait_until_tended};
 use super::report::AMBIGUOUS;
 use super::{Job, Report, Running, workload};
 
@@ -58,13 +58,13 @@ impl Busy {
         self.run.signal(signal);
     }
 
-    /// Returns when the Tollgate above it has looked after the gate after this call.
+    /// Waits until the `tollgate run` that started it has tended the gate once more.
     #[track_caller]
-    pub fn has_tended(&self) {
-        has_tended(&self.run);
+    pub fn wait_until_tended(&self) {
+        wait_until_tended(&self.run);
     }
 
-    /// Stops the Tollgate above it.
+    /// Stops that `tollgate run`.
     #[track_caller]
     pub fn stop_run(&self) {
         stop(self.run.pid());

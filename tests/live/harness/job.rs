@@ -405,11 +405,13 @@ pub fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Stops a process, and waits until each of its threads stands still: they may be at work on other processors.
+/// Stops a process, and waits until each of its threads stands still, or has ended: they may be at work
+/// on other processors.
 #[track_caller]
 pub fn stop(pid: u32) {
     kill(pid as i32, libc::SIGSTOP);
-    eventually("all its threads are stopped", || states_of(pid).iter().all(|state| *state == 'T'));
+    let stands = |state: &char| matches!(state, 'T' | 'Z' | 'X');
+    eventually("all its threads are stopped", || states_of(pid).iter().all(stands));
 }
 
 /// The command name of a process, if it has not ended.
@@ -428,7 +430,7 @@ pub fn is_running(pid: u32) -> bool {
     state(pid).is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// Whether a process has nothing more to read.
+/// Whether a process sleeps in read(2), and so has read all its input.
 pub fn is_in_read(pid: u32) -> bool {
     is_in_call(pid, libc::SYS_read)
 }
@@ -447,7 +449,7 @@ pub fn state(pid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Those of all its threads.
+/// The states of all threads of a process.
 pub fn states_of(pid: u32) -> Vec<char> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.filter_map(|thread| state(thread.file_name().to_str()?.parse().ok()?)).collect()
@@ -484,22 +486,22 @@ pub fn copy(program: &Path, to: &Path) {
 
 /// How often `tollgate lens` looks for later processes.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// A run and a lens wake up ten times a second at least, look after the gate each time, and for processes
-/// if so long has passed; some of their sleeps may be within a look.
+/// A run or a lens wakes up at least ten times a second, and tends the gate each time. It may also sleep
+/// while it tends it, so one more sleep would prove nothing.
 const SLEEPS: u64 = 5;
 
-/// Returns when a run or a lens has looked after the gate after this call.
+/// Waits until a run or a lens has tended the gate once more.
 #[track_caller]
-pub fn has_tended(tollgate: &Running) {
+pub fn wait_until_tended(tollgate: &Running) {
     let before = sleeps_of(tollgate.pid());
-    eventually("another look", || sleeps_of(tollgate.pid()) >= before + SLEEPS);
+    eventually("the gate is tended again", || sleeps_of(tollgate.pid()) >= before + SLEEPS);
 }
 
 /// Returns when a lens has looked for processes after this call.
 #[track_caller]
 pub fn has_looked_again(lens: &Running) {
     std::thread::sleep(LOOK_AGAIN);
-    has_tended(lens);
+    wait_until_tended(lens);
 }
 
 /// How often a thread has gone to sleep.

@@ -150,7 +150,7 @@ fn watched(order: &[(bool, usize)]) {
             assert!(interrupted(lens).count("getppid") > 0, "{order:?}: watcher {number}");
         }
         // Its session sees what the others have left.
-        busy.has_tended();
+        busy.wait_until_tended();
     }
     busy.finish();
 }

@@ -34,6 +34,27 @@ fn each_script_has_a_baseline_of_its_own() {
     assert_eq!((numbers(known, ["anomalies"]), &known["state"]), ([0], &"training".into()));
 }
 
+/// A relative script is named by its folder's path, of which twelve names are kept. With as many, the
+/// kernel side does not ask whether the root is next, and user space names it alike.
+#[test]
+fn a_script_deep_in_folders_has_one_name() {
+    let it = Guarded::named("python3.11");
+    for depth in [11, 12, 13] {
+        let mut folder = it.folder.path().to_path_buf();
+        while folder.components().count() - 1 < depth {
+            folder.push("in");
+        }
+        fs::create_dir_all(&folder).expect("folders");
+        let name = format!("script:{}/", folder.display());
+        let begins = if depth < 12 { name.as_str() } else { "script:…/" };
+        let mut job = it.job("--guard=watch --scope script", "routine 1 0");
+        job.command.current_dir(&folder);
+        let guard = Guard::of(&job.finish().success());
+        let scope = guard.0["programs"][0]["scope"].as_str().expect("it has one").to_owned();
+        assert!(scope.starts_with(begins) && scope.ends_with("/in/routine"), "{depth}: {scope}");
+    }
+}
+
 /// A run in this control group.
 fn run_in(group: &ControlGroup, it: &Guarded, options: &str) -> Guard {
     let procs = group.0.join("cgroup.procs");

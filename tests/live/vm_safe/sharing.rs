@@ -194,7 +194,7 @@ fn a_daemon_of_an_ended_run_is_nothing_to_a_later_one() {
     let later = Busy::start("");
     kill(daemon, libc::SIGKILL);
     eventually("the daemon's end", || !is_running(daemon as u32));
-    later.has_tended();
+    later.wait_until_tended();
     later.finish();
     keeper.finish();
 }
@@ -229,10 +229,10 @@ mod alone {
         let second = Job::run("--slower 1s --sample", workload("hang")).start();
         let hanging = second.child_running("workloads");
         // By then the first holds the programs that the second has loaded.
-        first.has_tended();
+        first.wait_until_tended();
         second.signal(libc::SIGKILL);
         eventually("the end of a killed process", || second.is_over());
-        first.has_tended();
+        first.wait_until_tended();
         first.finish();
         kill(hanging as i32, libc::SIGKILL);
         eventually("an end", || !is_running(hanging));
@@ -248,7 +248,7 @@ mod alone {
         let lock = File::open("/run/tollgate.lock").expect("there is a lock");
         lock.lock().expect("it is free some time");
         first.signal(libc::SIGCONT);
-        first.has_tended();
+        first.wait_until_tended();
         second.signal(libc::SIGKILL);
         eventually("the end of a killed process", || second.is_over());
         drop(lock);
@@ -264,7 +264,7 @@ mod alone {
         let second = Busy::start("");
         first.signal(libc::SIGKILL);
         eventually("the end of a killed process", || first.is_over());
-        second.has_tended();
+        second.wait_until_tended();
         second.finish();
         kill(hanging as i32, libc::SIGKILL);
         eventually("an end", || !is_running(hanging));
@@ -280,7 +280,7 @@ mod alone {
             .expect("it is ours");
         refused.command.arg(odd);
         refused.finish().exits_with(126);
-        first.has_tended();
+        first.wait_until_tended();
         // Nothing lost but in the change of configuration.
         first.finish();
     }
@@ -292,7 +292,7 @@ mod alone {
             .finish()
             .exits_with(125)
             .says("cannot lock the store");
-        first.has_tended();
+        first.wait_until_tended();
         first.finish();
     }
 

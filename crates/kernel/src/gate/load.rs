@@ -191,8 +191,8 @@ impl Loaded {
                 count += 1;
             }
         }
-        let (all, map) = (libbpf_rs::MapFlags::ANY, &self.skeleton.maps.arg_kinds);
-        map.update_batch(&keys, &values, count, all, all).doing("naming the calls' arguments")
+        let (any, map) = (libbpf_rs::MapFlags::ANY, &self.skeleton.maps.arg_kinds);
+        map.update_batch(&keys, &values, count, any, any).doing("naming the calls' arguments")
     }
 
     /// Attaches its programs, context switches first: who runs where must be known before a call is seen.
@@ -259,7 +259,7 @@ pub struct Iterators {
     skeleton: GateSkel<'static>,
 }
 
-/// What one does with them.
+/// What one of these programs does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
     /// Takes those in that `adoptions` names.
@@ -284,7 +284,7 @@ impl Over {
 }
 
 impl Iterators {
-    /// Only these: each costs a load, and all together what finding the kernel's types costs once.
+    /// Loads only `these`. Each is verified by itself, but the kernel's types are found once for all.
     pub fn new(maps: &Maps, enabled: u32, generation: u32, these: &[Over]) -> Result<Self> {
         let mut skeleton = open(enabled)?;
         configure(&mut skeleton, enabled, generation);
@@ -296,7 +296,7 @@ impl Iterators {
         Ok(Self { skeleton: skeleton.load().doing("loading its task iterators")? })
     }
 
-    /// Goes over all tasks once, or all sockets, by one that was loaded. What the program told.
+    /// Runs one of the loaded programs over all tasks or sockets once. Returns what it wrote.
     pub fn run(&self, over: Over) -> Result<Vec<u8>> {
         let programs = &self.skeleton.progs;
         let program = match over {
