@@ -144,7 +144,7 @@ static __noinline void service_charge(struct thread_state *thread, struct task_s
 	member->sent_bytes = 0;
 }
 
-/* `how` has the reason (enum service_why) in bits 0 to 7, and above it: a BPF function takes five arguments at most. */
+/* `how` has the reason (WHY_…) in bits 0 to 7. A BPF function takes five arguments at most. */
 #define HOW_BORROWED_SHIFT 8
 #define HOW_IS_RUNNING (1 << 16)
 
@@ -208,7 +208,8 @@ static __always_inline void service_relabel(struct thread_state *thread, u32 ser
 	if (likely(member->service == service && member->borrowed == borrowed &&
 		   (!rule || member->book == header.book) && place_of(service) == member->placed))
 		return;
-	service_label(thread->slot, service, why | borrowed << HOW_BORROWED_SHIFT | (is_running ? HOW_IS_RUNNING : 0), rule);
+	service_label(thread->slot, service,
+		      why | borrowed << HOW_BORROWED_SHIFT | (is_running ? HOW_IS_RUNNING : 0), rule);
 }
 
 /* A number for a service that is to be started, with an account; 0: none is left. */

@@ -152,10 +152,8 @@ fn top_shows_it_live_until_q_is_pressed() {
 
 #[test]
 fn the_ssh_server_and_the_journal_are_never_held() {
+    // Both folders are there without systemd, too: apt has its units in the latter.
     for (folder, name) in [("/usr/sbin", "sshd"), ("/usr/lib/systemd", "systemd-journald")] {
-        if !Path::new(folder).is_dir() {
-            continue;
-        }
         let (it, group) = (Guarded::named(name), ControlGroup::new());
         // One in which there is no other program, so that the daemon finds this one by its name.
         let place = it.folder.path().join("place");
