@@ -144,7 +144,7 @@ static __noinline void service_charge(struct thread_state *thread, struct task_s
 	member->sent_bytes = 0;
 }
 
-/* `how` has the reason (WHY_…) in bits 0 to 7. A BPF function takes five arguments at most. */
+/* `how` has the reason (enum service_why) in bits 0 to 7. A BPF function takes five arguments at most. */
 #define HOW_BORROWED_SHIFT 8
 #define HOW_IS_RUNNING (1 << 16)
 

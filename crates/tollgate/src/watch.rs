@@ -75,9 +75,11 @@ pub struct Watch {
     ended: bool,
 }
 
+pub const THREADS_FULL: &str = "threads not gated (table full)";
+
 /// Reasons as the report names them, in the order of `wire::loss`.
 const REASONS: [&str; wire::LOSSES as usize] = [
-    "threads not gated (table full)",
+    THREADS_FULL,
     "calls whose end was not seen",
     "calls not recorded (table full)",
     "calls in their session's common row (table full)",

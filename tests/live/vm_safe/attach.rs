@@ -58,8 +58,12 @@ impl Subject {
 }
 
 /// Waits until a `tollgate lens` without --for says that it watches.
+#[track_caller]
 fn watches(lens: &Running) {
-    eventually("tollgate: watching", || lens.read("err").contains("watching"));
+    eventually("tollgate: watching", || {
+        assert!(!lens.is_over(), "it has ended: {}", lens.read("err"));
+        lens.read("err").contains("watching")
+    });
 }
 
 fn interrupted(lens: Running) -> Report {
@@ -325,25 +329,6 @@ fn by_control_group() {
 }
 
 #[test]
-fn everything_for_a_while_beside_a_run() {
-    let busy = Busy::start("");
-    let lens = Job::lens("--all --per process --for 1s").start();
-    let own = lens.pid();
-    watches(&lens);
-    let new = Job::of(workload("sleep 10 20")).start();
-    let new_pid = new.pid();
-    new.finish().success();
-    let report = lens.finish().success().report();
-    let row = |pid| report.groups.iter().find(|group| group.pid == pid);
-    assert!(row(busy.command()).is_some(), "the busy command is missing");
-    assert!(row(own).is_none(), "Tollgate watched itself");
-    assert!(report.count("getppid") > 0);
-    let new = row(new_pid).expect("it began and ended meanwhile");
-    assert!(new.calls.iter().any(|call| call.name == "nanosleep" && call.count == 20), "{new:?}");
-    busy.finish();
-}
-
-#[test]
 fn a_process_of_another_session_counts_in_both() {
     let busy = Busy::start("");
     let lens = Job::lens(&format!("-p {} --for 500ms", busy.command()));
@@ -401,4 +386,28 @@ fn watchers_that_come_at_once() {
 fn a_kernel_thread_has_no_calls_to_watch() {
     // kthreadd, in the first PID namespace.
     Job::typed("lens -p 2").finish().exits_with(125).says("kernel threads");
+}
+
+/// Watching each process of the machine takes the rows that other tests need.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn everything_for_a_while_beside_a_run() {
+        let busy = Busy::start("");
+        let lens = Job::lens("--all --per process --for 1s").start();
+        let own = lens.pid();
+        watches(&lens);
+        let new = Job::of(workload("sleep 10 20")).start();
+        let new_pid = new.pid();
+        new.finish().success();
+        let report = lens.finish().success().report();
+        let row = |pid| report.groups.iter().find(|group| group.pid == pid);
+        assert!(row(busy.command()).is_some(), "the busy command is missing");
+        assert!(row(own).is_none(), "Tollgate watched itself");
+        assert!(report.count("getppid") > 0);
+        let new = row(new_pid).expect("it began and ended meanwhile");
+        assert!(new.calls.iter().any(|call| call.name == "nanosleep" && call.count == 20), "{new:?}");
+        busy.finish();
+    }
 }

@@ -12,9 +12,10 @@ use kernel::cpus;
 use serde::{Deserialize, Serialize};
 use stats::interval::median;
 
-/// A batch lasts so long, and so many times as long as it takes to time it.
+/// A batch lasts at least so long, and so many times as long as it takes to time it: twice a thousand
+/// times, as the processor may be twice as fast later as when the batch is sized.
 const BATCH_NS: f64 = 60_000.0;
-const CLOCKS_A_BATCH: f64 = 1000.0;
+const CLOCKS_A_BATCH: f64 = 2000.0;
 const MOST_UNITS: u32 = 1 << 20;
 /// Batches from which the worker's own clock, loop and spin are known.
 const OWN_BATCHES: usize = 21;

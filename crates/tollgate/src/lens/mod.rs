@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use kernel::process::wait_readable;
 
 pub use diff::diff;
@@ -17,7 +17,7 @@ use crate::format::number_of;
 use crate::output::{Output, say};
 use crate::run::options;
 use crate::select;
-use crate::watch::{Ending, TICK, Watch};
+use crate::watch::{Ending, THREADS_FULL, TICK, Watch};
 
 /// How often later processes are looked for (--comm, --cgroup, --unit).
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -45,7 +45,13 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
         missed = missed.max(take_in(select::matching(select), &mut watch, &mut known)?);
     }
     if !select.all && !select.finds_later_ones() && !watch.gate.has_threads(watch.session.index) {
+        let is_full = watch.losses()?.contains_key(THREADS_FULL);
         watch.give_up()?;
+        ensure!(
+            !is_full,
+            "the gate has no room for them: other Tollgate processes watch too many processes or threads \
+             one by one (`--per process`, `--per thread`)"
+        );
         bail!(
             "no thread of these could be gated: they have ended, or are kernel threads, which make no calls, or \
              this kernel keeps them from BPF"
