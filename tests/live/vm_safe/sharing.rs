@@ -199,6 +199,20 @@ fn a_daemon_of_an_ended_run_is_nothing_to_a_later_one() {
     keeper.finish();
 }
 
+/// Kills a Tollgate, and leaves what it started.
+#[track_caller]
+fn kill_run(run: &Running) {
+    run.signal(libc::SIGKILL);
+    eventually("the end of a killed process", || run.is_over());
+}
+
+/// Ends what a killed Tollgate left.
+#[track_caller]
+fn end(pid: u32) {
+    kill(pid as i32, libc::SIGKILL);
+    eventually("an end", || !is_running(pid));
+}
+
 /// These tests decide which generation of the gate is loaded, and by which process.
 mod alone {
     use super::*;
@@ -230,15 +244,13 @@ mod alone {
         let hanging = second.child_running("workloads");
         // By then the first holds the programs that the second has loaded.
         first.wait_until_tended();
-        second.signal(libc::SIGKILL);
-        eventually("the end of a killed process", || second.is_over());
+        kill_run(&second);
         first.wait_until_tended();
         first.finish();
-        kill(hanging as i32, libc::SIGKILL);
-        eventually("an end", || !is_running(hanging));
+        end(hanging);
     }
 
-    /// Loading a gate takes its time, and whoever does it holds the lock.
+    /// Loading a gate takes its time, and the process that loads it holds the lock.
     #[test]
     fn the_first_follows_the_second_while_somebody_holds_the_lock() {
         let first = Busy::start("--no-sites");
@@ -249,12 +261,10 @@ mod alone {
         lock.lock().expect("it is free some time");
         first.signal(libc::SIGCONT);
         first.wait_until_tended();
-        second.signal(libc::SIGKILL);
-        eventually("the end of a killed process", || second.is_over());
+        kill_run(&second);
         drop(lock);
         first.finish();
-        kill(hanging as i32, libc::SIGKILL);
-        eventually("an end", || !is_running(hanging));
+        end(hanging);
     }
 
     #[test]
@@ -262,12 +272,10 @@ mod alone {
         let first = Job::run("", workload("hang")).start();
         let hanging = first.child_running("workloads");
         let second = Busy::start("");
-        first.signal(libc::SIGKILL);
-        eventually("the end of a killed process", || first.is_over());
+        kill_run(&first);
         second.wait_until_tended();
         second.finish();
-        kill(hanging as i32, libc::SIGKILL);
-        eventually("an end", || !is_running(hanging));
+        end(hanging);
     }
 
     #[test]
@@ -309,8 +317,7 @@ mod alone {
         let hanging = killed.child_running("workloads");
         // Those of other tests have followed by then.
         std::thread::sleep(Duration::from_millis(600));
-        killed.signal(libc::SIGKILL);
-        eventually("the end of a killed process", || killed.is_over());
+        kill_run(&killed);
         both.iter().for_each(|run| run.signal(libc::SIGCONT));
         for run in both {
             let report = run.finish().success().report();
@@ -319,8 +326,7 @@ mod alone {
                 has_all(&report, "nanosleep", SLEEPS);
             }
         }
-        kill(hanging as i32, libc::SIGKILL);
-        eventually("an end", || !is_running(hanging));
+        end(hanging);
     }
 
     /// The lens, the guard, and services with rules on all events and limits of all kinds that need a program.
