@@ -205,6 +205,7 @@ static __always_inline void service_relabel(struct thread_state *thread, u32 ser
 {
 	struct service_member *member = member_of(thread);
 
+	member->has_answered = 0;
 	if (likely(member->service == service && member->borrowed == borrowed &&
 		   (!rule || member->book == header.book) && place_of(service) == member->placed))
 		return;

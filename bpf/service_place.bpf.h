@@ -2,8 +2,9 @@
 /*
  * Which threads are to be in whose control group. A move costs microseconds, and milliseconds at times
  * (docs/decisions/0005-service.md): so only who runs on and on while others wait is moved to where its service's share of
- * the processors is kept, the next times from the beginning of its work, and goes back when it sleeps after an answer.
- * User space moves (`placements`).
+ * the processors is kept, the next times from the beginning of its work. It goes back if it sleeps for a while after an
+ * answer: a worker that waits for its next client must not wait in the last one's group, and one whose client asks again
+ * at once is not worth two moves a request. User space moves, and waits for that while (`placements`).
  */
 #ifndef TOLLGATE_SERVICE_PLACE_BPF_H
 #define TOLLGATE_SERVICE_PLACE_BPF_H
@@ -44,14 +45,15 @@ static __always_inline u32 number_of(struct thread_state *thread)
 	return session ? visible_pid((struct task_struct *)thread->task, session->pid_level) : 0;
 }
 
-static __noinline void place(struct thread_state *thread, struct service_member *member, u32 where)
+/* Asks for it to be put there, or, with `leaves`, to be put there unless it goes on before long. */
+static __noinline bool place(struct thread_state *thread, struct service_member *member, u32 where, bool leaves)
 {
 	struct service_placement *placement = bpf_ringbuf_reserve(&placements, sizeof(*placement), 0);
 	struct task_struct *task = (void *)thread->task;
 
 	if (!placement) {
 		lose(READ_ONCE(header.services), LOSS_PLACEMENTS);
-		return;
+		return false;
 	}
 	__builtin_memset(placement, 0, sizeof(*placement));
 	placement->tid = number_of(thread);
@@ -59,8 +61,22 @@ static __noinline void place(struct thread_state *thread, struct service_member 
 	placement->began_ns = BPF_CORE_READ(task, start_boottime);
 	placement->place = where;
 	placement->is_own = member->borrowed != BORROWED_FOR_WORK;
-	member->placed = where;
+	placement->leaves = leaves;
+	if (!leaves)
+		member->placed = where;
 	bpf_ringbuf_submit(placement, 0);
+	return true;
+}
+
+/* It sleeps after an answer, in a group. */
+static __always_inline void leave_place(struct thread_state *thread, struct service_member *member)
+{
+	WRITE_ONCE(member->answered_ns, bpf_ktime_get_ns());
+	if (READ_ONCE(member->is_leaving))
+		return;
+	WRITE_ONCE(member->is_leaving, 1);
+	if (!place(thread, member, SERVICE_ROOT, true))
+		WRITE_ONCE(member->is_leaving, 0);
 }
 
 /* Somebody had to wait for its threads not long ago. */
@@ -74,33 +90,32 @@ static __always_inline void place_labelled(struct thread_state *thread, struct s
 {
 	u32 where = place_of(member->service);
 
-	member->has_answered = 0;
 	if (member->is_worth)
 		member->is_worth--;
 	if (member->borrowed != BORROWED_FOR_WORK && placing_of(member->service) & PLACE_AT_ONCE)
-		place(thread, member, where);
+		place(thread, member, where, false);
 	else if (where && where != member->placed && member->is_worth && competes(member->service))
-		place(thread, member, where);
+		place(thread, member, where, false);
 	else if (member->placed && member->placed != where)
-		place(thread, member, SERVICE_ROOT);
+		place(thread, member, SERVICE_ROOT, false);
 }
 
 /* It was forked, maybe before its parent was moved. */
 static __always_inline void place_born(struct thread_state *thread, struct service_member *member)
 {
 	if (placing_of(member->service) & PLACE_AT_ONCE)
-		place(thread, member, place_of(member->service));
+		place(thread, member, place_of(member->service), false);
 }
 
 /* It leaves its processor: asleep, or because somebody who is gated is to have it (`gives_way`). */
 static __always_inline void place_running(struct thread_state *thread, struct service_member *member,
 					  struct task_struct *task, bool sleeps, bool gives_way)
 {
+	bool is_done = sleeps && member->has_answered;
 	u32 service = member->service & (SERVICES - 1);
 
-	/* For whom it works next is not known: it is not to wait for its turn among those of the last one. */
-	if (sleeps && member->has_answered && member->placed) {
-		place(thread, member, SERVICE_ROOT);
+	if (is_done && member->placed) {
+		leave_place(thread, member);
 		return;
 	}
 	if (!gives_way && !(placing_of(service) & PLACE_ALONE))
@@ -110,8 +125,11 @@ static __always_inline void place_running(struct thread_state *thread, struct se
 		return;
 	member->is_worth = WORTH_LABELS;
 	services[service].competes_until_ns = bpf_ktime_get_ns() + COMPETES_NS;
-	if (place_of(service) != member->placed)
-		place(thread, member, place_of(service));
+	if (place_of(service) == member->placed)
+		return;
+	place(thread, member, place_of(service), false);
+	if (is_done)
+		leave_place(thread, member);
 }
 
 /* It has sent something: an answer, if its side accepted the connection. */

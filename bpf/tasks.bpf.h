@@ -309,7 +309,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	struct nursery *nursery = nursery_of(parent);
 	struct thread_state *thread;
 	struct session *session;
-	u32 slot, index, group;
+	u32 slot, index, group, mask;
 
 	slot = slot_of(parent);
 	thread = slot ? thread_at(slot) : NULL;
@@ -324,7 +324,14 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		gate_task(child, nursery->session, session, index, nursery->until_exec, thread, SCOPE_HERE);
 		return;
 	}
-	if (!thread || !(thread->mask & ~SERVICE)) {
+	/*
+	 * A process that is not gated was left out, as the daemon's own is, or is taken in just now, with all its threads:
+	 * either way its new threads are none of `everything`.
+	 */
+	mask = thread ? thread->mask : 0;
+	if (!mask && child->tgid == parent->tgid)
+		return;
+	if (!mask || (mask == SERVICE && child->tgid != parent->tgid)) {
 		index = READ_ONCE(header.everything);
 		if (likely(!index))
 			return;

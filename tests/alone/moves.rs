@@ -1,33 +1,59 @@
 //! Threads are moved between control groups for services that compete, and for nobody else.
 
 use crate::harness::limits::{competitors, end, rules};
+use crate::harness::processors::{pin, preemptions, run_first};
 use crate::harness::services::{Backend, InForce, begin, over, own_work, programs};
 
-/// Other work on a shared machine may make threads wait; one that is always moved is so in all attempts.
-const ATTEMPTS: usize = 5;
-
-/// By a back end with limits on whom it works for, while it has 30 requests of 10 ms.
-fn moved(compete: bool) -> u64 {
+/// A back end with limits on whom it works for.
+fn services() -> InForce {
     let limits = [("shop", "cpu-weight = 100"), ("blog", "cpu-weight = 100")];
     let rules = format!("{}[[rule]]\nexe = \"FOLDER/backend\"\nadopts-peer = true\n", rules(&limits));
-    let services = InForce::start(programs(&["shop", "blog", "backend"]), &rules);
-    let folder = services.folder.path();
-    let backend = Backend::start(folder, "backend", "0", "");
-    let tenant = backend.tenant(folder, "shop", "a 10 30 1");
-    let competitors = compete.then(|| competitors(&services));
+    InForce::start(programs(&["shop", "blog", "backend"]), &rules)
+}
+
+/// Moves that were made, and those that the kernel side asked for as well.
+fn moves(services: &InForce) -> [u64; 2] {
+    let moves = services.ask("limit --json").json()["moves"].clone();
+    let sum = |names: &[&str]| names.iter().map(|name| moves[name].as_u64().expect("a number")).sum();
+    [sum(&["moved"]), sum(&["moved", "needless", "put_off", "failed"])]
+}
+
+/// 30 requests of 10 ms.
+const WORK: &str = "a 10 30 1";
+
+#[test]
+fn who_competes_is_moved() {
+    let services = services();
+    let backend = Backend::start(services.folder.path(), "backend", "0", "");
+    let tenant = backend.tenant(services.folder.path(), "shop", WORK);
+    let competitors = competitors(&services);
     let tenant = begin(tenant);
     own_work(&tenant);
     over(tenant);
-    end(competitors.unwrap_or_default());
-    let moved = services.ask("limit --json").json()["moves"]["moved"].as_u64().expect("a number");
-    backend.end(folder, "shop");
-    moved
+    end(competitors);
+    assert!(moves(&services)[0] > 0);
 }
 
+/// The daemon's own threads, which move others, preempt services, but do not compete with them. Priorities keep all
+/// others from doing so.
 #[test]
-fn nobody_is_moved_without_competition() {
-    let alone: Vec<_> = (0..ATTEMPTS).map(|_| moved(false)).collect();
-    let beside_others = moved(true);
-    eprintln!("moved alone: {alone:?}, beside others: {beside_others}");
-    assert!(alone.contains(&0) && beside_others > 0, "alone {alone:?}, beside others {beside_others}");
+fn nobody_is_moved_for_the_daemon() {
+    let services = services();
+    let backend = Backend::start(services.folder.path(), "backend", "0", "");
+    let tenant = backend.tenant(services.folder.path(), "shop", WORK);
+    for (process, priority) in [(&services.daemon, 2), (&backend.running, 1), (&tenant, 1)] {
+        pin(process.pid(), 0);
+        run_first(process.pid(), priority);
+    }
+    let (asked_before, preempted_before) = (moves(&services)[1], preemptions(backend.running.pid()));
+    let tenant = begin(tenant);
+    // Each question wakes threads of the daemon.
+    while tenant.read("out").lines().count() < 2 {
+        moves(&services);
+    }
+    let preemptions = preemptions(backend.running.pid()) - preempted_before;
+    over(tenant);
+    // Not only those that are made: the kernel may refuse to move who has a real-time priority.
+    let asked = moves(&services)[1] - asked_before;
+    assert!(preemptions > 0 && asked == 0, "preempted {preemptions} times, to be moved {asked} times");
 }

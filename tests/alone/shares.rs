@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::eventually;
 use crate::harness::limits::{group_of, groups, rules, start};
+use crate::harness::processors::pin;
 use crate::harness::services::{Backend, Consumer, InForce, begin, programs};
 
 #[test]
@@ -35,17 +36,6 @@ fn processors_are_shared_by_weight() {
     let path = group_of(all[1][0].0.pid(), "cpu");
     assert!(path.starts_with("/tollgate/heavy/%2F"), "{path}");
     assert!(services.ask("limit").text().contains("moves between control groups"));
-}
-
-/// Keeps a process on one processor.
-fn pin(pid: u32, processor: usize) {
-    // SAFETY: a valid set of processors.
-    let pinned = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
-        libc::sched_setaffinity(pid as i32, size_of::<libc::cpu_set_t>(), &set)
-    };
-    assert_eq!(pinned, 0, "processor {processor} is there");
 }
 
 /// Control groups alone give it two thirds of a processor: the others, who are on two, count for half there.
@@ -131,6 +121,8 @@ fn a_cap_holds_for_what_others_do_for_it() {
         thread::sleep(Duration::from_secs(3));
         let used = services.figures("cpu_ns")["shop"] - before;
         let allowed = began.elapsed().as_nanos() as u64 / 5;
+        let moves = services.ask("limit --json").json()["moves"].clone();
+        eprintln!("{ms} ms each: {used} ns of {allowed}; moves since the beginning: {moves}");
         // The kernel hands out what is left of a period's slices.
         assert!(used < allowed / 2 * 3, "{ms} ms each: {used} ns of {allowed}");
         for running in tenants.into_iter().chain([backend.running]) {

@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore as _, MapHandle, RingBuffer, RingBufferBuilder};
 
+use crate::clock::now_ns;
 use crate::error::{Doing as _, Result};
 use crate::gate::Gate;
 use crate::mapping::Mapping;
@@ -16,6 +17,20 @@ use crate::wire;
 pub struct Source {
     ring: MapHandle,
     members: Mapping<wire::service_member>,
+}
+
+/// How long a thread sleeps after an answer before it leaves its service's control group: the
+/// least time for which the wait of [`Placements::wait`] is exact.
+pub const LEAVES_AFTER: Duration = Duration::from_millis(1);
+
+/// What becomes of a thread that was asked to leave its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaves {
+    Now,
+    /// It has not slept for long enough.
+    Later,
+    /// It works for its service again, or has ended.
+    Never,
 }
 
 /// Read by the thread that made it.
@@ -58,6 +73,40 @@ impl Placements {
         // Interrupted by a signal at worst.
         let _ = self.ring.poll(most);
         self.inbox.take()
+    }
+
+    /// Whether a thread that was asked to leave its group is to leave it by now.
+    pub fn leaves(&self, placement: &wire::service_placement) -> Leaves {
+        let entry = self.members.entry(placement.slot);
+        // SAFETY: aligned fields within the mapping, which both sides access as a whole.
+        let (is_leaving, has_answered, answered_ns) = unsafe {
+            (
+                AtomicU8::from_ptr(&raw mut (*entry).is_leaving),
+                AtomicU8::from_ptr(&raw mut (*entry).has_answered),
+                AtomicU64::from_ptr(&raw mut (*entry).answered_ns),
+            )
+        };
+        let is_at_work = || has_answered.load(Ordering::SeqCst) == 0;
+        let due = || Duration::from_nanos(answered_ns.load(Ordering::SeqCst)) + LEAVES_AFTER;
+        let is_due = || due() <= Duration::from_nanos(now_ns());
+        if is_leaving.load(Ordering::SeqCst) == 0 {
+            return Leaves::Never;
+        }
+        if !is_at_work() && !is_due() {
+            return Leaves::Later;
+        }
+        // From here on it asks anew at its next sleep after an answer.
+        is_leaving.store(0, Ordering::SeqCst);
+        if is_at_work() {
+            return Leaves::Never;
+        }
+        if !is_due() {
+            // It may have gone to sleep just before the line above, and not have asked.
+            is_leaving.store(1, Ordering::SeqCst);
+            return Leaves::Later;
+        }
+        self.placed(placement).store(wire::SERVICE_ROOT as u16, Ordering::SeqCst);
+        Leaves::Now
     }
 
     fn placed(&self, placement: &wire::service_placement) -> &AtomicU16 {

@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod network;
 pub mod plugins;
 pub mod postgres;
+pub mod processors;
 pub mod pty;
 pub mod report;
 pub mod rows;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use kernel::clock::thread_time;
-use kernel::placements::{Placements, Source};
+use kernel::placements::{LEAVES_AFTER, Leaves, Placements, Source};
 use kernel::wire;
 
 use super::groups::Groups;
@@ -100,8 +100,22 @@ impl Work {
     fn go_on(&self, placements: &Placements) {
         kernel::process::run_before_others();
         let (mut budget, mut swept, mut has_failed) = (Budget::default(), Instant::now(), false);
+        let (mut leaving, mut looked) = (Vec::new(), Instant::now());
         while !self.is_over.load(Ordering::Relaxed) {
-            for placement in placements.wait(WINDOW) {
+            let mut asked = placements.wait(if leaving.is_empty() { WINDOW } else { LEAVES_AFTER });
+            leaving.extend(asked.extract_if(.., |placement| placement.leaves != 0));
+            if looked.elapsed() >= LEAVES_AFTER {
+                looked = Instant::now();
+                leaving.retain(|placement| match placements.leaves(placement) {
+                    Leaves::Now => {
+                        asked.push(*placement);
+                        false
+                    }
+                    Leaves::Later => true,
+                    Leaves::Never => false,
+                });
+            }
+            for placement in asked {
                 if let Err(error) = self.one(placements, &placement, &mut budget)
                     && !std::mem::replace(&mut has_failed, true)
                 {
