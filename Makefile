@@ -32,12 +32,12 @@ lint:
 unit:
 	@scripts/test unit
 
-test: ## the tests of every push; the last line is the sum (root: all of them)
+test: ## the tests of every push; the last line is the sum (root: the live tests, too)
 	@scripts/setup build
 	@[ "$$(id -u)" != 0 ] || scripts/setup test vm
 	@scripts/test
 
-test-all: ## all tests there are, for a release or a change of the kernel side: those in VMs complete
+test-all: ## before a release or after a change of the kernel side: those in VMs complete
 	@scripts/setup build test vm
 	@PROPTEST_CASES=500 scripts/test unit live attacks vm-all
 

@@ -205,7 +205,9 @@ static __always_inline void service_relabel(struct thread_state *thread, u32 ser
 {
 	struct service_member *member = member_of(thread);
 
-	member->has_answered = 0;
+	/* A reply that belongs to the same work does not begin new work. */
+	if (why != WHY_RESUMED || member->service != service || member->borrowed != borrowed)
+		member->has_answered = 0;
 	if (likely(member->service == service && member->borrowed == borrowed &&
 		   (!rule || member->book == header.book) && place_of(service) == member->placed))
 		return;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Which threads are to be in whose control group. A move costs microseconds, and milliseconds at times
- * (docs/decisions/0005-service.md): so only who runs on and on while others wait is moved to where its service's share of
- * the processors is kept, the next times from the beginning of its work. It goes back if it sleeps for a while after an
- * answer: a worker that waits for its next client must not wait in the last one's group, and one whose client asks again
- * at once is not worth two moves a request. User space moves, and waits for that while (`placements`).
+ * (docs/decisions/0005-service.md): so only a thread that runs on and on while others wait is moved to
+ * where its service's share of the processors is kept, the next times from the beginning of its work. It
+ * goes back if it sleeps for a while after an answer: a worker that waits for its next client must not wait
+ * in the last one's group, and one whose client asks again at once is not worth two moves a request. User
+ * space moves, and waits for that while (`placements`).
  */
 #ifndef TOLLGATE_SERVICE_PLACE_BPF_H
 #define TOLLGATE_SERVICE_PLACE_BPF_H
@@ -45,8 +46,9 @@ static __always_inline u32 number_of(struct thread_state *thread)
 	return session ? visible_pid((struct task_struct *)thread->task, session->pid_level) : 0;
 }
 
-/* Asks for it to be put there, or, with `leaves`, to be put there unless it goes on before long. */
-static __noinline bool place(struct thread_state *thread, struct service_member *member, u32 where, bool leaves)
+/* Asks user space to move the thread; with `leaves`, only if it sleeps for a while. */
+static __noinline bool place(struct thread_state *thread, struct service_member *member, u32 where,
+			     bool leaves)
 {
 	struct service_placement *placement = bpf_ringbuf_reserve(&placements, sizeof(*placement), 0);
 	struct task_struct *task = (void *)thread->task;
@@ -68,15 +70,18 @@ static __noinline bool place(struct thread_state *thread, struct service_member 
 	return true;
 }
 
-/* It sleeps after an answer, in a group. */
-static __always_inline void leave_place(struct thread_state *thread, struct service_member *member)
+/* The thread, in a service's group, goes to sleep after an answer. */
+static __always_inline void leave_place(struct thread_state *thread, struct service_member *member,
+					struct task_struct *task)
 {
-	WRITE_ONCE(member->answered_ns, bpf_ktime_get_ns());
-	if (READ_ONCE(member->is_leaving))
+	u64 began_ns = task->start_boottime;
+
+	WRITE_ONCE(member->slept_ns, bpf_ktime_get_ns());
+	if (READ_ONCE(member->leaving_began_ns) == began_ns)
 		return;
-	WRITE_ONCE(member->is_leaving, 1);
+	WRITE_ONCE(member->leaving_began_ns, began_ns);
 	if (!place(thread, member, SERVICE_ROOT, true))
-		WRITE_ONCE(member->is_leaving, 0);
+		WRITE_ONCE(member->leaving_began_ns, 0);
 }
 
 /* Somebody had to wait for its threads not long ago. */
@@ -114,8 +119,10 @@ static __always_inline void place_running(struct thread_state *thread, struct se
 	bool is_done = sleeps && member->has_answered;
 	u32 service = member->service & (SERVICES - 1);
 
+	if (member->is_exiting)
+		return;
 	if (is_done && member->placed) {
-		leave_place(thread, member);
+		leave_place(thread, member, task);
 		return;
 	}
 	if (!gives_way && !(placing_of(service) & PLACE_ALONE))
@@ -129,7 +136,7 @@ static __always_inline void place_running(struct thread_state *thread, struct se
 		return;
 	place(thread, member, place_of(service), false);
 	if (is_done)
-		leave_place(thread, member);
+		leave_place(thread, member, task);
 }
 
 /* It has sent something: an answer, if its side accepted the connection. */

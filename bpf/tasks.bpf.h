@@ -325,8 +325,8 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		return;
 	}
 	/*
-	 * A process that is not gated was left out, as the daemon's own is, or is taken in just now, with all its threads:
-	 * either way its new threads are none of `everything`.
+	 * An ungated process was left out (the daemon's own), or is being adopted with all its threads: `everything`
+	 * gates none of its new threads.
 	 */
 	mask = thread ? thread->mask : 0;
 	if (!mask && child->tgid == parent->tgid)

@@ -469,7 +469,7 @@ struct service_placement {
 	__u16 place;
 	/* It works for its service for what it is: it is under all of its limits, not only those of processors. */
 	__u8 is_own;
-	/* To where it was before, if it sleeps on after its answer: `answered_ns` of the member. */
+	/* The thread is moved only if it has slept for a while after its answer. */
 	__u8 leaves;
 	__u8 unused[4];
 };
@@ -757,14 +757,14 @@ struct service_member {
 	/* From where the datagram is that it is about to receive; port 0: that is not known. */
 	__u64 datagram_from[2];
 	__u16 datagram_port;
-	/* It has sent an answer to who asked for what it does, and has received nothing since. */
-	__u8 has_answered;
-	/* A placement that `leaves` is on its way; user space takes this back. */
-	__u8 is_leaving;
+	/* It has answered its client, and has received no work since. */
+	__u16 has_answered;
 	/* So many more labels it is taken for one that works long for each. */
 	__u32 is_worth;
 	/* When it last went to sleep after an answer, while it was in its service's control group. */
-	__u64 answered_ns;
+	__u64 slept_ns;
+	/* When the thread began for which a placement with `leaves` is pending, which user space resets; 0: none is. */
+	__u64 leaving_began_ns;
 	/* Who has asked by a signal, of a process's first thread: service_workers.bpf.h. */
 	__u64 asked;
 };

@@ -11,7 +11,7 @@ fn services() -> InForce {
     InForce::start(programs(&["shop", "blog", "backend"]), &rules)
 }
 
-/// Moves that were made, and those that the kernel side asked for as well.
+/// How many moves were made, and how many were requested.
 fn moves(services: &InForce) -> [u64; 2] {
     let moves = services.ask("limit --json").json()["moves"].clone();
     let sum = |names: &[&str]| names.iter().map(|name| moves[name].as_u64().expect("a number")).sum();
@@ -22,7 +22,7 @@ fn moves(services: &InForce) -> [u64; 2] {
 const WORK: &str = "a 10 30 1";
 
 #[test]
-fn who_competes_is_moved() {
+fn competing_threads_are_moved() {
     let services = services();
     let backend = Backend::start(services.folder.path(), "backend", "0", "");
     let tenant = backend.tenant(services.folder.path(), "shop", WORK);
@@ -34,8 +34,8 @@ fn who_competes_is_moved() {
     assert!(moves(&services)[0] > 0);
 }
 
-/// The daemon's own threads, which move others, preempt services, but do not compete with them. Priorities keep all
-/// others from doing so.
+/// The daemon's own threads, which move others, preempt services, but do not compete with them. Real-time
+/// priorities keep all other threads from preempting.
 #[test]
 fn nobody_is_moved_for_the_daemon() {
     let services = services();
@@ -49,11 +49,12 @@ fn nobody_is_moved_for_the_daemon() {
     let tenant = begin(tenant);
     // Each question wakes threads of the daemon.
     while tenant.read("out").lines().count() < 2 {
+        assert!(!tenant.is_over(), "{}", tenant.read("err"));
         moves(&services);
     }
     let preemptions = preemptions(backend.running.pid()) - preempted_before;
     over(tenant);
-    // Not only those that are made: the kernel may refuse to move who has a real-time priority.
+    // Not only those that are made: the kernel may refuse to move a real-time thread.
     let asked = moves(&services)[1] - asked_before;
     assert!(preemptions > 0 && asked == 0, "preempted {preemptions} times, to be moved {asked} times");
 }

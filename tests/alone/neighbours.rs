@@ -66,7 +66,7 @@ fn median(mut rounds: [Fared; ROUNDS]) -> Fared {
 
 #[test]
 fn a_quiet_tenant_is_served_beside_a_noisy_one() {
-    // Other programs of the machine would compete with the arms differently.
+    // Other programs would take different shares from the arms.
     let _outweighing = Outweighing::start();
     let mut services = None;
     let shared = Site::start(Web::Nginx, Sockets::Unix, WORKERS, |rules| {

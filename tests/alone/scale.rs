@@ -1,10 +1,9 @@
 //! Much of everything: calls, threads, processes; and the memory that it takes.
 
 use std::fs;
-use std::time::Duration;
 
 use crate::harness::bpf::{map_bytes, mapped_bytes};
-use crate::harness::job::{kill, threads_of};
+use crate::harness::job::{is_in_call, kill, threads_of};
 use crate::harness::report::{SHARED_ROWS, THREADS_FULL};
 use crate::harness::{Job, Report, eventually, observe, observe_crowd, tollgate, workload};
 
@@ -108,7 +107,14 @@ fn a_watcher_of_more_gated_threads_than_there_are_rows() {
     let run = Job::run("", workload("hang --threads 1200")).start();
     let pid = run.child_running("workloads");
     eventually("its threads", || threads_of(pid) == 1201);
-    std::thread::sleep(Duration::from_millis(300));
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+    let pauses = |thread: &fs::DirEntry| {
+        is_in_call(
+            thread.file_name().to_str().and_then(|name| name.parse().ok()).expect("a number"),
+            libc::SYS_pause,
+        )
+    };
+    eventually("their calls", || threads().filter(pauses).count() >= 1200);
     let report = Job::lens(&format!("-p {pid} --for 300ms")).finish().success().report().complete();
     let pauses = report.in_progress.iter().filter(|call| call.name == "pause");
     assert_eq!(pauses.count(), 1200);

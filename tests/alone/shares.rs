@@ -116,7 +116,10 @@ fn a_cap_holds_for_what_others_do_for_it() {
         let backend = Backend::start(folder, "backend", "0", "--threads 1");
         let tenants =
             [(); 2].map(|()| begin(backend.tenant(folder, "shop", &format!("a {ms} 1000000 1000000"))));
-        thread::sleep(Duration::from_secs(1));
+        // The back end's two threads and the tenants: all have been in the group by then.
+        let moved = || services.ask("limit --json").json()["moves"]["moved"].as_u64().expect("a number");
+        let moved_before = moved();
+        eventually("the moves", || moved() >= moved_before + 10);
         let (before, began) = (services.figures("cpu_ns")["shop"], Instant::now());
         thread::sleep(Duration::from_secs(3));
         let used = services.figures("cpu_ns")["shop"] - before;

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore as _, MapHandle, RingBuffer, RingBufferBuilder};
@@ -19,17 +19,17 @@ pub struct Source {
     members: Mapping<wire::service_member>,
 }
 
-/// How long a thread sleeps after an answer before it leaves its service's control group: the
-/// least time for which the wait of [`Placements::wait`] is exact.
+/// How long a thread sleeps after an answer before it leaves its service's control group: one
+/// millisecond, the resolution of [`Placements::wait`].
 pub const LEAVES_AFTER: Duration = Duration::from_millis(1);
 
-/// What becomes of a thread that was asked to leave its group.
+/// What to do with a thread that may leave its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaves {
     Now,
     /// It has not slept for long enough.
     Later,
-    /// It works for its service again, or has ended.
+    /// It works again, or has ended.
     Never,
 }
 
@@ -75,37 +75,54 @@ impl Placements {
         self.inbox.take()
     }
 
-    /// Whether a thread that was asked to leave its group is to leave it by now.
+    /// What to do with a thread that may leave its group.
     pub fn leaves(&self, placement: &wire::service_placement) -> Leaves {
         let entry = self.members.entry(placement.slot);
         // SAFETY: aligned fields within the mapping, which both sides access as a whole.
-        let (is_leaving, has_answered, answered_ns) = unsafe {
+        let (leaving_began_ns, has_answered, slept_ns) = unsafe {
             (
-                AtomicU8::from_ptr(&raw mut (*entry).is_leaving),
-                AtomicU8::from_ptr(&raw mut (*entry).has_answered),
-                AtomicU64::from_ptr(&raw mut (*entry).answered_ns),
+                AtomicU64::from_ptr(&raw mut (*entry).leaving_began_ns),
+                AtomicU16::from_ptr(&raw mut (*entry).has_answered),
+                AtomicU64::from_ptr(&raw mut (*entry).slept_ns),
             )
         };
         let is_at_work = || has_answered.load(Ordering::SeqCst) == 0;
-        let due = || Duration::from_nanos(answered_ns.load(Ordering::SeqCst)) + LEAVES_AFTER;
+        let due = || Duration::from_nanos(slept_ns.load(Ordering::SeqCst)) + LEAVES_AFTER;
         let is_due = || due() <= Duration::from_nanos(now_ns());
-        if is_leaving.load(Ordering::SeqCst) == 0 {
+        let change = |from, to| {
+            leaving_began_ns.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        // The slot may be another thread's by now.
+        if leaving_began_ns.load(Ordering::SeqCst) != placement.began_ns {
             return Leaves::Never;
         }
         if !is_at_work() && !is_due() {
             return Leaves::Later;
         }
         // From here on it asks anew at its next sleep after an answer.
-        is_leaving.store(0, Ordering::SeqCst);
+        if !change(placement.began_ns, 0) {
+            return Leaves::Never;
+        }
+        let placed = self.placed(placement);
+        let before = placed.load(Ordering::SeqCst);
+        let place = |from, to: u32| {
+            placed.compare_exchange(from, to as u16, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
         if is_at_work() {
             return Leaves::Never;
         }
         if !is_due() {
-            // It may have gone to sleep just before the line above, and not have asked.
-            is_leaving.store(1, Ordering::SeqCst);
-            return Leaves::Later;
+            // It may have gone to sleep just before it was reset, and not have asked.
+            return if change(0, placement.began_ns) { Leaves::Later } else { Leaves::Never };
         }
-        self.placed(placement).store(wire::SERVICE_ROOT as u16, Ordering::SeqCst);
+        if !place(before, wire::SERVICE_ROOT) {
+            return Leaves::Never;
+        }
+        if is_at_work() {
+            // It may have taken itself for placed just before: it asks for its group again.
+            place(wire::SERVICE_ROOT as u16, wire::PLACED_NOWHERE);
+            return Leaves::Never;
+        }
         Leaves::Now
     }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,7 +11,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::limits::group_of;
+use kernel::cgroup_option::{favour_moves, moves_are_favoured};
+
+use super::limits::line_of;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -70,74 +72,95 @@ impl Drop for ControlGroup {
     }
 }
 
-/// This process, and what it starts from here on, in a control group that outweighs the rest of the machine. For this
-/// thread and what it starts the group is the root of its hierarchy, so that Tollgate makes its groups within.
+/// Puts this process, and what it starts, into a control group that outweighs the rest of the machine.
+/// For this thread and what it starts the group is the root of its hierarchy, so that Tollgate makes its
+/// groups within.
 pub struct Outweighing {
-    /// `cgroup.procs` of where the process was.
-    home: File,
-    /// The group's folder and the one above it, which the namespace does not show.
-    group: File,
-    above: File,
-    name: CString,
+    group: PathBuf,
+    /// Where the process was.
+    home: PathBuf,
+    /// Those of before.
+    namespaces: [File; 2],
+    /// `favordynmods` was not set.
+    favours_moves: bool,
 }
 
 impl Outweighing {
     pub fn start() -> Self {
-        let ControlGroup(path) = &*ManuallyDrop::new(ControlGroup::of("cpu"));
-        let above = path.parent().expect("it is below the root");
-        let is_v1 = path.join("cpu.shares").exists();
+        let group = ManuallyDrop::new(ControlGroup::of("cpu")).0.clone();
+        let root = group.parent().expect("it is below the root");
+        let is_v1 = group.join("cpu.shares").exists();
         // The largest weights that the kernel takes: kernel/sched/sched.h, MAX_SHARES, and CGROUP_WEIGHT_MAX.
         let (file, weight) = if is_v1 { ("cpu.shares", "262144") } else { ("cpu.weight", "10000") };
         if !is_v1 {
-            fs::write(above.join("cgroup.subtree_control"), "+cpu").expect("the controller is there");
+            fs::write(root.join("cgroup.subtree_control"), "+cpu").expect("the controller is there");
         }
-        fs::write(path.join(file), weight).expect("a group has a weight");
-        let was_in = above.join(group_of(std::process::id(), "cpu").trim_start_matches('/'));
-        let open = |path: &Path| File::open(path).expect("it is there");
+        fs::write(group.join(file), weight).expect("a group has a weight");
+        // In a control group namespace nobody can set it.
+        let favours_moves = !moves_are_favoured();
+        if favours_moves {
+            favour_moves(true).expect("the kernel has the option");
+        }
+        let (controllers, was_in) = line_of(std::process::id(), "cpu");
+        let namespace = |name| File::open(format!("/proc/thread-self/ns/{name}")).expect("the kernel has it");
         let outweighing = Self {
-            home: File::create(was_in.join("cgroup.procs")).expect("root may write it"),
-            group: open(path),
-            above: open(above),
-            name: CString::new(path.file_name().expect("a name").as_bytes()).expect("it has no NUL"),
+            home: root.join(was_in.trim_start_matches('/')),
+            namespaces: [namespace("cgroup"), namespace("mnt")],
+            favours_moves,
+            group,
         };
-        fs::write(path.join("cgroup.procs"), "0").expect("a process may join a group");
-        let at = CString::new(above.as_os_str().as_bytes()).expect("it has no NUL");
-        let (kind, options) = if is_v1 { (c"cgroup", c"cpu".as_ptr()) } else { (c"cgroup2", ptr::null()) };
-        // SAFETY: texts that end in NUL; the namespaces are of this thread and what it starts.
-        let is_root = unsafe {
-            libc::unshare(libc::CLONE_NEWCGROUP | libc::CLONE_NEWNS) == 0
-                && libc::mount(
-                    ptr::null(),
-                    c"/".as_ptr(),
-                    ptr::null(),
-                    libc::MS_REC | libc::MS_PRIVATE,
-                    ptr::null(),
-                ) == 0
-                && libc::umount2(at.as_ptr(), libc::MNT_DETACH) == 0
-                && libc::mount(c"none".as_ptr(), at.as_ptr(), kind.as_ptr(), 0, options.cast()) == 0
-        };
-        assert!(is_root, "a hierarchy of its own: {}", io::Error::last_os_error());
+        join(&outweighing.group).expect("a process may join a group");
+        let root = outweighing.group.parent().expect("it is below the root");
+        outweighing.become_root(root, is_v1.then_some(&controllers)).expect("a hierarchy of its own");
         if !is_v1 {
             // Only a true root hands down controllers while processes are in it.
-            let rest = above.join("rest");
-            fs::create_dir(&rest).expect("root may make a control group");
-            fs::write(rest.join("cgroup.procs"), "0").expect("a process may join a group");
+            let rest = root.join(REST);
+            fs::create_dir(&rest).and_then(|()| join(&rest)).expect("root may make a control group");
         }
         outweighing
     }
+
+    /// Mounts the hierarchy anew, that of cgroup v1 by its controllers.
+    fn become_root(&self, root: &Path, controllers: Option<&String>) -> io::Result<()> {
+        let text = |text: &[u8]| CString::new(text).expect("it has no NUL");
+        let at = text(root.as_os_str().as_bytes());
+        let options = controllers.map(|names| text(names.as_bytes()));
+        let kind = if options.is_some() { c"cgroup" } else { c"cgroup2" };
+        let options = options.as_ref().map_or(ptr::null(), |options| options.as_ptr());
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        let checked = |result: i32| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+        // SAFETY: texts that end in NUL; the namespaces are of this thread and what it starts.
+        unsafe {
+            checked(libc::unshare(libc::CLONE_NEWCGROUP | libc::CLONE_NEWNS))?;
+            checked(libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), private, ptr::null()))?;
+            checked(libc::umount2(at.as_ptr(), libc::MNT_DETACH))?;
+            checked(libc::mount(c"none".as_ptr(), at.as_ptr(), kind.as_ptr(), 0, options.cast()))
+        }
+    }
+}
+
+/// Within the group, where that is of cgroup v2.
+const REST: &str = "rest";
+
+fn join(group: &Path) -> io::Result<()> {
+    fs::write(group.join("cgroup.procs"), "0")
 }
 
 impl Drop for Outweighing {
     fn drop(&mut self) {
-        // Processes that have just been ended may not have left yet; nobody is to panic here.
-        let _ = (&self.home).write_all(b"0");
+        // Without a panic: a second one would abort the tests.
+        for namespace in &self.namespaces {
+            // SAFETY: an open descriptor.
+            unsafe { libc::setns(namespace.as_raw_fd(), 0) };
+        }
+        let _ = join(&self.home);
+        if self.favours_moves {
+            let _ = favour_moves(false);
+        }
+        // Processes that have just been ended may not have left yet.
         for _ in 0..100 {
-            // SAFETY: open descriptors and texts that end in NUL.
-            let is_gone = unsafe {
-                libc::unlinkat(self.group.as_raw_fd(), c"rest".as_ptr(), libc::AT_REMOVEDIR);
-                libc::unlinkat(self.above.as_raw_fd(), self.name.as_ptr(), libc::AT_REMOVEDIR) == 0
-            };
-            if is_gone {
+            let _ = fs::remove_dir(self.group.join(REST));
+            if fs::remove_dir(&self.group).is_ok() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::bpf::links_held_by;
 use super::guarded::{Guard, Guarded};
 use super::job::{children, comm, copy, is_running, kill, state};
 use super::{Job, Running, eventually, workload, workloads};
@@ -289,9 +290,12 @@ impl Innocent {
         event.clone()
     }
 
-    /// Another Tollgate wants more of the gate, loads it anew, and goes.
+    /// Another Tollgate wants more of the gate, loads it anew, and goes. Only where no gate has it all.
+    #[track_caller]
     pub fn see_another_generation(&self) {
+        let before = links_held_by(self.keeper.pid());
         Job::run("--slower 1s", workload("exit 0")).finish().success();
+        eventually("another generation", || links_held_by(self.keeper.pid()) != before);
     }
 
     pub fn end(self) {

@@ -504,6 +504,14 @@ pub fn has_looked_again(lens: &Running) {
     wait_until_tended(lens);
 }
 
+/// Whether a process has a handler for the signal.
+pub fn handles(pid: u32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 << (signal - 1) != 0)
+}
+
 /// How often a thread has gone to sleep.
 pub fn sleeps_of(tid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).expect("it runs");

@@ -32,11 +32,16 @@ pub fn groups() -> Vec<PathBuf> {
 
 /// Where a process is in the hierarchy of a controller.
 pub fn group_of(pid: u32, controller: &str) -> String {
+    line_of(pid, controller).1
+}
+
+/// The controllers of that hierarchy as well, as proc(5) has them: none for cgroup v2.
+pub fn line_of(pid: u32, controller: &str) -> (String, String) {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it runs");
     let lines: Vec<Vec<_>> = text.lines().map(|line| line.splitn(3, ':').collect()).collect();
     let v1 = lines.iter().find(|line| line[1].split(',').any(|name| name == controller));
     let line = v1.or_else(|| lines.iter().find(|line| line[1].is_empty())).expect("a hierarchy");
-    line[2].to_owned()
+    (line[1].to_owned(), line[2].to_owned())
 }
 
 pub fn limit(services: &InForce, name: &str) -> Value {

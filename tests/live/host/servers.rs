@@ -52,7 +52,7 @@ fn name_server(folder: &Path, upstream: Option<u16>) -> (Running, u16) {
 }
 
 fn is_near(what: &str, charged: u64, work: u64, all: u64) {
-    // As of the tests of services in the VM.
+    // As `harness::services::is_charged` has it.
     assert!(charged.abs_diff(work) <= all / 50 + 3_000_000, "{what}: {charged} ns were charged of {work} ns");
 }
 

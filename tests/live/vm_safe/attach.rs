@@ -395,13 +395,13 @@ mod alone {
     #[test]
     fn everything_for_a_while_beside_a_run() {
         let busy = Busy::start("");
-        let lens = Job::lens("--all --per process --for 1s").start();
+        let lens = Job::lens("--all --per process").start();
         let own = lens.pid();
         watches(&lens);
         let new = Job::of(workload("sleep 10 20")).start();
         let new_pid = new.pid();
         new.finish().success();
-        let report = lens.finish().success().report();
+        let report = interrupted(lens);
         let row = |pid| report.groups.iter().find(|group| group.pid == pid);
         assert!(row(busy.command()).is_some(), "the busy command is missing");
         assert!(row(own).is_none(), "Tollgate watched itself");

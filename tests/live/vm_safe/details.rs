@@ -2,18 +2,6 @@
 
 use crate::harness::{Job, Report, agree, observe, observe_but, workload};
 
-/// `CHEAP_NS` of `bpf/lens.bpf.h`: of calls that take longer, every one is timed.
-const CHEAP_NS: u64 = 2000;
-
-#[test]
-fn percentiles_of_even_sleeps() {
-    let report = observe("", "sleep 200 7");
-    let sleep = report.call("nanosleep");
-    // The median is not moved by the odd sleep that found the CPU taken.
-    agree("median", sleep.p50_ns, 200_000_000, 200_000_000 / 33);
-    assert!(sleep.max_ns >= 200_000_000, "{sleep:?}");
-}
-
 #[test]
 fn percentiles_of_uneven_calls() {
     // Its five reads wait for a byte for 100 ms each; the rest are of the start-up, and fewer.
@@ -109,7 +97,7 @@ fn slow_calls_are_only_those_that_are() {
     let report = observe("--slower 1m", "pipe-block 20 5");
     assert!(report.slow.is_empty(), "{:?}", report.slow);
     let report = observe("--slower 60ms", "sleep 80 3");
-    // In an emulated machine its execve takes as long.
+    // On a slow or busy machine its execve takes as long.
     let names = report.slow.iter().map(|call| call.name.as_str()).filter(|name| *name != "execve");
     assert_eq!(names.collect::<Vec<_>>(), ["nanosleep"; 3], "{:?}", report.slow);
     for call in &report.slow {
@@ -137,11 +125,8 @@ fn sampling_counts_all_and_estimates_times() {
     assert!(all.wall_interval_ns.is_none());
     let untimed = sampled.untimed as f64 / 300_000.0;
     assert!(untimed < 0.97, "{sampled:?}");
-    // One in sixteen is timed, and more after a call that was interrupted. Where calls take some 2 us, as emulated
-    // ones may, they are no cheap ones, and all timed.
-    if sampled.p95_ns < CHEAP_NS {
-        assert!(untimed > 0.5, "{sampled:?}");
-    }
+    // One in sixteen is timed, and more after a call that was interrupted.
+    assert!(untimed > 0.5, "{sampled:?}");
     let interval = sampled.wall_interval_ns.as_ref().expect("an interval");
     assert!(interval.low <= sampled.wall_ns && sampled.wall_ns <= interval.high);
     // Medians, as one preemption in a call may outweigh thousands of calls. Whatever else is attached to
@@ -197,4 +182,18 @@ fn the_toll_is_stated_with_its_interval() {
         panic!("{toll:?}");
     };
     assert!(low <= each && each <= high, "{toll:?}");
+}
+
+/// Sleepers wake late where other tests have the processors.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_even_sleeps() {
+        let report = observe("", "sleep 200 7");
+        let sleep = report.call("nanosleep");
+        // The median is not moved by the odd sleep that found the CPU taken.
+        agree("median", sleep.p50_ns, 200_000_000, 200_000_000 / 33);
+        assert!(sleep.max_ns >= 200_000_000, "{sleep:?}");
+    }
 }

@@ -110,23 +110,6 @@ fn a_terminal_that_goes_does_not_end_a_command_that_ignores_it() {
 }
 
 #[test]
-fn a_killed_tollgate_leaves_its_command_and_nothing_else() {
-    let running = Job::run("", workload("sleep 10 150")).start();
-    let command = running.child_running("workloads");
-    running.signal(libc::SIGKILL);
-    eventually("the end of a killed process", || running.is_over());
-    let killed = Instant::now();
-    // It may be as slow as it likes, but it still runs.
-    assert!(is_running(command), "the command ended with Tollgate");
-    eventually("an end of all links", || abandoned_links().is_empty());
-    eventually("the command's end", || !is_running(command));
-    assert!(killed.elapsed() > Duration::from_millis(100));
-    let printed = running.read("out");
-    assert!(printed.starts_with(r#"{"wall_ns":"#), "{printed:?}");
-    assert!(!running.path("report").exists() || running.read("report").is_empty());
-}
-
-#[test]
 fn a_daemon_is_not_waited_for() {
     let began = Instant::now();
     let ran = Job::run("", workload("daemon 20000")).finish().success();
@@ -220,5 +203,26 @@ fn an_interrupt_before_the_command_began_ends_tollgate() {
         std::thread::sleep(Duration::from_millis(milliseconds));
         running.signal_group(libc::SIGINT);
         running.finish().exits_with(130);
+    }
+}
+
+/// Links are abandoned if nobody else has the gate.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn a_killed_tollgate_leaves_its_command_and_nothing_else() {
+        let mut job = Job::run("", workload("calls-on-input 1"));
+        job.command.stdin(Stdio::piped());
+        let mut running = job.start();
+        let command = running.child_running("workloads");
+        running.signal(libc::SIGKILL);
+        eventually("the end of a killed process", || running.is_over());
+        eventually("an end of all links", || abandoned_links().is_empty());
+        // It may be as slow as it likes, but it still runs.
+        assert!(is_running(command), "the command ended with Tollgate");
+        drop(running.stdin());
+        eventually("the command's end", || !is_running(command));
+        assert!(!running.path("report").exists() || running.read("report").is_empty());
     }
 }

@@ -745,21 +745,26 @@ fn a_machine_has_one_that_puts_services_in_force() {
     services.ask("report");
 }
 
-#[test]
-fn nothing_stays_of_one_that_is_killed() {
-    let folder = programs(&["shop"]);
-    let services = InForce::start(folder, TENANTS);
-    services.daemon.signal(libc::SIGKILL);
-    eventually("its end", || services.daemon.is_over());
-    let ended = services.end();
-    eventually("its programs' end", || abandoned_links().is_empty());
-    let folder = ended.into_folder();
-    let again = InForce::start(folder, TENANTS);
-    let shop = again.program("shop calls-on-input 1").start();
-    eventually("its rule", || again.service_of(shop.pid()) == "shop");
-    let control = again.path("control");
-    again.daemon.signal(libc::SIGTERM);
-    eventually("its end", || again.daemon.is_over());
-    assert!(again.daemon.read("err").contains("ended"), "{}", again.daemon.read("err"));
-    assert!(!control.exists());
+/// Programs stay if somebody else has the gate.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn nothing_stays_of_one_that_is_killed() {
+        let folder = programs(&["shop"]);
+        let services = InForce::start(folder, TENANTS);
+        services.daemon.signal(libc::SIGKILL);
+        eventually("its end", || services.daemon.is_over());
+        let ended = services.end();
+        eventually("its programs' end", || abandoned_links().is_empty());
+        let folder = ended.into_folder();
+        let again = InForce::start(folder, TENANTS);
+        let shop = again.program("shop calls-on-input 1").start();
+        eventually("its rule", || again.service_of(shop.pid()) == "shop");
+        let control = again.path("control");
+        again.daemon.signal(libc::SIGTERM);
+        eventually("its end", || again.daemon.is_over());
+        assert!(again.daemon.read("err").contains("ended"), "{}", again.daemon.read("err"));
+        assert!(!control.exists());
+    }
 }

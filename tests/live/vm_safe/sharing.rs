@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::harness::busy::has_all;
 use crate::harness::guarded::{Guard, Guarded};
-use crate::harness::job::{folder, is_in_call, is_running, kill, stop};
+use crate::harness::job::{folder, is_in_call, is_in_read, is_running, kill, stop, wait_until_tended};
 use crate::harness::plugins::number;
 use crate::harness::report::{GAPS, none_lost};
 use crate::harness::services::{InForce, programs};
@@ -304,27 +304,38 @@ mod alone {
         first.finish();
     }
 
-    /// None of them has followed the gate that is gone, and the first to see it puts the old one back for all.
+    /// Neither has followed the gate that is gone. The first to see that puts the old one back for both.
     #[test]
     fn each_of_two_tells_of_a_gap() {
-        const SLEEPS: u64 = 400;
-        let both = [0, 1].map(|_| Job::run("--no-sites", workload(&format!("sleep 5 {SLEEPS}"))).start());
-        for run in &both {
-            run.child_running("workloads");
-        }
+        const CALLS: [u8; 10] = [b'.'; 10];
+        let mut both = [0, 1].map(|_| {
+            let mut job = Job::run("--no-sites", workload("calls-on-input 1"));
+            job.command.stdin(Stdio::piped());
+            job.start()
+        });
+        let commands = both.each_ref().map(|run| run.child_running("workloads"));
+        let call = |both: &mut [Running; 2]| {
+            both.iter_mut().for_each(|run| run.input().write_all(&CALLS).expect("it reads"));
+            let are_made = || commands.iter().all(|pid| is_in_read(*pid));
+            eventually("the calls", are_made);
+        };
+        call(&mut both);
         both.iter().for_each(|run| stop(run.pid()));
         let killed = Job::run("--slower 1s --sample", workload("hang")).start();
         let hanging = killed.child_running("workloads");
-        // Those of other tests have followed by then.
-        std::thread::sleep(Duration::from_millis(600));
         kill_run(&killed);
-        both.iter().for_each(|run| run.signal(libc::SIGCONT));
-        for run in both {
+        call(&mut both);
+        for run in &both {
+            run.signal(libc::SIGCONT);
+            wait_until_tended(run);
+        }
+        call(&mut both);
+        for mut run in both {
+            drop(run.stdin());
             let report = run.finish().success().report();
-            // It is none where another test's Tollgate has followed, and holds that gate.
-            if !report.losses.contains_key(GAPS) {
-                has_all(&report, "nanosleep", SLEEPS);
-            }
+            assert!(report.losses.contains_key(GAPS), "{:?}", report.losses);
+            let counted = report.count("getppid");
+            assert!((20..=30).contains(&counted), "{counted} of 30 calls, of which 10 in the gap");
         }
         end(hanging);
     }

@@ -25,26 +25,15 @@ impl Drop for Source {
 }
 
 #[test]
-fn the_lab_warns_of_a_slow_clock_and_times_longer_batches() {
+fn the_lab_warns_of_a_slow_clock() {
     let available =
         fs::read_to_string(format!("{SOURCES}/available_clocksource")).expect("the kernel tells them");
     let slow =
         available.split_whitespace().find(|name| *name != "tsc").expect("QEMU has a HPET or an ACPI timer");
     let changed = Source::change_to(slow);
-    let lab = |options| {
-        let job = Job::typed(&format!("cost run --bench getppid --arm off --budget 2s {options}"));
-        let ran = job.with_all_rows().finish();
-        assert!([0, 1, 3].contains(&ran.status), "{}", ran.err);
-        ran
-    };
-    let (text, document) = (lab("").text(), lab("--json").json());
+    let ran = Job::typed("cost run --bench getppid --arm off --budget 2s").with_all_rows().finish();
     drop(changed);
+    assert!([0, 1, 3].contains(&ran.status), "{}", ran.err);
+    let text = ran.text();
     assert!(text.contains(&format!("WARNING: the clock source is {slow}, not tsc")), "{text}");
-    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
-    let units = number(&document["counts"][0]["units"]);
-    let ns = document["samples"][0]["ns"].as_array().expect("a list").iter().map(number);
-    let batch_ns = ns.fold(f64::MAX, f64::min) * units;
-    let clock_ns = number(&document["environment"]["clock_ns"]);
-    // A thousand clock readings were asked for; an emulated processor is not always as fast.
-    assert!(batch_ns > 300.0 * clock_ns, "{batch_ns} ns, and {clock_ns} ns to time it");
 }

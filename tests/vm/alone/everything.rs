@@ -2,7 +2,8 @@
 
 use std::process::{Child, Command};
 
-use crate::harness::{Job, workload};
+use crate::harness::job::sleeps_of;
+use crate::harness::{Job, eventually, workload};
 
 struct Ended(Child);
 
@@ -20,10 +21,20 @@ fn start(arguments: &str) -> Ended {
 
 #[test]
 fn all_processes_are_watched_also_new_ones() {
-    let _before = start("sleep 50 1000");
-    let watch = Job::lens("--all --for 3s --per command").start();
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    let _after = start("pipe-block 50 1000");
+    let before = start("sleep 50 1000");
+    let watch = Job::lens("--all --per command").start();
+    eventually("it watches", || {
+        assert!(!watch.is_over(), "it has ended: {}", watch.read("err"));
+        watch.read("err").contains("watching")
+    });
+    let after = start("pipe-block 50 1000");
+    // Both have slept several times in calls that began after the lens.
+    for process in [&before, &after] {
+        let sleeps = || sleeps_of(process.0.id());
+        let began = sleeps();
+        eventually("its calls", || sleeps() >= began + 5);
+    }
+    watch.signal(libc::SIGINT);
     let report = watch.finish().success().report();
     assert!(report.call("nanosleep").count > 0);
     assert!(report.call("read").blocked_ns > 0);

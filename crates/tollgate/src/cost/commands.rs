@@ -220,19 +220,28 @@ mod tests {
         all.filter_map(is_member).filter(|is_one| *is_one).count()
     }
 
+    fn eventually_has(group: u32, wanted: usize) {
+        let began = Instant::now();
+        while members(group) != wanted {
+            assert!(began.elapsed() < PATIENCE, "{} members of {wanted}", members(group));
+            thread::sleep(LOOK);
+        }
+    }
+
     #[test]
     fn a_background_program_is_ended_with_all_it_started() {
-        for text in
-            ["exec sleep 100", "sleep 100 & sleep 100 & wait", "trap '' INT; sleep 100 & exec sleep 100"]
-        {
+        let programs = [
+            ("exec sleep 100", 1),
+            ("sleep 100 & sleep 100 & wait", 3),
+            ("trap '' INT; sleep 100 & exec sleep 100", 2),
+        ];
+        for (text, processes) in programs {
             let mut group = background(text).expect("it starts");
-            thread::sleep(Duration::from_millis(100));
-            group.still_runs().expect("it runs");
             let number = group.child.id();
-            assert!(members(number) > 0);
+            eventually_has(number, processes);
+            group.still_runs().expect("it runs");
             group.end().expect("it ends");
-            thread::sleep(Duration::from_millis(100));
-            assert_eq!(members(number), 0, "{text}");
+            eventually_has(number, 0);
         }
     }
 
@@ -240,10 +249,15 @@ mod tests {
     fn a_background_program_that_ended_leaves_nothing() {
         let mut group = background("sleep 100 & exit 3").expect("it starts");
         let number = group.child.id();
-        thread::sleep(Duration::from_millis(200));
-        assert!(group.still_runs().unwrap_err().to_string().contains("ended before"));
+        let began = Instant::now();
+        let error = loop {
+            match group.still_runs() {
+                Ok(_) if began.elapsed() < PATIENCE => thread::sleep(LOOK),
+                result => break result.expect_err("it has ended"),
+            }
+        };
+        assert!(error.to_string().contains("ended before"));
         drop(group);
-        thread::sleep(Duration::from_millis(100));
-        assert_eq!(members(number), 0);
+        eventually_has(number, 0);
     }
 }

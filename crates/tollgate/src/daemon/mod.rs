@@ -281,12 +281,13 @@ impl Daemon<'_> {
             if wait_for(descriptors, self.plugins.patience(self.watch.patience()))[1] {
                 let _ = wake.read(&mut [0; 64]);
             }
+            // Taken before the events, so that an answer has what happened before the question.
+            let asked: Vec<_> = asked.try_iter().collect();
             self.watch.tend()?;
             self.share();
             self.tell_events();
-            // Before what is asked about them.
             let mut is_told = false;
-            for Ask { process, request, answer } in asked.try_iter() {
+            for Ask { process, request, answer } in asked {
                 is_told |= matches!(request, control::Request::Plugin(_));
                 if let Some((guard, gate)) = self.watch.guard() {
                     guard.note_operator(gate, process);

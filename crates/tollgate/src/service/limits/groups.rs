@@ -61,9 +61,14 @@ fn mark() -> Option<PathBuf> {
 /// Where that is not possible, moves are as dear as they are.
 fn favour_moves() {
     if let Some(mark) = mark().filter(|_| !moves_are_favoured())
-        && fs::create_dir(mark).is_ok()
+        && fs::create_dir(&mark).is_ok()
     {
         let _ = kernel::cgroup_option::favour_moves(true);
+        // In a control group namespace the kernel takes the option and ignores it: kernel/cgroup/cgroup.c,
+        // apply_cgroup_root_flags().
+        if !moves_are_favoured() {
+            let _ = fs::remove_dir(mark);
+        }
     }
 }
 

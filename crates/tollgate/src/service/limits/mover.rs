@@ -106,6 +106,7 @@ impl Work {
             leaving.extend(asked.extract_if(.., |placement| placement.leaves != 0));
             if looked.elapsed() >= LEAVES_AFTER {
                 looked = Instant::now();
+                let worked = thread_time();
                 leaving.retain(|placement| match placements.leaves(placement) {
                     Leaves::Now => {
                         asked.push(*placement);
@@ -114,6 +115,7 @@ impl Work {
                     Leaves::Later => true,
                     Leaves::Never => false,
                 });
+                budget.spend(looked, thread_time().saturating_sub(worked));
             }
             for placement in asked {
                 if let Err(error) = self.one(placements, &placement, &mut budget)
