@@ -32,12 +32,12 @@ lint:
 unit:
 	@scripts/test unit
 
-test: ## the tests of every push; the last line is the sum (root: the live tests, too)
+test: ## the tests of every push; the last line is the sum (root: also the live tests and attacks)
 	@scripts/setup build
 	@[ "$$(id -u)" != 0 ] || scripts/setup test vm
 	@scripts/test
 
-test-all: ## before a release or after a change of the kernel side: those in VMs complete
+test-all: ## all but the benchmarks, those in VMs complete: before a release, or after a change of the kernel side
 	@scripts/setup build test vm
 	@PROPTEST_CASES=500 scripts/test unit live attacks vm-all
 

@@ -626,6 +626,8 @@ static __always_inline void service_return(struct thread_state *thread, struct t
 		member->came_switches = task->nvcsw + task->nivcsw;
 		member->came_ns = bpf_ktime_get_ns();
 	}
+	if (unlikely(member->placed))
+		WRITE_ONCE(member->slept_ns, 0);
 }
 
 /* No more calls: what is left of its end is charged when the kernel lets the task go. */

@@ -761,9 +761,11 @@ struct service_member {
 	__u16 has_answered;
 	/* So many more labels it is taken for one that works long for each. */
 	__u32 is_worth;
-	/* When it last went to sleep after an answer, while it was in its service's control group. */
+	/* When it went to sleep after an answer, in its service's control group; 0: it is awake. */
 	__u64 slept_ns;
-	/* When the thread began for which a placement with `leaves` is pending, which user space resets; 0: none is. */
+	/*
+	 * Begin of the thread that has a placement with `leaves` pending. User space sets it to 0: none is pending.
+	 */
 	__u64 leaving_began_ns;
 	/* Who has asked by a signal, of a process's first thread: service_workers.bpf.h. */
 	__u64 asked;

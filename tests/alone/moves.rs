@@ -1,5 +1,6 @@
 //! Threads are moved between control groups for services that compete, and for nobody else.
 
+use crate::harness::eventually;
 use crate::harness::limits::{competitors, end, rules};
 use crate::harness::processors::{pin, preemptions, run_first};
 use crate::harness::services::{Backend, InForce, begin, over, own_work, programs};
@@ -47,11 +48,12 @@ fn nobody_is_moved_for_the_daemon() {
     }
     let (asked_before, preempted_before) = (moves(&services)[1], preemptions(backend.running.pid()));
     let tenant = begin(tenant);
-    // Each question wakes threads of the daemon.
-    while tenant.read("out").lines().count() < 2 {
+    eventually("the tenant's work", || {
         assert!(!tenant.is_over(), "{}", tenant.read("err"));
+        // Each question wakes threads of the daemon.
         moves(&services);
-    }
+        tenant.read("out").lines().count() == 2
+    });
     let preemptions = preemptions(backend.running.pid()) - preempted_before;
     over(tenant);
     // Not only those that are made: the kernel may refuse to move a real-time thread.

@@ -3,7 +3,7 @@
 
 mod guard_store;
 
-/// What root prints is what others see: no command of these may load a program into the kernel.
+/// Takes away the right to load BPF programs, so that root gets the same texts as other users.
 fn without_bpf() {
     // include/uapi/linux/capability.h
     const CAP_SYS_ADMIN: libc::c_ulong = 21;

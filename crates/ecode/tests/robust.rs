@@ -19,6 +19,8 @@ use told::is_told_of;
 
 /// How long this thread has had a processor, which other programs do not change: /proc/PID/schedstat.
 fn on_processor() -> Duration {
+    // The kernel brings the count up to date at ticks and at switches.
+    std::thread::sleep(Duration::from_nanos(1));
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts it");
     let ns = text.split(' ').next().and_then(|figure| figure.parse().ok());
     Duration::from_nanos(ns.expect("a time"))

@@ -86,9 +86,9 @@ impl Placements {
                 AtomicU64::from_ptr(&raw mut (*entry).slept_ns),
             )
         };
-        let is_at_work = || has_answered.load(Ordering::SeqCst) == 0;
-        let due = || Duration::from_nanos(slept_ns.load(Ordering::SeqCst)) + LEAVES_AFTER;
-        let is_due = || due() <= Duration::from_nanos(now_ns());
+        let slept = || Duration::from_nanos(slept_ns.load(Ordering::SeqCst));
+        let is_at_work = || has_answered.load(Ordering::SeqCst) == 0 || slept().is_zero();
+        let is_due = || slept() + LEAVES_AFTER <= Duration::from_nanos(now_ns());
         let change = |from, to| {
             leaving_began_ns.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };

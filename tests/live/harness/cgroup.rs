@@ -83,35 +83,41 @@ pub struct Outweighing {
     namespaces: [File; 2],
     /// `favordynmods` was not set.
     favours_moves: bool,
+    /// The root of cgroup v2 did not hand down the controller.
+    hands_down: bool,
 }
 
 impl Outweighing {
     pub fn start() -> Self {
         let group = ManuallyDrop::new(ControlGroup::of("cpu")).0.clone();
-        let root = group.parent().expect("it is below the root");
-        let is_v1 = group.join("cpu.shares").exists();
-        // The largest weights that the kernel takes: kernel/sched/sched.h, MAX_SHARES, and CGROUP_WEIGHT_MAX.
-        let (file, weight) = if is_v1 { ("cpu.shares", "262144") } else { ("cpu.weight", "10000") };
-        if !is_v1 {
-            fs::write(root.join("cgroup.subtree_control"), "+cpu").expect("the controller is there");
-        }
-        fs::write(group.join(file), weight).expect("a group has a weight");
-        // In a control group namespace nobody can set it.
-        let favours_moves = !moves_are_favoured();
-        if favours_moves {
-            favour_moves(true).expect("the kernel has the option");
-        }
+        let root = group.parent().expect("it is below the root").to_owned();
         let (controllers, was_in) = line_of(std::process::id(), "cpu");
         let namespace = |name| File::open(format!("/proc/thread-self/ns/{name}")).expect("the kernel has it");
-        let outweighing = Self {
+        let mut outweighing = Self {
             home: root.join(was_in.trim_start_matches('/')),
             namespaces: [namespace("cgroup"), namespace("mnt")],
-            favours_moves,
+            favours_moves: false,
+            hands_down: false,
             group,
         };
-        join(&outweighing.group).expect("a process may join a group");
-        let root = outweighing.group.parent().expect("it is below the root");
-        outweighing.become_root(root, is_v1.then_some(&controllers)).expect("a hierarchy of its own");
+        let group = &outweighing.group;
+        let is_v1 = group.join("cpu.shares").exists();
+        // In a control group namespace nobody can set it.
+        if !moves_are_favoured() {
+            favour_moves(true).expect("the kernel has the option");
+            outweighing.favours_moves = true;
+        }
+        let handed_down = root.join(HANDED_DOWN);
+        if !is_v1 && !fs::read_to_string(&handed_down).is_ok_and(|all| all.contains("cpu ")) {
+            fs::write(&handed_down, "+cpu").expect("the controller is there");
+            outweighing.hands_down = true;
+        }
+        // The largest weights that the kernel takes: kernel/sched/sched.h, MAX_SHARES, and CGROUP_WEIGHT_MAX.
+        let (file, weight) = if is_v1 { ("cpu.shares", "262144") } else { ("cpu.weight", "10000") };
+        fs::write(group.join(file), weight).expect("a group has a weight");
+        join(group).expect("a process may join a group");
+        let as_root = outweighing.become_root(&root, is_v1.then_some(&controllers));
+        as_root.expect("a hierarchy of its own");
         if !is_v1 {
             // Only a true root hands down controllers while processes are in it.
             let rest = root.join(REST);
@@ -141,6 +147,7 @@ impl Outweighing {
 
 /// Within the group, where that is of cgroup v2.
 const REST: &str = "rest";
+const HANDED_DOWN: &str = "cgroup.subtree_control";
 
 fn join(group: &Path) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
@@ -161,9 +168,12 @@ impl Drop for Outweighing {
         for _ in 0..100 {
             let _ = fs::remove_dir(self.group.join(REST));
             if fs::remove_dir(&self.group).is_ok() {
-                return;
+                break;
             }
             std::thread::sleep(Duration::from_millis(10));
+        }
+        if let Some(root) = self.group.parent().filter(|_| self.hands_down) {
+            let _ = fs::write(root.join(HANDED_DOWN), "-cpu");
         }
     }
 }

@@ -33,7 +33,7 @@ enum While {
 
 const WHOM: [Whom; 3] = [Whom::Daemon, Whom::Warden, Whom::Both];
 const WHILE: [While; 4] = [While::Starting, While::HoldsBegin, While::Holding, While::Stopping];
-/// The kernel takes its time to end a process that had much of it.
+/// A process with this many BPF maps takes the kernel seconds to end on a busy machine.
 const SHORT: Duration = Duration::from_secs(20);
 /// For each victim: so it still makes unusual calls when its hold ends, and there is room for them in its pipe.
 const PLENTY: usize = 10_000;

@@ -177,7 +177,8 @@ fn no_more_is_sent_in_a_second() {
     assert!(told > 0, "{row}");
 }
 
-/// A back end's thread is in its client's group while it works, if somebody competes, and goes back with its answer.
+/// A back end's thread is in its client's group while it works, if somebody competes, and goes back once
+/// it has slept after its answer.
 #[test]
 fn whoever_works_for_others_comes_back() {
     let text = rules(&[("shop", "cpu-weight = 100"), ("blog", "cpu-weight = 100")]);

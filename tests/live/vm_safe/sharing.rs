@@ -206,11 +206,27 @@ fn kill_run(run: &Running) {
     eventually("the end of a killed process", || run.is_over());
 }
 
-/// Ends what a killed Tollgate left.
-#[track_caller]
-fn end(pid: u32) {
-    kill(pid as i32, libc::SIGKILL);
-    eventually("an end", || !is_running(pid));
+/// What a killed Tollgate leaves. A test that fails leaves nothing running.
+struct Left(u32);
+
+impl Left {
+    #[track_caller]
+    fn of(run: &Running) -> Self {
+        Self(run.child_running("workloads"))
+    }
+
+    #[track_caller]
+    fn end(self) {
+        let pid = self.0;
+        drop(self);
+        eventually("an end", || !is_running(pid));
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        kill(self.0 as i32, libc::SIGKILL);
+    }
 }
 
 /// These tests decide which generation of the gate is loaded, and by which process.
@@ -241,13 +257,13 @@ mod alone {
     fn the_first_goes_on_after_the_second_was_killed() {
         let first = Busy::start("--no-sites");
         let second = Job::run("--slower 1s --sample", workload("hang")).start();
-        let hanging = second.child_running("workloads");
+        let hanging = Left::of(&second);
         // By then the first holds the programs that the second has loaded.
         first.wait_until_tended();
         kill_run(&second);
         first.wait_until_tended();
         first.finish();
-        end(hanging);
+        hanging.end();
     }
 
     /// Loading a gate takes its time, and the process that loads it holds the lock.
@@ -256,7 +272,7 @@ mod alone {
         let first = Busy::start("--no-sites");
         first.stop_run();
         let second = Job::run("--slower 1s --sample", workload("hang")).start();
-        let hanging = second.child_running("workloads");
+        let hanging = Left::of(&second);
         let lock = File::open("/run/tollgate.lock").expect("there is a lock");
         lock.lock().expect("it is free some time");
         first.signal(libc::SIGCONT);
@@ -264,18 +280,18 @@ mod alone {
         kill_run(&second);
         drop(lock);
         first.finish();
-        end(hanging);
+        hanging.end();
     }
 
     #[test]
     fn the_second_goes_on_after_the_first_was_killed() {
         let first = Job::run("", workload("hang")).start();
-        let hanging = first.child_running("workloads");
+        let hanging = Left::of(&first);
         let second = Busy::start("");
         kill_run(&first);
         second.wait_until_tended();
         second.finish();
-        end(hanging);
+        hanging.end();
     }
 
     #[test]
@@ -322,7 +338,7 @@ mod alone {
         call(&mut both);
         both.iter().for_each(|run| stop(run.pid()));
         let killed = Job::run("--slower 1s --sample", workload("hang")).start();
-        let hanging = killed.child_running("workloads");
+        let hanging = Left::of(&killed);
         kill_run(&killed);
         call(&mut both);
         for run in &both {
@@ -337,7 +353,7 @@ mod alone {
             let counted = report.count("getppid");
             assert!((20..=30).contains(&counted), "{counted} of 30 calls, of which 10 in the gap");
         }
-        end(hanging);
+        hanging.end();
     }
 
     /// The lens, the guard, and services with rules on all events and limits of all kinds that need a program.

@@ -47,17 +47,23 @@ struct Budget {
 }
 
 impl Budget {
-    fn is_spent(&mut self, now: Instant) -> bool {
+    /// What was spent before the window that ends now counts no more.
+    fn forget_before(&mut self, now: Instant) {
         while let Some((when, took)) = self.spent.front().copied()
             && now.saturating_duration_since(when) > WINDOW
         {
             self.spent.pop_front();
             self.sum -= took;
         }
+    }
+
+    fn is_spent(&mut self, now: Instant) -> bool {
+        self.forget_before(now);
         self.sum >= MOST_IN_WINDOW
     }
 
     fn spend(&mut self, now: Instant, took: Duration) {
+        self.forget_before(now);
         self.spent.push_back((now, took));
         self.sum += took;
     }
@@ -104,7 +110,7 @@ impl Work {
         while !self.is_over.load(Ordering::Relaxed) {
             let mut asked = placements.wait(if leaving.is_empty() { WINDOW } else { LEAVES_AFTER });
             leaving.extend(asked.extract_if(.., |placement| placement.leaves != 0));
-            if looked.elapsed() >= LEAVES_AFTER {
+            if !leaving.is_empty() && looked.elapsed() >= LEAVES_AFTER {
                 looked = Instant::now();
                 let worked = thread_time();
                 leaving.retain(|placement| match placements.leaves(placement) {
@@ -192,5 +198,7 @@ mod tests {
         }
         assert!(budget.is_spent(began + WINDOW));
         assert!(!budget.is_spent(began + WINDOW + 2 * step));
+        budget.spend(began + 3 * WINDOW, step);
+        assert_eq!(budget.spent.len(), 1);
     }
 }
