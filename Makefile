@@ -37,7 +37,7 @@ test: ## the tests of every push; the last line is the sum (root: also the live 
 	@[ "$$(id -u)" != 0 ] || scripts/setup test vm
 	@scripts/test
 
-test-all: ## all but the benchmarks, those in VMs complete: before a release, or after a change of the kernel side
+test-all: ## before a release or a change of the kernel side: all but benchmarks, VMs complete
 	@scripts/setup build test vm
 	@PROPTEST_CASES=500 scripts/test unit live attacks vm-all
 

@@ -106,15 +106,9 @@ fn what_an_inner_session_lost_the_outer_tells_too() {
 fn a_watcher_of_more_gated_threads_than_there_are_rows() {
     let run = Job::run("", workload("hang --threads 1200")).start();
     let pid = run.child_running("workloads");
-    eventually("its threads", || threads_of(pid) == 1201);
-    let threads = || fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
-    let pauses = |thread: &fs::DirEntry| {
-        is_in_call(
-            thread.file_name().to_str().and_then(|name| name.parse().ok()).expect("a number"),
-            libc::SYS_pause,
-        )
-    };
-    eventually("their calls", || threads().filter(pauses).count() >= 1200);
+    eventually("its threads", || threads_of(pid).len() == 1201);
+    let pauses = |thread: &u32| is_in_call(*thread, libc::SYS_pause);
+    eventually("their calls", || threads_of(pid).iter().filter(|tid| pauses(tid)).count() >= 1200);
     let report = Job::lens(&format!("-p {pid} --for 300ms")).finish().success().report().complete();
     let pauses = report.in_progress.iter().filter(|call| call.name == "pause");
     assert_eq!(pauses.count(), 1200);

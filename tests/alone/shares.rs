@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::eventually;
-use crate::harness::limits::{group_of, groups, rules, start};
+use crate::harness::limits::{group_of, groups, moves, rules, start};
 use crate::harness::processors::pin;
 use crate::harness::services::{Backend, Consumer, InForce, begin, programs};
 
@@ -116,10 +116,7 @@ fn a_cap_holds_for_what_others_do_for_it() {
         let backend = Backend::start(folder, "backend", "0", "--threads 1");
         let tenants =
             [(); 2].map(|()| begin(backend.tenant(folder, "shop", &format!("a {ms} 1000000 1000000"))));
-        let moves = || {
-            let moves = services.ask("limit --json").json()["moves"].clone();
-            ["moved", "put_off"].map(|name| moves[name].as_u64().expect("a number")).iter().sum::<u64>()
-        };
+        let moves = || moves(&services, &["moved", "put_off"]);
         let moves_before = moves();
         // The first ones, and some ways back.
         eventually("the moves", || moves() >= moves_before + 10);

@@ -418,11 +418,13 @@ pub fn stop(pid: u32) {
 pub fn comm(pid: u32) -> Option<String> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     // Only its first thread may have ended.
-    (is_running(pid) || threads_of(pid) > 1).then(|| comm.trim_end().to_owned())
+    (is_running(pid) || threads_of(pid).len() > 1).then(|| comm.trim_end().to_owned())
 }
 
-pub fn threads_of(pid: u32) -> usize {
-    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+/// The numbers of a process's threads; none if it has ended.
+pub fn threads_of(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Whether it is there, and no zombie.
@@ -451,8 +453,7 @@ pub fn state(pid: u32) -> Option<char> {
 
 /// The states of all threads of a process.
 pub fn states_of(pid: u32) -> Vec<char> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    threads.filter_map(|thread| state(thread.file_name().to_str()?.parse().ok()?)).collect()
+    threads_of(pid).into_iter().filter_map(state).collect()
 }
 
 /// Children by the parent field of each process, which needs no kernel option.
@@ -495,6 +496,15 @@ const SLEEPS: u64 = 5;
 pub fn wait_until_tended(tollgate: &Running) {
     let before = sleeps_of(tollgate.pid());
     eventually("the gate is tended again", || sleeps_of(tollgate.pid()) >= before + SLEEPS);
+}
+
+/// Waits until a `tollgate lens` without --for says that it watches.
+#[track_caller]
+pub fn watches(lens: &Running) {
+    eventually("tollgate: watching", || {
+        assert!(!lens.is_over(), "it has ended: {}", lens.read("err"));
+        lens.read("err").contains("watching")
+    });
 }
 
 /// Returns when a lens has looked for processes after this call.

@@ -50,6 +50,12 @@ pub fn limit(services: &InForce, name: &str) -> Value {
     rows.iter().find(|row| row["name"] == name).expect("it has limits").clone()
 }
 
+/// The sum of these counts of moves between control groups.
+pub fn moves(services: &InForce, counts: &[&str]) -> u64 {
+    let moves = services.ask("limit --json").json()["moves"].clone();
+    counts.iter().map(|name| moves[name].as_u64().expect("a count")).sum()
+}
+
 /// As many as there are processors.
 pub fn competitors(services: &InForce) -> Vec<Consumer> {
     let competitor = |_| {

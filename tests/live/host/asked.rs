@@ -110,7 +110,7 @@ fn who_followed_events_and_went_leaves_nothing_behind() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
     let daemon = Daemon::start(&it, &group, "--guard=watch");
     daemon.ask("status");
-    let threads = || crate::harness::job::threads_of(daemon.running.pid());
+    let threads = || crate::harness::job::threads_of(daemon.running.pid()).len();
     // No event comes meanwhile. A gate that another test loads costs the daemon files, too, but not each time.
     let is_as_before = || {
         let before = (daemon.open_files(), threads());

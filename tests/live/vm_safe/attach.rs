@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::cgroup::ControlGroup;
 use crate::harness::job::{
-    copy, folder, has_looked_again, is_in_call, is_in_read, sleeps_of, state, threads_of,
+    copy, folder, has_looked_again, is_in_call, is_in_read, sleeps_of, state, threads_of, watches,
 };
 use crate::harness::report::Group;
 use crate::harness::{Busy, Job, NOBODY, Report, Running, eventually, workload, workloads};
@@ -55,15 +55,6 @@ impl Subject {
         drop(self.stdin);
         self.running.finish().success();
     }
-}
-
-/// Waits until a `tollgate lens` without --for says that it watches.
-#[track_caller]
-fn watches(lens: &Running) {
-    eventually("tollgate: watching", || {
-        assert!(!lens.is_over(), "it has ended: {}", lens.read("err"));
-        lens.read("err").contains("watching")
-    });
 }
 
 fn interrupted(lens: Running) -> Report {
@@ -222,7 +213,7 @@ fn a_process_in_full_motion() {
 /// And the one that waits for them.
 fn four_busy_threads() -> Running {
     let busy = Job::of(workload("calls 1000000000 --threads 4")).start();
-    eventually("its threads", || threads_of(busy.pid()) == 5);
+    eventually("its threads", || threads_of(busy.pid()).len() == 5);
     busy
 }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::thread;
 
 use crate::harness::eventually;
-use crate::harness::job::{FixedCgroups, children, comm, kill, stop};
-use crate::harness::limits::{competitors, end, group_of, groups, rules, start};
+use crate::harness::job::{FixedCgroups, children, comm, kill, stop, threads_of};
+use crate::harness::limits::{competitors, end, group_of, groups, moves, rules, start};
 use crate::harness::services::{Backend, Consumer, InForce, alone, begin, programs, write};
 
 fn taken_in(settings: &str) -> (InForce, Consumer) {
@@ -61,7 +61,7 @@ fn what_cannot_be_moved_while_it_runs_is_counted_and_told_of() {
     let daemon = services.daemon.pid();
     let fixed = FixedCgroups::of(daemon);
     let mut few = Consumer::start(&services, "few");
-    let failed = || services.ask("limit --json").json()["moves"]["failed"].as_u64().expect("a count");
+    let failed = || moves(&services, &["failed"]);
     eventually("a failed move", || failed() > 0);
     assert_eq!(few.takes("fork 9"), (9, 0));
     assert!(services.daemon.read("err").contains("Read-only file system"), "{}", services.daemon.read("err"));
@@ -159,9 +159,9 @@ fn who_works_for_others_when_it_is_killed_is_put_back() {
     let busy = competitors(&services);
     let tenant = begin(backend.tenant(&folder, "shop", "a 60000 1"));
     let groups_of_threads = || {
-        let threads = fs::read_dir(format!("/proc/{}/task", backend.running.pid())).expect("it runs");
-        let tids = threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse().ok());
-        tids.map(|tid| group_of(tid, "cpu")).collect::<Vec<_>>()
+        let threads = threads_of(backend.running.pid());
+        assert!(!threads.is_empty(), "it runs");
+        threads.into_iter().map(|tid| group_of(tid, "cpu")).collect::<Vec<_>>()
     };
     eventually("one is its client's", || {
         groups_of_threads().iter().any(|group| group.starts_with("/tollgate/shop/"))

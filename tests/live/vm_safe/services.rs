@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::harness::bpf::{abandoned_links, entries_of};
 use crate::harness::cgroup::ControlGroup;
-use crate::harness::job::{cpu_ns, has_looked_again, is_in_call, state, stop};
+use crate::harness::job::{cpu_ns, has_looked_again, is_in_call, state, stop, threads_of, watches};
 use crate::harness::report::none_lost;
 use crate::harness::services::{
     Backend, Consumer, InForce, TENANTS, begin, is_charged, over, own_work, program, programs, write,
@@ -355,12 +355,7 @@ fn who_is_assigned_works_for_that_service() {
 
 fn only_one_thread_is_assigned(services: &InForce) {
     let two = services.program("one threads 2 1000000000").start();
-    let threads = || -> Vec<u32> {
-        let tasks = fs::read_dir(format!("/proc/{}/task", two.pid())).expect("it runs");
-        tasks
-            .map(|task| task.expect("a thread").file_name().to_string_lossy().parse().expect("a number"))
-            .collect()
-    };
+    let threads = || threads_of(two.pid());
     eventually("its threads", || threads().len() > 1);
     let (first, other) =
         (two.pid(), threads().into_iter().find(|thread| *thread != two.pid()).expect("another"));
@@ -720,7 +715,7 @@ fn who_is_watched_by_an_older_lens_keeps_its_service() {
     let folder = programs(&["tg-watched"]);
     let first = program(folder.path(), "tg-watched calls-on-input 1").start();
     let lens = Job::lens("--comm tg-watched").start();
-    eventually("the lens", || lens.read("err").contains("watching"));
+    watches(&lens);
     let services = InForce::start(folder, &rules);
     let mut later = services.program("tg-watched calls-on-input 5000").start();
     has_looked_again(&lens);
@@ -745,7 +740,7 @@ fn a_machine_has_one_that_puts_services_in_force() {
     services.ask("report");
 }
 
-/// Programs stay if somebody else has the gate.
+/// Programs stay if another Tollgate has the gate.
 mod alone {
     use super::*;
 
@@ -766,5 +761,6 @@ mod alone {
         eventually("its end", || again.daemon.is_over());
         assert!(again.daemon.read("err").contains("ended"), "{}", again.daemon.read("err"));
         assert!(!control.exists());
+        eventually("its programs' end", || abandoned_links().is_empty());
     }
 }

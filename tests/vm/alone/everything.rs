@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command};
 
-use crate::harness::job::sleeps_of;
+use crate::harness::job::{sleeps_of, watches};
 use crate::harness::{Job, eventually, workload};
 
 struct Ended(Child);
@@ -23,10 +23,7 @@ fn start(arguments: &str) -> Ended {
 fn all_processes_are_watched_also_new_ones() {
     let before = start("sleep 50 1000");
     let watch = Job::lens("--all --per command").start();
-    eventually("it watches", || {
-        assert!(!watch.is_over(), "it has ended: {}", watch.read("err"));
-        watch.read("err").contains("watching")
-    });
+    watches(&watch);
     let after = start("pipe-block 50 1000");
     // Both have slept several times in calls that began after the lens.
     for process in [&before, &after] {
