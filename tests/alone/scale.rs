@@ -13,13 +13,13 @@ const MIB: u64 = 1 << 20;
 fn twenty_million_calls_of_64_threads() {
     let (mut resident, mut maps, mut in_both) = (0, 0, 0);
     let running = Job::run("", workload("calls 20000000 --threads 64")).start();
-    let ran = running.finish_looking(|pid| {
-        resident = resident.max(most_resident(pid));
-        maps = maps.max(map_bytes(pid));
-        in_both = in_both.max(mapped_bytes(pid));
+    while !running.is_over() {
+        resident = resident.max(most_resident(running.pid()));
+        maps = maps.max(map_bytes(running.pid()));
+        in_both = in_both.max(mapped_bytes(running.pid()));
         std::thread::sleep(std::time::Duration::from_millis(10));
-    });
-    let report = ran.success().report().complete();
+    }
+    let report = running.finish().success().report().complete();
     assert_eq!(report.count("getppid"), 20_000_000);
     assert_eq!(report.unfinished("exit"), 64);
     let all = resident + maps - in_both;

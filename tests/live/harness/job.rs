@@ -10,8 +10,9 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use kernel::process::{open_pidfd, wait_readable};
 use tempfile::TempDir;
 
 use super::pty::Terminal;
@@ -253,25 +254,11 @@ impl Running {
     }
 
     #[track_caller]
-    pub fn finish(self) -> Finished {
-        self.finish_looking(|_| ())
-    }
-
-    /// Waits for the end, and meanwhile calls `look` with the process's number.
-    #[track_caller]
-    pub fn finish_looking(mut self, mut look: impl FnMut(u32)) -> Finished {
-        let end = Instant::now() + LIMIT;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("it is our child") {
-                break status;
-            }
-            look(self.pid());
-            assert!(
-                Instant::now() < end,
-                "it did not end within {LIMIT:?}; its stderr: {}",
-                self.read("err")
-            );
-            std::thread::sleep(Duration::from_millis(2));
+    pub fn finish(mut self) -> Finished {
+        let has_ended = open_pidfd(self.pid()).expect("it is our child");
+        wait_readable(has_ended.as_raw_fd(), LIMIT);
+        let Some(status) = self.child.try_wait().expect("it is our child") else {
+            panic!("it did not end within {LIMIT:?}; its stderr: {}", self.read("err"));
         };
         let out = fs::read(self.path("out")).unwrap_or_default();
         let err = without_notice(&self.read("err"));

@@ -35,7 +35,7 @@ fn attempt(program: &Program, path: &str, is_ignored: bool, limit: Duration) -> 
     // A file and no pipe: what a test leaves running must not keep the runner waiting.
     let mut file = tempfile::tempfile().context("cannot make a file for the output")?;
     let mut command = Command::new(&program.path);
-    command.args(["--exact", path]).current_dir(&program.folder).stdin(Stdio::null());
+    command.args(["--exact", "--show-output", path]).current_dir(&program.folder).stdin(Stdio::null());
     command.args(is_ignored.then_some("--ignored"));
     // As cargo sets it: proptest finds its seeds by it, for one.
     command.env("CARGO_MANIFEST_DIR", &program.folder);
@@ -156,7 +156,10 @@ mod tests {
 
     #[test]
     fn a_test_passes_or_fails() {
-        assert!(of("passes", LIMIT).is_ok);
+        let passed = of("passes", LIMIT);
+        assert!(passed.is_ok);
+        // `--nocapture` shows it.
+        assert_eq!(passed.output, "something\n");
         let failed = of("fails", LIMIT);
         assert!(!failed.is_ok && failed.output.contains("as it should"), "{}", failed.output);
     }
