@@ -17,6 +17,11 @@ use stats::interval::median;
 const BATCH_NS: f64 = 60_000.0;
 const CLOCKS_A_BATCH: f64 = 2000.0;
 const MOST_UNITS: u32 = 1 << 20;
+/// A batch is sized by the shortest of this many, as one that is interrupted takes longer: on a busy
+/// machine, each of a few may be.
+const SIZING_BATCHES: usize = 21;
+/// After three batches, sizing takes no more time than this.
+const SIZING_NS: f64 = 20e6;
 /// Batches from which the worker's own clock, loop and spin are known.
 const OWN_BATCHES: usize = 21;
 const OWN_UNITS: u32 = 20_000;
@@ -79,7 +84,10 @@ fn timing(task: &Task, own: &Answer) -> Result<Timing> {
     let benchmark = find(&task.benchmark)?;
     let mut work = benchmark.prepare();
     let mut less = benchmark.less();
-    let units = if task.units == 0 { enough_units(&mut work, own.clock_ns) } else { task.units };
+    let units = match task.units {
+        0 => enough_units(|units| batch(&mut work, units, 0).0 as f64, own.clock_ns),
+        units => units,
+    };
     let around = own.clock_ns + own.loop_ns * f64::from(units);
     let mut one = || {
         let (ns, injected) = batch(&mut work, units, task.spin);
@@ -111,12 +119,24 @@ fn batch(work: &mut Work, units: u32, steps: u64) -> (u64, u64) {
     (end - began, end - done)
 }
 
-fn enough_units(work: &mut Work, clock_ns: f64) -> u32 {
+fn enough_units(mut batch_ns: impl FnMut(u32) -> f64, clock_ns: f64) -> u32 {
     let enough_ns = BATCH_NS.max(CLOCKS_A_BATCH * clock_ns);
+    let mut is_enough = |units| {
+        let mut all_ns = 0.0;
+        for batches in 1..=SIZING_BATCHES {
+            let ns = batch_ns(units);
+            if ns < enough_ns {
+                return false;
+            }
+            all_ns += ns;
+            if batches >= 3 && all_ns > SIZING_NS {
+                break;
+            }
+        }
+        true
+    };
     let mut units = 1;
-    // The best of three: one that was interrupted would make the batch too short.
-    let mut shortest_ns = |units| (0..3).map(|_| batch(work, units, 0).0).min().unwrap_or(0) as f64;
-    while units < MOST_UNITS && shortest_ns(units) < enough_ns {
+    while units < MOST_UNITS && !is_enough(units) {
         units *= 2;
     }
     units
@@ -145,6 +165,31 @@ fn nothing() -> Work {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn batches_that_are_interrupted_are_not_taken_for_long_ones() {
+        // A unit takes a microsecond, and all batches but each eighth are interrupted for as long as
+        // is enough.
+        let mut batches = 0;
+        let timed = |units: u32| {
+            batches += 1;
+            f64::from(units) * 1000.0 + if batches % 8 == 0 { 0.0 } else { BATCH_NS }
+        };
+        assert_eq!(enough_units(timed, 20.0), 64);
+        // Reading the clock takes a microsecond.
+        assert_eq!(enough_units(|units| f64::from(units) * 1000.0, 1000.0), 2048);
+    }
+
+    #[test]
+    fn long_units_are_timed_three_times() {
+        let mut batches = 0;
+        let timed = |units: u32| {
+            batches += 1;
+            f64::from(units) * SIZING_NS
+        };
+        assert_eq!(enough_units(timed, 20.0), 1);
+        assert_eq!(batches, 3);
+    }
 
     fn of(name: &str, units: u32, spin: u64) -> Timing {
         let task = Task { benchmark: name.into(), cpu: None, units, batches: 5, spin };
