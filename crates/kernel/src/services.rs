@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use libbpf_rs::{MapCore as _, MapFlags};
+use libbpf_rs::{ErrorKind, MapCore as _, MapFlags};
 
 use crate::clock::now_ns;
 use crate::cpus;
@@ -190,6 +191,10 @@ impl Figures {
     }
 }
 
+/// How long memory for accounts is waited for, and how long at a time.
+const OPENING: Duration = Duration::from_secs(1);
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
+
 impl Services {
     /// Everybody whom the gate knows, or will know, is a member from now on: to begin with, of the root.
     pub fn start(gate: &Gate, session: &Session) -> Result<Self> {
@@ -262,6 +267,37 @@ impl Services {
         accounts.update_percpu(&key, &zeroes, MapFlags::ANY).doing("opening a service's account")
     }
 
+    /// Makes the accounts of services that rules will start. The gate itself gets memory for them only
+    /// from what the kernel has prepared, and on a busy machine that is prepared too late
+    /// (`__alloc_percpu_gfp` with GFP_NOWAIT, mm/percpu.c). Where it is short here, too, the rest is
+    /// left to the gate.
+    fn open_accounts(&self, gate: &Gate) -> Result<()> {
+        let zeroes = vec![vec![0; size_of::<wire::service_account>()]; cpus::possible()];
+        let accounts = gate.maps.get("accounts");
+        let end = Instant::now() + OPENING;
+        for number in self.next_started(gate)..wire::SERVICES {
+            let open = || accounts.update_percpu(&number.to_ne_bytes(), &zeroes, MapFlags::NO_EXIST);
+            loop {
+                match open() {
+                    Err(error) if error.kind() == ErrorKind::OutOfMemory => {
+                        if Instant::now() > end {
+                            return Ok(());
+                        }
+                        thread::sleep(MEMORY_PAUSE);
+                    }
+                    // One that the gate has just taken.
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => break,
+                    opened => break opened.doing("opening accounts of services to be started")?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn next_started(&self, gate: &Gate) -> u32 {
+        atomic_field!(gate.header, 0, next_service).load(Ordering::SeqCst)
+    }
+
     /// Its members are another one's from now on.
     pub fn retire(&self, number: u16, heir: u16) {
         self.name(number, heir, heir);
@@ -298,6 +334,9 @@ impl Services {
     pub fn put_in_force(&mut self, gate: &mut Gate, book: &Book) -> Result<u32> {
         if !book.asked[OPEN].is_empty() {
             gate.extend(wire::SERVICE_FILES)?;
+        }
+        if book.rules.iter().any(|(_, _, rule)| u32::from(rule.then) == wire::THEN_STARTS) {
+            self.open_accounts(gate)?;
         }
         let number = atomic_field!(gate.header, 0, book).load(Ordering::SeqCst) + 1;
         let rules = gate.maps.get("service_rules");
@@ -360,7 +399,12 @@ impl Services {
     pub fn accounts(&self, gate: &Gate) -> Result<BTreeMap<u16, Figures>> {
         let accounts = gate.maps.get("accounts");
         let mut all = BTreeMap::new();
-        for key in accounts.keys() {
+        let next = self.next_started(gate);
+        let is_used = |key: &Vec<u8>| {
+            let number = read_as::<u32>(key);
+            number < wire::SERVICES_STARTED || number < next
+        };
+        for key in accounts.keys().filter(is_used) {
             let values = accounts.lookup_percpu(&key, MapFlags::ANY).doing("reading its accounts")?;
             let mut sum = Figures::default();
             values.iter().flatten().for_each(|bytes| sum.add(Figures::new(&read_as(bytes))));

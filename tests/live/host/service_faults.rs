@@ -185,6 +185,8 @@ fn a_service_for_each_client_is_there_until_there_are_no_more() {
     assert_eq!(services.service_of(backend.running.pid()), format!("clients:{}", client(0)));
     let received = services.figures("received_bytes");
     let of = |number: u32| received.get(&format!("clients:{}", client(number))).copied();
+    let without: Vec<_> = (0..MOST).filter(|number| of(*number).is_none()).collect();
+    assert_eq!(without, [0_u32; 0], "losses: {}", services.report()["losses"]);
     assert_eq!((of(0), of(1), of(MOST - 1), of(MOST)), (Some(8), Some(4), Some(4), None));
     assert_eq!(received["clients"], u64::from(4 * BEYOND));
     const LOST: &str = "work for services that could not be started (table full)";
