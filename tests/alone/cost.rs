@@ -332,8 +332,8 @@ fn short_batches(document: &Value) -> Vec<String> {
     let benchmarks = list(document, "counts");
     assert!(benchmarks.len() > 15);
     let is_short = |counts: &&Value| {
-        let of_it =
-            list(document, "samples").iter().filter(|block| block["benchmark"] == counts["benchmark"]);
+        let is_of_it = |block: &&Value| block["benchmark"] == counts["benchmark"];
+        let of_it = list(document, "samples").iter().filter(is_of_it);
         let mut ns: Vec<_> =
             of_it.flat_map(|block| list(block, "ns")).map(|ns| ns.as_f64().expect("a number")).collect();
         ns.sort_by(f64::total_cmp);

@@ -42,7 +42,8 @@ fn nobody_is_moved_for_the_daemon() {
         pin(process.pid(), 0);
         run_first(process.pid(), priority);
     }
-    let (asked_before, preempted_before) = (moves(&services, &REQUESTED), preemptions(backend.running.pid()));
+    let asked_before = moves(&services, &REQUESTED);
+    let preempted_before = preemptions(backend.running.pid());
     let tenant = begin(tenant);
     eventually("the tenant's work", || {
         assert!(!tenant.is_over(), "{}", tenant.read("err"));

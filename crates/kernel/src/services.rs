@@ -195,6 +195,12 @@ impl Figures {
 const OPENING: Duration = Duration::from_secs(1);
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
+/// An account to which nothing is charged yet.
+fn open_account(gate: &Gate, number: u32, flags: MapFlags) -> libbpf_rs::Result<()> {
+    let zeroes = vec![vec![0; size_of::<wire::service_account>()]; cpus::possible()];
+    gate.maps.get("accounts").update_percpu(&number.to_ne_bytes(), &zeroes, flags)
+}
+
 impl Services {
     /// Everybody whom the gate knows, or will know, is a member from now on: to begin with, of the root.
     pub fn start(gate: &Gate, session: &Session) -> Result<Self> {
@@ -261,31 +267,25 @@ impl Services {
     /// A service that members may have, and its account.
     pub fn add(&self, gate: &Gate, number: u16) -> Result<()> {
         self.name(number, number, number);
-        let zeroes = vec![vec![0; size_of::<wire::service_account>()]; cpus::possible()];
-        let accounts = gate.maps.get("accounts");
-        let key = u32::from(number).to_ne_bytes();
-        accounts.update_percpu(&key, &zeroes, MapFlags::ANY).doing("opening a service's account")
+        open_account(gate, number.into(), MapFlags::ANY).doing("opening a service's account")
     }
 
-    /// Makes the accounts of services that rules will start. The gate itself gets memory for them only
-    /// from what the kernel has prepared, and on a busy machine that is prepared too late
-    /// (`__alloc_percpu_gfp` with GFP_NOWAIT, mm/percpu.c). Where it is short here, too, the rest is
-    /// left to the gate.
+    /// Makes the accounts of services that rules will start. The gate itself gets memory for them
+    /// only from what the kernel has prepared, and on a busy machine that is prepared too late
+    /// (`__alloc_percpu_gfp` with GFP_NOWAIT, mm/percpu.c). Where memory is short here, too, the
+    /// gate makes the rest.
     fn open_accounts(&self, gate: &Gate) -> Result<()> {
-        let zeroes = vec![vec![0; size_of::<wire::service_account>()]; cpus::possible()];
-        let accounts = gate.maps.get("accounts");
         let end = Instant::now() + OPENING;
         for number in self.next_started(gate)..wire::SERVICES {
-            let open = || accounts.update_percpu(&number.to_ne_bytes(), &zeroes, MapFlags::NO_EXIST);
             loop {
-                match open() {
+                match open_account(gate, number, MapFlags::NO_EXIST) {
                     Err(error) if error.kind() == ErrorKind::OutOfMemory => {
                         if Instant::now() > end {
                             return Ok(());
                         }
                         thread::sleep(MEMORY_PAUSE);
                     }
-                    // One that the gate has just taken.
+                    // Made for an earlier file, or by the gate just now.
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => break,
                     opened => break opened.doing("opening accounts of services to be started")?,
                 }

@@ -92,7 +92,7 @@ pub fn observe_crowd(options: &str, arguments: &str) -> Report {
 
 /// A condition is looked at again after this part of the time that it has been waited for: a look
 /// takes an emulated machine a tenth of a millisecond and more.
-const LOOK_AGAIN: u32 = 10;
+const PART_OF_WAIT: u32 = 10;
 const LOOKS: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(25)];
 
 /// Fails the test if `condition` does not hold within the limit.
@@ -102,7 +102,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         let waited = began.elapsed();
         assert!(waited < LIMIT, "{what}: not within {LIMIT:?}");
-        std::thread::sleep((waited / LOOK_AGAIN).clamp(LOOKS[0], LOOKS[1]));
+        std::thread::sleep((waited / PART_OF_WAIT).clamp(LOOKS[0], LOOKS[1]));
     }
 }
 

@@ -35,7 +35,8 @@ fn attempt(program: &Program, path: &str, is_ignored: bool, limit: Duration) -> 
     // A file and no pipe: what a test leaves running must not keep the runner waiting.
     let mut file = tempfile::tempfile().context("cannot make a file for the output")?;
     let mut command = Command::new(&program.path);
-    command.args(["--exact", "--show-output", path]).current_dir(&program.folder).stdin(Stdio::null());
+    command.args(["--exact", "--show-output", path]);
+    command.current_dir(&program.folder).stdin(Stdio::null());
     command.args(is_ignored.then_some("--ignored"));
     // As cargo sets it: proptest finds its seeds by it, for one.
     command.env("CARGO_MANIFEST_DIR", &program.folder);

@@ -17,8 +17,8 @@ use stats::interval::median;
 const BATCH_NS: f64 = 60_000.0;
 const CLOCKS_A_BATCH: f64 = 2000.0;
 const MOST_UNITS: u32 = 1 << 20;
-/// A batch is sized by the shortest of this many, as one that is interrupted takes longer: on a busy
-/// machine, each of a few may be.
+/// A batch is sized by the shortest of this many, as one that is interrupted takes longer: on a
+/// busy machine, each of a few may be.
 const SIZING_BATCHES: usize = 21;
 /// After three batches, sizing takes no more time than this.
 const SIZING_NS: f64 = 20e6;
@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn batches_that_are_interrupted_are_not_taken_for_long_ones() {
-        // A unit takes a microsecond, and all batches but each eighth are interrupted for as long as
-        // is enough.
+        // A unit takes a microsecond, and all batches but each eighth are interrupted for as long
+        // as is enough.
         let mut batches = 0;
         let timed = |units: u32| {
             batches += 1;
