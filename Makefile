@@ -1,4 +1,5 @@
-# The commands of the project; each is a few lines here or a script in scripts/, which says what it does.
+# The commands of the project. Each is a few lines here, or a script in scripts/ that begins with a
+# description.
 
 BIN    = $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
 PREFIX = /usr/local
@@ -16,14 +17,14 @@ build: ## build the one static binary
 	cargo build --release
 	@echo "The binary: $(BIN)/tollgate"
 
-demo: build ## watch a Redis server through the gate, then three attacks on guarded servers (root)
+demo: build ## a Redis server through the gate, then three attacks on guarded servers (root)
 	@scripts/setup build demo
 	@scripts/demo
 
-demo-services: build ## watch two tenants share nginx, Apache, PHP and PostgreSQL, and what each is charged (root)
+demo-services: build ## two tenants share nginx, Apache, PHP and PostgreSQL; what each is charged (root)
 	@scripts/demo-services
 
-check: lint unit ## before a push: formatting, lints, the tests that need no root
+check: lint unit ## before a push: formatting, lints and the tests that need no root
 
 lint:
 	@scripts/setup build
@@ -32,40 +33,40 @@ lint:
 unit:
 	@scripts/test unit
 
-test: ## the tests of every push; the last line is the sum (root: also the live tests and attacks)
+test: ## the tests for every push; the last line is the sum (root: also the live tests and attacks)
 	@scripts/setup build
 	@[ "$$(id -u)" != 0 ] || scripts/setup test vm
 	@scripts/test
 
-test-all: ## before a release or a change of the kernel side: all but benchmarks, VMs complete
+test-all: ## before a release or a change of the kernel side: all tests but benchmarks, also in the VMs
 	@scripts/setup build test vm
 	@PROPTEST_CASES=500 scripts/test unit live attacks vm-all
 
-vm: ## every test that can run in a VM, inside two stock Debian kernels, in QEMU
+vm: ## every test that can run in a VM, in two stock Debian kernels in QEMU
 	@scripts/setup build vm
 	@scripts/vm -a
 
-fuzz: ## let libFuzzer look for two minutes for what breaks the language of plugins (root: in the kernel too)
+fuzz: ## fuzz the plugin compiler with libFuzzer for two minutes (root: also in the kernel)
 	@scripts/setup build fuzz
 	@scripts/fuzz
 
-bench: build ## measure what the gate costs on this machine, and the lab itself (root)
+bench: build ## measure the cost of the gate on this machine, and test the lab (root)
 	@scripts/setup bench
 	@scripts/bench
 
-fresh: ## demo and tests in a new Debian 12 without anything of this machine's (root)
+fresh: ## run demo and tests in a new, minimal Debian 12 (root)
 	@scripts/setup fresh
 	@scripts/fresh
 
 install: ## install below PREFIX, by default /usr/local; DESTDIR is honoured
 	@scripts/install "$(DESTDIR)" "$(PREFIX)"
 
-uninstall: ## remove what install put there
+uninstall: ## remove the installed files
 	@scripts/install -r "$(DESTDIR)" "$(PREFIX)"
 
 deb: build ## make a Debian package in target/
 	@scripts/deb
 
-clean: ## remove what was built and fetched
+clean: ## remove everything that was built or fetched
 	cargo clean
 	rm -rf vm/cache

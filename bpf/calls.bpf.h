@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Which call it is: number and ABI, as the entry side has them (at exit an execve may show another ABI's). */
+/* The number and ABI of a call, as known at its entry (at exit, an execve may show another ABI). */
 #ifndef TOLLGATE_CALLS_BPF_H
 #define TOLLGATE_CALLS_BPF_H
 
 #include "state.bpf.h"
 
-/* Who asks which call it is. A plugin has the number from the kernel, and where there is nothing else, asking costs nothing. */
-#define ASK_WHICH_CALL (LENS | GUARD | SERVICE)
+/*
+ * Extensions that need a call's index. Plugins have the number from the kernel, so a gate with
+ * plugins only does not look for the index.
+ */
+#define NEEDS_CALL_INDEX (LENS | GUARD | SERVICE)
 
-/* arch/x86/include/asm/thread_info.h: set for the time of a 32-bit call, by int $0x80 or sysenter. */
+/* arch/x86/include/asm/thread_info.h: set during a 32-bit call, by int $0x80 or sysenter. */
 #define TS_COMPAT 0x0002
 /* arch/x86/include/uapi/asm/unistd.h */
 #define X32_SYSCALL_BIT 0x40000000
@@ -28,7 +31,7 @@
 #define RESTART_64 219
 #define RESTART_32 0
 
-static __always_inline u32 call_slot(struct task_struct *task, long id)
+static __always_inline u32 call_index(struct task_struct *task, long id)
 {
 	u32 number = id, base = 0;
 

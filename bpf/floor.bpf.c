@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The floor: empty programs on the gate's hooks. What these cost, nobody who hooks them can go below. */
+/* The floor: empty programs on the gate's hooks. Nothing that uses these hooks can cost less. */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "plugin_chain.bpf.h"
@@ -12,7 +12,7 @@ char LICENSE[] SEC("license") = "GPL";
 		return 0;                                                                                          \
 	}
 
-/* The same with one clock reading, which every tool that times calls needs on both sides. */
+/* The same with one clock reading, which every tool that times calls needs at both ends. */
 #define CLOCK(name, hook)                                                                                          \
 	SEC(hook) int name(void *ctx)                                                                              \
 	{                                                                                                          \
@@ -25,12 +25,12 @@ u64 latest_ns;
 CLOCK(clock_enter, "tp_btf/sys_enter")
 CLOCK(clock_exit, "tp_btf/sys_exit")
 
-/* The same with a place for plugins, of which there are none. */
+/* The same with a chain of plugins that is empty. */
 PLUGIN_MAP(plugins);
 struct plugin_chain chain;
 
 SEC("tp_btf/sys_enter")
-int place_enter(void *ctx)
+int chain_enter(void *ctx)
 {
 	plugins_run(ctx, &chain, 0, &plugins);
 	return 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The few kernel types the gate reads, with only the members it reads. libbpf relocates each access to
- * the running kernel's layout (CO-RE), so that no generated vmlinux.h and no kernel headers are needed.
+ * The few kernel types that the gate reads, with only the members that it reads. libbpf relocates
+ * each access to the running kernel's layout (CO-RE), so that no generated vmlinux.h and no kernel
+ * headers are needed.
  */
 #ifndef TOLLGATE_KERNEL_H
 #define TOLLGATE_KERNEL_H
@@ -58,7 +59,7 @@ enum bpf_map_type {
 #define BPF_F_USER_STACK (1ULL << 8)
 #define BPF_SK_STORAGE_GET_F_CREATE (1ULL << 0)
 
-/* The same for all kernels. */
+/* The same on all kernels. */
 struct bpf_sock_addr {
 	u32 user_family;
 	u32 user_ip4;
@@ -194,7 +195,7 @@ struct cgroup {
 	struct kernfs_node *kn;
 };
 
-/* Numbered as the kernel is built. */
+/* The numbers depend on the kernel's configuration. */
 enum cgroup_subsys_id {
 	pids_cgrp_id,
 };

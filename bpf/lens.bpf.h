@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * lens: where a call's time went. Wall time comes from one clock reading a side; time off the CPU from
- * sched_switch; how much of that was waiting for a CPU, from the scheduler's own counter
- * (sched_info.run_delay, the second figure of /proc/PID/schedstat), so that no wake-up is hooked.
+ * lens: where a call's time went. Wall time comes from one clock reading at each end; time off the
+ * CPU from sched_switch; the part of it that was a wait for a CPU from the scheduler's own counter
+ * (sched_info.run_delay, the second number of /proc/PID/schedstat), so that no wake-up is hooked.
  */
 #ifndef TOLLGATE_LENS_BPF_H
 #define TOLLGATE_LENS_BPF_H
@@ -11,18 +11,21 @@
 #include "lens_slow.bpf.h"
 
 /*
- * LENS_SAMPLE: a call is cheap once this many in a row stayed on the CPU and below the limit. At the limit two
- * clock readings (65 ns at most on the machines tried) are 3 % of the call; 64 in a row are few of a hot loop's
- * calls, and many for one that sleeps now and then.
+ * LENS_SAMPLE: a call is cheap once this many in a row stayed on the CPU and below the limit. At
+ * the limit, two clock readings (65 ns at most on the machines tried) are 3 % of the call. 64 in a
+ * row are few of a hot loop's calls, and many for one that sleeps now and then.
  */
 #define CHEAP_STREAK 64
 #define CHEAP_NS 2000
-/* One in sixteen cheap calls is timed on average (8 cost 1.5 floors, 16 less than 1.4: OVERHEAD.md): 0..30 go untimed. */
-#define SKIP_SPAN 31
+/*
+ * One in sixteen cheap calls is timed on average: 0..30 go untimed. One in 8 cost 1.5 floors, one
+ * in 16 less than 1.4 (OVERHEAD.md).
+ */
+#define SAMPLE_SPAN 31
 
 /*
  * A stack is taken about once for this much sleeping, so that it costs at most a few per cent of it
- * (0.7 us a stack) however short the sleeps are; longer sleeps each get theirs.
+ * (0.7 us a stack) however short the sleeps are. Each longer sleep gets its own.
  */
 #define SITE_BUDGET_NS 20000
 
@@ -60,7 +63,10 @@ static __always_inline u32 histogram_bucket(u64 ns)
 {
 	u32 octaves = 0, bucket;
 
-	/* Without a branch on the length of a cheap call's time: those jitter, and a wrong guess costs 5 ns. */
+	/*
+	 * No branch on the size of a cheap call's time: these times jitter, and a misprediction
+	 * costs 5 ns.
+	 */
 	if (ns >= SMALL_VALUES) {
 		octaves = log2_floor(ns) - log2_floor(SMALL_VALUES - 1);
 		ns >>= octaves;
@@ -69,14 +75,14 @@ static __always_inline u32 histogram_bucket(u64 ns)
 	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
 }
 
-static __always_inline u32 error_slot(s64 result)
+static __always_inline u32 errno_index(s64 result)
 {
 	u64 error = -result;
 
-	if (error < ERRNO_PLAIN)
+	if (error < ERRNO_REGULAR)
 		return error;
 	error -= ERRNO_RESTART_FIRST;
-	return error < ERRNO_RESTART_COUNT ? ERRNO_PLAIN + error : 0;
+	return error < ERRNO_RESTART_COUNT ? ERRNO_REGULAR + error : 0;
 }
 
 static __always_inline bool is_error(s64 result)
@@ -90,19 +96,19 @@ static __always_inline void count_error(struct cell *cell, s64 result)
 
 	if (!is_error(result))
 		return;
-	slot = error_slot(result);
-	/* The compiler knows that the bound holds; Linux 6.1's verifier must see it checked. */
+	slot = errno_index(result);
+	/* The compiler knows that the bound holds; Linux 6.1's verifier must see the check. */
 	barrier_var(slot);
-	if (slot < ERRNO_SLOTS)
+	if (slot < ERRNO_INDICES)
 		cell->errors[slot] += 1;
 }
 
-/* Books the pending blocking site, once its waiting time for a CPU is known. */
-static __always_inline void lens_book_site(struct thread_state *thread, u64 run_delay)
+/* Records the pending blocking site, once its wait for a CPU is known. */
+static __always_inline void lens_record_site(struct thread_state *thread, u64 run_delay)
 {
-	struct site_key key = { .address = thread->site, .call = thread->call, .group = thread->group };
+	struct site_key key = { .address = thread->site, .call = thread->call, .row = thread->row };
 	struct site_value *value, fresh = {};
-	u64 waited = run_delay - thread->run_delay_latest;
+	u64 waited = run_delay - thread->run_delay_last;
 	u64 blocked = thread->site_off_ns > waited ? thread->site_off_ns - waited : 0;
 
 	thread->site = 0;
@@ -111,7 +117,7 @@ static __always_inline void lens_book_site(struct thread_state *thread, u64 run_
 		bpf_map_update_elem(&sites, &key, &fresh, BPF_NOEXIST);
 		value = bpf_map_lookup_elem(&sites, &key);
 		if (!value) {
-			lose(thread->session, LOSS_SITES_FULL);
+			count_loss(thread->session, LOSS_SITES_FULL);
 			return;
 		}
 	}
@@ -119,37 +125,37 @@ static __always_inline void lens_book_site(struct thread_state *thread, u64 run_
 	__sync_fetch_and_add(&value->sleeps, thread->site_sleeps);
 }
 
-/* The call's waiting so far, by the scheduler's counter. */
-static __always_inline u64 lens_runqueue(struct thread_state *thread, u64 run_delay)
+/* The call's wait for a CPU so far, by the scheduler's counter. */
+static __always_inline u64 lens_runqueue_wait(struct thread_state *thread, u64 run_delay)
 {
 	u64 waited = run_delay - thread->run_delay_first;
 
 	return waited < thread->off_ns ? waited : thread->off_ns;
 }
 
-static __always_inline void lens_enter(struct thread_state *thread, struct task_struct *task, u32 call)
+static __always_inline void lens_sys_enter(struct thread_state *thread, struct task_struct *task, u32 call)
 {
 	u32 *entry;
 
 	thread->minor_faults = task->min_flt;
 	thread->major_faults = task->maj_flt;
 	if (has(thread, LENS_SAMPLE)) {
-		entry = cell_entry(thread->group, call);
+		entry = cell_slot(thread->row, call);
 		if (entry && (*entry & CELL_CHEAP)) {
-			if (thread->skip) {
-				thread->skip--;
+			if (thread->untimed_left) {
+				thread->untimed_left--;
 				thread->entered_ns = 0;
 				return;
 			}
-			thread->skip = bpf_get_prandom_u32() % SKIP_SPAN;
+			thread->untimed_left = bpf_get_prandom_u32() % SAMPLE_SPAN;
 		}
 	}
-	/* Last, so that what the gate itself took is not the call's. */
+	/* Last, so that the gate's own time is not the call's. */
 	thread->entered_ns = bpf_ktime_get_ns();
 }
 
-/* LENS_SAMPLE: a call that was timed tells whether its like may go untimed. */
-static __always_inline u32 lens_sample(struct thread_state *thread, struct cell *cell, u32 *entry, u64 wall)
+/* LENS_SAMPLE: whether calls like this timed one may go untimed. Returns the call's weight. */
+static __always_inline u32 lens_update_sampling(struct thread_state *thread, struct cell *cell, u32 *entry, u64 wall)
 {
 	bool was_cheap = *entry & CELL_CHEAP;
 
@@ -157,7 +163,7 @@ static __always_inline u32 lens_sample(struct thread_state *thread, struct cell 
 		cell->cheap_streak = 0;
 		if (was_cheap)
 			__sync_fetch_and_and(entry, ~CELL_CHEAP);
-		/* Calls that sleep are all timed, from the first sleep on at the least. */
+		/* Calls that sleep are all timed, at least from the first sleep on. */
 		if (thread->off_ns || !was_cheap)
 			return 1;
 	} else if (!was_cheap) {
@@ -168,35 +174,36 @@ static __always_inline u32 lens_sample(struct thread_state *thread, struct cell 
 	cell->sampled += 1;
 	cell->sampled_ns += wall;
 	cell->sampled_ns2 += wall * wall;
-	/* It stands for itself and for those that were skipped: (SKIP_SPAN - 1) / 2 on average. */
-	return 1 + (SKIP_SPAN - 1) / 2;
+	/* It stands for itself and for the skipped calls: (SAMPLE_SPAN - 1) / 2 on average. */
+	return 1 + (SAMPLE_SPAN - 1) / 2;
 }
 
 /*
- * Compares our time of the thread's latest return to a CPU with the scheduler's. Where the return was not
- * reported, the scheduler's time for it stands in: both clocks run alike between two calls of this.
+ * Compares our time of the thread's latest switch in with the scheduler's. If that switch was not
+ * reported, the scheduler's time stands in: both clocks run alike between two calls of this
+ * function.
  */
-static __always_inline void lens_settle(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
+static __always_inline void lens_reconcile_switch(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
 					u64 now)
 {
 	u64 arrival = task->sched_info.last_arrival;
 	u64 returned;
 
-	if (thread->returned_ns)
-		cpu->clock_offset = thread->returned_ns - arrival;
-	thread->returned_ns = 0;
-	if (likely(!thread->left_ns))
+	if (thread->switched_in_ns)
+		cpu->clock_offset = thread->switched_in_ns - arrival;
+	thread->switched_in_ns = 0;
+	if (likely(!thread->switched_out_ns))
 		return;
 	returned = arrival + cpu->clock_offset;
-	/* The offset is as late as our hook was that time. */
+	/* The offset includes the delay of our hook at that time. */
 	if (returned > now)
 		returned = now;
-	if (cpu->clock_offset && returned > thread->left_ns)
-		thread->off_ns += returned - thread->left_ns;
-	thread->left_ns = 0;
+	if (cpu->clock_offset && returned > thread->switched_out_ns)
+		thread->off_ns += returned - thread->switched_out_ns;
+	thread->switched_out_ns = 0;
 }
 
-static __always_inline void lens_exit(struct thread_state *thread, struct task_struct *task, s64 result, u64 now)
+static __always_inline void lens_sys_exit(struct thread_state *thread, struct task_struct *task, s64 result, u64 now)
 {
 	u32 call = thread->call, weight = 1, *entry = NULL, bucket;
 	u64 faults, wall, runqueue = 0;
@@ -204,7 +211,7 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 
 	if (!cell) {
 		thread->off_ns = 0;
-		thread->left_ns = 0;
+		thread->switched_out_ns = 0;
 		return;
 	}
 	cell->count += 1;
@@ -220,10 +227,10 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 		return;
 	}
 	wall = now - thread->entered_ns;
-	if (unlikely(thread->off_ns | thread->left_ns))
-		lens_settle(thread, task, this_cpu(), now);
+	if (unlikely(thread->off_ns | thread->switched_out_ns))
+		lens_reconcile_switch(thread, task, this_cpu(), now);
 	if (has(thread, LENS_SAMPLE) && entry)
-		weight = lens_sample(thread, cell, entry, wall);
+		weight = lens_update_sampling(thread, cell, entry, wall);
 	cell->wall_ns += wall;
 	bucket = histogram_bucket(wall);
 	if (bucket < HISTOGRAM_BUCKETS)
@@ -231,19 +238,19 @@ static __always_inline void lens_exit(struct thread_state *thread, struct task_s
 	if (wall > cell->max_ns)
 		cell->max_ns = wall;
 	if (unlikely(thread->off_ns)) {
-		runqueue = lens_runqueue(thread, task->sched_info.run_delay);
+		runqueue = lens_runqueue_wait(thread, task->sched_info.run_delay);
 		cell->runqueue_ns += runqueue;
 		cell->blocked_ns += thread->off_ns - runqueue;
 		if (thread->site)
-			lens_book_site(thread, task->sched_info.run_delay);
+			lens_record_site(thread, task->sched_info.run_delay);
 	}
 	if (has(thread, LENS_SLOW))
 		lens_slow_exit(thread, result, now, runqueue);
 	thread->off_ns = 0;
 }
 
-/* A call that seccomp or a tracer rejected: sys_exit alone sees it (v6.18 kernel/entry/common.c). */
-static __always_inline void lens_denied(struct thread_state *thread, u32 call, s64 result)
+/* A call that seccomp or a tracer rejected: only sys_exit sees it (v6.18 kernel/entry/common.c). */
+static __always_inline void lens_sys_exit_denied(struct thread_state *thread, u32 call, s64 result)
 {
 	u32 *entry = NULL;
 	struct cell *cell = cell_for(thread, call, &entry);
@@ -255,16 +262,16 @@ static __always_inline void lens_denied(struct thread_state *thread, u32 call, s
 	count_error(cell, result);
 }
 
-/* The end of the call before was not seen: it is lost, and must not be mixed into the next. */
+/* The end of the previous call was not seen: it is lost, and must not count for the next one. */
 static __always_inline void lens_abandon(struct thread_state *thread)
 {
-	lose(thread->session, LOSS_ENDS);
+	count_loss(thread->session, LOSS_EXITS);
 	thread->off_ns = 0;
-	thread->left_ns = 0;
+	thread->switched_out_ns = 0;
 	thread->site = 0;
 }
 
-static __always_inline void lens_unfinished(struct thread_state *thread)
+static __always_inline void lens_task_exit(struct thread_state *thread)
 {
 	u32 *entry = NULL;
 	struct cell *cell = cell_for(thread, thread->call, &entry);
@@ -273,26 +280,26 @@ static __always_inline void lens_unfinished(struct thread_state *thread)
 		cell->unfinished += 1;
 }
 
-/* The thread leaves its CPU in the middle of a call. */
-static __always_inline void lens_leave(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
+/* The thread is switched out in the middle of a call. */
+static __always_inline void lens_switch_out(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
 				       bool sleeps, u64 now)
 {
 	u64 run_delay = task->sched_info.run_delay;
 
-	lens_settle(thread, task, cpu, now);
+	lens_reconcile_switch(thread, task, cpu, now);
 	if (thread->site)
-		lens_book_site(thread, run_delay);
+		lens_record_site(thread, run_delay);
 	if (!thread->off_ns)
 		thread->run_delay_first = run_delay;
 	if (!thread->entered_ns)
 		thread->entered_ns = now;
-	thread->run_delay_latest = run_delay;
-	thread->sleeps = sleeps;
-	thread->left_ns = now;
+	thread->run_delay_last = run_delay;
+	thread->is_asleep = sleeps;
+	thread->switched_out_ns = now;
 }
 
 /* First frame of a sleeping task's stack that is not the scheduler's. */
-static __always_inline u64 lens_find_site(struct stack *stack)
+static __always_inline u64 lens_site_of_stack(struct stack *stack)
 {
 	for (u32 i = 0; i < SITE_FRAMES && i < stack->frames; i++) {
 		u64 address = stack->address[i];
@@ -303,33 +310,36 @@ static __always_inline u64 lens_find_site(struct stack *stack)
 	return SITE_UNKNOWN;
 }
 
-/* The thread is about to run again, still in its call. Its stack is whole, and how long it was off is known. */
-static __always_inline void lens_return(struct thread_state *thread, struct task_struct *task, u64 now)
+/* The thread is switched in, still in its call: its stack and its time off the CPU are complete. */
+static __always_inline void lens_switch_in(struct thread_state *thread, struct task_struct *task, u64 now)
 {
-	u64 off = now - thread->left_ns;
+	u64 off = now - thread->switched_out_ns;
 	struct stack *stack;
 	bool long_sleep;
 
-	thread->left_ns = 0;
-	thread->returned_ns = now;
+	thread->switched_out_ns = 0;
+	thread->switched_in_ns = now;
 	thread->off_ns += off;
-	if (!thread->sleeps || !has(thread, LENS_SITES | LENS_SLOW))
+	if (!thread->is_asleep || !has(thread, LENS_SITES | LENS_SLOW))
 		return;
-	thread->unsited_sleeps += 1;
-	thread->unsited_ns += off;
+	thread->unsampled_sleeps += 1;
+	thread->unsampled_sleep_ns += off;
 	thread->site_budget_ns -= off;
-	long_sleep = lens_slow_is_long(thread, off);
+	long_sleep = lens_slow_is_longest_sleep(thread, off);
 	if (thread->site_budget_ns > 0 && !long_sleep)
 		return;
 	stack = lens_take_stack(task);
 	if (stack && long_sleep)
-		lens_slow_keep_stack(thread, stack, off);
-	thread->site = stack ? lens_find_site(stack) : SITE_UNKNOWN;
-	thread->site_off_ns = thread->unsited_ns;
-	thread->site_sleeps = thread->unsited_sleeps;
-	thread->unsited_ns = 0;
-	thread->unsited_sleeps = 0;
-	/* Uniform on half to one and a half budgets, so that no rhythm of the program falls in with ours. */
+		lens_slow_save_stack(thread, stack, off);
+	thread->site = stack ? lens_site_of_stack(stack) : SITE_UNKNOWN;
+	thread->site_off_ns = thread->unsampled_sleep_ns;
+	thread->site_sleeps = thread->unsampled_sleeps;
+	thread->unsampled_sleep_ns = 0;
+	thread->unsampled_sleeps = 0;
+	/*
+	 * Uniform between half a budget and one and a half, so that sampling does not fall into
+	 * step with the program.
+	 */
 	thread->site_budget_ns = SITE_BUDGET_NS / 2 + bpf_get_prandom_u32() % SITE_BUDGET_NS;
 }
 

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* lens: a full account of each call slower than the session's limit. Nothing here runs for the others. */
+/* lens: a full record of each call that is slower than the session's limit. */
 #ifndef TOLLGATE_LENS_SLOW_BPF_H
 #define TOLLGATE_LENS_SLOW_BPF_H
 
 #include "state.bpf.h"
 #include "path.bpf.h"
 
-/* A sleep of at least this part of the limit may be why a call is slow: its stack is kept. Seven shorter ones are not. */
+/*
+ * A sleep of at least this fraction of the limit may be why a call is slow, so its stack is kept.
+ * Seven shorter sleeps do not reach the limit.
+ */
 #define LONG_SLEEP_SHARE 8
 
 PERCPU_MAP(stack_scratch, 1, struct stack);
-ARRAY_MAP(arg_kinds, CALL_SLOTS, struct arg_kinds, 0);
+ARRAY_MAP(arg_kinds, CALL_INDICES, struct arg_kinds, 0);
 /* The stack of the longest sleep of a call in progress, by task. */
-HASH_MAP(long_sleeps, THREADS, u64, struct stack);
+HASH_MAP(sleep_stacks, THREADS, u64, struct stack);
 
 static __always_inline struct stack *lens_take_stack(struct task_struct *task)
 {
@@ -33,24 +36,24 @@ static __always_inline u64 lens_slow_limit(struct thread_state *thread)
 {
 	struct session *session = session_at(thread->session);
 
-	return session ? session->slower_ns : 0;
+	return session ? session->slow_limit_ns : 0;
 }
 
-static __always_inline bool lens_slow_is_long(struct thread_state *thread, u64 off)
+static __always_inline bool lens_slow_is_longest_sleep(struct thread_state *thread, u64 off)
 {
 	if (!(config.enabled & LENS_SLOW) || !(thread->mask & LENS_SLOW))
 		return false;
-	return off > thread->longest_sleep_ns && off >= lens_slow_limit(thread) / LONG_SLEEP_SHARE;
+	return off > thread->max_sleep_ns && off >= lens_slow_limit(thread) / LONG_SLEEP_SHARE;
 }
 
-static __always_inline void lens_slow_keep_stack(struct thread_state *thread, struct stack *stack, u64 off)
+static __always_inline void lens_slow_save_stack(struct thread_state *thread, struct stack *stack, u64 off)
 {
 	if (!(config.enabled & LENS_SLOW))
 		return;
-	if (bpf_map_update_elem(&long_sleeps, &thread->task, stack, BPF_ANY))
-		lose(thread->session, LOSS_SITES_FULL);
+	if (bpf_map_update_elem(&sleep_stacks, &thread->task, stack, BPF_ANY))
+		count_loss(thread->session, LOSS_SITES_FULL);
 	else
-		thread->longest_sleep_ns = off;
+		thread->max_sleep_ns = off;
 }
 
 static __always_inline void lens_slow_args(struct slow_call *slow, struct task_struct *task)
@@ -74,8 +77,8 @@ static __always_inline void lens_slow_args(struct slow_call *slow, struct task_s
 	slow->args[5] = regs->r9;
 }
 
-/* What the arguments stand for: the descriptors' files, the paths' texts. */
-static __always_inline void lens_slow_meanings(struct slow_call *slow, struct task_struct *task)
+/* Resolves the arguments: descriptors to files, pointers to the texts of paths. */
+static __always_inline void lens_slow_resolve_args(struct slow_call *slow, struct task_struct *task)
 {
 	u32 call = slow->call;
 	struct arg_kinds *kinds = bpf_map_lookup_elem(&arg_kinds, &call);
@@ -100,13 +103,13 @@ static __always_inline void lens_slow_meanings(struct slow_call *slow, struct ta
 
 static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thread_state *thread)
 {
-	/* Linux 6.1 takes no key from the argument of a function that was verified apart. */
+	/* Linux 6.1 accepts no key that lies in the argument of a global function. */
 	u64 task = thread->task;
-	struct stack *kernel = bpf_map_lookup_elem(&long_sleeps, &task);
+	struct stack *kernel = bpf_map_lookup_elem(&sleep_stacks, &task);
 	long bytes;
 
 	slow->kernel_frames = 0;
-	if (kernel && thread->longest_sleep_ns) {
+	if (kernel && thread->max_sleep_ns) {
 		slow->kernel_frames = kernel->frames;
 		__builtin_memcpy(slow->kernel_stack, kernel->address, sizeof(slow->kernel_stack));
 	}
@@ -115,7 +118,7 @@ static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thre
 	slow->user_frames = bytes > 0 ? bytes / sizeof(slow->user_stack[0]) : 0;
 }
 
-/* A global function: verified once, apart, however many ways lead to it. */
+/* A global function: it is verified once, however many paths lead to it. */
 __noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now, u64 runqueue)
 {
 	struct session *session;
@@ -141,7 +144,7 @@ __noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now
 	slow->runqueue_ns = runqueue;
 	slow->blocked_ns = thread->off_ns - runqueue;
 	lens_slow_args(slow, task);
-	lens_slow_meanings(slow, task);
+	lens_slow_resolve_args(slow, task);
 	lens_slow_stacks(slow, thread);
 	bpf_ringbuf_submit(slow, 0);
 	return 0;
@@ -151,14 +154,14 @@ static __always_inline void lens_slow_exit(struct thread_state *thread, s64 resu
 {
 	if (now - thread->entered_ns >= lens_slow_limit(thread))
 		lens_slow_report(thread, result, now, runqueue);
-	thread->longest_sleep_ns = 0;
+	thread->max_sleep_ns = 0;
 }
 
-/* The thread ends: nothing of it stays behind. */
-static __always_inline void lens_slow_forget(struct thread_state *thread)
+/* The thread ends: its stack is removed. */
+static __always_inline void lens_slow_task_exit(struct thread_state *thread)
 {
 	if (config.enabled & LENS_SLOW)
-		bpf_map_delete_elem(&long_sleeps, &thread->task);
+		bpf_map_delete_elem(&sleep_stacks, &thread->task);
 }
 
 #endif

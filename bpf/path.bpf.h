@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The path of an open file. bpf_d_path() is refused to tracepoints, so the names are walked. */
+/* The path of an open file. Tracepoints may not call bpf_d_path(), so the names are walked. */
 #ifndef TOLLGATE_PATH_BPF_H
 #define TOLLGATE_PATH_BPF_H
 
 #include "state.bpf.h"
 
-/* Steps up the tree: names, and mount points to cross. */
+/* Steps up the tree: names, and mount points that are crossed. */
 #define PATH_STEPS (PATH_PARTS + 8)
 
 static __always_inline struct file *file_of_fd(struct task_struct *task, u32 fd)
@@ -20,7 +20,7 @@ static __always_inline struct mount *mount_of(struct vfsmount *vfsmount)
 	return (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
 }
 
-/* The way from a file up to the task's root, which chroot may have made a folder of ours. */
+/* The walk from a file up to the task's root, which may be a folder that chroot made the root. */
 struct path_walk {
 	struct dentry *dentry;
 	struct mount *mount;
@@ -28,20 +28,20 @@ struct path_walk {
 	struct mount *root_mount;
 	/* Where the last step began. */
 	struct dentry *below;
-	/* For take_path_part(): what receives the names. */
+	/* For append_path_part(): receives the names. */
 	struct fd_path *path;
 	u32 is_whole;
 };
 
-enum path_step {
-	/* From a mounted file system to where it is mounted. */
-	PATH_CROSSED,
-	/* From a file or folder to the one that has it. */
+enum path_component {
+	/* From a mounted file system to its mount point. */
+	PATH_MOUNT,
+	/* From a file or folder to its parent. */
 	PATH_NAME,
 	/* None: the root is reached. */
 	PATH_ROOT,
-	/* None: no path leads there. It is a file in memory only, or one that was moved out of what is mounted. */
-	PATH_NOWHERE,
+	/* None: no path leads here. The file is in memory only, or was moved out of its mount. */
+	PATH_DETACHED,
 };
 
 static __always_inline void path_begin(struct path_walk *walk, struct task_struct *task, struct dentry *dentry,
@@ -53,7 +53,7 @@ static __always_inline void path_begin(struct path_walk *walk, struct task_struc
 	walk->root_mount = mount_of(BPF_CORE_READ(task, fs, root.mnt));
 }
 
-static __always_inline enum path_step path_step(struct path_walk *walk)
+static __always_inline enum path_component path_next(struct path_walk *walk)
 {
 	struct dentry *dentry = walk->dentry, *parent;
 	struct mount *mount = walk->mount, *outer;
@@ -67,22 +67,22 @@ static __always_inline enum path_step path_step(struct path_walk *walk)
 			return PATH_ROOT;
 		walk->dentry = READ_FIELD(struct mount, mount, mnt_mountpoint);
 		walk->mount = outer;
-		return PATH_CROSSED;
+		return PATH_MOUNT;
 	}
 	parent = READ_FIELD(struct dentry, dentry, d_parent);
 	if (parent == dentry)
-		return PATH_NOWHERE;
+		return PATH_DETACHED;
 	walk->dentry = parent;
 	return PATH_NAME;
 }
 
-static long take_path_part(u32 i, struct path_walk *walk)
+static long append_path_part(u32 i, struct path_walk *walk)
 {
 	struct fd_path *path = walk->path;
-	enum path_step step = path_step(walk);
+	enum path_component step = path_next(walk);
 	u32 part = path->parts;
 
-	if (step == PATH_CROSSED)
+	if (step == PATH_MOUNT)
 		return 0;
 	if (step == PATH_ROOT) {
 		path->complete = 1;
@@ -92,23 +92,26 @@ static long take_path_part(u32 i, struct path_walk *walk)
 		return 1;
 	bpf_probe_read_kernel_str(path->part[part], PATH_PART_LEN, READ_FIELD(struct dentry, walk->below, d_name.name));
 	path->parts = part + 1;
-	path->complete = step == PATH_NOWHERE;
-	/* With as many names, it is not asked whether the root is next: crates/kernel/src/scope.rs. */
-	return step == PATH_NOWHERE || part + 1 == PATH_PARTS;
+	path->complete = step == PATH_DETACHED;
+	/*
+	 * At this number of names, the walk does not look for the root:
+	 * crates/kernel/src/identity.rs.
+	 */
+	return step == PATH_DETACHED || part + 1 == PATH_PARTS;
 }
 
 /*
- * By bpf_loop(), as the verifier follows a plain loop turn by turn: that was most of the time that a gate with a
- * guard took to load (docs/decisions/0001-gate.md).
+ * By bpf_loop(), because the verifier follows a plain loop iteration by iteration: that was most of
+ * the time that a gate with a guard took to load (docs/decisions/0001-gate.md).
  */
-static __always_inline void path_of_place(struct fd_path *path, struct task_struct *task, struct dentry *dentry,
+static __always_inline void path_of_dentry(struct fd_path *path, struct task_struct *task, struct dentry *dentry,
 					  struct mount *mount)
 {
 	struct path_walk walk = { .path = path };
 
 	path_begin(&walk, task, dentry, mount);
 	path->parts = 0;
-	bpf_loop(PATH_STEPS, take_path_part, &walk, 0);
+	bpf_loop(PATH_STEPS, append_path_part, &walk, 0);
 }
 
 static __always_inline bool path_of_file(struct fd_path *path, struct task_struct *task, struct file *file)
@@ -119,7 +122,7 @@ static __always_inline bool path_of_file(struct fd_path *path, struct task_struc
 		return false;
 	path->mode = BPF_CORE_READ(file, f_inode, i_mode);
 	path->inode = BPF_CORE_READ(file, f_inode, i_ino);
-	path_of_place(path, task, BPF_CORE_READ(file, f_path.dentry), mount_of(BPF_CORE_READ(file, f_path.mnt)));
+	path_of_dentry(path, task, BPF_CORE_READ(file, f_path.dentry), mount_of(BPF_CORE_READ(file, f_path.mnt)));
 	return true;
 }
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/*
- * Plugins at the gate's hooks.
- */
+/* Plugins at the gate hooks. */
 #ifndef TOLLGATE_PLUGIN_BPF_H
 #define TOLLGATE_PLUGIN_BPF_H
 
@@ -10,29 +8,30 @@
 
 struct plugin_chain plugin_chains[PLUGIN_HOOKS] SEC(".bss.plugins");
 
-PLUGIN_MAP(plugin_enters);
-PLUGIN_MAP(plugin_exits);
-PLUGIN_MAP(plugin_forks);
-PLUGIN_MAP(plugin_execs);
-PLUGIN_MAP(plugin_ends);
-PLUGIN_MAP(plugin_guards);
+PLUGIN_MAP(plugin_enter);
+PLUGIN_MAP(plugin_exit);
+PLUGIN_MAP(plugin_fork);
+PLUGIN_MAP(plugin_exec);
+PLUGIN_MAP(plugin_end);
+PLUGIN_MAP(plugin_guard);
 PLUGIN_MAP(plugin_verdicts);
 
-static __noinline int plugins_judge(void *ctx, u32 session)
+static __noinline int plugins_verdict(void *ctx, u32 session)
 {
-	plugins_run(ctx, &plugin_chains[PLUGIN_VERDICTS], session, &plugin_verdicts);
+	plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_VERDICT], session, &plugin_verdicts);
 	return 0;
 }
 
-/* Comes back, which costs a call: whether a plugin says that this one is an anomaly. */
-static __noinline int plugins_denounce(void *ctx, u32 session)
+/* Returns whether a plugin denounces the call. Unlike the other chains, this one costs a call. */
+static __noinline int plugins_guard(void *ctx, u32 session)
 {
-	struct plugin_chain *chain = &plugin_chains[PLUGIN_GUARDS];
+	struct plugin_chain *chain = &plugin_chains[PLUGIN_HOOK_GUARD];
 
-	plugins_run(ctx, chain, session, &plugin_guards);
+	plugins_run(ctx, chain, session, &plugin_guard);
 	/*
-	 * 0, as nobody is in place 0. Neither the compiler nor the verifier before v6.13 knows that what is gone over to
-	 * returns for this one: with a constant here, they would leave out what comes of another answer.
+	 * 0, because no plugin has slot 0. Neither the compiler nor the verifier before v6.13 knows
+	 * that the target of a tail call returns in place of this function: with a constant here,
+	 * they would remove the code for another result.
 	 */
 	return READ_ONCE(chain->next[0]);
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * How plugins are come to. Whoever is at the hook goes over to the first one by a tail call whose place is constant, which costs a
- * jump; each goes over to the next by itself (crates/ecode/src/lower/entry.rs), and the last one returns to the kernel: so a
- * plugin's return is the hook's, and costs nothing (docs/decisions/0006-plugin.md). Whoever links one stores its number.
+ * Chains of plugins. The program at a hook enters the first plugin by a tail call with a constant
+ * index, which costs a jump. Each plugin enters the next one itself
+ * (crates/ecode/src/lower/handler.rs), and the last one returns to the kernel. So a plugin's return
+ * is the hook's return, and costs nothing (docs/decisions/0006-plugin.md). To link a plugin is to
+ * store its number here.
  */
 #ifndef TOLLGATE_PLUGIN_CHAIN_BPF_H
 #define TOLLGATE_PLUGIN_CHAIN_BPF_H
@@ -11,7 +13,7 @@
 #include <bpf/bpf_helpers.h>
 #include "wire.h"
 
-/* A hook's own, as the kernel wants all programs of one to be of one type. */
+/* One map for each hook, because the kernel requires that all its programs have one type. */
 #define PLUGIN_MAP(name)                                                                                           \
 	struct {                                                                                                   \
 		__uint(type, BPF_MAP_TYPE_PROG_ARRAY);                                                             \

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * One tiny program or map a capability. `tollgate doctor` loads each alone: the kernel's answer is the
- * finding. None does anything if it runs, and few are ever attached, for a moment (crates/kernel/src/probe).
+ * One tiny program or map for each capability. `tollgate doctor` loads each alone: whether the
+ * kernel accepts it is the finding. None does anything if it runs, and few are ever attached, for a
+ * moment (crates/kernel/src/probe).
  *
- * No CO-RE and no kfunc in this file: either would make libbpf read the kernel's types for every probe.
+ * No CO-RE and no kfunc in this file: either would make libbpf read the kernel's types for every
+ * probe.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -67,10 +69,10 @@ struct user_data {
 
 struct user_pointer {
 	struct user_data __attribute__((btf_type_tag("uptr"))) * data;
-	struct user_data unused; /* has clang describe the type, not only name it */
+	struct user_data unused; /* makes clang describe the type, not only name it */
 };
 
-/* Maps that are probes by themselves, and those that programs below use. */
+/* Maps that are probes themselves, and maps that the programs below use. */
 struct ring ring_buffer SEC(".maps");
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
@@ -158,14 +160,14 @@ EMPTY(contention_end, "tp_btf/contention_end", 0)
 PROBE(uptr, "tp_btf/sys_enter", 0, read_user_data())
 
 /* guard */
-static __always_inline void keep_for_task(void)
+static __always_inline void create_task_storage(void)
 {
 	bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
-PROBE(task_storage, "tp_btf/sys_enter", 0, keep_for_task())
+PROBE(task_storage, "tp_btf/sys_enter", 0, create_task_storage())
 PROBE(send_signal, "tp_btf/sys_enter", 0, bpf_send_signal_thread(SIGSTOP))
-/* Attached to security_bpf: whether it ran shows in `counter`. */
+/* Attached to security_bpf: `counter` shows whether it ran. */
 PROBE(lsm, "lsm/bpf", 0, count())
 EMPTY(fmod_ret, "fmod_ret/__x64_sys_getpgid", 0)
 PROBE(override_return, "kprobe/__x64_sys_getpgid", 0, bpf_override_return(ctx, 0))
@@ -189,7 +191,7 @@ EMPTY(sock_ops, "sockops", 1)
 EMPTY(connect_unix, "cgroup/connect_unix", 1)
 
 /* plugin */
-static long one_turn(u64 index, void *ctx)
+static long empty_round(u64 index, void *ctx)
 {
 	return 0;
 }
@@ -202,16 +204,16 @@ static __always_inline void init_timer(void)
 		bpf_timer_init(&timed->timer, &timers, CLOCK_MONOTONIC);
 }
 
-/* may_goto to `label`, in bytes: not every clang knows its name. */
+/* may_goto to `label`, in bytes: not every clang knows the mnemonic. */
 #define MAY_GOTO(label)                                                                                            \
 	asm volatile goto("1: .byte 0xe5; .byte 0; .long ((%l[" #label "] - 1b - 8) / 8) & 0xffff; .short 0"      \
 			  : : : : label)
 
-/* Stops on its own just beyond the number of turns that a may_goto which counts them allows (2^23). */
-#define MORE_THAN_COUNTED ((1 << 23) + 1000)
+/* Stops by itself just beyond the number of iterations that a counting may_goto allows (2^23). */
+#define MORE_THAN_COUNTED_BOUND ((1 << 23) + 1000)
 
-/* The counter is in a map, so that the verifier takes no interest in its value. */
-static __always_inline void turn(void)
+/* The counter is in a map, so that the verifier does not track its value. */
+static __always_inline void loop_until_cut(void)
 {
 	volatile u64 *turns = first(&counter);
 
@@ -220,7 +222,7 @@ static __always_inline void turn(void)
 	for (;;) {
 		MAY_GOTO(out);
 		*turns += 1;
-		if (*turns > MORE_THAN_COUNTED)
+		if (*turns > MORE_THAN_COUNTED_BOUND)
 			return;
 	}
 out:
@@ -228,8 +230,8 @@ out:
 }
 
 EMPTY(syscall_type, "syscall", 0)
-PROBE(may_goto, "syscall", 0, turn())
-PROBE(loops, "socket", 0, bpf_loop(1, one_turn, NULL, 0))
+PROBE(may_goto, "syscall", 0, loop_until_cut())
+PROBE(loops, "socket", 0, bpf_loop(1, empty_round, NULL, 0))
 PROBE(timer, "tc", TC_ACT_OK, init_timer())
 EMPTY(xdp_type, "xdp", XDP_PASS)
 EMPTY(tc_type, "tc", TC_ACT_OK)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Scopes: which of several programs one file is, by the script that it was given, or the unit or container that it
- * runs in. crates/kernel/src/scope.rs finds the same for processes that run already.
+ * Scopes distinguish the programs that one file may be: by the script that it was given, or by the
+ * unit or container that it runs in. crates/kernel/src/identity.rs finds the same for processes
+ * that already run.
  */
 #ifndef TOLLGATE_SCOPE_BPF_H
 #define TOLLGATE_SCOPE_BPF_H
@@ -9,7 +10,10 @@
 #include "state.bpf.h"
 #include "path.bpf.h"
 
-/* Too large for the stack. By sizes, as the skeleton's generator has no use for arrays in arrays. */
+/*
+ * Too large for the stack. Declared by sizes, because the skeleton's generator does not support
+ * arrays of arrays.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -17,19 +21,22 @@ struct {
 	__uint(value_size, sizeof(struct scope_name));
 } scope_scratch SEC(".maps");
 
-/* Arguments until the script, and control groups from a task's own to the root. */
+/* Maximum numbers of arguments up to the script, and of control groups up to the root. */
 #define SCOPE_ARGUMENTS 64
 #define SCOPE_LEVELS 32
-/* Of options that are looked at, with their '-': `-lane` ends in a letter that means something, `-Dname` does not. */
+/*
+ * The longest option that is examined, with its '-': `-lane` ends in a letter that means something,
+ * `-Dname` does not.
+ */
 #define SCOPE_OPTION_LEN 5
-/* Engines name a container's control group by 64 digits, and words around them. */
+/* Container engines name a control group by 64 digits, and words around them. */
 #define CONTAINER_DIGITS 64
 /* ".service" as a word. */
 #define DOT_SERVICE 0x656369767265732eULL
 /* ".scope" in the last six bytes of one. */
 #define DOT_SCOPE 0x65706f63732eULL
-/* Beside enum guard_scope: a service, or a scope. */
-#define ANY_UNIT 256
+/* Besides enum scope_kind: a service or a scope of systemd. */
+#define SCOPE_ANY_UNIT 256
 
 static __always_inline struct scope_name *scope_name(void)
 {
@@ -38,7 +45,10 @@ static __always_inline struct scope_name *scope_name(void)
 	return bpf_map_lookup_elem(&scope_scratch, &first);
 }
 
-/* Of a name, never one of the special values. Not safe against who looks for two names with the same one. */
+/*
+ * Hash of a name; never one of the special values. It does not withstand a search for two names
+ * with the same hash.
+ */
 static __always_inline u64 scope_hash(struct scope_name *name)
 {
 	u64 hash = 0, *word = (u64 *)name->text;
@@ -49,10 +59,10 @@ static __always_inline u64 scope_hash(struct scope_name *name)
 	word = (u64 *)name->folder.part;
 	for (i = 0; i < sizeof(name->folder.part) / sizeof(u64); i++)
 		hash = (hash ^ (hash >> 32) ^ word[i]) * 0x9e3779b97f4a7c15ULL;
-	return hash > GUARD_ANY_SCOPE ? hash : GUARD_ANY_SCOPE + 1;
+	return hash > SCOPE_ANY ? hash : SCOPE_ANY + 1;
 }
 
-/* By its file's name, without a version at the end: python3.11 is python. */
+/* A task's interpreter, by its file's name without a version at the end: python3.11 is python. */
 static __always_inline const volatile struct interpreter *interpreter_of(struct task_struct *task)
 {
 	char name[INTERPRETER_NAME_LEN] = {};
@@ -81,13 +91,15 @@ struct argument_search {
 	u64 end;
 	u64 code;
 	u64 value;
-	/* What comes next belongs to the word before it: the rest of a long one, or an option's value. */
+	/*
+	 * The next text belongs to the previous word: the rest of a long one, or an option's value.
+	 */
 	u32 is_rest;
 	u32 is_value;
 	u32 is_found;
 };
 
-static long look_at_argument(u32 i, struct argument_search *search)
+static long scan_argument(u32 i, struct argument_search *search)
 {
 	struct scope_name *name = scope_name();
 	bool belongs_before = search->is_rest || search->is_value;
@@ -100,7 +112,7 @@ static long look_at_argument(u32 i, struct argument_search *search)
 	length = bpf_probe_read_user_str(name->text, sizeof(name->text), (void *)search->at);
 	if (length <= 0)
 		return 1;
-	/* The NUL of a word that was cut is not the process's own. */
+	/* The NUL of a word that was cut is not in the process's memory. */
 	search->is_value = 0;
 	search->is_rest = length == sizeof(name->text);
 	search->at += search->is_rest ? length - 1 : length;
@@ -111,7 +123,7 @@ static long look_at_argument(u32 i, struct argument_search *search)
 		search->is_found = length > 1;
 		return 1;
 	}
-	/* A script from standard input. */
+	/* The script is standard input. */
 	if (length == 2)
 		return 1;
 	if ((start >> 8 & 0xff) == '-' || length > SCOPE_OPTION_LEN + 1)
@@ -124,7 +136,7 @@ static long look_at_argument(u32 i, struct argument_search *search)
 	return !!(search->code & letter);
 }
 
-/* The first argument that is no option, where the program is an interpreter. */
+/* The first argument that is not an option, if the program is an interpreter. */
 static __always_inline bool script_of(struct task_struct *task, struct scope_name *name)
 {
 	const volatile struct interpreter *interpreter = interpreter_of(task);
@@ -137,22 +149,22 @@ static __always_inline bool script_of(struct task_struct *task, struct scope_nam
 	search.value = interpreter->value;
 	search.at = BPF_CORE_READ(task, mm, arg_start);
 	search.end = BPF_CORE_READ(task, mm, arg_end);
-	bpf_loop(SCOPE_ARGUMENTS, look_at_argument, &search, 0);
+	bpf_loop(SCOPE_ARGUMENTS, scan_argument, &search, 0);
 	if (!search.is_found)
 		return false;
 	if (name->text[0] != '/')
-		path_of_place(&name->folder, task, BPF_CORE_READ(task, fs, pwd.dentry),
+		path_of_dentry(&name->folder, task, BPF_CORE_READ(task, fs, pwd.dentry),
 			      mount_of(BPF_CORE_READ(task, fs, pwd.mnt)));
 	return true;
 }
 
-struct climb {
+struct cgroup_climb {
 	struct cgroup *at;
 	u32 kind;
 	u32 is_found;
 };
 
-static long look_at_cgroup(u32 i, struct climb *climb)
+static long match_cgroup(u32 i, struct cgroup_climb *climb)
 {
 	struct scope_name *name = scope_name();
 	struct cgroup *cgroup = climb->at;
@@ -167,10 +179,10 @@ static long look_at_cgroup(u32 i, struct climb *climb)
 	length = bpf_probe_read_kernel_str(name->text, sizeof(name->text), text);
 	if (length > (long)sizeof(end))
 		bpf_probe_read_kernel(&end, sizeof(end), text + length - 1 - sizeof(end));
-	if (climb->kind == ANY_UNIT)
+	if (climb->kind == SCOPE_ANY_UNIT)
 		climb->is_found = end == DOT_SERVICE || end >> 16 == DOT_SCOPE;
 	else
-		climb->is_found = climb->kind == GUARD_UNIT ? end == DOT_SERVICE : length > CONTAINER_DIGITS;
+		climb->is_found = climb->kind == SCOPE_UNIT ? end == DOT_SERVICE : length > CONTAINER_DIGITS;
 	parent = BPF_CORE_READ(cgroup, self.parent);
 	if (climb->is_found || !parent)
 		return 1;
@@ -178,18 +190,21 @@ static long look_at_cgroup(u32 i, struct climb *climb)
 	return 0;
 }
 
-/* The innermost control group that is a service's, or a container's, from this one up. */
-static __always_inline bool found_above(struct cgroup *cgroup, u32 kind)
+/* The innermost control group, from this one up, that belongs to a service or a container. */
+static __always_inline bool find_ancestor(struct cgroup *cgroup, u32 kind)
 {
-	struct climb climb = { .at = cgroup, .kind = kind };
+	struct cgroup_climb climb = { .at = cgroup, .kind = kind };
 
 	if (cgroup)
-		bpf_loop(SCOPE_LEVELS, look_at_cgroup, &climb, 0);
+		bpf_loop(SCOPE_LEVELS, match_cgroup, &climb, 0);
 	return climb.is_found;
 }
 
-/* Where v1 has the units and containers: its controller of numbers of processes is always used. NULL: there is none. */
-static __always_inline struct cgroup *counted_cgroup(struct task_struct *task)
+/*
+ * The control group of v1 that has the units and containers: its controller of process numbers is
+ * always used. NULL: there is none.
+ */
+static __always_inline struct cgroup *pids_cgroup(struct task_struct *task)
 {
 	struct css_set *set = BPF_CORE_READ(task, cgroups);
 	struct cgroup_subsys_state **subsys, *state = NULL;
@@ -202,26 +217,26 @@ static __always_inline struct cgroup *counted_cgroup(struct task_struct *task)
 	return BPF_CORE_READ(state, cgroup);
 }
 
-static __always_inline bool placement_of(struct task_struct *task, u32 kind)
+static __always_inline bool unit_or_container_of(struct task_struct *task, u32 kind)
 {
-	return found_above(BPF_CORE_READ(task, cgroups, dfl_cgrp), kind) || found_above(counted_cgroup(task), kind);
+	return find_ancestor(BPF_CORE_READ(task, cgroups, dfl_cgrp), kind) || find_ancestor(pids_cgroup(task), kind);
 }
 
 /*
- * The current process's scope, whose name is in `scope_scratch` then; 0: it has none. A global function, which
- * the verifier looks at once.
+ * The scope of the current process, whose name is then in `scope_scratch`; 0: it has none. A global
+ * function, which the verifier checks once.
  */
-__noinline u64 guard_scope(u32 kind)
+__noinline u64 current_scope(u32 kind)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct scope_name *name = scope_name();
 	bool is_found;
 
-	/* Before 6.8 the verifier also looks at functions that nobody calls: then no further than this. */
+	/* Before 6.8 the verifier also checks functions that are not called: stop here then. */
 	if (!(config.enabled & GUARD_SCOPED) || !name)
 		return 0;
 	__builtin_memset(&name->folder, 0, sizeof(name->folder));
-	is_found = kind == GUARD_SCRIPT ? script_of(task, name) : placement_of(task, kind);
+	is_found = kind == SCOPE_SCRIPT ? script_of(task, name) : unit_or_container_of(task, kind);
 	return is_found ? scope_hash(name) : 0;
 }
 

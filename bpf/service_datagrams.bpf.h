@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Work that moves by UDP. A datagram's sender is noted before it is on its way, by the addresses that are in it, and its
- * receiver is told by the kernel from where it came. Who sent first is the client.
+ * Work that moves by UDP. A datagram's sender is recorded before the datagram is on its way, by the
+ * addresses in it. Its receiver gets the source from the kernel. The end that sent first is the
+ * client.
  */
 #ifndef TOLLGATE_SERVICE_DATAGRAMS_BPF_H
 #define TOLLGATE_SERVICE_DATAGRAMS_BPF_H
@@ -10,10 +11,10 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, FLOWS);
-	__type(key, struct service_flow);
-	__type(value, struct service_flow_sender);
-} flows SEC(".maps");
+	__uint(max_entries, DATAGRAM_SENDERS);
+	__type(key, struct datagram_key);
+	__type(value, struct datagram_sender);
+} datagram_senders SEC(".maps");
 
 /* include/uapi/linux/if_ether.h */
 #define ETH_P_IP 0x0800
@@ -45,20 +46,20 @@ struct ipv6_header {
 	struct in6_addr to;
 };
 
-/* include/uapi/linux/udp.h: how it begins. */
+/* include/uapi/linux/udp.h: the beginning of the header. */
 struct udp_ports {
 	__be16 from;
 	__be16 to;
 };
 
-/* The flow of an IPv4 datagram, and from where its answers come. */
-static __always_inline bool ipv4_flow(struct service_flow *flow, struct service_flow *back, const void *at)
+/* The flow of an IPv4 datagram, and that of its replies. */
+static __always_inline bool ipv4_datagram_key(struct datagram_key *flow, struct datagram_key *back, const void *at)
 {
 	struct ipv4_header header;
 
 	if (bpf_probe_read_kernel(&header, sizeof(header), at) || header.protocol != IPPROTO_UDP)
 		return false;
-	/* Only a datagram's first part has ports. */
+	/* Only a datagram's first fragment has ports. */
 	if (header.fragment & __builtin_bswap16(FRAGMENT_OFFSET))
 		return false;
 	ipv4_address(flow->from, header.from);
@@ -66,7 +67,7 @@ static __always_inline bool ipv4_flow(struct service_flow *flow, struct service_
 	return true;
 }
 
-static __always_inline bool ipv6_flow(struct service_flow *flow, struct service_flow *back, const void *at)
+static __always_inline bool ipv6_datagram_key(struct datagram_key *flow, struct datagram_key *back, const void *at)
 {
 	struct ipv6_header header;
 
@@ -77,7 +78,7 @@ static __always_inline bool ipv6_flow(struct service_flow *flow, struct service_
 	return true;
 }
 
-static __always_inline bool flow_of(struct service_flow *flow, struct service_flow *back, struct sk_buff *packet)
+static __always_inline bool datagram_key_of(struct datagram_key *flow, struct datagram_key *back, struct sk_buff *packet)
 {
 	const void *head = packet->head;
 	__be16 protocol = packet->protocol;
@@ -86,9 +87,9 @@ static __always_inline bool flow_of(struct service_flow *flow, struct service_fl
 	bool is_udp = false;
 
 	if (protocol == __builtin_bswap16(ETH_P_IP))
-		is_udp = ipv4_flow(flow, back, head + packet->network_header);
+		is_udp = ipv4_datagram_key(flow, back, head + packet->network_header);
 	else if (protocol == __builtin_bswap16(ETH_P_IPV6))
-		is_udp = ipv6_flow(flow, back, head + packet->network_header);
+		is_udp = ipv6_datagram_key(flow, back, head + packet->network_header);
 	if (likely(!is_udp) || bpf_probe_read_kernel(&ports, sizeof(ports), head + packet->transport_header))
 		return false;
 	device = packet->dev;
@@ -103,43 +104,43 @@ static __always_inline bool flow_of(struct service_flow *flow, struct service_fl
 	return true;
 }
 
-/* A loopback device is handed a datagram by the thread that sends it, in its call. */
+/* The sending thread passes a datagram to the loopback device in its own call. */
 static __always_inline void datagram_sent(struct sk_buff *packet)
 {
-	struct service_flow flow = {}, back = {};
-	struct service_flow_sender *known, *other, sender = {};
+	struct datagram_key flow = {}, back = {};
+	struct datagram_sender *known, *other, sender = {};
 	struct thread_state *thread;
 	u32 slot;
 
-	if (!books[READ_ONCE(header.book) & 1].asked[EVENT_RECEIVE] || retired() || !flow_of(&flow, &back, packet))
+	if (!rulesets[READ_ONCE(header.ruleset) & 1].tuple_count[EVENT_RECEIVE] || is_retired() || !datagram_key_of(&flow, &back, packet))
 		return;
 	slot = running_slot(bpf_get_current_task_btf());
 	thread = thread_at(slot);
-	/* Whoever has used these ports before is not who does now. */
+	/* The thread that used these ports before is not the one that does now. */
 	if (!slot || !has(thread, SERVICE)) {
-		bpf_map_delete_elem(&flows, &flow);
+		bpf_map_delete_elem(&datagram_senders, &flow);
 		return;
 	}
 	sender.service = member_of(thread)->service;
-	known = bpf_map_lookup_elem(&flows, &flow);
+	known = bpf_map_lookup_elem(&datagram_senders, &flow);
 	if (known) {
 		known->service = sender.service;
 		return;
 	}
-	other = bpf_map_lookup_elem(&flows, &back);
+	other = bpf_map_lookup_elem(&datagram_senders, &back);
 	sender.is_answer = other && !other->is_answer;
-	if (bpf_map_update_elem(&flows, &flow, &sender, BPF_ANY))
-		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
+	if (bpf_map_update_elem(&datagram_senders, &flow, &sender, BPF_ANY))
+		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 }
 
-/* Whoever receives here is told where the datagram is from. */
+/* The source of the datagram that the thread is about to receive. */
 static __always_inline void datagram_arrived(struct bpf_sock_addr *from, u32 family)
 {
 	u32 slot = running_slot(bpf_get_current_task_btf());
 	struct thread_state *thread = thread_at(slot);
 	struct service_member *member = member_of(thread);
 
-	if (!slot || !has(thread, SERVICE) || retired())
+	if (!slot || !has(thread, SERVICE) || is_retired())
 		return;
 	if (family == AF_INET) {
 		ipv4_address(member->datagram_from, from->user_ip4);
@@ -164,24 +165,24 @@ static __always_inline bool is_loopback(const u64 address[2])
 }
 
 /*
- * It has received one. From whom a socket that is not connected has received is known if the thread has asked the kernel
- * for that, as it must to answer.
+ * The thread has received a datagram. If the socket is not connected, the sender is known only if
+ * the thread has asked the kernel for it, as it must to reply.
  */
 static __noinline void service_received_datagram(struct thread_state *thread, struct task_struct *task, struct sock *sk)
 {
 	struct service_member *member = member_of(thread);
 	struct service_socket *socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
-	struct service_route route = {};
-	struct service_flow flow = {};
-	struct service_flow_sender *sender = NULL;
+	struct service_flow_key route = {};
+	struct datagram_key flow = {};
+	struct datagram_sender *sender = NULL;
 	bool is_client;
 	u32 service;
 
 	if (!socket) {
-		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
+		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 		return;
 	}
-	route_of(&route, sk);
+	flow_key_of(&route, sk);
 	is_client = route.to_port;
 	if (!is_client) {
 		__builtin_memcpy(route.to, member->datagram_from, sizeof(route.to));
@@ -193,11 +194,11 @@ static __noinline void service_received_datagram(struct thread_state *thread, st
 		flow.from_port = route.to_port;
 		flow.to_port = route.from_port;
 		flow.net = route.net;
-		sender = bpf_map_lookup_elem(&flows, &flow);
+		sender = bpf_map_lookup_elem(&datagram_senders, &flow);
 		is_client = sender ? sender->is_answer : is_client || role_by_ports(&route) == ROLE_OPENED;
 	}
 	if (is_client) {
-		service_resume(thread, task, &socket->direction);
+		service_restore(thread, task, &socket->direction);
 		return;
 	}
 	connection_of_tcp(&member->connection, &route);
@@ -205,12 +206,12 @@ static __noinline void service_received_datagram(struct thread_state *thread, st
 		member->connection.listen_address = 0;
 	if (!route.to_port)
 		member->connection.client_family = 0;
-	member->receipts++;
-	service = sender ? heir_of(sender->service) : SERVICE_NONE;
-	service_receive(thread->slot, socket, service, FIELDS_THAT_CHANGE | FIELD_CLIENT);
-	/* It was asked for, and noted by nobody, or not kept so long. */
-	if (!sender && socket->answer.then == THEN_ADOPTS_PEER && (!route.to_port || is_loopback(route.to)))
-		lose(READ_ONCE(header.services), LOSS_CONNECTIONS);
+	member->receives++;
+	service = sender ? successor_of(sender->service) : SERVICE_NONE;
+	service_classify_message(thread->slot, socket, service, FIELDS_THAT_CHANGE | FIELD_CLIENT);
+	/* A rule needs the sender, but it was not recorded, or is not kept any more. */
+	if (!sender && socket->cached_rule.then == ACTION_ADOPTS_PEER && (!route.to_port || is_loopback(route.to)))
+		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 }
 
 #endif

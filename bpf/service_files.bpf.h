@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Work that follows files: who opens one asks the rules, and works for what they say until it opens or receives another. */
+/*
+ * Work that follows files. When a thread opens a file, the rules are matched, and the thread works
+ * for the service that they give until it opens another file or receives a message.
+ */
 #ifndef TOLLGATE_SERVICE_FILES_BPF_H
 #define TOLLGATE_SERVICE_FILES_BPF_H
 
 #include "service.bpf.h"
 #include "calls.bpf.h"
 
-/* include/linux/fs.h: by O_PATH, by which nothing can be read or written. */
+/* include/linux/fs.h: opened with O_PATH, by which nothing can be read or written. */
 #define FMODE_PATH 0x4000
 
 /* arch/x86/entry/syscalls/syscall_{64,32}.tbl: open, creat, openat, open_by_handle_at, openat2 */
@@ -35,8 +38,9 @@ static __always_inline bool opens(u32 call)
 }
 
 /*
- * Leaves the hashes of so many folders of an opened file's path in the scratch, and returns how many there are. At each
- * open anew: an answer that was kept would be wrong once a folder above is renamed, of which nobody is told.
+ * Leaves the hashes of the first `depth` names of an opened file's path in the scratch, and returns
+ * their number. They are made anew at each open: a kept result would be wrong once a folder above
+ * is renamed, and no hook reports that.
  */
 static __noinline u32 hash_file(struct task_struct *task, struct file *file, u32 depth)
 {
@@ -45,21 +49,21 @@ static __noinline u32 hash_file(struct task_struct *task, struct file *file, u32
 
 	if (!room)
 		return 0;
-	if (!walk_path(room, task, file)) {
-		lose(READ_ONCE(header.services), LOSS_FILES);
+	if (!collect_names(room, task, file)) {
+		count_loss(READ_ONCE(header.services_session), LOSS_FILES);
 		return 0;
 	}
 	names = room->names < depth ? room->names : depth;
-	fold_names(room, PATH_OF_FILE, names);
+	hash_names(room, PATH_OF_FILE, names);
 	return names;
 }
 
 /* The thread that runs here, in this slot, has opened a file and got this descriptor. */
-__noinline int service_opened(u32 slot, u32 descriptor)
+__noinline int service_classify_open(u32 slot, u32 descriptor)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread_state *thread = thread_at(slot);
-	struct service_question question = {};
+	struct rule_query question = {};
 	struct file *file;
 	u32 depth;
 
@@ -68,21 +72,21 @@ __noinline int service_opened(u32 slot, u32 descriptor)
 	file = file_of_fd(task, descriptor);
 	if (!file || READ_FIELD(struct file, file, f_mode) & FMODE_PATH)
 		return 0;
-	question_of(&question, member_of(thread), EVENT_OPEN, SERVICE_NONE);
-	/* Enough for either book: which one is in force is not known until the rules are asked. */
-	depth = books[0].file_depth > books[1].file_depth ? books[0].file_depth : books[1].file_depth;
+	fill_query(&question, member_of(thread), EVENT_OPEN, SERVICE_NONE);
+	/* Enough for either ruleset: only with the match is it known which one is active. */
+	depth = rulesets[0].file_depth > rulesets[1].file_depth ? rulesets[0].file_depth : rulesets[1].file_depth;
 	question.file_names = depth ? hash_file(task, file, depth) : 0;
-	ask_rules(&question, task);
-	service_obey(thread, task, &question.best, EVENT_OPEN, SERVICE_NONE, true);
+	match_rules(&question, task);
+	service_apply_rule(thread, task, &question.rule, EVENT_OPEN, SERVICE_NONE, true);
 	return 0;
 }
 
-static __always_inline void service_left(struct thread_state *thread, s64 result)
+static __always_inline void service_sys_exit(struct thread_state *thread, s64 result)
 {
-	if (likely(!books[header.book & 1].asked[EVENT_OPEN]))
+	if (likely(!rulesets[header.ruleset & 1].tuple_count[EVENT_OPEN]))
 		return;
 	if (result >= 0 && opens(thread->call))
-		service_opened(thread->slot, result);
+		service_classify_open(thread->slot, result);
 }
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which threads are to be in whose control group. A move costs microseconds, and milliseconds at times
- * (docs/decisions/0005-service.md): so only a thread that runs on and on while others wait is moved to
- * where its service's share of the processors is kept, the next times from the beginning of its work. It
- * goes back if it sleeps for a while after an answer: a worker that waits for its next client must not wait
- * in the last one's group, and one whose client asks again at once is not worth two moves a request. User
- * space moves, and waits for that while (`placements`).
+ * Which threads belong in which control group. A migration costs microseconds, and milliseconds at
+ * times (docs/decisions/0005-service.md). So a thread is migrated to its service's control group
+ * only if it runs on while others wait; the next times, at the beginning of its work.
+ *
+ * It returns if it sleeps for a while after a reply: a worker that waits for its next client must
+ * not wait in the last client's control group, and a worker whose client sends its next request at
+ * once is not worth two migrations for each request. User space migrates the thread, and waits for
+ * that while (`migrations`).
  */
 #ifndef TOLLGATE_SERVICE_PLACE_BPF_H
 #define TOLLGATE_SERVICE_PLACE_BPF_H
@@ -15,135 +17,139 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, PLACEMENT_BYTES);
-} placements SEC(".maps");
+	__uint(max_entries, MIGRATION_RING_BYTES);
+} migrations SEC(".maps");
 
 /*
- * Whoever works less for one service at a time is not worth a move: an event loop that serves many, above all, whose
- * later work for others would be held up where the last one's is. Some dozens of moves.
+ * A thread that works for less time for one service is not worth a migration: above all an event
+ * loop that serves many, whose later work for others would be delayed in the last service's control
+ * group. This is the time of some dozens of migrations.
  */
-#define WORTH_A_MOVE_NS 1000000
-/* Who has worked so long once is moved at the beginning of its next work, until so many passed without. */
-#define WORTH_LABELS 8
-/* A service whose thread did not let others run competes for so long: a period of quotas. */
-#define COMPETES_NS 100000000
+#define MIGRATE_MIN_RUN_NS 1000000
+/*
+ * A thread that has worked so long once is migrated at the beginning of its next work, until so
+ * many bindings have passed in which it did not.
+ */
+#define MIGRATE_CREDIT 8
+/* A service whose thread kept others from running is contended for a period of quotas. */
+#define CONTENDED_NS 100000000
 
-static __always_inline u32 place_of(u32 service)
+static __always_inline u32 cgroup_service_of(u32 service)
 {
-	return services[service & (SERVICES - 1)].place;
+	return services[service & (SERVICES - 1)].cgroup_of;
 }
 
-static __always_inline u32 placing_of(u32 service)
+static __always_inline u32 migrate_flags_of(u32 service)
 {
-	return services[service & (SERVICES - 1)].placing;
+	return services[service & (SERVICES - 1)].migrate_flags;
 }
 
-/* As the session that has services in force sees it: that of the thread's own may be in a container. */
-static __always_inline u32 number_of(struct thread_state *thread)
+/* The thread's number in the services' session: its own session may be in a container. */
+static __always_inline u32 service_tid(struct thread_state *thread)
 {
-	struct session *session = session_at(READ_ONCE(header.services));
+	struct session *session = session_at(READ_ONCE(header.services_session));
 
 	return session ? visible_pid((struct task_struct *)thread->task, session->pid_level) : 0;
 }
 
-/* Asks user space to move the thread; with `leaves`, only if it sleeps for a while. */
-static __noinline bool place(struct thread_state *thread, struct service_member *member, u32 where,
+/* Requests a migration by user space; with `leaves`, only if the thread sleeps for a while. */
+static __noinline bool request_migration(struct thread_state *thread, struct service_member *member, u32 where,
 			     bool leaves)
 {
-	struct service_placement *placement = bpf_ringbuf_reserve(&placements, sizeof(*placement), 0);
+	struct service_migration *placement = bpf_ringbuf_reserve(&migrations, sizeof(*placement), 0);
 	struct task_struct *task = (void *)thread->task;
 
 	if (!placement) {
-		lose(READ_ONCE(header.services), LOSS_PLACEMENTS);
+		count_loss(READ_ONCE(header.services_session), LOSS_MIGRATIONS);
 		return false;
 	}
 	__builtin_memset(placement, 0, sizeof(*placement));
-	placement->tid = number_of(thread);
+	placement->tid = service_tid(thread);
 	placement->slot = thread->slot;
 	placement->began_ns = BPF_CORE_READ(task, start_boottime);
-	placement->place = where;
-	placement->is_own = member->borrowed != BORROWED_FOR_WORK;
-	placement->leaves = leaves;
+	placement->cgroup_of = where;
+	placement->has_all_limits = member->binding != BINDING_REQUEST;
+	placement->is_return = leaves;
 	if (!leaves)
-		member->placed = where;
+		member->in_cgroup_of = where;
 	bpf_ringbuf_submit(placement, 0);
 	return true;
 }
 
-/* The thread, in a service's group, goes to sleep after an answer. */
-static __always_inline void leave_place(struct thread_state *thread, struct service_member *member,
+/* A thread in a service's control group goes to sleep after a reply. */
+static __always_inline void request_return(struct thread_state *thread, struct service_member *member,
 					struct task_struct *task)
 {
 	u64 began_ns = task->start_boottime;
 
 	WRITE_ONCE(member->slept_ns, bpf_ktime_get_ns());
-	if (READ_ONCE(member->leaving_began_ns) == began_ns)
+	if (READ_ONCE(member->return_thread_ns) == began_ns)
 		return;
-	WRITE_ONCE(member->leaving_began_ns, began_ns);
-	if (!place(thread, member, SERVICE_ROOT, true))
-		WRITE_ONCE(member->leaving_began_ns, 0);
+	WRITE_ONCE(member->return_thread_ns, began_ns);
+	if (!request_migration(thread, member, SERVICE_ROOT, true))
+		WRITE_ONCE(member->return_thread_ns, 0);
 }
 
-/* Somebody had to wait for its threads not long ago. */
-static __always_inline bool competes(u32 service)
+/* Others had to wait for its threads not long ago. */
+static __always_inline bool is_contended(u32 service)
 {
-	return bpf_ktime_get_ns() < services[service & (SERVICES - 1)].competes_until_ns;
+	return bpf_ktime_get_ns() < services[service & (SERVICES - 1)].contended_until_ns;
 }
 
-/* It has got a label, or the same again. */
-static __always_inline void place_labelled(struct thread_state *thread, struct service_member *member)
+/* The thread has got a binding, or the same one again. */
+static __always_inline void migrate_on_bind(struct thread_state *thread, struct service_member *member)
 {
-	u32 where = place_of(member->service);
+	u32 where = cgroup_service_of(member->service);
 
-	if (member->is_worth)
-		member->is_worth--;
-	if (member->borrowed != BORROWED_FOR_WORK && placing_of(member->service) & PLACE_AT_ONCE)
-		place(thread, member, where, false);
-	else if (where && where != member->placed && member->is_worth && competes(member->service))
-		place(thread, member, where, false);
-	else if (member->placed && member->placed != where)
-		place(thread, member, SERVICE_ROOT, false);
+	if (member->migrate_credit)
+		member->migrate_credit--;
+	if (member->binding != BINDING_REQUEST && migrate_flags_of(member->service) & MIGRATE_AT_ONCE)
+		request_migration(thread, member, where, false);
+	else if (where && where != member->in_cgroup_of && member->migrate_credit && is_contended(member->service))
+		request_migration(thread, member, where, false);
+	else if (member->in_cgroup_of && member->in_cgroup_of != where)
+		request_migration(thread, member, SERVICE_ROOT, false);
 }
 
-/* It was forked, maybe before its parent was moved. */
-static __always_inline void place_born(struct thread_state *thread, struct service_member *member)
+/* The thread was forked, maybe before its parent was migrated. */
+static __always_inline void migrate_on_fork(struct thread_state *thread, struct service_member *member)
 {
-	if (placing_of(member->service) & PLACE_AT_ONCE)
-		place(thread, member, place_of(member->service), false);
+	if (migrate_flags_of(member->service) & MIGRATE_AT_ONCE)
+		request_migration(thread, member, cgroup_service_of(member->service), false);
 }
 
-/* It leaves its processor: asleep, or because somebody who is gated is to have it (`gives_way`). */
-static __always_inline void place_running(struct thread_state *thread, struct service_member *member,
+/* The thread is switched out: it sleeps, or a gated thread preempts it (`gives_way`). */
+static __always_inline void migrate_on_switch_out(struct thread_state *thread, struct service_member *member,
 					  struct task_struct *task, bool sleeps, bool gives_way)
 {
-	bool is_done = sleeps && member->has_answered;
+	bool is_done = sleeps && member->has_replied;
 	u32 service = member->service & (SERVICES - 1);
 
 	if (member->is_exiting)
 		return;
-	if (is_done && member->placed) {
-		leave_place(thread, member, task);
+	if (is_done && member->in_cgroup_of) {
+		request_return(thread, member, task);
 		return;
 	}
-	if (!gives_way && !(placing_of(service) & PLACE_ALONE))
+	if (!gives_way && !(migrate_flags_of(service) & MIGRATE_UNCONTENDED))
 		return;
-	/* The clock may have been ahead of the scheduler's count when it was charged. */
-	if ((s64)(task->se.sum_exec_runtime - member->at.cpu_ns) < WORTH_A_MOVE_NS)
+	/* At the charge, the clock may have been ahead of the scheduler's counter. */
+	if ((s64)(task->se.sum_exec_runtime - member->charged_at.cpu_ns) < MIGRATE_MIN_RUN_NS)
 		return;
-	member->is_worth = WORTH_LABELS;
-	services[service].competes_until_ns = bpf_ktime_get_ns() + COMPETES_NS;
-	if (place_of(service) == member->placed)
+	member->migrate_credit = MIGRATE_CREDIT;
+	services[service].contended_until_ns = bpf_ktime_get_ns() + CONTENDED_NS;
+	if (cgroup_service_of(service) == member->in_cgroup_of)
 		return;
-	place(thread, member, place_of(service), false);
+	request_migration(thread, member, cgroup_service_of(service), false);
 	if (is_done)
-		leave_place(thread, member, task);
+		request_return(thread, member, task);
 }
 
-/* It has sent something: an answer, if its side accepted the connection. */
-static __always_inline void place_answered(struct service_member *member, struct service_socket *socket)
+/* The thread has sent something: a reply, if its side accepted the connection. */
+static __always_inline void note_reply(struct service_member *member, struct service_socket *socket)
 {
-	if (socket && socket->role == ROLE_ACCEPTED && member->borrowed == BORROWED_FOR_WORK)
-		member->has_answered = 1;
+	if (socket && socket->role == ROLE_ACCEPTED && member->binding == BINDING_REQUEST)
+		member->has_replied = 1;
 }
 
 #endif

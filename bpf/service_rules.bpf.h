@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which rule decides: for each set of conditions one look-up by the hash of their values, however many rules there are.
- * crates/service/src/keys.rs makes the same hashes.
+ * Which rule decides. The rules are matched by tuple space search: one look-up for each tuple, by
+ * the hash of its conditions' values, however many rules it has.
+ * crates/service/src/hashed_ruleset.rs makes the same hashes.
  */
 #ifndef TOLLGATE_SERVICE_RULES_BPF_H
 #define TOLLGATE_SERVICE_RULES_BPF_H
@@ -12,25 +13,25 @@
 
 struct service_member members[THREADS] SEC(".bss.members");
 struct service services[SERVICES] SEC(".bss.services");
-struct service_book books[2] SEC(".bss.books");
+struct service_ruleset rulesets[2] SEC(".bss.rulesets");
 HASH_MAP(service_rules, 2 * SERVICE_RULES, struct service_key, struct service_rule);
 
 /* crates/service/src/rule.rs, Event */
 enum service_event {
 	EVENT_FORK,
 	EVENT_EXEC,
-	EVENT_FOUND,
+	EVENT_ATTACH,
 	EVENT_USER,
 	EVENT_RECEIVE,
 	EVENT_OPEN,
 };
 
 #define NAME_LEN 256
-/* Names of a path whose hashes are known, from the root on. */
+/* Names of a path whose hashes are kept, from the root on. */
 #define NAMES 64
 /*
- * Names and mount points on the way from a file to the root: a path that is given in one piece has 2,048 names at most
- * (include/uapi/linux/limits.h, PATH_MAX).
+ * Names and mount points between a file and the root. A path that is given in one piece has 2,048
+ * names at most (include/uapi/linux/limits.h, PATH_MAX).
  */
 #define PATH_WALK 2048
 
@@ -39,7 +40,7 @@ static __always_inline struct service_member *member_of(struct thread_state *thr
 	return &members[thread->slot & (THREADS - 1)];
 }
 
-/* Whose hashes are at once in the scratch. */
+/* Paths whose hashes are in the scratch at the same time. */
 enum service_path {
 	PATH_OF_THREAD,
 	PATH_OF_FILE,
@@ -51,13 +52,16 @@ struct service_scratch {
 	/* With room for a word of zeroes. */
 	char text[NAME_LEN + 8];
 	u32 names;
-	/* Where the latest NAMES of them are. The last one of the path comes first. */
+	/* Where the latest NAMES of them are. The last name of the path comes first. */
 	const void *name[NAMES];
-	/* Of the first so many names together. */
+	/* For each path, the hash of its first name, of its first two names, and so on. */
 	u64 prefix[PATHS * NAMES];
-	/* One that is being started; its name is that of the unit with this hash, if there is one. */
+	/*
+	 * A service that is being started; `unit` is the hash of the unit that it is named after,
+	 * or 0.
+	 */
 	u64 unit;
-	struct service_start start;
+	struct dynamic_service start;
 };
 PERCPU_MAP(service_scratch, 1, struct service_scratch);
 
@@ -68,14 +72,15 @@ static __always_inline struct service_scratch *scratch(void)
 	return bpf_map_lookup_elem(&service_scratch, &first);
 }
 
-static __always_inline u64 mix(u64 hash, u64 value)
+static __always_inline u64 hash_mix(u64 hash, u64 value)
 {
 	return (hash ^ (hash >> 32) ^ value) * 0x9e3779b97f4a7c15ULL;
 }
 
 /*
- * Of the first `length` bytes of the scratch text. A global function, so that the verifier looks at its loop
- * once. Below gate_switch it is the last of the eight calls that the verifier allows (MAX_CALL_FRAMES).
+ * Hash of the first `length` bytes of the scratch text. A global function, so that the verifier
+ * checks its loop once. Below gate_sched_switch it is the last of the eight nested calls that the
+ * verifier allows (MAX_CALL_FRAMES).
  */
 __noinline u64 hash_text(u64 length)
 {
@@ -91,11 +96,11 @@ __noinline u64 hash_text(u64 length)
 		length = NAME_LEN;
 	__builtin_memset(&room->text[length], 0, sizeof(u64));
 	for (u32 i = 0; i < NAME_LEN / sizeof(u64) && i * sizeof(u64) < length; i++)
-		hash = mix(hash, word[i]);
-	return mix(hash, length);
+		hash = hash_mix(hash, word[i]);
+	return hash_mix(hash, length);
 }
 
-/* Without its NUL, which has to be there. */
+/* Hash of a text without its NUL, which has to be there. */
 static __always_inline u64 hash_kernel_text(struct service_scratch *scratch, const void *text)
 {
 	long length = bpf_probe_read_kernel_str(scratch->text, NAME_LEN, text);
@@ -103,13 +108,13 @@ static __always_inline u64 hash_kernel_text(struct service_scratch *scratch, con
 	return length > 1 ? hash_text(length - 1) : 0;
 }
 
-struct path_fold {
+struct name_hasher {
 	u64 hash;
-	/* Where its hashes begin. */
+	/* Where the path's hashes begin. */
 	u32 first;
 };
 
-static long fold_name(u32 i, struct path_fold *fold)
+static long hash_name(u32 i, struct name_hasher *fold)
 {
 	struct service_scratch *room = scratch();
 	u32 at;
@@ -117,7 +122,7 @@ static long fold_name(u32 i, struct path_fold *fold)
 	if (!room || i + 1 >= NAMES)
 		return 1;
 	at = room->names - 1 - i;
-	fold->hash = mix(fold->hash, hash_kernel_text(room, room->name[at & (NAMES - 1)]));
+	fold->hash = hash_mix(fold->hash, hash_kernel_text(room, room->name[at & (NAMES - 1)]));
 	at = fold->first + i + 1;
 	if (at >= PATHS * NAMES)
 		return 1;
@@ -125,29 +130,29 @@ static long fold_name(u32 i, struct path_fold *fold)
 	return 0;
 }
 
-/* Hashes of what the path in the scratch begins with, up to so many names; of all these. */
-static __always_inline u64 fold_names(struct service_scratch *scratch, enum service_path path, u32 names)
+/* Hashes each beginning of the path in the scratch, up to `names` names. Returns the last hash. */
+static __always_inline u64 hash_names(struct service_scratch *scratch, enum service_path path, u32 names)
 {
-	struct path_fold fold = { .hash = header.salt, .first = path * NAMES };
+	struct name_hasher fold = { .hash = header.salt, .first = path * NAMES };
 
-	bpf_loop(names, fold_name, &fold, 0);
+	bpf_loop(names, hash_name, &fold, 0);
 	return fold.hash;
 }
 
-static long take_path_name(u32 i, struct path_walk *walk)
+static long collect_path_name(u32 i, struct path_walk *walk)
 {
 	struct service_scratch *room = scratch();
 
 	if (!room)
 		return 1;
-	switch (path_step(walk)) {
-	case PATH_CROSSED:
+	switch (path_next(walk)) {
+	case PATH_MOUNT:
 		return 0;
 	case PATH_NAME:
 		room->name[room->names & (NAMES - 1)] = READ_FIELD(struct dentry, walk->below, d_name.name);
 		room->names++;
 		return 0;
-	case PATH_NOWHERE:
+	case PATH_DETACHED:
 		room->names = 0;
 		break;
 	case PATH_ROOT:
@@ -157,43 +162,43 @@ static long take_path_name(u32 i, struct path_walk *walk)
 	return 1;
 }
 
-/* Leaves the names of a file's path in the scratch; false: they are too many. */
-static __always_inline bool walk_path(struct service_scratch *scratch, struct task_struct *task, struct file *file)
+/* Leaves the names of a file's path in the scratch; false: there are too many. */
+static __always_inline bool collect_names(struct service_scratch *scratch, struct task_struct *task, struct file *file)
 {
 	struct path_walk walk = {};
 
 	path_begin(&walk, task, READ_FIELD(struct file, file, f_path.dentry),
 		   mount_of(READ_FIELD(struct file, file, f_path.mnt)));
 	scratch->names = 0;
-	bpf_loop(PATH_WALK, take_path_name, &walk, 0);
+	bpf_loop(PATH_WALK, collect_path_name, &walk, 0);
 	return walk.is_whole;
 }
 
-/* Of the path of a process's program; 0: it has none, or one of too many names. */
+/* Hash of the path of a process's program; 0: it has none, or one of too many names. */
 static __noinline u64 hash_of_program(struct task_struct *task)
 {
 	struct service_scratch *room = scratch();
 	struct file *file = BPF_CORE_READ(task, mm, exe_file);
 
-	if (!room || !file || !walk_path(room, task, file) || room->names >= NAMES)
+	if (!room || !file || !collect_names(room, task, file) || room->names >= NAMES)
 		return 0;
-	return fold_names(room, PATH_OF_THREAD, room->names);
+	return hash_names(room, PATH_OF_THREAD, room->names);
 }
 
-/* Of the name of the unit, a service or scope, that has the process; 0: none. */
+/* Hash of the name of the process's unit, which is a service or scope of systemd; 0: none. */
 static __noinline u64 hash_of_unit(struct task_struct *task)
 {
 	struct service_scratch *room = scratch();
 	struct scope_name *name = scope_name();
 
-	if (!room || !name || !placement_of(task, ANY_UNIT))
+	if (!room || !name || !unit_or_container_of(task, SCOPE_ANY_UNIT))
 		return 0;
 	room->unit = hash_kernel_text(room, name->text);
 	bpf_probe_read_kernel_str(room->start.name, sizeof(room->start.name), name->text);
 	return room->unit;
 }
 
-static long take_cgroup_name(u32 i, struct cgroup **at)
+static long collect_cgroup_name(u32 i, struct cgroup **at)
 {
 	struct service_scratch *room = scratch();
 	struct cgroup *cgroup = *at;
@@ -214,7 +219,10 @@ static long take_cgroup_name(u32 i, struct cgroup **at)
 	return 0;
 }
 
-/* Leaves the hashes of its control group's path in the scratch: of v2, or of v1's where it is in none of v2. */
+/*
+ * Leaves the hashes of the path of the task's control group in the scratch: that of v2, or that of
+ * v1 if the task is in none of v2.
+ */
 static __noinline void hash_cgroup(struct task_struct *task)
 {
 	struct service_scratch *room = scratch();
@@ -224,20 +232,20 @@ static __noinline void hash_cgroup(struct task_struct *task)
 		return;
 	room->names = 0;
 	if (at)
-		bpf_loop(NAMES, take_cgroup_name, &at, 0);
+		bpf_loop(NAMES, collect_cgroup_name, &at, 0);
 	if (!room->names) {
-		at = counted_cgroup(task);
+		at = pids_cgroup(task);
 		if (at)
-			bpf_loop(NAMES, take_cgroup_name, &at, 0);
+			bpf_loop(NAMES, collect_cgroup_name, &at, 0);
 	}
-	/* Not up to the root: what it begins with is not known. */
+	/* The root was not reached: the beginning of the path is not known. */
 	if (at)
 		room->names = 0;
-	fold_names(room, PATH_OF_THREAD, room->names);
+	hash_names(room, PATH_OF_THREAD, room->names);
 }
 
-/* What is known of a thread at an event, and the rule found so far. */
-struct service_question {
+/* What is known of a thread at an event, and the rule that decides so far. */
+struct rule_query {
 	u32 event;
 	u32 book;
 	u64 exe;
@@ -245,13 +253,15 @@ struct service_question {
 	u32 user;
 	u16 service;
 	u16 peer;
-	u32 borrowed;
-	/* Names of its control group's path, and of the opened file's, whose hashes are in the scratch. */
+	u32 binding;
+	/*
+	 * Numbers of hashed names in the scratch: of the control group's path, of the file's path.
+	 */
 	u32 names;
 	u32 file_names;
 	u32 unused;
 	struct service_connection connection;
-	struct service_rule best;
+	struct service_rule rule;
 };
 
 static __always_inline u64 masked(u64 half, u32 bits)
@@ -265,105 +275,105 @@ static __always_inline u64 masked(u64 half, u32 bits)
 
 static __always_inline u64 hash_client(u64 hash, struct service_connection *connection, u32 family, u32 bits)
 {
-	/* IPv4 in IPv6 has 96 bits before it. */
+	/* In IPv4-mapped IPv6, 96 bits come before the address. */
 	if (family == 4)
 		bits += 96;
-	hash = mix(hash, masked(connection->client[0], bits));
-	return mix(hash, masked(connection->client[1], bits > 64 ? bits - 64 : 0));
+	hash = hash_mix(hash, masked(connection->client[0], bits));
+	return hash_mix(hash, masked(connection->client[1], bits > 64 ? bits - 64 : 0));
 }
 
-static long ask_set(u32 i, struct service_question *question)
+static long match_tuple(u32 i, struct rule_query *question)
 {
 	struct service_connection *connection = &question->connection;
-	struct service_key key = { .book = question->book };
+	struct service_key key = { .ruleset = question->book };
 	struct service_scratch *room = scratch();
-	const struct service_set *set;
+	const struct service_tuple *tuple;
 	struct service_rule *rule;
 	u32 fields, depth, at;
 	u64 hash;
 
-	at = question->event * SERVICE_SETS + i;
-	if (at >= SERVICE_SETS_ALL || !room)
+	at = question->event * SERVICE_TUPLES + i;
+	if (at >= SERVICE_TUPLES_ALL || !room)
 		return 1;
-	key.set = books[question->book & 1].ask[at];
-	if (key.set >= SERVICE_SETS_ALL)
+	key.tuple = rulesets[question->book & 1].tuples_of_event[at];
+	if (key.tuple >= SERVICE_TUPLES_ALL)
 		return 1;
-	set = &books[question->book & 1].set[key.set];
-	fields = set->fields;
+	tuple = &rulesets[question->book & 1].tuple[key.tuple];
+	fields = tuple->fields;
 	if ((fields & FIELD_EXE && !question->exe) || (fields & FIELD_UNIT && !question->unit) ||
 	    (fields & FIELD_LISTEN_PATH && !connection->listen_path) ||
 	    (fields & FIELD_LISTEN_ADDRESS && !connection->listen_address) ||
 	    (fields & FIELD_LISTEN_PORT && !connection->listen_port) ||
-	    (fields & FIELD_CLIENT && connection->client_family != set->client_family) ||
+	    (fields & FIELD_CLIENT && connection->client_family != tuple->client_family) ||
 	    (fields & FIELD_PEER && question->peer == SERVICE_NONE))
 		return 0;
-	/* Has `fields` tested again: the verifier would follow each combination of the results above. */
+	/* Makes the compiler test `fields` again: the verifier would follow all combinations. */
 	barrier_var(fields);
 	hash = header.salt;
 	if (fields & FIELD_EXE)
-		hash = mix(hash, question->exe);
+		hash = hash_mix(hash, question->exe);
 	if (fields & FIELD_USER)
-		hash = mix(hash, question->user);
+		hash = hash_mix(hash, question->user);
 	if (fields & FIELD_UNIT)
-		hash = mix(hash, question->unit);
+		hash = hash_mix(hash, question->unit);
 	if (fields & FIELD_SERVICE)
-		hash = mix(hash, question->service);
+		hash = hash_mix(hash, question->service);
 	if (fields & FIELD_LISTEN_PATH)
-		hash = mix(hash, connection->listen_path);
+		hash = hash_mix(hash, connection->listen_path);
 	if (fields & FIELD_LISTEN_ADDRESS)
-		hash = mix(hash, connection->listen_address);
+		hash = hash_mix(hash, connection->listen_address);
 	if (fields & FIELD_LISTEN_PORT)
-		hash = mix(hash, connection->listen_port);
+		hash = hash_mix(hash, connection->listen_port);
 	if (fields & FIELD_CLIENT)
-		hash = hash_client(hash, connection, set->client_family, set->client_bits);
+		hash = hash_client(hash, connection, tuple->client_family, tuple->client_bits);
 	if (fields & FIELD_PEER)
-		hash = mix(hash, question->peer);
+		hash = hash_mix(hash, question->peer);
 	if (fields & FIELD_CGROUP) {
-		depth = set->cgroup_depth;
+		depth = tuple->cgroup_depth;
 		if (depth > question->names || depth >= NAMES)
 			return 0;
-		hash = mix(hash, room->prefix[PATH_OF_THREAD * NAMES + depth]);
+		hash = hash_mix(hash, room->prefix[PATH_OF_THREAD * NAMES + depth]);
 	}
 	if (fields & FIELD_FILE) {
-		depth = set->file_depth;
+		depth = tuple->file_depth;
 		if (depth > question->file_names || depth >= NAMES)
 			return 0;
-		hash = mix(hash, room->prefix[PATH_OF_FILE * NAMES + depth]);
+		hash = hash_mix(hash, room->prefix[PATH_OF_FILE * NAMES + depth]);
 	}
 	key.hash = hash;
 	rule = bpf_map_lookup_elem(&service_rules, &key);
 	if (!rule || !(rule->events >> question->event & 1))
 		return 0;
-	if (question->borrowed && question->event < EVENT_RECEIVE && !rule->names_events)
+	if (question->binding && question->event < EVENT_RECEIVE && !rule->names_events)
 		return 0;
-	if (question->best.then == THEN_NOTHING || rule->place < question->best.place)
-		question->best = *rule;
+	if (question->rule.then == ACTION_NONE || rule->precedence < question->rule.precedence)
+		question->rule = *rule;
 	return 0;
 }
 
-/* The rule that decides, in `best`. */
-static __noinline void ask_rules(struct service_question *question, struct task_struct *task)
+/* Leaves the rule that decides in `question->rule`. */
+static __noinline void match_rules(struct rule_query *question, struct task_struct *task)
 {
 	struct service_scratch *room;
-	const struct service_book *book;
+	const struct service_ruleset *ruleset;
 	u32 sets;
 
-	question->book = READ_ONCE(header.book);
-	book = &books[question->book & 1];
-	question->best.then = THEN_NOTHING + unknown_zero();
-	question->best.place = unknown_zero();
+	question->book = READ_ONCE(header.ruleset);
+	ruleset = &rulesets[question->book & 1];
+	question->rule.then = ACTION_NONE + unknown_zero();
+	question->rule.precedence = unknown_zero();
 	if (question->event >= SERVICE_EVENTS)
 		return;
-	sets = book->asked[question->event];
+	sets = ruleset->tuple_count[question->event];
 	if (!sets)
 		return;
 	question->names = 0;
-	if (book->fields & FIELD_CGROUP) {
+	if (ruleset->fields & FIELD_CGROUP) {
 		hash_cgroup(task);
 		room = scratch();
 		question->names = room ? room->names : 0;
 	}
-	bpf_loop(sets, ask_set, question, 0);
+	bpf_loop(sets, match_tuple, question, 0);
 }
 
 #endif

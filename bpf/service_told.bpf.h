@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What is known of connections, for user space to read. */
+/* Writes connections for user space to read. */
 #ifndef TOLLGATE_SERVICE_TOLD_BPF_H
 #define TOLLGATE_SERVICE_TOLD_BPF_H
 
 #include "service_sockets.bpf.h"
 
-/* 0: no process has it. */
+/* 0: no process has it open. */
 static __always_inline u64 inode_of(struct sock *sk)
 {
 	struct socket *socket = BPF_CORE_READ(sk, sk_socket);
@@ -14,7 +14,7 @@ static __always_inline u64 inode_of(struct sock *sk)
 	return socket ? BPF_CORE_READ(both, vfs_inode.i_ino) : 0;
 }
 
-static __always_inline void tell_unix_socket(struct service_socket_record *record, struct unix_sock *own)
+static __always_inline void write_unix_socket(struct service_socket_record *record, struct unix_sock *own)
 {
 	struct unix_address *name = BPF_CORE_READ(own, addr);
 	struct sock *peer = BPF_CORE_READ(own, peer);
@@ -22,7 +22,7 @@ static __always_inline void tell_unix_socket(struct service_socket_record *recor
 
 	record->is_unix = 1;
 	record->peer_inode = peer ? inode_of(peer) : 0;
-	/* Who connects has no name as a rule: the connection has the other end's. */
+	/* A client's socket usually has no name: the connection has that of the other end. */
 	if (!name && peer)
 		name = BPF_CORE_READ((struct unix_sock *)peer, addr);
 	if (!name)
@@ -36,12 +36,12 @@ static __always_inline void tell_unix_socket(struct service_socket_record *recor
 		record->name[0] = '@';
 }
 
-static __always_inline void service_tell_socket(struct seq_file *seq, struct sock *sk, struct service_socket *socket)
+static __always_inline void service_write_socket(struct seq_file *seq, struct sock *sk, struct service_socket *socket)
 {
 	struct service_direction *direction = &socket->direction;
 	struct service_socket_record record;
 	struct thread_state *sender = thread_at(direction->sender);
-	/* As who reads it sees it. */
+	/* As the reader sees it. */
 	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
 
 	__builtin_memset(&record, 0, sizeof(record));
@@ -49,15 +49,15 @@ static __always_inline void service_tell_socket(struct seq_file *seq, struct soc
 	record.role = socket->role;
 	if (direction->sender && member_of(sender)->epoch == direction->epoch)
 		record.sender = visible_pid((struct task_struct *)sender->task, level);
-	record.service = direction->sender ? heir_of(direction->service) : SERVICE_NONE;
-	record.borrowed = direction->borrowed;
-	if (socket->answer.then != THEN_NOTHING)
-		record.rule = socket->answer.place + 1;
-	record.book = socket->asked_book;
+	record.service = direction->sender ? successor_of(direction->service) : SERVICE_NONE;
+	record.binding = direction->binding;
+	if (socket->cached_rule.then != ACTION_NONE)
+		record.rule_number = socket->cached_rule.precedence + 1;
+	record.book = socket->cached_ruleset;
 	if (sk->__sk_common.skc_family == AF_UNIX)
-		tell_unix_socket(&record, (struct unix_sock *)sk);
+		write_unix_socket(&record, (struct unix_sock *)sk);
 	else if (is_tcp(sk) || is_udp(sk))
-		route_of(&record.route, sk);
+		flow_key_of(&record.route, sk);
 	bpf_seq_write(seq, &record, sizeof(record));
 }
 

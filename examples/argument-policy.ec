@@ -1,6 +1,7 @@
 /*
- * What the guard is to call unusual whatever a program did before: memory that is both written and executed, and modes that let
- * everybody write. It counts as an anomaly of the process, so the guard delays, denies or stops as it is told to.
+ * Calls that the guard counts as anomalous even if they are in a program's baseline: mappings that
+ * are both writable and executable, and file modes that let all users write. The guard responds to
+ * them as to any anomaly of the process, according to its options.
  *
  *     tollgate run --guard=watch --plugin examples/argument-policy.ec -- ./server
  */

@@ -1,5 +1,5 @@
 /*
- * Nobody connects but to these networks and ports; whoever tries is refused with EACCES.
+ * Allows connections to these networks and ports only; others fail with EACCES.
  *
  *     tollgate plugin load examples/connect-list.ec
  *     tollgate plugin show connect-list
@@ -18,7 +18,7 @@ enum { AF_INET = 2, AF_INET6 = 10, EACCES = 13 };
 map<u16, u64> refused[1024];				/* by port */
 
 on connect {
-	if (family != AF_INET && !ip)			/* of IPv6, only what is IPv4, and this machine's own */
+	if (family != AF_INET && !ip)			/* IPv6: only IPv4-mapped and loopback */
 		return ip6[0] || ip6[1] || ip6[2] || ip6[3] != 1 ? -EACCES : 0;
 	for (u32 i = 0; i < sizeof(allowed) / sizeof(allowed[0]); i++)
 		if ((ip & allowed[i].mask) == allowed[i].ip && (!allowed[i].port || allowed[i].port == port))

@@ -1,16 +1,17 @@
 /*
- * A picture in colours (PPM, "P6") into one in greys (PGM, "P5"), as the Kernel Plugins paper has a transcoder:
+ * Converts a colour picture (PPM, "P6") to a grey one (PGM, "P5"), like the transcoder of the
+ * Kernel Plugins paper:
  *
  *     tollgate plugin call grey.ec --input photo.ppm --output-data photo.pgm
  *
- * Returns the number of pixels; -1: this is no such picture.
+ * Returns the number of pixels, or -1 if the input is not such a picture.
  */
 u8 input[8388608];
 u64 input_length;
 u8 output[4194304];
 u64 output_length;
 
-/* Where the next byte comes from. */
+/* Position of the next input byte. */
 static u64 at;
 
 void put(u8 byte) {
@@ -18,7 +19,7 @@ void put(u8 byte) {
 	output_length++;
 }
 
-/* A number of the header, with what stands before it. */
+/* Reads a number of the header, after blanks and comments. */
 u32 number() {
 	u32 value = 0;
 	while (at < input_length && (input[at] < '0' || input[at] > '9')) {
@@ -55,7 +56,7 @@ on call {
 	u32 width = number(), height = number();
 	if (number() != 255)
 		return -1;
-	/* One character ends the header. */
+	/* One blank ends the header. */
 	u64 from = at + 1, pixels = (u64) width * height;
 	if (from > input_length || pixels > (input_length - from) / 3)
 		return -1;

@@ -1,5 +1,5 @@
 /*
- * Has a daemon's plugin turn a PPM into grey, in memory that both share:
+ * Lets a daemon's plugin convert a PPM to grey, in memory that both share:
  *
  *     tollgate plugin load examples/grey.ec
  *     cc -o plugin -I crates/libtollgate/include examples/plugin.c target/x86_64-unknown-linux-gnu/release/libtollgate.a

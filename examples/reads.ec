@@ -1,5 +1,6 @@
 /*
- * How much is read at once from each file that is opened from now on: reads by the file and by the power of two of their bytes.
+ * Sizes of reads from each file that is opened from now on: counts reads by file and by the power
+ * of two of their bytes.
  *
  *     tollgate run --plugin examples/reads.ec -- tar cf /dev/null /usr/share/doc
  */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A program that works for one service after the other, and says so. Where services are in force:
+ * A program that works for one service after the other, and binds itself to each. Run it while
+ * services are active:
  *
  *     cargo build --release -p libtollgate
  *     gcc -I crates/libtollgate/include -o service examples/service.c target/x86_64-unknown-linux-gnu/release/libtollgate.a
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <tollgate.h>
 
-/* What is done here is charged to the service. */
+/* This work is charged to the current service. */
 static void work(void)
 {
 	volatile unsigned long steps = 0;
@@ -23,7 +24,7 @@ int main(int count, char **services)
 	char name[128];
 
 	for (int i = 1; i < count; i++) {
-		/* First the whole process works for a service, then this thread. */
+		/* First the whole process is bound to a service, later only this thread. */
 		if ((i == 1 ? tollgate_service_assign : tollgate_service_assign_thread)(0, services[i]) < 0 ||
 		    tollgate_service_of(0, name, sizeof(name)) < 0) {
 			fprintf(stderr, "%s\n", tollgate_error());

@@ -1,5 +1,5 @@
 /*
- * Tells of every open that takes long.
+ * Prints every open that takes long.
  *
  *     tollgate plugin load examples/slow-open.ec
  *     tollgate plugin log --follow slow-open

@@ -1,13 +1,14 @@
 /*
- * Who begins TCP connections, by the address it comes from: counted before the kernel looks at the packet. "lo" stands for the device;
- * with drop_above, whoever began more is not heard any more.
+ * Counts new TCP connections by their source address, before the kernel processes the packet. "lo"
+ * stands for the network device. If drop_above is set, further connections of an address with more
+ * than that many are dropped.
  *
  *     tollgate plugin load examples/syns.ec
  *     tollgate plugin show syns
  */
 enum { ETHERNET = 14, IPV4 = 0x0800, TCP = 6, SYN = 2, ACK = 16 };
 
-u64 drop_above;						/* 0: nobody is dropped */
+u64 drop_above;						/* 0: nothing is dropped */
 map<u32, u64> syns[65536];				/* by IPv4 address */
 
 on xdp("lo") {

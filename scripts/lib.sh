@@ -1,4 +1,5 @@
-# Sourced by the other scripts: strict mode, the repository's root as the working directory, a few words.
+# Sourced by the other scripts. Sets strict mode and the working directory, the repository's root,
+# and defines a few functions.
 # shellcheck shell=bash
 
 set -euo pipefail
@@ -16,6 +17,7 @@ is_root() { [ "$(id -u)" = 0 ]; }
 # The list of the test programs that scripts/build-tests builds; tests/runner reads it.
 # shellcheck disable=SC2034
 tests=$out/test-programs
-# Those that cargo builds only if they are named: they need root, or a machine of their own.
+# The test programs that cargo builds only if they are named: they need root, or a machine of their
+# own.
 # shellcheck disable=SC2034
 root_programs=(alone attacks combinations differential live plugins vm)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * PID 1 of the test machine: makes a plain Linux system, runs each line of /etc/tests as a program, shows
- * what it prints on the first serial port, reads the kernel log after it, and writes one line of result to
- * the second serial port, for scripts/vm to read:
+ * PID 1 of the test machine. It sets up a minimal Linux system and runs each line of /etc/tests as
+ * a program. It shows the program's output on the first serial port, and checks the kernel log
+ * after it. At the end, it writes one line to the second serial port, for scripts/vm:
  *
  *	passed 12 failed 0 skipped 1 trouble 0
  *
- * "trouble" counts what no test reports by itself: a program that failed or ran no test, a kernel warning.
- * A machine that dies writes no result, which scripts/vm takes for a failure.
+ * "trouble" counts problems that no test reports: a program that failed or ran no test, and kernel
+ * warnings. A machine that dies writes no result, which scripts/vm counts as a failure.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 #define MAX_ARGS 128
-#define SPLAT_LINES 40	/* how much of the kernel log is shown from a warning on */
+#define SPLAT_LINES 40	/* lines of the kernel log that are shown from a warning on */
 
 /* Bits of /proc/sys/kernel/tainted: bad page, oops, warning, soft lockup. */
 #define TAINT_TROUBLE (1 << 5 | 1 << 7 | 1 << 9 | 1 << 14)
@@ -112,7 +112,7 @@ static void mount_all(void)
 	chmod("/tmp", 01777);
 }
 
-/* Every controller of the kernel may be used in the child groups that tests make. */
+/* Enables all of the kernel's controllers for the cgroups that tests create. */
 static void enable_controllers(void)
 {
 	char names[256], one[64];
@@ -142,7 +142,7 @@ static bool is_warning(const char *line)
 		"possible deadlock",
 	};
 
-	/* "traps: NAME[PID] general protection fault": a user program's own crash, which tests provoke. */
+	/* "traps: NAME[PID] general protection fault": tests provoke such crashes of programs. */
 	if (!strncmp(line, "traps: ", 7))
 		return false;
 	for (size_t i = 0; i < sizeof(signs) / sizeof(*signs); i++)
@@ -160,7 +160,7 @@ static void check_kernel_log(const char *when)
 	for (;;) {
 		ssize_t n = read(kmsg, record, sizeof(record) - 1);
 
-		if (n < 0 && errno == EPIPE) {	/* overwritten before we came; the taint flags still tell */
+		if (n < 0 && errno == EPIPE) {	/* overwritten; the taint flags still show warnings */
 			say("init: part of the kernel log was lost");
 			continue;
 		}
@@ -190,7 +190,7 @@ static void check_taint(void)
 		trouble("the kernel has warned; /proc/sys/kernel/tainted", flags);
 }
 
-/* Shows a piece of a test program's output and adds up its "test result:" lines. Returns the tests run. */
+/* Prints a piece of output, and adds up its "test result:" lines. Returns the tests run. */
 static int show_output(const char *buf, ssize_t n)
 {
 	static char line[512];
@@ -222,7 +222,7 @@ static pid_t start(char *command, int out)
 	static char *const env[] = {
 		"PATH=/bin", "HOME=/tmp", "TMPDIR=/tmp", "TERM=dumb", "RUST_BACKTRACE=1",
 		"TOLLGATE_BIN=/bin/tollgate", "WORKLOADS_BIN=/bin/workloads",
-		"PROPTEST_CASES=100",	/* of generated programs: QEMU takes its time for them */
+		"PROPTEST_CASES=100",	/* fewer generated programs, because QEMU is slow */
 		NULL,
 	};
 	char *argv[MAX_ARGS + 1] = { NULL };
@@ -259,9 +259,9 @@ static void run_test(char *command)
 
 		if (poll(&p, 1, 50) > 0 && p.revents & POLLIN && (n = read(pipes[0], buf, sizeof(buf))) > 0)
 			ran += show_output(buf, n);
-		else if (p.revents)	/* hung up: nothing more to poll for */
+		else if (p.revents)	/* hung up: poll would return at once */
 			usleep(50000);
-		/* PID 1 also reaps what the tests leave behind. */
+		/* PID 1 also reaps processes that the tests leave behind. */
 		for (orphan.si_pid = 0; waitid(P_ALL, 0, &orphan, WEXITED | WNOHANG) == 0 && orphan.si_pid;
 		     orphan.si_pid = 0)
 			if (orphan.si_pid == pid) {
@@ -269,7 +269,7 @@ static void run_test(char *command)
 				status = orphan.si_code == CLD_EXITED ? orphan.si_status : 128 + orphan.si_status;
 			}
 	}
-	kill(-1, SIGKILL);	/* the next program starts on a clean machine, and the pipe has an end */
+	kill(-1, SIGKILL);	/* a clean start for the next program, and an end of the pipe */
 	while ((n = read(pipes[0], buf, sizeof(buf))) > 0)
 		ran += show_output(buf, n);
 	close(pipes[0]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A stand-in for the VM tests that goes well or wrong in the way its argument names, to try the harness:
- * see scripts/vm-selftest.
+ * A stand-in for the VM tests that succeeds or fails in the way that its argument names. It tests
+ * the harness: see scripts/vm-selftest.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 	const char *way = argc > 1 ? argv[1] : "";
 
 	if (!strcmp(way, "pass") || !strcmp(way, "orphan")) {
-		/* The orphan holds the output open: the harness may not wait for it. */
+		/* The orphan holds the output open; the harness must not wait for it. */
 		if (!strcmp(way, "orphan") && fork() == 0)
 			for (;;)
 				pause();

@@ -1,4 +1,5 @@
-//! Compiles the BPF objects with their Rust skeletons, and makes the wire types from `bpf/wire.h`.
+//! Compiles the BPF objects with their Rust skeletons, and generates the wire types from
+//! `bpf/wire.h`.
 
 use std::env;
 use std::fs;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use libbpf_cargo::SkeletonBuilder;
 
-/// The last one is for the differential test alone, which includes its skeleton itself.
+/// The last one is only for the differential test, which includes its skeleton itself.
 const OBJECTS: [&str; 5] = ["gate", "floor", "probe", "service_limits", "guard_steps"];
 
 fn main() -> Result<()> {
@@ -20,7 +21,8 @@ fn main() -> Result<()> {
     for object in OBJECTS {
         let source = bpf.join(format!("{object}.bpf.c"));
         // v3 (Linux 5.12): 32-bit compare-and-swap.
-        let arguments = ["-mcpu=v3".into(), "-Wall".into(), "-Werror".into(), format!("-I{}", bpf.display())];
+        let arguments =
+            ["-mcpu=v3".into(), "-Wall".into(), "-Werror".into(), format!("-I{}", bpf.display())];
         SkeletonBuilder::new()
             .source(&source)
             .clang(&clang)
@@ -46,14 +48,17 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// FNV-1a (Fowler, Noll, Vo) over names and texts of the sources.
+/// FNV-1a (Fowler, Noll, Vo) over the names and texts of the sources.
 fn digest(sources: &Path) -> Result<u32> {
-    let mut files: Vec<_> = fs::read_dir(sources)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let mut files: Vec<_> =
+        fs::read_dir(sources)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     files.sort();
     let mut bytes = Vec::new();
     for file in files {
         bytes.extend(file.file_name().unwrap_or_default().as_encoded_bytes());
         bytes.extend(fs::read(&file).with_context(|| format!("reading {}", file.display()))?);
     }
-    Ok(bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)))
+    Ok(bytes
+        .iter()
+        .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)))
 }

@@ -1,31 +1,31 @@
-//! Tests that need the machine for themselves, one after the other: figures that only a quiet machine
-//! gives, and the cost lab, which lets no other gate be there. As root:
+//! Tests that need the machine for themselves and run one by one: measurements that only a quiet
+//! machine gives, and the cost lab, which refuses to run beside another gate. As root:
 //!
-//!     scripts/test live                                                  (among the others)
+//!     scripts/test live                                        (together with the live tests)
 //!     cargo test --release --workspace --test alone -- --test-threads 1
-//!     … --test alone -- --ignored --nocapture                            (the lab finds what is injected)
+//!     … --test alone -- --ignored --nocapture                  (the lab finds an injected cost)
 //!
-//! Figures are ratios of what was measured in turns.
+//! The results are ratios of what was measured in turns.
 
-mod cost;
-mod extensions;
+mod combined_cost;
+mod cpu_shares;
 #[expect(dead_code, unused_imports, reason = "what the live tests share is more than these need")]
 #[path = "../live/harness/mod.rs"]
 mod harness;
-mod injected;
-mod machine;
-mod moves;
-mod neighbours;
+mod injected_control;
+mod lab;
+mod machine_total;
+mod migrations;
+mod noisy_neighbour;
+mod printed_toll;
 mod scale;
-mod shares;
-mod split;
-mod toll;
+mod time_split;
 
 use std::process::Command;
 
 use serde_json::Value;
 
-use harness::rows::Rows;
+use harness::table_locks::Rows;
 
 fn tollgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -33,17 +33,18 @@ fn tollgate(arguments: &[&str]) -> Command {
     command
 }
 
-/// The document of `tollgate cost run` with nothing else gated.
+/// Returns the document of a `tollgate cost run` while no other task is gated.
 fn lab(options: &str) -> Value {
-    let _alone = Rows::all();
-    let output = tollgate(&["cost", "run", "--json"]).args(options.split(' ')).output().expect("it starts");
+    let _alone = Rows::exclusive();
+    let output =
+        tollgate(&["cost", "run", "--json"]).args(options.split(' ')).output().expect("it starts");
     let document: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}; {}", String::from_utf8_lossy(&output.stderr)));
     assert!(document["error"].is_null(), "{}", document["error"]);
     document
 }
 
-/// What an arm costs more than nothing, in nanoseconds a unit of the one benchmark.
+/// Returns what an arm costs more than `off`, in nanoseconds per unit of the only benchmark.
 fn toll(document: &Value, arm: &str) -> f64 {
     let mut rows = document["rows"].as_array().expect("rows").iter();
     let row = rows.find(|row| row["arm"] == arm).expect("the arm ran");

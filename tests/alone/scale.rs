@@ -1,4 +1,4 @@
-//! Much of everything: calls, threads, processes; and the memory that it takes.
+//! Large numbers of calls, threads and processes, and the memory that Tollgate needs for them.
 
 use std::fs;
 
@@ -25,14 +25,18 @@ fn twenty_million_calls_of_64_threads() {
     let all = resident + maps - in_both;
     let mib = |bytes: u64| bytes as f64 / MIB as f64;
     println!(
-        "Tollgate's memory: {:.1} MiB resident at most, {:.1} MiB of maps, {:.1} MiB of it in both: {:.1} MiB",
+        "Tollgate's memory: {:.1} MiB resident at most, {:.1} MiB of maps, {:.1} MiB of it in \
+        both: {:.1} MiB",
         mib(resident),
         mib(maps),
         mib(in_both),
         mib(all)
     );
     assert!(resident > MIB && maps > MIB, "not measured");
-    assert!(resident < 64 * MIB && all < 64 * MIB, "{resident} resident, {maps} of maps, {in_both} in both");
+    assert!(
+        resident < 64 * MIB && all < 64 * MIB,
+        "{resident} resident, {maps} of maps, {in_both} in both"
+    );
 }
 
 /// VmHWM of /proc/PID/status, in bytes.
@@ -54,7 +58,8 @@ fn ten_thousand_short_threads() {
 fn ten_thousand_short_threads_each_with_its_row() {
     let report = observe_crowd("--per thread", "short-threads 10000");
     assert_eq!(report.count("getppid"), 30_000);
-    // Fewer where rows could not be read in time for others, whose calls then count in a common row.
+    // There are fewer rows if the ended ones could not be read in time; the calls without a row
+    // then count in a common row.
     assert!(report.groups.len() <= 10_002, "{}", report.groups.len());
     assert!(!report.losses.is_empty() || report.groups.len() == 10_001, "{}", report.groups.len());
     let calls = report.groups.iter().flat_map(|group| &group.calls);
@@ -79,9 +84,9 @@ fn ten_thousand_threads_at_once() {
 }
 
 #[test]
-fn threads_beyond_the_table_are_counted() {
-    // The table has room for 16,384.
-    let job = Job::run("", workload("threads 17000 3")).with_all_rows();
+fn threads_beyond_the_table_are_counted_as_loss() {
+    // The gate's table of threads has 16,384 entries.
+    let job = Job::run("", workload("threads 17000 3")).with_row_lock_exclusive();
     let report = job.finish().success().report().complete_but(&[THREADS_FULL]);
     let lost = report.losses[THREADS_FULL];
     assert!(lost >= 17_000 - 16_384, "{lost}");
@@ -89,11 +94,11 @@ fn threads_beyond_the_table_are_counted() {
 }
 
 #[test]
-fn what_an_inner_session_lost_the_outer_tells_too() {
-    let mut job = Job::run("", vec![tollgate().into()]).with_all_rows();
+fn outer_session_reports_losses_of_the_inner() {
+    let mut job = Job::run("", vec![tollgate().into()]).with_row_lock_exclusive();
     let inner = job.path("inner");
     job.command.args(["run", "--json", "--per", "thread", "-o"]).arg(&inner);
-    // More than there are rows.
+    // More threads than the gate has rows.
     job.command.arg("--").args(workload("threads 1200 1"));
     let ran = job.finish().success();
     let (outer, inner) = (ran.report(), Report::read(&ran.path("inner")));
@@ -103,7 +108,7 @@ fn what_an_inner_session_lost_the_outer_tells_too() {
 }
 
 #[test]
-fn a_watcher_of_more_gated_threads_than_there_are_rows() {
+fn lens_on_more_threads_than_rows() {
     let run = Job::run("", workload("hang --threads 1200")).start();
     let pid = run.child_running("workloads");
     eventually("its threads", || threads_of(pid).len() == 1201);

@@ -1,4 +1,4 @@
-//! A small server of ours (server.c) with a stack that is executable and overflows.
+//! The project's own small server (server.c), whose executable stack can be overflowed.
 
 use std::fs;
 use std::io;
@@ -7,24 +7,25 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::client::{Connection, Dice, free_port, many};
-use crate::experiment::{Experiment, Server, Training};
+use crate::client::{ClientConnection, Rng, free_port, many};
+use crate::experiment::{AttackedServer, Experiment, Training};
 use crate::harness::eventually;
 use crate::harness::job::folder;
 use crate::source;
-use crate::up::{Program, Up};
+use crate::up::{RunningServers, ServerProgram};
 
-/// Room for a note in the server.
+/// Size of the server's buffer for a note.
 const NOTE: usize = 512;
-/// From there to the return address, and some more: all of it is overwritten with it.
+/// Bytes from the end of the buffer to beyond the return address; the attack fills all of them with
+/// its address.
 const BEYOND: usize = 128;
 
 const SECRET: &[u8] = b"the secret\n";
 
-/// What that code sends before the file.
+/// Bytes that the code sends before the file.
 const HEAD: usize = 4;
 
-/// The server's connection to its client, which is the only one that a worker has.
+/// The worker's descriptor of its only connection.
 const CLIENT: u32 = 5;
 
 pub struct CServer {
@@ -34,18 +35,19 @@ pub struct CServer {
     attack: &'static str,
 }
 
-/// Runs gcc or the like.
+/// Runs gcc or nm and returns its output.
 fn build(command: &str, more: &[&Path]) -> Vec<u8> {
     let mut words = command.split(' ');
     let mut builder = Command::new(words.next().expect("a name"));
     let output = builder.args(words).args(more).output();
-    let output = output.unwrap_or_else(|error| panic!("{command}: {error}; `make setup` installs it"));
+    let output =
+        output.unwrap_or_else(|error| panic!("{command}: {error}; `make setup` installs it"));
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
 impl CServer {
-    /// `kind` is one of payload.S.
+    /// `kind` is one of the variants in payload.S.
     pub fn new(kind: &str) -> Self {
         let folder = folder();
         let server = folder.path().join("server");
@@ -64,11 +66,13 @@ impl CServer {
         it
     }
 
-    /// Attacks with this code of payload.S from now on.
+    /// Selects the code of payload.S for the next attacks.
     pub fn send_code(&mut self, kind: &str) {
         let symbols = String::from_utf8(build("nm", &[&self.path("server")])).expect("text");
-        let system =
-            symbols.lines().find_map(|line| line.strip_suffix(" W system")).expect("the C library's");
+        let system = symbols
+            .lines()
+            .find_map(|line| line.strip_suffix(" W system"))
+            .expect("the C library's");
         self.attack = match kind {
             "SYSTEM" => "a stack overflow, whose code calls system()",
             "FORK" => "a stack overflow, whose code forks, redirects and executes a shell",
@@ -94,13 +98,13 @@ impl CServer {
         self.folder.path().join(name)
     }
 
-    fn connect(&self) -> io::Result<Connection> {
-        let mut connection = Connection::to(self.port)?;
+    fn connect(&self) -> io::Result<ClientConnection> {
+        let mut connection = ClientConnection::to(self.port)?;
         connection.line()?;
         Ok(connection)
     }
 
-    fn request(&self, connection: &mut Connection, dice: &mut Dice) -> io::Result<()> {
+    fn request(&self, connection: &mut ClientConnection, dice: &mut Rng) -> io::Result<()> {
         match dice.below(10) {
             0..=3 => get(connection, "small"),
             4 => get(connection, "large"),
@@ -114,14 +118,14 @@ impl CServer {
         }
     }
 
-    fn rotate_log(&self, up: &Up) {
+    fn rotate_log(&self, up: &RunningServers) {
         fs::rename(self.path("log"), self.path("log.1")).expect("there is a log");
         up.signal("server", libc::SIGUSR1);
         eventually("a new log", || self.path("log").exists());
     }
 }
 
-fn get(connection: &mut Connection, name: &str) -> io::Result<()> {
+fn get(connection: &mut ClientConnection, name: &str) -> io::Result<()> {
     connection.send(format!("GET {name}\n").as_bytes())?;
     let head = connection.line()?;
     match head.strip_prefix("200 ") {
@@ -130,42 +134,47 @@ fn get(connection: &mut Connection, name: &str) -> io::Result<()> {
     }
 }
 
-fn put(connection: &mut Connection, name: &str, length: usize) -> io::Result<()> {
+fn put(connection: &mut ClientConnection, name: &str, length: usize) -> io::Result<()> {
     connection.send(format!("PUT {name} {length}\n").as_bytes())?;
     connection.send(&vec![b'+'; length])?;
     connection.line().map(drop)
 }
 
-fn note(connection: &mut Connection, text: &[u8]) -> io::Result<String> {
+fn note(connection: &mut ClientConnection, text: &[u8]) -> io::Result<String> {
     connection.send(format!("NOTE {}\n", text.len()).as_bytes())?;
     connection.send(text)?;
     connection.line()
 }
 
-impl Server for CServer {
+impl AttackedServer for CServer {
     const NAME: &'static str = "C server";
     const TRAINING: Training =
         Training { times: 12, rounds: 10, most_clients: 4, requests: 250, longest: 20 };
 
-    fn attack_in_words(&self) -> &'static str {
+    fn attack_description(&self) -> &'static str {
         self.attack
     }
 
-    fn programs(&self) -> Vec<Program> {
-        let command =
-            vec![self.path("server").into(), self.port.to_string().into(), self.folder.path().into()];
-        vec![Program { name: "server", command, environment: Vec::new(), end: libc::SIGTERM }]
+    fn programs(&self) -> Vec<ServerProgram> {
+        let command = vec![
+            self.path("server").into(),
+            self.port.to_string().into(),
+            self.folder.path().into(),
+        ];
+        vec![ServerProgram { name: "server", command, environment: Vec::new(), end: libc::SIGTERM }]
     }
 
     fn is_ready(&self) -> bool {
-        Connection::impatient(self.port).and_then(|mut connection| connection.line()).is_ok()
+        ClientConnection::with_short_timeout(self.port)
+            .and_then(|mut connection| connection.line())
+            .is_ok()
     }
 
-    /// So many of them, at most `longest` by one connection.
-    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
+    /// Sends `count` requests, at most `longest` over one connection.
+    fn requests(&self, dice: &mut Rng, count: usize, longest: usize) {
         let mut left = count;
         while left > 0 {
-            // Whose worker ends must connect again.
+            // A client whose worker has ended must connect again.
             let Ok(mut connection) = self.connect() else { continue };
             for _ in 0..(1 + dice.below(longest)).min(left) {
                 if self.request(&mut connection, dice).is_err() {
@@ -176,7 +185,7 @@ impl Server for CServer {
         }
     }
 
-    fn event(&self, up: &Up, number: usize) {
+    fn event(&self, up: &RunningServers, number: usize) {
         match number {
             0 => up.signal("server", libc::SIGHUP),
             1 => self.rotate_log(up),
@@ -185,7 +194,7 @@ impl Server for CServer {
         }
     }
 
-    fn use_normally(&self, up: &Up) -> usize {
+    fn use_normally(&self, up: &RunningServers) -> usize {
         many(5, 4000, 101, |dice, count| self.requests(dice, count, 50), || ());
         up.restart_worker("server", libc::SIGKILL);
         many(1, 1000, 102, |dice, count| self.requests(dice, count, 1), || ());
@@ -204,9 +213,9 @@ impl Server for CServer {
     }
 
     fn attack(&self) {
-        // The server is gone before it answers, or after it.
+        // The server ends before or after its reply.
         let _ = self.connect().and_then(|mut connection| {
-            // Where notes are is what it calls their number.
+            // The number of a note is its address.
             let number = note(&mut connection, b"hello")?;
             let place: u64 =
                 number.strip_prefix("200 ").and_then(|text| text.parse().ok()).expect("a number");
@@ -214,7 +223,7 @@ impl Server for CServer {
             overflow.resize(NOTE, 0x90);
             overflow.extend(place.to_le_bytes().repeat(BEYOND / 8));
             note(&mut connection, &overflow)?;
-            // Code that reads the secret waits for a byte.
+            // The code that reads the secret waits for one byte.
             connection.send(b"\n")?;
             let answer = connection.bytes(HEAD + SECRET.len())?;
             assert_eq!(&answer[HEAD..], SECRET);
@@ -228,7 +237,7 @@ impl Server for CServer {
 }
 
 #[test]
-fn a_stack_overflow_is_held() {
+fn stack_overflow_is_held() {
     let it = Experiment::new(CServer::new("SYSTEM"));
     it.is_held();
 }

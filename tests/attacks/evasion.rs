@@ -1,4 +1,5 @@
-//! What gets past the guard, as attackers who know of it would try: docs/attacks.md has what it means.
+//! Attacks that evade the guard, by an attacker who knows how it works; docs/attacks.md discusses
+//! them.
 
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use crate::experiment::{Experiment, ONE_HOLD};
 
 const SECONDS: Duration = Duration::from_secs(20);
 
-/// An execve is one call, and the new program has a profile of its own: a response that ends it is needed.
+/// An execve is one call, and the new program has a profile of its own: only a response that ends
+/// the process stops this attack.
 #[test]
-fn a_shell_in_the_servers_place_is_only_held_up() {
+fn exec_of_a_shell_is_only_delayed() {
     let mut it = Experiment::new(CServer::new("FORK"));
     for kind in ["EXECVE", "FORK"] {
         it.server.send_code(kind);
@@ -24,14 +26,14 @@ fn a_shell_in_the_servers_place_is_only_held_up() {
     }
 }
 
-/// A false alarm before it may hold it all the same.
+/// A false alarm before the attack may still hold it.
 const ATTEMPTS: usize = 3;
 
-/// Arguments are not looked at.
+/// The guard does not look at arguments.
 #[test]
-fn calls_in_the_usual_order_are_not_seen() {
+fn mimicry_is_not_detected() {
     let it = Experiment::new(CServer::new("READ"));
-    // Its end is unusual, but it has what it wanted then.
+    // The end of the attack is anomalous, but it has read the secret before.
     let gets_past = |_| {
         it.server.forget_effect();
         it.attack_guarded("--guard=enforce", SECONDS).took.is_some_and(|took| took < ONE_HOLD)
@@ -39,11 +41,11 @@ fn calls_in_the_usual_order_are_not_seen() {
     assert!((0..ATTEMPTS).any(gets_past), "held {ATTEMPTS} times");
 }
 
-/// Its calls come a little differently each time.
+/// The order of its calls varies slightly from attack to attack.
 const LESSONS: usize = 20;
 
 #[test]
-fn what_was_done_in_training_is_normal() {
+fn attack_during_training_becomes_normal() {
     let it = Experiment::new(CServer::new("SYSTEM"));
     it.learn_attack(LESSONS);
     it.server.forget_effect();

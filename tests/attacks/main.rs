@@ -1,10 +1,12 @@
-//! The guard against real programs and real attacks: three servers learn under load, are used in another way, and are
-//! attacked, without and with the guard. As root:
+//! The guard with real programs and real attacks: three servers learn under load, are used in
+//! another way, and are attacked, without and with the guard. As root:
 //!
-//!     cargo test --release -p tollgate --test attacks -- --nocapture    (shows what happened, as `make demo` does)
+//!     cargo test --release -p tollgate --test attacks -- --nocapture
 //!
-//! The attacks are our own, on servers of the test's own, which listen on loopback and have all files in a temporary
-//! folder.
+//! With `--nocapture` it prints what happened, as `make demo` does.
+//!
+//! The attacks are the project's own. Each test starts its own server, which listens on loopback
+//! and has all its files in a temporary folder.
 
 mod c_server;
 mod client;
@@ -20,7 +22,7 @@ mod up;
 
 use std::path::{Path, PathBuf};
 
-/// A file beside these.
+/// Path of a file in this folder.
 fn source(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/attacks")).join(name)
 }

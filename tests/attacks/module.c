@@ -1,4 +1,5 @@
-// A malicious Redis module: it executes a command while it is loaded. The server's interface, as far as is needed.
+// A malicious Redis module: it executes a command when it is loaded. It declares only what it
+// needs of the server's interface.
 #include <stdlib.h>
 
 int RedisModule_OnLoad(void *context, void **arguments, int count)

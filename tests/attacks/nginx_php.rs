@@ -1,4 +1,4 @@
-//! nginx before php-fpm, and a web shell that is uploaded.
+//! nginx in front of php-fpm; the attacker uploads a web shell.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,15 +8,15 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::client::{Connection, Dice, free_port, many};
-use crate::experiment::{Experiment, Server, Training};
+use crate::client::{ClientConnection, Rng, free_port, many};
+use crate::experiment::{AttackedServer, Experiment, Training};
 use crate::harness::eventually;
 use crate::harness::job::folder;
-use crate::harness::site::servers;
+use crate::harness::web_stack::servers;
 use crate::source;
-use crate::up::{Program, Up};
+use crate::up::{RunningServers, ServerProgram};
 
-/// What the site is made of.
+/// The files of the web site.
 const PAGES: [(&str, &str); 4] = [
     ("index.html", "<h1>It works</h1>\n"),
     ("404.html", "<h1>There is no such page</h1>\n"),
@@ -29,7 +29,7 @@ file_put_contents($book, date('c') . ' ' . $_SERVER['REMOTE_ADDR'] . "\n", FILE_
 if (filesize($book) > 10000) unlink($book);
 else echo count(file($book)), ' guests';
 "#;
-/// With the fault that it takes programs, too.
+/// The vulnerability: it also accepts uploads of programs.
 const UPLOAD: &str = r#"<?php
 $file = $_FILES['file'];
 move_uploaded_file($file['tmp_name'], __DIR__ . '/uploads/' . basename($file['name'])) or http_response_code(500);
@@ -40,11 +40,11 @@ const SHELL: &str = "<?php system($_GET['c']);";
 pub struct NginxPhp {
     folder: TempDir,
     port: u16,
-    /// Where the programs were unpacked.
+    /// The folder into which the programs were unpacked.
     root: PathBuf,
 }
 
-struct Answer {
+struct HttpReply {
     status: u16,
     stays_open: bool,
 }
@@ -55,11 +55,14 @@ impl NginxPhp {
         for name in ["www", "www/uploads", "tmp"] {
             fs::create_dir(it.path(name)).expect("a folder can be made");
         }
-        // The workers are nobody.
+        // The workers run as the user nobody.
         for name in ["www/uploads", "tmp"] {
-            fs::set_permissions(it.path(name), fs::Permissions::from_mode(0o777)).expect("it is ours");
+            fs::set_permissions(it.path(name), fs::Permissions::from_mode(0o777))
+                .expect("it is ours");
         }
-        for (name, text) in PAGES.into_iter().chain([("guestbook.php", GUESTBOOK), ("upload.php", UPLOAD)]) {
+        for (name, text) in
+            PAGES.into_iter().chain([("guestbook.php", GUESTBOOK), ("upload.php", UPLOAD)])
+        {
             fs::write(it.path("www").join(name), text).expect("it can be written");
         }
         fs::write(it.path("www/large"), vec![b'.'; 300_000]).expect("it can be written");
@@ -76,11 +79,11 @@ impl NginxPhp {
         self.folder.path().join(name)
     }
 
-    fn program(&self, name: &'static str, options: &[&str], end: i32) -> Program {
+    fn program(&self, name: &'static str, options: &[&str], end: i32) -> ServerProgram {
         let program = self.root.join("programs").join(name);
         let options = options.iter().map(OsString::from);
         let libraries = self.root.join("usr/lib/x86_64-linux-gnu");
-        Program {
+        ServerProgram {
             name,
             command: [program.into()].into_iter().chain(options).collect(),
             environment: vec![("LD_LIBRARY_PATH", libraries.into())],
@@ -88,7 +91,7 @@ impl NginxPhp {
         }
     }
 
-    fn rotate_logs(&self, up: &Up) {
+    fn rotate_logs(&self, up: &RunningServers) {
         for (program, log) in [("nginx", "access.log"), ("php-fpm", "php-fpm.log")] {
             fs::rename(self.path(log), self.path(&format!("{log}.1"))).expect("there is a log");
             up.signal(program, libc::SIGUSR1);
@@ -97,7 +100,7 @@ impl NginxPhp {
     }
 }
 
-fn request(connection: &mut Connection, dice: &mut Dice, stay: bool) -> io::Result<Answer> {
+fn request(connection: &mut ClientConnection, dice: &mut Rng, stay: bool) -> io::Result<HttpReply> {
     match dice.below(12) {
         0..=2 => get(connection, "/", stay),
         3 => get(connection, "/large", stay),
@@ -119,12 +122,17 @@ fn head(method: &str, path: &str, stay: bool) -> String {
     format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nConnection: {stay}\r\n")
 }
 
-fn get(connection: &mut Connection, path: &str, stay: bool) -> io::Result<Answer> {
+fn get(connection: &mut ClientConnection, path: &str, stay: bool) -> io::Result<HttpReply> {
     connection.send(format!("{}\r\n", head("GET", path, stay)).as_bytes())?;
     answer(connection)
 }
 
-fn upload(connection: &mut Connection, name: &str, content: &[u8], stay: bool) -> io::Result<Answer> {
+fn upload(
+    connection: &mut ClientConnection,
+    name: &str,
+    content: &[u8],
+    stay: bool,
+) -> io::Result<HttpReply> {
     let mut body = format!(
         "--border\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
          Content-Type: application/octet-stream\r\n\r\n"
@@ -134,12 +142,13 @@ fn upload(connection: &mut Connection, name: &str, content: &[u8], stay: bool) -
     body.extend(b"\r\n--border--\r\n");
     let head = head("POST", "/upload.php", stay);
     let kind = "Content-Type: multipart/form-data; boundary=border";
-    connection.send(format!("{head}{kind}\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes())?;
+    connection
+        .send(format!("{head}{kind}\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes())?;
     connection.send(&body)?;
     answer(connection)
 }
 
-fn answer(connection: &mut Connection) -> io::Result<Answer> {
+fn answer(connection: &mut ClientConnection) -> io::Result<HttpReply> {
     let first = connection.line()?;
     let status = first.split(' ').nth(1).and_then(|text| text.parse().ok()).expect("a status");
     let (mut length, mut stays_open) = (None, false);
@@ -154,20 +163,21 @@ fn answer(connection: &mut Connection) -> io::Result<Answer> {
     }
     match length {
         Some(length) => connection.bytes(length)?,
-        None => connection.rest()?,
+        None => connection.read_rest()?,
     };
-    Ok(Answer { status, stays_open })
+    Ok(HttpReply { status, stays_open })
 }
 
-impl Server for NginxPhp {
+impl AttackedServer for NginxPhp {
     const NAME: &'static str = "nginx+php";
-    const TRAINING: Training = Training { times: 8, rounds: 6, most_clients: 8, requests: 1000, longest: 20 };
+    const TRAINING: Training =
+        Training { times: 8, rounds: 6, most_clients: 8, requests: 1000, longest: 20 };
 
-    fn attack_in_words(&self) -> &'static str {
+    fn attack_description(&self) -> &'static str {
         "a web shell is uploaded, and asked to execute a command"
     }
 
-    fn programs(&self) -> Vec<Program> {
+    fn programs(&self) -> Vec<ServerProgram> {
         let config = |name| self.path(name).to_string_lossy().into_owned();
         vec![
             self.program("php-fpm", &["-n", "-F", "-y", &config("php-fpm.conf")], libc::SIGQUIT),
@@ -176,14 +186,15 @@ impl Server for NginxPhp {
     }
 
     fn is_ready(&self) -> bool {
-        let answer = Connection::impatient(self.port).and_then(|mut it| get(&mut it, "/hello.php", false));
+        let answer = ClientConnection::with_short_timeout(self.port)
+            .and_then(|mut it| get(&mut it, "/hello.php", false));
         answer.is_ok_and(|answer| answer.status == 200)
     }
 
-    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
+    fn requests(&self, dice: &mut Rng, count: usize, longest: usize) {
         let mut left = count;
         while left > 0 {
-            let Ok(mut connection) = Connection::to(self.port) else { continue };
+            let Ok(mut connection) = ClientConnection::to(self.port) else { continue };
             for number in (0..(1 + dice.below(longest)).min(left)).rev() {
                 let Ok(answer) = request(&mut connection, dice, number > 0) else { break };
                 assert!(answer.status < 600);
@@ -195,7 +206,7 @@ impl Server for NginxPhp {
         }
     }
 
-    fn event(&self, up: &Up, number: usize) {
+    fn event(&self, up: &RunningServers, number: usize) {
         match number {
             0 => up.signal("nginx", libc::SIGHUP),
             1 => self.rotate_logs(up),
@@ -204,7 +215,7 @@ impl Server for NginxPhp {
         }
     }
 
-    fn use_normally(&self, up: &Up) -> usize {
+    fn use_normally(&self, up: &RunningServers) -> usize {
         many(6, 3000, 101, |dice, count| self.requests(dice, count, 100), || ());
         up.restart_worker("nginx", libc::SIGTERM);
         many(1, 1000, 102, |dice, count| self.requests(dice, count, 1), || ());
@@ -225,9 +236,9 @@ impl Server for NginxPhp {
 
     fn attack(&self) {
         let command = format!("echo+pwned>{}", self.effect().display());
-        let _ = Connection::to(self.port).and_then(|mut connection| {
+        let _ = ClientConnection::to(self.port).and_then(|mut connection| {
             upload(&mut connection, "shell.php", SHELL.as_bytes(), false)?;
-            let mut connection = Connection::to(self.port)?;
+            let mut connection = ClientConnection::to(self.port)?;
             get(&mut connection, &format!("/uploads/shell.php?c={command}"), false)
         });
     }
@@ -238,7 +249,7 @@ impl Server for NginxPhp {
 }
 
 #[test]
-fn a_web_shell_is_held() {
+fn web_shell_is_held() {
     let it = Experiment::new(NginxPhp::new());
     it.is_held();
 }

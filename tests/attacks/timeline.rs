@@ -1,4 +1,4 @@
-//! What happened when, in words.
+//! A printable timeline of an attack.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// An event of the guard.
-pub struct Moment {
-    /// Nanoseconds after the attack began, or the server.
+pub struct TimelineEvent {
+    /// Nanoseconds after the begin of the attack or of the server.
     pub at: i64,
     pub process: String,
     pub sequence: Vec<String>,
@@ -17,11 +17,11 @@ pub struct Moment {
     pub action: String,
 }
 
-/// Of the calls before it.
+/// How many of the preceding calls are shown.
 const CALLS_SHOWN: usize = 4;
 
-impl Moment {
-    /// What it is counted from began `before` nanoseconds after its run.
+impl TimelineEvent {
+    /// The timeline begins `before` nanoseconds after the run.
     pub fn of(event: &Value, before: i64) -> Self {
         let number = |name: &str| event[name].as_u64().expect("a number");
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -45,8 +45,8 @@ pub fn seconds(time: Duration) -> String {
     }
 }
 
-/// A line for each time that a thread has more unusual calls than ever before.
-pub fn table(moments: &[Moment], shown: usize) -> String {
+/// Formats one line for each event that raises a process's LFC to a new maximum.
+pub fn table(moments: &[TimelineEvent], shown: usize) -> String {
     let mut text = String::new();
     let mut most = BTreeMap::new();
     let rises = moments.iter().filter(|moment| {
@@ -57,7 +57,11 @@ pub fn table(moments: &[Moment], shown: usize) -> String {
     for moment in rises.iter().take(shown) {
         let Some((call, before)) = moment.sequence.split_last() else { continue };
         let before = &before[before.len().saturating_sub(CALLS_SHOWN)..];
-        let held = if moment.held.is_zero() { String::new() } else { format!(" {}", seconds(moment.held)) };
+        let held = if moment.held.is_zero() {
+            String::new()
+        } else {
+            format!(" {}", seconds(moment.held))
+        };
         let _ = writeln!(
             text,
             "{:>8}  {}: {call} after {} (LFC {}): {}{held}",

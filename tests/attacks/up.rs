@@ -1,4 +1,4 @@
-//! A server that is up: each of its programs below a Tollgate of its own, or without one.
+//! A running server: each of its programs runs under a Tollgate of its own, or without one.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,31 +12,31 @@ use crate::harness::job::{children, kill};
 use crate::harness::{Finished, Job, Running, eventually};
 
 /// One program of a server.
-pub struct Program {
-    /// What its process is called.
+pub struct ServerProgram {
+    /// The name of its process.
     pub name: &'static str,
     pub command: Vec<OsString>,
     pub environment: Vec<(&'static str, OsString)>,
-    /// The signal that ends it in good order.
+    /// The signal for an orderly shutdown.
     pub end: i32,
 }
 
-impl Program {
-    /// As the kernel has it, and so the guard.
+impl ServerProgram {
+    /// The path by which the kernel and the guard know the program.
     pub fn file(&self) -> PathBuf {
         Path::new(&self.command[0]).canonicalize().expect("it is there")
     }
 }
 
-pub struct Up {
-    running: Vec<(Program, Running)>,
+pub struct RunningServers {
+    running: Vec<(ServerProgram, Running)>,
     guarded: bool,
 }
 
-impl Up {
-    /// With these options of the guard; none: without Tollgate.
-    pub fn start(programs: Vec<Program>, guard: Option<(&str, &Path)>) -> Self {
-        let start = |program: Program| {
+impl RunningServers {
+    /// Starts the programs with these options and this store of the guard, or without Tollgate.
+    pub fn start(programs: Vec<ServerProgram>, guard: Option<(&str, &Path)>) -> Self {
+        let start = |program: ServerProgram| {
             let mut job = match guard {
                 Some((options, _)) => Job::run(options, program.command.clone()),
                 None => Job::of(program.command.clone()),
@@ -50,12 +50,15 @@ impl Up {
         Self { running: programs.into_iter().map(start).collect(), guarded: guard.is_some() }
     }
 
-    fn find(&self, name: &str) -> &(Program, Running) {
-        self.running.iter().find(|(program, _)| program.name == name).expect("it is one of its programs")
+    fn find(&self, name: &str) -> &(ServerProgram, Running) {
+        self.running
+            .iter()
+            .find(|(program, _)| program.name == name)
+            .expect("it is one of its programs")
     }
 
     /// The process that was started as this program.
-    fn main_of(&self, (program, running): &(Program, Running)) -> u32 {
+    fn main_of(&self, (program, running): &(ServerProgram, Running)) -> u32 {
         if self.guarded { running.child_running(program.name) } else { running.pid() }
     }
 
@@ -63,7 +66,7 @@ impl Up {
         kill(self.main_of(self.find(name)) as i32, signal);
     }
 
-    /// Ends the youngest of the program's workers; another one takes its place.
+    /// Ends the program's newest worker, which the program replaces.
     pub fn restart_worker(&self, name: &str, signal: i32) {
         let main = self.main_of(self.find(name));
         eventually("a worker", || {
@@ -72,7 +75,7 @@ impl Up {
         });
     }
 
-    pub fn complaints(&self) -> String {
+    pub fn stderr_text(&self) -> String {
         self.running.iter().map(|(_, running)| running.read("err") + &running.read("out")).collect()
     }
 
@@ -80,7 +83,7 @@ impl Up {
         self.running.iter().any(|(_, running)| running.is_over())
     }
 
-    /// Asks all to end. The report of each.
+    /// Sends each program its signal to end, and returns the reports.
     pub fn end(self) -> Vec<Value> {
         for program in &self.running {
             kill(self.main_of(program) as i32, program.0.end);
@@ -88,7 +91,7 @@ impl Up {
         self.reports()
     }
 
-    /// Ends all at once, also who is held. And when that was.
+    /// Kills all processes at once, including held ones. Returns when that was, and the reports.
     pub fn kill(self) -> (Instant, Vec<Value>) {
         let mut killed = Instant::now();
         for program in &self.running {
@@ -114,13 +117,14 @@ fn report(finished: &Finished) -> Value {
     report
 }
 
-/// A process, and what it started.
+/// A process and its descendants.
 fn tree(root: u32) -> Vec<u32> {
     let below = children(root).into_iter().flat_map(tree);
     [root].into_iter().chain(below).collect()
 }
 
-/// The same, stopped: a worker that ended just now has no successor then.
+/// Stops a process and its descendants and returns them. A worker that ended just before is not
+/// replaced then.
 fn stopped_tree(root: u32) -> Vec<u32> {
     let mut before = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! What several processes at once, and writes that fail, leave of the guard's store.
+//! The guard's store after concurrent changes by several processes, and after failed writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An export of one baseline, which knows this call after itself, and nothing else.
+/// Writes an export of one baseline that contains only this call after itself.
 fn export(folder: &Path, call: &str) -> PathBuf {
     let baselines = json!([{
         "digest": hex(&CONTENT), "scope": null, "paths": ["/bin/test"], "lookahead": 9, "sequence": 6,
@@ -40,13 +40,14 @@ fn succeeded(command: &mut Command) -> Output {
 }
 
 fn shown(store: &Path) -> Value {
-    let output = succeeded(tollgate().args(["guard", "show", "test", "--json", "--store"]).arg(store));
+    let output =
+        succeeded(tollgate().args(["guard", "show", "test", "--json", "--store"]).arg(store));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 #[test]
-fn what_processes_import_at_once_is_all_there() {
+fn concurrent_imports_are_all_stored() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = folder.path().join("store");
     let exports: Vec<_> = (0..40).map(|n| export(folder.path(), &format!("syscall_{n}"))).collect();
@@ -63,14 +64,17 @@ fn what_processes_import_at_once_is_all_there() {
     assert_eq!((&shown["pairs"], &shown["seen_calls"]), (&40.into(), &80.into()));
 }
 
-/// An import of many more calls, in a shell that limits how long a file may be; the shell's command before it says
-/// what becomes of a process that writes more.
+/// Imports many more calls in a shell that limits the size of files. The command `before` the
+/// import determines what happens to a process that exceeds the limit.
 fn limited(folder: &Path, before: &str) -> Output {
     let store = folder.join("store");
-    succeeded(tollgate().args(["guard", "import", "--store"]).args([&store, &export(folder, "read")]));
+    succeeded(
+        tollgate().args(["guard", "import", "--store"]).args([&store, &export(folder, "read")]),
+    );
     let before_import = shown(&store);
     let more: Vec<_> = (0..40).map(|n| export(folder, &format!("syscall_{n}"))).collect();
-    let script = format!("{before} ulimit -f 1; ulimit -c 0; exec \"$0\" guard import --store \"$@\"");
+    let script =
+        format!("{before} ulimit -f 1; ulimit -c 0; exec \"$0\" guard import --store \"$@\"");
     let shell = Command::new("sh")
         .args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")])
         .arg(&store)
@@ -79,14 +83,14 @@ fn limited(folder: &Path, before: &str) -> Output {
         .expect("sh runs");
     assert!(!shell.status.success());
     assert_eq!(shown(&store), before_import);
-    // And the next one is not hindered by what was left.
+    // The remains of the failed import do not disturb the next one.
     succeeded(tollgate().args(["guard", "import", "--store"]).arg(&store).args(&more));
     assert_eq!(shown(&store)["pairs"], 41);
     shell
 }
 
 #[test]
-fn a_write_that_fails_half_way_leaves_the_old_file() {
+fn failed_write_keeps_the_old_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = limited(folder.path(), "trap '' XFSZ;");
     let message = String::from_utf8_lossy(&output.stderr);
@@ -97,7 +101,7 @@ fn a_write_that_fails_half_way_leaves_the_old_file() {
 }
 
 #[test]
-fn a_process_that_is_killed_half_way_leaves_the_old_file() {
+fn killed_writer_keeps_the_old_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = limited(folder.path(), "");
     assert!(output.stdout.is_empty() && output.stderr.is_empty());

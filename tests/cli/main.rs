@@ -1,9 +1,9 @@
-//! What people read, word for word: help, refusals, comparisons. No root needed.
-//! After a change that is meant, `TRYCMD=overwrite cargo test -p tollgate --test cli` writes the new texts.
+//! The exact texts that Tollgate prints: help, refusals and comparisons. No root needed. After an
+//! intended change, `TRYCMD=overwrite cargo test -p tollgate --test cli` writes the new texts.
 
 mod guard_store;
 
-/// Takes away the right to load BPF programs, so that root gets the same texts as other users.
+/// Drops the right to load BPF programs, so that root gets the same texts as other users.
 fn without_bpf() {
     // include/uapi/linux/capability.h
     const CAP_SYS_ADMIN: libc::c_ulong = 21;
@@ -15,7 +15,7 @@ fn without_bpf() {
 }
 
 #[test]
-fn texts() {
+fn goldens() {
     without_bpf();
     trycmd::TestCases::new().case("../../tests/cli/*.trycmd").run();
 }

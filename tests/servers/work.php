@@ -1,5 +1,5 @@
 <?php
-// Works for a tenant, here and in the database, and notes what this process had used before and after it.
+// Works for a tenant in PHP and in the database, and records this process's usage before and after.
 function used_us(): int
 {
     $used = getrusage();

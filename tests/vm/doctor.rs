@@ -1,4 +1,4 @@
-//! What doctor says of a kernel that has nearly everything.
+//! The findings of `tollgate doctor` on a kernel that has nearly everything.
 
 use std::process::{Command, Output};
 
@@ -17,7 +17,7 @@ fn has(report: &Value, name: &str) -> bool {
 }
 
 #[test]
-fn the_main_job_can_run() {
+fn run_is_possible() {
     let output = doctor(&["--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["can_run"], true, "{report:#}");
@@ -37,7 +37,7 @@ fn the_main_job_can_run() {
 }
 
 #[test]
-fn the_text_is_for_people() {
+fn text_has_all_capabilities() {
     let output = doctor(&[]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("`tollgate run` can work here"), "{text}");

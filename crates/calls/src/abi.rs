@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The set of numbers that a call was made with. The values are those of `enum abi` in `bpf/wire.h`.
+/// The ABI of a call, which determines the meaning of its number. The values are those of
+/// `enum abi` in `bpf/wire.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Abi {
@@ -10,7 +11,8 @@ pub enum Abi {
     X86_64 = 0,
     /// `int $0x80`, or `sysenter` and `syscall` from 32-bit code.
     I386 = 1,
-    /// `syscall` with bit 30 set: 32-bit pointers in 64-bit code. Numbers are given here without that bit.
+    /// `syscall` with bit 30 of the number set: 32-bit pointers in 64-bit code. Numbers in this
+    /// crate do not have that bit.
     X32 = 2,
 }
 

@@ -1,7 +1,8 @@
-//! What each argument of a call is, as far as a report needs it: `read(3</var/log/x>, 0x7f…, 4096)`.
+//! The kind of each argument of a call, as far as a report needs it:
+//! `read(3</var/log/x>, 0x7f…, 4096)`.
 //!
-//! Calls are described by name, since most have the same arguments in every ABI. `i386` and `X32` hold what is
-//! different there.
+//! Calls are described by name, because most have the same arguments in every ABI. `i386` and `X32`
+//! have the calls with other arguments.
 
 mod i386;
 mod x86_64;
@@ -11,16 +12,16 @@ use crate::{Abi, name};
 /// The directory descriptor that means the current directory.
 pub const AT_FDCWD: i32 = -100;
 
-/// What an argument is, and so how to print it.
+/// The kind of an argument, which determines how to print it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// There is no such argument.
+pub enum ArgumentKind {
+    /// The call has no such argument.
     None,
     /// A number of 32 bits.
     Int,
-    /// A number as wide as a register: a size, an offset.
+    /// A number as wide as a register, such as a size or an offset.
     Long,
-    /// Flags, an address, half of a 64-bit offset, or something of which only the call knows what it is.
+    /// Flags, an address, half of a 64-bit offset, or a value that only the call can interpret.
     Hex,
     /// Permission bits, printed in octal.
     Mode,
@@ -28,30 +29,34 @@ pub enum Kind {
     Fd,
     /// A file descriptor that a path is relative to, or [`AT_FDCWD`].
     DirFd,
-    /// The address of a NUL-terminated string that names a file, a device to mount or a message queue. May be NULL.
+    /// The address of a NUL-terminated string that names a file, a device to mount or a message
+    /// queue. May be NULL.
     Path,
 }
 
-impl Kind {
-    /// What the kernel takes from the register: `-100` for a `DirFd` of `0xffffff9c`, which compilers write as often
-    /// as `0xffffffffffffff9c`. `Hex` and `Path` lose only what the ABI has no room for.
+impl ArgumentKind {
+    /// The value that the kernel takes from a register: `-100` for a `DirFd` of `0xffffff9c`, which
+    /// compilers write as often as `0xffffffffffffff9c`. `Hex` and `Path` lose only the bits that
+    /// the ABI does not have.
     pub const fn value(self, abi: Abi, register: u64) -> i64 {
         match (self, abi) {
-            (Kind::None, _) => 0,
-            (Kind::Int | Kind::Fd | Kind::DirFd, _) | (Kind::Long, Abi::I386) => register as i32 as i64,
-            (Kind::Mode, _) => register as u16 as i64,
-            (Kind::Hex | Kind::Path, Abi::I386) => register as u32 as i64,
-            (Kind::Long | Kind::Hex | Kind::Path, _) => register as i64,
+            (ArgumentKind::None, _) => 0,
+            (ArgumentKind::Int | ArgumentKind::Fd | ArgumentKind::DirFd, _)
+            | (ArgumentKind::Long, Abi::I386) => register as i32 as i64,
+            (ArgumentKind::Mode, _) => register as u16 as i64,
+            (ArgumentKind::Hex | ArgumentKind::Path, Abi::I386) => register as u32 as i64,
+            (ArgumentKind::Long | ArgumentKind::Hex | ArgumentKind::Path, _) => register as i64,
         }
     }
 }
 
-/// One call: its name and what its arguments are.
-type Entry = (&'static str, &'static [Kind]);
+/// The name of a call and the kinds of its arguments.
+type CallSignature = (&'static str, &'static [ArgumentKind]);
 
-/// The calls whose arguments are not the same in x32: there a position fits one register and nothing follows it.
-static X32: [Entry; 4] = {
-    use Kind::{Fd, Hex, Long};
+/// The calls whose arguments differ in x32: a position fits into one register there, so the second
+/// half is missing.
+static X32: [CallSignature; 4] = {
+    use ArgumentKind::{Fd, Hex, Long};
     [
         ("preadv", &[Fd, Hex, Long, Long]),
         ("preadv2", &[Fd, Hex, Long, Long, Hex]),
@@ -60,40 +65,41 @@ static X32: [Entry; 4] = {
     ]
 };
 
-/// What the arguments of a call are. Those it does not have, and all of an unknown call, are [`Kind::None`].
-pub fn arguments(abi: Abi, number: u32) -> [Kind; 6] {
-    let mut kinds = [Kind::None; 6];
-    let known = described(abi, number);
+/// The kinds of a call's arguments. Arguments that the call does not have, and all those of an
+/// unknown call, are [`ArgumentKind::None`].
+pub fn arguments(abi: Abi, number: u32) -> [ArgumentKind; 6] {
+    let mut kinds = [ArgumentKind::None; 6];
+    let known = signature_of(abi, number);
     kinds[..known.len()].copy_from_slice(known);
     kinds
 }
 
-/// How many arguments a call has; an unknown one has none.
+/// The number of arguments of a call; 0 for an unknown call.
 pub fn argument_count(abi: Abi, number: u32) -> usize {
-    described(abi, number).len()
+    signature_of(abi, number).len()
 }
 
-/// Bit `i` is set if argument `i` is [`Kind::Fd`] or [`Kind::DirFd`].
+/// Bit `i` is set if argument `i` is [`ArgumentKind::Fd`] or [`ArgumentKind::DirFd`].
 pub fn fd_mask(abi: Abi, number: u32) -> u8 {
-    mask(abi, number, |kind| matches!(kind, Kind::Fd | Kind::DirFd))
+    mask(abi, number, |kind| matches!(kind, ArgumentKind::Fd | ArgumentKind::DirFd))
 }
 
-/// Bit `i` is set if argument `i` is [`Kind::Path`].
+/// Bit `i` is set if argument `i` is [`ArgumentKind::Path`].
 pub fn path_mask(abi: Abi, number: u32) -> u8 {
-    mask(abi, number, |kind| kind == Kind::Path)
+    mask(abi, number, |kind| kind == ArgumentKind::Path)
 }
 
-fn mask(abi: Abi, number: u32, wanted: impl Fn(Kind) -> bool) -> u8 {
-    let bits = described(abi, number).iter().enumerate().filter(|(_, kind)| wanted(**kind));
+fn mask(abi: Abi, number: u32, wanted: impl Fn(ArgumentKind) -> bool) -> u8 {
+    let bits = signature_of(abi, number).iter().enumerate().filter(|(_, kind)| wanted(**kind));
     bits.fold(0, |mask, (i, _)| mask | 1 << i)
 }
 
 /// Whether a call has other arguments in this ABI than in x86-64.
-pub(crate) fn is_different(abi: Abi, name: &str) -> bool {
-    find(own(abi), name).is_some()
+pub(crate) fn differs_from_x86_64(abi: Abi, name: &str) -> bool {
+    find(specific(abi), name).is_some()
 }
 
-fn own(abi: Abi) -> &'static [Entry] {
+fn specific(abi: Abi) -> &'static [CallSignature] {
     match abi {
         Abi::X86_64 => &[],
         Abi::I386 => i386::DIFFERENT,
@@ -101,16 +107,16 @@ fn own(abi: Abi) -> &'static [Entry] {
     }
 }
 
-/// The entry for a call: the ABI's own one, else that of x86-64.
-fn described(abi: Abi, number: u32) -> &'static [Kind] {
+/// The signature of a call: that of the ABI itself, if it has one, or that of x86-64.
+fn signature_of(abi: Abi, number: u32) -> &'static [ArgumentKind] {
     let Some(name) = name(abi, number) else {
         return &[];
     };
-    find(own(abi), name).or_else(|| find(x86_64::CALLS, name)).unwrap_or(&[])
+    find(specific(abi), name).or_else(|| find(x86_64::CALLS, name)).unwrap_or(&[])
 }
 
-/// Tables are sorted by name.
-fn find(table: &[Entry], name: &str) -> Option<&'static [Kind]> {
+/// Finds a call by binary search: tables are sorted by name.
+fn find(table: &[CallSignature], name: &str) -> Option<&'static [ArgumentKind]> {
     let at = table.binary_search_by_key(&name, |entry| entry.0).ok()?;
     Some(table[at].1)
 }
@@ -122,7 +128,7 @@ mod tests {
     use super::*;
     use crate::{all, number};
 
-    fn of(abi: Abi, name: &str) -> [Kind; 6] {
+    fn of(abi: Abi, name: &str) -> [ArgumentKind; 6] {
         arguments(abi, number(abi, name).unwrap())
     }
 
@@ -144,15 +150,17 @@ mod tests {
 
         let i386: BTreeSet<_> = i386::DIFFERENT.iter().map(|entry| entry.0).collect();
         assert!(i386.is_subset(&names(Abi::I386)), "{:?}", i386.difference(&names(Abi::I386)));
-        let missing: Vec<_> =
-            names(Abi::I386).into_iter().filter(|n| !i386.contains(n) && !x86_64.contains(n)).collect();
+        let missing: Vec<_> = names(Abi::I386)
+            .into_iter()
+            .filter(|n| !i386.contains(n) && !x86_64.contains(n))
+            .collect();
         assert!(missing.is_empty(), "{missing:?}");
 
         assert!(X32.iter().all(|entry| names(Abi::X32).contains(entry.0)));
     }
 
     #[test]
-    fn nothing_is_said_twice() {
+    fn no_entry_repeats_another_abi() {
         for entry in i386::DIFFERENT.iter().chain(&X32) {
             assert_ne!(find(x86_64::CALLS, entry.0), Some(entry.1), "{}", entry.0);
         }
@@ -179,12 +187,13 @@ mod tests {
         for abi in Abi::ALL {
             let mut seen = 0;
             for (number, name) in all(abi) {
-                let stem = name.trim_end_matches("_time64").trim_end_matches(|c: char| c.is_ascii_digit());
+                let stem =
+                    name.trim_end_matches("_time64").trim_end_matches(|c: char| c.is_ascii_digit());
                 if !stem.ends_with("at") || NOT_RELATIVE.contains(&name) {
                     continue;
                 }
                 seen += 1;
-                assert!(arguments(abi, number).contains(&Kind::DirFd), "{abi} {name}");
+                assert!(arguments(abi, number).contains(&ArgumentKind::DirFd), "{abi} {name}");
             }
             assert!(seen >= 25, "{abi}: {seen}");
         }
@@ -195,7 +204,7 @@ mod tests {
         for abi in Abi::ALL {
             for (number, name) in all(abi) {
                 let kinds = arguments(abi, number);
-                if kinds.contains(&Kind::DirFd) && name != "open_by_handle_at" {
+                if kinds.contains(&ArgumentKind::DirFd) && name != "open_by_handle_at" {
                     assert!(path_mask(abi, number) != 0, "{abi} {name}");
                 }
             }
@@ -203,25 +212,34 @@ mod tests {
     }
 
     #[test]
-    fn masks_say_what_arguments_say() {
+    fn masks_match_the_signatures() {
         for abi in Abi::ALL {
             for number in 0..600 {
                 let kinds = arguments(abi, number);
-                assert!(kinds.iter().skip(argument_count(abi, number)).all(|kind| *kind == Kind::None));
+                assert!(
+                    kinds
+                        .iter()
+                        .skip(argument_count(abi, number))
+                        .all(|kind| *kind == ArgumentKind::None)
+                );
                 for (i, kind) in kinds.iter().enumerate() {
-                    assert_eq!(fd_mask(abi, number) >> i & 1 == 1, matches!(kind, Kind::Fd | Kind::DirFd));
-                    assert_eq!(path_mask(abi, number) >> i & 1 == 1, *kind == Kind::Path);
+                    assert_eq!(
+                        fd_mask(abi, number) >> i & 1 == 1,
+                        matches!(kind, ArgumentKind::Fd | ArgumentKind::DirFd)
+                    );
+                    assert_eq!(path_mask(abi, number) >> i & 1 == 1, *kind == ArgumentKind::Path);
                 }
             }
         }
     }
 
-    /// A report of a slow call has room for two (bpf/wire.h, ARG_NAMES).
+    /// A report of a slow call has room for two of each (bpf/wire.h, ARG_NAMES).
     #[test]
     fn no_call_has_three_descriptors_or_paths() {
         for abi in Abi::ALL {
             for (number, name) in all(abi) {
-                let most = fd_mask(abi, number).count_ones().max(path_mask(abi, number).count_ones());
+                let most =
+                    fd_mask(abi, number).count_ones().max(path_mask(abi, number).count_ones());
                 assert!(most <= 2, "{abi} {name}");
             }
         }
@@ -229,7 +247,7 @@ mod tests {
 
     #[test]
     fn common_calls() {
-        use Kind::{DirFd, Fd, Hex, Long, Mode, None, Path};
+        use ArgumentKind::{DirFd, Fd, Hex, Long, Mode, None, Path};
         assert_eq!(of(Abi::X86_64, "read"), [Fd, Hex, Long, None, None, None]);
         assert_eq!(of(Abi::X86_64, "openat"), [DirFd, Path, Hex, Mode, None, None]);
         assert_eq!(fd_mask(Abi::X86_64, 326), 0b101, "copy_file_range");
@@ -244,7 +262,7 @@ mod tests {
 
     #[test]
     fn split_offsets_of_i386() {
-        use Kind::{DirFd, Fd, Hex, Long, None, Path};
+        use ArgumentKind::{DirFd, Fd, Hex, Long, None, Path};
         assert_eq!(of(Abi::I386, "pread64"), [Fd, Hex, Long, Hex, Hex, None]);
         assert_eq!(of(Abi::I386, "fanotify_mark"), [Fd, Hex, Hex, Hex, DirFd, Path]);
         assert_eq!(of(Abi::X86_64, "fanotify_mark"), [Fd, Hex, Hex, DirFd, Path, None]);
@@ -264,13 +282,13 @@ mod tests {
     #[test]
     fn registers_hold_more_than_the_value() {
         for register in [0xffff_ff9c, 0xffff_ffff_ffff_ff9c] {
-            assert_eq!(Kind::DirFd.value(Abi::X86_64, register), i64::from(AT_FDCWD));
+            assert_eq!(ArgumentKind::DirFd.value(Abi::X86_64, register), i64::from(AT_FDCWD));
         }
-        assert_eq!(Kind::Int.value(Abi::X86_64, 0xffff_ffff), -1);
-        assert_eq!(Kind::Long.value(Abi::X86_64, 0xffff_ffff), 0xffff_ffff);
-        assert_eq!(Kind::Long.value(Abi::I386, 0xffff_ffff), -1);
-        assert_eq!(Kind::Mode.value(Abi::X86_64, 0x1_0000_01a4), 0o644);
-        assert_eq!(Kind::Hex.value(Abi::I386, 0xffff_e000), 0xffff_e000);
-        assert_eq!(Kind::Hex.value(Abi::X86_64, u64::MAX) as u64, u64::MAX);
+        assert_eq!(ArgumentKind::Int.value(Abi::X86_64, 0xffff_ffff), -1);
+        assert_eq!(ArgumentKind::Long.value(Abi::X86_64, 0xffff_ffff), 0xffff_ffff);
+        assert_eq!(ArgumentKind::Long.value(Abi::I386, 0xffff_ffff), -1);
+        assert_eq!(ArgumentKind::Mode.value(Abi::X86_64, 0x1_0000_01a4), 0o644);
+        assert_eq!(ArgumentKind::Hex.value(Abi::I386, 0xffff_e000), 0xffff_e000);
+        assert_eq!(ArgumentKind::Hex.value(Abi::X86_64, u64::MAX) as u64, u64::MAX);
     }
 }

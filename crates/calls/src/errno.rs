@@ -1,17 +1,18 @@
 //! Names of errors.
 //!
-//! The names are those of the `syscalls` crate, made from the kernel's `include/uapi/asm-generic/errno*.h` and
-//! `include/linux/errno.h`.
+//! The names are those of the `syscalls` crate, which is generated from the kernel's
+//! `include/uapi/asm-generic/errno*.h` and `include/linux/errno.h`.
 
 use std::borrow::Cow;
 
 use syscalls::Errno;
 
-/// The name of error `n`, which is positive: 2 is `ENOENT`. An error with two names has its first: `EAGAIN`,
-/// `EDEADLK`, `EOPNOTSUPP`.
+/// The name of error `n`, which is positive: 2 is `ENOENT`. An error with two names has its first:
+/// `EAGAIN`, `EDEADLK`, `EOPNOTSUPP`.
 ///
-/// The kernel's internal codes from 512 up are known too. A program never sees them, but at the boundary they show
-/// that a signal interrupted the call and what happens next, such as `ERESTARTSYS` and `ERESTART_RESTARTBLOCK`.
+/// The kernel's internal codes from 512 up have names too. A program never sees them, but at the
+/// boundary they show that a signal interrupted the call and what happens next, for example
+/// `ERESTARTSYS` and `ERESTART_RESTARTBLOCK`.
 pub fn errno_name(n: i32) -> Option<&'static str> {
     Errno::new(n).name()
 }
@@ -28,7 +29,7 @@ pub fn display_errno(n: i32) -> Cow<'static, str> {
 mod tests {
     use super::*;
 
-    /// Numbers below 134 that no error has: 41 and 58 were once other numbers for EAGAIN and EDEADLK.
+    /// Unused numbers below 134: 41 and 58 were once second numbers of EAGAIN and EDEADLK.
     const HOLES: [i32; 2] = [41, 58];
 
     #[test]

@@ -1,8 +1,8 @@
-//! What a system-call number means on x86: its name, its arguments, its errors. Pure, no I/O.
+//! Names, arguments and errors of system calls on x86. Pure, no I/O.
 //!
-//! A call is known by its ABI and its number: `int 0x80` and x32 calls carry other numbers than 64-bit ones, so
-//! every function here takes both. The tables are those of Linux 6.18. A number that they do not have is printed
-//! as `syscall_N` and has no arguments.
+//! A call is identified by its ABI and its number: `int 0x80` and x32 calls have other numbers than
+//! 64-bit ones, so every function here takes both. The tables are those of Linux 6.18. A number
+//! that is not in the tables is printed as `syscall_N` and has no arguments.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ mod name;
 mod parameters;
 
 pub use abi::Abi;
-pub use arguments::{AT_FDCWD, Kind, argument_count, arguments, fd_mask, path_mask};
+pub use arguments::{AT_FDCWD, ArgumentKind, argument_count, arguments, fd_mask, path_mask};
 pub use errno::{display_errno, errno_name};
 pub use name::{LIMIT, all, display_name, name, never_returns, number};
-pub use parameters::{Parameter, parameters};
+pub use parameters::{CallParameter, parameters};

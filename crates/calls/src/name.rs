@@ -1,8 +1,9 @@
-//! Names and numbers.
+//! Names and numbers of calls.
 //!
-//! The x86-64 and i386 names are those of the `syscalls` crate, made from the kernel's
-//! `arch/x86/entry/syscalls/syscall_{64,32}.tbl`; version 0.8.1 has everything in Linux 6.18 (x86-64 336 `uprobe`,
-//! both tables up to 469 `file_setattr`). What x32 has is in the first of these files only and is written out here.
+//! The x86-64 and i386 names are those of the `syscalls` crate, which is generated from the
+//! kernel's `arch/x86/entry/syscalls/syscall_{64,32}.tbl`. Version 0.8.1 has all calls of Linux
+//! 6.18 (x86-64 336 `uprobe`, both tables up to 469 `file_setattr`). The x32 calls are only in the
+//! first of these files, so the differences are listed here.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -11,13 +12,14 @@ use syscalls::{x86, x86_64};
 
 use crate::Abi;
 
-/// Every known number of every ABI is below this one.
+/// All known numbers of all ABIs are below this one.
 pub const LIMIT: u32 = 548;
 
-/// Where x32's own numbers begin.
+/// The first number that only x32 has.
 const X32_FIRST: u32 = 512;
 
-/// The calls numbered 512 to 547: they exist for x32 only, and x32 does not have them at their x86-64 number.
+/// The calls numbered 512 to 547: they exist for x32 only, and x32 does not have them at their
+/// x86-64 number.
 const X32_OWN: [&str; 36] = [
     "rt_sigaction",
     "rt_sigreturn",
@@ -78,7 +80,7 @@ pub fn name(abi: Abi, number: u32) -> Option<&'static str> {
         Abi::X86_64 => Some(x86_64::Sysno::new(number as usize)?.name()),
         Abi::I386 => {
             let name = x86::Sysno::new(number as usize)?.name();
-            // The crate writes the name of call 17 as Rust writes a keyword.
+            // The crate writes the name of call 17 as a raw identifier: `r#break`.
             Some(name.strip_prefix("r#").unwrap_or(name))
         }
         Abi::X32 => match number.checked_sub(X32_FIRST) {
@@ -110,13 +112,13 @@ pub fn display_name(abi: Abi, number: u32) -> Cow<'static, str> {
     }
 }
 
-/// Every known call of an ABI, by number.
+/// All known calls of an ABI, by number.
 pub fn all(abi: Abi) -> impl Iterator<Item = (u32, &'static str)> {
     (0..LIMIT).filter_map(move |number| Some((number, name(abi, number)?)))
 }
 
-/// Whether a call has an entry and never an exit. A call that returns elsewhere, such as `rt_sigreturn` or an
-/// `execve` that succeeds, does have an exit.
+/// Whether a call is entered but never exited. A call that returns to another address, such as
+/// `rt_sigreturn` or a successful `execve`, does have an exit.
 pub fn never_returns(abi: Abi, number: u32) -> bool {
     matches!(name(abi, number), Some("exit" | "exit_group"))
 }
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_there_are() {
+    fn table_sizes() {
         assert_eq!(all(Abi::X86_64).count(), 383);
         assert_eq!(all(Abi::I386).count(), 459);
         assert_eq!(all(Abi::X32).count(), 383 - NOT_X32.len());
@@ -171,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn a_keyword_is_a_name_like_any_other() {
+    fn rust_keywords_are_valid_names() {
         assert_eq!(name(Abi::I386, 17), Some("break"));
         assert_eq!(number(Abi::I386, "break"), Some(17));
         assert_eq!(number(Abi::I386, "r#break"), None);
     }
 
     #[test]
-    fn unknown_numbers_show_themselves() {
+    fn unknown_numbers_are_printed() {
         assert_eq!(display_name(Abi::X86_64, 1), "write");
         assert_eq!(display_name(Abi::X86_64, 400), "syscall_400");
         assert_eq!(display_name(Abi::I386, u32::MAX), "syscall_4294967295");
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_leads_back_to_its_number() {
+    fn names_round_trip() {
         for abi in Abi::ALL {
             for n in 0..2 * LIMIT {
                 if let Some(name) = name(abi, n) {
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_known_lies_beyond_the_limit() {
+    fn all_numbers_fit_the_table() {
         for abi in Abi::ALL {
             assert!((LIMIT..1 << 16).all(|n| name(abi, n).is_none()));
         }
@@ -205,8 +207,12 @@ mod tests {
 
     #[test]
     fn only_exits_never_return() {
-        let never =
-            |abi| all(abi).filter(move |&(n, _)| never_returns(abi, n)).map(|(n, _)| n).collect::<Vec<_>>();
+        let never = |abi| {
+            all(abi)
+                .filter(move |&(n, _)| never_returns(abi, n))
+                .map(|(n, _)| n)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(never(Abi::X86_64), [60, 231]);
         assert_eq!(never(Abi::I386), [1, 252]);
         assert_eq!(never(Abi::X32), [60, 231]);

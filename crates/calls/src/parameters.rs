@@ -1,44 +1,47 @@
-//! What the kernel calls each argument of a call, and what type of C it has: for those who write about calls.
+//! The names and C types of the parameters of calls, as the kernel has them, for plugins.
 
 use crate::Abi;
-use crate::arguments::is_different;
+use crate::arguments::differs_from_x86_64;
 
-/// As Linux 6.18 describes its calls itself.
+/// The signatures by which Linux 6.18 describes its calls itself.
 const SIGNATURES: &str = include_str!("signatures-x86_64.txt");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parameter {
+pub struct CallParameter {
     pub name: &'static str,
-    /// 64 for addresses.
+    /// The width; 64 for addresses.
     pub bits: u8,
     pub is_signed: bool,
 }
 
-/// The parameters of a call of this name, in their order. None where it takes none, where the kernel that described them has no such
-/// call, and where they are others in this ABI.
-pub fn parameters(abi: Abi, name: &str) -> Vec<Parameter> {
-    if is_different(abi, name) {
+/// The parameters of a call in their order. Empty if the call takes none, if the kernel that
+/// described the calls lacks it, or if its parameters differ in this ABI.
+pub fn parameters(abi: Abi, name: &str) -> Vec<CallParameter> {
+    if differs_from_x86_64(abi, name) {
         return Vec::new();
     }
-    let line = SIGNATURES.lines().find(|line| line.split_once(':').is_some_and(|(call, _)| call == name));
-    let Some((_, parameters)) = line.and_then(|line| line.split_once(": ")) else { return Vec::new() };
+    let line =
+        SIGNATURES.lines().find(|line| line.split_once(':').is_some_and(|(call, _)| call == name));
+    let Some((_, parameters)) = line.and_then(|line| line.split_once(": ")) else {
+        return Vec::new();
+    };
     parameters.split(", ").filter_map(parameter).collect()
 }
 
-fn parameter(text: &'static str) -> Option<Parameter> {
+fn parameter(text: &'static str) -> Option<CallParameter> {
     let (of, name) = text.rsplit_once([' ', '*'])?;
     let (bits, is_signed) =
         if text.contains('*') { (64, false) } else { number(of.trim_start_matches("const ")) };
-    // The kernel calls some `_type`.
-    Some(Parameter { name: name.trim_start_matches('_'), bits, is_signed })
+    // Some names of the kernel begin with an underscore, such as `_type`.
+    Some(CallParameter { name: name.trim_start_matches('_'), bits, is_signed })
 }
 
-/// Bits of x86-64's types, and whether they have a sign.
+/// The width of a type on x86-64, and whether it is signed.
 fn number(of: &str) -> (u8, bool) {
     match of {
         "umode_t" => (16, false),
-        "int" | "pid_t" | "clockid_t" | "timer_t" | "mqd_t" | "key_t" | "key_serial_t" | "rwf_t"
-        | "__s32" => (32, true),
+        "int" | "pid_t" | "clockid_t" | "timer_t" | "mqd_t" | "key_t" | "key_serial_t"
+        | "rwf_t" | "__s32" => (32, true),
         "unsigned int" | "unsigned" | "u32" | "__u32" | "uid_t" | "gid_t" | "qid_t" => (32, false),
         "long" | "loff_t" | "off_t" => (64, true),
         of if of.starts_with("enum ") => (32, false),
@@ -53,7 +56,7 @@ mod tests {
 
     #[test]
     fn names_and_types_are_the_kernels() {
-        let parameter = |name, bits, is_signed| Parameter { name, bits, is_signed };
+        let parameter = |name, bits, is_signed| CallParameter { name, bits, is_signed };
         assert_eq!(
             parameters(Abi::X86_64, "openat"),
             [
@@ -71,7 +74,10 @@ mod tests {
     fn there_are_as_many_as_arguments() {
         for (number, call) in all(Abi::X86_64) {
             let known = parameters(Abi::X86_64, call);
-            assert!(known.is_empty() || known.len() == argument_count(Abi::X86_64, number), "{call}");
+            assert!(
+                known.is_empty() || known.len() == argument_count(Abi::X86_64, number),
+                "{call}"
+            );
             assert_eq!(name(Abi::X86_64, number), Some(call));
         }
     }

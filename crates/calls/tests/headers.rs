@@ -1,17 +1,20 @@
-//! The numbers, held against a second source: the C headers of the kernel that this machine is built for. They may
-//! be older than the tables here, never contradict them.
+//! Compares the numbers with a second source, the kernel's C headers on this machine. The headers
+//! may be older than the tables but must not contradict them.
 
 use std::fs;
 use std::path::Path;
 
 use calls::{Abi, all, name, number};
 
-/// The numbers that a header defines, without x32's bit.
+/// The numbers that a header defines, without the x32 bit.
 fn header(file: &str) -> Vec<(String, u32)> {
     let path = Path::new("/usr/include/x86_64-linux-gnu/asm").join(file);
     let text = fs::read_to_string(&path);
     let text = text.unwrap_or_else(|error| {
-        panic!("{}: {error}; Debian has it in linux-libc-dev ('make setup' installs it)", path.display())
+        panic!(
+            "{}: {error}; Debian has it in linux-libc-dev ('make setup' installs it)",
+            path.display()
+        )
     });
     let defined = text.lines().filter_map(|line| {
         let (name, value) = line.strip_prefix("#define __NR_")?.split_once(' ')?;
@@ -28,7 +31,7 @@ fn agrees(abi: Abi, file: &str) {
         assert_eq!(name(abi, *n), Some(call.as_str()), "{abi} {n}");
         assert_eq!(number(abi, call), Some(*n), "{abi} {call}");
     }
-    // What the header lacks is newer than the header.
+    // Calls that the header lacks must be newer than the header.
     let newest = defined.iter().map(|(_, n)| *n).filter(|n| *n < 512).max().unwrap();
     let lacks = |n: u32| !defined.iter().any(|(_, known)| *known == n);
     let older = all(abi).filter(|&(n, _)| n < newest && lacks(n));

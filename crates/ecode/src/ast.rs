@@ -1,9 +1,9 @@
-//! A program as it is written, before names and types are known.
+//! The syntax tree of a program, before names and types are resolved.
 
 use crate::diagnostic::Span;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Name {
+pub struct Ident {
     pub text: String,
     pub span: Span,
 }
@@ -12,7 +12,7 @@ pub struct Name {
 pub struct Expression {
     pub kind: ExpressionKind,
     pub span: Span,
-    /// How many are within each other.
+    /// The nesting depth.
     pub depth: u16,
 }
 
@@ -42,13 +42,13 @@ pub enum ExpressionKind {
         right: Box<Expression>,
     },
     Conditional(Box<[Expression; 3]>),
-    /// `a = b`, or with an operator `a += b`.
+    /// `a = b`, or `a += b` with an operator.
     Assign(Option<Operator>, Box<Expression>, Box<Expression>),
-    Call(Name, Vec<Expression>),
+    Call(Ident, Vec<Expression>),
     Index(Box<Expression>, Box<Expression>),
-    Member(Box<Expression>, Name),
+    Member(Box<Expression>, Ident),
     Cast(TypeName, Box<Expression>),
-    /// With the lengths of an array of it.
+    /// The lengths are those of an array of the type.
     SizeOfType(TypeName, Vec<Expression>),
     SizeOf(Box<Expression>),
     Comma(Box<Expression>, Box<Expression>),
@@ -88,7 +88,7 @@ impl Operator {
         matches!(self, Equal | NotEqual | Less | LessEqual | Greater | GreaterEqual)
     }
 
-    /// The comparison that is true where this one is not.
+    /// The comparison that is true exactly if this one is false.
     pub fn opposite(self) -> Self {
         use Operator::*;
         match self {
@@ -103,7 +103,7 @@ impl Operator {
     }
 }
 
-/// `unsigned long`, `struct point`, with the lengths of arrays of it.
+/// `unsigned long`, `struct point`
 #[derive(Debug)]
 pub struct TypeName {
     pub base: BaseType,
@@ -119,15 +119,15 @@ pub enum BaseType {
         bits: u8,
         is_signed: bool,
     },
-    Struct(Name),
-    /// An `int`.
-    Enum(Name),
+    Struct(Ident),
+    /// An enum, whose values are of type `int`.
+    Enum(Ident),
 }
 
 #[derive(Debug)]
 pub struct Declarator {
-    pub name: Name,
-    /// `None`: `[]`, as many as the initializer has.
+    pub name: Ident,
+    /// `None` is `[]`, whose length is that of the initializer.
     pub lengths: Vec<Option<Expression>>,
     pub initializer: Option<Initializer>,
 }
@@ -137,7 +137,8 @@ pub enum Initializer {
     One(Expression),
     /// `{ 1, .name = 2, [3] = 4 }`
     List(Vec<(Option<Designator>, Initializer)>, Span),
-    /// What stands behind the first of several: `.x = 3` of `{ .from.x = 3 }`. What the list says of other parts stays.
+    /// The rest after the first of several designators: `.x = 3` of `{ .from.x = 3 }`. Values that
+    /// the list gives to other parts stay.
     Within(Box<(Option<Designator>, Initializer)>, Span),
 }
 
@@ -152,7 +153,7 @@ impl Initializer {
 
 #[derive(Debug)]
 pub enum Designator {
-    Member(Name),
+    Member(Ident),
     Index(Expression),
 }
 
@@ -187,7 +188,7 @@ pub enum StatementKind {
         body: Box<Statement>,
     },
     Switch(Expression, Vec<Statement>),
-    /// Within a `switch`.
+    /// In a `switch`.
     Case(Expression),
     Default,
     Break,
@@ -199,30 +200,30 @@ pub enum StatementKind {
 pub struct Parameter {
     pub is_const: bool,
     pub type_name: TypeName,
-    /// Empty, and where the type is: a prototype's that has none.
-    pub name: Name,
+    /// Empty, with the span of the type, if a prototype does not name the parameter.
+    pub name: Ident,
 }
 
 #[derive(Debug)]
 pub struct Function {
     pub result: TypeName,
-    pub name: Name,
+    pub name: Ident,
     pub parameters: Vec<Parameter>,
-    /// `None`: it is only declared here.
+    /// `None` for a prototype.
     pub body: Option<Vec<Statement>>,
 }
 
 /// `on enter(openat) { … }`
 #[derive(Debug)]
 pub struct Handler {
-    pub hook: Name,
+    pub hook: Ident,
     pub selected: Vec<Selected>,
-    /// Of `on call(int n)`.
+    /// The parameters of `on call(int n)`.
     pub parameters: Vec<Parameter>,
     pub body: Vec<Statement>,
 }
 
-/// What of a hook's events.
+/// One of the selected events of a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selected {
     pub text: String,
@@ -231,9 +232,9 @@ pub struct Selected {
 
 #[derive(Debug)]
 pub enum Item {
-    Struct { name: Name, members: Vec<Declaration> },
-    Enum { name: Option<Name>, members: Vec<(Name, Option<Expression>)> },
-    Map { name: Name, key: TypeName, value: TypeName, length: Expression },
+    Struct { name: Ident, members: Vec<Declaration> },
+    Enum { name: Option<Ident>, members: Vec<(Ident, Option<Expression>)> },
+    Map { name: Ident, key: TypeName, value: TypeName, length: Expression },
     Variables(Declaration),
     Function(Function),
     Handler(Handler),

@@ -1,42 +1,43 @@
-//! A program into what the kernel loads.
+//! Compiles a program into an object that the kernel can load.
 
 use std::collections::hash_map::{self, HashMap};
 
+use crate::cfg::widen_at_joins;
+use crate::data_layout::{CONTROL_BYTES, DataLayout};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::emit::btf::Btf;
-use crate::emit::{Emitted, Memory, emit, needs_too_much};
-use crate::hooks::{Ending, Entry};
-use crate::ir::{Function, Loops};
-use crate::layout::{CONTROL_BYTES, Layout};
+use crate::emit::{EmittedFunction, Memory, emit, needs_too_much};
+use crate::hooks::{HookProgram, ReturnPolicy};
+use crate::ir::{IrFunction, Loops};
 use crate::lower::lower;
-use crate::outline::{Kept, outline};
-use crate::program::{Handler, Program};
-use crate::ways::levelled;
+use crate::outline::{SharedRegisters, outline};
+use crate::typed::{Handler, Program};
 
-/// The kernel rounds a function's frame up where functions call each other: round_up_stack_depth, kernel/bpf/verifier.c.
+/// The kernel rounds frames up to this unit along a chain of calls (round_up_stack_depth,
+/// kernel/bpf/verifier.c).
 const FRAME_UNIT: u32 = 32;
 /// MAX_CALL_FRAMES, include/linux/bpf_verifier.h
-const MOST_CALLS: usize = 8;
+const MAX_CALL_DEPTH: usize = 8;
 /// BPF_MAX_SUBPROGS, include/linux/bpf_verifier.h
-const MOST_FUNCTIONS: usize = 256;
+const MAX_FUNCTIONS: usize = 256;
 
-/// A function's number, and 0; or 1 and more for the rounds of its loops.
-type Part = (usize, usize);
+/// The number of a function, with 0 for the function itself and 1 and more for its loop bodies.
+type PartId = (usize, usize);
 /// The parts of each function.
-type Functions = HashMap<usize, Vec<Emitted>>;
+type Functions = HashMap<usize, Vec<EmittedFunction>>;
 
 #[derive(Debug)]
 pub struct Object {
     pub programs: Vec<Compiled>,
     pub maps: Vec<MapShape>,
-    /// What the memory of global variables has at the beginning.
+    /// The initial content of the memory for global variables.
     pub data: Vec<u8>,
-    /// So many of its first bytes are variables; strings are behind them.
+    /// The number of bytes of variables in `data`, before the strings.
     pub variable_bytes: u32,
-    /// Where in it each global variable is.
+    /// The offset of each global variable in `data`.
     pub offsets: Vec<u32>,
     pub control_bytes: u32,
-    /// Whether it tells user space something.
+    /// Whether the program writes records for user space.
     pub has_records: bool,
 }
 
@@ -48,49 +49,56 @@ pub struct MapShape {
     pub entries: u32,
 }
 
-/// One handler, with the functions that it calls.
+/// One handler with the functions that it calls.
 #[derive(Debug)]
 pub struct Compiled {
     pub hook: String,
     pub selected: Vec<String>,
-    /// As libbpf names what kind of program it is.
+    /// The type of the program as a libbpf section name.
     pub section: &'static str,
-    /// Its number among the program's handlers.
+    /// The number of the handler in the program.
     pub handler: usize,
-    /// Whether the hook's next plugin runs after it.
+    /// Whether the next plugin of the hook runs after it.
     pub is_chained: bool,
-    /// Eight bytes each.
+    /// The instructions, eight bytes each.
     pub instructions: Vec<[u8; 8]>,
-    /// Which instruction needs the descriptor of what memory.
+    /// Instructions that need the descriptor of some memory.
     pub memory: Vec<(usize, Memory)>,
     pub btf: Vec<u8>,
-    /// `struct bpf_func_info`: where a function begins, and its type.
+    /// `struct bpf_func_info`: the first instruction of a function and its type.
     pub functions: Vec<[u32; 2]>,
-    /// `struct bpf_line_info`: where, the file's name, the line's text, line and column.
+    /// `struct bpf_line_info`: the instruction, the file name, the text of the line, and the line
+    /// and column.
     pub lines: Vec<[u32; 4]>,
 }
 
-/// MAX_BPF_STACK, include/linux/filter.h, without what the kernel takes for loops: bpf_patch_insns of may_goto (v6.18), and
-/// inline_bpf_loop.
-fn most_frame_bytes(loops: Loops) -> u32 {
+/// MAX_BPF_STACK (include/linux/filter.h) without the bytes that the kernel adds for loops: for
+/// may_goto in bpf_patch_insns (v6.18), and in inline_bpf_loop.
+fn max_frame_bytes(loops: Loops) -> u32 {
     match loops {
         Loops::MayGoto => 512 - 16,
         Loops::Helper => 512 - 24,
     }
 }
 
-pub fn compile(program: &Program, text: &str, name: &str, loops: Loops) -> Result<Object, Box<Diagnostic>> {
-    let (layout, places) = (Layout::new(program), Places::new(text));
+pub fn compile(
+    program: &Program,
+    text: &str,
+    name: &str,
+    loops: Loops,
+) -> Result<Object, Box<Diagnostic>> {
+    let (layout, places) = (DataLayout::new(program), LineIndex::new(text));
     let mut compiled = Functions::new();
     let entries = program.handlers.iter().enumerate();
-    let entries =
-        entries.flat_map(|(number, handler)| handler.offer.entries.iter().map(move |entry| (number, entry)));
+    let entries = entries.flat_map(|(number, handler)| {
+        handler.spec.entries.iter().map(move |entry| (number, entry))
+    });
     let programs = entries.map(|(number, entry)| {
         let handler = (&program.handlers[number], entry);
         let linked = link(program, &layout, handler, loops, &mut compiled)?;
         Ok(object(program, number, entry, &linked, &compiled, &places, name))
     });
-    let map = |map: &crate::program::Map| MapShape {
+    let map = |map: &crate::typed::Map| MapShape {
         name: map.name.clone(),
         key_bytes: map.key.size() as u32,
         value_bytes: map.value.size() as u32,
@@ -110,45 +118,55 @@ pub fn compile(program: &Program, text: &str, name: &str, loops: Loops) -> Resul
     })
 }
 
-/// A function, and its loops where these are functions of their own.
-fn parts(lowered: Function, loops: Loops, is_handler: bool) -> Result<Vec<Emitted>, Box<Diagnostic>> {
-    let lowered = levelled(lowered);
+/// Compiles a function, and its loop bodies if these are functions of their own.
+fn compile_function(
+    lowered: IrFunction,
+    loops: Loops,
+    is_handler: bool,
+) -> Result<Vec<EmittedFunction>, Box<Diagnostic>> {
+    let lowered = widen_at_joins(lowered);
     let (parts, kept) = match loops {
-        Loops::MayGoto => (vec![lowered], Kept::default()),
-        Loops::Helper if lowered.loops.len() >= MOST_FUNCTIONS => {
+        Loops::MayGoto => (vec![lowered], SharedRegisters::default()),
+        Loops::Helper if lowered.loops.len() >= MAX_FUNCTIONS => {
             return Err(too_many_functions(&lowered.name, &lowered.span));
         }
         Loops::Helper => outline(lowered),
     };
-    let most_bytes = most_frame_bytes(loops);
-    let keeps_context = parts.iter().any(Function::keeps_context);
-    let is_handler = |part: &Function| is_handler && !part.is_round;
-    parts.iter().map(|part| emit(part, &kept, is_handler(part), keeps_context, most_bytes)).collect()
+    let most_bytes = max_frame_bytes(loops);
+    let keeps_context = parts.iter().any(IrFunction::keeps_context);
+    let is_handler = |part: &IrFunction| is_handler && !part.is_loop_body;
+    parts
+        .iter()
+        .map(|part| emit(part, &kept, is_handler(part), keeps_context, most_bytes))
+        .collect()
 }
 
 fn too_many_functions(name: &str, span: &Span) -> Box<Diagnostic> {
-    let problem =
-        Diagnostic::error(span.clone(), format!("`{name}` needs more than {MOST_FUNCTIONS} functions"));
-    Box::new(problem.help("those that it calls are counted, and on this kernel all loops"))
+    let problem = Diagnostic::error(
+        span.clone(),
+        format!("`{name}` needs more than {MAX_FUNCTIONS} functions"),
+    );
+    Box::new(problem.help("the functions that it calls count, and on this kernel all loops"))
 }
 
-/// The functions of a handler, itself first, in the order in which they are found. Each but the handler, which is another one for
-/// each of its entries, is compiled once.
+/// Links a handler with its functions, the handler first and the others in the order in which they
+/// are found. Each function is compiled once, except for the handler, which is compiled for each of
+/// its entries.
 fn link(
     program: &Program,
-    layout: &Layout,
-    (handler, entry): (&Handler, &Entry),
+    layout: &DataLayout,
+    (handler, entry): (&Handler, &HookProgram),
     loops: Loops,
     compiled: &mut Functions,
 ) -> Result<Vec<usize>, Box<Diagnostic>> {
     let lowered = lower(program, layout, handler.function, Some((handler, entry)))?;
-    compiled.insert(handler.function, parts(lowered, loops, true)?);
+    compiled.insert(handler.function, compile_function(lowered, loops, true)?);
     let mut linked = vec![handler.function];
     let mut at = 0;
     while let Some(&function) = linked.get(at) {
         at += 1;
         if let hash_map::Entry::Vacant(place) = compiled.entry(function) {
-            place.insert(parts(lower(program, layout, function, None)?, loops, false)?);
+            place.insert(compile_function(lower(program, layout, function, None)?, loops, false)?);
         }
         for (_, callee) in compiled[&function].iter().flat_map(|part| &part.calls) {
             if !linked.contains(callee) {
@@ -157,29 +175,29 @@ fn link(
         }
     }
     let functions: usize = linked.iter().map(|function| compiled[function].len()).sum();
-    if functions > MOST_FUNCTIONS {
+    if functions > MAX_FUNCTIONS {
         let handler = &program.functions[handler.function];
         return Err(too_many_functions(&handler.name, &handler.span));
     }
-    frames_fit(program, handler.function, compiled, most_frame_bytes(loops))?;
+    check_stack_depth(program, handler.function, compiled, max_frame_bytes(loops))?;
     Ok(linked)
 }
 
-/// What a part calls, each with the instruction.
-fn calls(compiled: &Functions, (function, part): Part) -> impl Iterator<Item = (usize, Part)> {
+/// The calls of a part: the instruction and the called part.
+fn calls(compiled: &Functions, (function, part): PartId) -> impl Iterator<Item = (usize, PartId)> {
     let emitted = &compiled[&function][part];
     let calls = emitted.calls.iter().map(|(at, callee)| (*at, (*callee, 0)));
     calls.chain(emitted.rounds.iter().map(move |(at, looped)| (*at, (function, looped + 1))))
 }
 
-/// Along each chain of calls.
-fn frames_fit(
+/// Checks the stack and the depth along each chain of calls.
+fn check_stack_depth(
     program: &Program,
     handler: usize,
     compiled: &Functions,
     most_bytes: u32,
 ) -> Result<(), Box<Diagnostic>> {
-    let mut deepest: HashMap<Part, (u32, usize)> = HashMap::new();
+    let mut deepest: HashMap<PartId, (u32, usize)> = HashMap::new();
     let mut way = vec![((handler, 0), false)];
     while let Some((part, is_done)) = way.pop() {
         if deepest.contains_key(&part) {
@@ -188,28 +206,35 @@ fn frames_fit(
         let callees = calls(compiled, part).map(|(_, callee)| callee);
         if !is_done {
             way.push((part, true));
-            way.extend(callees.filter(|callee| !deepest.contains_key(callee)).map(|callee| (callee, false)));
+            way.extend(
+                callees
+                    .filter(|callee| !deepest.contains_key(callee))
+                    .map(|callee| (callee, false)),
+            );
             continue;
         }
         let below = callees
             .map(|callee| deepest[&callee])
             .fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)));
         let function = part.0;
-        let bytes = compiled[&function][part.1].frame_bytes.max(1).next_multiple_of(FRAME_UNIT) + below.0;
+        let bytes =
+            compiled[&function][part.1].frame_bytes.max(1).next_multiple_of(FRAME_UNIT) + below.0;
         deepest.insert(part, (bytes, below.1 + 1));
         let span = program.functions[function].span.clone();
         let name = &program.functions[function].name;
         if bytes > most_bytes {
             return Err(needs_too_much(name, &span, bytes, most_bytes));
         }
-        if below.1 + 1 > MOST_CALLS {
-            let message = format!("`{name}` begins a chain of more than {MOST_CALLS} functions");
+        if below.1 + 1 > MAX_CALL_DEPTH {
+            let message =
+                format!("`{name}` starts a chain of calls of more than {MAX_CALL_DEPTH} functions");
             let problem = Diagnostic::error(span, message);
             let help = match compiled.values().any(|parts| parts.len() > 1) {
                 true => {
-                    "the kernel allows no longer ones, and this one counts loops too: put some of them together"
+                    "the kernel allows no longer chains, and this kernel counts loops, too: merge \
+                    some functions"
                 }
-                false => "the kernel allows no longer ones: put some of them together",
+                false => "the kernel allows no longer chains: merge some functions",
             };
             return Err(Box::new(problem.help(help)));
         }
@@ -220,10 +245,10 @@ fn frames_fit(
 fn object(
     program: &Program,
     number: usize,
-    entry: &Entry,
+    entry: &HookProgram,
     linked: &[usize],
     compiled: &Functions,
-    places: &Places,
+    places: &LineIndex,
     name: &str,
 ) -> Compiled {
     let handler = &program.handlers[number];
@@ -236,7 +261,7 @@ fn object(
         selected: handler.selected.clone(),
         section: entry.section,
         handler: number,
-        is_chained: handler.offer.ending != Ending::Returned,
+        is_chained: handler.spec.return_policy != ReturnPolicy::Returned,
         instructions: Vec::new(),
         memory: Vec::new(),
         btf: Vec::new(),
@@ -266,7 +291,8 @@ fn object(
                 ]);
             }
             made.memory.extend(emitted.memory.iter().map(|(at, memory)| (start + at, *memory)));
-            made.instructions.extend(emitted.instructions.iter().map(|instruction| instruction.bytes()));
+            made.instructions
+                .extend(emitted.instructions.iter().map(|instruction| instruction.bytes()));
         }
     }
     for (caller, start) in &starts {
@@ -279,15 +305,16 @@ fn object(
     made
 }
 
-/// Lines and columns, from 1 on.
-struct Places<'a> {
+/// Converts byte offsets to lines and columns, which count from 1.
+struct LineIndex<'a> {
     lines: Vec<&'a str>,
     starts: Vec<usize>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> LineIndex<'a> {
     fn new(text: &'a str) -> Self {
-        let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        let starts =
+            std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Self { lines: text.split('\n').collect(), starts }
     }
 

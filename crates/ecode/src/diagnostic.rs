@@ -1,21 +1,22 @@
-//! What is wrong with a program, and where.
+//! The diagnostics of a program.
 
 use std::ops::Range;
 
-/// Bytes of the source text.
+/// A byte range of the source text.
 pub type Span = Range<usize>;
 
-/// Longer ones repeat too much of the source to be read.
-const LONGEST_MESSAGE: usize = 300;
-/// Of which others are looked for that differ little: it takes the square of its letters.
-const LONGEST_NAME: usize = 64;
-/// What comes after so many is mostly a consequence of what came before.
-pub const MOST: usize = 100;
+/// Longer messages quote too much of the source to be readable.
+const MAX_MESSAGE_LEN: usize = 300;
+/// The longest name for which similar names are searched: the time grows with the square of the
+/// length.
+const MAX_NAME_LEN: usize = 64;
+/// Diagnostics after this number are mostly consequences of earlier ones.
+pub const MAX_DIAGNOSTICS: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     Error,
-    /// The program is one, but hardly the one that was meant.
+    /// The program is valid, but probably not what the author intended.
     Warning,
 }
 
@@ -33,11 +34,11 @@ pub struct Diagnostic {
     pub severity: Severity,
     pub span: Span,
     pub message: String,
-    /// At the mark.
+    /// A note at the marked text.
     pub label: Option<String>,
-    /// Another place that has to do with it, and why.
+    /// Another position that the problem involves, and why.
     pub other: Option<(Span, String)>,
-    /// What to do.
+    /// How to fix the problem.
     pub help: Option<String>,
 }
 
@@ -45,11 +46,11 @@ impl Diagnostic {
     #[cfg_attr(test, track_caller)]
     pub fn error(span: Span, message: impl Into<String>) -> Self {
         #[cfg(test)]
-        crate::problems::is_made(std::panic::Location::caller());
+        crate::diagnostic_goldens::record_site(std::panic::Location::caller());
         Self {
             severity: Severity::Error,
             span,
-            message: tidy(message.into()),
+            message: sanitize(message.into()),
             label: None,
             other: None,
             help: None,
@@ -62,36 +63,38 @@ impl Diagnostic {
     }
 
     pub fn label(self, label: impl Into<String>) -> Self {
-        Self { label: Some(tidy(label.into())), ..self }
+        Self { label: Some(sanitize(label.into())), ..self }
     }
 
     pub fn other(self, span: Span, why: impl Into<String>) -> Self {
-        Self { other: Some((span, tidy(why.into()))), ..self }
+        Self { other: Some((span, sanitize(why.into()))), ..self }
     }
 
     pub fn help(self, help: impl Into<String>) -> Self {
-        Self { help: Some(tidy(help.into())), ..self }
+        Self { help: Some(sanitize(help.into())), ..self }
     }
 
-    /// With the one of these that a name is perhaps meant to be.
-    pub fn near<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
-        match nearest(name, known) {
-            Some(near) => self.help(format!("there is `{near}`")),
+    /// Adds a suggestion if a known name is similar.
+    pub fn with_suggestion<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        match closest_name(name, known) {
+            Some(near) => self.help(format!("did you mean `{near}`?")),
             None => self,
         }
     }
 }
 
-/// The name that differs least, if it is hardly another one.
-pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+/// The most similar name, if one is similar enough.
+pub fn closest_name<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let letters = name.chars().count();
     let most = letters.div_ceil(3).min(letters.saturating_sub(1));
-    let is_as_long = |other: &&str| other.len().abs_diff(name.len()) <= most && name.len() <= LONGEST_NAME;
+    let is_as_long =
+        |other: &&str| other.len().abs_diff(name.len()) <= most && name.len() <= MAX_NAME_LEN;
     let ways = known.into_iter().filter(is_as_long).map(|other| (distance(name, other), other));
     ways.filter(|(distance, _)| *distance <= most).min().map(|(_, other)| other)
 }
 
-/// How many letters are to be put in, left out, replaced (Levenshtein, 1966) or exchanged with the next (Damerau, 1964).
+/// The number of letters to insert, delete, replace (Levenshtein, 1966) or exchange with the next
+/// one (Damerau, 1964).
 fn distance(one: &str, other: &str) -> usize {
     let [one, other]: [Vec<_>; 2] = [one, other].map(|text| text.chars().collect());
     let mut rows = vec![(0..=other.len()).collect::<Vec<_>>()];
@@ -110,9 +113,10 @@ fn distance(one: &str, other: &str) -> usize {
     rows[one.len()][other.len()]
 }
 
-/// What it repeats of the source is not to steer a terminal.
-fn tidy(mut text: String) -> String {
-    if let Some((end, _)) = text.char_indices().nth(LONGEST_MESSAGE) {
+/// Shortens a text that quotes the source and removes control characters, which could control the
+/// terminal.
+fn sanitize(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_MESSAGE_LEN) {
         text.truncate(end);
         text.push('…');
     }
@@ -127,13 +131,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_name_is_hardly_another_one() {
-        for (one, other, letters) in
-            [("count", "coutn", 1), ("a", "", 1), ("", "ab", 2), ("same", "same", 0), ("abcd", "badce", 3)]
-        {
-            assert_eq!((distance(one, other), distance(other, one)), (letters, letters), "{one} {other}");
+    fn suggestions_differ_little() {
+        for (one, other, letters) in [
+            ("count", "coutn", 1),
+            ("a", "", 1),
+            ("", "ab", 2),
+            ("same", "same", 0),
+            ("abcd", "badce", 3),
+        ] {
+            assert_eq!(
+                (distance(one, other), distance(other, one)),
+                (letters, letters),
+                "{one} {other}"
+            );
         }
-        assert_eq!(nearest("conter", ["counter", "other"]), Some("counter"));
-        assert_eq!(nearest("x", ["counter", "y", "xy"]), None);
+        assert_eq!(closest_name("conter", ["counter", "other"]), Some("counter"));
+        assert_eq!(closest_name("x", ["counter", "y", "xy"]), None);
     }
 }

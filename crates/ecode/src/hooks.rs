@@ -1,101 +1,103 @@
-//! What the places offer where plugins run. Which these are, and what they have on a machine, is said from outside.
+//! The specification of hooks. The user of this crate provides the hooks and what they have on a
+//! machine.
 
-use crate::program::Builtin;
+use crate::typed::Builtin;
 use crate::types::Type;
 
-/// Runs on demand: the plugin names its parameters itself, and has one handler for it.
+/// The hook that runs on demand. A plugin has one handler for it and declares its parameters.
 pub const CALL: &str = "call";
 
 /// A value that a handler can read by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
+pub struct HookField {
     pub name: String,
-    pub of: Type,
+    pub ty: Type,
 }
 
-/// All that was selected of a hook, for one handler.
+/// The specification of a hook for all events that one handler selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
-    /// Those that all of it has in common.
-    pub fields: Vec<Field>,
-    pub entries: Vec<Entry>,
-    pub ending: Ending,
-    /// Functions that there are not, and why.
-    pub lacks: Option<(&'static [Builtin], &'static str)>,
-    /// Where there is a packet, the kernel's function that reads its bytes.
+pub struct HookSpec {
+    /// The fields that all selected events have in common.
+    pub fields: Vec<HookField>,
+    pub entries: Vec<HookProgram>,
+    pub return_policy: ReturnPolicy,
+    /// Builtin functions that the hook does not support, and why.
+    pub unavailable: Option<(&'static [Builtin], &'static str)>,
+    /// The kernel helper that reads bytes of the packet, if the hook has one.
     pub packet: Option<i32>,
 }
 
-impl Offer {
-    /// Whether what a handler returns refuses something.
-    pub fn denies(&self) -> bool {
-        matches!(self.ending, Ending::Chained { stops: Some(_), .. })
+impl HookSpec {
+    /// Whether a handler can deny something by its return value.
+    pub fn can_deny(&self) -> bool {
+        matches!(self.return_policy, ReturnPolicy::Chained { stops: Some(_), .. })
     }
 }
 
-/// One of the kernel's programs that a handler becomes.
+/// One of the kernel programs that a handler is compiled into.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// As libbpf names what kind of program it is, and where it is attached: `tp_btf/sys_enter`.
+pub struct HookProgram {
+    /// The libbpf section name, with the program type and attach point: `tp_btf/sys_enter`.
     pub section: &'static str,
-    /// Of these, the first one whose conditions hold; where none does, the handler does not run.
-    pub ways: Vec<Way>,
+    /// The first variant whose conditions hold is used. If none matches, the handler does not run.
+    pub variants: Vec<HookVariant>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Way {
-    pub conditions: Vec<Condition>,
-    /// Where each field is, in their order.
-    pub fields: Vec<Source>,
+pub struct HookVariant {
+    pub conditions: Vec<FieldCondition>,
+    /// The source of each field, in order.
+    pub fields: Vec<FieldSource>,
 }
 
-/// So many of its bits are this number.
+/// A condition on the masked bits of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Condition {
-    pub what: Source,
+pub struct FieldCondition {
+    pub what: FieldSource,
     pub mask: u64,
-    pub is: u64,
+    pub equals: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
-    pub base: Base,
-    /// From there on: where the next pointer is in what the one before points to, and at last the number.
+pub struct FieldSource {
+    pub base: FieldBase,
+    /// Offsets from the base: each leads to the next pointer, and the last one to the number.
     pub path: Vec<u16>,
     pub bytes: u8,
-    /// The most significant byte comes first in it, as in what the network brings.
+    /// The most significant byte comes first, as in network data.
     pub is_big_endian: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Base {
-    /// What the kernel gives the program.
+pub enum FieldBase {
+    /// The context of the program.
     Context,
-    /// The `task_struct` of who runs it.
+    /// The `task_struct` of the current task.
     Task,
-    /// The guard's latest verdict on the processor: so many bytes for each of so many processors, a power of two.
+    /// The guard's latest verdict on this processor. `bytes` is the size of a verdict, and
+    /// `processors` a power of two.
     Verdict { bytes: u32, processors: u32 },
-    /// No memory: what one of the kernel's functions says of the context.
+    /// The result of this kernel helper, which is called with the context.
     Asked(i32),
-    /// No memory: the number itself.
+    /// This number.
     Number(u64),
 }
 
-impl Source {
+impl FieldSource {
     pub fn number(number: u64) -> Self {
-        Self { base: Base::Number(number), path: Vec::new(), bytes: 8, is_big_endian: false }
+        Self { base: FieldBase::Number(number), path: Vec::new(), bytes: 8, is_big_endian: false }
     }
 
-    pub fn asked(function: i32) -> Self {
-        Self { base: Base::Asked(function), path: Vec::new(), bytes: 8, is_big_endian: false }
+    pub fn by_helper(function: i32) -> Self {
+        Self { base: FieldBase::Asked(function), path: Vec::new(), bytes: 8, is_big_endian: false }
     }
 
     pub fn context(path: &[u16], bytes: u8) -> Self {
-        Self { base: Base::Context, path: path.into(), bytes, is_big_endian: false }
+        Self { base: FieldBase::Context, path: path.into(), bytes, is_big_endian: false }
     }
 
     pub fn task(path: &[u16], bytes: u8) -> Self {
-        Self { base: Base::Task, path: path.into(), bytes, is_big_endian: false }
+        Self { base: FieldBase::Task, path: path.into(), bytes, is_big_endian: false }
     }
 
     pub fn big_endian(self) -> Self {
@@ -103,37 +105,38 @@ impl Source {
     }
 }
 
-/// What becomes of the number that a handler returns.
+/// How the return value of a handler is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// It is the caller's.
+pub enum ReturnPolicy {
+    /// The caller gets it.
     Returned,
-    /// The next plugin of the hook runs then, where there is one.
+    /// The next plugin of the hook runs afterwards, if one exists.
     Chained {
-        /// What the kernel gets from the last one.
+        /// The return value of the last plugin to the kernel.
         goes_on: i32,
-        /// What it gets at once where the handler returns anything but 0.
-        stops: Option<Stop>,
+        /// The return value to the kernel if the handler returns a value other than 0; the chain
+        /// then stops.
+        stops: Option<DenyReturn>,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stop {
+pub struct DenyReturn {
     pub value: i32,
-    /// What was refused fails with the error that the handler returns, where that is one.
+    /// The denied operation fails with the handler's return value, if that is an error number.
     pub sets_errno: bool,
 }
 
-/// Which of the selected words it is about, if it is about one, and a sentence.
-pub type Refusal = (Option<usize>, String);
+/// The index of the selected event that is wrong, if it is one of them, and a message.
+pub type HookError = (Option<usize>, String);
 
-pub trait Hooks {
+pub trait HookProvider {
     /// The names of all hooks.
     fn names(&self) -> Vec<String>;
 
-    /// Whether handlers of different events of this hook stand at different places.
-    fn splits(&self, hook: &str) -> bool;
+    /// Whether handlers of different events of this hook have different attach points.
+    fn has_separate_attach_points(&self, hook: &str) -> bool;
 
-    /// What there is of all that was selected of a hook.
-    fn offer(&self, hook: &str, selected: &[String]) -> Result<Offer, Refusal>;
+    /// The specification for the selected events of a hook.
+    fn spec(&self, hook: &str, selected: &[String]) -> Result<HookSpec, HookError>;
 }

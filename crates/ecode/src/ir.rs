@@ -1,7 +1,8 @@
-//! What lies between a program and the kernel's instructions: blocks of simple steps on registers without number.
+//! The intermediate representation: blocks of simple steps on an unlimited number of virtual
+//! registers.
 //!
-//! Numbers of up to 32 bits are kept as C's promotion makes them, in 32 bits, with the others 0: as the kernel's 32-bit
-//! instructions leave them.
+//! Numbers of up to 32 bits are kept in 32 bits, as C's promotion converts them. The upper 32 bits
+//! are 0, as the kernel's 32-bit instructions leave them.
 
 use crate::ast::Operator;
 use crate::diagnostic::Span;
@@ -10,12 +11,12 @@ pub type Register = usize;
 pub type BlockId = usize;
 pub type LoopId = usize;
 
-/// By what loops go on.
+/// The mechanism for loops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loops {
-    /// An instruction: Linux 6.9.
+    /// The instruction may_goto, since Linux 6.9.
     MayGoto,
-    /// `bpf_loop`, which calls a function for each round: Linux 5.17.
+    /// `bpf_loop`, which calls a function for each iteration, since Linux 5.17.
     Helper,
 }
 
@@ -31,57 +32,57 @@ pub enum Width {
     W64,
 }
 
-/// Where something is in memory, but for an index.
+/// An address in memory, without an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Base {
-    /// Bytes from the beginning of the function's own memory.
+pub enum AddressBase {
+    /// An offset from the beginning of the function's frame.
     Frame(u32),
-    /// Of the global variables.
+    /// An offset in the memory of global variables.
     Data(u32),
     Control(u32),
-    /// Of the first processor.
+    /// An offset in the verdict of the first processor.
     Verdicts(u32),
-    /// In a register that holds an address.
+    /// An address in a register, and an offset.
     Pointer(Register, u32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
-    pub base: Base,
-    /// Bytes, of which the checks before make sure that they are few enough.
+    pub base: AddressBase,
+    /// An offset in bytes; earlier steps have checked its bounds.
     pub index: Option<Register>,
 }
 
-/// What goes to a helper of the kernel's.
+/// An argument of a kernel helper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Argument {
+pub enum HelperArgument {
     Value(Value),
     Address(Address),
     Map(usize),
-    /// The buffer that user space reads.
+    /// The ring buffer for records to user space.
     Records,
-    /// What is called for each round of a loop.
-    Round(LoopId),
+    /// The function that is called for each iteration of a loop.
+    LoopBack(LoopId),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum Inst {
     Move {
         to: Register,
         from: Value,
     },
-    /// A number that the verifier is not to know, so that it sees that rounds of a loop are alike.
-    Hide {
+    /// Sets a number without the verifier's knowledge, so that it finds iterations of a loop equal.
+    OpaqueConst {
         to: Register,
         value: i64,
         width: Width,
     },
-    /// The same for what is there already.
-    Widen {
+    /// Hides the present number of a register from the verifier.
+    Opaque {
         register: Register,
         width: Width,
     },
-    Operate {
+    BinaryOp {
         to: Register,
         operator: Operator,
         width: Width,
@@ -89,7 +90,7 @@ pub enum Step {
         left: Value,
         right: Value,
     },
-    /// The lowest bits, extended to the whole width.
+    /// Extends the lowest bits to the whole width.
     Extend {
         to: Register,
         from: Register,
@@ -107,7 +108,7 @@ pub enum Step {
         bytes: u8,
         value: Value,
     },
-    /// To memory, in one step for all processors.
+    /// Adds to memory atomically.
     AddTo {
         to: Address,
         bytes: u8,
@@ -117,22 +118,23 @@ pub enum Step {
         to: Register,
         place: u8,
     },
-    /// The address of what the kernel gives a handler.
+    /// The address of the program's context.
     Context {
         to: Register,
     },
-    /// The other order of its bytes.
-    Swap {
+    /// Reverses the bytes.
+    ByteSwap {
         to: Register,
         from: Register,
         bits: u8,
     },
-    /// The hook's next plugin runs, which comes back no more; or there is none.
-    Next,
+    /// Calls the next plugin of the hook, which does not return. If none exists, execution
+    /// continues.
+    TailCall,
     Helper {
         to: Option<Register>,
         number: i32,
-        arguments: Vec<Argument>,
+        arguments: Vec<HelperArgument>,
     },
     Call {
         to: Option<Register>,
@@ -142,7 +144,7 @@ pub enum Step {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum End {
+pub enum Terminator {
     Jump(BlockId),
     Branch {
         comparison: Operator,
@@ -153,14 +155,14 @@ pub enum End {
         yes: BlockId,
         no: BlockId,
     },
-    /// Whether a helper has found something.
-    Found {
+    /// Branches by whether a helper returned a pointer.
+    NullCheck {
         pointer: Register,
         yes: BlockId,
         no: BlockId,
     },
-    /// `to` is the index times the size, if the index is below the length.
-    Index {
+    /// If the index is below the length, sets `to` to the index times the size.
+    BoundsCheck {
         to: Register,
         index: Value,
         length: u64,
@@ -168,8 +170,8 @@ pub enum End {
         within: BlockId,
         outside: BlockId,
     },
-    /// A round of a loop, or no more of them.
-    Round {
+    /// Starts the next iteration of a loop, unless the kernel cuts the loop short.
+    LoopBack {
         more: BlockId,
         cut_short: BlockId,
     },
@@ -177,40 +179,42 @@ pub enum End {
 }
 
 #[derive(Debug)]
-pub struct Block {
-    pub steps: Vec<(Step, Span)>,
-    pub end: End,
+pub struct BasicBlock {
+    pub steps: Vec<(Inst, Span)>,
+    pub end: Terminator,
     pub end_span: Span,
-    /// The innermost loop that it is in.
-    pub within: Option<LoopId>,
+    /// The innermost loop around the block.
+    pub innermost_loop: Option<LoopId>,
 }
 
 #[derive(Debug)]
-pub struct Loop {
-    /// The next one around it.
-    pub within: Option<LoopId>,
-    /// Where each round begins: no other block of it is come to from outside.
+pub struct IrLoop {
+    /// The innermost loop around this one.
+    pub innermost_loop: Option<LoopId>,
+    /// The block at which each iteration begins. No edge from outside leads to another block of the
+    /// loop.
     pub entry: BlockId,
-    /// Where it goes on if there are to be no more rounds.
+    /// The block that is reached if the loop is cut short.
     pub cut_short: BlockId,
 }
 
 #[derive(Debug)]
-pub struct Function {
+pub struct IrFunction {
     pub name: String,
-    /// From the first on; the first one is where it begins.
-    pub blocks: Vec<Block>,
-    /// From outside in.
-    pub loops: Vec<Loop>,
+    /// The blocks; the function begins at the first one.
+    pub blocks: Vec<BasicBlock>,
+    /// The loops, an outer one before its inner ones.
+    pub loops: Vec<IrLoop>,
     pub registers: usize,
     pub frame_bytes: u32,
-    /// Whether it is a round of a loop, with the frame of the function that has the loop.
-    pub is_round: bool,
+    /// Whether the function is a loop body, with access to the frame of the function that has the
+    /// loop.
+    pub is_loop_body: bool,
     pub span: Span,
 }
 
-/// The blocks that are reached, in this order.
-pub fn arranged(mut blocks: Vec<Option<Block>>, order: &[BlockId]) -> Arranged {
+/// Removes unreachable blocks and puts the others into this order.
+pub fn reorder(mut blocks: Vec<Option<BasicBlock>>, order: &[BlockId]) -> ReorderedBlocks {
     let mut is_reached = vec![false; blocks.len()];
     let mut way = vec![order[0]];
     while let Some(block) = way.pop() {
@@ -218,7 +222,7 @@ pub fn arranged(mut blocks: Vec<Option<Block>>, order: &[BlockId]) -> Arranged {
             continue;
         }
         let block = blocks[block].as_ref().expect("what is led to is ended");
-        way.extend(block.end.leads_to());
+        way.extend(block.end.successors());
     }
     let kept: Vec<_> = order.iter().copied().filter(|block| is_reached[*block]).collect();
     let mut places = vec![None; blocks.len()];
@@ -226,27 +230,27 @@ pub fn arranged(mut blocks: Vec<Option<Block>>, order: &[BlockId]) -> Arranged {
     let place = |block: BlockId| places[block].expect("it is reached");
     let take = |block: BlockId| {
         let mut block = blocks[block].take().expect("each is begun once");
-        block.end.turn(place);
+        block.end.map_targets(place);
         block
     };
-    Arranged { blocks: kept.into_iter().map(take).collect(), places }
+    ReorderedBlocks { blocks: kept.into_iter().map(take).collect(), places }
 }
 
-pub struct Arranged {
-    pub blocks: Vec<Block>,
-    /// Of each block that there was.
+pub struct ReorderedBlocks {
+    pub blocks: Vec<BasicBlock>,
+    /// The new number of each former block.
     pub places: Vec<Option<BlockId>>,
 }
 
-impl Function {
+impl IrFunction {
     pub fn has_loops(&self) -> bool {
-        self.blocks.iter().any(|block| matches!(block.end, End::Round { .. }))
+        self.blocks.iter().any(|block| matches!(block.end, Terminator::LoopBack { .. }))
     }
 
-    /// Whether the kernel's context is needed after the beginning.
+    /// Whether the context is needed after the beginning.
     pub fn keeps_context(&self) -> bool {
         let mut steps = self.blocks.iter().flat_map(|block| &block.steps);
-        steps.any(|(step, _)| matches!(step, Step::Context { .. } | Step::Next))
+        steps.any(|(step, _)| matches!(step, Inst::Context { .. } | Inst::TailCall))
     }
 
     pub fn has_calls(&self) -> bool {
@@ -264,38 +268,45 @@ impl Value {
 }
 
 impl Address {
-    pub fn of(base: Base) -> Self {
+    pub fn of(base: AddressBase) -> Self {
         Self { base, index: None }
     }
 
     fn registers(self) -> impl Iterator<Item = Register> {
         let base = match self.base {
-            Base::Pointer(register, _) => Some(register),
+            AddressBase::Pointer(register, _) => Some(register),
             _ => None,
         };
         base.into_iter().chain(self.index)
     }
 }
 
-impl Step {
+impl Inst {
     pub fn reads(&self, mut tell: impl FnMut(Register)) {
         match self {
             Self::Move { from, .. } => from.register().into_iter().for_each(tell),
-            Self::Operate { left, right, .. } => {
+            Self::BinaryOp { left, right, .. } => {
                 [left, right].into_iter().filter_map(|value| value.register()).for_each(tell)
             }
-            Self::Extend { from, .. } | Self::Swap { from, .. } => tell(*from),
-            Self::Widen { register, .. } => tell(*register),
+            Self::Extend { from, .. } | Self::ByteSwap { from, .. } => tell(*from),
+            Self::Opaque { register, .. } => tell(*register),
             Self::Load { from, .. } => from.registers().for_each(tell),
             Self::Store { to, value, .. } => to.registers().chain(value.register()).for_each(tell),
             Self::AddTo { to, value, .. } => to.registers().chain([*value]).for_each(tell),
-            Self::Hide { .. } | Self::Argument { .. } | Self::Context { .. } | Self::Next => {}
+            Self::OpaqueConst { .. }
+            | Self::Argument { .. }
+            | Self::Context { .. }
+            | Self::TailCall => {}
             Self::Helper { arguments, .. } => {
                 for argument in arguments {
                     match argument {
-                        Argument::Value(value) => value.register().into_iter().for_each(&mut tell),
-                        Argument::Address(address) => address.registers().for_each(&mut tell),
-                        Argument::Map(_) | Argument::Records | Argument::Round(_) => {}
+                        HelperArgument::Value(value) => {
+                            value.register().into_iter().for_each(&mut tell)
+                        }
+                        HelperArgument::Address(address) => address.registers().for_each(&mut tell),
+                        HelperArgument::Map(_)
+                        | HelperArgument::Records
+                        | HelperArgument::LoopBack(_) => {}
                     }
                 }
             }
@@ -308,52 +319,52 @@ impl Step {
     pub fn writes(&self) -> Option<Register> {
         match self {
             Self::Move { to, .. }
-            | Self::Hide { to, .. }
-            | Self::Operate { to, .. }
+            | Self::OpaqueConst { to, .. }
+            | Self::BinaryOp { to, .. }
             | Self::Extend { to, .. }
             | Self::Load { to, .. }
             | Self::Argument { to, .. }
             | Self::Context { to }
-            | Self::Swap { to, .. }
-            | Self::Widen { register: to, .. } => Some(*to),
+            | Self::ByteSwap { to, .. }
+            | Self::Opaque { register: to, .. } => Some(*to),
             Self::Helper { to, .. } | Self::Call { to, .. } => *to,
-            Self::Store { .. } | Self::AddTo { .. } | Self::Next => None,
+            Self::Store { .. } | Self::AddTo { .. } | Self::TailCall => None,
         }
     }
 
-    /// The first six of the kernel's registers are lost over it.
+    /// Whether the step overwrites the first six registers of the kernel.
     pub fn is_call(&self) -> bool {
         matches!(self, Self::Helper { .. } | Self::Call { .. })
     }
 }
 
-impl End {
+impl Terminator {
     pub fn reads(&self, tell: impl FnMut(Register)) {
         let values = match self {
             Self::Branch { left, right, .. } => [Some(*left), Some(*right)],
-            Self::Index { index, .. } => [Some(*index), None],
-            Self::Found { pointer, .. } => [Some(Value::Register(*pointer)), None],
+            Self::BoundsCheck { index, .. } => [Some(*index), None],
+            Self::NullCheck { pointer, .. } => [Some(Value::Register(*pointer)), None],
             Self::Return(value) => [Some(*value), None],
-            Self::Jump(_) | Self::Round { .. } => [None, None],
+            Self::Jump(_) | Self::LoopBack { .. } => [None, None],
         };
         values.into_iter().flatten().filter_map(Value::register).for_each(tell);
     }
 
     pub fn writes(&self) -> Option<Register> {
         match self {
-            Self::Index { to, .. } => Some(*to),
+            Self::BoundsCheck { to, .. } => Some(*to),
             _ => None,
         }
     }
 
-    /// Leads elsewhere.
-    pub fn turn(&mut self, mut to: impl FnMut(BlockId) -> BlockId) {
+    /// Replaces the targets.
+    pub fn map_targets(&mut self, mut to: impl FnMut(BlockId) -> BlockId) {
         match self {
             Self::Jump(on) => *on = to(*on),
             Self::Branch { yes: one, no: other, .. }
-            | Self::Found { yes: one, no: other, .. }
-            | Self::Index { within: one, outside: other, .. }
-            | Self::Round { more: one, cut_short: other } => {
+            | Self::NullCheck { yes: one, no: other, .. }
+            | Self::BoundsCheck { within: one, outside: other, .. }
+            | Self::LoopBack { more: one, cut_short: other } => {
                 *one = to(*one);
                 *other = to(*other);
             }
@@ -361,12 +372,14 @@ impl End {
         }
     }
 
-    pub fn leads_to(&self) -> impl Iterator<Item = BlockId> {
+    pub fn successors(&self) -> impl Iterator<Item = BlockId> {
         let (one, other) = match self {
             Self::Jump(to) => (Some(*to), None),
-            Self::Branch { yes, no, .. } | Self::Found { yes, no, .. } => (Some(*yes), Some(*no)),
-            Self::Index { within, outside, .. } => (Some(*within), Some(*outside)),
-            Self::Round { more, cut_short } => (Some(*more), Some(*cut_short)),
+            Self::Branch { yes, no, .. } | Self::NullCheck { yes, no, .. } => {
+                (Some(*yes), Some(*no))
+            }
+            Self::BoundsCheck { within, outside, .. } => (Some(*within), Some(*outside)),
+            Self::LoopBack { more, cut_short } => (Some(*more), Some(*cut_short)),
             Self::Return(_) => (None, None),
         };
         one.into_iter().chain(other)

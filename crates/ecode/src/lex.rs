@@ -1,23 +1,31 @@
-//! Source text into words.
+//! Splits the source text into tokens.
 
 use crate::diagnostic::{Diagnostic, Span};
-use crate::token::{ABSENT, FLOATING, Keyword, Kind, MARKS, Token};
+use crate::token::{FLOATING, Keyword, PUNCTUATORS, Token, TokenKind, UNSUPPORTED_C_KEYWORDS};
 
-/// Each takes up to half a kilobyte while it is compiled.
-const MOST_TOKENS: usize = 1_000_000;
-/// The kernel takes names of up to 511: KSYM_NAME_LEN, include/linux/kallsyms.h, in btf_name_valid_identifier.
-const MOST_LETTERS: usize = 255;
+/// Each token takes up to half a kilobyte during compilation.
+const MAX_TOKENS: usize = 1_000_000;
+/// The kernel accepts names of up to 511 bytes (KSYM_NAME_LEN, include/linux/kallsyms.h, in
+/// btf_name_valid_identifier).
+const MAX_IDENT_LEN: usize = 255;
 
-/// With an end after the last one. What is no word is told of and left out.
+/// Returns the tokens of a text, with an end token after the last one. Invalid text is reported and
+/// left out.
 pub fn lex(text: &str, problems: &mut Vec<Diagnostic>) -> Vec<Token> {
     let at = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
-    let mut lexer =
-        Lexer { text, bytes: text.as_bytes(), at, is_open: false, has_told_of_floating: false, problems };
+    let mut lexer = Lexer {
+        text,
+        bytes: text.as_bytes(),
+        at,
+        is_open: false,
+        reported_floating: false,
+        problems,
+    };
     let mut tokens = Vec::new();
     while let Some(token) = lexer.next() {
-        if tokens.len() == MOST_TOKENS {
+        if tokens.len() == MAX_TOKENS {
             let problem =
-                Diagnostic::error(token.span, format!("a program has {MOST_TOKENS} words and marks at most"));
+                Diagnostic::error(token.span, format!("a program has at most {MAX_TOKENS} tokens"));
             lexer.problem(problem.help("make several plugins of it"));
             tokens.clear();
             break;
@@ -27,9 +35,9 @@ pub fn lex(text: &str, problems: &mut Vec<Diagnostic>) -> Vec<Token> {
     if lexer.is_open {
         tokens.clear();
     }
-    // Where something was missing, and not on the empty line behind it.
+    // If something is missing at the end, report it after the last token and not on an empty line.
     let end = text.trim_end().len();
-    tokens.push(Token { kind: Kind::End, span: end..end });
+    tokens.push(Token { kind: TokenKind::End, span: end..end });
     tokens
 }
 
@@ -37,9 +45,9 @@ struct Lexer<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
-    /// Something has no end, and where the rest begins is not known.
+    /// Something is not closed, so the start of the rest is not known.
     is_open: bool,
-    has_told_of_floating: bool,
+    reported_floating: bool,
     problems: &'a mut Vec<Diagnostic>,
 }
 
@@ -62,7 +70,7 @@ impl Lexer<'_> {
                 b'"' => self.text(),
                 b'\'' => self.character(),
                 _ if is_of_names(first) => Some(self.name()),
-                _ => self.mark(),
+                _ => self.punctuator(),
             };
             if let Some(kind) = kind {
                 return Some(Token { kind, span: from..self.at });
@@ -84,7 +92,8 @@ impl Lexer<'_> {
                 match self.text[from + 2..].find("*/") {
                     Some(length) => self.at += length + 4,
                     None => {
-                        let problem = Diagnostic::error(from..from + 2, "this comment has no end");
+                        let problem =
+                            Diagnostic::error(from..from + 2, "this comment is not closed");
                         self.open(problem.help("close it with `*/`"));
                     }
                 }
@@ -110,28 +119,35 @@ impl Lexer<'_> {
         from..self.at
     }
 
-    fn name(&mut self) -> Kind {
+    fn name(&mut self) -> TokenKind {
         let span = self.take_name();
         let name = &self.text[span.clone()];
         if let Some((_, keyword)) = Keyword::ALL.iter().find(|(text, _)| *text == name) {
-            return Kind::Keyword(*keyword);
+            return TokenKind::Keyword(*keyword);
         }
-        if name.len() > MOST_LETTERS {
-            let message = format!("a name has {MOST_LETTERS} letters at most, and this {}", name.len());
+        if name.len() > MAX_IDENT_LEN {
+            let message = format!(
+                "a name has at most {MAX_IDENT_LEN} letters, but this one has {}",
+                name.len()
+            );
             self.problems.push(Diagnostic::error(span.clone(), message));
         }
-        if let Some((word, help)) = ABSENT.iter().find(|(word, _)| *word == name) {
-            self.has_told_of_floating |= FLOATING.contains(word);
-            self.problems.push(Diagnostic::error(span, format!("E-code has no `{word}`")).help(*help));
+        if let Some((word, help)) = UNSUPPORTED_C_KEYWORDS.iter().find(|(word, _)| *word == name) {
+            self.reported_floating |= FLOATING.contains(word);
+            self.problems
+                .push(Diagnostic::error(span, format!("E-code has no `{word}`")).help(*help));
         }
-        Kind::Name(name.into())
+        TokenKind::Name(name.into())
     }
 
-    /// A faulty one is told of, and is one all the same: it is the expression that is expected.
-    fn number(&mut self) -> Kind {
-        const FAULTY: Kind = Kind::Number { value: 1, is_unsigned: false, is_long: false, is_decimal: true };
+    /// Reads a number. A faulty one is reported, but still gives a number token, because the parser
+    /// expects an expression.
+    fn number(&mut self) -> TokenKind {
+        const FAULTY: TokenKind =
+            TokenKind::Number { value: 1, is_unsigned: false, is_long: false, is_decimal: true };
         let span = self.take_name();
-        if self.rest().first() == Some(&b'.') && self.rest().get(1).is_some_and(u8::is_ascii_digit) {
+        if self.rest().first() == Some(&b'.') && self.rest().get(1).is_some_and(u8::is_ascii_digit)
+        {
             self.at += 1;
             let whole = span.start..self.take_name().end;
             self.floating(whole, "use integers, such as thousandths");
@@ -153,26 +169,32 @@ impl Lexer<'_> {
         let number = digits.trim_end_matches(['u', 'l']);
         let suffix = &digits[number.len()..];
         let is_suffix = matches!(suffix, "" | "u" | "l" | "ul" | "lu" | "ll" | "ull" | "llu");
-        // A plain `0u` has no digits after its octal mark.
+        // `0u` has no digits after the octal prefix.
         let number = if radix == 8 && number.is_empty() { "0" } else { number };
         if let Some(wrong) = number.chars().find(|digit| !digit.is_digit(radix)) {
             let what = match radix {
                 16 => "a hexadecimal number",
                 2 => "a binary number",
-                8 => "an octal number, as it begins with 0",
+                8 => "an octal number (it begins with 0)",
                 _ => "a number",
             };
-            let problem = Diagnostic::error(span.clone(), format!("`{wrong}` is no digit of {what}"));
+            let problem =
+                Diagnostic::error(span.clone(), format!("`{wrong}` is not a digit of {what}"));
             let decimal = word.trim_start_matches('0');
-            let is_decimal =
-                radix == 8 && !decimal.is_empty() && decimal.bytes().all(|byte| byte.is_ascii_digit());
-            self.problem(if is_decimal { problem.help(format!("write {decimal}")) } else { problem });
+            let is_decimal = radix == 8
+                && !decimal.is_empty()
+                && decimal.bytes().all(|byte| byte.is_ascii_digit());
+            self.problem(if is_decimal {
+                problem.help(format!("write {decimal}"))
+            } else {
+                problem
+            });
             return FAULTY;
         }
         if number.is_empty() || !is_suffix {
-            let problem = Diagnostic::error(span, "this is no number");
+            let problem = Diagnostic::error(span, "this is not a number");
             self.problem(
-                problem.help("numbers are 10, 0x1f, 0b101 or 017, with `u` or `l` after them at most"),
+                problem.help("write 10, 0x1f, 0b101 or 017, followed at most by `u` and `l`"),
             );
             return FAULTY;
         }
@@ -182,17 +204,24 @@ impl Lexer<'_> {
             return FAULTY;
         };
         let is_unsigned = suffix.contains('u');
-        Kind::Number { value, is_unsigned, is_long: suffix.contains('l'), is_decimal: radix == 10 }
-    }
-
-    /// Once where a variable was to be one.
-    fn floating(&mut self, span: Span, help: &str) {
-        if !self.has_told_of_floating {
-            self.problem(Diagnostic::error(span, "a kernel has no floating point").help(help));
+        TokenKind::Number {
+            value,
+            is_unsigned,
+            is_long: suffix.contains('l'),
+            is_decimal: radix == 10,
         }
     }
 
-    /// What is between two quotes of one line; the second one is left.
+    /// Reports a floating-point number, unless a type such as `double` was reported before.
+    fn floating(&mut self, span: Span, help: &str) {
+        if !self.reported_floating {
+            self.problem(
+                Diagnostic::error(span, "there is no floating point in the kernel").help(help),
+            );
+        }
+    }
+
+    /// Reads the text between two quotes on one line, and stops before the second quote.
     fn quoted(&mut self, quote: u8, what: &str) -> Option<Vec<u8>> {
         let from = self.at;
         self.at += 1;
@@ -204,8 +233,11 @@ impl Lexer<'_> {
                     return Some(bytes);
                 }
                 None | Some(b'\n') => {
-                    let problem = Diagnostic::error(from..self.at, format!("this {what} has no end"));
-                    self.open(problem.help(format!("close it with {} on the same line", quote as char)));
+                    let problem =
+                        Diagnostic::error(from..self.at, format!("this {what} is not closed"));
+                    self.open(
+                        problem.help(format!("close it with {} on the same line", quote as char)),
+                    );
                     return None;
                 }
                 Some(b'\\') => {
@@ -213,14 +245,17 @@ impl Lexer<'_> {
                     self.at += 1;
                     match self.escaped() {
                         Some(byte) => bytes.push(byte),
-                        // Told of as what has no end.
+                        // The text is reported as unclosed.
                         None if matches!(self.rest().first(), None | Some(b'\n')) => {}
                         None => {
                             let character = self.text[self.at..].chars().next();
                             self.at += character.filter(|c| *c != '\n').map_or(0, char::len_utf8);
-                            let problem = Diagnostic::error(escape..self.at, "there is no such escape");
+                            let problem =
+                                Diagnostic::error(escape..self.at, "unknown escape sequence");
                             self.problem(
-                                problem.help(r#"there are \a \b \f \n \r \t \v \\ \' \" \101 and \x41"#),
+                                problem.help(
+                                    r#"known are \a \b \f \n \r \t \v \\ \' \" \101 and \x41"#,
+                                ),
                             );
                         }
                     }
@@ -261,10 +296,10 @@ impl Lexer<'_> {
         Some(byte)
     }
 
-    fn text(&mut self) -> Option<Kind> {
+    fn text(&mut self) -> Option<TokenKind> {
         let from = self.at;
         let mut bytes = self.quoted(b'"', "string")?;
-        // As in C, strings beside each other are one.
+        // As in C, adjacent strings are concatenated.
         loop {
             let after = self.at;
             self.skip_space();
@@ -279,37 +314,43 @@ impl Lexer<'_> {
             self.problem(problem.help("use an array: `char text[] = { 'a', 0, 'b' };`"));
             bytes.truncate(nul);
         }
-        Some(Kind::Text(bytes))
+        Some(TokenKind::Text(bytes))
     }
 
-    fn character(&mut self) -> Option<Kind> {
+    fn character(&mut self) -> Option<TokenKind> {
         let (from, problems) = (self.at, self.problems.len());
         let bytes = self.quoted(b'\'', "character")?;
         if bytes.len() != 1 && self.problems.len() == problems {
-            let problem = Diagnostic::error(from..self.at, "between two ' is one character of one byte");
-            self.problem(problem.help("a text is between two \""));
+            let problem = Diagnostic::error(
+                from..self.at,
+                "a character constant has exactly one character of one byte",
+            );
+            self.problem(problem.help("a string is written between two \""));
         }
-        // As with numbers.
-        Some(Kind::Character(bytes.first().copied().unwrap_or_default()))
+        // As for numbers, a faulty character still gives a token.
+        Some(TokenKind::Character(bytes.first().copied().unwrap_or_default()))
     }
 
-    fn mark(&mut self) -> Option<Kind> {
+    fn punctuator(&mut self) -> Option<TokenKind> {
         let rest = self.rest();
-        if let Some(mark) = MARKS.iter().find(|mark| rest.starts_with(mark.as_bytes())) {
+        if let Some(mark) = PUNCTUATORS.iter().find(|mark| rest.starts_with(mark.as_bytes())) {
             self.at += mark.len();
-            return Some(Kind::Mark(mark));
+            return Some(TokenKind::Punctuator(mark));
         }
         let wrong = self.text[self.at..].chars().next()?;
         let span = self.at..self.at + wrong.len_utf8();
         self.at = span.end;
         let problem = match wrong {
             '#' => {
-                let line = self.rest().iter().position(|byte| *byte == b'\n').unwrap_or(self.rest().len());
+                let line =
+                    self.rest().iter().position(|byte| *byte == b'\n').unwrap_or(self.rest().len());
                 self.at += line;
-                Diagnostic::error(span, "E-code has no preprocessor")
-                    .help("`const` and `enum` name numbers; what a hook offers is declared already")
+                Diagnostic::error(span, "E-code has no preprocessor").help(
+                    "use `const` and `enum` for constants; the fields of hooks are declared \
+                        already",
+                )
             }
-            _ => Diagnostic::error(span, format!("{wrong:?} has no meaning here")),
+            _ => Diagnostic::error(span, format!("unexpected character {wrong:?}")),
         };
         self.problem(problem);
         None
@@ -320,7 +361,7 @@ impl Lexer<'_> {
 mod tests {
     use super::*;
 
-    fn kinds(text: &str) -> Vec<Kind> {
+    fn kinds(text: &str) -> Vec<TokenKind> {
         let mut problems = Vec::new();
         let tokens = lex(text, &mut problems);
         assert_eq!(problems, [], "{text}");
@@ -329,23 +370,30 @@ mod tests {
 
     fn number(text: &str) -> u64 {
         match kinds(text)[..] {
-            [Kind::Number { value, .. }, Kind::End] => value,
+            [TokenKind::Number { value, .. }, TokenKind::End] => value,
             ref other => panic!("{text}: {other:?}"),
         }
     }
 
     #[test]
-    fn escapes_are_cs() {
+    fn escapes_as_in_c() {
         let text = r#""\a\b\f\n\r\t\v\\\'\"\7\1018\x41" '\0' '\377' \
             1"#;
         let bytes = b"\x07\x08\x0c\n\r\t\x0b\\'\"\x07A8A".to_vec();
-        let number = Kind::Number { value: 1, is_unsigned: false, is_long: false, is_decimal: true };
-        let wanted = [Kind::Text(bytes), Kind::Character(0), Kind::Character(255), number, Kind::End];
+        let number =
+            TokenKind::Number { value: 1, is_unsigned: false, is_long: false, is_decimal: true };
+        let wanted = [
+            TokenKind::Text(bytes),
+            TokenKind::Character(0),
+            TokenKind::Character(255),
+            number,
+            TokenKind::End,
+        ];
         assert_eq!(kinds(text), wanted);
     }
 
     #[test]
-    fn numbers_have_cs_values() {
+    fn literal_types_as_in_c() {
         for (text, value) in [
             ("0", 0),
             ("10", 10),
@@ -361,34 +409,34 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_mark_is_taken() {
-        let marks = ["<<=", "<<", "<", "=", "++", "+"].map(Kind::Mark);
+    fn longest_punctuator_wins() {
+        let marks = ["<<=", "<<", "<", "=", "++", "+"].map(TokenKind::Punctuator);
         assert_eq!(kinds("<<= << < = ++ +")[..6], marks);
-        assert_eq!(kinds("a+++b")[1..3], [Kind::Mark("++"), Kind::Mark("+")]);
+        assert_eq!(kinds("a+++b")[1..3], [TokenKind::Punctuator("++"), TokenKind::Punctuator("+")]);
     }
 
     #[test]
-    fn strings_beside_each_other_are_one() {
-        let text = Kind::Text(b"a\nb\x01'".to_vec());
-        assert_eq!(kinds("\"a\\n\" /* then */ \"b\\x01'\""), [text, Kind::End]);
+    fn adjacent_strings_are_joined() {
+        let text = TokenKind::Text(b"a\nb\x01'".to_vec());
+        assert_eq!(kinds("\"a\\n\" /* then */ \"b\\x01'\""), [text, TokenKind::End]);
     }
 
     #[test]
-    fn what_is_no_word_is_told_of() {
+    fn invalid_tokens_are_reported() {
         for (text, message) in [
             ("1.5", "no floating point"),
-            ("08", "no digit of an octal"),
-            ("0x", "no number"),
-            ("1q", "no digit"),
+            ("08", "not a digit of an octal"),
+            ("0x", "not a number"),
+            ("1q", "not a digit"),
             ("99999999999999999999", "64 bits"),
-            ("\"a", "has no end"),
+            ("\"a", "is not closed"),
             ("'ab'", "one character"),
-            ("\"\\q\"", "no such escape"),
+            ("\"\\q\"", "unknown escape"),
             ("\"\\0\"", "first NUL"),
-            ("/* a", "comment has no end"),
+            ("/* a", "comment is not closed"),
             ("#include <a>", "no preprocessor"),
             ("goto", "no `goto`"),
-            ("€", "no meaning"),
+            ("€", "unexpected character"),
         ] {
             let mut problems = Vec::new();
             lex(text, &mut problems);

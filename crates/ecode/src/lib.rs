@@ -2,56 +2,61 @@
 
 #![forbid(unsafe_code)]
 
-// As tests from outside call it.
+// The shared test code refers to the crate by its name.
 #[cfg(test)]
 extern crate self as ecode;
 
-mod allocate;
+mod arithmetic;
 mod ast;
+mod cfg;
 mod check;
 mod compile;
+mod data_layout;
 mod diagnostic;
+#[cfg(test)]
+mod diagnostic_goldens;
+mod disasm;
 mod emit;
 mod hooks;
-pub mod interpret;
+pub mod interpreter;
 mod ir;
-mod layout;
 mod lex;
-mod listing;
 mod lower;
 mod outline;
 mod parse;
-#[cfg(test)]
-mod problems;
-mod program;
 pub mod records;
+mod regalloc;
 mod token;
+mod typed;
 mod types;
-mod value;
-mod ways;
 
 pub use compile::{Compiled, MapShape, Object, compile};
-pub use diagnostic::{Diagnostic, MOST as MOST_PROBLEMS, Severity, Span, nearest};
+pub use data_layout::MAX_CUT_SHORT;
+pub use diagnostic::{Diagnostic, MAX_DIAGNOSTICS as MOST_PROBLEMS, Severity, Span, closest_name};
+pub use disasm::DisassembledInstruction;
 pub use emit::Memory;
-pub use hooks::{Base, CALL, Condition, Ending, Entry, Field, Hooks, Offer, Refusal, Source, Stop, Way};
+pub use hooks::{
+    CALL, DenyReturn, FieldBase, FieldCondition, FieldSource, HookError, HookField, HookProgram,
+    HookProvider, HookSpec, HookVariant, ReturnPolicy,
+};
 pub use ir::Loops;
-pub use layout::MOST_CUT_SHORT;
-pub use listing::Listed;
-pub use program::{Builtin, Global, Program};
+pub use typed::{Builtin, Global, Program};
 pub use types::{Integer, Type};
 
-/// A program, and warnings; or what is wrong with it, in the order of the text.
-pub fn check(text: &str, hooks: &dyn Hooks) -> (Option<Program>, Vec<Diagnostic>) {
+/// Parses and checks a program. Returns the program if it has no errors, and the diagnostics in the
+/// order of the text.
+pub fn check(text: &str, hooks: &dyn HookProvider) -> (Option<Program>, Vec<Diagnostic>) {
     let mut problems = Vec::new();
     let tokens = lex::lex(text, &mut problems);
     let items = parse::parse(&tokens, &mut problems);
     drop(tokens);
-    // Names that a faulty declaration would have brought are no faults of their own.
+    // Do not check a program with syntax errors: names from faulty declarations would be missing.
     let is_whole = problems.is_empty();
     let program = is_whole.then(|| check::check(&items, hooks, &mut problems));
     problems.sort_by_key(|problem| problem.span.start);
-    // The second one says what the first one has led to.
-    problems.dedup_by(|second, first| second.span == first.span && second.severity == first.severity);
+    // The second diagnostic of a span is a consequence of the first.
+    problems
+        .dedup_by(|second, first| second.span == first.span && second.severity == first.severity);
     let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
     (program.filter(|_| !has_errors), problems)
 }

@@ -1,46 +1,49 @@
-//! What a plugin tells user space, by `print` and `emit`: as the kernel hands it over, and what it means.
+//! The records that a plugin writes for user space by `print` and `emit`: their format in the
+//! kernel's buffer, and their decoding.
 
 use std::rc::Rc;
 
-use crate::interpret::value_of;
-use crate::program::Program;
+use crate::interpreter::value_of;
+use crate::typed::Program;
 use crate::types::{Struct, Type};
 
-/// Of a record: its first eight bytes say which string of the program it prints, or with this which struct it is.
-pub const STRUCT: u64 = 1 << 32;
-/// Behind it: when it was told, by `now()`.
-pub const TIME_AT: u64 = 8;
+/// The first eight bytes of a record are the number of the string that it prints, or this plus the
+/// number of the struct that it emits.
+pub const STRUCT_TAG: u64 = 1 << 32;
+/// The offset of the time of the record, as `now()` returns it.
+pub const TIME_OFFSET: u64 = 8;
 pub const HEADER_BYTES: u64 = 16;
-/// Of a struct: a function's memory has few of them.
-pub const MOST_BYTES: u64 = 256;
-/// Of each number that is printed.
+/// The largest struct in a record: few of these fit onto the stack of a function.
+pub const MAX_STRUCT_BYTES: u64 = 256;
+/// The bytes of a printed number.
 pub const NUMBER_BYTES: u64 = 8;
-/// So much of a text is printed: a few of them are to fit into a function's memory.
+/// The bytes of a printed text, of which the rest is cut off: a few must fit onto the stack of a
+/// function.
 pub const TEXT_BYTES: u64 = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     Printed(Vec<u8>),
-    Emitted { name: String, members: Vec<(String, Datum)> },
+    Emitted { name: String, members: Vec<(String, RecordValue)> },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Datum {
+pub enum RecordValue {
     Number(i128),
-    /// Of characters, up to a NUL.
+    /// The characters of an array up to its NUL.
     Text(Vec<u8>),
-    Several(Vec<Datum>),
-    Struct(Vec<(String, Datum)>),
+    Several(Vec<RecordValue>),
+    Struct(Vec<(String, RecordValue)>),
 }
 
-/// What is to be put in for a `%`.
-pub enum Printed {
+/// The value for a directive of a format.
+pub enum FormatArgument {
     Number(u64),
     Text(Vec<u8>),
 }
 
 impl Record {
-    /// And when it was told. None: no plugin of this program has written it.
+    /// Decodes a record and its time. `None` if no plugin of this program wrote it.
     pub fn read(program: &Program, bytes: &[u8]) -> Option<(Self, u64)> {
         let (tag, rest) = bytes.split_first_chunk::<8>()?;
         let (time, rest) = rest.split_first_chunk::<8>()?;
@@ -49,8 +52,8 @@ impl Record {
     }
 
     fn of(program: &Program, tag: u64, rest: &[u8]) -> Option<Self> {
-        if tag >= STRUCT {
-            let of = program.emitted.get((tag - STRUCT) as usize)?;
+        if tag >= STRUCT_TAG {
+            let of = program.emitted.get((tag - STRUCT_TAG) as usize)?;
             let members = members(of, rest)?;
             return Some(Self::Emitted { name: of.name.clone(), members });
         }
@@ -60,8 +63,8 @@ impl Record {
             let (bytes, others) = rest.split_at_checked(printed_bytes(directive) as usize)?;
             rest = others;
             Some(match directive == b's' {
-                true => Printed::Text(up_to_nul(bytes)),
-                false => Printed::Number(u64::from_le_bytes(bytes.try_into().ok()?)),
+                true => FormatArgument::Text(trim_nul(bytes)),
+                false => FormatArgument::Number(u64::from_le_bytes(bytes.try_into().ok()?)),
             })
         };
         let values: Option<Vec<_>> = directives(format).map(&mut next).collect();
@@ -69,7 +72,7 @@ impl Record {
     }
 }
 
-/// Those that ask for a value: %d, %u, %x, %c and %s.
+/// The directives of a format that take a value: %d, %u, %x, %c and %s.
 pub fn directives(format: &[u8]) -> impl Iterator<Item = u8> {
     let mut bytes = format.iter();
     std::iter::from_fn(move || {
@@ -85,12 +88,12 @@ pub fn directives(format: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// What a record has for one.
+/// The bytes of a directive's value in a record.
 pub fn printed_bytes(directive: u8) -> u64 {
     if directive == b's' { TEXT_BYTES } else { NUMBER_BYTES }
 }
 
-pub fn print(format: &[u8], values: &[Printed]) -> Vec<u8> {
+pub fn print(format: &[u8], values: &[FormatArgument]) -> Vec<u8> {
     let (mut text, mut values, mut bytes) = (Vec::new(), values.iter(), format.iter());
     while let Some(byte) = bytes.next() {
         if *byte != b'%' {
@@ -99,45 +102,62 @@ pub fn print(format: &[u8], values: &[Printed]) -> Vec<u8> {
         }
         let directive = bytes.next();
         match (directive, if directive == Some(&b'%') { None } else { values.next() }) {
-            (_, Some(Printed::Text(bytes))) => text.extend(bytes),
-            (Some(b'd'), Some(Printed::Number(value))) => text.extend((*value as i64).to_string().bytes()),
-            (Some(b'u'), Some(Printed::Number(value))) => text.extend(value.to_string().bytes()),
-            (Some(b'x'), Some(Printed::Number(value))) => text.extend(format!("{value:x}").bytes()),
-            (_, Some(Printed::Number(value))) => text.push(*value as u8),
+            (_, Some(FormatArgument::Text(bytes))) => text.extend(bytes),
+            (Some(b'd'), Some(FormatArgument::Number(value))) => {
+                text.extend((*value as i64).to_string().bytes())
+            }
+            (Some(b'u'), Some(FormatArgument::Number(value))) => {
+                text.extend(value.to_string().bytes())
+            }
+            (Some(b'x'), Some(FormatArgument::Number(value))) => {
+                text.extend(format!("{value:x}").bytes())
+            }
+            (_, Some(FormatArgument::Number(value))) => text.push(*value as u8),
             (_, None) => text.push(b'%'),
         }
     }
     text
 }
 
-/// So much as is printed of it.
-pub fn up_to_nul(bytes: &[u8]) -> Vec<u8> {
+/// The printed part of a text.
+pub fn trim_nul(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().take(TEXT_BYTES as usize).take_while(|byte| **byte != 0).copied().collect()
 }
 
-fn members(of: &Rc<Struct>, bytes: &[u8]) -> Option<Vec<(String, Datum)>> {
-    let one = |member: &crate::types::Member| {
-        Some((member.name.clone(), datum(&member.of, bytes.get(member.offset as usize..)?)?))
+fn members(of: &Rc<Struct>, bytes: &[u8]) -> Option<Vec<(String, RecordValue)>> {
+    let one = |member: &crate::types::StructMember| {
+        Some((member.name.clone(), decode_value(&member.ty, bytes.get(member.offset as usize..)?)?))
     };
     of.members.iter().map(one).collect()
 }
 
-/// What bytes of a type mean; none: there are too few.
-pub fn datum(of: &Type, bytes: &[u8]) -> Option<Datum> {
+/// Decodes bytes as a value of a type, or returns `None` if there are too few.
+pub fn decode_value(of: &Type, bytes: &[u8]) -> Option<RecordValue> {
     let bytes = bytes.get(..of.size() as usize)?;
     Some(match of {
-        Type::Struct(of) => Datum::Struct(members(of, bytes)?),
-        Type::Array(element, _) if of.is_bytes() && element.integer().is_some_and(|of| of.is_signed) => {
-            Datum::Text(bytes.iter().take_while(|byte| **byte != 0).copied().collect())
+        Type::Struct(of) => RecordValue::Struct(members(of, bytes)?),
+        Type::Array(element, _)
+            if of.is_bytes() && element.integer().is_some_and(|of| of.is_signed) =>
+        {
+            RecordValue::Text(bytes.iter().take_while(|byte| **byte != 0).copied().collect())
         }
         Type::Array(element, _) => {
             let size = (element.size() as usize).max(1);
-            Datum::Several(bytes.chunks(size).map(|bytes| datum(element, bytes)).collect::<Option<_>>()?)
+            RecordValue::Several(
+                bytes
+                    .chunks(size)
+                    .map(|bytes| decode_value(element, bytes))
+                    .collect::<Option<_>>()?,
+            )
         }
         of => {
             let value = value_of(bytes, of);
             let is_signed = of.integer().is_some_and(|of| of.is_signed);
-            Datum::Number(if is_signed { i128::from(value as i64) } else { i128::from(value) })
+            RecordValue::Number(if is_signed {
+                i128::from(value as i64)
+            } else {
+                i128::from(value)
+            })
         }
     })
 }

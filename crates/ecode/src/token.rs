@@ -1,10 +1,10 @@
-//! The words of the language.
+//! The tokens of the language.
 
 use crate::diagnostic::Span;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
-    /// A number, and what its suffix says: `u`, `l`.
+pub enum TokenKind {
+    /// A number with its suffixes `u` and `l`.
     Number {
         value: u64,
         is_unsigned: bool,
@@ -13,18 +13,18 @@ pub enum Kind {
     },
     /// `'a'`
     Character(u8),
-    /// `"text"`, without the NUL at its end.
+    /// `"text"`, without its NUL.
     Text(Vec<u8>),
     Name(String),
     Keyword(Keyword),
-    /// An operator or a mark.
-    Mark(&'static str),
+    /// An operator or another punctuator.
+    Punctuator(&'static str),
     End,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    pub kind: Kind,
+    pub kind: TokenKind,
     pub span: Span,
 }
 
@@ -83,27 +83,27 @@ keywords! {
     While "while",
 }
 
-/// Words of C that are none here, and what to write instead.
-pub const ABSENT: &[(&str, &str)] = &[
-    ("_Static_assert", "leave it away"),
+/// Keywords of C that E-code does not have, and what to write instead.
+pub const UNSUPPORTED_C_KEYWORDS: &[(&str, &str)] = &[
+    ("_Static_assert", "remove it"),
     ("double", "a kernel has no floating point: use integers, such as thousandths"),
     ("extern", "a program is one file"),
     ("float", "a kernel has no floating point: use integers, such as thousandths"),
     ("goto", "use `break`, `continue` or a function with `return`"),
-    ("inline", "leave it away: the compiler decides"),
-    ("offsetof", "name the member itself: there are no pointers to count from"),
+    ("inline", "remove it: the compiler decides"),
+    ("offsetof", "use the member itself: there are no pointers to compute with"),
     ("register", "leave it away: the compiler decides"),
     ("static_assert", "leave it away"),
-    ("typedef", "a struct is known by its name alone: `struct point { … };`, then `struct point here;`"),
-    ("union", "use a struct, and a cast where numbers are to be converted"),
-    ("volatile", "leave it away: global variables are read and written each time"),
+    ("typedef", "use the struct by its name: `struct point { … };`, then `struct point here;`"),
+    ("union", "use a struct, and casts to convert numbers"),
+    ("volatile", "remove it: each access reads or writes a global variable in memory"),
 ];
 
-/// Those of `ABSENT` that are types of floating point.
+/// The floating-point types of [`UNSUPPORTED_C_KEYWORDS`].
 pub const FLOATING: [&str; 2] = ["double", "float"];
 
-/// Types that C programs have from headers, and what they are called here.
-const OF_HEADERS: &[(&str, &str)] = &[
+/// Types from C's headers, and their names in E-code.
+const C_HEADER_TYPES: &[(&str, &str)] = &[
     ("_Bool", "bool"),
     ("__s16", "i16"),
     ("__s32", "i32"),
@@ -137,28 +137,28 @@ const OF_HEADERS: &[(&str, &str)] = &[
     ("ulong", "u64"),
 ];
 
-/// What a type of C's headers is called here.
-pub fn own_type(name: &str) -> Option<&'static str> {
-    OF_HEADERS.iter().find(|(known, _)| *known == name).map(|(_, own)| *own)
+/// The E-code name of a type from C's headers.
+pub fn type_of_c_header(name: &str) -> Option<&'static str> {
+    C_HEADER_TYPES.iter().find(|(known, _)| *known == name).map(|(_, own)| *own)
 }
 
-/// Longer ones before those with which they begin.
-pub const MARKS: &[&str] = &[
-    "<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=", "-=", "*=",
-    "/=", "%=", "&=", "|=", "^=", "{", "}", "(", ")", "[", "]", ";", ",", ":", "?", "~", "!", "+", "-", "*",
-    "/", "%", "<", ">", "=", "&", "|", "^", ".",
+/// The punctuators, longer ones before their prefixes.
+pub const PUNCTUATORS: &[&str] = &[
+    "<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=",
+    "-=", "*=", "/=", "%=", "&=", "|=", "^=", "{", "}", "(", ")", "[", "]", ";", ",", ":", "?",
+    "~", "!", "+", "-", "*", "/", "%", "<", ">", "=", "&", "|", "^", ".",
 ];
 
-impl Kind {
-    /// As a message names it.
-    pub fn told(&self) -> String {
+impl TokenKind {
+    /// The name of the token in messages.
+    pub fn describe(&self) -> String {
         match self {
             Self::Number { .. } => "a number".into(),
             Self::Character(_) => "a character".into(),
             Self::Text(_) => "a string".into(),
             Self::Name(name) => format!("`{name}`"),
             Self::Keyword(keyword) => format!("`{}`", keyword.text()),
-            Self::Mark(mark) => format!("`{mark}`"),
+            Self::Punctuator(mark) => format!("`{mark}`"),
             Self::End => "the end of the file".into(),
         }
     }

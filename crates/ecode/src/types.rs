@@ -1,4 +1,4 @@
-//! Types, and how values of them lie in memory: as x86-64's C has them.
+//! Types and their layout in memory, as in C on x86-64.
 
 use std::fmt::{self, Display};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ pub enum Type {
     Void,
     Bool,
     Integer(Integer),
-    /// A constant text.
+    /// A string constant.
     String,
     Struct(Rc<Struct>),
     Array(Rc<Type>, u64),
@@ -23,17 +23,17 @@ pub struct Integer {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Struct {
     pub name: String,
-    pub members: Vec<Member>,
+    pub members: Vec<StructMember>,
     pub size: u64,
     pub alignment: u64,
-    /// How many structs and arrays are within each other.
+    /// The nesting depth of structs and arrays.
     pub depth: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct StructMember {
     pub name: String,
-    pub of: Type,
+    pub ty: Type,
     pub offset: u64,
 }
 
@@ -51,28 +51,35 @@ impl Integer {
         u64::from(self.bits.div_ceil(8))
     }
 
-    /// The value of its lowest bits, extended to 64 as it is signed or not: how every value is kept.
+    /// Extends the lowest bits of a value to 64 bits by the sign of the type. All values are kept
+    /// in this form.
     pub fn extend(self, value: u64) -> u64 {
         let unused = 64 - u32::from(self.bits);
-        if self.is_signed { ((value << unused) as i64 >> unused) as u64 } else { value << unused >> unused }
+        if self.is_signed {
+            ((value << unused) as i64 >> unused) as u64
+        } else {
+            value << unused >> unused
+        }
     }
 
     pub fn holds(self, value: u64, is_signed: bool) -> bool {
         self.extend(value) == value && (self.is_signed == is_signed || value as i64 >= 0)
     }
 
-    /// C's integer promotion: ISO C17, 6.3.1.1.
+    /// C's integer promotion (ISO C17, 6.3.1.1).
     pub fn promoted(self) -> Self {
         if self.bits < INT.bits { INT } else { self }
     }
 
-    /// C's usual arithmetic conversions: ISO C17, 6.3.1.8.
+    /// C's usual arithmetic conversions (ISO C17, 6.3.1.8).
     pub fn common(self, other: Self) -> Self {
         let (one, other) = (self.promoted(), other.promoted());
         match one.bits.cmp(&other.bits) {
             std::cmp::Ordering::Less => other,
             std::cmp::Ordering::Greater => one,
-            std::cmp::Ordering::Equal => Self { bits: one.bits, is_signed: one.is_signed && other.is_signed },
+            std::cmp::Ordering::Equal => {
+                Self { bits: one.bits, is_signed: one.is_signed && other.is_signed }
+            }
         }
     }
 }
@@ -86,19 +93,19 @@ impl Struct {
             of.size = offset.saturating_add(member.size());
             of.alignment = of.alignment.max(alignment);
             of.depth = of.depth.max(member.depth() + 1);
-            of.members.push(Member { name, of: member, offset });
+            of.members.push(StructMember { name, ty: member, offset });
         }
         of.size = of.size.checked_next_multiple_of(of.alignment).unwrap_or(u64::MAX);
         of
     }
 
-    pub fn member(&self, name: &str) -> Option<&Member> {
+    pub fn member(&self, name: &str) -> Option<&StructMember> {
         self.members.iter().find(|member| member.name == name)
     }
 }
 
 impl Type {
-    /// Bytes. Whoever declares it sees to it that they are not too many.
+    /// The size in bytes. The checker limits it where a variable is declared.
     pub fn size(&self) -> u64 {
         match self {
             Self::Void => 0,
@@ -128,7 +135,7 @@ impl Type {
         }
     }
 
-    /// As a number, if it is one.
+    /// The type as an integer, if it is a number.
     pub fn integer(&self) -> Option<Integer> {
         match self {
             Self::Bool => Some(BOOL),
@@ -137,7 +144,7 @@ impl Type {
         }
     }
 
-    /// Whether it is one, and thus more than a register holds.
+    /// Whether the type is a struct, whose values do not fit into a register.
     pub fn is_struct(&self) -> bool {
         matches!(self, Self::Struct(_))
     }
@@ -203,11 +210,13 @@ mod tests {
         assert_eq!(integer(8, false).extend(0x1ff), 0xff);
         assert_eq!(integer(64, true).extend(u64::MAX), u64::MAX);
         assert!(integer(32, false).holds(0xffff_ffff, false) && !INT.holds(0xffff_ffff, false));
-        assert!(!integer(64, true).holds(u64::MAX, false) && integer(64, true).holds(u64::MAX, true));
+        assert!(
+            !integer(64, true).holds(u64::MAX, false) && integer(64, true).holds(u64::MAX, true)
+        );
     }
 
     #[test]
-    fn numbers_meet_as_in_c() {
+    fn usual_arithmetic_conversions() {
         for (one, other, common) in [
             (CHAR, CHAR, INT),
             (integer(16, false), CHAR, INT),
@@ -216,14 +225,20 @@ mod tests {
             (LONG, U64, U64),
             (BOOL, BOOL, INT),
         ] {
-            assert_eq!((one.common(other), other.common(one)), (common, common), "{one} and {other}");
+            assert_eq!(
+                (one.common(other), other.common(one)),
+                (common, common),
+                "{one} and {other}"
+            );
         }
     }
 
     #[test]
-    fn structs_lie_as_in_c() {
-        let inner =
-            Struct::new("inner".into(), [("a".into(), CHAR.into()), ("b".into(), integer(16, true).into())]);
+    fn struct_layout_as_in_c() {
+        let inner = Struct::new(
+            "inner".into(),
+            [("a".into(), CHAR.into()), ("b".into(), integer(16, true).into())],
+        );
         assert_eq!((inner.size, inner.alignment), (4, 2));
         let inner = Type::Array(Rc::new(Type::Struct(Rc::new(inner))), 3);
         let outer = Struct::new(

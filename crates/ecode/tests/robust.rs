@@ -1,27 +1,29 @@
-//! Whatever the text is, it is a program or told of, with places that are there.
+//! Checks that any text is a valid program or has diagnostics at positions in the text.
 
 #[expect(dead_code, reason = "these programs are not run")]
 mod common;
 #[expect(dead_code, reason = "hooks are the tests' own here")]
 #[path = "common/generate.rs"]
 mod generate;
-#[path = "common/told.rs"]
-mod told;
+#[path = "common/located.rs"]
+mod located;
 
 use std::time::Duration;
 
-use common::Plain;
+use common::TestHooks;
 use ecode::{Loops, Program};
+use located::is_told_of;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use told::is_told_of;
 
-/// How long this thread has had a processor, which other programs do not change: /proc/PID/schedstat.
+/// The processor time of this thread, which does not depend on other programs
+/// (/proc/PID/schedstat).
 fn on_processor() -> Duration {
-    // The kernel brings the count up to date at ticks and at switches.
+    // The kernel updates the count at ticks and context switches, so cause a switch.
     std::thread::sleep(Duration::from_nanos(1));
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts it");
+    let text =
+        std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts it");
     let ns = text.split(' ').next().and_then(|figure| figure.parse().ok());
     Duration::from_nanos(ns.expect("a time"))
 }
@@ -147,14 +149,14 @@ proptest! {
     }
 
     #[test]
-    fn any_words(words in vec(select(PARTS), 0..40)) {
+    fn random_token_sequences(words in vec(select(PARTS), 0..40)) {
         is_told_of(&words.concat());
     }
 
     #[test]
     fn any_generated_program_is_compiled(bytes in vec(any::<u8>(), 0..600)) {
         let text = generate::program(&bytes);
-        if let (Some(program), _) = ecode::check(&text, &Plain) {
+        if let (Some(program), _) = ecode::check(&text, &TestHooks) {
             for loops in [Loops::MayGoto, Loops::Helper] {
                 let compiled = ecode::compile(&program, &text, "test.ec", loops);
                 prop_assert!(compiled.as_ref().err().is_none_or(|problem| generate::needs_more_memory(problem)), "{text}\n{compiled:?}");
@@ -177,21 +179,21 @@ proptest! {
 }
 
 #[test]
-fn it_is_right_as_it_is() {
-    let (program, problems) = ecode::check(PROGRAM, &Plain);
+fn reference_program_is_valid() {
+    let (program, problems) = ecode::check(PROGRAM, &TestHooks);
     assert!(program.is_some() && problems.is_empty(), "{problems:#?}");
 }
 
 #[track_caller]
 fn is_refused(text: &str, message: &str) {
-    let (program, problems) = ecode::check(text, &Plain);
+    let (program, problems) = ecode::check(text, &TestHooks);
     assert!(program.is_none());
     assert!(problems.iter().any(|problem| problem.message.contains(message)), "{problems:#?}");
     is_told_of(text);
 }
 
 #[test]
-fn what_is_too_deep_is_refused() {
+fn nesting_limit() {
     const DEEP: usize = 100_000;
     for (before, middle, after) in [
         ("(", "1", ")"),
@@ -211,7 +213,7 @@ fn what_is_too_deep_is_refused() {
             before.repeat(DEEP),
             after.repeat(DEEP)
         );
-        is_refused(&text, "within each other");
+        is_refused(&text, "are nested more than");
     }
     for (before, after) in [
         ("{", "}"),
@@ -223,13 +225,14 @@ fn what_is_too_deep_is_refused() {
     ] {
         is_refused(
             &format!("on call {{ {}{} }}", before.repeat(DEEP), after.repeat(DEEP)),
-            "within each other",
+            "are nested more than",
         );
     }
-    is_refused(&format!("int a = {};", "{".repeat(DEEP)), "within each other");
-    is_refused(&format!("int a{};", "[2]".repeat(DEEP)), "within each other");
-    let structs: String = (1..DEEP).map(|n| format!("struct s{n} {{ struct s{} a; }};", n - 1)).collect();
-    is_refused(&format!("struct s0 {{ int a; }}; {structs}"), "within each other");
+    is_refused(&format!("int a = {};", "{".repeat(DEEP)), "are nested more than");
+    is_refused(&format!("int a{};", "[2]".repeat(DEEP)), "are nested more than");
+    let structs: String =
+        (1..DEEP).map(|n| format!("struct s{n} {{ struct s{} a; }};", n - 1)).collect();
+    is_refused(&format!("struct s0 {{ int a; }}; {structs}"), "are nested more than");
 }
 
 #[test]
@@ -238,25 +241,25 @@ fn long_chains_of_calls_are_followed() {
     for n in 1..5_000 {
         text += &format!("int f{n}() {{ return f{}(); }}\n", n - 1);
     }
-    let (program, problems) = ecode::check(&text, &Plain);
+    let (program, problems) = ecode::check(&text, &TestHooks);
     assert!(program.is_some(), "{problems:?}");
     is_refused(
         "int f(int n); int g(int n) { return f(n); } int f(int n) { return g(n); }",
-        "would call itself",
+        "call itself",
     );
-    is_refused("int f(int n) { return n ? f(n - 1) : 0; }", "would call itself");
+    is_refused("int f(int n) { return n ? f(n - 1) : 0; }", "call itself");
 }
 
 #[track_caller]
 fn is_too_large(text: &str, loops: Loops, message: &str) {
-    let (program, problems) = ecode::check(text, &Plain);
+    let (program, problems) = ecode::check(text, &TestHooks);
     let program = program.unwrap_or_else(|| panic!("{problems:?}"));
     let problem = ecode::compile(&program, text, "test.ec", loops).expect_err("it is too large");
     assert!(problem.message.contains(message), "{problem:?}");
 }
 
 #[test]
-fn what_is_too_large_is_refused() {
+fn size_limit() {
     let of = |line: &str, lines: usize| {
         let lines: String = (0..lines).map(|at| line.replace('@', &at.to_string())).collect();
         format!("int a[4]; on call(int n) {{ int s;\n{lines} return s; }}")
@@ -277,33 +280,38 @@ fn what_is_too_large_is_refused() {
     is_too_large(&of("while (s < n) s++;\n", 1_000), Loops::Helper, "more than 256 functions");
 }
 
-/// Also where it is as much as an instruction's offset goes, or more.
+/// Includes frames as large as the range of an instruction's offset, and larger ones.
 #[test]
-fn what_needs_too_much_memory_is_refused() {
+fn stack_limit() {
     for arrays in [2, 127, 128, 129, 1000, 5000] {
         let arrays: String = (0..arrays).map(|at| format!("u8 b{at}[256]; ")).collect();
         for hook in ["call(int n)", "enter(openat)"] {
             for looped in ["", "for (int i = 0; i < 9; i++) b1[i]++;"] {
                 let text = format!("on {hook} {{ {arrays} {looped} return b0[0] + b1[1]; }}");
                 for loops in [Loops::MayGoto, Loops::Helper] {
-                    is_too_large(&text, loops, "bytes at a time");
+                    is_too_large(&text, loops, "bytes of stack");
                 }
             }
         }
     }
 }
 
-/// Ten times as many lines take some ten times as long, and not a hundred.
+/// Ten times as many lines take about ten times as long, not a hundred times.
 #[test]
-fn time_grows_with_lines() {
+fn checking_is_linear() {
     let text = |functions: usize| -> String {
         (0..functions)
-            .map(|n| format!("int v{n} = {n};\nint f{n}(int a) {{\n  int b = a * v{n};\n  for (int i = 0; i < a; i++)\n    b += i ^ {n};\n  return b;\n}}\n"))
+            .map(|n| {
+                format!(
+                    "int v{n} = {n};\nint f{n}(int a) {{\n  int b = a * v{n};\n  for \
+                (int i = 0; i < a; i++)\n    b += i ^ {n};\n  return b;\n}}\n"
+                )
+            })
             .collect()
     };
     let took = |text: &str| {
         let before = on_processor();
-        assert!(ecode::check(text, &Plain).0.is_some());
+        assert!(ecode::check(text, &TestHooks).0.is_some());
         on_processor() - before
     };
     let (few, many) = (text(1_500), text(15_000));
@@ -315,7 +323,7 @@ fn time_grows_with_lines() {
 }
 
 #[test]
-fn time_of_compiling_grows_with_lines() {
+fn compiling_is_linear() {
     let program = |functions: usize| {
         let one = |n| {
             let looped = format!("  for (int i = 0; i < a; i++)\n    b += i ^ {n};\n").repeat(30);
@@ -333,6 +341,7 @@ fn time_of_compiling_grows_with_lines() {
     };
     let (few, many) = (program(16), program(160));
     let lines = [&few, &many].map(|(_, text)| text.lines().count());
-    let [few, many] = [few, many].map(|program| (0..5).map(|_| took(&program)).min().expect("five"));
+    let [few, many] =
+        [few, many].map(|program| (0..5).map(|_| took(&program)).min().expect("five"));
     assert!(many < few * 20, "{} lines took {few:?}, {} {many:?}", lines[0], lines[1]);
 }

@@ -1,8 +1,9 @@
-//! pH's models of a program's normal system-call sequences, after Somayaji and Forrest, "Automated Response Using
-//! System-Call Delays" (USENIX Security 2000), and its source as of version 0.18. Pure, no I/O: the reference of the
-//! kernel side, and what `tollgate guard replay` runs.
+//! pH's models of a program's normal system-call sequences, after Somayaji and Forrest, "Automated
+//! Response Using System-Call Delays" (USENIX Security 2000), and pH's source, version 0.18. The
+//! crate is the reference of the kernel side, and `tollgate guard replay` runs it. Pure, no I/O.
 //!
-//! Calls are opaque numbers ([`Call`]): whoever makes them keeps the ABIs apart.
+//! Calls are opaque numbers ([`CallNumber`]): the user of this crate gives calls of different ABIs
+//! different numbers.
 
 #![forbid(unsafe_code)]
 
@@ -18,13 +19,13 @@ mod window;
 
 pub use locality::Locality;
 pub use lookahead::Lookahead;
-pub use model::{Kind, Model};
+pub use model::{Model, ModelKind};
 pub use parameters::Parameters;
-pub use profile::{Profile, State, Verdict};
-pub use roc::{area, rate_from};
+pub use profile::{CallVerdict, Profile, ProfileState};
+pub use roc::{auc, rate_at_least};
 pub use sequence::Sequence;
-pub use thread::Thread;
+pub use thread::GuardThread;
 pub use window::Window;
 
-/// A system call, by whatever number its trace has.
-pub type Call = u32;
+/// A system call, by the number that its trace gives it.
+pub type CallNumber = u32;

@@ -2,19 +2,19 @@
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Locality {
-    /// A bit a call.
+    /// One bit for each call.
     frame: u128,
     max: u32,
 }
 
 impl Locality {
-    /// The next call, anomalous or not.
+    /// Adds the next call, anomalous or not.
     pub fn push(&mut self, anomalous: bool) {
         self.frame = (self.frame << 1) | u128::from(anomalous);
         self.max = self.max.max(self.count());
     }
 
-    /// LFC: anomalies in the frame.
+    /// The locality frame count (LFC): the number of anomalies in the frame.
     pub fn count(&self) -> u32 {
         self.frame.count_ones()
     }
@@ -24,7 +24,7 @@ impl Locality {
         self.max
     }
 
-    pub fn wipe(&mut self) {
+    pub fn reset(&mut self) {
         *self = Self::default();
     }
 }
@@ -50,7 +50,7 @@ mod tests {
         let mut locality = Locality::default();
         (0..1000).for_each(|_| locality.push(true));
         assert_eq!(locality.count(), u128::BITS);
-        locality.wipe();
+        locality.reset();
         assert_eq!((locality.count(), locality.max()), (0, 0));
     }
 }

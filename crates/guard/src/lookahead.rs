@@ -1,52 +1,61 @@
-//! pH's model: which calls were seen how many calls before which.
+//! pH's model: the pairs of calls that were seen, with their distances.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::{Call, Window};
+use crate::{CallNumber, Window};
 
-/// The most calls that a window may have: a bit for each distance in a byte, as in pH.
-const LONGEST: usize = 9;
+/// The most calls in a window. As in pH, a byte has one bit for each distance, so eight calls
+/// precede the current one.
+const MAX_LOOKAHEAD_LEN: usize = 9;
 
 /// Lookahead pairs. Despite their name they look behind the current call (paper, footnote 1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lookahead {
     length: usize,
-    /// By current and earlier call: bit i - 1 is set if the earlier one was seen i calls before.
-    pairs: HashMap<(Call, Call), u8>,
-    seen: HashSet<Call>,
+    /// By the current and the earlier call. Bit i - 1 is set if the earlier call was seen i calls
+    /// before the current one.
+    pairs: HashMap<(CallNumber, CallNumber), u8>,
+    seen: HashSet<CallNumber>,
 }
 
 impl Lookahead {
     pub fn new(length: usize) -> Self {
-        assert!((2..=LONGEST).contains(&length), "a lookahead window has 2 to {LONGEST} calls, not {length}");
+        assert!(
+            (2..=MAX_LOOKAHEAD_LEN).contains(&length),
+            "a lookahead window has 2 to {MAX_LOOKAHEAD_LEN} calls, not {length}"
+        );
         Self { length, pairs: HashMap::new(), seen: HashSet::new() }
     }
 
-    fn earlier<'a>(&self, window: &'a Window) -> impl Iterator<Item = (usize, Call)> + 'a {
-        window.before().take(self.length - 1).enumerate()
+    fn predecessors<'a>(
+        &self,
+        window: &'a Window,
+    ) -> impl Iterator<Item = (usize, CallNumber)> + 'a {
+        window.previous().take(self.length - 1).enumerate()
     }
 
-    /// A call that was never seen mismatches at each distance.
+    /// The number of distances at which the pair was never seen. A call that was never seen
+    /// mismatches at each distance.
     pub fn mismatches(&self, window: &Window) -> usize {
         let Some(current) = window.current() else { return 0 };
         if !self.seen.contains(&current) {
-            return self.earlier(window).count();
+            return self.predecessors(window).count();
         }
-        let is_new = |(distance, call): &(usize, Call)| {
+        let is_new = |(distance, call): &(usize, CallNumber)| {
             self.pairs.get(&(current, *call)).is_none_or(|bits| bits & (1 << distance) == 0)
         };
-        self.earlier(window).filter(is_new).count()
+        self.predecessors(window).filter(is_new).count()
     }
 
     pub fn add(&mut self, window: &Window) {
         let Some(current) = window.current() else { return };
         self.seen.insert(current);
-        for (distance, call) in self.earlier(window) {
+        for (distance, call) in self.predecessors(window) {
             *self.pairs.entry((current, call)).or_default() |= 1 << distance;
         }
     }
 
-    /// Pairs, at whatever distance.
+    /// The number of pairs, without regard to distance.
     pub fn size(&self) -> usize {
         self.pairs.len()
     }
@@ -56,28 +65,29 @@ impl Lookahead {
 mod tests {
     use super::*;
 
-    fn windows(calls: &[Call]) -> Vec<Window> {
+    fn windows(calls: &[CallNumber]) -> Vec<Window> {
         let mut window = Window::default();
-        let after = |call: &Call| {
+        let after = |call: &CallNumber| {
             window.push(*call);
             window.clone()
         };
         calls.iter().map(after).collect()
     }
 
-    fn trained(length: usize, calls: &[Call]) -> Lookahead {
+    fn trained(length: usize, calls: &[CallNumber]) -> Lookahead {
         let mut model = Lookahead::new(length);
         windows(calls).iter().for_each(|window| model.add(window));
         model
     }
 
-    fn mismatches(model: &Lookahead, calls: &[Call]) -> Vec<usize> {
+    fn mismatches(model: &Lookahead, calls: &[CallNumber]) -> Vec<usize> {
         windows(calls).iter().map(|window| model.mismatches(window)).collect()
     }
 
-    /// The example of Somayaji and Forrest, section 3: open read mmap mmap open getrlimit mmap close, with windows of 4.
+    /// The example of Somayaji and Forrest, section 3: open read mmap mmap open getrlimit mmap
+    /// close, with windows of 4.
     #[test]
-    fn pairs_know_their_distance() {
+    fn pairs_depend_on_distance() {
         let [open, read, mmap, getrlimit, close] = [0, 1, 2, 3, 4];
         let model = trained(4, &[open, read, mmap, mmap, open, getrlimit, mmap, close]);
         assert!(
@@ -85,7 +95,8 @@ mod tests {
                 .iter()
                 .all(|n| *n == 0)
         );
-        // Read where mmap was: read was never after read, nor two after open, nor …
+        // A read replaces the first mmap: no read came directly after a read or two calls after
+        // an open.
         let all = mismatches(&model, &[open, read, read, mmap, open, getrlimit, mmap, close]);
         assert_eq!(all[2], 2);
         assert_eq!(all.iter().sum::<usize>(), 4);
@@ -93,7 +104,7 @@ mod tests {
 
     #[test]
     fn pairs_generalise_where_windows_do_not() {
-        // 1 2 3 and 4 2 5: 1 2 5 has a new pair at distance two only.
+        // After 1 2 3 and 4 2 5, the only new pair of 1 2 5 is that at distance two.
         let model = trained(3, &[1, 2, 3]);
         let mut model = model;
         windows(&[4, 2, 5]).iter().for_each(|window| model.add(window));

@@ -1,22 +1,22 @@
-//! What both models have in common.
+//! The common interface of both models.
 
 use crate::{Lookahead, Sequence, Window};
 
-/// Which model.
+/// The kinds of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Pairs of calls that were so many calls apart: pH's own.
+pub enum ModelKind {
+    /// Pairs of calls at a distance, as in pH.
     Lookahead,
-    /// Whole windows: stide.
+    /// Whole windows, as in stide.
     Sequence,
 }
 
-impl Kind {
+impl ModelKind {
     pub const ALL: [Self; 2] = [Self::Lookahead, Self::Sequence];
 
-    /// As the models' papers have them: pH's source looks at 9 calls; stide is used with 6 (Hofmeyr, Forrest and
-    /// Somayaji, "Intrusion Detection using Sequences of System Calls", JCS 6 (1998)).
-    pub fn usual_length(self) -> usize {
+    /// The length of the window in calls: 9 as in pH's source, and 6 for stide (Hofmeyr, Forrest
+    /// and Somayaji, "Intrusion Detection using Sequences of System Calls", JCS 6 (1998)).
+    pub fn default_length(self) -> usize {
         match self {
             Self::Lookahead => 9,
             Self::Sequence => 6,
@@ -31,7 +31,7 @@ impl Kind {
     }
 }
 
-/// What a program's calls were like.
+/// A model of a program's calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Model {
     Lookahead(Lookahead),
@@ -39,18 +39,19 @@ pub enum Model {
 }
 
 impl Model {
-    /// Knows nothing yet.
+    /// An empty model.
     ///
     /// # Panics
-    /// If `length` is not of 2 to 9 calls (lookahead: a bit for each distance in a byte) or 2 to 16 (sequence).
-    pub fn new(kind: Kind, length: usize) -> Self {
+    /// If `length` is not from 2 to 9 calls (lookahead: a byte has one bit for each distance) or
+    /// from 2 to 16 (sequence).
+    pub fn new(kind: ModelKind, length: usize) -> Self {
         match kind {
-            Kind::Lookahead => Self::Lookahead(Lookahead::new(length)),
-            Kind::Sequence => Self::Sequence(Sequence::new(length)),
+            ModelKind::Lookahead => Self::Lookahead(Lookahead::new(length)),
+            ModelKind::Sequence => Self::Sequence(Sequence::new(length)),
         }
     }
 
-    /// How much of the window, whose newest call is judged, is not known; 0: all is.
+    /// The number of mismatches of the window's newest call; 0 if it is normal.
     pub fn mismatches(&self, window: &Window) -> usize {
         match self {
             Self::Lookahead(model) => model.mismatches(window),
@@ -58,7 +59,7 @@ impl Model {
         }
     }
 
-    /// From now on the window is known.
+    /// Adds the window to the model.
     pub fn add(&mut self, window: &Window) {
         match self {
             Self::Lookahead(model) => model.add(window),
@@ -66,7 +67,7 @@ impl Model {
         }
     }
 
-    /// Pairs, or windows.
+    /// The number of pairs or windows.
     pub fn size(&self) -> usize {
         match self {
             Self::Lookahead(model) => model.size(),

@@ -4,19 +4,22 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
-    /// From freezing until the profile is normal, if nothing new is seen meanwhile.
+    /// The time from freezing until the profile becomes normal, if it sees nothing new meanwhile.
     pub normal_wait: Duration,
-    /// A profile freezes when calls since training began, times the second, exceed calls until the last change, times
-    /// the first: at a ratio of four.
+    /// For a pair (a, b), a profile freezes when b × (calls since training began) exceeds
+    /// a × (calls until the last change): by default at a ratio of four.
     pub normal_factor: (u64, u64),
-    /// More anomalies than this, and the profile is no longer normal: the program has changed, not been attacked.
+    /// After more anomalies than this, the profile is no longer normal and trains again: pH
+    /// concludes that the program has changed and was not attacked.
     pub anomaly_limit: u64,
-    /// An LFC above this, and what was seen lately is not learned: it is an attack, not a change.
+    /// At an LFC above this, the profile wipes its training data: pH concludes that the latest
+    /// calls are an attack and not a change.
     pub tolerize_limit: u32,
-    /// The delay at an LFC of 0, which is doubled with each anomaly in the frame; zero: no delays, as in the source. The
-    /// paper's experiments have four ticks of 10 ms.
+    /// The base of the delay, which is doubled for each anomaly in the frame. Zero, as in the
+    /// source, means no delays. The paper's experiments use four ticks of 10 ms.
     pub delay_factor: Duration,
-    /// The longest delay of one call; as long as pH suspends an execve (`suspend_execve_time`).
+    /// The longest delay of one call; the default is the time for which pH suspends an execve
+    /// (`suspend_execve_time`).
     pub delay_cap: Duration,
 }
 
@@ -36,7 +39,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Of every call while so many of the latest ones are anomalous.
+    /// The delay of every call at this LFC.
     pub fn delay(&self, lfc: u32) -> Duration {
         if lfc == 0 {
             return Duration::ZERO;
@@ -48,12 +51,13 @@ impl Parameters {
         doubled.unwrap_or(self.delay_cap).min(self.delay_cap)
     }
 
-    /// Whether a profile has been trained for so long without a change that it freezes.
+    /// Whether a profile freezes after `trained` calls, the last `since_change` without a change.
     pub fn freezes(&self, trained: u64, since_change: u64) -> bool {
         let until_change = trained.saturating_sub(since_change);
         let (factor, denominator) = self.normal_factor;
         until_change > 0
-            && u128::from(trained) * u128::from(denominator) > u128::from(until_change) * u128::from(factor)
+            && u128::from(trained) * u128::from(denominator)
+                > u128::from(until_change) * u128::from(factor)
     }
 }
 
@@ -63,7 +67,8 @@ mod tests {
 
     #[test]
     fn delays_double() {
-        let parameters = Parameters { delay_factor: Duration::from_millis(40), ..Parameters::default() };
+        let parameters =
+            Parameters { delay_factor: Duration::from_millis(40), ..Parameters::default() };
         // The paper's backdoor: delays of 8, 16 and 32 ticks of 10 ms (section 6).
         let delays: Vec<_> = (0..4).map(|lfc| parameters.delay(lfc).as_millis()).collect();
         assert_eq!(delays, [0, 80, 160, 320]);

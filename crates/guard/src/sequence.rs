@@ -1,23 +1,26 @@
-//! stide's model: which whole windows were seen.
+//! stide's model: the set of whole windows that were seen.
 
 use std::collections::HashSet;
 
-use crate::window::LONGEST;
-use crate::{Call, Window};
+use crate::window::MAX_WINDOW_LEN;
+use crate::{CallNumber, Window};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sequence {
     length: usize,
-    windows: HashSet<Vec<Call>>,
+    windows: HashSet<Vec<CallNumber>>,
 }
 
 impl Sequence {
     pub fn new(length: usize) -> Self {
-        assert!((2..=LONGEST).contains(&length), "a window has 2 to {LONGEST} calls, not {length}");
+        assert!(
+            (2..=MAX_WINDOW_LEN).contains(&length),
+            "a window has 2 to {MAX_WINDOW_LEN} calls, not {length}"
+        );
         Self { length, windows: HashSet::new() }
     }
 
-    /// 1 or 0: the window was never seen, or it was. Fewer calls than a window has are never a mismatch.
+    /// 1 if the window was never seen, otherwise 0. A window that is not full never mismatches.
     pub fn mismatches(&self, window: &Window) -> usize {
         window.latest(self.length).is_some_and(|calls| !self.windows.contains(&calls)).into()
     }
@@ -44,7 +47,7 @@ mod tests {
             model.add(&window);
         }
         assert_eq!(model.size(), 2);
-        let judge = |calls: &[Call]| {
+        let judge = |calls: &[CallNumber]| {
             let mut window = Window::default();
             calls.iter().for_each(|call| window.push(*call));
             model.mismatches(&window)

@@ -1,24 +1,26 @@
-//! What a thread has of its own: its latest calls, its locality frame, and what its signal handlers interrupted.
+//! The state of a thread: its latest calls, its locality frame, and the windows that its signal
+//! handlers interrupted.
 
 use std::collections::VecDeque;
 
-use crate::{Call, Locality, Window};
+use crate::{CallNumber, Locality, Window};
 
-/// Handlers within handlers whose windows are kept.
+/// The nesting depth of handlers up to which interrupted windows are kept.
 const HANDLERS: usize = 4;
 
-/// A fork copies it, an exec wipes it.
+/// A fork copies this state, and an exec resets it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Thread {
+pub struct GuardThread {
     pub(crate) window: Window,
     pub(crate) locality: Locality,
-    /// The latest first, each with whether the interrupted call will be made again.
+    /// The interrupted windows, the latest first, and whether the kernel restarts the interrupted
+    /// call.
     interrupted: VecDeque<(Window, bool)>,
-    again: bool,
+    restart_expected: bool,
 }
 
-impl Thread {
-    pub fn wipe(&mut self) {
+impl GuardThread {
+    pub fn reset(&mut self) {
         *self = Self::default();
     }
 
@@ -26,88 +28,89 @@ impl Thread {
         &self.locality
     }
 
-    /// A signal's handler begins, with an empty window of its own. `again`: the call that it interrupts will be made
-    /// again after it.
+    /// Begins a signal handler, with an empty window. `again` is true if the interrupted call is
+    /// restarted after the handler.
     ///
-    /// Of more than a few handlers within each other the outermost are forgotten: a program that leaves them by
-    /// longjmp never returns from them.
-    pub fn handler_begins(&mut self, again: bool) {
+    /// Only the latest four windows are kept: a program that leaves its handlers by longjmp never
+    /// returns from them.
+    pub fn handler_enter(&mut self, again: bool) {
         self.interrupted.push_front((std::mem::take(&mut self.window), again));
         self.interrupted.truncate(HANDLERS);
-        self.again = false;
+        self.restart_expected = false;
     }
 
-    /// To be asked at a sigreturn: whether it ends a handler, and so is no call of the program's own. The thread goes
-    /// on with what the signal interrupted.
-    pub fn handler_ends(&mut self) -> bool {
+    /// Handles a sigreturn, and returns to the window that the signal interrupted. The result is
+    /// whether the sigreturn ends a handler; if so, it is not one of the program's calls.
+    pub fn handler_return(&mut self) -> bool {
         let Some((window, again)) = self.interrupted.pop_front() else { return false };
-        (self.window, self.again) = (window, again);
+        (self.window, self.restart_expected) = (window, again);
         true
     }
 
-    /// It was stopped in a call, or a signal without a handler woke it: the kernel, or the program, makes the same call
-    /// again.
-    pub fn stopped(&mut self) {
-        self.again = true;
+    /// Expects that the kernel or the program makes the same call again: the thread was stopped in
+    /// a call, or a signal without a handler woke it.
+    pub fn mark_restart(&mut self) {
+        self.restart_expected = true;
     }
 
-    /// A `restart_syscall`, by which the kernel makes some calls again: it is no call of the program's own.
-    pub fn restarts(&mut self) {
-        self.again = false;
+    /// Handles a `restart_syscall`, by which the kernel restarts some calls. It is not one of the
+    /// program's calls.
+    pub fn on_restart_syscall(&mut self) {
+        self.restart_expected = false;
     }
 
-    pub(crate) fn is_made_again(&mut self, call: Call) -> bool {
-        std::mem::take(&mut self.again) && self.window.current() == Some(call)
+    pub(crate) fn consume_restart(&mut self, call: CallNumber) -> bool {
+        std::mem::take(&mut self.restart_expected) && self.window.current() == Some(call)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Kind, Parameters, Profile};
+    use crate::{ModelKind, Parameters, Profile};
 
     fn profile() -> Profile {
-        Profile::new(&[(Kind::Lookahead, 9), (Kind::Sequence, 6)], Parameters::default())
+        Profile::new(&[(ModelKind::Lookahead, 9), (ModelKind::Sequence, 6)], Parameters::default())
     }
 
     #[test]
     fn handlers_have_windows_of_their_own() {
-        let mut thread = Thread::default();
+        let mut thread = GuardThread::default();
         let mut profile = profile();
         for call in [1, 2, 3] {
-            profile.call(&mut thread, call, std::time::Duration::ZERO);
+            profile.process_syscall(&mut thread, call, std::time::Duration::ZERO);
         }
         let before = thread.clone();
-        thread.handler_begins(false);
+        thread.handler_enter(false);
         assert_eq!(thread.window, Window::default());
-        profile.call(&mut thread, 9, std::time::Duration::ZERO);
-        assert!(thread.handler_ends());
+        profile.process_syscall(&mut thread, 9, std::time::Duration::ZERO);
+        assert!(thread.handler_return());
         assert_eq!(thread.window, before.window);
-        assert!(!thread.handler_ends(), "a sigreturn without a signal is a call like any other");
+        assert!(!thread.handler_return(), "a sigreturn without a signal is a call like any other");
     }
 
     #[test]
-    fn a_call_made_again_is_one_call() {
-        let mut thread = Thread::default();
+    fn restarted_call_is_one_call() {
+        let mut thread = GuardThread::default();
         let mut profile = profile();
         for call in [1, 2, 3] {
-            profile.call(&mut thread, call, std::time::Duration::ZERO);
+            profile.process_syscall(&mut thread, call, std::time::Duration::ZERO);
         }
         let before = thread.clone();
-        thread.handler_begins(true);
-        thread.handler_ends();
-        profile.call(&mut thread, 3, std::time::Duration::ZERO);
+        thread.handler_enter(true);
+        thread.handler_return();
+        profile.process_syscall(&mut thread, 3, std::time::Duration::ZERO);
         assert_eq!(thread.window, before.window);
-        thread.stopped();
-        profile.call(&mut thread, 4, std::time::Duration::ZERO);
+        thread.mark_restart();
+        profile.process_syscall(&mut thread, 4, std::time::Duration::ZERO);
         assert_eq!(thread.window.latest(2), Some(vec![3, 4]), "another call is not");
     }
 
     #[test]
-    fn the_outermost_of_many_handlers_are_forgotten() {
-        let mut thread = Thread::default();
-        (0..100).for_each(|_| thread.handler_begins(false));
-        assert!((0..HANDLERS).all(|_| thread.handler_ends()));
-        assert!(!thread.handler_ends());
+    fn handler_stack_drops_the_outermost() {
+        let mut thread = GuardThread::default();
+        (0..100).for_each(|_| thread.handler_enter(false));
+        assert!((0..HANDLERS).all(|_| thread.handler_return()));
+        assert!(!thread.handler_return());
     }
 }

@@ -2,43 +2,43 @@
 
 use std::collections::VecDeque;
 
-use crate::Call;
+use crate::CallNumber;
 
-/// The latest calls of a thread, the newest last, up to as many as the longest model looks at.
+/// The latest calls of a thread, the newest last, at most as many as the longest window has.
 ///
-/// A fork copies it, an exec wipes it (pH: "each process has its own sequence").
+/// A fork copies it, and an exec resets it (pH: "each process has its own sequence").
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Window {
-    calls: VecDeque<Call>,
+    calls: VecDeque<CallNumber>,
 }
 
 /// The longest window of any model.
-pub const LONGEST: usize = 16;
+pub const MAX_WINDOW_LEN: usize = 16;
 
 impl Window {
-    pub fn push(&mut self, call: Call) {
-        if self.calls.len() == LONGEST {
+    pub fn push(&mut self, call: CallNumber) {
+        if self.calls.len() == MAX_WINDOW_LEN {
             self.calls.pop_front();
         }
         self.calls.push_back(call);
     }
 
-    pub fn wipe(&mut self) {
+    pub fn reset(&mut self) {
         self.calls.clear();
     }
 
-    /// The newest call; none in a wiped window.
-    pub fn current(&self) -> Option<Call> {
+    /// The newest call; `None` in an empty window.
+    pub fn current(&self) -> Option<CallNumber> {
         self.calls.back().copied()
     }
 
     /// The calls before the newest one, the nearest first.
-    pub fn before(&self) -> impl Iterator<Item = Call> + '_ {
+    pub fn previous(&self) -> impl Iterator<Item = CallNumber> + '_ {
         self.calls.iter().rev().skip(1).copied()
     }
 
-    /// The latest calls in order, if there are so many.
-    pub fn latest(&self, length: usize) -> Option<Vec<Call>> {
+    /// The latest `length` calls in order, or `None` if the window has fewer.
+    pub fn latest(&self, length: usize) -> Option<Vec<CallNumber>> {
         let first = self.calls.len().checked_sub(length)?;
         Some(self.calls.iter().skip(first).copied().collect())
     }
@@ -56,11 +56,11 @@ mod tests {
             window.push(call);
         }
         assert_eq!(window.current(), Some(19));
-        assert_eq!(window.before().take(3).collect::<Vec<_>>(), [18, 17, 16]);
-        assert_eq!(window.before().count(), LONGEST - 1);
+        assert_eq!(window.previous().take(3).collect::<Vec<_>>(), [18, 17, 16]);
+        assert_eq!(window.previous().count(), MAX_WINDOW_LEN - 1);
         assert_eq!(window.latest(3), Some(vec![17, 18, 19]));
-        assert_eq!(window.latest(LONGEST + 1), None);
-        window.wipe();
-        assert_eq!(window.before().count(), 0);
+        assert_eq!(window.latest(MAX_WINDOW_LEN + 1), None);
+        window.reset();
+        assert_eq!(window.previous().count(), 0);
     }
 }

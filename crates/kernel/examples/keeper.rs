@@ -1,5 +1,5 @@
-//! Keeps a gate with every extension until stdin ends. Tests that run meanwhile join it, instead of
-//! having the kernel verify a gate of their own each. As root:
+//! Keeps a gate with every extension until stdin ends. Tests that run meanwhile join it, so that
+//! the kernel does not verify a gate for each of them. As root:
 //!
 //!     cargo run --release -p kernel --example keeper
 
@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use kernel::gate::{Gate, Lock};
-use kernel::session::Options;
-use kernel::{before, wire};
+use kernel::session::SessionOptions;
+use kernel::{enforcement, wire};
 
 const EVERYTHING: u32 = wire::LENS
     | wire::LENS_SITES
@@ -24,15 +24,16 @@ const EVERYTHING: u32 = wire::LENS
     | wire::PLUGIN
     | wire::PLUGIN_EXIT;
 
-/// How often a holder of the gate looks after it (`Gate::tend`).
+/// How often a process that holds the gate tends it (`Gate::tend`).
 const TEND: Duration = Duration::from_millis(200);
 
 fn main() -> Result<(), Box<dyn Error>> {
     kernel::quiet();
     let lock = Lock::take()?;
-    let mut gate = Gate::open(&lock, EVERYTHING | before::possible())?;
-    // Others join a gate only if a session shows that it is in use.
-    let session = gate.start_session(&lock, &Options { mask: wire::LENS, ..Default::default() })?;
+    let mut gate = Gate::open(&lock, EVERYTHING | enforcement::available_mechanisms())?;
+    // Other processes join a gate only if a session shows that it is in use.
+    let session =
+        gate.start_session(&lock, &SessionOptions { mask: wire::LENS, ..Default::default() })?;
     drop(lock);
     println!("ready");
     let (ended, end) = mpsc::channel();

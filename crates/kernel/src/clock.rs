@@ -7,19 +7,19 @@ pub fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC).as_nanos() as u64
 }
 
-/// The time of day that was at a time of [`now_ns`], which is not yet to come.
+/// The time of day at a past time of [`now_ns`].
 pub fn wall_clock(at_ns: u64) -> SystemTime {
     SystemTime::now() - Duration::from_nanos(now_ns().saturating_sub(at_ns))
 }
 
-/// How long this thread has had a processor.
+/// This thread's CPU time.
 pub fn thread_time() -> Duration {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the result.
+    // SAFETY: `time` is a valid destination for the result.
     unsafe { libc::clock_gettime(clock, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

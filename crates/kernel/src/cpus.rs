@@ -3,26 +3,27 @@
 use std::time::Duration;
 use std::{mem, thread};
 
-/// Makes every processor that this thread may use switch tasks once, so that each notes who runs there.
+/// Makes every processor that this thread may use switch tasks once, so that each records the task
+/// that runs on it.
 ///
-/// The gate knows a thread by what `sched_switch` left behind. A thread that is taken in while it runs
-/// is not seen until it is switched in again; being interrupted by a visitor does that. Returns how many
-/// processors are online but could not be visited (cpusets, isolated processors).
+/// The gate finds a thread by what `sched_switch` recorded. A thread that is attached while it runs
+/// is not seen until it is switched in again, which a visitor's interruption causes. Returns how
+/// many processors are online but could not be visited (cpusets, isolated processors).
 pub fn visit_all() -> u32 {
     // SAFETY: an all-zero cpu_set_t is an empty set.
     let mut before: libc::cpu_set_t = unsafe { mem::zeroed() };
     let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: `before` is a valid place for the result.
+    // SAFETY: `before` is a valid destination for the result.
     unsafe { libc::sched_getaffinity(0, size, &mut before) };
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let missed = listed(&online).filter(|cpu| !run_on(*cpu)).count() as u32;
+    let missed = parse_cpu_list(&online).filter(|cpu| !run_on(*cpu)).count() as u32;
     // SAFETY: restores the set read above.
     unsafe { libc::sched_setaffinity(0, size, &before) };
     missed
 }
 
 /// The numbers of a list such as "0-3,8".
-fn listed(list: &str) -> impl Iterator<Item = usize> {
+fn parse_cpu_list(list: &str) -> impl Iterator<Item = usize> {
     list.trim()
         .split(',')
         .filter_map(|range| {
@@ -37,12 +38,13 @@ pub fn run_on(cpu: usize) -> bool {
     run_on_any(&[cpu])
 }
 
-/// Where the kernel has no way of waiting: what is in flight on a processor is over by then.
-const LONG_AFTER: Duration = Duration::from_millis(50);
+/// For kernels that offer no way to wait: what is in flight on a processor is over after this time.
+const FALLBACK_WAIT: Duration = Duration::from_millis(50);
 
 /// The processors that the calling thread may use.
 pub fn allowed() -> Vec<usize> {
-    // SAFETY: an all-zero cpu_set_t is an empty set, and a valid place for the result; CPU_ISSET stays in bounds.
+    // SAFETY: an all-zero cpu_set_t is an empty set, and a valid destination for the result;
+    // CPU_ISSET stays in bounds.
     unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
@@ -62,7 +64,7 @@ pub fn run_on_any(cpus: &[usize]) -> bool {
     }
 }
 
-/// Waits until every processor has left the BPF programs it was in.
+/// Waits until every processor has left the BPF programs that it was in.
 pub fn wait_for_all() {
     // linux/membarrier.h; GLOBAL waits for an RCU grace period, which BPF programs delay.
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
@@ -70,7 +72,7 @@ pub fn wait_for_all() {
     let waited = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } == 0;
     // Refused by a filter, or with nohz_full processors (v6.18 kernel/sched/membarrier.c).
     if !waited {
-        thread::sleep(LONG_AFTER);
+        thread::sleep(FALLBACK_WAIT);
     }
 }
 
@@ -80,7 +82,7 @@ pub fn current() -> usize {
     unsafe { libc::sched_getcpu() }.max(0) as usize
 }
 
-/// How many processors the per-CPU maps have values for.
+/// The number of processors that per-CPU maps have values for.
 pub fn possible() -> usize {
     libbpf_rs::num_possible_cpus().unwrap_or(1)
 }
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn lists_have_ranges_and_numbers() {
-        assert_eq!(listed("0-2,5\n").collect::<Vec<_>>(), [0, 1, 2, 5]);
-        assert_eq!(listed("").count(), 0);
+        assert_eq!(parse_cpu_list("0-2,5\n").collect::<Vec<_>>(), [0, 1, 2, 5]);
+        assert_eq!(parse_cpu_list("").count(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong at the border, each with a sentence that says what to do.
+//! Errors at the boundary, each with a sentence that says what to do.
 
 use std::io;
 
@@ -12,47 +12,54 @@ pub enum Error {
     )]
     NoBtf,
     #[error(
-        "the kernel refused the gate while {doing}: {cause}; `tollgate doctor` shows what this kernel offers"
+        "the kernel reported an error while {doing}: {cause}; `tollgate doctor` shows what this \
+        kernel offers"
     )]
     Bpf { doing: String, cause: libbpf_rs::Error },
-    #[error("the kernel refused the plugin: {cause}; its verifier said:\n{log}")]
+    #[error("the kernel refused the plugin: {cause}; log of the kernel's verifier:\n{log}")]
     Refused { log: String, line: Option<usize>, cause: io::Error },
     #[error("Tollgate needs more than {limit} open files: raise the limit (ulimit -n)")]
-    TooFewFiles { limit: u64 },
+    FileLimitTooLow { limit: u64 },
     #[error("cannot {doing}: {cause}")]
     Io { doing: String, cause: io::Error },
     #[error(
-        "another version of Tollgate holds the gate: end it (`pgrep -a tollgate` finds it), or use the same version"
+        "another version of Tollgate has loaded the gate: stop it (`pgrep -a tollgate` finds it), \
+        or use the same version"
     )]
     OtherVersion,
-    #[error("process {0} has services in force already: one daemon does that for the whole machine")]
+    #[error(
+        "process {0} already has services in force: only one daemon of a machine can have services"
+    )]
     ServicesInForce(u32),
-    #[error("{0} handlers of plugins are linked at this hook already: take one away")]
+    #[error("this hook already has {0} linked plugin handlers: unload one")]
     HookFull(usize),
     #[error(
-        "{0} handlers of plugins are loaded for this hook already, of all Tollgates together: take one away"
+        "this hook already has {0} loaded plugin handlers, counting all Tollgate processes: \
+        unload one"
     )]
-    NoPlaceAtHook(u32),
+    NoSlotAtHook(u32),
     #[error(
-        "cannot attach a plugin to {device}: the XDP program {number} ({name}) is there, and the kernel takes one: end who attached it, \
-         or, where nobody holds it, `ip link set dev {device} xdp off`"
+        "cannot attach a plugin to {device}: XDP program {number} ({name}) is attached, and the \
+        kernel allows only one: stop the process that attached it, or detach it with `ip link set \
+        dev {device} xdp off`"
     )]
-    XdpTaken { device: String, number: u32, name: String },
+    XdpOccupied { device: String, number: u32, name: String },
     #[error(
-        "this plugin is for hooks of control groups, and the second version of control groups is not mounted \
-         (mount -t cgroup2 none /sys/fs/cgroup/unified)"
+        "this plugin has cgroup hooks, but cgroup v2 is not mounted (mount -t cgroup2 none \
+        /sys/fs/cgroup/unified)"
     )]
-    NoControlGroups,
+    NoCgroup2,
     #[error(
-        "the plugin's maps need {needed} MiB, and of the {available} MiB that are available it may have half: give them fewer entries"
+        "the plugin's maps need {needed} MiB, but may take at most half of the {available} MiB \
+        available: reduce their numbers of entries"
     )]
     TooMuchMemory { needed: u64, available: u64 },
-    #[error("{0} Tollgate sessions run already, which is the limit: end one")]
+    #[error("{0} Tollgate sessions are running, which is the limit: end one of them")]
     SessionsFull(u32),
 }
 
 impl Error {
-    /// Whether something was not there.
+    /// Whether something did not exist.
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Io { cause, .. } => cause.kind() == io::ErrorKind::NotFound,
@@ -64,32 +71,36 @@ impl Error {
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-pub(crate) trait Doing<T> {
-    /// Names what was being done, in the words of the sentence "cannot …" or "refused … while …".
+pub(crate) trait ErrorContext<T> {
+    /// Names the failed operation, to complete the sentence "cannot …" or "refused … while …".
     fn doing(self, doing: impl Into<String>) -> Result<T>;
 }
 
-impl<T> Doing<T> for libbpf_rs::Result<T> {
+impl<T> ErrorContext<T> for libbpf_rs::Result<T> {
     fn doing(self, doing: impl Into<String>) -> Result<T> {
         self.map_err(|cause| {
-            if is_out_of_files(&cause) { too_few_files() } else { Error::Bpf { doing: doing.into(), cause } }
+            if is_out_of_files(&cause) {
+                too_few_files()
+            } else {
+                Error::Bpf { doing: doing.into(), cause }
+            }
         })
     }
 }
 
 fn is_out_of_files(error: &libbpf_rs::Error) -> bool {
-    // libbpf-rs keeps the number to itself, and says it where all causes are asked for.
+    // libbpf-rs hides the number, but prints it with all causes.
     format!("{error:#}").contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string())
 }
 
 fn too_few_files() -> Error {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid place for the result.
+    // SAFETY: a valid destination for the result.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    Error::TooFewFiles { limit: limit.rlim_cur }
+    Error::FileLimitTooLow { limit: limit.rlim_cur }
 }
 
-impl<T> Doing<T> for io::Result<T> {
+impl<T> ErrorContext<T> for io::Result<T> {
     fn doing(self, doing: impl Into<String>) -> Result<T> {
         self.map_err(|cause| Error::Io { doing: doing.into(), cause })
     }

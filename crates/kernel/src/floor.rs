@@ -1,5 +1,5 @@
-//! Empty programs on the gate's hooks: what nobody who hooks them can go below. Also with what some need at a call: below that, nobody
-//! who needs it can go.
+//! Empty programs on the gate's hooks: nothing that uses these hooks can cost less. Variants do
+//! what some programs need at each call, and are the lower bound for those.
 
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
@@ -7,14 +7,14 @@ use std::sync::OnceLock;
 use libbpf_rs::Link;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
-use crate::error::{Doing, Result};
+use crate::error::{ErrorContext, Result};
 use crate::probe::Types;
 use crate::skeletons::floor::{FloorSkel, FloorSkelBuilder};
 use crate::wire;
 
 /// A tracepoint that the gate hooks, by the kernel's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hook {
+pub enum GateHook {
     SchedSwitch,
     SchedProcessFork,
     SchedProcessExec,
@@ -30,19 +30,21 @@ pub enum Hook {
     SysEnter,
 }
 
-/// By what a program sees messages over sockets.
+/// How a program sees messages over sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Messages {
-    /// `sock_recv_length` and `sock_send_length`: since v6.3, 6e6eda44b939 ("sock: add tracepoint for send recv length").
+pub enum MessageHooks {
+    /// `sock_recv_length` and `sock_send_length`: since v6.3, 6e6eda44b939 ("sock: add tracepoint
+    /// for send recv length").
     Tracepoints,
-    /// The end of `sock_recvmsg`, and `security_socket_sendmsg`, which comes before a message is on its way.
+    /// The end of `sock_recvmsg`, and `security_socket_sendmsg`, which comes before a message is on
+    /// its way.
     Functions,
 }
 
-impl Messages {
-    pub fn here() -> Self {
+impl MessageHooks {
+    pub fn detect() -> Self {
         // Reading all of the kernel's types takes some milliseconds.
-        static HERE: OnceLock<Messages> = OnceLock::new();
+        static HERE: OnceLock<MessageHooks> = OnceLock::new();
         *HERE.get_or_init(|| {
             let has = Types::read().is_ok_and(|types| types.has_tracepoint("sock_recv_length"));
             if has { Self::Tracepoints } else { Self::Functions }
@@ -50,8 +52,8 @@ impl Messages {
     }
 }
 
-impl Hook {
-    /// In the order they are attached: calls last, as the gate does.
+impl GateHook {
+    /// In the order in which they are attached: calls last, as in the gate.
     pub const ALL: [Self; wire::GATE_HOOKS as usize] = [
         Self::SchedSwitch,
         Self::SchedProcessFork,
@@ -109,11 +111,11 @@ impl Hook {
 
 /// What otherwise empty programs do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Only {
+pub enum FloorProgram {
     Nothing,
-    /// At enter and exit of a call the clock is read.
+    /// They read the clock at entry and exit of a call.
     Clocks,
-    /// At enter is a place for plugins, of which there are none.
+    /// At entry they have a chain of plugins, which is empty.
     Place,
 }
 
@@ -124,46 +126,52 @@ pub struct Floor {
 }
 
 impl Floor {
-    pub fn attach(hooks: &[Hook], only: Only) -> Result<Self> {
-        // A skeleton borrows its object, some bytes that stay until the process ends, also of thousands of blocks.
+    pub fn attach(hooks: &[GateHook], only: FloorProgram) -> Result<Self> {
+        // A skeleton borrows its object: some bytes that stay until the process ends, even for
+        // thousands of blocks.
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut skeleton = FloorSkelBuilder::default().open(object).doing("reading the floor's programs")?;
-        let messages = Messages::here();
-        let is_used = hooks.iter().any(|hook| matches!(hook, Hook::SockRecvLength | Hook::SockSendLength));
+        let mut skeleton =
+            FloorSkelBuilder::default().open(object).doing("reading the floor's programs")?;
+        let messages = MessageHooks::detect();
+        let is_used = hooks
+            .iter()
+            .any(|hook| matches!(hook, GateHook::SockRecvLength | GateHook::SockSendLength));
         let programs = &mut skeleton.progs;
         let (received, sent) = match messages {
-            Messages::Tracepoints => (&mut programs.floor_received, &mut programs.floor_sent),
-            Messages::Functions => (&mut programs.floor_received_exit, &mut programs.floor_sent_entry),
+            MessageHooks::Tracepoints => (&mut programs.floor_received, &mut programs.floor_sent),
+            MessageHooks::Functions => {
+                (&mut programs.floor_received_exit, &mut programs.floor_sent_entry)
+            }
         };
         received.set_autoload(is_used);
         sent.set_autoload(is_used);
         programs.floor_packet.set_autoload(is_used);
         let skeleton = skeleton.load().doing("loading the floor's programs")?;
         let programs = &skeleton.progs;
-        let attach = |hook: &Hook| {
+        let attach = |hook: &GateHook| {
             let program = match (hook, only) {
-                (Hook::SchedSwitch, _) => &programs.floor_switch,
-                (Hook::SchedProcessFork, _) => &programs.floor_fork,
-                (Hook::SchedProcessExec, _) => &programs.floor_exec,
-                (Hook::SchedProcessExit, _) => &programs.floor_task_exit,
-                (Hook::SchedProcessFree, _) => &programs.floor_task_free,
-                (Hook::InetSockSetState, _) => &programs.floor_tcp,
-                (Hook::NetifRx, _) => &programs.floor_packet,
-                (Hook::SockRecvLength, _) => match messages {
-                    Messages::Tracepoints => &programs.floor_received,
-                    Messages::Functions => &programs.floor_received_exit,
+                (GateHook::SchedSwitch, _) => &programs.floor_switch,
+                (GateHook::SchedProcessFork, _) => &programs.floor_fork,
+                (GateHook::SchedProcessExec, _) => &programs.floor_exec,
+                (GateHook::SchedProcessExit, _) => &programs.floor_task_exit,
+                (GateHook::SchedProcessFree, _) => &programs.floor_task_free,
+                (GateHook::InetSockSetState, _) => &programs.floor_tcp,
+                (GateHook::NetifRx, _) => &programs.floor_packet,
+                (GateHook::SockRecvLength, _) => match messages {
+                    MessageHooks::Tracepoints => &programs.floor_received,
+                    MessageHooks::Functions => &programs.floor_received_exit,
                 },
-                (Hook::SockSendLength, _) => match messages {
-                    Messages::Tracepoints => &programs.floor_sent,
-                    Messages::Functions => &programs.floor_sent_entry,
+                (GateHook::SockSendLength, _) => match messages {
+                    MessageHooks::Tracepoints => &programs.floor_sent,
+                    MessageHooks::Functions => &programs.floor_sent_entry,
                 },
-                (Hook::SignalDeliver, _) => &programs.floor_signal,
-                (Hook::SignalGenerate, _) => &programs.floor_continue,
-                (Hook::SysExit, Only::Clocks) => &programs.clock_exit,
-                (Hook::SysExit, _) => &programs.floor_exit,
-                (Hook::SysEnter, Only::Nothing) => &programs.floor_enter,
-                (Hook::SysEnter, Only::Clocks) => &programs.clock_enter,
-                (Hook::SysEnter, Only::Place) => &programs.place_enter,
+                (GateHook::SignalDeliver, _) => &programs.floor_signal,
+                (GateHook::SignalGenerate, _) => &programs.floor_continue,
+                (GateHook::SysExit, FloorProgram::Clocks) => &programs.clock_exit,
+                (GateHook::SysExit, _) => &programs.floor_exit,
+                (GateHook::SysEnter, FloorProgram::Nothing) => &programs.floor_enter,
+                (GateHook::SysEnter, FloorProgram::Clocks) => &programs.clock_enter,
+                (GateHook::SysEnter, FloorProgram::Place) => &programs.chain_enter,
             };
             program.attach_trace().doing("attaching the floor")
         };

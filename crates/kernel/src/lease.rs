@@ -1,4 +1,4 @@
-//! Files that nobody writes to while they are read.
+//! Files that are not written to while they are read.
 
 use std::fs::File;
 use std::io;
@@ -13,8 +13,8 @@ pub struct ReadLease<'file> {
 }
 
 impl<'file> ReadLease<'file> {
-    /// Fails with `WouldBlock` if some process has the file open for writing. `None`: its file system
-    /// has no leases, or the file is another user's.
+    /// Fails with `WouldBlock` if some process has the file open for writing. `None`: its file
+    /// system has no leases, or the file is another user's.
     pub fn take(file: &'file File) -> io::Result<Option<Self>> {
         // The kernel announces a waiting writer by a signal. The default, SIGIO, ends the process;
         // SIGURG is ignored by default.

@@ -1,36 +1,36 @@
-//! The border to the kernel: the BPF objects, the types that cross, the gate's life, processes that start
-//! gated. All of the workspace's `unsafe` lives here.
+//! The boundary to the kernel: the BPF objects, the types that both sides share, the life of the
+//! gate, and processes that start gated. All of the workspace's `unsafe` is here.
 
-pub mod before;
 pub mod benchmark;
-pub mod cells;
-pub mod cgroup_option;
+pub mod call_stats;
 pub mod clock;
+pub mod counters;
 pub mod cpus;
+pub mod enforcement;
 pub mod error;
-pub mod figures;
+pub mod favordynmods;
 pub mod floor;
 pub mod gate;
-mod groups;
-pub mod guarded;
+pub mod hold_table;
+pub mod holds;
+pub mod identity;
 pub mod lease;
-pub mod limits;
 pub mod losses;
-pub mod mapping;
+pub mod mapped_array;
+pub mod migrations;
 pub mod mounts;
-pub mod pinned;
-pub mod placements;
 pub mod plugins;
 pub mod probe;
 pub mod process;
 pub mod profile;
-pub mod profiles;
-pub mod records;
-pub mod scope;
-pub mod services;
+pub mod profile_table;
+pub mod ring;
+mod rows;
+pub mod service_maps;
 pub mod session;
 pub mod signals;
 pub mod skeletons;
+pub mod socket_limits;
 mod start;
 pub mod stdout;
 pub mod symbols;

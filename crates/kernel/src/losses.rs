@@ -1,26 +1,26 @@
-//! What a session lost: itself, and by sessions that took tasks over from it.
+//! A session's losses: its own, and those of sessions that took tasks over from it.
 
 use std::collections::BTreeSet;
 
 use libbpf_rs::{MapCore as _, MapFlags};
 
-use crate::error::{Doing, Result};
+use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, sum_over_cpus};
-use crate::groups::session_groups;
+use crate::rows::session_rows;
 use crate::wire;
 
 /// Counts in the order of `wire::loss`.
 pub type Losses = [u64; wire::LOSSES as usize];
 
-/// The reasons before this one spoil the figures of the sessions that the tasks came from, too.
-const FIRST_PRIVATE: usize = wire::LOSS_SLOW_CALLS as usize;
+/// The reasons before this one also affect the statistics of the sessions that the tasks came from.
+const FIRST_SESSION_ONLY: usize = wire::LOSS_SLOW_CALLS as usize;
 
 fn key(session: u32, reason: usize) -> u32 {
     session * wire::LOSSES + reason as u32
 }
 
 fn add_shared(sums: &mut Losses, more: &Losses) {
-    for (sum, n) in sums.iter_mut().zip(more).take(FIRST_PRIVATE) {
+    for (sum, n) in sums.iter_mut().zip(more).take(FIRST_SESSION_ONLY) {
         *sum += n;
     }
 }
@@ -30,8 +30,10 @@ impl Gate {
     pub fn losses(&self, session: u32) -> Result<Losses> {
         let mut sums = self.own_losses(session)?;
         add_shared(&mut sums, &self.sessions.read(session).inherited_losses);
-        let takers: BTreeSet<_> =
-            session_groups(self, session).iter().map(|group| self.groups.read(*group).session).collect();
+        let takers: BTreeSet<_> = session_rows(self, session)
+            .iter()
+            .map(|group| self.groups.read(*group).session)
+            .collect();
         for taker in takers.into_iter().filter(|taker| *taker != session) {
             add_shared(&mut sums, &self.own_losses(taker)?);
             add_shared(&mut sums, &self.sessions.read(taker).inherited_losses);
@@ -47,25 +49,26 @@ impl Gate {
         Ok(sums)
     }
 
-    /// A session begins: what earlier ones of its number lost is not its loss.
+    /// Clears what earlier sessions of this number lost, when a session begins.
     pub(crate) fn clear_losses(&self, session: u32) -> Result<()> {
         let zero = vec![vec![0; 8]; crate::cpus::possible()];
         for reason in 0..wire::LOSSES as usize {
             let map = self.maps.get("losses");
             let key = key(session, reason).to_ne_bytes();
-            map.update_percpu(&key, &zero, MapFlags::ANY).doing("clearing its losses")?;
+            map.update_percpu(&key, &zero, MapFlags::ANY).doing("clearing the counts of losses")?;
         }
         Ok(())
     }
 
-    /// A session ends before those that its tasks came from: they will report its losses.
-    pub(crate) fn leave_losses(&self, session: u32) -> Result<()> {
+    /// When a session ends before those that its tasks came from, hands its losses over to them.
+    pub(crate) fn hand_over_losses(&self, session: u32) -> Result<()> {
         let losses = self.losses(session)?;
-        for heir in self.heirs_of(session) {
+        for heir in self.parent_sessions(session) {
             let place = self.sessions.entry(heir);
             let mut sums = self.sessions.read(heir).inherited_losses;
             add_shared(&mut sums, &losses);
-            // SAFETY: an aligned field of the mapped entry that only Tollgate processes write, one at a time (Lock).
+            // SAFETY: an aligned field of the mapped entry that only Tollgate processes write, one
+            // at a time (Lock).
             unsafe { (&raw mut (*place).inherited_losses).write_volatile(sums) };
         }
         Ok(())

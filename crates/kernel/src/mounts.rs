@@ -1,18 +1,18 @@
-//! What is mounted where, as Documentation/filesystems/proc.rst has it of /proc/PID/mountinfo.
+//! What is mounted where, from /proc/PID/mountinfo (Documentation/filesystems/proc.rst).
 
 use std::fs;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// What of the file system is mounted: "/" is all of it.
+    /// The part of the file system that is mounted; "/" is all of it.
     pub root: String,
-    pub place: String,
+    pub mount_point: String,
     /// The file system's type.
     pub kind: String,
     pub options: Vec<String>,
 }
 
-/// In this process's mount namespace, in the order they were mounted.
+/// In this process's mount namespace, in the order in which they were mounted.
 pub fn mounted() -> Vec<Mount> {
     parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
@@ -26,7 +26,7 @@ fn mount(line: &str) -> Option<Mount> {
     let (mut mount, mut file_system) = (mount.split(' ').skip(3), file_system.split(' '));
     Some(Mount {
         root: mount.next()?.into(),
-        place: mount.next()?.into(),
+        mount_point: mount.next()?.into(),
         kind: file_system.next()?.into(),
         options: file_system.nth(1)?.split(',').map(Into::into).collect(),
     })
@@ -42,7 +42,12 @@ mod tests {
                       42 41 0:38 /system.slice /mnt rw - cgroup2 cgroup2 ro\n";
         let words = |words: [&str; 3], options: &[&str]| {
             let [root, place, kind] = words.map(Into::into);
-            Mount { root, place, kind, options: options.iter().copied().map(Into::into).collect() }
+            Mount {
+                root,
+                mount_point: place,
+                kind,
+                options: options.iter().copied().map(Into::into).collect(),
+            }
         };
         assert_eq!(
             parse(mounts),

@@ -8,25 +8,25 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use crate::error::{Doing, Result};
-use crate::signals::{Dispositions, no_command, set_command};
+use crate::error::{ErrorContext, Result};
+use crate::signals::{Dispositions, clear_command, set_command};
 use crate::start::{STANDARD_DESCRIPTORS, was_closed};
 use crate::wire;
 
-/// Who the command runs as.
+/// The user that the command runs as.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub struct Credentials {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
 }
 
 /// What to execute. Everything is allocated before the fork: the child only makes system calls.
-pub struct Command {
+pub struct GatedCommand {
     program: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
-    identity: Option<Identity>,
+    identity: Option<Credentials>,
     signals: Dispositions,
 }
 
@@ -37,29 +37,29 @@ pub struct Child {
     exec_result: File,
 }
 
-/// As execve takes them, as long as the strings are there.
+/// As execve takes them; valid as long as the strings live.
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
-impl Command {
+impl GatedCommand {
     pub fn new(
         program: CString,
         arguments: Vec<CString>,
         environment: Vec<CString>,
-        identity: Option<Identity>,
+        identity: Option<Credentials>,
         signals: Dispositions,
     ) -> Self {
         Self { program, arguments, environment, identity, signals }
     }
 
-    /// This process becomes the command; returns only if it cannot.
+    /// This process becomes the command; returns only if that fails.
     pub fn execute(&self) -> io::Error {
         let error = self.become_command(&pointers(&self.arguments), &pointers(&self.environment));
         io::Error::from_raw_os_error(error)
     }
 
-    /// Forks and executes. Whether the execution worked is told by [`Child::exec_error`].
+    /// Forks and executes. [`Child::exec_error`] says whether the execution worked.
     pub fn spawn(&self) -> Result<Child> {
         let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
         let mut pipe = [0; 2];
@@ -67,14 +67,14 @@ impl Command {
         if unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
             return Err(io::Error::last_os_error()).doing("make a pipe to the command");
         }
-        // SAFETY: descriptors just made, owned by nobody else.
+        // SAFETY: new descriptors that only this process owns.
         let [reader, writer] = pipe.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         // SAFETY: the child makes only async-signal-safe calls until it executes or exits.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()).doing("fork"),
             0 => {
                 let error = self.become_command(&arguments, &environment);
-                // SAFETY: writes four bytes of a local and leaves without running destructors.
+                // SAFETY: writes four bytes of a local and exits without running destructors.
                 unsafe {
                     libc::write(writer.as_raw_fd(), (&raw const error).cast(), 4);
                     libc::_exit(127)
@@ -90,7 +90,11 @@ impl Command {
     }
 
     /// Returns only if something fails, with its errno.
-    fn become_command(&self, arguments: &[*const libc::c_char], environment: &[*const libc::c_char]) -> i32 {
+    fn become_command(
+        &self,
+        arguments: &[*const libc::c_char],
+        environment: &[*const libc::c_char],
+    ) -> i32 {
         self.signals.restore();
         for fd in STANDARD_DESCRIPTORS {
             if was_closed(fd) {
@@ -100,12 +104,16 @@ impl Command {
         }
         let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
         if let Some(identity) = &self.identity {
-            // SAFETY: plain system calls over memory that was allocated before the fork. The raw calls
-            // change this process only, which has one thread; glibc's wrappers would take locks.
+            // SAFETY: plain system calls over memory that was allocated before the fork. The raw
+            // calls change this process only, which has one thread; glibc's wrappers would take
+            // locks.
             let failed = unsafe {
-                libc::syscall(libc::SYS_setgroups, identity.groups.len(), identity.groups.as_ptr()) != 0
-                    || libc::syscall(libc::SYS_setresgid, identity.gid, identity.gid, identity.gid) != 0
-                    || libc::syscall(libc::SYS_setresuid, identity.uid, identity.uid, identity.uid) != 0
+                libc::syscall(libc::SYS_setgroups, identity.groups.len(), identity.groups.as_ptr())
+                    != 0
+                    || libc::syscall(libc::SYS_setresgid, identity.gid, identity.gid, identity.gid)
+                        != 0
+                    || libc::syscall(libc::SYS_setresuid, identity.uid, identity.uid, identity.uid)
+                        != 0
             };
             if failed {
                 return errno();
@@ -118,26 +126,27 @@ impl Command {
 }
 
 impl Child {
-    /// Waits until the command runs; the error that kept it from it, if any.
+    /// Waits until the command runs. Returns the error that prevented it, if any.
     pub fn exec_error(&mut self) -> Option<io::Error> {
         let mut errno = [0; 4];
         self.exec_result.read_exact(&mut errno).ok()?;
         Some(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
     }
 
-    /// Waits until the command ends, `limit` passes, or `other` can be read; false: the command still runs.
+    /// Waits until the command ends, `limit` passes, or `other` can be read; false: the command
+    /// still runs.
     pub fn ended_within(&self, limit: Duration, other: i32) -> bool {
         wait_for([self.pidfd.as_raw_fd(), other], limit)[0]
     }
 
     /// Collects the ended command: its status and what it used.
-    pub fn collect(&self) -> Result<(ExitStatus, Usage)> {
-        no_command();
+    pub fn reap(&self) -> Result<(ExitStatus, Usage)> {
+        clear_command();
         let mut status = 0;
         // SAFETY: an all-zero rusage is valid.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
         loop {
-            // SAFETY: our own child, not yet waited for; both results are valid places.
+            // SAFETY: our own child, not yet waited for; both results have valid destinations.
             if unsafe { libc::wait4(self.pid as i32, &mut status, 0, &mut usage) } >= 0 {
                 break;
             }
@@ -146,7 +155,8 @@ impl Child {
                 return Err(error).doing("wait for the command");
             }
         }
-        let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+        let ns =
+            |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
         Ok((
             ExitStatus::from_raw(status),
             Usage { user_ns: ns(usage.ru_utime), system_ns: ns(usage.ru_stime) },
@@ -154,7 +164,7 @@ impl Child {
     }
 }
 
-/// CPU time of the command and the children it waited for, by the kernel's own account.
+/// CPU time of the command and of the children that it waited for, by the kernel's own account.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     pub user_ns: u64,
@@ -167,18 +177,20 @@ fn threads(pid: u32) -> Vec<u32> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The number of a process's thread, by that which the thread has in its own PID namespace.
+/// The number of a process's thread, by its number in its own PID namespace.
 pub fn thread_of_own_number(process: u32, own: u32) -> Option<u32> {
     let is_own = |tid: &u32| {
-        let status = fs::read_to_string(format!("/proc/{process}/task/{tid}/status")).unwrap_or_default();
-        // proc_pid_status(5): in the namespace of who reads, and then in each below that.
+        let status =
+            fs::read_to_string(format!("/proc/{process}/task/{tid}/status")).unwrap_or_default();
+        // proc_pid_status(5): the number in the reader's namespace, then in each one below.
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()) == Some(own)
     };
     threads(process).into_iter().find(is_own)
 }
 
-/// Slot of the call that a thread sleeps in, by /proc: for one whose entry the gate has not seen.
+/// Index of the call that a thread sleeps in, by /proc: for a thread whose entry the gate has not
+/// seen.
 pub fn current_call(tid: u32) -> Option<u32> {
     let line = fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;
     let number: u32 = line.split(' ').next()?.parse().ok()?;
@@ -201,21 +213,23 @@ pub fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, and nobody else has it.
+    // SAFETY: a new descriptor that only this process owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Waits until `descriptor` can be read, a signal comes, or `limit` passes; whether it can be read.
+/// Waits until `descriptor` can be read, a signal comes, or `limit` passes. Returns whether it can
+/// be read.
 pub fn wait_readable(descriptor: i32, limit: Duration) -> bool {
     wait_for([descriptor], limit)[0]
 }
 
-/// Waits until one of the descriptors can be read, a signal comes, or `limit` passes; which of them can be read.
+/// Waits until one of the descriptors can be read, a signal comes, or `limit` passes. Returns which
+/// of them can be read.
 pub fn wait_for<const N: usize>(descriptors: [i32; N], limit: Duration) -> [bool; N] {
     let mut polls = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // Rounded up, as who wakes too early waits again.
+    // Rounded up: a process that wakes too early waits again.
     let limit = limit.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX);
-    // SAFETY: as many entries as are said to be there.
+    // SAFETY: as many entries as given.
     unsafe { libc::poll(polls.as_mut_ptr(), N as libc::nfds_t, limit) };
     polls.map(|poll| poll.revents != 0)
 }
@@ -223,7 +237,7 @@ pub fn wait_for<const N: usize>(descriptors: [i32; N], limit: Duration) -> [bool
 /// Whether the other end of a UNIX socket, or of a terminal, is closed for good.
 pub fn has_hung_up(descriptor: i32) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: 0, revents: 0 };
-    // SAFETY: one entry, as is said.
+    // SAFETY: one entry, as given.
     unsafe { libc::poll(&raw mut poll, 1, 0) };
     poll.revents & libc::POLLHUP != 0
 }
@@ -232,15 +246,22 @@ pub fn has_hung_up(descriptor: i32) -> bool {
 pub fn root_peer(socket: i32) -> Option<u32> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: a place of the length that is given.
+    // SAFETY: a destination of the given length.
     let got = unsafe {
-        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut length)
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
     };
     (got == 0 && peer.uid == 0).then_some(peer.pid as u32)
 }
 
-/// Lets this thread run before all that have no deadline or higher priority: sched(7). Where that is refused, before most.
-pub fn run_before_others() {
+/// Makes this thread run before all that have no deadline or a higher priority: sched(7). Where
+/// that is refused, before most.
+pub fn set_realtime() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: a valid parameter, of this thread; what is refused leaves things as they are.
     unsafe {
@@ -250,8 +271,9 @@ pub fn run_before_others() {
     }
 }
 
-/// The session (setsid) that this process is in, if numbers here are those of the initial PID namespace.
-pub fn own_session() -> Option<u32> {
+/// The session (setsid) that this process is in, if numbers here are those of the initial PID
+/// namespace.
+pub fn own_sid() -> Option<u32> {
     /// include/linux/proc_ns.h, PROC_PID_INIT_INO
     const INITIAL: u64 = 0xefff_fffc;
     let namespace = std::os::unix::fs::MetadataExt::ino(&fs::metadata("/proc/self/ns/pid").ok()?);
@@ -259,42 +281,42 @@ pub fn own_session() -> Option<u32> {
 }
 
 /// The process of a thread of this number.
-pub fn leader_of(thread: u32) -> Option<u32> {
+pub fn process_of_thread(thread: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
-/// Whether it exists, be it that it has ended and is waited for.
+/// Whether the process exists, be it as a zombie.
 pub fn exists(process: u32) -> bool {
-    // SAFETY: signal 0 only asks.
+    // SAFETY: signal 0 only checks.
     unsafe { libc::kill(process as i32, 0) == 0 }
 }
 
 /// Fields of /proc/PID/stat, from the state on.
 fn stat(process: u32) -> Vec<String> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // Behind the name, which may have anything in it.
+    // After the name, which may contain anything.
     stat.rsplit(") ").next().unwrap_or_default().split(' ').map(str::to_owned).collect()
 }
 
 /// Whether it exists and has not ended.
-pub fn lives(process: u32) -> bool {
+pub fn is_alive(process: u32) -> bool {
     !matches!(stat(process)[0].chars().next(), None | Some('Z' | 'X'))
 }
 
-/// By a signal or a debugger.
+/// Whether a signal or a debugger has stopped it.
 pub fn is_stopped(process: u32) -> bool {
     stat(process)[0].starts_with(['T', 't'])
 }
 
-/// Whether somebody may be at a terminal that it was started from.
+/// Whether a user may be at a terminal that the process was started from.
 pub fn has_terminal(process: u32) -> bool {
-    /// From the state on; proc(5), tty_nr
+    /// Index from the state on; proc(5), tty_nr
     const TERMINAL: usize = 4;
     stat(process).get(TERMINAL).is_some_and(|terminal| terminal != "0")
 }
 
-/// The POSIX session of a process, 0: of this one.
+/// The POSIX session of a process; 0: of this process.
 pub fn session_of(process: u32) -> Option<u32> {
     // SAFETY: a plain query.
     unsafe { libc::getsid(process as i32) }.try_into().ok()

@@ -1,4 +1,5 @@
-//! A program's profile in the kernel, read and changed while the gate uses it (`struct guard_profile`).
+//! A program's profile in the kernel, read and changed while the gate uses it (`struct
+//! guard_profile`).
 
 use std::collections::BTreeMap;
 use std::ops::BitOrAssign;
@@ -6,25 +7,27 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapFlags, MapHandle, MapType};
 
-use crate::error::{Doing, Result};
-use crate::mapping::{Mapping, atomic_field};
+use crate::error::{ErrorContext, Result};
+use crate::mapped_array::{MappedArray, atomic_field};
 use crate::wire;
 
 /// pH's profile of one program.
-pub struct Profile {
-    mapping: Mapping<wire::guard_profile>,
-    more: Vec<Mapping<wire::guard_more>>,
+pub struct KernelProfile {
+    mapping: MappedArray<wire::guard_profile>,
+    more: Vec<MappedArray<wire::guard_overflow>>,
 }
 
-/// A profile's contents, by its own symbols: 1 is the first of `calls`, 127 any call after the first 126.
+/// A profile's contents, by its own symbols: 1 is the first of `calls`, 127 any call after the
+/// first 126.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contents {
     /// One of [`wire::guard_state`].
     pub state: u32,
-    /// Call slots in the order in which they were first made; none: a number that two processors took at once.
+    /// Call indices in the order of their first use; none: two processors assigned a symbol at
+    /// once.
     pub calls: Vec<Option<u32>>,
-    pub pairs: Vec<Pair>,
-    pub windows: Vec<Window>,
+    pub pairs: Vec<ProfilePair>,
+    pub windows: Vec<ProfileWindow>,
     pub trained: u64,
     pub changed_at: u64,
     pub anomalies: u64,
@@ -32,9 +35,9 @@ pub struct Contents {
     pub made: u64,
 }
 
-/// Which calls were seen how many calls before which: a bit for each distance.
+/// A call that was seen before another one: a bit for each distance between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pair {
+pub struct ProfilePair {
     pub current: u8,
     pub earlier: u8,
     pub learned: u8,
@@ -42,7 +45,7 @@ pub struct Pair {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Window {
+pub struct ProfileWindow {
     /// The oldest first.
     pub calls: Vec<u8>,
     pub learned: bool,
@@ -50,14 +53,17 @@ pub struct Window {
 }
 
 /// A window's symbols, the oldest first.
-pub fn symbols(window: u64) -> Vec<u8> {
+pub fn window_symbols(window: u64) -> Vec<u8> {
     let places = (0..wire::GUARD_LOOKAHEAD_MAX).rev();
-    let symbol = |place| (window >> (wire::GUARD_SYMBOL_BITS * place)) as u8 & wire::GUARD_OTHER as u8;
+    let symbol = |place| {
+        (window >> (wire::GUARD_SYMBOL_BITS * place)) as u8 & wire::GUARD_SYMBOL_OTHER as u8
+    };
     places.map(symbol).skip_while(|symbol| *symbol == 0).collect()
 }
 
-/// Entries of which something is known, by their keys: one that two processors have learned at once may be there twice.
-fn each_once<K: Ord, B: BitOrAssign + Default + PartialEq>(
+/// Merges entries with content by their keys: a key that two processors have learned at once may be
+/// there twice.
+fn merged_by_key<K: Ord, B: BitOrAssign + Default + PartialEq>(
     entries: impl Iterator<Item = (K, B)>,
 ) -> impl Iterator<Item = (K, B)> {
     let mut all: BTreeMap<K, B> = BTreeMap::new();
@@ -78,12 +84,22 @@ pub fn new_map<T: Copy>(name: &str) -> Result<MapHandle> {
         map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE,
         ..Default::default()
     };
-    MapHandle::create(MapType::Array, Some(name), size_of::<u32>() as u32, size_of::<T>() as u32, 1, &options)
-        .doing("making a program's profile")
+    MapHandle::create(
+        MapType::Array,
+        Some(name),
+        size_of::<u32>() as u32,
+        size_of::<T>() as u32,
+        1,
+        &options,
+    )
+    .doing("making a program's profile")
 }
 
-impl Profile {
-    pub fn new(mapping: Mapping<wire::guard_profile>, more: Vec<Mapping<wire::guard_more>>) -> Self {
+impl KernelProfile {
+    pub fn new(
+        mapping: MappedArray<wire::guard_profile>,
+        more: Vec<MappedArray<wire::guard_overflow>>,
+    ) -> Self {
         Self { mapping, more }
     }
 
@@ -93,37 +109,42 @@ impl Profile {
     }
 
     /// How often it froze.
-    pub fn freezings(&self) -> u32 {
-        atomic_field!(self.mapping, 0, freezings).load(Ordering::SeqCst)
+    pub fn freeze_count(&self) -> u32 {
+        atomic_field!(self.mapping, 0, freezes_count).load(Ordering::SeqCst)
     }
 
-    /// How often training data was forgotten, or normal data set.
-    pub fn forgettings(&self) -> u32 {
-        atomic_field!(self.mapping, 0, forgettings).load(Ordering::SeqCst)
+    /// How often training data was wiped, or normal data set.
+    pub fn wipe_count(&self) -> u32 {
+        atomic_field!(self.mapping, 0, wipes).load(Ordering::SeqCst)
     }
 
-    /// Windows that were not learned for want of room.
+    /// Windows that were not learned for lack of room.
     pub fn unlearned(&self) -> u64 {
         let place = self.mapping.entry(0);
         // SAFETY: an aligned field of the mapping.
         unsafe { (&raw const (*place).unlearned).read_volatile() }
     }
 
-    /// Adds room for windows, at a free place of `more_windows`; false: it has all that it may have.
-    pub fn make_room(&mut self, more_windows: &impl libbpf_rs::MapCore, place: u32) -> Result<bool> {
-        let Some(free) = self.mapping.read(0).more.iter().position(|place| *place == 0) else {
+    /// Adds room for windows, in a free slot of `overflow_windows`; false: it has all that it may
+    /// have.
+    pub fn add_overflow(
+        &mut self,
+        more_windows: &impl libbpf_rs::MapCore,
+        place: u32,
+    ) -> Result<bool> {
+        let Some(free) = self.mapping.read(0).overflow.iter().position(|place| *place == 0) else {
             return Ok(false);
         };
-        let map = new_map::<wire::guard_more>("tollgate_more")?;
+        let map = new_map::<wire::guard_overflow>("tollgate_more")?;
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&map));
         more_windows
             .update(&place.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
             .doing("making a profile larger")?;
-        self.more.push(Mapping::new(&map, 1)?);
+        self.more.push(MappedArray::new(&map, 1)?);
         let first = self.mapping.entry(0);
         // SAFETY: an aligned field of the mapped entry, which only its one owner writes.
         unsafe {
-            (&raw mut (*first).more[free]).write_volatile(place);
+            (&raw mut (*first).overflow[free]).write_volatile(place);
             (&raw mut (*first).unlearned).write_volatile(0);
         }
         Ok(true)
@@ -151,65 +172,76 @@ impl Profile {
         let more = self.more.iter().flat_map(|more| {
             let first = more.entry(0);
             // SAFETY: as above.
-            (0..wire::GUARD_MORE as usize).map(move |index| unsafe {
+            (0..wire::GUARD_OVERFLOW as usize).map(move |index| unsafe {
                 AtomicU64::from_ptr((&raw mut (*first).windows).cast::<u64>().add(index))
             })
         });
         own.chain(more)
     }
 
-    /// It could not learn something, and may have more room.
-    pub fn wants_room(&self) -> bool {
-        self.unlearned() > 0 && self.more.len() < wire::GUARD_MORE_TIMES as usize
+    /// Whether something was not learned, and the profile may have more room.
+    pub fn needs_overflow(&self) -> bool {
+        self.unlearned() > 0 && self.more.len() < wire::GUARD_OVERFLOW_MAX as usize
     }
 
-    /// How many windows there is room for; above three quarters of the places a search becomes long.
-    pub fn room_for_windows(&self) -> usize {
-        (wire::GUARD_WINDOWS as usize + self.more.len() * wire::GUARD_MORE as usize) / 4 * 3
+    /// How many windows the profile has room for: with more than three quarters of the entries in
+    /// use, a search becomes long.
+    pub fn window_capacity(&self) -> usize {
+        (wire::GUARD_WINDOWS as usize + self.more.len() * wire::GUARD_OVERFLOW as usize) / 4 * 3
     }
 
-    /// Kernel memory for it: maps are of whole pages.
+    /// The profile's kernel memory: maps consist of whole pages.
     pub fn bytes(&self) -> usize {
         const PAGE: usize = 4096;
         size_of::<wire::guard_profile>().next_multiple_of(PAGE)
-            + self.more.len() * size_of::<wire::guard_more>().next_multiple_of(PAGE)
+            + self.more.len() * size_of::<wire::guard_overflow>().next_multiple_of(PAGE)
     }
 
-    /// As when it was made.
-    pub(crate) fn start_anew(&self) {
+    /// Resets the profile to what it was when it was made.
+    pub(crate) fn reset(&self) {
         self.mapping.write(0, wire::guard_profile::default());
     }
 
-    /// Knows nothing, as when it was made, but keeps its room.
+    /// Empties the profile, but keeps its room.
     pub fn empty(&self) {
-        let wire::guard_profile { more, is_spared, calls, freezings, forgettings, .. } = self.mapping.read(0);
+        let wire::guard_profile { overflow, is_exempt, calls, freezes_count, wipes, .. } =
+            self.mapping.read(0);
         self.mapping.write(
             0,
-            wire::guard_profile { more, is_spared, calls, freezings, forgettings, ..Default::default() },
+            wire::guard_profile {
+                overflow,
+                is_exempt,
+                calls,
+                freezes_count,
+                wipes,
+                ..Default::default()
+            },
         );
         for more in &self.more {
-            more.write(0, wire::guard_more::default());
+            more.write(0, wire::guard_overflow::default());
         }
     }
 
-    /// All that it knows.
+    /// All that the profile has learned.
     pub fn contents(&self) -> Contents {
         let profile = self.read();
-        let mut calls = vec![None; wire::GUARD_OTHER as usize - 1];
+        let mut calls = vec![None; wire::GUARD_SYMBOL_OTHER as usize - 1];
         for (call, symbol) in (0..).zip(profile.symbol_of) {
-            if let Some(place) = usize::from(symbol).checked_sub(1).and_then(|place| calls.get_mut(place)) {
+            if let Some(place) =
+                usize::from(symbol).checked_sub(1).and_then(|place| calls.get_mut(place))
+            {
                 *place = Some(call);
             }
         }
         calls.truncate(profile.symbols as usize);
-        let pair = |(key, bits): (u32, u16)| Pair {
+        let pair = |(key, bits): (u32, u16)| ProfilePair {
             current: (key >> wire::GUARD_SYMBOL_BITS) as u8,
-            earlier: (key & wire::GUARD_OTHER) as u8,
+            earlier: (key & wire::GUARD_SYMBOL_OTHER) as u8,
             learned: bits as u8,
             normal: (bits >> wire::GUARD_PAIR_NORMAL_SHIFT) as u8,
         };
-        let window = |(key, bits): (u64, u32)| Window {
-            calls: symbols(key),
+        let window = |(key, bits): (u64, u32)| ProfileWindow {
+            calls: window_symbols(key),
             learned: bits & wire::GUARD_WINDOW_LEARNED != 0,
             normal: bits & wire::GUARD_WINDOW_NORMAL != 0,
         };
@@ -217,12 +249,13 @@ impl Profile {
         let pairs = pairs.map(|entry| (entry >> wire::GUARD_PAIR_KEY_SHIFT, entry as u16));
         let windows = self.windows().map(|window| window.load(Ordering::Relaxed));
         let known = wire::GUARD_WINDOW_LEARNED | wire::GUARD_WINDOW_NORMAL;
-        let windows = windows.map(|entry| (entry >> wire::GUARD_WINDOW_KEY_SHIFT, entry as u32 & known));
+        let windows =
+            windows.map(|entry| (entry >> wire::GUARD_WINDOW_KEY_SHIFT, entry as u32 & known));
         Contents {
             state: profile.state,
             calls,
-            pairs: each_once(pairs).map(pair).collect(),
-            windows: each_once(windows).map(window).collect(),
+            pairs: merged_by_key(pairs).map(pair).collect(),
+            windows: merged_by_key(windows).map(window).collect(),
             trained: profile.trained,
             changed_at: profile.changed_at,
             anomalies: profile.anomalies,
@@ -230,19 +263,20 @@ impl Profile {
         }
     }
 
-    /// Adds what is known of the program from before, while it runs. Returns for how many pairs and windows there was
-    /// no room.
+    /// Adds stored data to the profile, while its program runs. Returns for how many pairs and
+    /// windows there was no room.
     pub fn add(&self, contents: &Contents) -> usize {
         let symbols: Vec<_> =
             contents.calls.iter().map(|call| call.map_or(0, |call| self.symbol(call))).collect();
         let own = |symbol: u8| match u32::from(symbol) {
-            wire::GUARD_OTHER => wire::GUARD_OTHER,
+            wire::GUARD_SYMBOL_OTHER => wire::GUARD_SYMBOL_OTHER,
             symbol => symbols.get(symbol as usize - 1).copied().unwrap_or(0),
         };
         let mut unfit = 0;
         for pair in &contents.pairs {
             let key = own(pair.current) << wire::GUARD_SYMBOL_BITS | own(pair.earlier);
-            let bits = u32::from(pair.learned) | u32::from(pair.normal) << wire::GUARD_PAIR_NORMAL_SHIFT;
+            let bits =
+                u32::from(pair.learned) | u32::from(pair.normal) << wire::GUARD_PAIR_NORMAL_SHIFT;
             unfit += usize::from(!self.add_pair(key, bits));
         }
         for window in &contents.windows {
@@ -255,13 +289,13 @@ impl Profile {
                 | bit(window.normal, wire::GUARD_WINDOW_NORMAL);
             unfit += usize::from(!self.add_window(key, bits));
         }
-        self.start_counting_from(contents);
+        self.init_counters(contents);
         atomic_field!(self.mapping, 0, state).store(contents.state, Ordering::SeqCst);
-        self.forget_recent();
+        self.clear_known_cache();
         unfit
     }
 
-    /// As `take_symbol` of the kernel side.
+    /// As `take_symbol` on the kernel side.
     fn symbol(&self, call: u32) -> u32 {
         let first = self.mapping.entry(0);
         let shift = call % 4 * 8;
@@ -274,7 +308,7 @@ impl Profile {
             return given(word.load(Ordering::SeqCst));
         }
         let new = (atomic_field!(self.mapping, 0, symbols).fetch_add(1, Ordering::SeqCst) + 1)
-            .min(wire::GUARD_OTHER);
+            .min(wire::GUARD_SYMBOL_OTHER);
         let put = |old: u32| (given(old) == 0).then_some(old | new << shift);
         match word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, put) {
             Ok(_) => new,
@@ -288,41 +322,47 @@ impl Profile {
         let places = || (0..wire::GUARD_PROBES as usize).map(|n| pairs[(first + n) % pairs.len()]);
         let is_own = |entry: u32| entry >> wire::GUARD_PAIR_KEY_SHIFT == key;
         let add = |entry: u32| is_own(entry).then_some(entry | bits);
-        let claim = |entry: u32| (entry & 0xffff == 0).then_some(key << wire::GUARD_PAIR_KEY_SHIFT | bits);
+        let claim =
+            |entry: u32| (entry & 0xffff == 0).then_some(key << wire::GUARD_PAIR_KEY_SHIFT | bits);
         places().any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok())
-            || places().any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok())
+            || places()
+                .any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok())
     }
 
     fn add_window(&self, key: u64, bits: u64) -> bool {
         let product = key.wrapping_mul(GOLDEN_64);
         let windows: Vec<_> = self.windows().collect();
         let (own, more) = windows.split_at(wire::GUARD_WINDOWS as usize);
-        let tables = std::iter::once(own).chain(more.chunks(wire::GUARD_MORE as usize));
+        let tables = std::iter::once(own).chain(more.chunks(wire::GUARD_OVERFLOW as usize));
         let mut shift = u64::BITS;
         let mut places = Vec::new();
         for table in tables {
             shift -= table.len().ilog2();
             let first = (product >> shift) as usize;
-            places.extend((0..wire::GUARD_PROBES as usize).map(|n| table[(first + n) % table.len()]));
+            places
+                .extend((0..wire::GUARD_PROBES as usize).map(|n| table[(first + n) % table.len()]));
         }
         let is_own = |entry: u64| entry >> wire::GUARD_WINDOW_KEY_SHIFT == key;
         let add = |entry: u64| is_own(entry).then_some(entry | bits);
-        let claim = |entry: u64| (entry & 3 == 0).then_some(key << wire::GUARD_WINDOW_KEY_SHIFT | bits);
-        places.iter().any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok())
+        let claim =
+            |entry: u64| (entry & 3 == 0).then_some(key << wire::GUARD_WINDOW_KEY_SHIFT | bits);
+        places
+            .iter()
+            .any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok())
             || places
                 .iter()
                 .any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok())
     }
 
-    /// What was taken as known may not be normal.
-    fn forget_recent(&self) {
-        atomic_field!(self.mapping, 0, forgettings).fetch_add(1, Ordering::SeqCst);
+    /// Windows in the cache may not be normal now.
+    fn clear_known_cache(&self) {
+        atomic_field!(self.mapping, 0, wipes).fetch_add(1, Ordering::SeqCst);
         let place = self.mapping.entry(0);
         // SAFETY: aligned words of the mapped entry, each changed as a whole.
-        unsafe { (&raw mut (*place).recent).write_volatile([0; wire::GUARD_RECENT as usize]) };
+        unsafe { (&raw mut (*place).known_cache).write_volatile([0; wire::GUARD_CACHE as usize]) };
     }
 
-    fn start_counting_from(&self, contents: &Contents) {
+    fn init_counters(&self, contents: &Contents) {
         let place = self.mapping.entry(0);
         // SAFETY: aligned fields of the mapped entry, which the gate adds to by atomic operations.
         unsafe {
@@ -332,16 +372,16 @@ impl Profile {
         }
     }
 
-    /// Its processes are only observed from now on.
-    pub fn spare(&self) {
-        atomic_field!(self.mapping, 0, is_spared).store(1, Ordering::SeqCst);
+    /// From now on its processes are only observed.
+    pub fn set_exempt(&self) {
+        atomic_field!(self.mapping, 0, is_exempt).store(1, Ordering::SeqCst);
     }
 
-    pub fn is_spared(&self) -> bool {
-        atomic_field!(self.mapping, 0, is_spared).load(Ordering::SeqCst) != 0
+    pub fn is_exempt(&self) -> bool {
+        atomic_field!(self.mapping, 0, is_exempt).load(Ordering::SeqCst) != 0
     }
 
-    /// What was learned is normal from now on.
+    /// From now on, what was learned is normal.
     pub fn normalize(&self) {
         let (learned, shift) = (wire::GUARD_PAIR_LEARNED, wire::GUARD_PAIR_NORMAL_SHIFT);
         for pair in self.pairs() {
@@ -349,18 +389,20 @@ impl Profile {
                 Some(old & !(learned << shift) | (old & learned) << shift)
             });
         }
-        let (learned, normal) = (u64::from(wire::GUARD_WINDOW_LEARNED), u64::from(wire::GUARD_WINDOW_NORMAL));
+        let (learned, normal) =
+            (u64::from(wire::GUARD_WINDOW_LEARNED), u64::from(wire::GUARD_WINDOW_NORMAL));
         for window in self.windows() {
             let _ = window.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
                 Some(if old & learned != 0 { old | normal } else { old & !normal })
             });
         }
-        self.start_counting_from(&Contents::default());
-        self.forget_recent();
+        self.init_counters(&Contents::default());
+        self.clear_known_cache();
         atomic_field!(self.mapping, 0, state).store(wire::GUARD_NORMAL, Ordering::SeqCst);
     }
 
-    /// What it does now is to become normal: it learns until it freezes again (pH's `stop_normal`).
+    /// The program's present calls are to become normal: it trains until it freezes again (pH's
+    /// `stop_normal`).
     pub fn tolerize(&self) {
         atomic_field!(self.mapping, 0, state).store(wire::GUARD_TRAINING, Ordering::SeqCst);
     }
@@ -371,8 +413,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_processors_have_learned_at_once_is_there_once() {
+    fn concurrent_inserts_are_merged() {
         let entries = [(7, 0b01), (3, 0), (5, 0b10), (7, 0b10), (7, 0)];
-        assert_eq!(each_once(entries.into_iter()).collect::<Vec<_>>(), [(5, 0b10), (7, 0b11)]);
+        assert_eq!(merged_by_key(entries.into_iter()).collect::<Vec<_>>(), [(5, 0b10), (7, 0b11)]);
     }
 }

@@ -1,99 +1,113 @@
-//! Signals to Tollgate: the command's while there is one, a request to end otherwise.
+//! Signals to Tollgate: they are the command's while it runs, and a request to end otherwise.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
-use crate::error::{Doing, Result};
+use crate::error::{ErrorContext, Result};
 use crate::start::sigpipe_was_ignored;
 
-/// They are for the command, and passed on to it, as they may be sent to Tollgate alone (a terminal that goes tells
-/// only the session's leader). SIGPIPE is Rust's: see start.rs.
-const HANDLED: [libc::c_int; 7] =
-    [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGPIPE];
+/// They are for the command and are passed on to it, because they may be sent to Tollgate alone
+/// (when a terminal goes, only the session's leader gets a signal). SIGPIPE is Rust's: see
+/// start.rs.
+const HANDLED: [libc::c_int; 7] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGHUP,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+];
 
 /// A terminal sends these to the whole foreground group: the command has them already.
-const OF_THE_KEYBOARD: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
+const FROM_KEYBOARD: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
 
-/// Who sends these usually wants an end.
-const TO_END: [libc::c_int; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM];
+/// These usually ask for an end.
+const TERMINATION: [libc::c_int; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM];
 
 /// asm-generic/siginfo.h: sent by the kernel, not by a process.
 const SI_KERNEL: libc::c_int = 0x80;
 
-/// The command's number; 0: there is none yet, or no more.
+/// The command's number; 0: it has not started, or has ended.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
 
-/// Signals that came before there was a command, a bit each: they are for it.
-static HELD: AtomicU64 = AtomicU64::new(0);
+/// Signals that came before the command started, one bit each: they are for it.
+static PENDING: AtomicU64 = AtomicU64::new(0);
 
-/// The command was asked to end, by a signal that this process saw.
-static ASKED_TO_END: AtomicBool = AtomicBool::new(false);
+/// A signal that this process saw has asked the command to end.
+static TERMINATION_REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the command was asked to end since this was asked last.
-pub fn was_asked_to_end() -> bool {
-    ASKED_TO_END.swap(false, Ordering::SeqCst)
+/// Whether the command was asked to end since the last call.
+pub fn was_termination_requested() -> bool {
+    TERMINATION_REQUESTED.swap(false, Ordering::SeqCst)
 }
 
-extern "C" fn pass_on(signal: libc::c_int, info: *const libc::siginfo_t, _context: *mut libc::c_void) {
+extern "C" fn forward(
+    signal: libc::c_int,
+    info: *const libc::siginfo_t,
+    _context: *mut libc::c_void,
+) {
     // SAFETY: the kernel's own, valid as long as the handler runs (SA_SIGINFO).
     let by_kernel = unsafe { (*info).si_code } == SI_KERNEL;
-    ASKED_TO_END.fetch_or(TO_END.contains(&signal), Ordering::SeqCst);
+    TERMINATION_REQUESTED.fetch_or(TERMINATION.contains(&signal), Ordering::SeqCst);
     match COMMAND.load(Ordering::SeqCst) {
         0 => {
-            HELD.fetch_or(1 << signal, Ordering::SeqCst);
+            PENDING.fetch_or(1 << signal, Ordering::SeqCst);
         }
-        _ if by_kernel && OF_THE_KEYBOARD.contains(&signal) => {}
+        _ if by_kernel && FROM_KEYBOARD.contains(&signal) => {}
         command => {
-            // SAFETY: async-signal-safe. The command is not yet waited for, so the number is its own.
+            // SAFETY: async-signal-safe. The command is not yet waited for, so the number is its
+            // own.
             unsafe { libc::kill(command, signal) };
         }
     }
 }
 
-fn take_held() -> impl Iterator<Item = libc::c_int> {
-    let held = HELD.swap(0, Ordering::SeqCst);
+fn take_pending() -> impl Iterator<Item = libc::c_int> {
+    let held = PENDING.swap(0, Ordering::SeqCst);
     HANDLED.into_iter().filter(move |signal| held & (1 << signal) != 0)
 }
 
-/// Who gets them from now on.
+/// Sets the process that gets the signals from now on.
 pub fn set_command(pid: libc::c_int) {
     COMMAND.store(pid, Ordering::SeqCst);
-    for signal in take_held() {
+    for signal in take_pending() {
         // SAFETY: as above.
         unsafe { libc::kill(pid, signal) };
     }
 }
 
 /// The command has ended, and is about to be waited for.
-pub fn no_command() {
+pub fn clear_command() {
     COMMAND.store(0, Ordering::SeqCst);
 }
 
-/// To a process group that the caller has started.
+/// Sends a signal to a process group that the caller has started.
 pub fn signal_group(leader: u32, signal: libc::c_int) {
     // SAFETY: takes two numbers.
     unsafe { libc::kill(-(leader as libc::pid_t), signal) };
 }
 
-/// The signals that mean something else to Tollgate while the command runs, as they were before.
+/// The signals that Tollgate handles itself while the command runs, with their previous
+/// dispositions.
 #[derive(Debug, Clone, Copy)]
 pub struct Dispositions {
     ignored: [bool; HANDLED.len()],
 }
 
 impl Dispositions {
-    /// Takes them over in this process.
+    /// Takes the signals over in this process.
     pub fn take_over() -> Self {
         let ignored = HANDLED.map(|signal| {
             if signal == libc::SIGPIPE {
                 return sigpipe_was_ignored();
             }
-            // SAFETY: an all-zero sigaction is a valid one; the handler is async-signal-safe and of the kind that
-            // SA_SIGINFO asks for.
+            // SAFETY: an all-zero sigaction is a valid one; the handler is async-signal-safe and of
+            // the kind that SA_SIGINFO asks for.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 let mut before = action;
-                action.sa_sigaction = pass_on as *const () as usize;
+                action.sa_sigaction = forward as *const () as usize;
                 action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
                 libc::sigaction(signal, &action, &mut before);
                 let ignored = before.sa_sigaction == libc::SIG_IGN;
@@ -113,7 +127,7 @@ impl Dispositions {
             // SAFETY: both are valid dispositions.
             unsafe { libc::signal(signal, disposition) };
         }
-        for signal in take_held() {
+        for signal in take_pending() {
             // SAFETY: to this process itself.
             unsafe { libc::raise(signal) };
         }
@@ -130,12 +144,13 @@ extern "C" fn note_interrupt(_signal: libc::c_int) {
     }
 }
 
-/// Sets `flag` at Ctrl-C, a request to end, or the terminal's going.
+/// Sets `flag` at Ctrl-C, a request to end, or the loss of the terminal.
 pub fn on_interrupt(flag: &'static AtomicBool) -> Result<()> {
     INTERRUPT_FLAG.store(std::ptr::from_ref(flag).cast_mut(), Ordering::Relaxed);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic.
-        let before = unsafe { libc::signal(signal, note_interrupt as *const () as libc::sighandler_t) };
+        let before =
+            unsafe { libc::signal(signal, note_interrupt as *const () as libc::sighandler_t) };
         if before == libc::SIG_ERR {
             return Err(io::Error::last_os_error()).doing("handle Ctrl-C");
         }

@@ -1,27 +1,29 @@
-//! What this process was started with, noted before Rust's start-up changes it: the command gets the same.
+//! What this process was started with, recorded before Rust's start-up changes it: the command gets
+//! the same.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 pub const STANDARD_DESCRIPTORS: [libc::c_int; 3] = [0, 1, 2];
 
-/// Rust's start-up opens /dev/null in the place of those that are closed; a bit each.
+/// Rust's start-up opens /dev/null in place of descriptors that are closed; one bit each.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
-/// Rust's start-up ignores it.
+/// Rust's start-up ignores SIGPIPE.
 static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
 #[used]
-// SAFETY: the C start-up calls each entry of this section before main; the function needs no runtime.
+// SAFETY: the C start-up calls each entry of this section before main; the function needs no
+// runtime.
 #[unsafe(link_section = ".init_array")]
-static NOTE: extern "C" fn() = note;
+static NOTE: extern "C" fn() = record_start_state;
 
-extern "C" fn note() {
+extern "C" fn record_start_state() {
     for fd in STANDARD_DESCRIPTORS {
         // SAFETY: a plain query.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
             CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
         }
     }
-    // SAFETY: an all-zero sigaction is a valid place for the answer; nothing is changed.
+    // SAFETY: an all-zero sigaction is a valid destination for the result; nothing is changed.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action);

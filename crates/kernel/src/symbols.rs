@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::sync::OnceLock;
 
-/// Text symbols in order of address. Names are kept in one text: there are a hundred thousand.
+/// Text symbols in order of address. The names are in one string, because there are a hundred
+/// thousand.
 #[derive(Default)]
 pub struct KernelSymbols {
     /// Address, and where the name begins.
@@ -13,7 +14,8 @@ pub struct KernelSymbols {
 }
 
 impl KernelSymbols {
-    /// Read once a process: the kernel takes some 50 ms to print them. Empty where it hides them.
+    /// Read once for each process: the kernel takes some 50 ms to print them. Empty where it hides
+    /// them.
     pub fn get() -> &'static Self {
         static SYMBOLS: OnceLock<KernelSymbols> = OnceLock::new();
         SYMBOLS.get_or_init(|| match File::open("/proc/kallsyms") {
@@ -51,10 +53,12 @@ impl KernelSymbols {
     }
 
     pub fn address(&self, name: &str) -> Option<u64> {
-        (0..self.symbols.len()).find(|index| self.name(*index) == name).map(|index| self.symbols[index].0)
+        (0..self.symbols.len())
+            .find(|index| self.name(*index) == name)
+            .map(|index| self.symbols[index].0)
     }
 
-    /// The function that has `address`, without the suffixes that compilers add to clones.
+    /// The function at `address`, without the suffixes that compilers add to clones.
     pub fn function(&self, address: u64) -> Option<&str> {
         let index = self.symbols.partition_point(|(start, _)| *start <= address).checked_sub(1)?;
         let name = self.name(index);

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use kernel::gate::Loaded;
-use kernel::{before, wire};
+use kernel::gate::LoadedGate;
+use kernel::{enforcement, wire};
 
 const LENS: [u32; 5] = [
     0,
@@ -17,9 +17,9 @@ const LENS: [u32; 5] = [
 const SERVICE: [u32; 3] = [0, wire::SERVICE, wire::SERVICE | wire::SERVICE_FILES];
 const PLUGIN: [u32; 3] = [0, wire::PLUGIN, wire::PLUGIN | wire::PLUGIN_EXIT];
 
-/// The guard's variants; it holds calls before they take effect by the hooks that this kernel has.
+/// The guard's variants. Calls are held before they take effect by the hooks that this kernel has.
 fn guard() -> [u32; 5] {
-    let holds = before::possible();
+    let holds = enforcement::available_mechanisms();
     let guard = [0, 0, wire::GUARD_SCOPED, holds, holds | wire::GUARD_SCOPED];
     std::array::from_fn(|variant| guard[variant] | if variant == 0 { 0 } else { wire::GUARD })
 }
@@ -27,11 +27,12 @@ fn guard() -> [u32; 5] {
 fn load(masks: impl IntoIterator<Item = u32>) {
     kernel::quiet();
     for mask in masks {
-        Loaded::new(None, mask, 1).unwrap_or_else(|error| panic!("extensions {mask:#x}: {error}"));
+        LoadedGate::new(None, mask, 1)
+            .unwrap_or_else(|error| panic!("extensions {mask:#x}: {error}"));
     }
 }
 
-/// Each of the sixteen subsets of the extensions but the empty one, all options included.
+/// Each of the sixteen subsets of the extensions except the empty one, all options included.
 #[test]
 fn every_combination_of_extensions_loads() {
     let [lens, guard] = [LENS[3], guard()[4]];
@@ -47,5 +48,7 @@ fn every_combination_of_extensions_loads() {
 #[test]
 fn every_variant_of_an_extension_loads() {
     let variants = [&LENS[..], &guard(), &SERVICE, &PLUGIN];
-    load(variants.into_iter().flatten().copied().filter(|mask| *mask != 0).collect::<BTreeSet<_>>());
+    load(
+        variants.into_iter().flatten().copied().filter(|mask| *mask != 0).collect::<BTreeSet<_>>(),
+    );
 }

@@ -1,4 +1,4 @@
-//! What the kernel does with a compiled program is what the interpreter does with the program. As root:
+//! A compiled program does in the kernel what the program does in the interpreter. As root:
 //!
 //!     cargo test -p kernel --test plugins
 
@@ -6,30 +6,30 @@
 mod cases;
 #[path = "../../ecode/tests/common/mod.rs"]
 mod common;
+#[path = "../../ecode/tests/common/final_state.rs"]
+mod final_state;
 #[expect(dead_code, reason = "hooks are the tests' own here")]
 #[path = "../../ecode/tests/common/generate.rs"]
 mod generate;
 #[path = "common/in_kernel.rs"]
 mod in_kernel;
-#[path = "../../ecode/tests/common/left.rs"]
-mod left;
 
 use std::cell::Cell;
 use std::os::fd::AsRawFd as _;
 
 use common::{Same, interpreted, program};
-use ecode::interpret::State;
-use ecode::records::{Datum, Record};
-use ecode::{Loops, MOST_CUT_SHORT};
-use kernel::plugins::Plugin;
-use kernel::plugins::verifier_log::complaint;
+use ecode::interpreter::ProgramState;
+use ecode::records::{Record, RecordValue};
+use ecode::{Loops, MAX_CUT_SHORT};
+use final_state::FinalState;
+use kernel::plugins::LoadedPlugin;
+use kernel::plugins::verifier_log::verifier_message;
 use kernel::probe;
-use left::Left;
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any};
 use proptest::test_runner::{RngSeed, TestRunner};
 
-/// Those that this kernel has.
+/// The kinds that this kernel has.
 fn kinds_of_loops() -> &'static [Loops] {
     match probe::loops() {
         Loops::MayGoto => &[Loops::MayGoto, Loops::Helper],
@@ -37,21 +37,21 @@ fn kinds_of_loops() -> &'static [Loops] {
     }
 }
 
-/// The interpreter's and the kernel's are the same: result, variables, faults.
+/// Asserts that the interpreter and the kernel agree on result, variables and faults.
 #[track_caller]
-fn outcome(text: &str, arguments: &[u64]) -> (i64, State, Same) {
+fn outcome(text: &str, arguments: &[u64]) -> (i64, ProgramState, Same) {
     outcome_by(text, arguments, kinds_of_loops())
 }
 
 #[track_caller]
-fn outcome_by(text: &str, arguments: &[u64], kinds: &[Loops]) -> (i64, State, Same) {
+fn outcome_by(text: &str, arguments: &[u64], kinds: &[Loops]) -> (i64, ProgramState, Same) {
     let program = program(text);
     let (result, state, world) = interpreted(&program, arguments);
     for loops in kinds {
         let object = ecode::compile(&program, text, "test.ec", *loops)
             .unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
         let (found, left) = in_kernel::run(text, &program, &object, arguments);
-        let expected = (result as i32, Left::by_the_interpreter(&object, &state, &world));
+        let expected = (result as i32, FinalState::by_the_interpreter(&object, &state, &world));
         assert_eq!((found, left), expected, "{text}");
     }
     (result, state, world)
@@ -72,28 +72,34 @@ fn arguments_come_as_they_are_declared() {
 
 #[test]
 fn loops_and_arrays() {
-    let squares = "int a[100]; on call(int n) { int sum = 0; for (int i = 0; i < n; i++) { a[i] = i * i; sum += a[i]; } return sum; }";
+    let squares = "int a[100]; on call(int n) { int sum = 0; for (int i = 0; i < n; i++) { a[i] = \
+        i * i; sum += a[i]; } return sum; }";
     outcome(squares, &[100]);
     outcome(squares, &[105]);
     result(
-        "on call { u8 a[40]; for (int i = 0; i < 40; i++) a[i] = i; int s = 0; for (int i = 39; i >= 0; i--) s = s * 3 + a[i]; return s; }",
+        "on call { u8 a[40]; for (int i = 0; i < 40; i++) a[i] = i; int s = 0; for (int i = 39; i \
+        >= 0; i--) s = s * 3 + a[i]; return s; }",
     );
     outcome(
-        "on call(int n) { long sum = 0; for (int i = 0; i < n; i++) for (int j = 0; j < i; j++) { if ((i ^ j) & 4) continue; if (j == 50) break; sum += i * j; } return sum; }",
+        "on call(int n) { long sum = 0; for (int i = 0; i < n; i++) for (int j = 0; j < i; j++) { \
+        if ((i ^ j) & 4) continue; if (j == 50) break; sum += i * j; } return sum; }",
         &[100],
     );
 }
 
-/// What each of them leaves in its place is told apart: with six keys, and twelve elements, those were too many ways.
+/// The verifier distinguishes the values that each element leaves: with six keys and twelve
+/// elements, it had too many paths.
 #[test]
 fn elements_within_elements_in_a_loop() {
-    let declared = "struct s { u8 c; i8 x; i8 y[3]; }; struct s u[2]; map<struct s, struct s> q[3]; map<int, struct s> k[3]; i8 one = 1;";
+    let declared = "struct s { u8 c; i8 x; i8 y[3]; }; struct s u[2]; map<struct s, struct s> \
+        q[3]; map<int, struct s> k[3]; i8 one = 1;";
     for element in
         ["has(q, u[one + @ & 3])", "(k[n].y[one + @ & 3] %= one)", "(q[u[1]].y[one + @ & 3] = one)"]
     {
         let all = (0..12).fold("3".to_owned(), |inner, _| element.replace('@', &inner));
         let text = format!(
-            "{declared} on call(int n) {{ int s = 0; for (int i = 0; i < 5; i++) {{ q[u[i]].x++; s += {all}; }} return s; }}"
+            "{declared} on call(int n) {{ int s = 0; for (int i = 0; i < 5; i++) {{ q[u[i]].x++; \
+            s += {all}; }} return s; }}"
         );
         outcome(&text, &[2]);
     }
@@ -116,35 +122,42 @@ fn elements_within_elements_in_a_loop() {
     let declared = format!("{declared} map<int, int> m[4];");
     outcome(
         &format!(
-            "{declared} on call(int n) {{ int s = 0; for (int i = 0; i < 5; i++) {{ {sums} }} return s; }}"
+            "{declared} on call(int n) {{ int s = 0; for (int i = 0; i < 5; i++) {{ {sums} }} \
+            return s; }}"
         ),
         &[2],
     );
 }
 
-/// Where a branch in a loop goes on to its yes, and jumps to its no, the verifier looks at a million instructions of this.
+/// If a branch in a loop fell through when its condition holds, and jumped otherwise, the verifier
+/// would check a million instructions of this program.
 #[test]
 fn keys_within_keys_in_a_loop_within_another() {
-    let keys =
-        (0..11).fold("(g -= q[t].x)".to_owned(), |inner, _| format!("(q[u[g + {inner}]].x -= q[t].x)"));
-    let declared = "i16 g = 31; map<i16, i16> m[4]; struct s { u8 c; i16 x; i16 y[3]; }; struct s t; struct s u[2]; map<struct s, struct s> q[3];";
+    let keys = (0..11)
+        .fold("(g -= q[t].x)".to_owned(), |inner, _| format!("(q[u[g + {inner}]].x -= q[t].x)"));
+    let declared = "i16 g = 31; map<i16, i16> m[4]; struct s { u8 c; i16 x; i16 y[3]; }; struct s \
+        t; struct s u[2]; map<struct s, struct s> q[3];";
     let text = format!(
-        "{declared} on call(int n) {{ int i = 2; do {{ for (int j = 0; j < 5; j++) {{ if (has(m, {keys})) return 5; if (has(q, q[u[g + 0]])) continue; }} }} while (i-- > 0); return n; }}"
+        "{declared} on call(int n) {{ int i = 2; do {{ for (int j = 0; j < 5; j++) {{ if (has(m, \
+        {keys})) return 5; if (has(q, q[u[g + 0]])) continue; }} }} while (i-- > 0); return n; }}"
     );
     outcome(&text, &[2]);
 }
 
-/// Twenty numbers, of which the verifier knows more after one way than after the other, and which all choose an element: it is not to
-/// look at each of their combinations, of which there are a million.
+/// Twenty numbers, of which the verifier knows more on one path than on the other, and each of
+/// which selects an element. It must not check each of their combinations, of which there are a
+/// million.
 #[test]
-fn numbers_that_came_by_several_ways_are_not_told_apart() {
-    const HEAD: &str = "struct s { u8 c; int x; long y; int a[3]; }; struct s t = { 1 }; int g = 2; int e[50]; map<int, struct s> r[4];";
+fn joined_values_are_widened() {
+    const HEAD: &str = "struct s { u8 c; int x; long y; int a[3]; }; struct s t = { 1 }; int g = \
+        2; int e[50]; map<int, struct s> r[4];";
     const WAYS: [(&str, &str); 8] = [
         ("int v# = 0; if (n > #) v# = t.c; else v# = g;", "v#"),
         ("i8 v# = 0; if (n > #) v# = g;", "v#"),
         ("int v# = n > # ? t.c : r[#].x;", "v#"),
         (
-            "int v# = n; switch (n & 3) { case 1: v# = t.c; break; case 2: v# >>= 1; break; default: v# &= 7; }",
+            "int v# = n; switch (n & 3) { case 1: v# = t.c; break; case 2: v# >>= 1; break; \
+            default: v# &= 7; }",
             "v#",
         ),
         ("long v#[1]; if (n > #) v#[0] = t.c; else v#[0] = g;", "v#[0]"),
@@ -152,48 +165,54 @@ fn numbers_that_came_by_several_ways_are_not_told_apart() {
         ("bool v# = n > # && g < t.c;", "v#"),
         ("int v# = strncmp(\"a\", \"b\", #);", "v#"),
     ];
-    let numbered = |one: &'static str| (0..20).map(move |number| one.replace('#', &number.to_string()));
+    let numbered =
+        |one: &'static str| (0..20).map(move |number| one.replace('#', &number.to_string()));
     for (declared, value) in WAYS {
-        // Structs of the frame are no more than it holds.
+        // Only as many structs as a frame can hold.
         let many = if declared.contains("struct") { 12 } else { 20 };
         let all = numbered(declared).take(many).collect::<String>();
         let sum = numbered(value).take(many).collect::<Vec<_>>().join(" + ");
         outcome(&format!("{HEAD} on call(int n) {{ {all} return e[{sum}]; }}"), &[5]);
-        let looped = format!("{HEAD} on call(int n) {{ {all} do g += {sum}; while (--n); return g; }}");
+        let looped =
+            format!("{HEAD} on call(int n) {{ {all} do g += {sum}; while (--n); return g; }}");
         outcome(&looped, &[5]);
     }
-    for within in ["r[1].a[@ & 1] *= r[1].c", "e[@ & 3] = r[1].c", "e[(n ? t.c : g) + @ & 3] += 1"] {
-        let nested = (0..20).fold("0".to_owned(), |inner, _| format!("({})", within.replace('@', &inner)));
+    for within in ["r[1].a[@ & 1] *= r[1].c", "e[@ & 3] = r[1].c", "e[(n ? t.c : g) + @ & 3] += 1"]
+    {
+        let nested =
+            (0..20).fold("0".to_owned(), |inner, _| format!("({})", within.replace('@', &inner)));
         outcome(&format!("{HEAD} on call(int n) {{ return {nested}; }}"), &[5]);
     }
 }
 
-/// The kernel limits the loops of each call of a function only.
+/// The kernel limits the loops of each call of a function by itself.
 #[test]
-fn loops_that_call_endless_ones_end() {
-    let text = "u64 n; void spin(void) { for (;;) n++; } void on_and_on(void) { for (;;) spin(); } on call { for (;;) on_and_on(); return cut_short(); }";
+fn loop_budget_spans_calls() {
+    let text = "u64 n; void spin(void) { for (;;) n++; } void on_and_on(void) { for (;;) spin(); \
+        } on call { for (;;) on_and_on(); return cut_short(); }";
     let program = program(text);
     for loops in kinds_of_loops() {
         let object = ecode::compile(&program, text, "test.ec", *loops).expect("it compiles");
-        let plugin = Plugin::load(&object).expect("it is loaded");
+        let plugin = LoadedPlugin::load(&object).expect("it is loaded");
         let mut before = 0;
-        // Each call begins anew.
+        // Each call begins again from zero.
         for _ in 0..2 {
             assert_eq!(plugin.call(0, &[]).expect("it is called"), 1);
             let cut_short = plugin.faults().expect("they are there").cut_short;
-            assert!(cut_short >= before + MOST_CUT_SHORT, "{cut_short}");
+            assert!(cut_short >= before + MAX_CUT_SHORT, "{cut_short}");
             before = cut_short;
         }
     }
 }
 
-/// The kernel makes several instructions of some, and has to jump over all of them.
+/// The JIT compiles some instructions to several, and has to jump over all of them.
 #[test]
-fn the_longest_functions_are_loaded() {
+fn longest_functions_load() {
     for line in ["while (s < n) s++;", "s += s / n;", "s += has(m, n);", "s += cpu();"] {
         let text = |lines: usize| {
             format!(
-                "map<int, int> m[4]; on call(int n) {{ u32 s = 0; for (int i = 0; i < 1; i++) {{ {} }} return 0; }}",
+                "map<int, int> m[4]; on call(int n) {{ u32 s = 0; for (int i = 0; i < 1; i++) {{ \
+                {} }} return 0; }}",
                 line.repeat(lines)
             )
         };
@@ -208,9 +227,10 @@ fn the_longest_functions_are_loaded() {
     }
 }
 
-/// Loops that are functions of the kernel's have the limits of these. What is beyond is refused here, and not by the kernel.
+/// Loops that become functions for bpf_loop() have the kernel's limits of functions. What exceeds
+/// these is refused by the compiler, not by the kernel.
 #[test]
-fn the_most_loops_that_are_functions_are_loaded() {
+fn max_outlined_loops_load() {
     let numbered = |times: usize, one: &str| -> String {
         (0..times).map(|number| one.replace('#', &number.to_string())).collect()
     };
@@ -219,19 +239,23 @@ fn the_most_loops_that_are_functions_are_loaded() {
         format!("{heads} {inner} {}", "}".repeat(depth))
     };
     let call = |body: &str| format!("on call(int n) {{ u64 s = 0; {body} return s; }}");
-    // Places of the function that has the loops, and of the round.
+    // Slots of the function that has the loops, and of the loop's body.
     let arrays = |times: usize| numbered(times, "u8 a#[9]; ");
     let sum = |times: usize| {
-        let (head, uses) = (numbered(25, "(n * # + "), numbered(times, "a#[i0 + n] += s; s += a#[i0]; "));
+        let (head, uses) =
+            (numbered(25, "(n * # + "), numbered(times, "a#[i0 + n] += s; s += a#[i0]; "));
         format!("{uses} s += {head} s {};", ")".repeat(25))
     };
     let called = |depth: usize, inner: &str, by: &str| {
         let function = format!("int f(int n) {{ u64 s = 0; {} return s; }}", nested(depth, inner));
         format!("{function} {}", call(by))
     };
-    let (chain, memory) =
-        ("begins a chain of more than 8 functions", "bytes at a time, and the kernel gives");
-    // What is said beyond, how many there may be where that is known, and the program of so many.
+    let (chain, memory) = (
+        "starts a chain of calls of more than 8 functions",
+        "bytes of stack, but the kernel allows",
+    );
+    // The message beyond the limit, the limit where it is known, and the program with a given
+    // number of loops.
     type Shape<'a> = (&'a str, Option<usize>, &'a dyn Fn(usize) -> String);
     let shapes: [Shape<'_>; 8] = [
         (chain, Some(7), &|times| call(&nested(times, ""))),
@@ -261,7 +285,8 @@ fn the_most_loops_that_are_functions_are_loaded() {
     }
 }
 
-/// The same programs each time, some of which were refused once. Others by `SEED`, and more of them by `PROPTEST_CASES`.
+/// The same programs each time, of which some were refused once. `SEED` selects others, and
+/// `PROPTEST_CASES` sets their number.
 fn config() -> ProptestConfig {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
     ProptestConfig {
@@ -273,10 +298,11 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// Some of what is generated is refused: a division by a constant 0, say, or more memory than the kernel gives. Whether it is not.
+/// Some of what is generated is refused: a division by a constant 0, say, or a program that needs
+/// more memory than the kernel gives. Returns whether the program was accepted.
 fn agrees_if_it_is_one(bytes: &[u8], arguments: &[u64]) -> bool {
     let text = generate::program(bytes);
-    let Some(program) = ecode::check(&text, &common::Plain).0 else { return false };
+    let Some(program) = ecode::check(&text, &common::TestHooks).0 else { return false };
     let needs_more_memory = |loops: &Loops| {
         let compiled = ecode::compile(&program, &text, "test.ec", *loops);
         compiled.is_err_and(|problem| generate::needs_more_memory(&problem))
@@ -301,24 +327,31 @@ fn generated_programs_do_the_same() {
     assert!(agreed.get() > all.get() / 2, "{} of {}", agreed.get(), all.get());
 }
 
-/// As the interpreter's world has them: the thread's name, and memory that can be read.
+/// As in the interpreter's runtime: the thread's name, and memory that can be read.
 #[test]
-fn what_is_asked_of_the_kernel() {
+fn helper_builtins() {
     static SEVENS: [u8; 64] = [7; 64];
     let work = || {
-        for declared in ["", "char a[20]; char s[4]; ", "struct v { char a[20]; }; map<int, struct v> m[4]; "]
+        for declared in
+            ["", "char a[20]; char s[4]; ", "struct v { char a[20]; }; map<int, struct v> m[4]; "]
         {
             let (global, local) =
                 if declared.is_empty() { ("", "char a[20]; char s[4];") } else { (declared, "") };
-            let place =
-                |name: &str| if declared.contains("map") { format!("m[1].{name}") } else { name.to_owned() };
+            let place = |name: &str| {
+                if declared.contains("map") { format!("m[1].{name}") } else { name.to_owned() }
+            };
             let a = place("a");
             outcome(
-                &format!("{global} on call {{ {local} comm({a}); return {a}[0] + {a}[3] * 256 + {a}[4]; }}"),
+                &format!(
+                    "{global} on call {{ {local} comm({a}); return {a}[0] + {a}[3] * 256 + \
+                    {a}[4]; }}"
+                ),
                 &[],
             );
             let text = format!(
-                "{global} on call(u64 at, u64 n) {{ {local} {a}[5] = 1; int failed = read_user({a}, at, n); return failed * 100000 + {a}[0] * 1000 + {a}[5] * 100 + {a}[6]; }}"
+                "{global} on call(u64 at, u64 n) {{ {local} {a}[5] = 1; int failed = \
+                read_user({a}, at, n); return failed * 100000 + {a}[0] * 1000 + {a}[5] * 100 + \
+                {a}[6]; }}"
             );
             for (at, n) in [
                 (SEVENS.as_ptr() as u64, 6),
@@ -339,23 +372,30 @@ fn what_is_asked_of_the_kernel() {
         .expect("it is over");
 }
 
-/// A page of a file which ends there, so that the page behind it is nobody's.
+/// The last page of a file, with a page behind it that cannot be read.
 fn page_before_nothing() -> &'static mut [u8] {
     const PAGE: usize = 4096;
     let file = tempfile::tempfile().expect("a file");
     file.set_len(PAGE as u64).expect("it has room");
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: memory of the process's own, which it keeps; the file's page is there.
+    // SAFETY: memory of this process, which it keeps; the file's page exists.
     unsafe {
-        let pages = libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        let pages = libc::mmap(
+            std::ptr::null_mut(),
+            2 * PAGE,
+            access,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        );
         assert_ne!(pages, libc::MAP_FAILED);
         std::slice::from_raw_parts_mut(pages.cast(), PAGE)
     }
 }
 
-/// Its length, or -14; and zeros behind it, whatever was there.
+/// The text's length, or -14; with zeros behind it, whatever was there.
 #[test]
-fn texts_of_user_space() {
+fn read_user_text() {
     let page = page_before_nothing();
     page.fill(b'x');
     let end = page.as_ptr_range().end as u64;
@@ -375,7 +415,7 @@ fn texts_of_user_space() {
             // Longer than its array.
             (text + 13, 19),
             (end - 20, 19),
-            // It goes on to where nothing is.
+            // It runs on into the page that cannot be read.
             (end - 19, -14),
             (0, -14),
             (u64::MAX, -14),
@@ -394,26 +434,30 @@ fn texts_of_user_space() {
             assert_eq!(outcome(&program, &[at]).0, length, "{program} {at:x}");
         }
     }
-    let nowhere = "char a[2][20]; on call(u64 at, int n) { long length = read_user_text(a[n], at); return length * 1000 + strlen(a[1]); }";
+    let nowhere = "char a[2][20]; on call(u64 at, int n) { long length = read_user_text(a[n], \
+        at); return length * 1000 + strlen(a[1]); }";
     assert_eq!(outcome(nowhere, &[text, 1]).0, 12012);
     assert_eq!(outcome(nowhere, &[text, 2]).0, 0);
     assert_eq!(outcome(nowhere, &[0, 2]).0, 0);
     for read in ["read_user(full[2].a, at, 20)", "read_user_text(full[2].a, at)"] {
         let program = format!(
-            "struct v {{ char a[20]; }}; map<int, struct v> full[1]; on call(u64 at) {{ full[1].a[0] = 1; return {read}; }}"
+            "struct v {{ char a[20]; }}; map<int, struct v> full[1]; on call(u64 at) {{ \
+            full[1].a[0] = 1; return {read}; }}"
         );
         let (result, state, _) = outcome(&program, &[0]);
         assert_eq!((result, state.faults.full), (0, 1), "{program}");
     }
-    let looped = "on call(u64 at) { int sum = 0; for (int i = 0; i < 13; i++) { char l[9]; long n = read_user_text(l, at + i); sum = sum * 2 + n + l[3]; } return sum; }";
+    let looped = "on call(u64 at) { int sum = 0; for (int i = 0; i < 13; i++) { char l[9]; long n \
+        = read_user_text(l, at + i); sum = sum * 2 + n + l[3]; } return sum; }";
     outcome(looped, &[text]);
 }
 
 #[test]
-fn what_is_told_faster_than_read_is_counted() {
+fn output_overflow_is_counted() {
     let text = "on call(int n) { for (int i = 0; i < n; i++) print(\"%d\", i); }";
-    let object = ecode::compile(&program(text), text, "test.ec", probe::loops()).expect("it compiles");
-    let plugin = Plugin::load(&object).expect("it loads");
+    let object =
+        ecode::compile(&program(text), text, "test.ec", probe::loops()).expect("it compiles");
+    let plugin = LoadedPlugin::load(&object).expect("it loads");
     plugin.call(0, &[20_000]).expect("it is called");
     let told = plugin.records().expect("they are there").len() as u64;
     let lost = plugin.faults().expect("they are there").lost;
@@ -423,7 +467,7 @@ fn what_is_told_faster_than_read_is_counted() {
 }
 
 #[test]
-fn what_a_plugin_tells() {
+fn plugin_output() {
     let text = r#"
         struct point { int x; long y; };
         struct opened { u32 by; char name[12]; u8 bytes[3]; struct point at; bool is_new; };
@@ -444,38 +488,45 @@ fn what_a_plugin_tells() {
     assert_eq!(world.printed[2].len(), 64);
     assert_eq!(world.printed.len(), 6);
     let program = program(text);
-    let bytes = [&(1_u64 << 32).to_le_bytes(), &7_u64.to_le_bytes(), world.emitted[0].as_slice()].concat();
-    let number = |name: &str, value| (name.to_owned(), Datum::Number(value));
+    let bytes =
+        [&(1_u64 << 32).to_le_bytes(), &7_u64.to_le_bytes(), world.emitted[0].as_slice()].concat();
+    let number = |name: &str, value| (name.to_owned(), RecordValue::Number(value));
     let members = vec![
         number("by", 3),
-        ("name".into(), Datum::Text(b"a name".into())),
-        ("bytes".into(), Datum::Several([1, 2, 3].map(Datum::Number).into())),
-        ("at".into(), Datum::Struct(vec![number("x", -1), number("y", -2)])),
+        ("name".into(), RecordValue::Text(b"a name".into())),
+        ("bytes".into(), RecordValue::Several([1, 2, 3].map(RecordValue::Number).into())),
+        ("at".into(), RecordValue::Struct(vec![number("x", -1), number("y", -2)])),
         number("is_new", 1),
     ];
-    assert_eq!(Record::read(&program, &bytes), Some((Record::Emitted { name: "opened".into(), members }, 7)));
+    assert_eq!(
+        Record::read(&program, &bytes),
+        Some((Record::Emitted { name: "opened".into(), members }, 7))
+    );
     assert_eq!(Record::read(&program, &bytes[..28]), None);
     assert_eq!(Record::read(&program, &[9_u64.to_le_bytes(), [0; 8]].concat()), None);
 }
 
 /// By an instruction that no plugin has.
 #[test]
-fn a_refusal_is_about_a_line() {
+fn verifier_refusal_has_a_line() {
     /// r0 = *(u64 *)(r0 + 0)
     const LOAD: [u8; 8] = [0x79, 0, 0, 0, 0, 0, 0, 0];
-    let text =
-        "int twice(int n) {\n\treturn n * 2;\n}\n\non call(int n) {\n\tn = twice(n);\n\treturn n + 1;\n}\n";
-    let object =
-        || ecode::compile(&program(text), text, "folder/test.ec", Loops::MayGoto).expect("it compiles");
-    let lines: Vec<_> = object().programs[0].lines.iter().map(|[at, .., place]| (*at, place >> 10)).collect();
+    let text = "int twice(int n) {\n\treturn n * 2;\n}\n\non call(int n) {\n\tn = \
+        twice(n);\n\treturn n + 1;\n}\n";
+    let object = || {
+        ecode::compile(&program(text), text, "folder/test.ec", Loops::MayGoto).expect("it compiles")
+    };
+    let lines: Vec<_> =
+        object().programs[0].lines.iter().map(|[at, .., place]| (*at, place >> 10)).collect();
     for line in [2, 6, 7] {
         let at = lines.iter().rfind(|(_, of)| *of == line).expect("it has instructions").0 as usize;
         let mut object = object();
         object.programs[0].instructions.splice(at..at + 1, [LOAD]);
-        let Err(kernel::Error::Refused { log, line: about, .. }) = Plugin::load(&object) else {
+        let Err(kernel::Error::Refused { log, line: about, .. }) = LoadedPlugin::load(&object)
+        else {
             panic!("line {line}")
         };
-        let complaint = complaint(&log).expect("it says why");
+        let complaint = verifier_message(&log).expect("it says why");
         assert_eq!(about, Some(line as usize), "{log}");
         assert!(complaint.starts_with('R'), "{complaint:?}");
     }

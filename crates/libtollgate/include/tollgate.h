@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * For programs that call plugins, and for those that say themselves for which service they work: an event loop or a database that serves several tenants by
- * means that Tollgate cannot follow. The daemon that has services in force is asked (`tollgate daemon --services FILE`), at
- * the socket $TOLLGATE_SOCKET, or /run/tollgate/control.sock. Only root may ask it. Link with libtollgate.a.
+ * The C interface of a Tollgate daemon. A program can assign its processes and threads to services
+ * itself, for example an event loop or a database that serves several tenants in a way that
+ * Tollgate cannot follow. It can also call the plugins of the daemon. Link with libtollgate.a.
  *
- * Numbers of processes and threads are those of the daemon's PID namespace. A call takes about as long as a request to a
- * local server; all functions may be called by several threads at once, but not in signal handlers.
+ * The functions for services and tollgate_plugin_open() send a request to the daemon at the socket
+ * $TOLLGATE_SOCKET, by default /run/tollgate/control.sock. For services, the daemon runs as
+ * `tollgate daemon --services FILE`. Only root may send requests. A request takes about as long as
+ * one to any local server.
+ *
+ * Process and thread IDs are those of the daemon's PID namespace. Several threads may call any of
+ * the functions at the same time. Do not call them in signal handlers.
  */
 #ifndef TOLLGATE_H
 #define TOLLGATE_H
@@ -19,50 +24,63 @@ extern "C" {
 #endif
 
 /*
- * Gives a process with all its threads, and what it starts from then on, to a service, whatever it works for now. 0 is the
- * calling process. It keeps the service until a rule on a message or file gives it to another one. The calling thread works
- * for it when this returns, others do from their next call or context switch on.
+ * Assigns a process to a service, with all its threads and the processes that it starts from then
+ * on, and replaces its present service. A pid of 0 is the calling process. The process keeps the
+ * service until a rule on a message or a file assigns it to another one. The calling thread works
+ * for the service when this returns; other threads do from their next system call or context
+ * switch on.
  *
- * 0, or less: a negative errno. -ENOENT, -ECONNREFUSED: no daemon listens there; -EACCES: only root may ask it; -EINVAL: it
- * says no, as there is no such service or process. tollgate_error() says which.
+ * Returns 0 or a negative errno:
+ *   -ENOENT, -ECONNREFUSED  no daemon listens at the socket
+ *   -EACCES                 the caller is not root
+ *   -EINVAL                 the daemon rejected the request: for example, the service or the
+ *                           process does not exist
+ * tollgate_error() returns the reason as text.
  */
 int tollgate_service_assign(pid_t pid, const char *service);
 
-/* The same for one thread; 0 is the calling one. */
+/* Does the same for one thread. A tid of 0 is the calling thread. */
 int tollgate_service_assign_thread(pid_t tid, const char *service);
 
 /*
- * Writes the name of the service for which a thread works, with a NUL; 0 is the calling thread. Returns its length, or a
- * negative errno as above; -ERANGE: `size` bytes are too few. Names of a rule file have 64 bytes at most, those of services that
- * rules have started may be longer.
+ * Writes the NUL-terminated name of the service for which a thread works to `name`, which has room
+ * for `size` bytes. A tid of 0 is the calling thread. Returns the length of the name without the
+ * NUL, or a negative errno as above; -ERANGE if the name does not fit. Names in a rule file have at
+ * most 64 bytes; the names of dynamic services, which rules start, may be longer.
  */
 int tollgate_service_of(pid_t tid, char *name, size_t size);
 
 /*
- * Plugins (docs/ecode.md) that a daemon has loaded (`tollgate plugin load`), called from here: the daemon is asked once, where it
- * is opened. Only root may call them.
+ * A plugin (docs/ecode.md) that a daemon has loaded (`tollgate plugin load`). Only opening it sends
+ * a request to the daemon; calls go directly to the kernel. Only root may call plugins.
  */
 struct tollgate_plugin;
 
-/* NULL: it failed, and tollgate_error() says why. */
+/* Opens a plugin by its name. Returns NULL on failure; tollgate_error() returns the reason. */
 struct tollgate_plugin *tollgate_plugin_open(const char *name);
 
 /*
- * Runs its `on call` with as many numbers as that takes, 12 at most, and leaves the lower 32 bits of what it returns in `result`, which
- * may be NULL. 0, or a negative errno. Several threads may do so at once.
+ * Runs the plugin's `on call`. `count` must be the number of its parameters, at most 12; each
+ * argument is converted to the type of its parameter. Stores the lower 32 bits of the return value
+ * in `result`, which may be NULL. Returns 0 or a negative errno. Several threads may call the same
+ * plugin at the same time.
  */
 int tollgate_plugin_call(const struct tollgate_plugin *plugin, const uint64_t *arguments, size_t count, int *result);
 
 /*
- * Where one of its global variables is in this process's memory, which the plugin shares, until it is closed; and how many bytes it
- * has, if `size` is not NULL. NULL: there is none of this name.
+ * Returns the address of a global variable of the plugin, in memory that the plugin and this
+ * process share. The address is valid until the plugin is closed. Stores the size of the variable
+ * in bytes in `size`, unless that is NULL. Returns NULL if no variable has this name.
  */
 void *tollgate_plugin_variable(const struct tollgate_plugin *plugin, const char *name, size_t *size);
 
-/* It stays loaded. */
+/* Closes a plugin, or does nothing for NULL. The plugin stays loaded in the daemon. */
 void tollgate_plugin_close(struct tollgate_plugin *plugin);
 
-/* Why the latest call of this thread that failed did so: a sentence, until the next one fails. Never NULL. */
+/*
+ * Returns the reason for this thread's latest failed call, as a sentence. The text is valid until
+ * the thread's next failed call. Never NULL.
+ */
 const char *tollgate_error(void);
 
 #ifdef __cplusplus

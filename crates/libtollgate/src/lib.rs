@@ -1,58 +1,61 @@
-//! For programs that say themselves for which service they work, or ask for which they do: the daemon that has services in
-//! force is asked (docs/service.md). And for those that call a daemon's plugins (docs/ecode.md). The same for C is in
-//! `include/tollgate.h`.
+//! The client library of a Tollgate daemon. A program can assign its processes and threads to
+//! services or query their services (docs/service.md), and can call plugins (docs/ecode.md). The
+//! C interface is `include/tollgate.h`.
 
-mod c;
-mod daemon;
+mod c_api;
+mod client;
 mod plugin;
 
-pub use plugin::{MOST_ARGUMENTS, Plugin};
+pub use plugin::{MAX_ARGUMENTS, Plugin};
 
 use std::fmt::{self, Display};
 use std::io;
 
 use serde_json::{Value, json};
 
-/// Why nothing was done.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum Error {
-    /// No daemon could be asked: none listens there, or only others may ask it.
+    /// No daemon replied at this path: none listens there, permission is denied, or the connection
+    /// failed or timed out.
     Unreachable(io::Error, String),
-    /// What the daemon says.
+    /// The daemon, or the library itself, rejected the request, with this reason.
     Refused(String),
-    /// The kernel's refusal.
+    /// A system call of the plugin interface failed.
     Kernel(io::Error),
 }
 
 impl Display for Error {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreachable(error, path) => write!(to, "cannot ask the daemon at {path}: {error}"),
+            Self::Unreachable(error, path) => {
+                write!(to, "cannot ask the daemon at {path}: {error}")
+            }
             Self::Refused(sentence) => to.write_str(sentence),
-            Self::Kernel(error) => write!(to, "the kernel refuses it: {error}"),
+            Self::Kernel(error) => write!(to, "the kernel refused the request: {error}"),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// Numbers of processes and threads are those of the daemon's PID namespace, whatever one's own is.
+/// A process or a thread. IDs are those of the daemon's PID namespace, not of the caller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum TaskRef {
     OwnProcess,
     OwnThread,
-    /// With all its threads, and what it starts from then on.
+    /// The process with all its threads, and the processes that it starts from then on.
     Process(u32),
     Thread(u32),
 }
 
-impl Who {
-    /// As crates/tollgate/src/service/control.rs has it.
-    fn asked(self) -> Value {
+impl TaskRef {
+    /// In the form of `RequestedTask` (crates/tollgate/src/service/requests.rs).
+    fn to_request(self) -> Value {
         match self {
-            // The daemon knows who asks.
+            // The daemon gets the process ID from the socket.
             Self::OwnProcess => json!("own-process"),
-            // SAFETY: a plain query.
+            // SAFETY: gettid has no preconditions.
             Self::OwnThread => json!({"own-thread": unsafe { libc::gettid() }}),
             Self::Process(pid) => json!({"process": pid}),
             Self::Thread(tid) => json!({"thread": tid}),
@@ -60,19 +63,21 @@ impl Who {
     }
 }
 
-/// Gives it to a service, whatever it works for now; one's own thread works for that once this returns, others do from
-/// their next call or context switch on.
-pub fn assign(who: Who, service: &str) -> Result<(), Error> {
-    let request = json!({"ask-services": "assign", "who": who.asked(), "service": service});
-    daemon::ask(&request).map(drop)
+/// Assigns a process or thread to a service and replaces its present one. The calling thread works
+/// for the service when this returns; other threads do from their next system call or context
+/// switch on.
+pub fn assign(who: TaskRef, service: &str) -> Result<(), Error> {
+    let request = json!({"ask-services": "assign", "who": who.to_request(), "service": service});
+    client::ask(&request).map(drop)
 }
 
-/// The service for which a thread works, or of a process the first one; one's own thread for `None`.
+/// The service for which a thread works. `None` is the calling thread; a process ID stands for the
+/// process's first thread.
 pub fn service_of(thread: Option<u32>) -> Result<String, Error> {
-    let who = thread.map_or(Who::OwnThread, Who::Thread);
-    let answer = daemon::ask(&json!({"ask-services": "explain", "who": who.asked()}))?;
+    let who = thread.map_or(TaskRef::OwnThread, TaskRef::Thread);
+    let answer = client::ask(&json!({"ask-services": "explain", "who": who.to_request()}))?;
     match answer["threads"][0]["service"].as_str() {
         Some(service) => Ok(service.to_owned()),
-        None => Err(daemon::not_understood(&answer)),
+        None => Err(client::not_understood(&answer)),
     }
 }

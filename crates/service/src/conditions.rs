@@ -1,35 +1,36 @@
-//! What a rule asks of a thread, and how specific that is.
+//! The conditions of a rule, and how specific they are.
 
 use std::cmp::Ordering;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::facts::{Facts, Local};
+use crate::query::{LocalEnd, RuleQuery};
 use crate::tree::Id;
 
-/// Names of a path that the kernel side knows (bpf/service_rules.bpf.h, NAMES).
-pub const MOST_PARTS: usize = 63;
+/// The most parts of a path that the kernel side can match (bpf/service_rules.bpf.h, NAMES).
+pub const MAX_PATH_PARTS: usize = 63;
 
-/// A path, and what is below it.
+/// A path and everything below it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Folder(String);
 
 impl Folder {
-    /// Without a slash at the end; `None` for what is no absolute path of plain parts, or of more than 63 of them.
+    /// Removes a trailing slash. `None` if the path is not absolute, if a part is empty, `.` or
+    /// `..`, or if it has more than 63 parts.
     pub fn new(path: &str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let rest = path.strip_prefix('/')?;
         let is_plain = rest.split('/').all(|part| !matches!(part, "" | "." | ".."));
         let folder = Self(path.into());
-        (is_plain && folder.depth() <= MOST_PARTS).then_some(folder)
+        (is_plain && folder.depth() <= MAX_PATH_PARTS).then_some(folder)
     }
 
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// How many parts its path has.
+    /// The number of parts of the path.
     pub fn depth(&self) -> usize {
         self.0.matches('/').count()
     }
@@ -46,18 +47,18 @@ impl Folder {
 pub struct Listen {
     pub address: Option<IpAddr>,
     pub port: Option<u16>,
-    /// Of a Unix socket; an abstract name has an `@` before it.
+    /// The path of a Unix socket; an abstract name begins with `@`.
     pub path: Option<String>,
 }
 
-/// All that are there must be so.
+/// The conditions of a rule, all of which must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Conditions {
     pub exe: Option<String>,
     pub user: Option<u32>,
     pub unit: Option<String>,
     pub cgroup: Option<Folder>,
-    /// The thread's, or the parent of the started one that it is.
+    /// The thread's service, or the parent of that if it is a dynamic service.
     pub service: Option<Id>,
     pub listen: Listen,
     pub client: Option<IpNet>,
@@ -65,16 +66,17 @@ pub struct Conditions {
     pub file: Option<Folder>,
 }
 
-/// Which conditions there are, without their values: rules of one shape are asked by one look-up.
+/// Which conditions a rule has, without their values. One look-up matches all rules of one shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
-    // The order of the fields is that of their weight: what is nearer to the work decides over what is further away.
-    /// How many conditions there are.
+    // The derived order compares the fields from first to last, so they are sorted by weight: a
+    // condition that is nearer to the work precedes one that is further away.
+    /// The number of conditions.
     pub count: u8,
-    /// Parts of the path; 0: none is asked for.
+    /// The number of parts of the path; 0 without this condition.
     pub file_depth: u8,
     pub peer: bool,
-    pub client: Option<(Family, u8)>,
+    pub client: Option<(AddressFamily, u8)>,
     pub listen_path: bool,
     pub listen_address: bool,
     pub listen_port: bool,
@@ -86,28 +88,33 @@ pub struct Shape {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
+pub enum AddressFamily {
     V4,
     V6,
 }
 
 impl Shape {
-    pub fn is_of_connections(&self) -> bool {
-        self.peer || self.client.is_some() || self.listen_path || self.listen_address || self.listen_port
+    pub fn needs_connection(&self) -> bool {
+        self.peer
+            || self.client.is_some()
+            || self.listen_path
+            || self.listen_address
+            || self.listen_port
     }
 
-    pub fn is_of_files(&self) -> bool {
+    pub fn needs_file(&self) -> bool {
         self.file_depth > 0
     }
 }
 
-fn family(address: IpAddr) -> Family {
-    if address.is_ipv4() { Family::V4 } else { Family::V6 }
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::V4 } else { AddressFamily::V6 }
 }
 
 impl Conditions {
     pub fn shape(&self) -> Shape {
-        let depth = |folder: &Option<Folder>| folder.as_ref().map_or(0, |folder| folder.depth() as u8);
+        let depth =
+            |folder: &Option<Folder>| folder.as_ref().map_or(0, |folder| folder.depth() as u8);
         let mut shape = Shape {
             count: 0,
             file_depth: depth(&self.file),
@@ -139,32 +146,34 @@ impl Conditions {
         shape
     }
 
-    /// `Less`: decides over the other.
+    /// `Less` if `self` is more specific and takes precedence.
     pub fn compare(&self, other: &Self) -> Ordering {
         other.shape().cmp(&self.shape())
     }
 
-    /// The only conditions of this shape that a thread fulfils, if there are any.
-    pub fn of(facts: &Facts, shape: &Shape) -> Option<Self> {
+    /// The only conditions of this shape that a thread meets, or `None` if a value is missing.
+    pub fn project(facts: &RuleQuery, shape: &Shape) -> Option<Self> {
         let folder = |path: Option<&str>, depth: u8| match depth {
             0 => Some(None),
             depth => Folder::of(path?, depth).map(Some),
         };
         let (address, port, path) = match facts.listen {
-            Some(Local::Internet(local)) => (Some(local.ip().to_canonical()), Some(local.port()), None),
-            Some(Local::Unix(path)) => (None, None, Some(path.to_owned())),
+            Some(LocalEnd::Internet(local)) => {
+                (Some(local.ip().to_canonical()), Some(local.port()), None)
+            }
+            Some(LocalEnd::Unix(path)) => (None, None, Some(path.to_owned())),
             None => (None, None, None),
         };
         Some(Self {
-            exe: asked(shape.exe, Some(facts.exe.to_owned()))?,
-            user: asked(shape.user, Some(facts.user))?,
-            unit: asked(shape.unit, facts.unit.map(str::to_owned))?,
+            exe: required(shape.exe, Some(facts.exe.to_owned()))?,
+            user: required(shape.user, Some(facts.user))?,
+            unit: required(shape.unit, facts.unit.map(str::to_owned))?,
             cgroup: folder(Some(facts.cgroup), shape.cgroup_depth)?,
-            service: asked(shape.service, Some(facts.service))?,
+            service: required(shape.service, Some(facts.service))?,
             listen: Listen {
-                address: asked(shape.listen_address, address)?,
-                port: asked(shape.listen_port, port)?,
-                path: asked(shape.listen_path, path)?,
+                address: required(shape.listen_address, address)?,
+                port: required(shape.listen_port, port)?,
+                path: required(shape.listen_path, path)?,
             },
             client: match shape.client {
                 None => None,
@@ -174,14 +183,15 @@ impl Conditions {
                     Some(IpNet::new(client, bits).ok()?.trunc())
                 }
             },
-            peer: asked(shape.peer, facts.peer)?,
+            peer: required(shape.peer, facts.peer)?,
             file: folder(facts.file, shape.file_depth)?,
         })
     }
 }
 
-/// Of what is not asked for, nothing; `None` where it is asked for and not there.
-fn asked<T>(is_asked: bool, value: Option<T>) -> Option<Option<T>> {
+/// `Some(None)` for a condition that the shape does not have; `None` if the shape has it but the
+/// thread has no value for it.
+fn required<T>(is_asked: bool, value: Option<T>) -> Option<Option<T>> {
     if is_asked { value.map(Some) } else { Some(None) }
 }
 
@@ -206,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_more_decides() {
+    fn more_conditions_win() {
         let user = Conditions { user: Some(33), ..Default::default() };
         let exe = Conditions { exe: Some("/usr/sbin/nginx".into()), ..Default::default() };
         let both = Conditions { user: Some(33), ..exe.clone() };

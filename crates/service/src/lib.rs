@@ -1,29 +1,29 @@
-//! Virtual services, after Reumann, Mehra, Shin and Kandlur, "Virtual Services: A New Abstraction for Server
-//! Consolidation" (USENIX ATC 2000): a tree of services, rules that say for which of them a thread works from an event
-//! on, and the tables by which the kernel side decides. Pure, no I/O: what a rule file needs to know of the machine it is
-//! told by its [`Host`].
+//! Virtual services, after Reumann, Mehra, Shin and Kandlur, "Virtual Services: A New Abstraction
+//! for Server Consolidation" (USENIX ATC 2000). The crate has the tree of services, the rules that
+//! assign a thread to a service at an event, and the tables by which the kernel side matches rules.
+//! Pure, no I/O: the parser of rule files looks up users and paths through [`Host`].
 
 #![forbid(unsafe_code)]
 
-mod book;
 mod conditions;
-mod facts;
-mod keys;
+mod hashed_ruleset;
 mod limits;
 mod parse;
+mod query;
 mod rule;
-mod tables;
+mod ruleset;
 mod tree;
+mod tuple_space;
 
-pub use book::Book;
 pub use conditions::{Conditions, Folder, Listen};
-pub use facts::{Facts, Local};
-pub use keys::{Key, Keys, Set, field};
+pub use hashed_ruleset::{HashedRule, HashedRuleset, Tuple, field};
 pub use limits::{
-    AtEnd, Beyond, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, SOCKETS, TASKS, parse_bytes, parse_percent,
-    parse_weight,
+    AtEnd, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, OverLimit, SOCKETS, TASKS, parse_bytes,
+    parse_percent, parse_weight,
 };
-pub use parse::{Host, MOST_RULES, MOST_SERVICES, Problem, RuleFile, listen, parse};
-pub use rule::{Directive, Each, Event, Rule};
-pub use tables::{MOST_SETS, Tables, TooManySets};
+pub use parse::{Host, MAX_RULES, MAX_SERVICES, Problem, RuleFile, listen, parse};
+pub use query::{LocalEnd, RuleQuery};
+pub use rule::{Rule, RuleAction, RuleEvent, SplitBy};
+pub use ruleset::Ruleset;
 pub use tree::{Id, Service, Tree};
+pub use tuple_space::{MAX_TUPLES, TooManyTuples, TupleSpace};

@@ -1,40 +1,42 @@
-//! What a service, with all below it, may use.
+//! The limits of a service, which also cover the services below it.
 
 use std::ops::RangeInclusive;
 
 use crate::tree::Id;
 
-/// Of one service. What is not said has no limit of its own; those above hold besides.
+/// The limits of one service. A field that is `None` sets no limit; the limits of the service's
+/// ancestors apply in any case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Its share of the processors where several want them: 100 is what everybody has.
+    /// The weight of the service when several compete for the processors; 100 is the default.
     pub cpu_weight: Option<u32>,
-    /// Hundredths of one processor.
+    /// In percent of one processor.
     pub cpu_max: Option<u32>,
     pub memory_max: Option<u64>,
     /// Processes and threads.
     pub tasks_max: Option<u64>,
     pub sockets_max: Option<u64>,
     pub connections_max: Option<u64>,
-    /// Bytes a second, to send.
+    /// Bytes per second that the service may send.
     pub network_max: Option<u64>,
-    pub beyond: Beyond,
+    pub over_limit: OverLimit,
 }
 
-/// What becomes of whoever would have more sockets or connections.
+/// What happens when a thread would exceed the limit on sockets or connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beyond {
+pub enum OverLimit {
     /// The call fails with this errno.
     Fails(Errno),
-    /// It works for this service from then on, which has the socket.
+    /// The thread works for this service from then on, and the socket belongs to it.
     WorksFor(Id),
 }
 
-/// By its place in [`ERRNOS`], of which the first is the default.
+/// An index into [`ERRNOS`]; the first entry is the default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Errno(usize);
 
-/// include/uapi/asm-generic/errno-base.h and errno.h: what programs expect of calls on sockets.
+/// The errors that programs expect from calls on sockets
+/// (include/uapi/asm-generic/errno-base.h and errno.h).
 const ERRNOS: [(&str, i32); 13] = [
     ("EAGAIN", 11),
     ("EACCES", 13),
@@ -51,18 +53,18 @@ const ERRNOS: [(&str, i32); 13] = [
     ("EUSERS", 87),
 ];
 
-/// What becomes of the control groups that have limits when Tollgate ends, also if it is killed.
+/// What happens to the control groups that have limits when Tollgate ends, even if it is killed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AtEnd {
-    /// Everybody is where it was before.
+    /// Every thread returns to its former control group.
     #[default]
     Lift,
-    /// Whoever is in them stays there.
+    /// The threads stay in the control groups.
     Keep,
 }
 
-/// The paper's example: `servctl(SET_FORK_POLICY, VSIDx, ..., EAGAIN, ...)`.
-impl Default for Beyond {
+/// EAGAIN, as in the paper's example: `servctl(SET_FORK_POLICY, VSIDx, ..., EAGAIN, ...)`.
+impl Default for OverLimit {
     fn default() -> Self {
         Self::Fails(Errno::default())
     }
@@ -87,50 +89,52 @@ impl Errno {
 }
 
 impl Limits {
-    /// Some that control groups have.
-    pub fn has_group(&self) -> bool {
-        self.cpu_weight.is_some() || self.cpu_max.is_some() || self.is_for_own()
+    /// Whether control groups enforce a limit.
+    pub fn needs_cgroup(&self) -> bool {
+        self.cpu_weight.is_some() || self.cpu_max.is_some() || self.applies_from_start()
     }
 
-    /// Some that count from the first moment of a process, and not only where it competes.
-    pub fn is_for_own(&self) -> bool {
+    /// Whether a limit applies from the start of a process, and not only under contention.
+    pub fn applies_from_start(&self) -> bool {
         self.memory_max.is_some() || self.tasks_max.is_some()
     }
 
-    /// Some that are kept where sockets are made and used.
-    pub fn has_sockets(&self) -> bool {
+    /// Whether a limit is enforced where sockets are created and used.
+    pub fn needs_socket_hooks(&self) -> bool {
         self.sockets_max.is_some() || self.connections_max.is_some() || self.network_max.is_some()
     }
 }
 
 /// Weights of cgroup v2: Documentation/admin-guide/cgroup-v2.rst, "Weights".
 pub const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
-/// include/linux/threads.h, PID_MAX_LIMIT: `pids.max` takes no more.
+/// The maximum of `pids.max` (include/linux/threads.h, PID_MAX_LIMIT).
 pub const TASKS: RangeInclusive<u32> = 1..=4 << 20;
-/// The counts of the kernel side are signed.
+/// The kernel side counts in signed integers of 32 bits.
 pub const SOCKETS: RangeInclusive<u32> = 0..=i32::MAX as u32;
 
-/// As [`WEIGHTS`] has it.
+/// Parses a weight in the range of [`WEIGHTS`].
 pub fn parse_weight(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(weight) if WEIGHTS.contains(&weight) => Ok(weight),
-        _ => Err("a weight is an integer from 1 to 10000; 100 is what everybody has".into()),
+        _ => Err("a weight must be an integer from 1 to 10000; the default is 100".into()),
     }
 }
 
-/// "150%" of one processor.
+/// Parses a percentage of one processor, such as "150%".
 pub fn parse_percent(text: &str) -> Result<u32, String> {
-    // The kernel has no quota of less than 1 ms, and the period is 100 ms; nor machines of more than 8192 processors.
+    // The kernel accepts no quota below 1 ms, which is 1% of the period of 100 ms, and supports at
+    // most 8192 processors.
     match text.strip_suffix('%').and_then(|number| number.trim_end().parse().ok()) {
         Some(percent @ 1..=819_200) => Ok(percent),
         _ => {
-            Err("a part of the processors' time is like \"50%\", or \"150%\": of one processor, a whole number from 1 to 819200"
+            Err("processor time must be a whole percentage of one processor, from 1% to 819200%: \
+                \"50%\", \"150%\""
                 .into())
         }
     }
 }
 
-/// "512M": in units of 1024, as memory is, or of 1000, as networks are.
+/// Parses an amount such as "512M". `unit` is 1024 for memory and 1000 for networks.
 pub fn parse_bytes(text: &str, unit: u64) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let power = match text[digits.len()..].trim_start() {
@@ -143,7 +147,10 @@ pub fn parse_bytes(text: &str, unit: u64) -> Result<u64, String> {
     };
     let bytes = power.and_then(|power| digits.parse::<u64>().ok()?.checked_mul(unit.pow(power)));
     bytes.filter(|bytes| (1..=1 << 60).contains(bytes)).ok_or_else(|| {
-        format!("an amount is a whole number of bytes from 1 to 2^60, or like \"512K\", \"64M\" or \"2G\" ({unit} bytes are 1K)")
+        format!(
+            "an amount must be a whole number of bytes from 1 to 2^60, such as \"512K\", \
+            \"64M\" or \"2G\" (1K is {unit} bytes)"
+        )
     })
 }
 

@@ -1,21 +1,21 @@
-//! A rule: on which events, under which conditions, and what follows.
+//! A rule: its events, its conditions and its action.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::conditions::Conditions;
-use crate::facts::Facts;
+use crate::query::RuleQuery;
 use crate::tree::Id;
 
-/// When rules are asked.
+/// The events at which rules are matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Event {
-    /// In the child, which has its parent's service so far.
+pub enum RuleEvent {
+    /// A fork, in the child, which has its parent's service until then.
     Fork,
     Exec,
-    /// It runs already when the rules come into force.
+    /// The thread runs already when the rules become active.
     Found,
-    /// Another effective user.
+    /// The effective user changed.
     User,
     /// A message was received over a connection that the thread's side accepted.
     Receive,
@@ -23,8 +23,9 @@ pub enum Event {
     Open,
 }
 
-impl Event {
-    pub const ALL: [Self; 6] = [Self::Fork, Self::Exec, Self::Found, Self::User, Self::Receive, Self::Open];
+impl RuleEvent {
+    pub const ALL: [Self; 6] =
+        [Self::Fork, Self::Exec, Self::Found, Self::User, Self::Receive, Self::Open];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -37,22 +38,22 @@ impl Event {
         }
     }
 
-    /// Whether it tells what a thread is, and not for whom it works.
-    pub fn is_of_identity(self) -> bool {
+    /// Whether the event concerns the thread's identity, and not a request that it works on.
+    pub fn is_identity_event(self) -> bool {
         !matches!(self, Self::Receive | Self::Open)
     }
 }
 
-/// For each different value of this, a service of its own.
+/// By what a rule splits a service: each value gets a dynamic service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Each {
+pub enum SplitBy {
     User,
     Unit,
     Exe,
     Client,
 }
 
-impl Each {
+impl SplitBy {
     pub const ALL: [Self; 4] = [Self::User, Self::Unit, Self::Exe, Self::Client];
 
     pub fn name(self) -> &'static str {
@@ -66,44 +67,47 @@ impl Each {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Directive {
+pub enum RuleAction {
     BelongsTo(Id),
-    /// It keeps the service that it has.
+    /// The thread keeps its service.
     Inherits,
-    /// The other end's service, if that end is known; on fork, that of who asked the parent by a signal.
+    /// The service of the connection's other end, if that end is known. On fork, the service of the
+    /// process that requested the fork by a signal to the parent.
     AdoptsPeer,
-    Starts {
+    CreatesBelow {
         below: Id,
-        each: Each,
+        each: SplitBy,
     },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     pub name: Option<String>,
-    /// Bytes of the rule file.
+    /// The byte range in the rule file.
     pub span: Range<usize>,
     pub priority: i32,
-    pub events: Vec<Event>,
-    /// Whether the file names the events. Where it does not, who works for somebody else is left alone: a helper that a
-    /// worker executes works for the worker's client.
-    pub names_events: bool,
+    pub events: Vec<RuleEvent>,
+    /// Whether the file names the events. If not, the rule does not apply to a thread that works on
+    /// behalf of another service: a helper that a worker executes works for the worker's client.
+    pub has_explicit_events: bool,
     pub when: Conditions,
-    pub then: Directive,
+    pub then: RuleAction,
 }
 
 impl Rule {
-    /// `Less`: decides over the other.
+    /// `Less` if `self` takes precedence.
     pub fn compare(&self, other: &Self) -> Ordering {
         other.priority.cmp(&self.priority).then_with(|| self.when.compare(&other.when))
     }
 
-    pub fn hears_of(&self, event: Event, borrowed: bool) -> bool {
-        self.events.contains(&event) && (self.names_events || !borrowed || !event.is_of_identity())
+    pub fn applies_to(&self, event: RuleEvent, borrowed: bool) -> bool {
+        self.events.contains(&event)
+            && (self.has_explicit_events || !borrowed || !event.is_identity_event())
     }
 
-    pub fn fits(&self, facts: &Facts) -> bool {
-        self.hears_of(facts.event, facts.borrowed)
-            && Conditions::of(facts, &self.when.shape()).is_some_and(|conditions| conditions == self.when)
+    pub fn matches(&self, facts: &RuleQuery) -> bool {
+        self.applies_to(facts.event, facts.on_behalf)
+            && Conditions::project(facts, &self.when.shape())
+                .is_some_and(|conditions| conditions == self.when)
     }
 }

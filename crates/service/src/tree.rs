@@ -1,4 +1,4 @@
-//! The services: names, numbers, parents.
+//! The tree of services: names, numbers and parents.
 
 use std::collections::HashMap;
 
@@ -7,20 +7,20 @@ use std::collections::HashMap;
 pub struct Id(pub u16);
 
 impl Id {
-    /// What belongs to nobody else is its.
+    /// Work that belongs to no other service.
     pub const ROOT: Self = Self(0);
-    /// Work of which it cannot be said for whom it is done.
+    /// Work that cannot be attributed to a service.
     pub const SHARED: Self = Self(1);
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     pub name: String,
-    /// The root is its own.
+    /// The root is its own parent.
     pub parent: Id,
 }
 
-/// Services by their numbers.
+/// The services, by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     services: Vec<Service>,
@@ -37,7 +37,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// A new one below the root.
+    /// Adds a service below the root.
     pub fn add(&mut self, name: &str) -> Id {
         let id = Id(self.services.len() as u16);
         self.services.push(Service { name: name.into(), parent: Id::ROOT });
@@ -45,10 +45,10 @@ impl Tree {
         id
     }
 
-    /// Tells the way from `id` back to itself, by which `parent` cannot be its parent.
-    pub fn place(&mut self, id: Id, parent: Id) -> Result<(), Vec<Id>> {
+    /// Fails with the path from `id` back to itself if this would make a cycle.
+    pub fn set_parent(&mut self, id: Id, parent: Id) -> Result<(), Vec<Id>> {
         let way: Vec<_> =
-            [id].into_iter().chain(self.way_up(parent).take_while(|step| *step != id)).collect();
+            [id].into_iter().chain(self.ancestors(parent).take_while(|step| *step != id)).collect();
         if way.last() != Some(&Id::ROOT) {
             return Err(way);
         }
@@ -72,8 +72,8 @@ impl Tree {
         (0..self.services.len() as u16).map(Id)
     }
 
-    /// Itself, its parent and so on, up to the root.
-    pub fn way_up(&self, id: Id) -> impl Iterator<Item = Id> {
+    /// The service itself, its parent and so on, up to the root.
+    pub fn ancestors(&self, id: Id) -> impl Iterator<Item = Id> {
         std::iter::successors(Some(id), |id| (*id != Id::ROOT).then(|| self.get(*id).parent))
     }
 
@@ -90,21 +90,21 @@ mod tests {
     fn services_have_parents() {
         let mut tree = Tree::default();
         let [customers, shop] = ["customers", "shop"].map(|name| tree.add(name));
-        tree.place(shop, customers).expect("no cycle");
-        assert_eq!(tree.way_up(shop).collect::<Vec<_>>(), [shop, customers, Id::ROOT]);
+        tree.set_parent(shop, customers).expect("no cycle");
+        assert_eq!(tree.ancestors(shop).collect::<Vec<_>>(), [shop, customers, Id::ROOT]);
         assert_eq!(tree.children(Id::ROOT).collect::<Vec<_>>(), [Id::SHARED, customers]);
         assert_eq!(tree.find("shop"), Some(shop));
         assert_eq!(tree.find("shops"), None);
     }
 
     #[test]
-    fn nobody_is_below_oneself() {
+    fn cycles_of_parents_are_refused() {
         let mut tree = Tree::default();
         let [a, b, c] = ["a", "b", "c"].map(|name| tree.add(name));
-        tree.place(b, a).expect("no cycle");
-        tree.place(c, b).expect("no cycle");
-        assert_eq!(tree.place(a, c), Err(vec![a, c, b]));
-        assert_eq!(tree.place(a, a), Err(vec![a]));
-        assert_eq!(tree.place(c, a), Ok(()));
+        tree.set_parent(b, a).expect("no cycle");
+        tree.set_parent(c, b).expect("no cycle");
+        assert_eq!(tree.set_parent(a, c), Err(vec![a, c, b]));
+        assert_eq!(tree.set_parent(a, a), Err(vec![a]));
+        assert_eq!(tree.set_parent(c, a), Ok(()));
     }
 }

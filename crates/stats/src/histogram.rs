@@ -1,17 +1,17 @@
 //! The latency histogram that the BPF programs fill: logarithmic buckets of nanoseconds.
 //!
-//! Values below 16 have a bucket each. From 16 on an octave has eight buckets, whose boundaries are
-//! the powers 2^(k/8) rounded to 1/64 of the octave's start, so that the bucket follows from the
-//! position of the leading one and the six bits under it. The BPF side looks the bucket up in
-//! [`SMALL`], after as many shifts to the right, each worth an octave, as larger values need.
+//! Each value below 16 has its own bucket. From 16 on, an octave has eight buckets, whose
+//! boundaries are the powers 2^(k/8) rounded to 1/64 of the octave's start. Thus the position of
+//! the leading one and the six bits after it determine the bucket. The BPF side shifts a large
+//! value to the right, one octave at a time, and then looks up the bucket in [`SMALL`].
 //!
-//! No bucket is wider than 9.7 % of its lower bound, which keeps every estimate within 5 % of the
-//! value it stands for.
+//! No bucket is wider than 9.7 % of its lower bound, so every estimate is within 5 % of the exact
+//! value.
 
-/// Values below this have a bucket each.
+/// Each value below this has its own bucket.
 const EXACT: usize = 1 << FIRST_OCTAVE;
 
-/// log2 of the first value that shares its bucket.
+/// log2 of the first value that shares its bucket with others.
 const FIRST_OCTAVE: u32 = 4;
 
 /// Octaves covered, so that the histogram ends at 2^37 ns = 137 s.
@@ -22,12 +22,12 @@ const BUCKETS_PER_OCTAVE: usize = 8;
 /// log2 of the first value that is out of range.
 const RANGE_BITS: u32 = FIRST_OCTAVE + OCTAVES;
 
-/// Number of buckets. The last one also takes every value from 2^37 ns (137 s) on.
+/// The number of buckets. The last one also has all values from 2^37 ns (137 s) on.
 pub const BUCKETS: usize = EXACT + OCTAVES as usize * BUCKETS_PER_OCTAVE;
 
-/// Where the buckets of an octave start, and where the octave ends: 64 * (2^(k/8) - 1), rounded.
+/// The start of each bucket of an octave, and the end of the octave: 64 * (2^(k/8) - 1), rounded.
 ///
-/// Written out because `powf` is not available in constants; a test compares it with the formula.
+/// Written out because `powf` cannot be used in constants; a test compares it with the formula.
 const STARTS: [u8; BUCKETS_PER_OCTAVE + 1] = [0, 6, 12, 19, 27, 35, 44, 53, 64];
 
 /// The bucket inside an octave, indexed by the six bits that follow the leading one.
@@ -60,7 +60,7 @@ pub const fn bucket(value: u64) -> usize {
     EXACT + (octave - FIRST_OCTAVE) as usize * BUCKETS_PER_OCTAVE + SUB_BUCKET[step] as usize
 }
 
-/// The buckets of the smallest values, at their indices.
+/// The buckets of the smallest values; the value is the index.
 pub const SMALL: [u8; 2048] = small_buckets();
 
 const fn small_buckets() -> [u8; 2048] {
@@ -73,7 +73,7 @@ const fn small_buckets() -> [u8; 2048] {
     table
 }
 
-/// The values, in nanoseconds, that fall into a bucket: `low..high`.
+/// The range `low..high` of a bucket's values in nanoseconds.
 ///
 /// The last bucket has no upper end; its `high` is [`u64::MAX`], and that value belongs to it too.
 ///
@@ -85,7 +85,7 @@ pub fn bounds(bucket: usize) -> (u64, u64) {
     if bucket == BUCKETS - 1 { (low, u64::MAX) } else { (low, high) }
 }
 
-/// As [`bounds`], but the last bucket ends where its octave does.
+/// As [`bounds`], but the last bucket ends at the end of its octave.
 fn nominal_bounds(bucket: usize) -> (u64, u64) {
     assert!(bucket < BUCKETS, "there is no bucket {bucket}");
     let Some(above_exact) = bucket.checked_sub(EXACT) else {
@@ -93,14 +93,14 @@ fn nominal_bounds(bucket: usize) -> (u64, u64) {
     };
     let octave = FIRST_OCTAVE + (above_exact / BUCKETS_PER_OCTAVE) as u32;
     let sub_bucket = above_exact % BUCKETS_PER_OCTAVE;
-    // Below 64 a step is less than 1 ns; the first whole value at or after the boundary opens the
-    // bucket.
+    // Below 64, a step is less than 1 ns: the bucket starts at the first whole value at or after
+    // the boundary.
     let boundary = |start: u8| ((64 + u64::from(start)) << octave).div_ceil(64);
     (boundary(STARTS[sub_bucket]), boundary(STARTS[sub_bucket + 1]))
 }
 
-/// The value that stands for a bucket: the one whose worst relative error over the bucket's values
-/// is smallest.
+/// The value that represents a bucket: the one with the smallest worst-case relative error over the
+/// bucket's values.
 ///
 /// For values from a to b this is 2ab/(a+b), with the error (b-a)/(b+a) at both ends. It is not
 /// rounded: a whole number could not be within 5 % of both 16 and 17, which share a bucket.
@@ -120,11 +120,10 @@ fn total(counts: &[u64]) -> u64 {
 
 /// The `q`-quantile in nanoseconds, within 5 % of the exact one for values below 2^37 ns.
 ///
-/// The quantile is that of the *nearest rank*: of n sorted values the one at rank ceil(q * n),
-/// counted from 1, and the smallest for q = 0. `counts[i]` is the number of values in bucket i,
-/// `max` the largest value among them, which is returned as it is for the highest rank and never
-/// exceeded for the others. A lower rank that falls among values from 2^37 ns on is reported as
-/// about 2^37 ns: a lower limit.
+/// The quantile is that of the *nearest rank*: of n sorted values, the one at rank ceil(q * n),
+/// counted from 1, and the smallest for q = 0. `counts[i]` is the number of values in bucket i, and
+/// `max` is the largest value. The highest rank gives `max` exactly, and no other rank exceeds it.
+/// A lower rank among values from 2^37 ns on gives about 2^37 ns, which is a lower limit.
 ///
 /// `None` without values, or if `q` is not from 0 to 1.
 ///
@@ -136,7 +135,7 @@ pub fn quantile(counts: &[u64], q: f64, max: u64) -> Option<f64> {
     if n == 0 || !(0.0..=1.0).contains(&q) {
         return None;
     }
-    // 0.07 * 100 is a little more than 7 in binary and must not become rank 8.
+    // In binary, 0.07 * 100 is slightly more than 7, and must not become rank 8.
     let rank = (q * n as f64 * (1.0 - 4.0 * f64::EPSILON)).ceil() as u64;
     let rank = rank.clamp(1, n);
     let mut seen = 0;
@@ -144,7 +143,7 @@ pub fn quantile(counts: &[u64], q: f64, max: u64) -> Option<f64> {
         seen += count;
         seen >= rank
     })?;
-    // The check keeps a `max` that was read later than the counts from standing in for an older,
+    // `max` may have been read later than the counts. The check keeps it from replacing an older,
     // smaller value.
     if rank == n && bucket(max) == found {
         return Some(max as f64);

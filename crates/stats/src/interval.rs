@@ -8,20 +8,22 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 /// would bias the differences between arms.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// The single value that the samples suggest: their median or mean.
+    /// The point estimate: the median or the mean of the samples.
     pub estimate: f64,
     /// Lower limit.
     pub low: f64,
     /// Upper limit.
     pub high: f64,
-    /// The probability, from 0 to 1, that an interval made this way contains the true value.
+    /// The probability, from 0 to 1, that an interval constructed in this way contains the true
+    /// value.
     pub confidence: f64,
 }
 
-/// The middle one of the samples, or of an even number the upper of the two in the middle, which is one of them.
+/// The median of the samples. For an even number this is the upper of the two in the middle, so the
+/// result is always a sample.
 ///
 /// # Panics
-/// Without samples.
+/// If there are no samples.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -32,16 +34,19 @@ pub fn median(samples: &[f64]) -> f64 {
 ///
 /// The limits are the k-th smallest and the k-th largest sample, with the largest k whose coverage,
 /// 1 - 2 P(X < k) for X binomial (n, 1/2), is at least `confidence`. Coverage comes in steps, so
-/// the interval's `confidence` is usually somewhat more than asked for. It is less only if even the
-/// full range, which is then returned, does not reach it (at 95 %: fewer than six samples).
-/// Independent samples are assumed, nothing about their distribution; ties only raise the true
-/// coverage.
+/// the `confidence` of the interval is usually somewhat above the requested one. If even the full
+/// range does not reach the requested one (at 95 %: fewer than six samples), the full range is
+/// returned with its lower confidence. The samples must be independent; their distribution does not
+/// matter. Ties only raise the true coverage.
 ///
 /// `None` without samples, if one is not a number, or if `confidence` is not between 0 and 1.
 ///
 /// Source: David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
 pub fn median_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
-    if samples.is_empty() || samples.iter().any(|sample| sample.is_nan()) || !is_open_fraction(confidence) {
+    if samples.is_empty()
+        || samples.iter().any(|sample| sample.is_nan())
+        || !is_open_fraction(confidence)
+    {
         return None;
     }
     let mut sorted = samples.to_vec();
@@ -56,16 +61,22 @@ pub fn median_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
     })
 }
 
-/// The quotient of two medians whose samples come in pairs: all q for which [`median_interval`] of the
-/// differences `numerators - q * denominators` holds 0.
+/// The quotient of two medians of paired samples. The interval has all q for which
+/// [`median_interval`] of the differences `numerators - q * denominators` contains 0.
 ///
-/// What Fieller's theorem does for means. The median of the pairs' own quotients would not do: where the
-/// denominators are as noisy as they are large, it is biased.
+/// This corresponds to Fieller's theorem for means. The median of the quotients of the pairs would
+/// be biased if the noise of the denominators is as large as the denominators.
 ///
-/// `None` where [`median_interval`] is, if the two differ in length, or if the denominators' own interval holds 0.
+/// `None` if [`median_interval`] gives `None`, if the two slices differ in length, or if the
+/// interval of the denominators contains 0.
 ///
-/// Source: the sign test inverted, as above; Fieller, "Some problems in interval estimation", JRSS B 16 (1954).
-pub fn quotient_interval(numerators: &[f64], denominators: &[f64], confidence: f64) -> Option<Interval> {
+/// Source: the sign test, inverted as above; Fieller, "Some problems in interval estimation", JRSS
+/// B 16 (1954).
+pub fn quotient_interval(
+    numerators: &[f64],
+    denominators: &[f64],
+    confidence: f64,
+) -> Option<Interval> {
     let below = median_interval(denominators, confidence)?;
     if numerators.len() != denominators.len() || (below.low <= 0.0 && below.high >= 0.0) {
         return None;
@@ -75,14 +86,18 @@ pub fn quotient_interval(numerators: &[f64], denominators: &[f64], confidence: f
         let differences: Vec<_> = pairs().map(|(above, below)| above - quotient * below).collect();
         median_interval(&differences, confidence)
     };
-    // The signs of the differences change at these only.
+    // The signs of the differences change only at these quotients.
     let mut all = Vec::new();
-    for quotient in pairs().map(|(above, below)| above / below).filter(|quotient| quotient.is_finite()) {
+    for quotient in
+        pairs().map(|(above, below)| above / below).filter(|quotient| quotient.is_finite())
+    {
         all.push((quotient, at(quotient)?));
     }
-    let holding =
-        || all.iter().filter(|(_, it)| it.low <= 0.0 && it.high >= 0.0).map(|(quotient, _)| *quotient);
-    let (estimate, _) = all.iter().min_by(|(_, a), (_, b)| a.estimate.abs().total_cmp(&b.estimate.abs()))?;
+    let holding = || {
+        all.iter().filter(|(_, it)| it.low <= 0.0 && it.high >= 0.0).map(|(quotient, _)| *quotient)
+    };
+    let (estimate, _) =
+        all.iter().min_by(|(_, a), (_, b)| a.estimate.abs().total_cmp(&b.estimate.abs()))?;
     Some(Interval {
         estimate: *estimate,
         low: holding().fold(*estimate, f64::min),
@@ -91,13 +106,13 @@ pub fn quotient_interval(numerators: &[f64], denominators: &[f64], confidence: f
     })
 }
 
-/// How many samples to leave out at each end, and the coverage of the median by the range of the
-/// others.
+/// The number of samples to leave out at each end, and the probability that the range of the others
+/// covers the median.
 fn symmetric_cut(n: usize, confidence: f64) -> (usize, f64) {
     let (tails, total) = binomial_tails(n);
     let coverage = |tail: f64| 1.0 - 2.0 * tail / total;
-    // Coverage falls as the cut grows. A cut of (n - 1) / 2 leaves one or two samples, the
-    // narrowest range there is.
+    // Coverage falls as the cut grows. A cut of (n - 1) / 2 leaves one or two samples, which is the
+    // narrowest possible range.
     let reaching = tails[..=(n - 1) / 2].partition_point(|&tail| coverage(tail) >= confidence);
     let cut = reaching.saturating_sub(1);
     (cut, coverage(tails[cut]))
@@ -105,8 +120,9 @@ fn symmetric_cut(n: usize, confidence: f64) -> (usize, f64) {
 
 /// P(X <= j) for X binomial (n, 1/2) and j up to n/2, each multiplied by the second result.
 ///
-/// The weights are relative to the central one, because 2^-n underflows from n = 1075 on. Only far
-/// tails, which do not matter, can underflow this way, and sums of positive terms lose no digits.
+/// The weights are relative to the central one, because 2^-n underflows from n = 1075 on. With
+/// relative weights only the far tails, which do not matter, can underflow, and sums of positive
+/// terms lose no digits.
 pub(crate) fn binomial_tails(n: usize) -> (Vec<f64>, f64) {
     let mut tails = vec![1.0; n / 2 + 1];
     for j in (1..tails.len()).rev() {
@@ -116,8 +132,8 @@ pub(crate) fn binomial_tails(n: usize) -> (Vec<f64>, f64) {
     for j in 1..tails.len() {
         tails[j] += tails[j - 1];
     }
-    // The upper half mirrors the lower one; an even n has one central weight, which must not count
-    // twice.
+    // The upper half mirrors the lower one. An even n has one central weight, which must not be
+    // counted twice.
     let twice_lower = 2.0 * tails[n / 2];
     let total = if n.is_multiple_of(2) { twice_lower - central } else { twice_lower };
     (tails, total)
@@ -125,8 +141,9 @@ pub(crate) fn binomial_tails(n: usize) -> (Vec<f64>, f64) {
 
 /// The interval of Student's t for the mean of independent samples that are nearly normal.
 ///
-/// With spikes or correlation it is far too narrow (6–32 % coverage simulated where it says 95): for rules that were
-/// published with it. `None` below two samples, if one is not a number, or if `confidence` is not between 0 and 1.
+/// With spikes or correlation it is far too narrow: in simulations, intervals of 95 % had a
+/// coverage of 6–32 %. Use it only for published rules that are defined with it. `None` below two
+/// samples, if one is not a number, or if `confidence` is not between 0 and 1.
 ///
 /// Source: "Student", "The probable error of a mean", Biometrika 6 (1908).
 pub fn t_mean_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
@@ -135,8 +152,10 @@ pub fn t_mean_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
         return None;
     }
     let mean = samples.iter().sum::<f64>() / n as f64;
-    let variance = samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
-    let t = StudentsT::new(0.0, 1.0, (n - 1) as f64).ok()?.inverse_cdf(f64::midpoint(1.0, confidence));
+    let variance =
+        samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
+    let t =
+        StudentsT::new(0.0, 1.0, (n - 1) as f64).ok()?.inverse_cdf(f64::midpoint(1.0, confidence));
     let half_width = t * (variance / n as f64).sqrt();
     Some(Interval { estimate: mean, low: mean - half_width, high: mean + half_width, confidence })
 }
@@ -144,8 +163,8 @@ pub fn t_mean_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
 /// The interval mean ± z * sqrt(variance / n) around the mean of `n` independent samples with the
 /// sample variance `variance` (the square of the samples' unit).
 ///
-/// By the central limit theorem: for a few dozen samples or more, many more if a few values
-/// dominate the sum. With few samples it is too narrow.
+/// It rests on the central limit theorem and needs a few dozen samples, or many more if a few
+/// values dominate the sum. With fewer samples it is too narrow.
 ///
 /// `None` below two samples, if `confidence` is not between 0 and 1, or if `variance` is negative
 /// or not a number.
@@ -163,7 +182,8 @@ pub fn normal_mean_interval(mean: f64, variance: f64, n: u64, confidence: f64) -
 /// Source: Wichura, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied
 /// Statistics 37 (1988), routine PPND7.
 fn two_sided_normal_quantile(probability: f64) -> f64 {
-    let polynomial = |x: f64, coefficients: &[f64]| coefficients.iter().rev().fold(0.0, |sum, c| sum * x + c);
+    let polynomial =
+        |x: f64, coefficients: &[f64]| coefficients.iter().rev().fold(0.0, |sum, c| sum * x + c);
     let q = probability / 2.0;
     if q <= 0.425 {
         let r = 0.180625 - q * q;
@@ -206,7 +226,8 @@ mod tests {
         }
     }
 
-    /// Expected values: exact whole-number arithmetic in Python. 2^-2000 is no f64.
+    /// The expected values were computed with Python's exact integers, because 2^-2000 is below the
+    /// range of f64.
     #[test]
     fn coverage_of_large_samples_is_exact() {
         for (n, expected_cut, expected) in
@@ -237,13 +258,16 @@ mod tests {
                 assert!(coverage >= confidence || cut == 0);
                 let narrower = cut + 1;
                 if narrower <= (n - 1) / 2 {
-                    assert!(1.0 - 2.0 * tails[narrower] / total < confidence, "n {n}, {confidence}");
+                    assert!(
+                        1.0 - 2.0 * tails[narrower] / total < confidence,
+                        "n {n}, {confidence}"
+                    );
                 }
             }
         }
     }
 
-    /// t for 95 % and 9 degrees of freedom is 2.262157 in every table.
+    /// The tabulated t for 95 % and 9 degrees of freedom is 2.262157.
     #[test]
     fn students_interval() {
         let samples: Vec<f64> = (1..=10).map(f64::from).collect();
@@ -253,7 +277,7 @@ mod tests {
         assert!(t_mean_interval(&[1.0], 0.95).is_none());
     }
 
-    /// Expected values: Python's `statistics.NormalDist().inv_cdf`.
+    /// The expected values are from Python's `statistics.NormalDist().inv_cdf`.
     #[test]
     fn normal_quantiles() {
         for (probability, expected) in [

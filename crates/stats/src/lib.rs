@@ -1,5 +1,5 @@
-//! The statistics behind every figure Tollgate prints: latency histograms, confidence intervals and
-//! paired comparisons. Pure functions, no I/O.
+//! The statistics that Tollgate prints: latency histograms, confidence intervals and paired
+//! comparisons. Pure functions, no I/O.
 
 pub mod histogram;
 pub mod interval;

@@ -1,33 +1,35 @@
 //! The order of blocks: quads from Williams Latin squares.
 //!
-//! A *quad* has each arm twice: a row of the square and then the same row backwards, so that a drift of the machine
-//! that is linear over the quad meets all arms alike. For two arms that is ABBA or BAAB. Over the rows of a square each
-//! arm stands once in each place and follows each other arm equally often, so that what an arm leaves behind
-//! (carry-over) falls on all others alike and can be told from what they cost.
+//! A *quad* has each arm twice: a row of the square, then the same row backwards. Thus a drift of
+//! the machine that is linear over the quad affects all arms alike. For two arms this is ABBA or
+//! BAAB. Over the rows of a square, each arm is once in each position and follows each other arm
+//! equally often. Thus what an arm leaves behind (carry-over) affects all others alike, and it can
+//! be distinguished from their cost.
 //!
-//! Source: Williams, "Experimental Designs Balanced for the Estimation of Residual Effects of Treatments",
-//! Australian Journal of Scientific Research A 2 (1949).
+//! Source: Williams, "Experimental Designs Balanced for the Estimation of Residual Effects of
+//! Treatments", Australian Journal of Scientific Research A 2 (1949).
 
-/// One quad after the other, squares shuffled anew each time.
+/// Generates quads; each square is shuffled anew.
 pub struct Quads {
     arms: usize,
     random: Random,
-    /// Rows left of the square in use, each with its mirror still to be added.
+    /// The remaining rows of the current square, without their mirrors.
     rows: Vec<Vec<usize>>,
 }
 
-/// xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", TOMS 42 (2016).
+/// xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled",
+/// TOMS 42 (2016).
 pub struct Random(u64);
 
 impl Random {
     /// The same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
-        // Near seeds are to give unlike numbers: Steele, Lea and Flood, "Fast splittable pseudorandom number
-        // generators" (2014), as SplitMix64.
+        // Mix the seed, so that similar seeds give different sequences: SplitMix64 (Steele, Lea and
+        // Flood, "Fast splittable pseudorandom number generators", 2014).
         let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // 0 is the one state it never leaves.
+        // The generator never leaves state 0.
         Self((mixed ^ (mixed >> 31)).max(1))
     }
 
@@ -38,14 +40,14 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// 0 up to below `limit`.
+    /// A number from 0 to below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         ((u128::from(self.next()) * limit as u128) >> 64) as usize
     }
 
-    /// From 0 up to below 1.
+    /// A number from 0 to below 1.
     pub fn unit(&mut self) -> f64 {
-        // As many bits as an f64's fraction has.
+        // 53 bits: the precision of an f64.
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
@@ -59,7 +61,7 @@ impl Random {
 
 impl Quads {
     /// # Panics
-    /// With fewer than two arms: there is nothing to compare.
+    /// If there are fewer than two arms.
     pub fn new(arms: usize, seed: u64) -> Self {
         assert!(arms >= 2, "{arms} arms cannot be compared");
         Self { arms, random: Random::new(seed), rows: Vec::new() }
@@ -76,13 +78,13 @@ impl Quads {
         quad
     }
 
-    /// Half of the rows of a Williams square, whose other half are their mirrors.
+    /// Half of the rows of a Williams square; the other half are their mirrors.
     fn square(&mut self) -> Vec<Vec<usize>> {
         let mut labels: Vec<_> = (0..self.arms).collect();
         self.random.shuffle(&mut labels);
         let first = zigzag(self.arms);
-        // With an even number of arms row r + arms / 2 is row r backwards; with an odd one two squares are needed,
-        // of which the second is the first backwards.
+        // With an even number of arms, row r + arms / 2 is row r backwards. With an odd number, two
+        // squares are needed, and the second is the first backwards.
         let rows = if self.arms.is_multiple_of(2) { self.arms / 2 } else { self.arms };
         let mut rows: Vec<Vec<_>> = (0..rows)
             .map(|shift| first.iter().map(|place| labels[(place + shift) % self.arms]).collect())
@@ -123,8 +125,11 @@ mod tests {
         for arms in 2..9 {
             for quad in quads(arms, 30) {
                 for arm in 0..arms {
-                    let places =
-                        quad.iter().enumerate().filter(|(_, of)| **of == arm).map(|(place, _)| place);
+                    let places = quad
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, of)| **of == arm)
+                        .map(|(place, _)| place);
                     assert_eq!(places.sum::<usize>(), 2 * arms - 1, "{quad:?}");
                 }
             }
@@ -153,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_arm_takes_each_place_equally_often() {
+    fn each_arm_takes_each_position_equally_often() {
         for arms in [3, 4, 7, 8] {
             let rows = if arms % 2 == 0 { arms / 2 } else { arms };
             let mut counts = vec![vec![0; arms]; arms];
@@ -170,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_its_order_again() {
+    fn order_depends_on_the_seed_only() {
         assert_eq!(quads(5, 40), quads(5, 40));
     }
 }

@@ -1,10 +1,10 @@
-//! Paired comparison of two arms whose runs are interleaved, so that drift of the machine meets
+//! Paired comparison of two arms whose runs are interleaved, so that a drift of the machine affects
 //! both alike.
 
 /// What a run measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arm {
-    /// Without the thing whose cost is sought.
+pub enum PairedArm {
+    /// Without the feature whose cost is measured.
     Off,
     /// With it.
     On,
@@ -15,32 +15,33 @@ const QUAD: usize = 4;
 
 /// The order of the runs of `quads` quads: Off On On Off and On Off Off On in turn.
 ///
-/// A drift that is linear over a quad cancels in its difference. Taking turns cancels, over two
-/// quads, what favours the outer or the inner runs.
-pub fn abba_order(quads: usize) -> Vec<Arm> {
-    use Arm::{Off, On};
+/// A drift that is linear over a quad cancels in its difference. The alternation cancels, over two
+/// quads, an effect that favours the outer or the inner runs.
+pub fn abba_order(quads: usize) -> Vec<PairedArm> {
+    use PairedArm::{Off, On};
     [[Off, On, On, Off], [On, Off, Off, On]].into_iter().cycle().take(quads).flatten().collect()
 }
 
-/// One difference a quad, in the unit of `times`: the mean of its On runs minus the mean of its Off
-/// runs.
+/// One difference for each quad, in the unit of `times`: the mean of its On runs minus the mean of
+/// its Off runs.
 ///
-/// `times[i]` is the time of a run of arm `order[i]`. A last quad that was not finished is left
-/// out.
+/// `times[i]` is the time of a run of arm `order[i]`. An unfinished last quad is left out.
 ///
 /// # Panics
 ///
 /// If there are more times than the order has runs, or if a quad lacks one of the arms.
-pub fn quad_differences(times: &[f64], order: &[Arm]) -> Vec<f64> {
+pub fn quad_differences(times: &[f64], order: &[PairedArm]) -> Vec<f64> {
     assert!(times.len() <= order.len(), "{} times for {} runs", times.len(), order.len());
     times
         .chunks_exact(QUAD)
         .zip(order.chunks_exact(QUAD))
-        .map(|(times, order)| arm_mean(times, order, Arm::On) - arm_mean(times, order, Arm::Off))
+        .map(|(times, order)| {
+            arm_mean(times, order, PairedArm::On) - arm_mean(times, order, PairedArm::Off)
+        })
         .collect()
 }
 
-fn arm_mean(times: &[f64], order: &[Arm], arm: Arm) -> f64 {
+fn arm_mean(times: &[f64], order: &[PairedArm], arm: PairedArm) -> f64 {
     let runs = || times.iter().zip(order).filter(|&(_, &of)| of == arm).map(|(time, _)| time);
     let count = runs().count();
     assert!(count > 0, "a quad without a run of arm {arm:?}");
@@ -49,7 +50,7 @@ fn arm_mean(times: &[f64], order: &[Arm], arm: Arm) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::Arm::{Off, On};
+    use super::PairedArm::{Off, On};
     use super::*;
 
     #[test]
@@ -61,7 +62,9 @@ mod tests {
     #[test]
     fn linear_drift_cancels() {
         let order = abba_order(5);
-        let time = |(i, arm): (usize, &Arm)| 100.0 + 8.0 * i as f64 + if *arm == On { 3.0 } else { 0.0 };
+        let time = |(i, arm): (usize, &PairedArm)| {
+            100.0 + 8.0 * i as f64 + if *arm == On { 3.0 } else { 0.0 }
+        };
         let times: Vec<f64> = order.iter().enumerate().map(time).collect();
         assert_eq!(quad_differences(&times, &order), [3.0; 5]);
     }
@@ -82,7 +85,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "5 times for 4 runs")]
-    fn times_without_a_place_in_the_order_are_refused() {
+    fn times_without_a_position_are_refused() {
         quad_differences(&[1.0; 5], &abba_order(1));
     }
 

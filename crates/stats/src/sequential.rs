@@ -1,23 +1,26 @@
-//! When to look at samples that keep coming, and when to stop.
+//! Sequential analysis: when to look at accumulating samples, and when to stop.
 //!
-//! Looking at every sample and stopping as soon as something shows finds differences that are not there. So samples
-//! are looked at a few times only, each look at twice as many, and each has its part of the error.
+//! A test after every sample that stops at the first significant result finds differences that do
+//! not exist. So there are only a few looks, each at twice as many samples as the one before, and
+//! each has its share of the error.
 
 use crate::interval::median_interval;
 
-/// Quads of the first look: the fewest whose sign-test interval is not their whole range, doubled.
+/// Quads at the first look: twice the smallest number for which the 95 % sign-test interval reaches
+/// its confidence.
 pub const FIRST_LOOK: usize = 12;
 
-/// Looks at the most: at 12, 24, 48 … 1,536 quads.
+/// The most looks: at 12, 24, 48 … 1,536 quads.
 pub const LOOKS: usize = 8;
 
-/// Samples beyond which nothing is looked at any more.
-pub const MOST: usize = FIRST_LOOK << (LOOKS - 1);
+/// The number of quads at the last look.
+pub const MAX_QUADS: usize = FIRST_LOOK << (LOOKS - 1);
 
-/// RightSpeed's rule, as published: the 95 % interval of the mean within 0.01 % of it, or so many runs, or so long.
+/// RightSpeed's stopping rule, as published: the 95 % interval of the mean is within 0.01 % of the
+/// mean, or there are [`RUNS`](rightspeed::RUNS) runs, or [`TIME`](rightspeed::TIME) has passed.
 ///
-/// Source: Lorch and Smith, "Operating system modifications for task-based speed and voltage scheduling", MobiSys
-/// 2003, its section on overhead.
+/// Source: Lorch and Smith, "Operating system modifications for task-based speed and voltage
+/// scheduling", MobiSys 2003, its section on overhead.
 pub mod rightspeed {
     use std::time::Duration;
 
@@ -27,10 +30,11 @@ pub mod rightspeed {
     pub const TIME: Duration = Duration::from_secs(2000);
     const PART_OF_MEAN: f64 = 1e-4;
 
-    /// Whether the mean of these runs is known well enough.
+    /// Whether the interval of the mean of these runs is narrow enough.
     pub fn is_precise(runs: &[f64]) -> bool {
-        t_mean_interval(runs, 0.95)
-            .is_some_and(|interval| interval.high - interval.estimate <= PART_OF_MEAN * interval.estimate)
+        t_mean_interval(runs, 0.95).is_some_and(|interval| {
+            interval.high - interval.estimate <= PART_OF_MEAN * interval.estimate
+        })
     }
 
     #[cfg(test)]
@@ -38,7 +42,7 @@ pub mod rightspeed {
         use super::*;
 
         #[test]
-        fn means_must_be_known_to_one_in_ten_thousand() {
+        fn precision_bound_of_the_mean() {
             assert!(is_precise(&[100.0; 5]));
             let spread = |half: f64| {
                 (0..100).map(|i| 100.0 + if i % 2 == 0 { half } else { -half }).collect::<Vec<_>>()
@@ -51,18 +55,18 @@ pub mod rightspeed {
     }
 }
 
-/// Whether so many samples are to be looked at.
+/// Whether there is a look at this number of samples.
 pub fn is_look(samples: usize) -> bool {
     (0..LOOKS).any(|look| samples == FIRST_LOOK << look)
 }
 
-/// The error that each look may make, so that all together make `error` at most (Bonferroni).
+/// The error of each look, such that all looks together have at most `error` (Bonferroni).
 pub fn error_a_look(error: f64) -> f64 {
     error / LOOKS as f64
 }
 
-/// Whether the median's sign-test interval is at most so wide to each side of its middle. Only as sure an interval
-/// as asked for counts.
+/// Whether the sign-test interval of the median has at least the given confidence and at most twice
+/// `half_width`.
 pub fn is_precise(samples: &[f64], half_width: f64, confidence: f64) -> bool {
     median_interval(samples, confidence).is_some_and(|interval| {
         interval.confidence >= confidence && (interval.high - interval.low) / 2.0 <= half_width
@@ -84,6 +88,6 @@ mod tests {
     fn looks_double() {
         let looks: Vec<_> = (0..5000).filter(|n| is_look(*n)).collect();
         assert_eq!(looks, [12, 24, 48, 96, 192, 384, 768, 1536]);
-        assert_eq!(MOST, 1536);
+        assert_eq!(MAX_QUADS, 1536);
     }
 }

@@ -1,4 +1,4 @@
-//! The sign test, and what follows from it for several comparisons at once.
+//! The sign test, and its verdicts for several comparisons at once.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::interval::binomial_tails;
 
-/// What a row's figures say of a limit.
+/// The result of a comparison with a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -14,7 +14,7 @@ pub enum Verdict {
     Within,
     /// Above the limit.
     Dearer,
-    /// The samples do not tell.
+    /// The samples show neither.
     Inconclusive,
 }
 
@@ -28,10 +28,12 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The two-sided probability that samples whose median is `median` lie as far to one side of it as these do.
+/// The two-sided probability that samples whose median is `median` lie as far to one side of it as
+/// these do.
 ///
-/// Samples that are equal to `median` count for the side that has fewer, so that ties never make a difference look
-/// surer than it is. Independent samples are assumed, nothing about their distribution. 1 without samples.
+/// Samples that are equal to `median` count for the side that has fewer, so that ties never make a
+/// difference more significant. The samples must be independent; their distribution does not
+/// matter. 1 without samples.
 ///
 /// Source: Dixon and Mood, "The statistical sign test", JASA 41 (1946).
 pub fn p_value(samples: &[f64], median: f64) -> f64 {
@@ -47,10 +49,11 @@ pub fn p_value(samples: &[f64], median: f64) -> f64 {
     (2.0 * tails[fewer] / total).min(1.0)
 }
 
-/// Which hypotheses are rejected if none of the true ones is to be, but with probability `error` at most.
+/// Which hypotheses are rejected, such that the probability of rejecting any true one is at most
+/// `error`.
 ///
-/// Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6
-/// (1979).
+/// Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+/// Statistics 6 (1979).
 pub fn holm(p_values: &[f64], error: f64) -> Vec<bool> {
     let mut order: Vec<_> = (0..p_values.len()).collect();
     order.sort_by(|a, b| p_values[*a].total_cmp(&p_values[*b]));
@@ -64,7 +67,8 @@ pub fn holm(p_values: &[f64], error: f64) -> Vec<bool> {
     rejected
 }
 
-/// Verdicts on rows of samples against one limit, which are all right with probability 1 - `error`.
+/// Verdicts on rows of samples against one limit. With probability 1 - `error`, none of them is
+/// wrong.
 pub fn verdicts(rows: &[&[f64]], limit: f64, error: f64) -> Vec<Verdict> {
     let p_values: Vec<_> = rows.iter().map(|samples| p_value(samples, limit)).collect();
     let rejected = holm(&p_values, error);
@@ -90,7 +94,10 @@ mod tests {
     #[test]
     fn p_values_are_binomial() {
         // 2 * (1 + 10) / 1024.
-        assert_close(p_value(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0], 0.0), 22.0 / 1024.0);
+        assert_close(
+            p_value(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0], 0.0),
+            22.0 / 1024.0,
+        );
         assert_close(p_value(&[1.0; 6], 0.0), 2.0 / 64.0);
         assert_eq!(p_value(&[1.0, -1.0], 0.0), 1.0);
         assert_eq!(p_value(&[], 0.0), 1.0);
@@ -117,6 +124,9 @@ mod tests {
     fn verdicts_need_enough_samples() {
         let (low, high) = ([0.001; 12], [0.05; 12]);
         let rows: [&[f64]; 3] = [&low, &high, &low[..4]];
-        assert_eq!(verdicts(&rows, 0.02, 0.05), [Verdict::Within, Verdict::Dearer, Verdict::Inconclusive]);
+        assert_eq!(
+            verdicts(&rows, 0.02, 0.05),
+            [Verdict::Within, Verdict::Dearer, Verdict::Inconclusive]
+        );
     }
 }

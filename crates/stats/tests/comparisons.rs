@@ -1,4 +1,4 @@
-//! Properties of orders, verdicts and looks, for any samples.
+//! Tests properties of orders, verdicts and looks for arbitrary samples.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn samples() -> impl Strategy<Value = Vec<f64>> {
 
 proptest! {
     #[test]
-    fn each_arm_is_twice_in_a_quad_at_the_same_mean_place(arms in 2..16_usize, seed: u64, quads in 1..20_usize) {
+    fn each_arm_is_twice_in_a_quad_at_the_same_mean_position(arms in 2..16_usize, seed: u64, quads in 1..20_usize) {
         let mut order = Quads::new(arms, seed);
         for _ in 0..quads {
             let quad = order.next_quad();
@@ -27,13 +27,13 @@ proptest! {
     }
 
     #[test]
-    fn p_values_are_probabilities_and_know_no_side(samples in samples(), limit in -6..7_i32) {
+    fn p_values_are_two_sided(samples in samples(), limit in -6..7_i32) {
         let limit = f64::from(limit);
         let p = p_value(&samples, limit);
         prop_assert!(p > 0.0 && p <= 1.0, "{}", p);
         let mirrored: Vec<_> = samples.iter().map(|sample| -sample).collect();
         prop_assert_eq!(p, p_value(&mirrored, -limit));
-        // A tie more never makes it surer.
+        // Another tie never makes the difference more significant.
         let tied: Vec<_> = samples.iter().copied().chain([limit]).collect();
         prop_assert!(p_value(&tied, limit) >= p);
     }
@@ -48,7 +48,7 @@ proptest! {
             prop_assert!(*rejected || *p > error / p_values.len() as f64);
             prop_assert!(!*rejected || *p <= error);
         }
-        // In order of their p values, the rejected come first.
+        // The rejected hypotheses have the smallest p values.
         let most = p_values.iter().zip(&rejected).filter(|(_, is)| **is).map(|(p, _)| *p).fold(0.0, f64::max);
         prop_assert!(p_values.iter().zip(&rejected).all(|(p, is)| *is || *p >= most));
     }
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_precise_is_so_for_any_wider_demand(samples in samples(), half in 0.1..5.0_f64, more in 0.0..5.0_f64) {
+    fn precision_is_monotonic(samples in samples(), half in 0.1..5.0_f64, more in 0.0..5.0_f64) {
         prop_assert!(!is_precise(&samples, half, 0.95) || is_precise(&samples, half + more, 0.95));
         prop_assert!(!is_precise(&samples, half, 0.99) || is_precise(&samples, half, 0.95));
     }

@@ -1,16 +1,16 @@
-//! How often intervals and verdicts are right, by simulation: blocks of five arms, in the lab's order, looked at when the
-//! lab looks, on noise that machines make. Seeds are fixed. The ignored tests are the same with more trials
-//! (`cargo test --release -p stats --test coverage -- --ignored`).
+//! Simulates how often intervals and verdicts are right: blocks of five arms, in the order and with
+//! the looks of the lab, with noise like that of machines. Seeds are fixed. The ignored tests do
+//! the same with more trials (`cargo test --release -p stats --test coverage -- --ignored`).
 
 use std::f64::consts::TAU;
 
 use stats::interval::median_interval;
 use stats::order::{Quads, Random};
-use stats::sequential::{MOST, error_a_look, is_look, is_precise};
+use stats::sequential::{MAX_QUADS, error_a_look, is_look, is_precise};
 use stats::sign::p_value;
 
-/// Log times of the blocks of one machine, one after the other.
-struct Machine {
+/// Generates the logarithms of the times of one machine's blocks, in order.
+struct SimulatedMachine {
     noise: Noise,
     random: Random,
     state: f64,
@@ -20,20 +20,21 @@ struct Machine {
 #[derive(Debug, Clone, Copy)]
 enum Noise {
     Independent,
-    /// AR(1), each block's deviation 0.9 of the one before.
+    /// AR(1) with a coefficient of 0.9.
     Correlated,
     /// One block in a hundred takes five times as long.
     Spikes,
-    /// Slower by 10 % over 500 blocks, and a wave of 3 % every 97.
+    /// Slower by 10 % over 500 blocks, and a wave of 3 % with a period of 97 blocks.
     Drift,
 }
 
 const ALL: [Noise; 4] = [Noise::Independent, Noise::Correlated, Noise::Spikes, Noise::Drift];
 const SPREAD: f64 = 0.02;
-/// Off, A/A, injected, the floor and what is asked about; the second is compared with the first.
+/// Off, A/A, injected, the floor and the configuration under test. The second is compared with the
+/// first.
 const ARMS: usize = 5;
 
-impl Machine {
+impl SimulatedMachine {
     fn new(noise: Noise, seed: u64) -> Self {
         Self { noise, random: Random::new(seed), state: 0.0, blocks: 0 }
     }
@@ -71,13 +72,14 @@ impl Machine {
     }
 }
 
-/// Of so many trials, how often the 95 % interval covers an effect of 2 % when it has become narrow enough.
+/// The share of trials in which the 95 % interval, once narrow enough, covers an effect of 2 %.
 fn coverage(noise: Noise, trials: u64) -> f64 {
     let effect = 1.02_f64.ln();
     let covers = |trial: &u64| {
-        let (mut machine, mut quads) = (Machine::new(noise, *trial), Quads::new(ARMS, !trial));
+        let (mut machine, mut quads) =
+            (SimulatedMachine::new(noise, *trial), Quads::new(ARMS, !trial));
         let mut logs = Vec::new();
-        while logs.len() < MOST {
+        while logs.len() < MAX_QUADS {
             logs.push(machine.quad(&mut quads, effect));
             if is_look(logs.len()) && is_precise(&logs, 0.005, 0.95) {
                 break;
@@ -89,10 +91,11 @@ fn coverage(noise: Noise, trials: u64) -> f64 {
     (0..trials).filter(covers).count() as f64 / trials as f64
 }
 
-/// Of so many trials without a difference, how often one is seen at any of the looks.
+/// The share of trials without a difference in which a look finds one.
 fn false_alarms(noise: Noise, trials: u64, most: usize) -> f64 {
     let alarm = |trial: &u64| {
-        let (mut machine, mut quads) = (Machine::new(noise, *trial), Quads::new(ARMS, !trial));
+        let (mut machine, mut quads) =
+            (SimulatedMachine::new(noise, *trial), Quads::new(ARMS, !trial));
         let mut logs = Vec::new();
         while logs.len() < most {
             logs.push(machine.quad(&mut quads, 0.0));
@@ -105,7 +108,7 @@ fn false_alarms(noise: Noise, trials: u64, most: usize) -> f64 {
     (0..trials).filter(alarm).count() as f64 / trials as f64
 }
 
-/// Four standard errors of a share near 95 % of so many trials.
+/// Four standard errors of a share near 95 % in this number of trials.
 fn slack(trials: u64) -> f64 {
     4.0 * (0.95 * 0.05 / trials as f64).sqrt()
 }
@@ -115,7 +118,10 @@ fn intervals_cover_as_often_as_they_say() {
     const TRIALS: u64 = 1000;
     for noise in ALL {
         let share = coverage(noise, TRIALS);
-        assert!((0.94 - slack(TRIALS)..=0.97 + slack(TRIALS) / 2.0).contains(&share), "{noise:?}: {share}");
+        assert!(
+            (0.94 - slack(TRIALS)..=0.97 + slack(TRIALS) / 2.0).contains(&share),
+            "{noise:?}: {share}"
+        );
     }
 }
 
@@ -141,7 +147,7 @@ fn intervals_cover_94_to_97_per_cent() {
 #[ignore = "long: make bench"]
 fn false_alarms_stay_below_5_per_cent_at_all_looks() {
     for noise in ALL {
-        let share = false_alarms(noise, 2_000, MOST);
+        let share = false_alarms(noise, 2_000, MAX_QUADS);
         println!("{noise:?}: {:.2} % false alarms", share * 100.0);
         assert!(share <= 0.05, "{noise:?}: {share}");
     }

@@ -1,4 +1,4 @@
-//! The histogram against exact computation on the same values.
+//! Compares the histogram with exact computation on the same values.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,14 +17,14 @@ fn count(values: &[u64]) -> Vec<u64> {
 /// Values in range, every magnitude equally likely, and many small ones, which share the narrowest
 /// buckets.
 fn values() -> impl Strategy<Value = Vec<u64>> {
-    let any_magnitude =
-        (0u32..37, any::<u64>()).prop_map(|(octave, bits)| (1 << octave) | (bits & ((1 << octave) - 1)));
+    let any_magnitude = (0u32..37, any::<u64>())
+        .prop_map(|(octave, bits)| (1 << octave) | (bits & ((1 << octave) - 1)));
     let narrow = (64u64..RANGE / 2).prop_flat_map(|start| vec(start..start + start / 4, 1..100));
     prop_oneof![vec(any_magnitude, 1..200), vec(0u64..80, 1..200), narrow]
 }
 
-/// Nearest rank, in whole numbers: the smallest value with at least `per_mille` of all at or below
-/// it.
+/// The nearest rank in integer arithmetic: the smallest value such that at least `per_mille` of all
+/// values are at or below it.
 fn exact_quantile(values: &[u64], per_mille: u64) -> u64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -73,8 +73,8 @@ fn small_values_have_their_buckets() {
     }
 }
 
-/// Below 64 some of the 64 steps do not exist; every bucket still has values, so none needs special
-/// treatment.
+/// Below 64, some of the 64 steps do not exist. Every bucket still has values, so no bucket is a
+/// special case.
 #[test]
 fn buckets_are_adjacent_and_none_is_empty() {
     let mut expected_low = 0;
@@ -88,7 +88,7 @@ fn buckets_are_adjacent_and_none_is_empty() {
     }
 }
 
-/// A second, larger value keeps the exact maximum from helping.
+/// A second, larger value makes sure that the estimate does not come from the exact maximum.
 #[test]
 fn lower_of_two_values_is_within_five_percent() {
     let edges = (0..BUCKETS).map(bounds).flat_map(|(low, high)| [low, high - 1]);
@@ -103,8 +103,8 @@ fn highest_rank_is_the_recorded_maximum() {
     let hour = 3_600_000_000_000;
     assert_eq!(quantile(&count(&[20, hour]), 1.0, hour), Some(hour as f64));
     assert_eq!(quantile(&count(&[hour]), 0.5, hour), Some(hour as f64));
-    // Not if the maximum is of another bucket than the highest count: it was recorded after the
-    // counts were read.
+    // A maximum outside the highest bucket with a count was recorded after the counts were read,
+    // and is not used.
     assert_within_five_percent(quantile(&count(&[1000]), 0.5, hour).unwrap(), 1000);
 }
 
@@ -121,7 +121,8 @@ fn ranks_out_of_range_are_at_least_the_end_of_the_range() {
 
 #[test]
 fn binary_fractions_do_not_raise_the_rank() {
-    // 0.07 * 100 = 7.000000000000001 in binary: values 7 and 8 are exact, so a wrong rank shows.
+    // In binary, 0.07 * 100 = 7.000000000000001. Ranks 7 and 8 are in different buckets, so a wrong
+    // rank is visible.
     let mut counts = vec![0; BUCKETS];
     counts[1] = 7;
     counts[2] = 93;

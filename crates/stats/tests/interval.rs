@@ -1,13 +1,13 @@
-//! The intervals against known cases and, for coverage, against simulation with fixed seeds.
+//! Tests the intervals on known cases, and their coverage by simulation with fixed seeds.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stats::interval::{Interval, median_interval, normal_mean_interval, quotient_interval};
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-struct Generator(u64);
+struct SplitMix64(u64);
 
-impl Generator {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -43,24 +43,27 @@ fn tolerance(share: f64) -> f64 {
 
 #[test]
 fn median_interval_covers_as_often_as_it_claims() {
-    let mut generator = Generator(1);
-    // Shifted exponential: skewed, and negative for the most part, as differences may be.
+    let mut generator = SplitMix64(1);
+    // A shifted exponential distribution: skewed and mostly negative, as differences may be.
     let median = std::f64::consts::LN_2 - 2.0;
     for (n, confidence) in [(4, 0.95), (11, 0.95), (12, 0.5), (60, 0.9), (101, 0.99)] {
         let (covered, claimed) = simulate(median, || {
             let samples: Vec<f64> = (0..n).map(|_| -generator.uniform().ln() - 2.0).collect();
             median_interval(&samples, confidence).unwrap()
         });
-        assert!((covered - claimed).abs() <= tolerance(claimed), "n {n}: {covered}, claimed {claimed}");
+        assert!(
+            (covered - claimed).abs() <= tolerance(claimed),
+            "n {n}: {covered}, claimed {claimed}"
+        );
     }
 }
 
 #[test]
 fn quotient_interval_covers_as_often_as_it_claims() {
-    let mut generator = Generator(7);
+    let mut generator = SplitMix64(7);
     for n in [21, 60] {
         let (covered, claimed) = simulate(1.3, || {
-            // Tolls: each side less the same noisy reference.
+            // Tolls: both sides minus the same noisy reference.
             let mut noise = || 40.0 * (generator.uniform() - generator.uniform());
             let (above, below): (Vec<_>, Vec<_>) = (0..n)
                 .map(|_| {
@@ -70,7 +73,10 @@ fn quotient_interval_covers_as_often_as_it_claims() {
                 .unzip();
             quotient_interval(&above, &below, 0.95).expect("the denominators are clear of 0")
         });
-        assert!((covered - claimed).abs() <= tolerance(claimed), "n {n}: {covered}, claimed {claimed}");
+        assert!(
+            (covered - claimed).abs() <= tolerance(claimed),
+            "n {n}: {covered}, claimed {claimed}"
+        );
     }
 }
 
@@ -88,12 +94,13 @@ fn quotients_of_exact_samples_are_exact() {
 
 #[test]
 fn ties_do_not_lower_the_coverage() {
-    let mut generator = Generator(2);
+    let mut generator = SplitMix64(2);
     for n in [8, 25, 60] {
-        // 0, 1, 2 and 3 with weights 1, 2, 4 and 1: the median is 2.
+        // The values 0, 1, 2 and 3 have the weights 1, 2, 4 and 1, so the median is 2.
         let (covered, claimed) = simulate(2.0, || {
             let values = [0.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 3.0];
-            let samples: Vec<f64> = (0..n).map(|_| values[(generator.next() >> 61) as usize]).collect();
+            let samples: Vec<f64> =
+                (0..n).map(|_| values[(generator.next() >> 61) as usize]).collect();
             median_interval(&samples, 0.95).unwrap()
         });
         assert!(covered >= claimed - tolerance(claimed), "n {n}: {covered}, claimed {claimed}");
@@ -102,17 +109,20 @@ fn ties_do_not_lower_the_coverage() {
 
 #[test]
 fn normal_interval_covers_as_often_as_it_claims() {
-    let mut generator = Generator(3);
+    let mut generator = SplitMix64(3);
     let n = 200;
     for confidence in [0.8, 0.95] {
         let (covered, _) = simulate(0.5, || {
             let samples: Vec<f64> = (0..n).map(|_| generator.uniform()).collect();
             let mean = samples.iter().sum::<f64>() / f64::from(n);
-            let variance =
-                samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>() / f64::from(n - 1);
+            let variance = samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>()
+                / f64::from(n - 1);
             normal_mean_interval(mean, variance, n as u64, confidence).unwrap()
         });
-        assert!((covered - confidence).abs() <= tolerance(confidence), "{covered}, claimed {confidence}");
+        assert!(
+            (covered - confidence).abs() <= tolerance(confidence),
+            "{covered}, claimed {confidence}"
+        );
     }
 }
 
@@ -131,7 +141,10 @@ fn small_samples_give_their_range_and_its_coverage() {
     assert_eq!((interval.estimate, interval.low, interval.high), (2.0, 1.0, 3.0));
     assert!((interval.confidence - 0.75).abs() < 1e-12);
     let single = median_interval(&[-5.0], 0.95).unwrap();
-    assert_eq!((single.estimate, single.low, single.high, single.confidence), (-5.0, -5.0, -5.0, 0.0));
+    assert_eq!(
+        (single.estimate, single.low, single.high, single.confidence),
+        (-5.0, -5.0, -5.0, 0.0)
+    );
 }
 
 #[test]

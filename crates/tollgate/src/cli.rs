@@ -1,4 +1,5 @@
-//! The command line: every option is defined here once; help, completions and the man page follow from it.
+//! The command line. Every option is defined here once; help, completions and the man pages are
+//! generated from it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,87 +15,95 @@ use kernel::wire;
 
 use crate::daemon::SocketOption;
 use crate::output::Output;
-use crate::report::{Document, Layout, text};
-use crate::{cost, daemon, guard, lens, plugin, run, select, service};
+use crate::report::{Report, TextOptions, text};
+use crate::{cost, daemon, guard, lens, plugin, process_selection, run, service};
 
-/// As `env` and `timeout` do.
+/// Exit statuses like those of `env` and `timeout`.
 pub const OWN_FAILURE: u8 = 125;
 pub const CANNOT_EXECUTE: u8 = 126;
 pub const NOT_FOUND: u8 = 127;
 
 const EXIT_STATUS: &str = "\
 Exit status:
-  run     the command's own, or 128 + N if signal N ended it; 127 if there is no such command,
-          126 if it cannot be executed, 125 if Tollgate itself failed before it began; a report
-          that cannot be written later is told on stderr only
+  run     the command's exit status, or 128 + N if signal N ended it; 127 if the command is not
+          found, 126 if it cannot be executed, 125 if Tollgate failed before it started the
+          command; a report that cannot be written at the end causes only a message on stderr
   doctor  1 if `tollgate run` cannot work here
   others  0, or 125 if they failed
 
 Environment:
-  NO_COLOR         no colours in messages
-  TOLLGATE_STORE   the folder of the guard's baselines, where --store does not say
-  TOLLGATE_SOCKET  the daemon's control socket, where --socket does not say";
+  NO_COLOR         if set, messages have no colours
+  TOLLGATE_STORE   folder of the guard's baselines, unless --store is given
+  TOLLGATE_SOCKET  control socket of the daemon, unless --socket is given";
 
-/// A programmable gate at the Linux system-call boundary: see where a program's kernel time goes, and what
-/// looking cost.
+/// A programmable gate at the Linux system-call boundary: see where a program's kernel time goes,
+/// and what the measurement costs.
 #[derive(Parser)]
 #[command(name = "tollgate", version, after_help = EXIT_STATUS, disable_help_subcommand = true, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Command,
-    /// Also show what libbpf and the kernel's verifier say
-    // The last before --help, in the help of every command.
+    pub command: TollgateCommand,
+    /// Also print the messages of libbpf and of the kernel's verifier
+    // Placed last before --help, in the help of every command.
     #[arg(short, long, global = true, display_order = 900)]
     pub verbose: bool,
 }
 
 #[derive(Subcommand)]
-// Options of other commands are nothing to this one, and take a third of a millisecond to put together.
+// Deferred: this command does not need the options of other commands, which take a third of a
+// millisecond to build.
 #[command(defer = true)]
-pub enum Command {
+pub enum TollgateCommand {
     /// Run a command through the gate and report where its kernel time went
     ///
-    /// The command is seen from its first instruction on, with all its threads and child processes, until it
-    /// ends. Its stdin, stdout, exit status and signals stay its own: a signal to Tollgate is passed on (one that kill
-    /// sends to the whole process group may come twice). What the command leaves running is let go. The report goes to
+    /// The command is watched from its first instruction until it ends, with all its threads and
+    /// child processes. It keeps its stdin, stdout, exit status and signals: Tollgate passes on
+    /// each signal that it receives, so a signal sent to the whole process group may reach the
+    /// command twice. Processes that outlive the command continue unwatched. The report goes to
     /// stderr, or to a file.
     Run(RunArguments),
-    /// Report the same for processes that already run
+    /// Report the same for processes that are already running
     ///
-    /// Watches until --for has passed, or until Ctrl-C, or until the last of the processes has ended.
+    /// Watches until the time of --for has passed, Ctrl-C is pressed, or the last of the processes
+    /// has ended.
     Lens(LensArguments),
-    /// What programs normally do: baselines, which `run --guard` and the daemon use, and whom the daemon holds
-    Guard(guard::Arguments),
-    /// Virtual services: whose work a thread does, and what that uses
+    /// Manage baselines of normal behaviour, and control the daemon's guard
+    Guard(guard::GuardCommandLine),
+    /// Charge the work of threads to virtual services, and limit what the services use
     ///
-    /// `tollgate daemon --services FILE` puts services and rules in force; all but `check` ask it.
-    Service(service::Arguments),
-    /// Plugins: small C that is compiled here, and runs in the kernel
+    /// `tollgate daemon --services FILE` puts services and rules in force. All commands except
+    /// `check` send a request to that daemon.
+    Service(service::ServiceCommandLine),
+    /// Compile plugins, small programs in a C dialect, and run them in the kernel
     ///
-    /// docs/ecode.md has the language. No compiler is needed on the machine.
-    Plugin(plugin::Arguments),
-    /// Guard the whole machine, or a part of it, or charge its work to services, until stopped
+    /// docs/ecode.md describes the language. The machine needs no compiler.
+    Plugin(plugin::PluginCommandLine),
+    /// Guard the machine or a part of it, charge work to services, or run plugins, until stopped
     ///
-    /// Guard: learns what every program normally does, tells what is unusual, and with --guard=enforce responds to it. `tollgate
-    /// guard status`, `top`, `events`, `off`, `hold` and `release` talk to it, and so do `normalize` and the like. PID 1,
-    /// Tollgate, the journal, the SSH server and the session that it was started from are never held, unless --exe names them.
+    /// Guard: the daemon learns what each program normally does, reports unusual calls, and with
+    /// --guard=enforce responds to them. Control it with `tollgate guard status`, `top`, `events`,
+    /// `off`, `hold` and `release`; `normalize` and the other commands on baselines apply to it,
+    /// too. PID 1, Tollgate, the journal, the SSH server and the session that started the daemon
+    /// are never held, unless --exe names them.
     ///
-    /// Services: puts a file of services and rules in force, by which each thread works for one of them at a time. `tollgate
-    /// service report`, `top`, `list`, `explain`, `assign` and `apply` talk to it.
+    /// Services: the daemon puts a file of services and rules in force. The rules assign each
+    /// thread to one service at a time. Control it with `tollgate service report`, `top`, `list`,
+    /// `explain`, `assign`, `limit` and `apply`.
     ///
-    /// Plugins: runs them at their hooks, for all processes that it gates. `tollgate plugin load`, `list`, `show`, `swap`, `unload` and
-    /// the like talk to it.
+    /// Plugins: the daemon runs plugins at their hooks, for all processes that it gates. Control
+    /// them with `tollgate plugin load`, `list`, `show`, `set`, `log`, `swap` and `unload`.
     ///
-    /// SIGTERM or Ctrl-C ends it: what the guard learned is stored, everybody whom it holds runs again, nobody works for
-    /// a service any more, and no plugin runs.
+    /// SIGTERM or Ctrl-C ends the daemon. It then stores what the guard has learned, releases all
+    /// held processes, and removes services and plugins from the kernel.
     Daemon(daemon::DaemonArguments),
-    /// Measure what an extension, an agent, a tracer or a setting costs on this machine, and how sure that is
+    /// Measure what an extension, an agent, a tracer or a setting costs on this machine, with
+    /// confidence intervals
     Cost(CostArguments),
-    /// Find out what this kernel offers, and what Tollgate uses instead of what it lacks
+    /// Show which features this kernel has, and what Tollgate uses in place of missing ones
     Doctor(DoctorArguments),
     /// Print a completion script for a shell
     Completions { shell: clap_complete::Shell },
-    /// Write the man pages, one a command, to a folder
+    /// Write the man pages, one for each command, to a folder
     #[command(hide = true)]
     Man { folder: PathBuf },
 }
@@ -102,7 +111,7 @@ pub enum Command {
 #[derive(Args)]
 #[command(after_long_help = RUN_EXAMPLES)]
 pub struct RunArguments {
-    /// Time calls and say where they block (the default without another extension)
+    /// Time calls and report where they block (default if no other extension is selected)
     #[arg(long)]
     pub lens: bool,
     #[command(flatten)]
@@ -112,15 +121,19 @@ pub struct RunArguments {
     /// Run the command as this user (a name, UID or UID:GID) while Tollgate stays root
     #[arg(short, long, value_name = "USER")]
     pub user: Option<String>,
-    /// Have the command work for this service of a running daemon (`tollgate service list`)
+    /// Charge the command's work to this service of a running daemon (`tollgate service list` shows
+    /// the services)
     ///
-    /// Without --lens, --guard and --plugin, Tollgate becomes the command, and nothing is reported.
+    /// Without --lens, --guard and --plugin, Tollgate executes the command in its own place, and
+    /// there is no report.
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
-    /// Run this plugin at its hooks, for the command; may be repeated (docs/ecode.md has the language)
+    /// Run this plugin at its hooks for the command's threads; may be repeated (docs/ecode.md
+    /// describes the language)
     ///
-    /// What it prints goes to stderr; its variables and maps are in the report. It is called as its file, without what is behind the
-    /// dot; of several with the same name, the later ones NAME-2, NAME-3 and so on.
+    /// Its output goes to stderr; its variables and maps are in the report. Its name is that of the
+    /// file without the extension. If several files have the same name, the later ones are named
+    /// NAME-2, NAME-3 and so on.
     #[arg(long = "plugin", value_name = "FILE")]
     pub plugins: Vec<PathBuf>,
     #[command(flatten)]
@@ -128,7 +141,7 @@ pub struct RunArguments {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
-    // Last, as the heading is that of all that follows.
+    // Last, because the heading applies to everything that follows.
     #[command(flatten, next_help_heading = "Guard")]
     pub guard: guard::GuardArguments,
 }
@@ -137,11 +150,12 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   tollgate run -- tar cf /dev/null /usr/include
   tollgate run --per process --top 5 -- make -j4
-  tollgate run --slower 10ms -u www-data -- ./server --port 8080
+  tollgate run --slower-than 10ms -u www-data -- ./server --port 8080
   tollgate run --json -o report.json -- ./benchmark
   tollgate run --service shop -- ./nightly-report
   tollgate run --plugin examples/reads.ec -- tar cf /dev/null /usr/include
-  tollgate run --guard=learn -- ./server, then tollgate guard normalize ./server, then
+  tollgate run --guard=learn -- ./server
+  tollgate guard normalize ./server
   tollgate run --guard=enforce -- ./server";
 
 #[derive(Args)]
@@ -151,7 +165,7 @@ pub struct LensArguments {
     pub command: Option<LensCommand>,
     #[command(flatten)]
     pub select: Select,
-    /// Watch for this long (10s, 500ms, 2m); without it, until Ctrl-C
+    /// Watch for this long (10s, 500ms, 2m; default: until Ctrl-C)
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
     #[command(flatten)]
@@ -171,32 +185,34 @@ Examples:
 pub enum LensCommand {
     /// Compare two reports written with --json
     Diff {
-        /// A report written with --json
+        /// The earlier report, written with --json
         before: PathBuf,
-        /// The report to compare with it
+        /// The later report, written with --json
         after: PathBuf,
         #[command(flatten)]
         result: ResultOptions,
     },
 }
 
-// Which processes; several options add up.
+// The processes to watch; several options add up.
 #[derive(Args, Debug, Default)]
 pub struct Select {
-    /// The process with this number, all its threads, and what it forks; may be repeated
+    /// Watch the process with this ID, its threads, and the processes that it forks; may be
+    /// repeated
     #[arg(short, long, value_name = "PID")]
     pub pid: Vec<u32>,
-    /// Processes with this command name (its first 15 bytes count); also later ones, looked for twice a second
+    /// Watch processes with this command name (the first 15 bytes are compared), also those that
+    /// start later (Tollgate looks twice a second)
     #[arg(long, value_name = "NAME", value_parser = OsStringValueParser::new().try_map(not_empty))]
     pub comm: Vec<OsString>,
-    /// Processes in this control group or below it (a path under /sys/fs/cgroup, or as /proc/PID/cgroup
-    /// names it); also later ones, as above
-    #[arg(long, value_name = "PATH", value_parser = select::parse_cgroup)]
+    /// Watch processes in this control group or below it (a path under /sys/fs/cgroup, or one from
+    /// /proc/PID/cgroup), also those that start later
+    #[arg(long, value_name = "PATH", value_parser = process_selection::parse_cgroup)]
     pub cgroup: Vec<String>,
-    /// Processes of this systemd unit; also later ones, as above
+    /// Watch processes of this systemd unit, also those that start later
     #[arg(long, value_name = "UNIT", value_parser = NonEmptyStringValueParser::new())]
     pub unit: Vec<String>,
-    /// Every process of the machine but this one
+    /// Watch every process of the machine except Tollgate itself
     #[arg(long)]
     pub all: bool,
 }
@@ -204,16 +220,17 @@ pub struct Select {
 // What the lens records.
 #[derive(Args)]
 pub struct LensOptions {
-    /// Leave out where calls block (saves a stack walk at some of the sleeps)
+    /// Do not record where calls block (saves a stack walk at some of the sleeps)
     #[arg(long)]
     no_sites: bool,
-    /// Time only some of the cheap calls (one in sixteen on average); count all, and say how sure the times are
+    /// Count all calls, but time only one in sixteen of the cheap ones on average; the report has
+    /// intervals for the estimated times
     #[arg(long)]
     sample: bool,
-    /// Also list the slowest of the calls that take at least this long (10ms, 1s), each with its time,
-    /// thread, arguments and stacks
+    /// Also list the slowest calls of those that take at least this long (10ms, 1s): time, thread,
+    /// arguments and stacks of each
     #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub slower: Option<Duration>,
+    pub slower_than: Option<Duration>,
     /// Give each process, thread or command its own table
     #[arg(long, value_enum, value_name = "WHAT")]
     per: Option<Per>,
@@ -229,16 +246,16 @@ enum Per {
     Command,
 }
 
-// The result's format and place.
+// The format and destination of a result.
 #[derive(Args)]
 pub struct ResultOptions {
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// Write the result to a file, or - for stdout (default: stdout; for run, stderr)
+    /// Write the result to this file; - is stdout (default: stdout; for run, stderr)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Show at most this many rows of each list of the text
+    /// Show at most this many rows of each list in the text output
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
 }
@@ -272,68 +289,73 @@ enum CostCommand {
     Worker,
 }
 
-/// Compare arms with nothing on, block by block in random order
+/// Compare arms with an arm that has nothing on, block by block in random order
 ///
-/// Each arm is switched on and off anew for each block, and the workload started anew. Two controls are in every
-/// run: A/A (nothing on, twice) and an injected cost of about 2 %. A benchmark ends when the intervals of all its
-/// rows are as narrow as --precision, or when the time is up.
+/// For each block the arm is switched on and off again, and the workload is started anew. Every run
+/// has two controls: A/A (a second arm with nothing on) and an injected cost of about 2 %. A
+/// benchmark ends when the intervals of all its rows are as narrow as --precision, or when the time
+/// budget is used up.
 #[derive(Args)]
 #[command(after_long_help = COST_STATUS)]
 pub struct CostRunArguments {
-    /// Benchmarks, by comma (default: all, each on one processor; NAME:free leaves it to the scheduler)
+    /// Benchmarks, separated by commas (default: all, each pinned to one processor; NAME:free is
+    /// not pinned)
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub bench: Vec<String>,
-    /// An arm to compare with nothing on; may be repeated (default: lens, or all arms of --arm-file)
+    /// An arm to compare; may be repeated (default: lens, or all arms of --arm-file)
     #[arg(long, value_name = "NAME")]
     pub arm: Vec<String>,
-    /// Arms of one's own: tables [arm.NAME] with start and stop, background, under, settle, loss, limit, hooks
+    /// Read arms of your own from this file: tables [arm.NAME] with start and stop, background,
+    /// under, settle, loss, limit, hooks
     #[arg(long, value_name = "ARMS.toml")]
     pub arm_file: Option<PathBuf>,
-    /// Stop when a row's 95 % interval is this much to each side
+    /// Stop a benchmark when the 95 % intervals of its rows extend at most this far to each side
     #[arg(long, value_name = "PART", default_value = "0.5%", value_parser = percentage)]
     pub precision: f64,
-    /// Stop when this much time has passed, but not before the first quad (default: 10m; with --stop rightspeed 2,000 s)
+    /// Stop after this much time, but not before the first quad (default: 10m; with --stop
+    /// rightspeed 2,000 s)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub budget: Option<Duration>,
-    /// Wait at least this much between the workloads of two blocks (default: as long as the slowest arm needs)
+    /// Wait at least this long between the workloads of two blocks (default: as long as the slowest
+    /// arm needs)
     #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = duration)]
     pub settle: Duration,
-    /// The rule that ends a benchmark before the time is up
+    /// The rule by which a benchmark ends before the time budget is used up
     #[arg(long, value_enum, value_name = "RULE", default_value = "precision")]
-    pub stop: cost::Stop,
-    /// What an arm may cost
+    pub stop: cost::StopRule,
+    /// The cost that the verdicts compare each arm with
     #[arg(long, value_name = "PART", default_value = "2%", value_parser = percentage)]
     pub limit: f64,
-    /// The order of blocks again (default: a new one)
+    /// Seed of the random order of blocks; the same seed gives the same order (default: a new one)
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Print one JSON document instead of text, with every sample
     #[arg(long)]
     pub json: bool,
-    /// Write the result to a file, or - for stdout (the default)
+    /// Write the result to this file; - is stdout, the default
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
 const COST_STATUS: &str = "\
 Exit status:
-  0 within the limit, 1 dearer or controls failed, 3 inconclusive, 125 for errors";
+  0 within the limit, 1 above the limit or controls failed, 3 inconclusive, 125 for errors";
 
-/// Compare two runs' arms, such as before and after a change
+/// Compare the arms of two runs, for example before and after a change
 #[derive(Args)]
 #[command(after_long_help = COST_STATUS)]
 pub struct CostCompareArguments {
-    /// A document written with --json
+    /// The earlier document, written with --json
     pub before: PathBuf,
-    /// The document to compare with it
+    /// The later document, written with --json
     pub after: PathBuf,
-    /// How much dearer an arm may have become
+    /// The increase in cost that the verdicts compare each arm with
     #[arg(long, value_name = "PART", default_value = "2%", value_parser = percentage)]
     pub limit: f64,
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// Write the result to a file, or - for stdout (the default)
+    /// Write the result to this file; - is stdout, the default
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -343,14 +365,14 @@ pub struct DoctorArguments {
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
-    /// Write the result to a file, or - for stdout (the default)
+    /// Write the result to this file; - is stdout, the default
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 impl LensOptions {
     pub fn is_given(&self) -> bool {
-        self.no_sites || self.sample || self.slower.is_some() || self.per.is_some()
+        self.no_sites || self.sample || self.slower_than.is_some() || self.per.is_some()
     }
 
     pub fn mask(&self) -> u32 {
@@ -361,7 +383,7 @@ impl LensOptions {
         if self.sample {
             mask |= wire::LENS_SAMPLE;
         }
-        if self.slower.is_some() {
+        if self.slower_than.is_some() {
             mask |= wire::LENS_SLOW;
         }
         mask
@@ -378,30 +400,31 @@ impl LensOptions {
 }
 
 impl ResultOptions {
-    pub fn print(&self, document: &Document, output: &mut Output) -> Result<()> {
+    pub fn print(&self, document: &Report, output: &mut Output) -> Result<()> {
         let body = if self.json {
             serde_json::to_string_pretty(document)? + "\n"
         } else {
-            text(document, &Layout { top: self.top })
+            text(document, &TextOptions { top: self.top })
         };
         output.write(&body)
     }
 }
 
 fn not_empty(name: OsString) -> Result<OsString, &'static str> {
-    if name.is_empty() { Err("it is empty") } else { Ok(name) }
+    if name.is_empty() { Err("the name is empty") } else { Ok(name) }
 }
 
-/// "0.5%", "2%": as a fraction of 1.
+/// Parses "0.5%" or "2%" as a fraction of 1.
 fn percentage(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').ok_or_else(|| format!("{text:?} has no %: say {text}%"))?;
+    let number =
+        text.strip_suffix('%').ok_or_else(|| format!("{text:?} has no %: write {text}%"))?;
     match number.trim().parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent.is_finite() => Ok(percent / 100.0),
-        _ => Err(format!("{text:?} is not a part such as 0.5% or 2%")),
+        _ => Err(format!("{text:?} is not a percentage such as 0.5% or 2%")),
     }
 }
 
-/// "10ms", "2s", "1.5s", "2m", "300us".
+/// Parses "10ms", "2s", "1.5s", "2m" or "300us".
 pub fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -415,7 +438,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60.0,
         "h" => 3600.0,
         "d" => 86400.0,
-        "" => return Err(format!("{text:?} has no unit: say {text}ms or {text}s")),
+        "" => return Err(format!("{text:?} has no unit: write {text}ms or {text}s")),
         _ => {
             return Err(format!("{unit:?} is not a unit of time: ns, us, ms, s, m, h or d"));
         }
@@ -428,34 +451,35 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
         kernel::quiet();
     }
     match cli.command {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Lens(LensArguments {
-            command: Some(LensCommand::Diff { before, after, result }), ..
+        TollgateCommand::Run(arguments) => run::run(&arguments),
+        TollgateCommand::Lens(LensArguments {
+            command: Some(LensCommand::Diff { before, after, result }),
+            ..
         }) => lens::diff(&before, &after, &result),
-        Command::Lens(arguments) => lens::watch(&arguments),
-        Command::Guard(arguments) => guard::run(&arguments),
-        Command::Service(arguments) => service::run(&arguments),
-        Command::Plugin(arguments) => plugin::run(&arguments),
-        Command::Daemon(arguments) => daemon::run(&arguments),
-        Command::Cost(CostArguments { command }) => match command {
+        TollgateCommand::Lens(arguments) => lens::run_lens(&arguments),
+        TollgateCommand::Guard(arguments) => guard::run(&arguments),
+        TollgateCommand::Service(arguments) => service::run(&arguments),
+        TollgateCommand::Plugin(arguments) => plugin::run(&arguments),
+        TollgateCommand::Daemon(arguments) => daemon::run(&arguments),
+        TollgateCommand::Cost(CostArguments { command }) => match command {
             CostCommand::Run(arguments) => cost::run(&arguments),
             CostCommand::List { json } => cost::list(json),
             CostCommand::Compare(arguments) => cost::compare(&arguments),
             CostCommand::Worker => cost::worker(),
         },
-        Command::Doctor(arguments) => {
+        TollgateCommand::Doctor(arguments) => {
             let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
             let (report, can_run) = crate::doctor::report(arguments.json)?;
             output.write(&report)?;
             Ok(ExitCode::from(u8::from(!can_run)))
         }
-        Command::Completions { shell } => {
+        TollgateCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
             Output::Stdout.write(&String::from_utf8_lossy(&script))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Man { folder } => {
+        TollgateCommand::Man { folder } => {
             clap_mangen::generate_to(Cli::command(), &folder)
                 .with_context(|| format!("cannot write the man pages to {}", folder.display()))?;
             Ok(ExitCode::SUCCESS)
@@ -463,7 +487,7 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// Bad usage: the message clap wrote, and Tollgate's own status, which is no command's.
+/// Reports bad usage with clap's message and Tollgate's own status, which no command returns.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(OWN_FAILURE) } else { ExitCode::SUCCESS }

@@ -1,10 +1,10 @@
-//! Figures as people read them.
+//! Formats numbers and texts for display.
 
 /// A duration with three significant digits: "0 ns", "612 ns", "4.21 us", "1.30 s".
 pub fn duration(ns: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     for (unit, name) in UNITS {
-        // A value that rounds up to the next unit is shown in it.
+        // A value that rounds up to the next unit is shown in that unit.
         if ns as f64 >= unit as f64 * 0.9995 {
             return format!("{} {name}", three_digits(ns as f64 / unit as f64));
         }
@@ -22,7 +22,7 @@ fn three_digits(value: f64) -> String {
     }
 }
 
-/// A time in which nanoseconds do not matter: "12 s", "5 min", "26 h", "3 days".
+/// A long time: "12 s", "5 min", "26 h", "3 days".
 pub fn span(seconds: u64) -> String {
     const HOUR: u64 = 60 * 60;
     const DAY: u64 = 24 * HOUR;
@@ -56,29 +56,30 @@ pub fn share(part: u64, whole: u64) -> String {
     if percent < 0.5 { "<1 %".into() } else { format!("{percent:.0} %") }
 }
 
-/// What steers a terminal, or how it sets what is beside it: the ends of lines and directions of Unicode, and what is not seen at all.
-pub fn steers(c: char) -> bool {
+/// Whether a character controls a terminal or the layout around it: Unicode line ends, directions
+/// and invisible characters.
+pub fn is_terminal_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// Such characters as a shell's $'…' writes them, so that a name cannot steer the terminal.
+/// Escapes such characters as in a shell's $'…', so that a name cannot control the terminal.
 pub fn printable(text: &str) -> String {
     let one = |c: char| match c {
         '\n' => "\\n".to_owned(),
         '\t' => "\\t".to_owned(),
-        c if !steers(c) => c.to_string(),
+        c if !is_terminal_control(c) => c.to_string(),
         c if c.is_ascii() => format!("\\x{:02x}", u32::from(c)),
         c => format!("\\u{:04x}", u32::from(c)),
     };
     text.chars().map(one).collect()
 }
 
-/// A command line that a shell would read back as the same words.
+/// A command line that a shell would parse into the same words.
 pub fn command_line(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
     let quoted = |word: &String| {
-        if word.chars().any(steers) {
+        if word.chars().any(is_terminal_control) {
             format!("$'{}'", printable(&word.replace('\\', "\\\\").replace('\'', "\\'")))
         } else if !word.is_empty() && word.chars().all(plain) {
             word.clone()
@@ -89,11 +90,11 @@ pub fn command_line(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// A command line, cut where it would fill the screen.
-pub fn title(words: &[String]) -> String {
-    const MOST: usize = 200;
+/// A command line, cut off where it would fill the screen.
+pub fn short_command_line(words: &[String]) -> String {
+    const MAX_TITLE_LEN: usize = 200;
     let line = command_line(words);
-    match line.char_indices().nth(MOST) {
+    match line.char_indices().nth(MAX_TITLE_LEN) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
     }
@@ -104,7 +105,7 @@ pub fn number_of(n: usize, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{} {}", count(n as u64), plural(one)) }
 }
 
-/// The line of a text for what is left out of it, if anything is.
+/// The line of a text that counts omitted rows, if there are any.
 pub fn and_more(all: usize, top: usize, one: &str) -> String {
     match all.saturating_sub(top) {
         0 => String::new(),
@@ -147,7 +148,10 @@ mod tests {
     #[test]
     fn spans_have_one_unit() {
         let spans = [0, 59, 60, 3_599, 3_600, 172_799, 172_800, 86_400_000].map(span);
-        assert_eq!(spans, ["0 s", "59 s", "1 min", "59 min", "1 h", "47 h", "2 days", "1,000 days"]);
+        assert_eq!(
+            spans,
+            ["0 s", "59 s", "1 min", "59 min", "1 h", "47 h", "2 days", "1,000 days"]
+        );
     }
 
     #[test]
@@ -158,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_never_hide_a_part() {
+    fn small_shares_are_shown() {
         assert_eq!(share(0, 10), "0 %");
         assert_eq!(share(1, 1000), "<1 %");
         assert_eq!(share(1, 3), "33 %");
@@ -167,8 +171,8 @@ mod tests {
 
     #[test]
     fn long_titles_are_cut() {
-        assert_eq!(title(&["é".repeat(300)]).chars().count(), 201);
-        assert_eq!(title(&["true".into()]), "true");
+        assert_eq!(short_command_line(&["é".repeat(300)]).chars().count(), 201);
+        assert_eq!(short_command_line(&["true".into()]), "true");
     }
 
     #[test]

@@ -1,27 +1,27 @@
-//! Tollgate's one binary.
+//! The `tollgate` binary.
 
-mod cgroups;
+mod cgroup_mounts;
 mod cli;
 mod cost;
 mod daemon;
 mod doctor;
-mod excerpt;
+mod document_input;
 mod format;
 mod guard;
-mod input;
 mod lens;
 mod output;
 mod plugin;
+mod process_selection;
 mod report;
 mod run;
-mod screen;
-mod select;
 mod service;
-mod slow;
-mod source;
-mod toll;
+mod session_runner;
+mod session_toll;
+mod slow_calls;
+mod source_file;
+mod source_message;
+mod tui;
 mod user;
-mod watch;
 
 use std::process::ExitCode;
 
@@ -35,8 +35,8 @@ fn main() -> ExitCode {
     match cli::dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
-            // A terminal that is gone leaves nobody to tell.
-            let _ = output::say(&format!("tollgate: {error:#}"));
+            // If the terminal is gone, there is no place to print the error.
+            let _ = output::print_message(&format!("tollgate: {error:#}"));
             ExitCode::from(cli::OWN_FAILURE)
         }
     }

@@ -1,4 +1,4 @@
-//! Where results go: a file, stdout, or (for `run`, whose stdout is the command's) stderr.
+//! Destinations of results: a file, stdout, or (for `run`, whose stdout is the command's) stderr.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-/// The place of a result, tried before the work begins, so that a bad path costs nobody a long run.
+/// The destination of a result. It is tried before the work begins, so that a bad path does not
+/// waste a long run.
 pub enum Output {
     Stdout,
     Stderr,
-    /// Open already, if it was there before.
+    /// Open already, if it existed before.
     File(Option<File>, PathBuf),
 }
 
@@ -20,10 +21,11 @@ impl Output {
         let Some(path) = path else {
             return Ok(otherwise);
         };
-        if is_dash(path) {
+        if is_stdio(path) {
             return Ok(Self::Stdout);
         }
-        let file = try_out(path).with_context(|| format!("cannot write the result to {}", path.display()))?;
+        let file = open_for_append(path)
+            .with_context(|| format!("cannot write the result to {}", path.display()))?;
         Ok(Self::File(file, path.to_owned()))
     }
 
@@ -35,7 +37,7 @@ impl Output {
         self.write_by(|to| to.write_all(bytes))
     }
 
-    /// One line, without a copy of all of it in memory.
+    /// Writes one line, without a copy of the whole in memory.
     pub fn write_json(&mut self, document: &impl Serialize) -> Result<()> {
         self.write_by(|to| {
             let mut to = BufWriter::new(to);
@@ -45,7 +47,8 @@ impl Output {
         })
     }
 
-    /// Of a stdout that nobody reads any more, `| head` has seen enough: no failure, and nothing that changes the exit status.
+    /// If stdout has no reader any more, as with `| head`, this is not an error and does not change
+    /// the exit status.
     fn write_by(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         match self {
             Self::Stdout => match stdout().and_then(|mut stdout| write(&mut stdout)) {
@@ -53,13 +56,13 @@ impl Output {
                 written => written.context("cannot write the result to stdout"),
             },
             Self::Stderr => write(&mut io::stderr()).context("cannot write the result to stderr"),
-            Self::File(file, path) => put(file.take(), path, write)
+            Self::File(file, path) => write_to(file.take(), path, write)
                 .with_context(|| format!("cannot write the result to {}", path.display())),
         }
     }
 }
 
-/// On stdout; whether anybody reads it still.
+/// Writes a line to stdout; returns whether stdout still has a reader.
 pub fn line(text: &str) -> Result<bool> {
     match stdout().and_then(|mut stdout| writeln!(stdout, "{text}")) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
@@ -68,16 +71,21 @@ pub fn line(text: &str) -> Result<bool> {
 }
 
 fn stdout() -> io::Result<io::Stdout> {
-    if kernel::stdout::was_closed() { Err(io::Error::other("it is closed")) } else { Ok(io::stdout()) }
+    if kernel::stdout::was_closed() {
+        Err(io::Error::other("it is closed"))
+    } else {
+        Ok(io::stdout())
+    }
 }
 
-/// Stdin or stdout, in place of a file.
-pub fn is_dash(path: &Path) -> bool {
+/// Whether the path is "-", for stdin or stdout.
+pub fn is_stdio(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Nothing is changed: a run that is refused or killed leaves no empty file, nor an emptied one.
-fn try_out(path: &Path) -> io::Result<Option<File>> {
+/// Opens the file without changing it: a run that is refused or killed leaves neither an empty file
+/// nor an emptied one.
+fn open_for_append(path: &Path) -> io::Result<Option<File>> {
     if path.exists() {
         return OpenOptions::new().write(true).open(path).map(Some);
     }
@@ -86,7 +94,7 @@ fn try_out(path: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-fn put(
+fn write_to(
     file: Option<File>,
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -102,13 +110,13 @@ fn put(
     }
     let written = write(&mut file);
     if written.is_err() && is_file {
-        // Half a document is worse than none.
+        // Part of a document is worse than none.
         let _ = file.set_len(0);
     }
     written
 }
 
-/// What draws on the whole screen, and what prints the same once.
+/// Fails without a terminal, and names the command that prints the same once.
 pub fn needs_terminal(command: &str, otherwise: &str) -> Result<()> {
     if !io::stdout().is_terminal() {
         bail!("`{command}` needs a terminal; `{otherwise}` prints the same once");
@@ -116,9 +124,9 @@ pub fn needs_terminal(command: &str, otherwise: &str) -> Result<()> {
     Ok(())
 }
 
-/// A message to the person, on stderr. The standard library ends the system's sentences with their number,
-/// which says nothing more.
-pub fn say(message: &str) -> io::Result<()> {
+/// Prints a message on stderr. The standard library appends the error number to the system's
+/// messages; it is removed here because it adds nothing.
+pub fn print_message(message: &str) -> io::Result<()> {
     writeln!(io::stderr(), "{}", without_numbers(message))
 }
 
@@ -137,7 +145,8 @@ mod tests {
 
     #[test]
     fn sentences_have_no_error_numbers() {
-        let message = "cannot read x: No such file (os error 2); and y: Is a directory (os error 21)";
+        let message =
+            "cannot read x: No such file (os error 2); and y: Is a directory (os error 21)";
         assert_eq!(without_numbers(message), "cannot read x: No such file; and y: Is a directory");
         assert_eq!(without_numbers("open (os error "), "open (os error ");
     }

@@ -1,4 +1,4 @@
-//! `tollgate run`: a command through the gate, and a report when it ends.
+//! `tollgate run`: runs a command through the gate, and reports when it ends.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,16 +8,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use kernel::gate::Lock;
-use kernel::process::{Command, Identity};
-use kernel::session::Options;
+use kernel::process::{Credentials, GatedCommand};
+use kernel::session::SessionOptions;
 use kernel::signals::Dispositions;
 
 use crate::cli::{CANNOT_EXECUTE, LensOptions, NOT_FOUND, RunArguments};
 use crate::format::command_line;
-use crate::output::{Output, say};
+use crate::output::{Output, print_message};
 use crate::plugin;
+use crate::session_runner::{SessionEnd, SessionRunner};
 use crate::user;
-use crate::watch::{Ending, Watch};
 
 pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stderr)?;
@@ -28,17 +28,19 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         Err(refusal) => return refuse(&words[0], refusal),
     };
     let join = |service: &Option<String>| match service {
-        Some(service) => crate::service::join(&arguments.socket, service),
+        Some(service) => crate::service::assign_self(&arguments.socket, service),
         None => Ok(()),
     };
-    let plugins = arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
+    let plugins =
+        arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
     let has_others = arguments.guard.mode.is_some() || !plugins.is_empty();
     if arguments.service.is_some() && !arguments.lens && !has_others {
         join(&arguments.service)?;
         let error = command(program, arguments, identity, Dispositions::take_over())?.execute();
         return refuse(&words[0], refusal(&error));
     }
-    // Where Tollgate stays beside the command, its own work is not the service's.
+    // If Tollgate keeps running beside the command, its own work must not be charged to the
+    // service.
     let home = match arguments.service {
         Some(_) => Some(crate::service::own_service(&arguments.socket)?),
         None => None,
@@ -48,42 +50,43 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if has_others && !arguments.lens {
         if arguments.lens_options.is_given() {
             bail!(
-                "--no-sites, --sample, --slower and --per need --lens where there is a --guard or a --plugin"
+                "with --guard or --plugin, the options --no-sites, --sample, --slower-than and --per \
+                need --lens"
             );
         }
         options.mask = 0;
     }
     options.mask |= plugin::mask(&plugins, arguments.result.top, false, policy.is_some())?;
     let mut watch = match policy {
-        Some(policy) => Watch::start_guarded(options, policy)?,
-        None => Watch::start(options)?,
+        Some(policy) => SessionRunner::start_guarded(options, policy)?,
+        None => SessionRunner::start(options)?,
     };
     if let Some((guard, gate)) = watch.guard() {
-        guard.expect_command(gate, &Lock::take()?, &program, words)?;
+        guard.preload_command(gate, &Lock::take()?, &program, words)?;
     }
     watch.load_plugins(&plugins)?;
-    // Not before: until there is a command, Ctrl-C is for Tollgate.
+    // Not earlier: until the command exists, Ctrl-C is for Tollgate.
     let signals = Dispositions::take_over();
     let command = command(program, arguments, identity, signals)?;
     watch.begin()?;
     join(&arguments.service)?;
     let mut child = {
-        let _nursery = watch.gate.nursery(&watch.session, true)?;
+        let _nursery = watch.gate.pending_children(&watch.session, true)?;
         command.spawn()?
     };
-    // The command runs: without its daemon, so does Tollgate.
+    // The command runs already, so Tollgate continues even if the daemon has ended.
     let _ = join(&home);
     if let Some(error) = child.exec_error() {
-        child.collect()?;
-        watch.give_up()?;
+        child.reap()?;
+        watch.cancel()?;
         return refuse(&words[0], refusal(&error));
     }
-    while !child.ended_within(watch.patience(), watch.descriptor()) {
+    while !child.ended_within(watch.deadline(), watch.descriptor()) {
         watch.tend()?;
     }
-    let (status, usage) = child.collect()?;
+    let (status, usage) = child.reap()?;
     let exit = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    let ending = Ending {
+    let ending = SessionEnd {
         command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         exit: Some(exit),
         user_ns: Some(usage.user_ns),
@@ -92,9 +95,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         measures_toll: !arguments.lens_options.no_toll,
     };
     let document = watch.finish(ending)?;
-    // The command's status counts for more than a report that nobody can read any more.
+    // The command's status matters more than a report that has no reader any more.
     if let Err(error) = arguments.result.print(&document, &mut output) {
-        let _ = say(&format!("tollgate: {error:#}"));
+        let _ = print_message(&format!("tollgate: {error:#}"));
     }
     Ok(ExitCode::from(exit as u8))
 }
@@ -102,29 +105,31 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
 fn command(
     program: PathBuf,
     arguments: &RunArguments,
-    identity: Option<Identity>,
+    identity: Option<Credentials>,
     signals: Dispositions,
-) -> Result<Command> {
-    Ok(Command::new(
+) -> Result<GatedCommand> {
+    Ok(GatedCommand::new(
         c_string(program.into_os_string())?,
         arguments.command.iter().cloned().map(c_string).collect::<Result<_>>()?,
-        std::env::vars_os().map(|(key, value)| c_string(join(key, value))).collect::<Result<_>>()?,
+        std::env::vars_os()
+            .map(|(key, value)| c_string(join(key, value)))
+            .collect::<Result<_>>()?,
         identity,
         signals,
     ))
 }
 
-pub fn options(lens: &LensOptions) -> Options {
-    Options {
+pub fn options(lens: &LensOptions) -> SessionOptions {
+    SessionOptions {
         mask: lens.mask(),
         per: lens.per(),
-        slower_ns: lens.slower.map_or(0, |limit| limit.as_nanos() as u64),
-        ..Options::default()
+        slower_ns: lens.slower_than.map_or(0, |limit| limit.as_nanos() as u64),
+        ..SessionOptions::default()
     }
 }
 
 fn c_string(text: OsString) -> Result<CString> {
-    CString::new(text.into_vec()).context("a word of the command has a NUL byte in it")
+    CString::new(text.into_vec()).context("an argument of the command contains a NUL byte")
 }
 
 fn join(mut key: OsString, value: OsString) -> OsString {
@@ -133,59 +138,72 @@ fn join(mut key: OsString, value: OsString) -> OsString {
     key
 }
 
-enum Refusal {
+enum ExecFailure {
     NotFound,
     CannotExecute(std::io::Error),
 }
 
-fn refusal(error: &std::io::Error) -> Refusal {
+fn refusal(error: &std::io::Error) -> ExecFailure {
     match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENOTDIR) => Refusal::NotFound,
-        errno => Refusal::CannotExecute(std::io::Error::from_raw_os_error(errno.unwrap_or(libc::EIO))),
+        Some(libc::ENOENT | libc::ENOTDIR) => ExecFailure::NotFound,
+        errno => ExecFailure::CannotExecute(std::io::Error::from_raw_os_error(
+            errno.unwrap_or(libc::EIO),
+        )),
     }
 }
 
-/// As `env` does: 127 where there is no such command, 126 where it cannot be executed.
-fn refuse(command: &OsString, refusal: Refusal) -> Result<ExitCode> {
+/// Like `env`: 127 if the command does not exist, and 126 if it cannot be executed.
+fn refuse(command: &OsString, refusal: ExecFailure) -> Result<ExitCode> {
     let name = command_line(&[command.to_string_lossy().into_owned()]);
     let (message, code) = match refusal {
-        Refusal::NotFound if Path::new(command).components().count() > 1 => (
-            format!("tollgate: cannot run {name}: there is no such file, or its interpreter is missing"),
+        ExecFailure::NotFound if Path::new(command).components().count() > 1 => (
+            format!(
+                "tollgate: cannot run {name}: there is no such file, or its interpreter is missing"
+            ),
             NOT_FOUND,
         ),
-        Refusal::NotFound => (format!("tollgate: cannot run {name}: no such command in PATH"), NOT_FOUND),
-        Refusal::CannotExecute(error) => (format!("tollgate: cannot run {name}: {error}"), CANNOT_EXECUTE),
+        ExecFailure::NotFound => {
+            (format!("tollgate: cannot run {name}: no such command in PATH"), NOT_FOUND)
+        }
+        ExecFailure::CannotExecute(error) => {
+            (format!("tollgate: cannot run {name}: {error}"), CANNOT_EXECUTE)
+        }
     };
-    let _ = say(&message);
+    let _ = print_message(&message);
     Ok(ExitCode::from(code))
 }
 
-/// Looks the command up as execvp does, so that the command itself makes a single execve.
-fn find_program(name: &OsString) -> Result<PathBuf, Refusal> {
+/// Looks the command up like execvp, so that the command itself makes a single execve.
+fn find_program(name: &OsString) -> Result<PathBuf, ExecFailure> {
     if name.is_empty() {
-        return Err(Refusal::NotFound);
+        return Err(ExecFailure::NotFound);
     }
     if name.as_bytes().contains(&b'/') {
         return match executable(Path::new(name)) {
             Ok(true) => Ok(name.into()),
-            Ok(false) => Err(Refusal::CannotExecute(std::io::Error::from_raw_os_error(libc::EACCES))),
+            Ok(false) => {
+                Err(ExecFailure::CannotExecute(std::io::Error::from_raw_os_error(libc::EACCES)))
+            }
             Err(error) => Err(refusal(&error)),
         };
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let mut refused = Refusal::NotFound;
+    let mut refused = ExecFailure::NotFound;
     for folder in std::env::split_paths(&path) {
         let candidate = folder.join(name);
         match executable(&candidate) {
             Ok(true) => return Ok(candidate),
-            Ok(false) => refused = Refusal::CannotExecute(std::io::Error::from_raw_os_error(libc::EACCES)),
+            Ok(false) => {
+                refused =
+                    ExecFailure::CannotExecute(std::io::Error::from_raw_os_error(libc::EACCES))
+            }
             Err(_) => {}
         }
     }
     Err(refused)
 }
 
-/// Whether a file that exists may be executed by somebody.
+/// Whether an existing file may be executed by any user.
 fn executable(path: &Path) -> std::io::Result<bool> {
     use std::os::unix::fs::PermissionsExt as _;
     let metadata = path.metadata()?;

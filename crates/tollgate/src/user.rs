@@ -1,40 +1,42 @@
-//! `-u USER`: whom a command runs as.
+//! `-u USER`: the user that a command runs as.
 
 use std::fs;
 
 use anyhow::{Result, bail};
-use kernel::process::Identity;
+use kernel::process::Credentials;
 
 use crate::format::command_line;
 
-/// Reads /etc/passwd and /etc/group, as a static binary cannot load the system's name services.
-pub fn find(name: &str) -> Result<Identity> {
+/// Reads /etc/passwd and /etc/group, because a static binary cannot load the system's name
+/// services.
+pub fn find(name: &str) -> Result<Credentials> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let group = fs::read_to_string("/etc/group").unwrap_or_default();
     match identity(name, &passwd, &group) {
         Some(identity) => Ok(identity),
         None => bail!(
-            "no user {} in /etc/passwd (users of other name services: give UID:GID)",
+            "there is no user {} in /etc/passwd (for users of other name services, give UID:GID)",
             command_line(&[name.into()])
         ),
     }
 }
 
-/// The name of a user's number.
+/// The name of a UID.
 pub fn name(uid: u32) -> Option<String> {
     name_of(uid, &fs::read_to_string("/etc/passwd").ok()?)
 }
 
 fn name_of(uid: u32, passwd: &str) -> Option<String> {
     let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let found = lines.find(|fields| fields.get(2).and_then(|field| field.parse().ok()) == Some(uid))?;
+    let found =
+        lines.find(|fields| fields.get(2).and_then(|field| field.parse().ok()) == Some(uid))?;
     Some(found[0].to_owned())
 }
 
-fn identity(name: &str, passwd: &str, group: &str) -> Option<Identity> {
+fn identity(name: &str, passwd: &str, group: &str) -> Option<Credentials> {
     if let Some((uid, gid)) = name.split_once(':') {
         let gid = gid.parse().ok()?;
-        return Some(Identity { uid: uid.parse().ok()?, gid, groups: vec![gid] });
+        return Some(Credentials { uid: uid.parse().ok()?, gid, groups: vec![gid] });
     }
     let fields: Vec<_> = passwd
         .lines()
@@ -53,10 +55,10 @@ fn identity(name: &str, passwd: &str, group: &str) -> Option<Identity> {
             groups.push(id);
         }
     }
-    Some(Identity { uid: fields.get(2)?.parse().ok()?, gid, groups })
+    Some(Credentials { uid: fields.get(2)?.parse().ok()?, gid, groups })
 }
 
-/// By name or by number.
+/// Whether an entry has this name or number.
 fn is_called(fields: &[&str], name: &str) -> bool {
     !name.is_empty() && (fields[0] == name || fields.get(2) == Some(&name))
 }

@@ -1,4 +1,4 @@
-//! What of the gate is in the kernel, by the kernel's own lists.
+//! The gate's objects in the kernel, from the kernel's own lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,11 +9,11 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use super::job::processes;
 
-/// Links of the gate's programs that no living process holds.
+/// Returns links of the gate's programs that no living process holds.
 pub fn abandoned_links() -> Vec<u32> {
     let before = gate_links();
     let held: BTreeSet<_> = processes().into_iter().flat_map(links_held_by).collect();
-    // Processes that came or went meanwhile are no matter: what they had is in one list only.
+    // The links of processes that started or ended meanwhile are in one of the two lists only.
     let after = gate_links();
     let both = before.intersection(&after).copied();
     both.filter(|link| !held.contains(link)).collect()
@@ -24,7 +24,10 @@ fn gate_links() -> BTreeSet<u32> {
         .filter(|program| program.name.as_encoded_bytes().starts_with(b"gate_"))
         .map(|program| program.id)
         .collect();
-    LinkInfoIter::default().filter(|link| programs.contains(&link.prog_id)).map(|link| link.id).collect()
+    LinkInfoIter::default()
+        .filter(|link| programs.contains(&link.prog_id))
+        .map(|link| link.id)
+        .collect()
 }
 
 pub fn links_held_by(pid: u32) -> Vec<u32> {
@@ -32,7 +35,7 @@ pub fn links_held_by(pid: u32) -> Vec<u32> {
     links.filter_map(|fields| fields.get("link_id").copied()).map(|id| id as u32).collect()
 }
 
-/// Kernel memory of the maps that a process holds, in bytes.
+/// Returns the kernel memory of the maps that a process holds, in bytes.
 pub fn map_bytes(pid: u32) -> u64 {
     let maps: BTreeMap<_, _> = descriptors(pid)
         .into_iter()
@@ -41,12 +44,13 @@ pub fn map_bytes(pid: u32) -> u64 {
     maps.values().sum()
 }
 
-/// Nanoseconds in all programs that a process holds, while the kernel counts them.
+/// Returns the nanoseconds spent in all programs that a process holds, while the kernel measures
+/// them.
 pub fn programs_ns(pid: u32) -> u64 {
     descriptors(pid).iter().filter_map(|fields| fields.get("run_time_ns")).sum()
 }
 
-/// Of a process's resident memory, what is such maps', in bytes.
+/// Returns how much of a process's resident memory is maps of this kind, in bytes.
 pub fn mapped_bytes(pid: u32) -> u64 {
     let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     let mut of_a_map = false;
@@ -68,11 +72,14 @@ pub fn mapped_bytes(pid: u32) -> u64 {
     kib * 1024
 }
 
-/// The numbers in each of /proc/PID/fdinfo.
+/// Returns the numbers in each file of /proc/PID/fdinfo.
 fn descriptors(pid: u32) -> Vec<BTreeMap<String, u64>> {
     let entries = fs::read_dir(format!("/proc/{pid}/fdinfo"));
-    let texts =
-        entries.into_iter().flatten().flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    let texts = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| fs::read_to_string(entry.path()).ok());
     let field = |line: &str| {
         let (name, value) = line.split_once(':')?;
         Some((name.to_owned(), value.trim().parse().ok()?))
@@ -80,7 +87,7 @@ fn descriptors(pid: u32) -> Vec<BTreeMap<String, u64>> {
     texts.map(|text| text.lines().filter_map(field).collect()).collect()
 }
 
-/// Entries of the gates' maps of this name.
+/// Counts the entries of all maps of this name.
 pub fn entries_of(name: &str) -> usize {
     let maps = MapInfoIter::default().filter(|map| map.name.as_bytes() == name.as_bytes());
     maps.filter_map(|map| MapHandle::from_map_id(map.id).ok()).map(|map| map.keys().count()).sum()

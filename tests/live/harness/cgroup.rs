@@ -11,18 +11,18 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use kernel::cgroup_option::{favour_moves, moves_are_favoured};
+use kernel::favordynmods::{has_favordynmods, set_favordynmods};
 
-use super::limits::line_of;
+use super::service_limits::cgroup_line_of;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A control group of the test's own.
+/// A cgroup that the test creates, and removes at its end.
 pub struct ControlGroup(pub PathBuf);
 
 impl ControlGroup {
     pub fn new() -> Self {
-        // Version 2 alone, version 2 beside version 1, or one of version 1.
+        // cgroup v2 alone, v2 beside v1, or a hierarchy of v1.
         let roots = ["", "unified", "freezer", "pids", "cpu"];
         let root = roots
             .map(|root| Path::new("/sys/fs/cgroup").join(root))
@@ -39,7 +39,7 @@ impl ControlGroup {
         Self(path)
     }
 
-    /// In the hierarchy that has this controller, with what everybody has of it.
+    /// Creates a cgroup in the hierarchy of this controller, with the default settings.
     pub fn of(controller: &str) -> Self {
         let v1 = Path::new("/sys/fs/cgroup").join(controller);
         if !v1.join("cgroup.procs").exists() {
@@ -48,7 +48,7 @@ impl ControlGroup {
         Self::below(&v1)
     }
 
-    /// One within it.
+    /// Creates a cgroup below this one.
     pub fn inner(&self, name: &str) -> Self {
         let path = self.0.join(name);
         fs::create_dir(&path).expect("root may make a control group");
@@ -62,7 +62,7 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // The last process may not have left yet.
+        // The last process may not have ended completely.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -72,27 +72,28 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Puts this process, and what it starts, into a control group that outweighs the rest of the machine.
-/// For this thread and what it starts the group is the root of its hierarchy, so that Tollgate makes its
-/// groups within.
-pub struct Outweighing {
+/// Puts this process and its future children into a cgroup that outweighs the rest of the machine.
+/// For this thread and its children, the cgroup is the root of its hierarchy, so Tollgate creates
+/// its cgroups below it.
+pub struct OutweighingCgroup {
     group: PathBuf,
-    /// Where the process was.
+    /// The original cgroup of the process.
     home: PathBuf,
-    /// Those of before.
+    /// The original cgroup and mount namespaces.
     namespaces: [File; 2],
-    /// `favordynmods` was not set.
+    /// Whether to clear `favordynmods` at the end.
     favours_moves: bool,
-    /// The root of cgroup v2 did not hand down the controller.
+    /// Whether to withdraw the controller from `cgroup.subtree_control` at the end.
     hands_down: bool,
 }
 
-impl Outweighing {
+impl OutweighingCgroup {
     pub fn start() -> Self {
         let group = ManuallyDrop::new(ControlGroup::of("cpu")).0.clone();
         let root = group.parent().expect("it is below the root").to_owned();
-        let (controllers, was_in) = line_of(std::process::id(), "cpu");
-        let namespace = |name| File::open(format!("/proc/thread-self/ns/{name}")).expect("the kernel has it");
+        let (controllers, was_in) = cgroup_line_of(std::process::id(), "cpu");
+        let namespace =
+            |name| File::open(format!("/proc/thread-self/ns/{name}")).expect("the kernel has it");
         let mut outweighing = Self {
             home: root.join(was_in.trim_start_matches('/')),
             namespaces: [namespace("cgroup"), namespace("mnt")],
@@ -102,9 +103,9 @@ impl Outweighing {
         };
         let group = &outweighing.group;
         let is_v1 = group.join("cpu.shares").exists();
-        // In a control group namespace nobody can set it.
-        if !moves_are_favoured() {
-            favour_moves(true).expect("the kernel has the option");
+        // The option cannot be set in a cgroup namespace.
+        if !has_favordynmods() {
+            set_favordynmods(true).expect("the kernel has the option");
             outweighing.favours_moves = true;
         }
         let handed_down = root.join(HANDED_DOWN);
@@ -112,21 +113,24 @@ impl Outweighing {
             fs::write(&handed_down, "+cpu").expect("the controller is there");
             outweighing.hands_down = true;
         }
-        // The largest weights that the kernel takes: kernel/sched/sched.h, MAX_SHARES, and CGROUP_WEIGHT_MAX.
+        // The largest weights that the kernel accepts: MAX_SHARES of kernel/sched/sched.h, and
+        // CGROUP_WEIGHT_MAX.
         let (file, weight) = if is_v1 { ("cpu.shares", "262144") } else { ("cpu.weight", "10000") };
         fs::write(group.join(file), weight).expect("a group has a weight");
         join(group).expect("a process may join a group");
         let as_root = outweighing.become_root(&root, is_v1.then_some(&controllers));
         as_root.expect("a hierarchy of its own");
         if !is_v1 {
-            // Only a true root hands down controllers while processes are in it.
+            // Only the real root may delegate controllers while it has processes.
             let rest = root.join(REST);
-            fs::create_dir(&rest).and_then(|()| join(&rest)).expect("root may make a control group");
+            fs::create_dir(&rest)
+                .and_then(|()| join(&rest))
+                .expect("root may make a control group");
         }
         outweighing
     }
 
-    /// Mounts the hierarchy anew, that of cgroup v1 by its controllers.
+    /// Mounts the hierarchy in a new namespace; one of cgroup v1 by its controllers.
     fn become_root(&self, root: &Path, controllers: Option<&String>) -> io::Result<()> {
         let text = |text: &[u8]| CString::new(text).expect("it has no NUL");
         let at = text(root.as_os_str().as_bytes());
@@ -134,7 +138,8 @@ impl Outweighing {
         let kind = if options.is_some() { c"cgroup" } else { c"cgroup2" };
         let options = options.as_ref().map_or(ptr::null(), |options| options.as_ptr());
         let private = libc::MS_REC | libc::MS_PRIVATE;
-        let checked = |result: i32| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+        let checked =
+            |result: i32| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
         // SAFETY: texts that end in NUL; the namespaces are of this thread and what it starts.
         unsafe {
             checked(libc::unshare(libc::CLONE_NEWCGROUP | libc::CLONE_NEWNS))?;
@@ -145,7 +150,7 @@ impl Outweighing {
     }
 }
 
-/// Within the group, where that is of cgroup v2.
+/// A cgroup below the new root, used for cgroup v2 only.
 const REST: &str = "rest";
 const HANDED_DOWN: &str = "cgroup.subtree_control";
 
@@ -153,18 +158,18 @@ fn join(group: &Path) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
 }
 
-impl Drop for Outweighing {
+impl Drop for OutweighingCgroup {
     fn drop(&mut self) {
-        // Without a panic: a second one would abort the tests.
+        // No panic here: a second panic would abort the tests.
         for namespace in &self.namespaces {
             // SAFETY: an open descriptor.
             unsafe { libc::setns(namespace.as_raw_fd(), 0) };
         }
         let _ = join(&self.home);
         if self.favours_moves {
-            let _ = favour_moves(false);
+            let _ = set_favordynmods(false);
         }
-        // Processes that have just been ended may not have left yet.
+        // Processes that were just killed may not have ended completely.
         for _ in 0..100 {
             let _ = fs::remove_dir(self.group.join(REST));
             if fs::remove_dir(&self.group).is_ok() {

@@ -1,4 +1,4 @@
-//! A daemon that guards one control group, and a program in it that does what it is told.
+//! A daemon that guards one cgroup, and a program in it that obeys commands.
 
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
@@ -9,26 +9,28 @@ use std::process::{ChildStdout, Stdio};
 use serde_json::Value;
 
 use super::cgroup::ControlGroup;
-use super::guarded::Guarded;
+use super::guarded_program::Guarded;
 use super::job::state;
 use super::{Finished, Job, Running, eventually, tollgate, words};
 
-pub struct Daemon {
+pub struct GuardDaemon {
     pub running: Running,
     pub store: PathBuf,
     pub socket: PathBuf,
 }
 
-impl Daemon {
+impl GuardDaemon {
     pub fn job(it: &Guarded, options: &str) -> Job {
-        let mut job = Job::typed("daemon").with_some_rows();
+        let mut job = Job::from_command_line("daemon").with_row_lock_shared();
         let folder = it.folder.path();
-        job.command.env("TOLLGATE_STORE", folder.join("store")).env("TOLLGATE_SOCKET", folder.join("socket"));
+        job.command
+            .env("TOLLGATE_STORE", folder.join("store"))
+            .env("TOLLGATE_SOCKET", folder.join("socket"));
         job.command.args(words(options));
         job
     }
 
-    /// Of the processes in the group.
+    /// Prepares a daemon that guards the processes in the cgroup.
     pub fn job_in(it: &Guarded, group: &ControlGroup, options: &str) -> Job {
         let mut job = Self::job(it, options);
         job.command.arg("--cgroup").arg(&group.0);
@@ -37,19 +39,19 @@ impl Daemon {
 
     #[track_caller]
     pub fn start(it: &Guarded, group: &ControlGroup, options: &str) -> Self {
-        Self::at_work(Self::job_in(it, group, options), it)
+        Self::start_ready(Self::job_in(it, group, options), it)
     }
 
-    /// Once it guards.
+    /// Starts the daemon and waits until it guards.
     #[track_caller]
-    pub fn at_work(job: Job, it: &Guarded) -> Self {
+    pub fn start_ready(job: Job, it: &Guarded) -> Self {
         let daemon = Self::of(job.start(), it);
-        eventually("the daemon", || daemon.is_at_work());
+        eventually("the daemon", || daemon.is_ready());
         daemon
     }
 
     #[track_caller]
-    pub fn is_at_work(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         assert!(!self.running.is_over(), "{}", self.running.read("err"));
         self.running.read("err").contains("guarding ")
     }
@@ -59,7 +61,7 @@ impl Daemon {
         Self { running, store: folder.join("store"), socket: folder.join("socket") }
     }
 
-    pub fn ask_job(&self, arguments: &str) -> Job {
+    pub fn client_job(&self, arguments: &str) -> Job {
         let mut job = Job::of(vec![tollgate().into(), "guard".into()]);
         job.command.args(words(arguments));
         job.command.env("TOLLGATE_STORE", &self.store).env("TOLLGATE_SOCKET", &self.socket);
@@ -67,34 +69,40 @@ impl Daemon {
     }
 
     #[track_caller]
-    pub fn ask(&self, arguments: &str) -> Finished {
-        self.ask_job(arguments).finish().success()
+    pub fn request(&self, arguments: &str) -> Finished {
+        self.client_job(arguments).finish().success()
     }
 
     pub fn status(&self) -> Value {
-        self.ask("status --json").json()
+        self.request("status --json").json()
     }
 
-    /// What it knows of the guarded program.
+    /// The daemon's entry of the guarded program.
     pub fn program(&self) -> Option<Value> {
-        self.program_called("guarded")
+        self.program_named("guarded")
     }
 
-    pub fn program_called(&self, name: &str) -> Option<Value> {
+    pub fn program_named(&self, name: &str) -> Option<Value> {
         let status = self.status();
         let programs = status["programs"].as_array().expect("programs").iter();
-        let mut found =
-            programs.filter(|it| it["path"].as_str().and_then(|path| path.rsplit('/').next()) == Some(name));
+        let mut found = programs.filter(|it| {
+            it["path"].as_str().and_then(|path| path.rsplit('/').next()) == Some(name)
+        });
         found.next().cloned()
     }
 
-    /// No more files may be open at once than this many beyond those that are.
+    /// Limits the daemon to this many more open files than it has now.
     pub fn limit_open_files(&self, more: usize) {
         let most = (self.open_files() + more) as libc::rlim_t;
         let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: a valid limit; nothing is asked back.
         let set = unsafe {
-            libc::prlimit(self.running.pid() as i32, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut())
+            libc::prlimit(
+                self.running.pid() as i32,
+                libc::RLIMIT_NOFILE,
+                &limit,
+                std::ptr::null_mut(),
+            )
         };
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     }
@@ -104,20 +112,20 @@ impl Daemon {
     }
 
     pub fn events(&self) -> Vec<Value> {
-        let lines = self.ask("events --json").text();
+        let lines = self.request("events --json").text();
         lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 }
 
-/// Calls that it makes when it is told to, and how many answers it has given.
-pub struct Servant {
+/// A process that makes calls on command, and the number of its replies.
+pub struct CommandServer {
     running: Running,
     answers: ChildStdout,
     answered: usize,
     asked: usize,
 }
 
-impl Servant {
+impl CommandServer {
     #[track_caller]
     pub fn start(it: &Guarded, group: &ControlGroup) -> Self {
         Self::with_threads(it, group, 0)
@@ -133,12 +141,13 @@ impl Servant {
         let mut job = Job::of(vec![program.into(), "servant".into()]);
         job.command.arg("--threads").arg(threads.to_string());
         job.command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let procs = OpenOptions::new().write(true).open(group.0.join("cgroup.procs")).expect("our group");
-        // The daemon never holds its own session, which is the tests'.
+        let procs =
+            OpenOptions::new().write(true).open(group.0.join("cgroup.procs")).expect("our group");
+        // The daemon never holds processes of its own session, which is also that of the tests.
         let mut running = job
             .in_own_session()
             .before_exec(move || {
-                // SAFETY: two bytes that are there; "0" is who writes.
+                // SAFETY: two valid bytes; "0" stands for the writing process.
                 let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };
                 if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
             })
@@ -153,14 +162,15 @@ impl Servant {
         self.running.pid()
     }
 
-    /// 'u': something usual, 'e': it executes a program, any other byte: something unusual.
-    pub fn tell(&mut self, what: &[u8]) {
+    /// Sends commands, one a byte. 'u': a normal call; 'e': it executes a program; any other byte:
+    /// an anomalous call.
+    pub fn send(&mut self, what: &[u8]) {
         self.running.input().write_all(what).expect("it listens");
         self.asked += what.len();
     }
 
-    /// How many are still to be answered.
-    pub fn unanswered(&mut self) -> usize {
+    /// How many commands have no reply yet.
+    pub fn pending_replies(&mut self) -> usize {
         let mut bytes = [0; 4096];
         while let Ok(read) = self.answers.read(&mut bytes)
             && read > 0
@@ -171,16 +181,16 @@ impl Servant {
     }
 
     #[track_caller]
-    pub fn serve(&mut self, what: &[u8]) {
-        self.tell(what);
-        eventually("its answers", || self.unanswered() == 0);
+    pub fn send_and_wait(&mut self, what: &[u8]) {
+        self.send(what);
+        eventually("its answers", || self.pending_replies() == 0);
     }
 
     pub fn is_stopped(&self) -> bool {
         state(self.pid()) == Some('T')
     }
 
-    /// What it says at its end.
+    /// Ends it, and returns what it prints at its end.
     pub fn end(mut self) -> String {
         drop(self.running.stdin());
         self.running.finish().success().err

@@ -1,5 +1,5 @@
-//! A program under test: started in its own process group, with its output in files, and never outliving
-//! its test.
+//! A program under test: it starts in its own process group, writes its output to files, and never
+//! outlives its test.
 
 use std::ffi::{CStr, CString, OsString};
 use std::fs::{self, File};
@@ -16,12 +16,12 @@ use kernel::process::{open_pidfd, wait_readable};
 use tempfile::TempDir;
 
 use super::pty::Terminal;
-use super::rows::Rows;
+use super::table_locks::Rows;
 use super::{LIMIT, Report, eventually, tollgate, words};
 
 const NO_TOLL: &str = "TOLLGATE_NO_TOLL";
 
-/// What is to be started.
+/// A command to start.
 pub struct Job {
     pub command: Command,
     folder: TempDir,
@@ -36,22 +36,22 @@ pub struct Running {
 }
 
 pub struct Finished {
-    /// As a shell has it: 128 + N for signal N.
+    /// Exit status as in a shell: 128 + N for signal N.
     pub status: i32,
     pub out: Vec<u8>,
     pub err: String,
     folder: TempDir,
 }
 
-/// A new folder that everybody may look into.
+/// Creates a folder that all users may read.
 pub fn folder() -> TempDir {
     let folder = TempDir::with_prefix("tollgate-live-").expect("a temporary folder can be made");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("it is ours");
     folder
 }
 
-/// A shell has its background jobs ignore these, and so the tests, if they are one.
-fn with_usual_signals() -> io::Result<()> {
+/// Resets signals that a shell sets to "ignore" in background jobs, in case the tests run as one.
+fn reset_signals() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGQUIT] {
         // SAFETY: async-signal-safe, and a valid disposition.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -61,7 +61,9 @@ fn with_usual_signals() -> io::Result<()> {
 
 fn mount(path: &CStr, kind: &CStr, flags: libc::c_ulong) -> io::Result<()> {
     // SAFETY: NUL-terminated strings.
-    let done = unsafe { libc::mount(kind.as_ptr(), path.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+    let done = unsafe {
+        libc::mount(kind.as_ptr(), path.as_ptr(), kind.as_ptr(), flags, std::ptr::null())
+    };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -76,23 +78,24 @@ impl Job {
         command.stdout(out).stderr(err);
         command.env(NO_TOLL, "1");
         let job = Self { command, folder, leads_session: false, rows: None };
-        job.before_exec(with_usual_signals)
+        job.before_exec(reset_signals)
     }
 
-    /// Tollgate measures its toll at the end, which is most of the time that a short command takes.
+    /// Lets Tollgate measure its toll at the end, which most tests skip because it takes most of
+    /// the time of a short command.
     pub fn with_toll(mut self) -> Self {
         self.command.env_remove(NO_TOLL);
         self
     }
 
-    /// `tollgate run` with its report in a file.
+    /// A `tollgate run` that writes its report to a file.
     pub fn run(options: &str, command: Vec<OsString>) -> Self {
         let mut job = Self::tollgate("run", options);
         job.command.arg("--").args(command);
         job
     }
 
-    /// `tollgate lens` with its report in a file.
+    /// A `tollgate lens` that writes its report to a file.
     pub fn lens(options: &str) -> Self {
         Self::tollgate("lens", options)
     }
@@ -102,45 +105,48 @@ impl Job {
         let report = job.path("report");
         job.command.args(["--json", "-o"]).arg(report);
         job.command.args(words(options));
-        job.rows = Some(Rows::some());
+        job.rows = Some(Rows::shared());
         job
     }
 
-    /// It starts a Tollgate by another program.
-    pub fn with_some_rows(mut self) -> Self {
-        self.rows = Some(Rows::some());
+    /// Takes the row lock in shared mode, for a job that starts a Tollgate indirectly.
+    pub fn with_row_lock_shared(mut self) -> Self {
+        self.rows = Some(Rows::shared());
         self
     }
 
-    /// It may take all rows, or all threads, that the gate has.
-    pub fn with_all_rows(mut self) -> Self {
+    /// Takes the row lock exclusively, for a job that may use all rows or all threads of the gate.
+    pub fn with_row_lock_exclusive(mut self) -> Self {
         self.rows = None;
-        self.rows = Some(Rows::all());
+        self.rows = Some(Rows::exclusive());
         self
     }
 
-    /// A `tollgate` as a person types it.
-    pub fn typed(options: &str) -> Self {
+    /// A `tollgate` as a user types it.
+    pub fn from_command_line(options: &str) -> Self {
         let mut job = Self::of(vec![tollgate().into()]);
         job.command.args(words(options));
-        job.rows = Some(Rows::some());
+        job.rows = Some(Rows::shared());
         job
     }
 
-    /// A path in the job's own folder.
+    /// A path in the job's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Has the child do `action` before it executes the program. After a fork of a process with many
-    /// threads, it must make system calls only.
-    pub fn before_exec(mut self, action: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> Self {
+    /// Runs `action` in the child before it executes the program. The action follows a fork of a
+    /// process with many threads, so it must only make system calls.
+    pub fn before_exec(
+        mut self,
+        action: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
         // SAFETY: the callers' actions only make system calls.
         unsafe { self.command.pre_exec(action) };
         self
     }
 
-    /// Makes it the leader of a session with this terminal, for its input, output and errors.
+    /// Makes it the leader of a session with this terminal as its input, output and errors.
     pub fn on(mut self, terminal: &Terminal) -> Self {
         let [input, output, errors] = std::array::from_fn(|_| Stdio::from(terminal.open()));
         self.command.stdin(input).stdout(output).stderr(errors);
@@ -148,7 +154,7 @@ impl Job {
         self.before_exec(Terminal::take)
     }
 
-    /// Not in the session (setsid) of the tests.
+    /// Runs it in a session (setsid) of its own instead of the tests' session.
     pub fn in_own_session(mut self) -> Self {
         self.leads_session = true;
         // SAFETY: a plain system call.
@@ -157,23 +163,26 @@ impl Job {
         })
     }
 
-    /// With a BPF file system of its own, so that it finds no other test's guards there.
+    /// Gives it a BPF file system of its own, in which it finds no guards of other tests.
     pub fn in_own_bpf_fs(self) -> Self {
         self.with_own_mounts(|| mount(c"/sys/fs/bpf", c"bpf", 0))
     }
 
-    /// To which control groups are read-only.
+    /// Makes cgroups read-only for it.
     pub fn with_fixed_cgroups(self) -> Self {
         let paths = cgroup_mounts();
         self.with_own_mounts(move || remount(&paths, libc::MS_RDONLY))
     }
 
-    /// To which alone they can become so.
+    /// Gives it a mount namespace, in which cgroups can later become read-only.
     pub fn with_own_cgroup_mounts(self) -> Self {
         self.with_own_mounts(|| Ok(()))
     }
 
-    fn with_own_mounts(self, mut action: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> Self {
+    fn with_own_mounts(
+        self,
+        mut action: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
         self.before_exec(move || {
             // SAFETY: a plain system call.
             if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
@@ -192,8 +201,11 @@ impl Job {
         let child = loop {
             match self.command.spawn() {
                 Ok(child) => break child,
-                // A program just copied may still be open for writing in a child that another test forked.
-                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                // A child that another test forked may still have the copied program open for
+                // writing.
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                    std::thread::yield_now()
+                }
                 Err(error) => panic!("cannot start {:?}: {error}", self.command.get_program()),
             }
         };
@@ -215,7 +227,7 @@ impl Running {
         self.child.stdin.take().expect("the job was given a pipe as stdin")
     }
 
-    /// As `stdin`, which stays open.
+    /// The pipe to its stdin, which stays open.
     pub fn input(&mut self) -> &mut ChildStdin {
         self.child.stdin.as_mut().expect("the job was given a pipe as stdin")
     }
@@ -228,22 +240,23 @@ impl Running {
         self.folder.path().join(name)
     }
 
-    /// To the program itself.
+    /// Sends a signal to the program itself.
     pub fn signal(&self, signal: i32) {
         kill(self.pid() as i32, signal);
     }
 
-    /// To the program and all it started, as a terminal does.
+    /// Sends a signal to the program and its descendants, as a terminal does.
     pub fn signal_group(&self, signal: i32) {
         kill(-(self.pid() as i32), signal);
     }
 
-    /// The process that runs `name` and was started by this one, once it does.
+    /// Waits for a child of this process that runs `name`, and returns its PID.
     #[track_caller]
     pub fn child_running(&self, name: &str) -> u32 {
         let mut found = None;
         eventually(&format!("a child that runs {name}"), || {
-            found = children(self.pid()).into_iter().find(|pid| comm(*pid).as_deref() == Some(name));
+            found =
+                children(self.pid()).into_iter().find(|pid| comm(*pid).as_deref() == Some(name));
             found.is_some()
         });
         found.expect("just found")
@@ -261,12 +274,12 @@ impl Running {
             panic!("it did not end within {LIMIT:?}; its stderr: {}", self.read("err"));
         };
         let out = fs::read(self.path("out")).unwrap_or_default();
-        let err = without_notice(&self.read("err"));
+        let err = strip_notice(&self.read("err"));
         Finished {
             status: shell_status(status),
             out,
             err,
-            // Leaves nothing to kill, and keeps the report.
+            // A replacement, so that dropping `self` does not remove the report.
             folder: std::mem::replace(&mut self.folder, folder()),
         }
     }
@@ -276,14 +289,14 @@ impl Running {
     }
 }
 
-/// On a slow machine it may have had to wait for the session of a test beside it, and says so.
-fn without_notice(err: &str) -> String {
+/// Removes the notice that Tollgate prints if it has to wait for the session of another test.
+fn strip_notice(err: &str) -> String {
     let notice = "tollgate: waiting for another Tollgate";
     err.split_inclusive('\n').filter(|line| !line.starts_with(notice)).collect()
 }
 
 impl Drop for Running {
-    /// A test that fails leaves nothing running.
+    /// Kills the job, so that a failed test leaves no process.
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             self.signal_group(libc::SIGKILL);
@@ -304,7 +317,7 @@ impl Finished {
         self
     }
 
-    /// Refused by Tollgate itself, in these words.
+    /// Checks that Tollgate printed these words on stderr.
     #[track_caller]
     pub fn says(self, words: &str) -> Self {
         assert!(self.err.contains(words), "{words:?} is not in its stderr: {:?}", self.err);
@@ -342,18 +355,21 @@ fn shell_status(status: ExitStatus) -> i32 {
 fn cgroup_mounts() -> Vec<CString> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("there are mounts");
     let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let cgroups = lines.filter(|words| words[2].starts_with("cgroup")).map(|words| words[1].to_owned());
+    let cgroups =
+        lines.filter(|words| words[2].starts_with("cgroup")).map(|words| words[1].to_owned());
     cgroups.map(|path| CString::new(path).expect("no NUL in it")).collect()
 }
 
 fn remount(paths: &[CString], options: libc::c_ulong) -> io::Result<()> {
-    paths.iter().try_for_each(|path| mount(path, c"none", libc::MS_REMOUNT | libc::MS_BIND | options))
+    paths
+        .iter()
+        .try_for_each(|path| mount(path, c"none", libc::MS_REMOUNT | libc::MS_BIND | options))
 }
 
-/// To a process that has mounts of its own, control groups are read-only, until dropped.
-pub struct FixedCgroups(File);
+/// Makes cgroups read-only for a process in its own mount namespace, until dropped.
+pub struct ReadOnlyCgroups(File);
 
-impl FixedCgroups {
+impl ReadOnlyCgroups {
     pub fn of(pid: u32) -> Self {
         let fixed = Self(File::open(format!("/proc/{pid}/ns/mnt")).expect("it runs"));
         fixed.remount(libc::MS_RDONLY).expect("these are its own mounts");
@@ -362,25 +378,26 @@ impl FixedCgroups {
 
     fn remount(&self, options: libc::c_ulong) -> io::Result<()> {
         let (mounts, paths) = (self.0.as_raw_fd(), cgroup_mounts());
-        // A thread that shares its root with others may not change it.
+        // setns to a mount namespace fails in a thread that shares its root directory with others.
         let there = move || {
             // SAFETY: plain system calls, of a thread that ends then.
-            let is_there =
-                unsafe { libc::unshare(libc::CLONE_FS) == 0 && libc::setns(mounts, libc::CLONE_NEWNS) == 0 };
+            let is_there = unsafe {
+                libc::unshare(libc::CLONE_FS) == 0 && libc::setns(mounts, libc::CLONE_NEWNS) == 0
+            };
             if is_there { remount(&paths, options) } else { Err(io::Error::last_os_error()) }
         };
         std::thread::spawn(there).join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
     }
 }
 
-/// Also after a failure: its warden is to take everybody out of the groups.
-impl Drop for FixedCgroups {
+/// After a failed test too, so that the watchdog can migrate all threads out of the cgroups.
+impl Drop for ReadOnlyCgroups {
     fn drop(&mut self) {
         let _ = self.remount(0);
     }
 }
 
-/// A process's time on a processor, of its first thread.
+/// Returns the processor time of a process's first thread.
 #[track_caller]
 pub fn cpu_ns(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).expect("it runs");
@@ -392,8 +409,8 @@ pub fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Stops a process, and waits until each of its threads stands still, or has ended: they may be at work
-/// on other processors.
+/// Stops a process, and waits until each of its threads has stopped or ended: some may still run on
+/// other processors.
 #[track_caller]
 pub fn stop(pid: u32) {
     kill(pid as i32, libc::SIGSTOP);
@@ -401,20 +418,20 @@ pub fn stop(pid: u32) {
     eventually("all its threads are stopped", || states_of(pid).iter().all(stands));
 }
 
-/// The command name of a process, if it has not ended.
+/// Returns the command name of a process that has not ended.
 pub fn comm(pid: u32) -> Option<String> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    // Only its first thread may have ended.
+    // The process still runs if only its first thread has ended.
     (is_running(pid) || threads_of(pid).len() > 1).then(|| comm.trim_end().to_owned())
 }
 
-/// The numbers of a process's threads; none if it has ended.
+/// Returns the TIDs of a process's threads, or none if it has ended.
 pub fn threads_of(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether it is there, and no zombie.
+/// Whether a process exists and is not a zombie.
 pub fn is_running(pid: u32) -> bool {
     state(pid).is_some_and(|state| state != 'Z' && state != 'X')
 }
@@ -424,7 +441,8 @@ pub fn is_in_read(pid: u32) -> bool {
     is_in_call(pid, libc::SYS_read)
 }
 
-/// Whether a process is asleep in this call. Kernels that do not tell the number: whether it is asleep.
+/// Whether a process sleeps in this call; on a kernel that does not show the call's number, whether
+/// it sleeps.
 pub fn is_in_call(pid: u32, number: libc::c_long) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/syscall")) {
         Ok(call) => call.starts_with(&format!("{number} ")),
@@ -432,7 +450,7 @@ pub fn is_in_call(pid: u32, number: libc::c_long) -> bool {
     }
 }
 
-/// One letter, as in ps.
+/// The state of a process or thread, by its letter in ps.
 pub fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
@@ -443,7 +461,8 @@ pub fn states_of(pid: u32) -> Vec<char> {
     threads_of(pid).into_iter().filter_map(state).collect()
 }
 
-/// Children by the parent field of each process, which needs no kernel option.
+/// Returns the children of a process, from the parent field of each process, which needs no kernel
+/// option.
 pub fn children(parent: u32) -> Vec<u32> {
     let is_child = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -461,31 +480,31 @@ pub fn processes() -> Vec<u32> {
         .collect()
 }
 
-/// Held while a process is forked, and while a program is written: a child that has inherited the
-/// program's open file would keep it from being executed.
+/// Held during a fork and while a program is written: a child that inherits the open file would
+/// make its execution fail (ETXTBSY).
 static FORKING: Mutex<()> = Mutex::new(());
 
-/// A copy of a program that everybody may execute, under its own name.
+/// Copies a program; all users may execute the copy.
 pub fn copy(program: &Path, to: &Path) {
     let _alone = FORKING.lock();
     fs::copy(program, to).expect("a program can be copied");
     fs::set_permissions(to, fs::Permissions::from_mode(0o755)).expect("it is ours");
 }
 
-/// How often `tollgate lens` looks for later processes.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// A run or a lens wakes up at least ten times a second, and tends the gate each time. It may also sleep
-/// while it tends it, so one more sleep would prove nothing.
+/// How often `tollgate lens` looks for new processes.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
+/// A run or a lens wakes up at least ten times a second, and tends the gate each time. It may also
+/// sleep while it tends the gate, so one more sleep would prove nothing.
 const SLEEPS: u64 = 5;
 
 /// Waits until a run or a lens has tended the gate once more.
 #[track_caller]
-pub fn wait_until_tended(tollgate: &Running) {
+pub fn wait_for_tend(tollgate: &Running) {
     let before = sleeps_of(tollgate.pid());
     eventually("the gate is tended again", || sleeps_of(tollgate.pid()) >= before + SLEEPS);
 }
 
-/// Waits until a `tollgate lens` without --for says that it watches.
+/// Waits until a `tollgate lens` without --for prints that it watches.
 #[track_caller]
 pub fn watches(lens: &Running) {
     eventually("tollgate: watching", || {
@@ -494,11 +513,11 @@ pub fn watches(lens: &Running) {
     });
 }
 
-/// Returns when a lens has looked for processes after this call.
+/// Waits until a lens has looked for processes once more.
 #[track_caller]
-pub fn has_looked_again(lens: &Running) {
-    std::thread::sleep(LOOK_AGAIN);
-    wait_until_tended(lens);
+pub fn wait_for_refresh(lens: &Running) {
+    std::thread::sleep(REFRESH_INTERVAL);
+    wait_for_tend(lens);
 }
 
 /// Whether a process has a handler for the signal.

@@ -1,14 +1,18 @@
-//! The examples in C, with the library for it.
+//! Builds the examples in C with the C library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{project, tollgate};
 
-/// `examples/NAME.c`, made in the folder.
+/// Builds `examples/NAME.c` in the folder.
 pub fn example(name: &str, folder: &Path) -> PathBuf {
     let library = tollgate().with_file_name("libtollgate.a");
-    assert!(library.exists(), "{} is missing: `cargo build -p libtollgate` makes it", library.display());
+    assert!(
+        library.exists(),
+        "{} is missing: `cargo build -p libtollgate` makes it",
+        library.display()
+    );
     let program = folder.join(name);
     let made = Command::new("gcc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-I"])

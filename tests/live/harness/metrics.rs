@@ -1,4 +1,4 @@
-//! What a daemon serves to Prometheus.
+//! The metrics that a daemon serves to Prometheus.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ impl Metrics {
         TcpStream::connect(&self.address).expect("it listens")
     }
 
-    /// None: it has not answered.
+    /// Requests the page; `None` if the daemon did not reply.
     pub fn page(&self) -> Option<String> {
         let (mut stream, mut page) = (self.connect(), String::new());
         stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").ok()?;
@@ -29,11 +29,13 @@ impl Metrics {
         Some(page)
     }
 
-    /// Of one series, by its name and labels.
+    /// The value of one series, by its name and labels.
     pub fn value(&self, is_it: impl Fn(&str) -> bool) -> Option<f64> {
         let page = self.page()?;
-        let (_, value) =
-            page.lines().filter_map(|line| line.rsplit_once(' ')).find(|(series, _)| is_it(series))?;
+        let (_, value) = page
+            .lines()
+            .filter_map(|line| line.rsplit_once(' '))
+            .find(|(series, _)| is_it(series))?;
         value.parse().ok()
     }
 }

@@ -1,37 +1,38 @@
-//! What the tests share: the programs under test, started and awaited; their reports; pty, strace, links.
+//! What the tests share: starting and awaiting the programs under test, their reports, terminals,
+//! strace and BPF links.
 
 pub mod bpf;
-pub mod busy;
+pub mod busy_run;
 pub mod cgroup;
 pub mod daemon;
-pub mod deeds;
-pub mod guarded;
+pub mod guarded_program;
 pub mod job;
 pub mod library;
-pub mod limits;
 pub mod metrics;
 pub mod network;
 pub mod plugins;
 pub mod postgres;
-pub mod processors;
 pub mod pty;
 pub mod report;
-pub mod rows;
+pub mod scheduling;
+pub mod service_limits;
 pub mod services;
-pub mod site;
+pub mod side_effects;
 pub mod strace;
+pub mod table_locks;
+pub mod web_stack;
 
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use busy::Busy;
+pub use busy_run::BusyRun;
 pub use job::{Finished, Job, Running};
 pub use report::Report;
 use report::SHARED_ROWS;
 
-/// What nothing here takes; a test that gets there fails.
+/// No wait of a test takes this long; a test that reaches it fails.
 pub const LIMIT: Duration = Duration::from_secs(180);
 
 pub const NOBODY: u32 = 65534;
@@ -43,7 +44,7 @@ pub fn tollgate() -> PathBuf {
     env::var_os("TOLLGATE_BIN").map_or(env!("CARGO_BIN_EXE_tollgate").into(), PathBuf::from)
 }
 
-/// Where the sources are.
+/// The root of the source tree.
 pub fn project() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
@@ -61,41 +62,43 @@ pub fn workloads() -> PathBuf {
     path
 }
 
-/// The workload with these arguments, as a command.
+/// The command line of a workload with these arguments.
 pub fn workload(arguments: &str) -> Vec<OsString> {
     [workloads().into()].into_iter().chain(words(arguments)).collect()
 }
 
-/// Words between blanks; none of them has blanks in it.
+/// Splits a text at blanks; no word may contain one.
 pub fn words(text: &str) -> Vec<OsString> {
     text.split_whitespace().map(OsString::from).collect()
 }
 
-/// What `tollgate run` reports of the workload, which ends well, with nothing lost.
+/// Runs a workload, which must succeed, below `tollgate run`; returns the report, in which nothing
+/// may be lost.
 #[track_caller]
 pub fn observe(options: &str, arguments: &str) -> Report {
     Job::run(options, workload(arguments)).finish().success().report().complete()
 }
 
-/// The same with losses for these reasons.
+/// The same, but losses for these reasons are allowed.
 #[track_caller]
 pub fn observe_but(reasons: &[&str], options: &str, arguments: &str) -> Report {
     Job::run(options, workload(arguments)).finish().success().report().complete_but(reasons)
 }
 
-/// The same of one that may need more rows than there are: some may be shared then.
+/// The same for a workload that may need more rows than exist; some calls may count in a common
+/// row.
 #[track_caller]
 pub fn observe_crowd(options: &str, arguments: &str) -> Report {
-    let job = Job::run(options, workload(arguments)).with_all_rows();
+    let job = Job::run(options, workload(arguments)).with_row_lock_exclusive();
     job.finish().success().report().complete_but(&SHARED_ROWS)
 }
 
-/// A condition is looked at again after this part of the time that it has been waited for: a look
-/// takes an emulated machine a tenth of a millisecond and more.
+/// A condition is checked again after this fraction of the time that the test has waited for it: on
+/// an emulated machine, a check takes a tenth of a millisecond or more.
 const PART_OF_WAIT: u32 = 10;
 const LOOKS: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(25)];
 
-/// Fails the test if `condition` does not hold within the limit.
+/// Waits for `condition`, and fails the test if it does not hold within the limit.
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -106,9 +109,9 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Whether two sources of one run agree; `slack` is what one of them cannot see.
+/// Checks that two sources agree about one run; `slack` is what one of them cannot see.
 #[track_caller]
-pub fn agree(what: &str, ours: u64, theirs: u64, slack: u64) {
+pub fn assert_close(what: &str, ours: u64, theirs: u64, slack: u64) {
     let allowed = ours.max(theirs) / 50 + slack;
     assert!(
         ours.abs_diff(theirs) <= allowed,
@@ -116,9 +119,9 @@ pub fn agree(what: &str, ours: u64, theirs: u64, slack: u64) {
     );
 }
 
-/// Processors' time, in nanoseconds, that went where a thread's CPU clock does not see it: to the
-/// hypervisor, and to interrupts.
-pub fn unseen_ns() -> u64 {
+/// Returns the processor time, in nanoseconds, that a thread's CPU clock does not include: time
+/// taken by the hypervisor and by interrupts.
+pub fn unaccounted_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     // "cpu  user nice system idle iowait irq softirq steal …", in ticks of 10 ms.
     let line = stat.lines().next().unwrap_or_default();

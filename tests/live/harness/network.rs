@@ -1,15 +1,15 @@
-//! A network namespace of a test's own.
+//! A network namespace for one test.
 
 use std::fs::File;
 use std::io::Error;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd as _;
 
-/// The thread is in one, and what it starts, until this is dropped.
+/// Keeps this thread, and processes that it starts, in a network namespace until dropped.
 pub struct OwnNetwork(File);
 
 impl OwnNetwork {
-    /// With a "lo" that is up, whose packets and programs are nobody else's.
+    /// Enters a new namespace, whose "lo" is up and has no packets or programs of others.
     pub fn enter() -> Self {
         let before = File::open("/proc/thread-self/ns/net").expect("namespaces of networks");
         // SAFETY: a plain call.
@@ -28,7 +28,7 @@ impl Drop for OwnNetwork {
     }
 }
 
-/// Of a device by this name, and nothing else.
+/// A request that only names a device.
 pub fn request(name: &str) -> libc::ifreq {
     // SAFETY: all zeros is a valid value of it.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

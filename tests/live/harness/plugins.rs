@@ -1,4 +1,4 @@
-//! A daemon that runs plugins for the processes of one control group.
+//! A daemon that runs plugins for the processes of one cgroup.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -13,14 +13,14 @@ use super::cgroup::ControlGroup;
 use super::job::folder;
 use super::{Finished, Job, Running, eventually, tollgate, words, workload};
 
-pub struct AtWork {
+pub struct PluginDaemon {
     pub daemon: Running,
     pub group: ControlGroup,
     folder: TempDir,
 }
 
-impl AtWork {
-    /// With the first of its plugins, by their names.
+impl PluginDaemon {
+    /// Starts a daemon with one plugin of this name.
     #[track_caller]
     pub fn start(name: &str, text: &str) -> Self {
         let group = ControlGroup::new();
@@ -28,19 +28,19 @@ impl AtWork {
         Self::of(name, text, group, &scope)
     }
 
-    /// With one that is at no hook.
+    /// Starts a daemon with a plugin that is at no hook.
     #[track_caller]
     pub fn start_idle() -> Self {
         Self::start("nothing", "on call {}")
     }
 
-    /// For all processes of the machine.
+    /// Starts a daemon whose plugins apply to all processes of the machine.
     #[track_caller]
     pub fn start_for_all(name: &str, text: &str) -> Self {
         Self::of(name, text, ControlGroup::new(), "")
     }
 
-    /// Another one for the same processes.
+    /// Starts another daemon for the same processes.
     #[track_caller]
     pub fn start_beside(other: &Self, name: &str, text: &str) -> Self {
         Self::of(name, text, ControlGroup::new(), &format!("--cgroup {}", other.group.0.display()))
@@ -51,7 +51,7 @@ impl AtWork {
         let folder = folder();
         let file = folder.path().join(format!("{name}.ec"));
         fs::write(&file, text).expect("a file can be written");
-        let mut job = Job::typed("daemon");
+        let mut job = Job::from_command_line("daemon");
         job.command.arg("--plugin").arg(file).args(words(scope));
         job.command.env("TOLLGATE_SOCKET", folder.path().join("socket"));
         let daemon = job.start();
@@ -72,43 +72,46 @@ impl AtWork {
         self.folder.path().join(name)
     }
 
-    pub fn ask(&self, arguments: &str) -> Finished {
-        self.begin(arguments).finish()
+    pub fn request(&self, arguments: &str) -> Finished {
+        self.start_request(arguments).finish()
     }
 
-    pub fn begin(&self, arguments: &str) -> Running {
+    pub fn start_request(&self, arguments: &str) -> Running {
         let mut job = Job::of(vec![tollgate().into(), "plugin".into()]);
-        job.command.args(words(arguments)).env("TOLLGATE_SOCKET", self.folder.path().join("socket"));
+        job.command
+            .args(words(arguments))
+            .env("TOLLGATE_SOCKET", self.folder.path().join("socket"));
         job.start()
     }
 
-    /// With `options`, such as --priority.
+    /// Loads a plugin with `options`, such as --priority.
     #[track_caller]
     pub fn load(&self, name: &str, text: &str, options: &str) -> Value {
         let file = self.file(name, text);
-        self.ask(&format!("load --json {} {options}", file.display())).success().json()
+        self.request(&format!("load --json {} {options}", file.display())).success().json()
     }
 
     #[track_caller]
     pub fn swap(&self, name: &str, text: &str) -> Value {
         let file = self.file("swapped", text);
-        self.ask(&format!("swap --json {name} {}", file.display())).success().json()
+        self.request(&format!("swap --json {name} {}", file.display())).success().json()
     }
 
     #[track_caller]
     pub fn show(&self, name: &str) -> Value {
-        self.ask(&format!("show --json {name}")).success().json()["plugin"].clone()
+        self.request(&format!("show --json {name}")).success().json()["plugin"].clone()
     }
 
-    /// A global variable.
+    /// Reads a global variable of a plugin.
     #[track_caller]
     pub fn number(&self, name: &str, variable: &str) -> u64 {
         number(&self.show(name), variable)
     }
 
-    /// The task, which calls for each byte that it reads, calls until the plugin's `n` has counted it.
+    /// Sends bytes to the task, which makes a call for each, until the plugin's `n` has counted
+    /// one.
     #[track_caller]
-    pub fn counts(&self, name: &str, task: &mut Running) {
+    pub fn wait_until_counted(&self, name: &str, task: &mut Running) {
         let before = self.number(name, "n");
         eventually(name, || {
             task.input().write_all(b"x").expect("it reads");
@@ -116,14 +119,16 @@ impl AtWork {
         });
     }
 
-    /// A workload in its group, with stdin for it; it begins when that is written to.
+    /// Starts a workload in the daemon's cgroup. It begins when a byte is written to its stdin.
     pub fn workload(&self, arguments: &str) -> Running {
         let mut job = Job::of(workload(arguments));
         job.command.stdin(Stdio::piped());
-        let procs =
-            OpenOptions::new().write(true).open(self.group.0.join("cgroup.procs")).expect("our group");
+        let procs = OpenOptions::new()
+            .write(true)
+            .open(self.group.0.join("cgroup.procs"))
+            .expect("our group");
         let join = move || {
-            // SAFETY: two bytes that are there; "0" is who writes.
+            // SAFETY: two valid bytes; "0" stands for the writing process.
             let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };
             if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
         };
@@ -131,28 +136,30 @@ impl AtWork {
     }
 }
 
-/// Of a `tollgate run`, all of it.
+/// The complete report of a `tollgate run`.
 #[track_caller]
 pub fn report(ran: &Finished) -> Value {
     let text = fs::read_to_string(ran.path("report")).expect("a report");
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// As a report has them.
+/// The plugins in a report.
 #[track_caller]
 pub fn plugins(ran: &Finished) -> Vec<Value> {
     report(ran)["plugins"].as_array().expect("plugins").clone()
 }
 
-/// Of a plugin's state.
+/// A global variable in a plugin's state.
 #[track_caller]
 pub fn number(state: &Value, variable: &str) -> u64 {
     let variables = state["variables"].as_array().expect("variables").iter();
     let mut found = variables.filter(|it| it["name"] == variable);
-    found.next().unwrap_or_else(|| panic!("{variable} in {state}"))["value"].as_u64().expect("a number")
+    found.next().unwrap_or_else(|| panic!("{variable} in {state}"))["value"]
+        .as_u64()
+        .expect("a number")
 }
 
-/// Entries of a plugin's map, from numbers to numbers.
+/// The entries of a plugin's map whose keys and values are numbers.
 #[track_caller]
 pub fn entries(state: &Value, map: &str) -> Vec<(u64, u64)> {
     let mut maps = state["maps"].as_array().expect("maps").iter();

@@ -1,4 +1,4 @@
-//! A terminal of the test's own.
+//! A pseudo-terminal for one test.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -23,7 +23,7 @@ impl Terminal {
         // SAFETY: two valid places and a size; a null name and termios are allowed.
         let made = unsafe { libc::openpty(master, slave, null, null.cast(), &size) };
         assert_eq!(made, 0, "a terminal can be made: {}", io::Error::last_os_error());
-        // SAFETY: descriptors just made, owned by nobody else. No child is to keep the master open.
+        // SAFETY: new descriptors that nothing else owns. No child may keep the master open.
         let [master, slave] = ends.map(|end| unsafe {
             libc::fcntl(end, libc::F_SETFD, libc::FD_CLOEXEC);
             OwnedFd::from_raw_fd(end)
@@ -35,24 +35,26 @@ impl Terminal {
         self.slave.try_clone().expect("a descriptor can be copied")
     }
 
-    /// In the child: its stdin becomes its controlling terminal.
+    /// Makes stdin the controlling terminal of the child that calls this.
     pub fn take() -> io::Result<()> {
         // SAFETY: system calls without pointers.
         let taken = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) != -1 };
         if taken { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// As from the keyboard.
+    /// Sends keys as if from the keyboard.
     pub fn press(&mut self, keys: &[u8]) {
         self.master.write_all(keys).expect("the terminal takes keys");
     }
 
-    /// What was written to it, up to and with `end`, or until nothing comes for long.
+    /// Returns the output up to and including `end`, or until no output has come for the time
+    /// limit.
     pub fn read_until(&mut self, end: &str) -> String {
         let mut seen = String::new();
         let until = Instant::now() + super::LIMIT;
         while !seen.contains(end) && Instant::now() < until {
-            let mut wait = libc::pollfd { fd: self.master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut wait =
+                libc::pollfd { fd: self.master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one valid entry.
             if unsafe { libc::poll(&mut wait, 1, 1000) } == 0 {
                 continue;
@@ -66,11 +68,12 @@ impl Terminal {
         seen
     }
 
-    /// What is to be seen on it, once it is as it should be.
+    /// Waits until the screen satisfies `is_it`, and returns its content.
     #[track_caller]
     pub fn shows(&mut self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
         super::eventually(what, || {
-            let mut wait = libc::pollfd { fd: self.master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut wait =
+                libc::pollfd { fd: self.master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             let mut bytes = [0; 4096];
             // SAFETY: one valid entry.
             while unsafe { libc::poll(&mut wait, 1, 0) } == 1
@@ -83,7 +86,7 @@ impl Terminal {
         self.screen.screen().contents()
     }
 
-    /// The window is closed: whoever has the terminal is told by SIGHUP.
+    /// Closes the terminal; the kernel sends SIGHUP to its session.
     pub fn hang_up(self) {
         drop(self);
     }

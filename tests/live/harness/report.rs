@@ -1,4 +1,4 @@
-//! The JSON document, as its readers have it.
+//! The JSON document, as a client reads it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub struct Report {
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
     #[serde(default)]
-    pub groups: Vec<Group>,
+    pub groups: Vec<RowReport>,
     #[serde(default)]
     pub slow: Vec<SlowCall>,
     pub in_progress: Vec<InProgress>,
@@ -63,7 +63,7 @@ pub struct BlockedIn {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Group {
+pub struct RowReport {
     pub pid: u32,
     pub tid: Option<u32>,
     pub command: String,
@@ -101,22 +101,25 @@ pub struct Toll {
     pub high: Option<f64>,
 }
 
-/// Name and ABI.
-pub type Key = (String, String);
+/// Name and ABI of a call.
+pub type CallKey = (String, String);
 
 pub const X86_64: &str = "x86-64";
 
-/// A call in flight while the gate's programs change, which happens only if a session wants more of the gate.
-pub const AMBIGUOUS: &str = "calls ambiguous at a change of configuration";
-/// While a newer gate was in charge whose only keeper had been killed.
-pub const GAPS: &str = "gaps in which the gate's keeper had died";
+/// Calls in progress while the gate's programs change, which happens only if a session needs more
+/// of the gate.
+pub const AMBIGUOUS: &str = "calls not attributable at a change of the gate's generation";
+/// Time in which a newer generation was active whose only holder had been killed.
+pub const GAPS: &str = "gaps after the process that held the gate was killed";
 pub const THREADS_FULL: &str = "threads not gated (table full)";
-/// These lose no count, only whose it was.
-pub const SHARED_ROWS: [&str; 2] =
-    ["calls in their session's common row (table full)", "groups merged into another (table full)"];
+/// These losses affect the assignment of calls to rows, not their counts.
+pub const SHARED_ROWS: [&str; 2] = [
+    "calls counted in their session's common row (table full)",
+    "groups merged into another (table full)",
+];
 
-/// Nothing was lost, but for what tests beside this one make ambiguous, as they want more of the gate. That a run by itself
-/// loses nothing for that reason is tried in tests/alone.
+/// Checks that nothing was lost, except for calls that other tests made ambiguous because they need
+/// more of the gate. tests/alone checks that a single run loses nothing for that reason.
 #[track_caller]
 pub fn none_lost(document: &serde_json::Value) {
     let mut losses = document["losses"].as_object().expect("losses").keys();
@@ -139,7 +142,7 @@ impl Report {
         report
     }
 
-    /// What holds for every report.
+    /// Checks what holds for every report.
     #[track_caller]
     fn check(&self) {
         assert_eq!(self.schema, "tollgate.lens/1");
@@ -152,13 +155,13 @@ impl Report {
         self.groups.iter().flat_map(|group| &group.calls).for_each(Call::check);
     }
 
-    /// With nothing lost.
+    /// Checks that nothing was lost.
     #[track_caller]
     pub fn complete(self) -> Self {
         self.complete_but(&[])
     }
 
-    /// With nothing lost for other reasons than these, and as [`none_lost`] has it.
+    /// Checks that losses have only these reasons and those that [`none_lost`] allows.
     #[track_caller]
     pub fn complete_but(self, reasons: &[&str]) -> Self {
         let mut others = self.losses.keys().filter(|reason| *reason != AMBIGUOUS);
@@ -185,7 +188,7 @@ impl Report {
         self.calls.iter().find(|call| call.name == name && call.abi == abi)
     }
 
-    /// How often it returned.
+    /// How often the call returned.
     pub fn count(&self, name: &str) -> u64 {
         self.find(name, X86_64).map_or(0, |call| call.count)
     }
@@ -195,7 +198,7 @@ impl Report {
     }
 
     /// Returned calls, and how many of them failed.
-    pub fn counts(&self) -> BTreeMap<Key, (u64, u64)> {
+    pub fn counts(&self) -> BTreeMap<CallKey, (u64, u64)> {
         self.calls
             .iter()
             .filter(|call| call.count > 0)
@@ -227,7 +230,7 @@ impl Call {
         assert!(sites <= self.blocked_ns + rounding, "{self:?}");
     }
 
-    /// Part of the blocked time that was spent in functions whose name holds `part`.
+    /// Fraction of the blocked time that was spent in functions whose name contains `part`.
     pub fn blocked_share(&self, part: &str) -> f64 {
         let inside = |site: &&BlockedIn| site.function.contains(part);
         let ns: u64 = self.blocked_in.iter().filter(inside).map(|site| site.ns).sum();

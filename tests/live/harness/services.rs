@@ -1,4 +1,5 @@
-//! A daemon that has services in force, of which a machine has one, and programs that work for tenants.
+//! A daemon with active services, of which a machine has only one, and programs that work for
+//! tenants.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 use super::job::{copy, folder};
 use super::{Finished, Job, Running, eventually, tollgate, words, workloads};
 
-/// Two tenants, and a back end that works for either.
+/// Rules for two tenants, and a back end that works for either.
 pub const TENANTS: &str = r#"
 [service.shop]
 [service.blog]
@@ -32,53 +33,54 @@ exe = "FOLDER/backend"
 adopts-peer = true
 "#;
 
-/// Services in force, until dropped.
-pub struct InForce {
+/// Services that are active until dropped.
+pub struct ActiveServices {
     pub folder: TempDir,
     pub daemon: Running,
     alone: File,
 }
 
-/// What is left of services that were in force. Nobody else's are, until it is dropped.
-pub struct Ended {
+/// The files of services that are no longer active. No other test's services can become active
+/// until it is dropped.
+pub struct EndedServices {
     folder: TempDir,
     _alone: File,
 }
 
-impl Ended {
-    /// From here on others' may be.
+impl EndedServices {
+    /// Allows services of other tests.
     pub fn into_folder(self) -> TempDir {
         self.folder
     }
 }
 
-/// Held by whoever has services in force.
-pub fn alone() -> File {
+/// The lock of the test whose services are active.
+pub fn take_services_lock() -> File {
     let path = std::env::temp_dir().join("tollgate-test-services.lock");
     let lock = File::create(path).expect("a file for a lock");
     lock.lock().expect("a file can be locked");
     lock
 }
 
-/// Programs of the test's own, which no other test's rules name.
+/// Copies of programs for one test, which no other test's rules name.
 pub fn programs(names: &[&str]) -> TempDir {
     let folder = folder();
     names.iter().for_each(|name| copy(&workloads(), &folder.path().join(name)));
     folder
 }
 
-impl InForce {
-    /// In `rules`, FOLDER is where the programs are.
+impl ActiveServices {
+    /// Starts services with these rules, in which FOLDER stands for the folder of the programs.
     #[track_caller]
     pub fn start(folder: TempDir, rules: &str) -> Self {
         let job = Self::job(folder.path());
         Self::start_by(job, folder, rules)
     }
 
-    /// By such a `job()`, changed.
+    /// The same with a changed `job()`.
     #[track_caller]
     pub fn start_by(job: Job, folder: TempDir, rules: &str) -> Self {
-        let alone = alone();
+        let alone = take_services_lock();
         write(folder.path(), "services.toml", rules);
         let daemon = job.start();
         let in_force = Self { folder, daemon, alone };
@@ -90,16 +92,16 @@ impl InForce {
     }
 
     pub fn job(folder: &Path) -> Job {
-        let mut job = Job::typed("daemon").with_some_rows();
+        let mut job = Job::from_command_line("daemon").with_row_lock_shared();
         job.command.arg("--services").arg(folder.join("services.toml"));
         job.command.env("TOLLGATE_SOCKET", folder.join("control"));
         job
     }
 
-    /// Once the daemon has gone, however that is.
-    pub fn end(self) -> Ended {
+    /// Waits for the end of the daemon, for whatever reason it ends.
+    pub fn end(self) -> EndedServices {
         self.daemon.finish();
-        Ended { folder: self.folder, _alone: self.alone }
+        EndedServices { folder: self.folder, _alone: self.alone }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -107,7 +109,7 @@ impl InForce {
     }
 
     /// `tollgate service …`
-    pub fn ask_job(&self, arguments: &str) -> Job {
+    pub fn client_job(&self, arguments: &str) -> Job {
         let mut job = Job::of(vec![tollgate().into(), "service".into()]);
         job.command.args(words(arguments)).env("TOLLGATE_SOCKET", self.path("control"));
         job
@@ -115,10 +117,10 @@ impl InForce {
 
     #[track_caller]
     pub fn ask(&self, arguments: &str) -> Finished {
-        self.ask_job(arguments).finish().success()
+        self.client_job(arguments).finish().success()
     }
 
-    /// Puts other rules in force.
+    /// Activates other rules.
     #[track_caller]
     pub fn apply(&self, rules: &str) -> Finished {
         write(self.folder.path(), "services.toml", rules);
@@ -129,8 +131,8 @@ impl InForce {
         self.ask("report --json").json()
     }
 
-    /// A figure of each service.
-    pub fn figures(&self, figure: &str) -> BTreeMap<String, u64> {
+    /// Returns one number of the report for each service.
+    pub fn usage_by_service(&self, figure: &str) -> BTreeMap<String, u64> {
         let report = self.report();
         let rows = report["services"].as_array().expect("services").iter();
         rows.map(|row| {
@@ -149,7 +151,7 @@ impl InForce {
         self.explain(pid)["service"].as_str().expect("a name").into()
     }
 
-    /// The command, of a program of the test's own.
+    /// A command that runs one of the test's copies of a program.
     pub fn program(&self, command: &str) -> Job {
         program(self.folder.path(), command)
     }
@@ -172,18 +174,18 @@ pub fn program(folder: &Path, command: &str) -> Job {
 pub struct Consumer(pub Running);
 
 impl Consumer {
-    pub fn start(services: &InForce, name: &str) -> Self {
+    pub fn start(services: &ActiveServices, name: &str) -> Self {
         Self(services.program(&format!("{name} consumer")).start())
     }
 
-    pub fn tell(&mut self, order: &str) -> usize {
+    pub fn send(&mut self, order: &str) -> usize {
         let answers = self.0.read("out").lines().count();
         writeln!(self.0.input(), "{order}").expect("it listens");
         answers
     }
 
     #[track_caller]
-    pub fn answer(&self, number: usize) -> String {
+    pub fn reply(&self, number: usize) -> String {
         eventually("an answer", || {
             let is_over = self.0.is_over();
             let is_there = self.0.read("out").lines().count() > number;
@@ -195,13 +197,13 @@ impl Consumer {
 
     #[track_caller]
     pub fn ask(&mut self, order: &str) -> String {
-        let number = self.tell(order);
-        self.answer(number)
+        let number = self.send(order);
+        self.reply(number)
     }
 
-    /// How many it got, and the errno of the first that it did not get.
+    /// Returns how many it got, and the errno of the first failure.
     #[track_caller]
-    pub fn takes(&mut self, order: &str) -> (u64, i32) {
+    pub fn request_counts(&mut self, order: &str) -> (u64, i32) {
         let answer = self.ask(order);
         let (got, errno) = answer.split_once(' ').expect("two numbers");
         (got.parse().expect("a number"), errno.parse().expect("an errno"))
@@ -211,34 +213,35 @@ impl Consumer {
 /// A server that works for tenants (`workloads backend`).
 pub struct Backend {
     pub running: Running,
-    /// Its port, address, name, or the path of its socket.
-    pub place: String,
+    /// Its port, address, abstract name, or the path of its socket.
+    pub endpoint: String,
 }
 
 impl Backend {
-    /// Listens at a port where `place` is 0; a plain word is a socket in the folder.
+    /// Starts a back end. If the endpoint is 0, it listens at a port; a plain word is a socket in
+    /// the folder.
     #[track_caller]
     pub fn start(folder: &Path, name: &str, place: &str, options: &str) -> Self {
         let is_word = place.chars().all(char::is_alphabetic);
         let place = if is_word { folder.join(place).display().to_string() } else { place.into() };
         let running = program(folder, &format!("{name} backend {place} {options}")).start();
         eventually("the backend", || running.read("out").ends_with('\n'));
-        let place = running.read("out").trim().to_owned();
-        Self { running, place }
+        let endpoint = running.read("out").trim().to_owned();
+        Self { running, endpoint }
     }
 
-    /// One that waits to be told to begin.
+    /// Starts a tenant that waits for a line before it begins.
     #[track_caller]
     pub fn tenant(&self, folder: &Path, name: &str, work: &str) -> Running {
-        let tenant = program(folder, &format!("{name} tenant {} {work}", self.place)).start();
+        let tenant = program(folder, &format!("{name} tenant {} {work}", self.endpoint)).start();
         eventually("the tenant", || tenant.read("out").starts_with("ready"));
         tenant
     }
 
-    /// Ends it. Nanoseconds that it has worked for each tenant.
+    /// Ends it, and returns how many nanoseconds it has worked for each tenant.
     #[track_caller]
     pub fn end(self, folder: &Path, name: &str) -> BTreeMap<String, u64> {
-        over(begin(self.tenant(folder, name, "z 0 1")));
+        finish_tenant(begin(self.tenant(folder, name, "z 0 1")));
         let said = self.running.finish().success().text();
         let lines = said.lines().skip(1).filter_map(|line| line.split_once(' '));
         lines.map(|(tag, ns)| (tag.into(), ns.parse().expect("a time"))).collect()
@@ -250,7 +253,8 @@ pub fn begin(mut tenant: Running) -> Running {
     tenant
 }
 
-/// Nanoseconds that a tenant has worked itself, once it has done so. It is still there.
+/// Waits until a tenant has done its work, and returns how many nanoseconds it has worked itself.
+/// The tenant does not end yet.
 #[track_caller]
 pub fn own_work(tenant: &Running) -> u64 {
     eventually("the tenant's work", || tenant.read("out").lines().count() == 2);
@@ -258,14 +262,15 @@ pub fn own_work(tenant: &Running) -> u64 {
 }
 
 #[track_caller]
-pub fn over(mut tenant: Running) {
+pub fn finish_tenant(mut tenant: Running) {
     drop(tenant.stdin());
     tenant.finish().success();
 }
 
-/// To within 2 % of all tenants' work, and 3 ms for the threads' beginnings and ends, which are in nobody's count.
+/// Checks a charge to within 2 % of all tenants' work plus 3 ms, for the begin and end of threads,
+/// which no count includes.
 #[track_caller]
-pub fn is_charged(what: &str, charged: u64, work: u64, all: u64) {
+pub fn assert_charged(what: &str, charged: u64, work: u64, all: u64) {
     let slack = all / 50 + 3_000_000;
     assert!(
         charged.abs_diff(work) <= slack,

@@ -1,21 +1,22 @@
-//! The second source: what strace counts of the same program.
+//! The second source: the counts of strace for the same program.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use super::report::{Key, X86_64};
+use super::report::{CallKey, X86_64};
 use super::{Job, words};
 
-pub struct Trace {
+pub struct StraceCounts {
     /// Returned calls, and how many of them failed.
-    pub counts: BTreeMap<Key, (u64, u64)>,
+    pub counts: BTreeMap<CallKey, (u64, u64)>,
     /// Failed calls by name and errno.
     pub errors: BTreeMap<(String, String), u64>,
 }
 
-/// Runs the command below `strace -C -f`: the table of `-c`, and each call for its error.
+/// Runs the command below `strace -C -f`, which prints the table of `-c` and also each call, for
+/// its error.
 #[track_caller]
-pub fn strace(command: &[OsString]) -> Trace {
+pub fn strace(command: &[OsString]) -> StraceCounts {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&folders).any(|folder| folder.join("strace").exists());
     assert!(found, "strace is missing: `apt-get install strace`");
@@ -25,12 +26,12 @@ pub fn strace(command: &[OsString]) -> Trace {
     let finished = job.finish();
     let bytes = std::fs::read(&file).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
-    let trace = Trace { counts: table(&text), errors: errors(&text) };
+    let trace = StraceCounts { counts: table(&text), errors: errors(&text) };
     assert!(!trace.counts.is_empty(), "strace shows no table; its stderr: {}", finished.err);
     trace
 }
 
-fn table(text: &str) -> BTreeMap<Key, (u64, u64)> {
+fn table(text: &str) -> BTreeMap<CallKey, (u64, u64)> {
     let mut counts = BTreeMap::new();
     let mut abi = X86_64;
     for line in text.lines() {
@@ -49,14 +50,17 @@ fn table(text: &str) -> BTreeMap<Key, (u64, u64)> {
             _ => continue,
         };
         let is_row = fields[..3].iter().all(|field| field.parse::<f64>().is_ok());
-        if let (true, Ok(calls), Ok(errors)) = (is_row && name != "total", calls.parse(), errors.parse()) {
+        if let (true, Ok(calls), Ok(errors)) =
+            (is_row && name != "total", calls.parse(), errors.parse())
+        {
             counts.insert((name.to_owned(), abi.to_owned()), (calls, errors));
         }
     }
     counts
 }
 
-/// Of lines such as `12 openat(…) = -1 ENOENT (…)` and `12 <... wait4 resumed>…) = ? ERESTARTSYS (…)`.
+/// Parses lines such as `12 openat(…) = -1 ENOENT (…)` and `12 <... wait4 resumed>…) = ?
+/// ERESTARTSYS (…)`.
 fn errors(text: &str) -> BTreeMap<(String, String), u64> {
     let mut errors = BTreeMap::new();
     for line in text.lines() {

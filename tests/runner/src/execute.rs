@@ -1,4 +1,4 @@
-//! One test, in a process of its own.
+//! Runs one test in a process of its own.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -8,43 +8,50 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::programs::Program;
+use crate::programs::TestProgram;
 
-/// How long to wait for the end of a test before looking again: a hundredth of what it has taken so
-/// far, within these limits.
-const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+/// Interval of the checks for a test's end: a hundredth of the time that it has run, within these
+/// limits.
+const POLL_LIMITS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 
-pub struct Executed {
+pub struct TestExit {
     pub is_ok: bool,
     pub took: Duration,
-    /// What it printed, without libtest's own words, and how it ended if that was not by itself.
+    /// The test's output without libtest's own lines, and how the test ended unless it ended by
+    /// itself.
     pub output: String,
 }
 
 /// Runs the test at `path` of a program.
-pub fn execute(program: &Program, path: &str, is_ignored: bool, limit: Duration) -> Executed {
+pub fn execute(program: &TestProgram, path: &str, is_ignored: bool, limit: Duration) -> TestExit {
     let began = Instant::now();
     let (is_ok, output) = match attempt(program, path, is_ignored, limit) {
         Ok(done) => done,
         Err(error) => (false, format!("{error:#}\n")),
     };
-    Executed { is_ok, took: began.elapsed(), output }
+    TestExit { is_ok, took: began.elapsed(), output }
 }
 
-fn attempt(program: &Program, path: &str, is_ignored: bool, limit: Duration) -> Result<(bool, String)> {
-    // A file and no pipe: what a test leaves running must not keep the runner waiting.
+fn attempt(
+    program: &TestProgram,
+    path: &str,
+    is_ignored: bool,
+    limit: Duration,
+) -> Result<(bool, String)> {
+    // A file and not a pipe: processes that a test leaves running must not delay the runner.
     let mut file = tempfile::tempfile().context("cannot make a file for the output")?;
     let mut command = Command::new(&program.path);
     command.args(["--exact", "--show-output", path]);
     command.current_dir(&program.folder).stdin(Stdio::null());
     command.args(is_ignored.then_some("--ignored"));
-    // As cargo sets it: proptest finds its seeds by it, for one.
+    // As set by cargo; proptest, for instance, uses it to find its seeds.
     command.env("CARGO_MANIFEST_DIR", &program.folder);
     command.stdout(file.try_clone()?).stderr(file.try_clone()?);
-    let mut child = command.spawn().with_context(|| format!("cannot start {}", program.path.display()))?;
+    let mut child =
+        command.spawn().with_context(|| format!("cannot start {}", program.path.display()))?;
     let status = wait(&mut child, limit)?;
     let mut output = text(&mut file)?;
-    // A filter that finds no test is a success for libtest.
+    // If the filter matches no test, libtest reports success.
     let has_passed = output.contains("test result: ok. 1 passed");
     output = own_lines(&output, path);
     let is_ok = match status {
@@ -61,7 +68,7 @@ fn attempt(program: &Program, path: &str, is_ignored: bool, limit: Duration) -> 
     Ok((is_ok, output))
 }
 
-/// `None`: it took longer, and was killed.
+/// Waits for the child; `None` if it took longer than the limit and was killed.
 fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let began = Instant::now();
     loop {
@@ -73,7 +80,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
             child.wait()?;
             return Ok(None);
         }
-        thread::sleep((began.elapsed() / 100).clamp(LOOKS[0], LOOKS[1]));
+        thread::sleep((began.elapsed() / 100).clamp(POLL_LIMITS[0], POLL_LIMITS[1]));
     }
 }
 
@@ -84,28 +91,36 @@ fn text(file: &mut File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What libtest prints around the output of the one test.
+/// Whether a line is one that libtest prints around the output of the test.
 fn is_libtests(line: &str) -> bool {
-    let begins = ["running 1 test", "test result: ", "failures:", "successes:", "---- ", "stack backtrace:"];
+    let begins =
+        ["running 1 test", "test result: ", "failures:", "successes:", "---- ", "stack backtrace:"];
     line.trim().is_empty()
         || begins.iter().any(|begin| line.starts_with(begin))
-        || line.starts_with("test ") && [" ... ok", " ... FAILED"].iter().any(|end| line.ends_with(end))
+        || line.starts_with("test ")
+            && [" ... ok", " ... FAILED"].iter().any(|end| line.ends_with(end))
         || line.starts_with("note: ") && line.contains("RUST_BACKTRACE")
 }
 
-/// The test's own lines.
+/// Selects the test's own lines.
 fn own_lines(output: &str, path: &str) -> String {
     let lines = output.lines().filter(|line| !is_libtests(line) && line.trim() != path);
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// The tests of a program by their paths, without the ignored ones or only those.
-pub fn paths(program: &Program) -> Result<(Vec<String>, Vec<String>)> {
+/// Returns the paths of a program's tests: the normal ones and the ignored ones.
+pub fn paths(program: &TestProgram) -> Result<(Vec<String>, Vec<String>)> {
     let list = |arguments: &[&str]| {
         let mut command = Command::new(&program.path);
         command.args(["--list", "--format", "terse"]).args(arguments).current_dir(&program.folder);
-        let output = command.output().with_context(|| format!("cannot start {}", program.path.display()))?;
-        anyhow::ensure!(output.status.success(), "{} cannot list its tests: {}", program.name, output.status);
+        let output =
+            command.output().with_context(|| format!("cannot start {}", program.path.display()))?;
+        anyhow::ensure!(
+            output.status.success(),
+            "{} cannot list its tests: {}",
+            program.name,
+            output.status
+        );
         let text = String::from_utf8(output.stdout).context("names of tests are text")?;
         let paths = text.lines().filter_map(|line| line.strip_suffix(": test"));
         Ok(paths.map(str::to_owned).collect::<Vec<_>>())
@@ -119,10 +134,10 @@ pub fn paths(program: &Program) -> Result<(Vec<String>, Vec<String>)> {
 mod tests {
     use super::*;
 
-    /// This very test program.
-    fn own() -> Program {
+    /// This test program itself.
+    fn own() -> TestProgram {
         let path = std::env::current_exe().expect("it has a path");
-        Program { name: "own".into(), folder: "/".into(), path }
+        TestProgram { name: "own".into(), folder: "/".into(), path }
     }
 
     const LIMIT: Duration = Duration::from_secs(60);
@@ -151,7 +166,7 @@ mod tests {
         println!("something");
     }
 
-    fn of(name: &str, limit: Duration) -> Executed {
+    fn of(name: &str, limit: Duration) -> TestExit {
         execute(&own(), &format!("execute::tests::{name}"), true, limit)
     }
 
@@ -182,16 +197,24 @@ mod tests {
     #[test]
     fn a_test_that_does_not_end_is_ended() {
         let ended = of("never_ends", Duration::from_millis(300));
-        assert!(!ended.is_ok && ended.output.contains("it did not end within 300ms"), "{}", ended.output);
+        assert!(
+            !ended.is_ok && ended.output.contains("it did not end within 300ms"),
+            "{}",
+            ended.output
+        );
         assert!(ended.took < LIMIT);
     }
 
     #[test]
     fn a_test_that_is_not_there_has_failed() {
         assert!(!of("is_nowhere", LIMIT).is_ok);
-        let nowhere = Program { path: "/nowhere".into(), ..own() };
+        let nowhere = TestProgram { path: "/nowhere".into(), ..own() };
         let failed = execute(&nowhere, "a", false, LIMIT);
-        assert!(!failed.is_ok && failed.output.contains("cannot start /nowhere"), "{}", failed.output);
+        assert!(
+            !failed.is_ok && failed.output.contains("cannot start /nowhere"),
+            "{}",
+            failed.output
+        );
     }
 
     #[test]

@@ -1,11 +1,13 @@
-//! The ledger of flaky tests, a table in Markdown: its first column has their names in backticks.
+//! The ledger of flaky tests, a table in Markdown whose first column has the tests' names in
+//! backticks.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
 pub fn read(path: &Path) -> Result<Vec<String>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(names(&text))
 }
 
@@ -15,7 +17,7 @@ fn names(text: &str) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Whether the ledger names a test, which may have the name of its kernel before its own.
+/// Whether the ledger names a test. The test's name may begin with the name of its kernel.
 pub fn has(ledger: &[String], test: &str) -> bool {
     let own = test.rsplit(' ').next().unwrap_or(test);
     ledger.iter().any(|name| name == own)
@@ -27,7 +29,8 @@ mod tests {
 
     #[test]
     fn the_first_column_names_tests() {
-        let text = "# Flaky\n\n| test | date |\n|---|---|\n| `live::a` | `x` |\n|`vm::b`| y |\n`no::row`\n";
+        let text = "# Flaky\n\n| test | date |\n|---|---|\n| `live::a` | `x` |\n|`vm::b`| y \
+            |\n`no::row`\n";
         assert_eq!(names(text), ["live::a", "vm::b"]);
     }
 

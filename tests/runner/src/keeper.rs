@@ -1,4 +1,4 @@
-//! A program that keeps something for the tests as long as its stdin is open.
+//! A program that holds a resource for the tests as long as its stdin is open.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -43,7 +43,8 @@ mod tests {
     fn script(text: &str) -> (TempDir, PathBuf) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("keeper");
-        // A file that this process never had open for writing: another test may be forking.
+        // This process never has the file open for writing, because another test may fork
+        // meanwhile.
         fs::write(folder.path().join("text"), text).expect("a file can be written");
         let copied = Command::new("cp").arg(folder.path().join("text")).arg(&path).status();
         assert!(copied.expect("cp starts").success());
@@ -52,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_there_until_it_is_dropped() {
+    fn keeper_runs_until_dropped() {
         let (folder, path) =
             script("#!/bin/sh\necho ready; cat >/dev/null; touch \"$(dirname \"$0\")/ended\"\n");
         let ended = folder.path().join("ended");
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_ready_is_an_error() {
+    fn keeper_that_is_not_ready_is_an_error() {
         let (_folder, path) = script("#!/bin/sh\necho no\n");
         assert!(Keeper::start(&path).is_err());
         assert!(Keeper::start(Path::new("/nowhere")).is_err());

@@ -19,25 +19,25 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
-use selection::Selection;
+use selection::TestSelection;
 
 #[derive(Parser)]
 #[command(about = "Runs the test programs of the workspace and sums up their results")]
-struct Cli {
+struct RunnerCli {
     #[command(subcommand)]
-    command: Command,
+    command: RunnerCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum RunnerCommand {
     /// Read cargo's JSON messages from stdin and print the test programs, one a line
     Programs,
     /// Print the tests that `run` would run
-    List(Which),
+    List(SelectionArguments),
     /// Run tests, each in a process of its own
     Run {
         #[command(flatten)]
-        which: Which,
+        which: SelectionArguments,
         /// Run so many tests side by side; those in a module `alone` run first, one by one
         #[arg(long, value_name = "N", default_value_t = 2)]
         workers: usize,
@@ -47,7 +47,8 @@ enum Command {
         /// End a test that takes longer
         #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
         limit: Duration,
-        /// Keep this program running, from when it says "ready", for the tests that run side by side
+        /// Keep this program running, from when it says "ready", for the tests that run side by
+        /// side
         #[arg(long, value_name = "PROGRAM")]
         keeper: Option<PathBuf>,
         /// Print the output of tests that pass, too
@@ -61,12 +62,12 @@ enum Command {
         flaky: PathBuf,
         /// The name of a part, the exit status of its command, and its log
         #[arg(value_name = "NAME:STATUS:LOG", required = true)]
-        parts: Vec<summary::Part>,
+        parts: Vec<summary::TestPart>,
     },
 }
 
 #[derive(Args)]
-struct Which {
+struct SelectionArguments {
     /// The list that `programs` printed
     #[arg(long, value_name = "FILE")]
     programs: PathBuf,
@@ -90,11 +91,12 @@ struct Which {
     targets: Vec<String>,
 }
 
-impl Which {
+impl SelectionArguments {
     fn tests(self) -> Result<schedule::Tests> {
         let programs = programs::read(&self.programs, &self.targets)?;
         let only = self.only.as_deref().map(selection::read).transpose()?;
-        let selection = Selection { only, skip: self.skip, names: self.names, exact: self.exact };
+        let selection =
+            TestSelection { only, skip: self.skip, names: self.names, exact: self.exact };
         schedule::Tests::find(&programs, &selection, self.ignored)
     }
 }
@@ -104,17 +106,17 @@ fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Programs => programs::print(std::io::stdin().lock()).map(|()| true),
-        Command::List(which) => which.tests().map(|tests| {
+    let done = match RunnerCli::parse().command {
+        RunnerCommand::Programs => programs::print(std::io::stdin().lock()).map(|()| true),
+        RunnerCommand::List(which) => which.tests().map(|tests| {
             tests.names().for_each(|name| println!("{name}"));
             true
         }),
-        Command::Run { which, workers, limit, keeper, serial, nocapture } => {
-            let options = schedule::Options { workers, limit, keeper, serial, nocapture };
+        RunnerCommand::Run { which, workers, limit, keeper, serial, nocapture } => {
+            let options = schedule::RunOptions { workers, limit, keeper, serial, nocapture };
             which.tests().and_then(|tests| tests.run(&options))
         }
-        Command::Sum { flaky, parts } => summary::sum(&flaky, &parts),
+        RunnerCommand::Sum { flaky, parts } => summary::sum(&flaky, &parts),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

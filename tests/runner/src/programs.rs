@@ -1,4 +1,4 @@
-//! The test programs that cargo has built: what each is called, where it is, and where it runs.
+//! The test programs that cargo has built: their names, paths and working folders.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,20 +9,21 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Program {
+pub struct TestProgram {
     pub name: String,
-    /// cargo runs a test program in the folder of its package; so does the runner.
+    /// The folder of the package, in which cargo would run the test program as well.
     pub folder: PathBuf,
     pub path: PathBuf,
 }
 
-/// What is read of a message of `cargo --message-format=json` (the cargo book, "External tools").
+/// The part of a message of `cargo --message-format=json` that the runner reads (the cargo book,
+/// "External tools").
 #[derive(Deserialize)]
 struct Message {
     reason: String,
     manifest_path: Option<PathBuf>,
     target: Option<Target>,
-    profile: Option<Profile>,
+    profile: Option<CargoProfile>,
     executable: Option<PathBuf>,
 }
 
@@ -33,13 +34,13 @@ struct Target {
 }
 
 #[derive(Deserialize)]
-struct Profile {
+struct CargoProfile {
     test: bool,
 }
 
-/// A test target is called as it is; the unit tests of a library or binary, as its package's
-/// folder.
-fn program(message: Message) -> Option<Program> {
+/// A test target keeps its name; the unit tests of a library or binary are named by the folder of
+/// their package.
+fn program(message: Message) -> Option<TestProgram> {
     let (target, manifest) = (message.target?, message.manifest_path?);
     let path = message.executable?;
     if message.reason != "compiler-artifact" || !message.profile?.test {
@@ -48,31 +49,33 @@ fn program(message: Message) -> Option<Program> {
     let folder = manifest.parent()?.to_owned();
     let package = folder.file_name()?.to_str()?.to_owned();
     let name = if target.kind.iter().any(|kind| kind == "test") { target.name } else { package };
-    Some(Program { name, folder, path })
+    Some(TestProgram { name, folder, path })
 }
 
-/// The list of programs that cargo's messages name.
+/// Prints the list of programs that cargo's messages name.
 pub fn print(messages: impl BufRead) -> Result<()> {
     let mut all = BTreeMap::new();
     for line in messages.lines() {
         let line = line.context("cannot read cargo's messages")?;
-        let message = serde_json::from_str(&line).with_context(|| format!("not a message: {line}"))?;
+        let message =
+            serde_json::from_str(&line).with_context(|| format!("not a message: {line}"))?;
         let Some(program) = program(message) else { continue };
         if let Some(other) = all.insert(program.name.clone(), program) {
             bail!("two test programs are called {}", other.name);
         }
     }
     ensure!(!all.is_empty(), "cargo has built no test program");
-    for Program { name, folder, path } in all.values() {
+    for TestProgram { name, folder, path } in all.values() {
         println!("{name}\t{}\t{}", folder.display(), path.display());
     }
     Ok(())
 }
 
-/// The programs of these names, in this order.
-pub fn read(list: &Path, names: &[String]) -> Result<Vec<Program>> {
+/// Reads the programs of these names from the list, in this order.
+pub fn read(list: &Path, names: &[String]) -> Result<Vec<TestProgram>> {
     let mut text = String::new();
-    let mut file = fs::File::open(list).with_context(|| format!("cannot open {}", list.display()))?;
+    let mut file =
+        fs::File::open(list).with_context(|| format!("cannot open {}", list.display()))?;
     file.read_to_string(&mut text).with_context(|| format!("cannot read {}", list.display()))?;
     let all: Vec<_> = text.lines().map(parse).collect::<Result<_>>()?;
     let find = |name: &String| {
@@ -82,21 +85,21 @@ pub fn read(list: &Path, names: &[String]) -> Result<Vec<Program>> {
     names.iter().map(find).collect()
 }
 
-fn parse(line: &str) -> Result<Program> {
+fn parse(line: &str) -> Result<TestProgram> {
     let [name, folder, path]: [&str; 3] = line
         .split('\t')
         .collect::<Vec<_>>()
         .try_into()
         .ok()
         .with_context(|| format!("not three fields: {line}"))?;
-    Ok(Program { name: name.into(), folder: folder.into(), path: path.into() })
+    Ok(TestProgram { name: name.into(), folder: folder.into(), path: path.into() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(kind: &str, name: &str, is_test: bool) -> Option<Program> {
+    fn of(kind: &str, name: &str, is_test: bool) -> Option<TestProgram> {
         let text = format!(
             r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/a/Cargo.toml",
                 "target":{{"kind":["{kind}"],"name":"{name}"}},"profile":{{"test":{is_test}}},

@@ -1,10 +1,10 @@
-//! A test's result, and the line that says it: written by `run`, read by `sum`.
+//! A test's result and its line of text, which `run` writes and `sum` reads.
 
 use std::fmt;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Verdict {
+pub enum TestVerdict {
     Ok,
     Failed,
     Ignored,
@@ -12,10 +12,10 @@ pub enum Verdict {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct TestResult {
-    /// With the name of its kernel before it if it ran in a VM.
+    /// Begins with the name of its kernel if the test ran in a VM.
     pub name: String,
-    pub verdict: Verdict,
-    /// The test had failed before, and ran again by itself.
+    pub verdict: TestVerdict,
+    /// The test had failed before, and this is its rerun by itself.
     pub is_rerun: bool,
     pub took: Option<Duration>,
 }
@@ -24,16 +24,16 @@ impl fmt::Display for TestResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = if self.is_rerun { "rerun" } else { "test" };
         let verdict = match self.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Failed => "FAILED",
-            Verdict::Ignored => "ignored",
+            TestVerdict::Ok => "ok",
+            TestVerdict::Failed => "FAILED",
+            TestVerdict::Ignored => "ignored",
         };
         write!(f, "{verb} {} ... {verdict}", self.name)?;
         self.took.map_or(Ok(()), |took| write!(f, " <{:.3}s>", took.as_secs_f64()))
     }
 }
 
-/// The VM's console has the name of its kernel before each line.
+/// Splits off the name of the kernel, with which each line of a VM's console begins.
 pub fn split_kernel(line: &str) -> (&str, &str) {
     match line.split_once(" | ") {
         Some((kernel, rest)) if !kernel.contains(' ') => (kernel, rest),
@@ -41,7 +41,7 @@ pub fn split_kernel(line: &str) -> (&str, &str) {
     }
 }
 
-/// The result that a line says; `None` if it says something else.
+/// Parses a line; `None` if it is not a result.
 pub fn parse(line: &str) -> Option<TestResult> {
     let (kernel, line) = split_kernel(line);
     let (verb, rest) = line.trim_end().split_once(' ')?;
@@ -56,9 +56,9 @@ pub fn parse(line: &str) -> Option<TestResult> {
         None => (rest, None),
     };
     let verdict = match word {
-        "ok" => Verdict::Ok,
-        "FAILED" => Verdict::Failed,
-        "ignored" => Verdict::Ignored,
+        "ok" => TestVerdict::Ok,
+        "FAILED" => TestVerdict::Failed,
+        "ignored" => TestVerdict::Ignored,
         _ => return None,
     };
     let name = if kernel.is_empty() { name.to_owned() } else { format!("{kernel} {name}") };
@@ -70,8 +70,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
-        for verdict in [Verdict::Ok, Verdict::Failed, Verdict::Ignored] {
+    fn result_line_round_trips() {
+        for verdict in [TestVerdict::Ok, TestVerdict::Failed, TestVerdict::Ignored] {
             for took in [None, Some(Duration::from_millis(1234))] {
                 for is_rerun in [false, true] {
                     let result = TestResult { name: "live::a b".into(), verdict, is_rerun, took };
@@ -89,8 +89,9 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_say_no_result() {
-        let lines = ["", "test result: ok. 3 passed", "testing a ... ok", "test a ... well", "test a"];
+    fn other_lines_are_no_result() {
+        let lines =
+            ["", "test result: ok. 3 passed", "testing a ... ok", "test a ... well", "test a"];
         assert!(lines.into_iter().all(|line| parse(line).is_none()));
     }
 }

@@ -1,5 +1,5 @@
-//! Which test runs when: those in a module `alone` one by one, then the others side by side, and after
-//! each of the two, once more, those that failed.
+//! The order of the tests: first those in a module `alone`, one by one, then the others in
+//! parallel. After each of the two phases, its failed tests run once more.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -9,36 +9,36 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::execute::{self, Executed};
+use crate::execute::{self, TestExit};
 use crate::keeper::Keeper;
-use crate::programs::Program;
-use crate::result::{TestResult, Verdict};
-use crate::selection::Selection;
+use crate::programs::TestProgram;
+use crate::result::{TestResult, TestVerdict};
+use crate::selection::TestSelection;
 
-/// A test in a program or module of this name needs the machine for itself.
+/// Tests in a program or module of this name need the machine for themselves.
 const ALONE: &str = "alone";
-/// So many failed tests of a run are tried again: more than that is not chance.
-const MOST_RERUNS: usize = 3;
+/// If more tests of a phase fail, this is not chance, and none of them runs again.
+const MAX_RERUNS: usize = 3;
 
-pub struct Options {
+pub struct RunOptions {
     pub workers: usize,
     pub limit: Duration,
-    /// Runs beside the tests that are not alone.
+    /// A program that runs during the parallel tests.
     pub keeper: Option<PathBuf>,
-    /// A test whose name contains one of these runs beside no other such test.
+    /// Two tests whose names contain one of these texts do not run at the same time.
     pub serial: Vec<String>,
     pub nocapture: bool,
 }
 
 struct Test {
-    program: Program,
+    program: TestProgram,
     path: String,
     is_ignored: bool,
 }
 
 pub struct Tests {
     tests: Vec<Test>,
-    /// Tests that are not to run, as they are marked.
+    /// Tests that do not run because they are marked so.
     ignored: Vec<String>,
 }
 
@@ -51,16 +51,16 @@ impl Test {
         self.name().split("::").any(|part| part == ALONE)
     }
 
-    fn run(&self, is_rerun: bool, options: &Options) -> bool {
-        let Executed { is_ok, took, output } =
+    fn run(&self, is_rerun: bool, options: &RunOptions) -> bool {
+        let TestExit { is_ok, took, output } =
             execute::execute(&self.program, &self.path, self.is_ignored, options.limit);
-        let verdict = if is_ok { Verdict::Ok } else { Verdict::Failed };
+        let verdict = if is_ok { TestVerdict::Ok } else { TestVerdict::Failed };
         let result = TestResult { name: self.name(), verdict, is_rerun, took: Some(took) };
-        // In one piece, as others print at the same time.
+        // Printed in one call, because other tests print at the same time.
         if is_ok && !options.nocapture {
             println!("{result}");
         } else {
-            // Indented, as it may have lines that look like results.
+            // Indented, because the output may contain lines that look like results.
             let output: String = output.lines().map(|line| format!("    {line}\n")).collect();
             println!("---- {} ----\n{output}{result}", result.name);
         }
@@ -69,8 +69,12 @@ impl Test {
 }
 
 impl Tests {
-    /// The tests of the programs that are selected; the ignored ones, or the others.
-    pub fn find(programs: &[Program], selection: &Selection, ignored: bool) -> Result<Self> {
+    /// Finds the selected tests of the programs: the ignored ones, or the others.
+    pub fn find(
+        programs: &[TestProgram],
+        selection: &TestSelection,
+        ignored: bool,
+    ) -> Result<Self> {
         let (mut names, mut found) = (Vec::new(), Self { tests: Vec::new(), ignored: Vec::new() });
         for program in programs {
             let (usual, marked) = execute::paths(program)?;
@@ -98,12 +102,12 @@ impl Tests {
         self.tests.iter().map(Test::name)
     }
 
-    /// Whether all have passed, if need be when they ran again.
-    pub fn run(&self, options: &Options) -> Result<bool> {
+    /// Runs the tests; returns whether all have passed, some perhaps only in a rerun.
+    pub fn run(&self, options: &RunOptions) -> Result<bool> {
         ensure!(!self.tests.is_empty(), "no test is selected");
         let began = Instant::now();
         for name in &self.ignored {
-            let (name, verdict) = (name.clone(), Verdict::Ignored);
+            let (name, verdict) = (name.clone(), TestVerdict::Ignored);
             println!("{}", TestResult { name, verdict, is_rerun: false, took: None });
         }
         let (alone, others): (Vec<_>, Vec<_>) = self.tests.iter().partition(|test| test.is_alone());
@@ -123,14 +127,14 @@ impl Tests {
     }
 }
 
-/// How many tests fail, also when they run again.
-fn phase(tests: &[&Test], workers: usize, options: &Options) -> usize {
+/// Runs the tests of a phase; returns how many fail, also when they run again.
+fn phase(tests: &[&Test], workers: usize, options: &RunOptions) -> usize {
     let failed = side_by_side(tests, workers, options);
-    let again = if failed.len() <= MOST_RERUNS { &failed[..] } else { &[] };
+    let again = if failed.len() <= MAX_RERUNS { &failed[..] } else { &[] };
     failed.len() - again.iter().filter(|test| test.run(true, options)).count()
 }
 
-/// The tests that are still to run; one worker at a time takes from the serial ones.
+/// The waiting tests; at any time, at most one worker runs a serial test.
 struct Queue<'a> {
     serial: VecDeque<&'a Test>,
     is_serial_busy: bool,
@@ -138,7 +142,8 @@ struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// The next test, and whether it is a serial one. These come first: they take longest together.
+    /// Returns the next test, and whether it is a serial one. Serial tests come first because
+    /// together they take longest.
     fn next(&mut self) -> Option<(&'a Test, bool)> {
         if !self.is_serial_busy
             && let Some(test) = self.serial.pop_front()
@@ -150,8 +155,8 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// The tests that fail.
-fn side_by_side<'a>(tests: &[&'a Test], workers: usize, options: &Options) -> Vec<&'a Test> {
+/// Runs tests in parallel, and returns those that fail.
+fn side_by_side<'a>(tests: &[&'a Test], workers: usize, options: &RunOptions) -> Vec<&'a Test> {
     let is_serial = |test: &&Test| options.serial.iter().any(|text| test.name().contains(text));
     let (serial, others) = tests.iter().copied().partition(is_serial);
     let queue = Mutex::new(Queue { serial, is_serial_busy: false, others });
@@ -178,14 +183,14 @@ fn side_by_side<'a>(tests: &[&'a Test], workers: usize, options: &Options) -> Ve
 mod tests {
     use super::*;
 
-    fn own() -> Program {
+    fn own() -> TestProgram {
         let path = std::env::current_exe().expect("it has a path");
-        Program { name: "own".into(), folder: "/".into(), path }
+        TestProgram { name: "own".into(), folder: "/".into(), path }
     }
 
     fn find(names: &[&str], ignored: bool) -> Result<Tests> {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        let selection = Selection { names, ..Default::default() };
+        let selection = TestSelection { names, ..Default::default() };
         Tests::find(&[own()], &selection, ignored)
     }
 
@@ -193,8 +198,8 @@ mod tests {
         Test { program: own(), path: path.into(), is_ignored: true }
     }
 
-    fn options(serial: &[&str]) -> Options {
-        Options {
+    fn options(serial: &[&str]) -> RunOptions {
+        RunOptions {
             workers: 4,
             limit: Duration::from_secs(60),
             keeper: None,
@@ -204,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_tests_run_only_if_asked_for() {
+    fn ignored_tests_run_only_on_request() {
         let own = find(&["execute::tests::"], false).expect("there are some");
         assert!(own.ignored.contains(&"own::execute::tests::fails".into()));
         assert!(own.names().all(|name| !name.ends_with("::fails")));
@@ -228,7 +233,8 @@ mod tests {
 
     #[test]
     fn side_by_side_each_test_runs_and_the_failed_ones_are_returned() {
-        let [passes, fails] = ["passes", "fails"].map(|name| test(&format!("execute::tests::{name}")));
+        let [passes, fails] =
+            ["passes", "fails"].map(|name| test(&format!("execute::tests::{name}")));
         for workers in [0, 1, 2, 9] {
             for serial in [&[][..], &["passes"], &["own::"]] {
                 let failed = side_by_side(&[&passes, &fails, &passes], workers, &options(serial));
@@ -241,7 +247,8 @@ mod tests {
     #[test]
     fn one_serial_test_runs_at_a_time() {
         let [a, b, c] = ["a", "b", "c"].map(test);
-        let mut queue = Queue { serial: [&a, &b].into(), is_serial_busy: false, others: [&c].into() };
+        let mut queue =
+            Queue { serial: [&a, &b].into(), is_serial_busy: false, others: [&c].into() };
         let mut next = |is_over: bool| {
             queue.is_serial_busy &= !is_over;
             queue.next().map(|(test, is_serial)| (test.path.as_str(), is_serial))

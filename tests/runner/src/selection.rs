@@ -1,4 +1,4 @@
-//! Which tests are to run. A test's full name is that of its program, `::`, and its path there.
+//! The selection of tests. A test's full name is that of its program, `::`, and its path there.
 
 use std::fs;
 use std::path::Path;
@@ -6,17 +6,18 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 #[derive(Debug, Default)]
-pub struct Selection {
-    /// Full names of tests, and of modules with `::` at their end.
+pub struct TestSelection {
+    /// Full names of tests, and names of modules that end with `::`.
     pub only: Option<Vec<String>>,
     pub skip: Vec<String>,
     pub names: Vec<String>,
     pub exact: bool,
 }
 
-/// The names in a file, without comments, which begin with `#`.
+/// Reads the names in a file. Comments begin with `#`.
 pub fn read(path: &Path) -> Result<Vec<String>> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(names(&text))
 }
 
@@ -29,7 +30,7 @@ fn covers(only: &str, test: &str) -> bool {
     if only.ends_with("::") { test.starts_with(only) } else { test == only }
 }
 
-impl Selection {
+impl TestSelection {
     pub fn takes(&self, test: &str) -> bool {
         let is_named = |name: &String| if self.exact { test == name } else { test.contains(name) };
         self.only.as_ref().is_none_or(|only| only.iter().any(|only| covers(only, test)))
@@ -37,7 +38,7 @@ impl Selection {
             && !self.skip.iter().any(|part| test.contains(part))
     }
 
-    /// Fails if `only` names a test of one of the programs that is not there.
+    /// Fails if `only` names a test that one of the programs should contain but does not.
     pub fn ensure_complete(&self, programs: &[&str], tests: &[String]) -> Result<()> {
         let program_of = |name: &str| name.split("::").next().unwrap_or_default().to_owned();
         for only in self.only.iter().flatten() {
@@ -54,8 +55,8 @@ impl Selection {
 mod tests {
     use super::*;
 
-    fn only(text: &str) -> Selection {
-        Selection { only: Some(names(text)), ..Default::default() }
+    fn only(text: &str) -> TestSelection {
+        TestSelection { only: Some(names(text)), ..Default::default() }
     }
 
     #[test]
@@ -68,7 +69,7 @@ mod tests {
     #[test]
     fn names_are_parts_of_names_unless_they_are_to_be_exact() {
         let names = vec!["b::on".to_owned()];
-        let mut selection = Selection { names, ..Default::default() };
+        let mut selection = TestSelection { names, ..Default::default() };
         assert!(selection.takes("live::b::one"));
         selection.exact = true;
         assert!(!selection.takes("live::b::one"));
@@ -77,8 +78,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_skipped_is_not_taken() {
-        let selection = Selection { skip: vec!["::b::".into()], ..Default::default() };
+    fn skipped_names_are_not_selected() {
+        let selection = TestSelection { skip: vec!["::b::".into()], ..Default::default() };
         assert!(selection.takes("live::a::one") && !selection.takes("live::b::one"));
     }
 
@@ -86,7 +87,8 @@ mod tests {
     fn a_file_that_names_what_is_not_there_is_refused() {
         let tests = ["live::a::one".to_owned()];
         assert!(only("live::a::one\nvm::b::two").ensure_complete(&["live"], &tests).is_ok());
-        let error = only("live::a::two").ensure_complete(&["live"], &tests).expect_err("it is not there");
+        let error =
+            only("live::a::two").ensure_complete(&["live"], &tests).expect_err("it is not there");
         assert_eq!(error.to_string(), "there is no test live::a::two");
         assert!(only("live::c::").ensure_complete(&["live"], &tests).is_err());
     }

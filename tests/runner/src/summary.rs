@@ -1,5 +1,5 @@
-//! What all parts of the tests have come to: the slowest tests, those that passed only when they ran
-//! again, those that failed, and the sum.
+//! The summary of all parts: the slowest tests, those that passed only in a rerun, the failed ones,
+//! and the sum.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,21 +10,21 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 
 use crate::flaky;
-use crate::result::{self, TestResult, Verdict};
+use crate::result::{self, TestResult, TestVerdict};
 
 /// How many of the slowest tests are printed.
-const SLOWEST: usize = 20;
-/// Of each failed test's output, lines and characters of a line.
+const SLOWEST_SHOWN: usize = 20;
+/// How many lines of a failed test's output are printed, and how many characters of each line.
 const SHOWN: [usize; 2] = [12, 1000];
 
 #[derive(Debug, Clone)]
-pub struct Part {
+pub struct TestPart {
     name: String,
     status: i32,
     log: PathBuf,
 }
 
-impl FromStr for Part {
+impl FromStr for TestPart {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -38,24 +38,25 @@ impl FromStr for Part {
     }
 }
 
-/// Of a part, or of all.
+/// The sum of a part, or of all parts.
 #[derive(Debug, Default, PartialEq)]
 struct Sum {
     passed: usize,
     failed: usize,
     ignored: usize,
-    /// What is to be read before the sum: what failed, and why.
+    /// Printed before the sum: what failed, and why.
     problems: Vec<String>,
     rerun: Vec<String>,
     times: Vec<(Duration, String)>,
 }
 
-/// The sums of "test result:" lines, which a test program or a VM prints at its end.
+/// Adds up the "test result:" lines, which a test program or a VM prints at its end.
 fn counts(log: &str) -> [usize; 3] {
     let mut sums = [0; 3];
     for line in log.lines() {
         let Some((_, rest)) = line.split_once("test result: ") else { continue };
-        // A VM's own sum comes without its kernel's name before it; what ran in it comes with it.
+        // A VM's own sum has no kernel's name before it, unlike the lines of the programs that ran
+        // in it.
         if !line.starts_with("test result: ") {
             continue;
         }
@@ -65,7 +66,7 @@ fn counts(log: &str) -> [usize; 3] {
     sums
 }
 
-/// The output of failed tests, by the lines between "---- NAME ----" and their result.
+/// Collects the output of failed tests from the lines between "---- NAME ----" and the result.
 fn outputs(log: &str) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::<_, Vec<_>>::new();
     let mut open = BTreeMap::new();
@@ -83,16 +84,17 @@ fn outputs(log: &str) -> BTreeMap<String, Vec<String>> {
     all
 }
 
-fn of_part(part: &Part, log: &str, ledger: &[String]) -> Sum {
+fn of_part(part: &TestPart, log: &str, ledger: &[String]) -> Sum {
     let [passed, failed, ignored] = counts(log);
     let mut sum = Sum { passed, failed, ignored, ..Default::default() };
     let results: Vec<TestResult> = log.lines().filter_map(result::parse).collect();
-    let passed_again =
-        |name: &String| results.iter().any(|it| it.is_rerun && it.verdict == Verdict::Ok && it.name == *name);
+    let passed_again = |name: &String| {
+        results.iter().any(|it| it.is_rerun && it.verdict == TestVerdict::Ok && it.name == *name)
+    };
     let outputs = outputs(log);
     for it in &results {
         sum.times.extend(it.took.map(|took| (took, it.name.clone())));
-        if it.is_rerun || it.verdict != Verdict::Failed {
+        if it.is_rerun || it.verdict != TestVerdict::Failed {
             continue;
         }
         let is_listed = flaky::has(ledger, &it.name);
@@ -144,11 +146,13 @@ fn text(sum: &Sum) -> String {
     let mut lines = Vec::new();
     if !sum.times.is_empty() {
         lines.push("== the slowest tests".to_owned());
-        let slowest = sum.times.iter().take(SLOWEST);
+        let slowest = sum.times.iter().take(SLOWEST_SHOWN);
         lines.extend(slowest.map(|(took, name)| format!("{:8.1} s  {name}", took.as_secs_f64())));
     }
     lines.extend(sum.problems.iter().cloned());
-    lines.extend(sum.rerun.iter().map(|name| format!("passed only when it ran again, by itself: {name}")));
+    lines.extend(
+        sum.rerun.iter().map(|name| format!("passed only when it ran again, by itself: {name}")),
+    );
     let mut last = format!("{} passed, {} failed", sum.passed, sum.failed);
     if sum.ignored > 0 {
         last += &format!(", {} skipped", sum.ignored);
@@ -157,11 +161,12 @@ fn text(sum: &Sum) -> String {
     lines.join("\n")
 }
 
-/// Prints the sum; whether every part ran and all tests passed.
-pub fn sum(ledger: &Path, parts: &[Part]) -> Result<bool> {
+/// Prints the sum; returns whether every part ran and all tests passed.
+pub fn sum(ledger: &Path, parts: &[TestPart]) -> Result<bool> {
     let ledger = flaky::read(ledger)?;
-    let of = |part: &Part| {
-        let log = fs::read(&part.log).with_context(|| format!("cannot read {}", part.log.display()))?;
+    let of = |part: &TestPart| {
+        let log =
+            fs::read(&part.log).with_context(|| format!("cannot read {}", part.log.display()))?;
         Ok(of_part(part, &String::from_utf8_lossy(&log), &ledger))
     };
     let sum = add(parts.iter().map(of).collect::<Result<_>>()?);
@@ -173,7 +178,7 @@ pub fn sum(ledger: &Path, parts: &[Part]) -> Result<bool> {
 mod tests {
     use super::*;
 
-    fn part(status: i32) -> Part {
+    fn part(status: i32) -> TestPart {
         format!("live:{status}:/tmp/log").parse().expect("a part")
     }
 
@@ -192,7 +197,8 @@ mod tests {
         assert_eq!((sum.passed, sum.failed, sum.ignored), (2, 0, 1));
         assert_eq!(
             text(&sum),
-            "== the slowest tests\n     2.0 s  live::b\n     0.5 s  live::a\n2 passed, 0 failed, 1 skipped"
+            "== the slowest tests\n     2.0 s  live::b\n     0.5 s  live::a\n2 passed, 0 failed, \
+            1 skipped"
         );
     }
 
@@ -200,10 +206,9 @@ mod tests {
     fn a_test_that_passes_when_it_runs_again_is_named() {
         let sum = of_part(&part(0), AGAIN, &[]);
         assert_eq!((sum.passed, sum.failed), (1, 0));
-        assert!(
-            text(&sum)
-                .contains("    it was late\npassed only when it ran again, by itself: live::a\n1 passed")
-        );
+        assert!(text(&sum).contains(
+            "    it was late\npassed only when it ran again, by itself: live::a\n1 passed"
+        ));
     }
 
     #[test]
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_does_not_run_is_one_failure() {
+    fn part_that_cannot_run_counts_as_one_failure() {
         for (status, log, says) in [
             (101, "error: it does not build\n", "could not be run to their end (status 101)"),
             (1, PASSED, "could not be run to their end (status 1)"),
@@ -243,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_part_has_three_fields() {
-        assert!("live:0".parse::<Part>().is_err() && "live:x:log".parse::<Part>().is_err());
-        assert_eq!("live:0:/a:b".parse::<Part>().expect("a part").log, PathBuf::from("/a:b"));
+        assert!("live:0".parse::<TestPart>().is_err() && "live:x:log".parse::<TestPart>().is_err());
+        assert_eq!("live:0:/a:b".parse::<TestPart>().expect("a part").log, PathBuf::from("/a:b"));
     }
 }

@@ -1,4 +1,4 @@
-//! The runner as `scripts/test` calls it: this test program is what it runs.
+//! Tests the runner as `scripts/test` calls it; the runner runs this same test program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn fails() {
     panic!("as it should");
 }
 
-/// Fails the first time: the runner's folder has a file afterwards.
+/// Fails the first time, when a file in the runner's folder does not exist yet.
 #[test]
 #[ignore = "the other tests have the runner run it"]
 fn passes_the_second_time() {
@@ -50,11 +50,19 @@ impl Runner {
         command.output().expect("the runner starts")
     }
 
-    /// Runs the test, notes what was printed in a log, and sums it up.
+    /// Runs the test, writes the output to a log, and sums it up.
     fn run(&self, test: &str) -> (bool, String) {
         let name = format!("own::{test}");
-        let ran =
-            self.start(&["run", "--programs", "programs", "--ignored", "--exact", "--name", &name, "own"]);
+        let ran = self.start(&[
+            "run",
+            "--programs",
+            "programs",
+            "--ignored",
+            "--exact",
+            "--name",
+            &name,
+            "own",
+        ]);
         let status = ran.status.code().expect("it ends by itself");
         fs::write(self.path("log"), &ran.stdout).expect("a log can be written");
         let part = format!("live:{status}:log");
@@ -70,22 +78,29 @@ fn last(text: &str) -> &str {
 #[test]
 fn a_test_that_passes_is_summed_up() {
     let (is_ok, text) = Runner::new("").run("passes");
-    assert!(is_ok && text.contains("== the slowest tests") && text.contains("s  own::passes\n"), "{text}");
+    assert!(
+        is_ok && text.contains("== the slowest tests") && text.contains("s  own::passes\n"),
+        "{text}"
+    );
     assert_eq!(last(&text), "1 passed, 0 failed");
 }
 
 #[test]
 fn a_test_that_fails_twice_fails_the_run() {
     let (is_ok, text) = Runner::new("").run("fails");
-    assert!(!is_ok && text.contains("failed: own::fails\n") && text.contains("as it should"), "{text}");
+    assert!(
+        !is_ok && text.contains("failed: own::fails\n") && text.contains("as it should"),
+        "{text}"
+    );
     assert_eq!(last(&text), "0 passed, 1 failed");
 }
 
 #[test]
-fn a_test_that_passes_when_it_runs_again_is_named_and_a_listed_one_fails_the_run() {
+fn rerun_passes_are_named_and_listed_ones_fail() {
     let test = "passes_the_second_time";
     let (is_ok, text) = Runner::new("").run(test);
-    let named = format!("passed only when it ran again, by itself: own::{test}\n1 passed, 0 failed\n");
+    let named =
+        format!("passed only when it ran again, by itself: own::{test}\n1 passed, 0 failed\n");
     assert!(is_ok && text.ends_with(&named), "{text}");
     let (is_ok, text) = Runner::new(&format!("| `own::{test}` | 2026-11-26 |\n")).run(test);
     assert!(!is_ok && text.contains("tests/flaky.md lists it already"), "{text}");

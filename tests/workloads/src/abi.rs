@@ -1,6 +1,6 @@
-//! The other two tables of system calls that an x86-64 kernel serves: 32-bit and x32.
+//! The two other system call tables of an x86-64 kernel: 32-bit and x32.
 
-use crate::arguments::{Arguments, MANY};
+use crate::arguments::{Arguments, MAX_REPETITIONS};
 use crate::failure::{Outcome, failed, os_failure};
 use crate::{process, raw};
 use std::fs::OpenOptions;
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
 pub fn int80(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("N", 0..=MANY)?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     let pid = process::own_pid();
     for _ in 0..times {
@@ -23,7 +23,7 @@ pub fn int80(mut arguments: Arguments) -> Outcome {
 }
 
 pub fn x32(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("N", 0..=MANY)?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     let pid = i64::from(process::own_pid());
     for _ in 0..times {
@@ -38,7 +38,7 @@ pub fn x32(mut arguments: Arguments) -> Outcome {
 
 pub fn elf32(mut arguments: Arguments) -> Outcome {
     let path = arguments.path("FILE")?;
-    let times = arguments.number("N", 0..=MANY)?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     OpenOptions::new()
         .write(true)
@@ -50,12 +50,12 @@ pub fn elf32(mut arguments: Arguments) -> Outcome {
         .map_err(|error| os_failure(format!("write {}", path.display()), error))
 }
 
-/// Where i386 programs are linked by custom.
+/// The customary load address of i386 programs.
 const LOAD_ADDRESS: u32 = 0x0804_8000;
 const HEADER_BYTES: u16 = 52;
 const SEGMENT_BYTES: u16 = 32;
 
-/// A static i386 executable: `times` calls of getpid, then exit with status 0.
+/// Creates a static i386 executable that calls getpid `times` times and exits with status 0.
 fn i386_executable(times: u32) -> Vec<u8> {
     let mut code = vec![0xbe]; //                             mov esi, times
     code.extend(times.to_le_bytes());

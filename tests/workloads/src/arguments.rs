@@ -1,4 +1,4 @@
-//! The arguments after the sub-command's name, taken one by one.
+//! The arguments after the sub-command's name, parsed one by one.
 
 use crate::failure::{Failure, Outcome};
 use std::collections::VecDeque;
@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// The most repetitions that a sub-command accepts.
-pub const MANY: u64 = 1_000_000_000;
+/// The maximum number of repetitions of a sub-command.
+pub const MAX_REPETITIONS: u64 = 1_000_000_000;
 /// The longest duration that a sub-command accepts, in milliseconds: one hour.
 pub const HOUR_MS: u64 = 3_600_000;
 
@@ -39,7 +39,7 @@ impl Arguments {
         }
     }
 
-    /// The number after `--flag`, if the flag comes next.
+    /// Parses the number after `--flag` if the flag comes next.
     pub fn flag(
         &mut self,
         flag: &str,
@@ -60,7 +60,7 @@ impl Arguments {
         }
     }
 
-    /// Refuses what no one has taken. Every sub-command calls it before it starts to work.
+    /// Refuses arguments that are left. Every sub-command calls this before it starts to work.
     pub fn end(self) -> Outcome {
         match self.rest.front() {
             None => Ok(()),
@@ -74,10 +74,13 @@ fn missing(name: &str) -> Failure {
 }
 
 fn parse(name: &str, text: OsString, range: RangeInclusive<u64>) -> Result<u64, Failure> {
-    text.to_str().and_then(|text| text.parse().ok()).filter(|number| range.contains(number)).ok_or_else(
-        || {
+    text.to_str()
+        .and_then(|text| text.parse().ok())
+        .filter(|number| range.contains(number))
+        .ok_or_else(|| {
             let (low, high) = range.into_inner();
-            Failure::Usage(format!("{name} must be a whole number from {low} to {high}, not {text:?}"))
-        },
-    )
+            Failure::Usage(format!(
+                "{name} must be a whole number from {low} to {high}, not {text:?}"
+            ))
+        })
 }

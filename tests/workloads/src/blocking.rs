@@ -1,7 +1,7 @@
 //! Calls that block: sleeps, pipes and FIFOs.
 
-use crate::arguments::{Arguments, HOUR_MS, MANY};
-use crate::clock::{Meter, Spent, nap, thread_cpu_ns};
+use crate::arguments::{Arguments, HOUR_MS, MAX_REPETITIONS};
+use crate::clock::{ClockDelta, ClockMeter, nap, thread_cpu_ns};
 use crate::failure::{Outcome, check, failed, os_failure};
 use crate::pipe::Pipe;
 use crate::print_line;
@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 
 pub fn sleep(mut arguments: Arguments) -> Outcome {
     let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
-    let times = arguments.number_or(1, "TIMES", 0..=MANY)?;
+    let times = arguments.number_or(1, "TIMES", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
-    let mut spent = Spent::default();
-    Meter::new().measure(&mut spent, || (0..times).try_for_each(|_| nap(milliseconds)))?;
+    let mut spent = ClockDelta::default();
+    ClockMeter::new().measure(&mut spent, || (0..times).try_for_each(|_| nap(milliseconds)))?;
     print_line(&format!("{{{}}}", spent.json_members()))
 }
 
 pub fn pipe_block(mut arguments: Arguments) -> Outcome {
     let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
-    let times = arguments.number("TIMES", 0..=MANY)?;
+    let times = arguments.number("TIMES", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     block_child_signals()?;
     let pipe = Pipe::new()?;
@@ -53,8 +53,8 @@ pub fn slow_open(mut arguments: Arguments) -> Outcome {
     let fifo = directory.join(format!("workloads-slow-open.{}", own_pid()));
     make_fifo(&fifo)?;
     let outcome = open_slowly(&fifo);
-    let removed =
-        fs::remove_file(&fifo).map_err(|error| os_failure(format!("remove {}", fifo.display()), error));
+    let removed = fs::remove_file(&fifo)
+        .map_err(|error| os_failure(format!("remove {}", fifo.display()), error));
     outcome.and(removed)
 }
 
@@ -71,8 +71,10 @@ fn open_slowly(fifo: &Path) -> Outcome {
     let doing = |what: &str| format!("{what} {}", fifo.display());
     let write_late = || {
         nap(SLOW_MS)?;
-        let mut file =
-            OpenOptions::new().write(true).open(fifo).map_err(|error| os_failure(doing("open"), error))?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .open(fifo)
+            .map_err(|error| os_failure(doing("open"), error))?;
         nap(SLOW_MS)?;
         file.write_all(b".").map_err(|error| os_failure(doing("write to"), error))
     };

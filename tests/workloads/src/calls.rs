@@ -1,11 +1,11 @@
-//! Plain calls in plain numbers, from one thread, many threads and many short processes.
+//! Known numbers of simple calls, from one thread, many threads and many short processes.
 
-use crate::arguments::{Arguments, MANY};
+use crate::arguments::{Arguments, MAX_REPETITIONS};
 use crate::failure::{Failure, Outcome, os_failure};
 use crate::pipe::Pipe;
 use crate::process::{block_child_signals, fork, status_of, wait_success};
 use crate::raw;
-use crate::team::{MOST_THREADS, Team};
+use crate::team::{MAX_THREADS, Team};
 use std::fs::File;
 use std::io::Read;
 use std::mem::ManuallyDrop;
@@ -22,8 +22,8 @@ fn call_getppid(times: u64) {
 }
 
 pub fn calls(mut arguments: Arguments) -> Outcome {
-    let total = arguments.number("N", 0..=MANY)?;
-    let threads = arguments.flag("--threads", "T", 1..=MOST_THREADS)?;
+    let total = arguments.number("N", 0..=MAX_REPETITIONS)?;
+    let threads = arguments.flag("--threads", "T", 1..=MAX_THREADS)?;
     arguments.end()?;
     match threads {
         None => {
@@ -39,10 +39,10 @@ pub fn calls(mut arguments: Arguments) -> Outcome {
 }
 
 pub fn calls_on_input(mut arguments: Arguments) -> Outcome {
-    let calls = arguments.number("N", 0..=MANY)?;
+    let calls = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
-    // Not std's stdin, which takes in all that there is.
-    // SAFETY: descriptor 0 is not closed by this, nor by anything else in this process.
+    // Not std's stdin, which reads ahead.
+    // SAFETY: descriptor 0 stays open, and ManuallyDrop keeps it so.
     let mut stdin = ManuallyDrop::new(unsafe { File::from_raw_fd(0) });
     loop {
         match stdin.read(&mut [0]) {
@@ -54,8 +54,8 @@ pub fn calls_on_input(mut arguments: Arguments) -> Outcome {
 }
 
 pub fn threads(mut arguments: Arguments) -> Outcome {
-    let threads = arguments.number("N", 1..=MOST_THREADS)? as usize;
-    let calls = arguments.number("CALLS", 0..=MANY)?;
+    let threads = arguments.number("N", 1..=MAX_THREADS)? as usize;
+    let calls = arguments.number("CALLS", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     Team::new(threads)?.run(threads, &|_| call_getppid(calls))
 }
@@ -67,14 +67,14 @@ fn batches(total: u64) -> impl Iterator<Item = usize> {
 }
 
 pub fn short_threads(mut arguments: Arguments) -> Outcome {
-    let total = arguments.number("N", 0..=MANY)?;
+    let total = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     let mut team = Team::new(BATCH)?;
     batches(total).try_for_each(|count| team.run(count, &|_| call_getppid(SHORT_CALLS)))
 }
 
 pub fn short_processes(mut arguments: Arguments) -> Outcome {
-    let total = arguments.number("N", 0..=MANY)?;
+    let total = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     block_child_signals()?;
     // Each child waits for its byte, so that the whole batch is alive before the first one ends.

@@ -3,8 +3,9 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, consumer, datagrams, deeds, load, master, opener, outcomes, plugins,
-    reading, relay, routine, seccomp, servant, signals, tenants, waits,
+    abi, blocking, calls, children, command_server, consumer, datagrams, load, opener, outcomes,
+    plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals, tenants,
+    waits,
 };
 
 pub struct Workload {
@@ -57,29 +58,36 @@ pub const WORKLOADS: &[Workload] = &[
         "Forks N children, one after the other, that execute `workloads calls 1`."),
     workload("vfork", "N", children::vfork,
         "Starts `workloads calls 1` N times by posix_spawn (CLONE_VM and CLONE_VFORK)."),
-    workload("backend", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS [--forks N] [--threads 1] [--children 1] [--io-uring CALL]", tenants::backend,
-        "Works for tenants until it is told to end, then says how long for which; with --children each request is a child's."),
+    workload("backend", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS [--forks N] \
+        [--threads 1] [--children 1] [--io-uring CALL]", tenants::backend,
+        "Works for tenants until it is told to end, then says how long for which; with --children \
+        each request is a child's."),
     workload("assign", "PID SERVICE", tenants::assign,
-        "Gives a process, itself if that is 0, to a service by the library, and says for which it works then."),
-    workload("call-plugin", "NAME TIMES", plugins::call_plugin,
+        "Gives a process, itself if that is 0, to a service by the library, and says for which it \
+        works then."),
+    workload("call-plugin", "NAME TIMES", plugin_calls::call_plugin,
         "Opens and calls a daemon's plugin TIMES times by the library, each time with the bytes that are its input, and \
          writes those of the plugin's output."),
     workload("relay", "PORT [--stuck 1]", relay::relay,
         "Serves two tenants at once with the backend at PORT; opens its connection for one, and sends over it when it has \
          received from the other; or sends before, and is stuck in another send after."),
-    workload("tenant", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS TAG MS REQUESTS [PER-CONNECTION]", tenants::tenant,
+    workload("tenant", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS TAG MS \
+        REQUESTS [PER-CONNECTION]", tenants::tenant,
         "Asks a backend for work, once a line comes from stdin; TAG z tells it to end."),
     workload("consumer", "", consumer::consumer,
         "Does what each line of its input says, and answers with a line: burn MS [THREADS], sockets N, connect PORT N, \
          connections N, fork N, memory BYTES, send PORT BYTES, close."),
     workload("resolve", "ADDRESS NAME TIMES", datagrams::resolve,
         "Asks a name server TIMES times for a name, once a line comes from stdin."),
-    workload("master", "MS", master::master,
-        "Forks a child that works MS ms for each SIGUSR1 and SIGHUP, until SIGTERM, then says how long for whom."),
-    workload("ask-master", "PID SIGNAL TIMES", master::ask,
-        "Sends a master signals, once a line comes from stdin, each after the answer to the one before."),
+    workload("master", "MS", signal_forker::signal_forker,
+        "Forks a child that works MS ms for each SIGUSR1 and SIGHUP, until SIGTERM, then says how \
+        long for whom."),
+    workload("ask-master", "PID SIGNAL TIMES", signal_forker::ask,
+        "Sends a master signals, once a line comes from stdin, each after the answer to the one \
+        before."),
     workload("opener", "", opener::opener,
-        "Opens files as its input says, a line each: a way to open it, and its path. opener.rs lists the ways."),
+        "Opens files as its input says, a line each: a way to open it, and its path. opener.rs \
+        lists the ways."),
     workload("exec-thread", "", children::exec_thread,
         "Executes `workloads calls 10` from a second thread while the leader is in pause()."),
     workload("daemon", "MS", children::daemon,
@@ -111,23 +119,27 @@ pub const WORKLOADS: &[Workload] = &[
     workload("leader-ends", "MS", signals::leader_ends,
         "Ends its first thread, and MS ms later the other one. How many calls that takes varies."),
     workload("routine", "ROUNDS UNUSUAL", routine::routine,
-        "Makes the same four calls ROUNDS times, then UNUSUAL calls of other kinds; prints \"done\"."),
+        "Makes the same four calls ROUNDS times, then UNUSUAL calls of other kinds; prints \
+        \"done\"."),
     workload("orphaned-routine", "ROUNDS UNUSUAL", routine::orphaned_routine,
-        "As routine, in a second thread, when the first one has ended. How many calls that takes varies."),
-    workload("servant", "[--threads T]", servant::servant,
+        "As routine, in a second thread, when the first one has ended. How many calls that takes \
+        varies."),
+    workload("servant", "[--threads T]", command_server::command_server,
         "Answers each byte of its input with the same byte, after the four calls of `routine` for a \"u\", \
          and after a call of another kind for any other; T threads sleep 1.25 ms times T again and again. At the end of its \
          input it says how many of its waits and their sleeps were interrupted."),
     workload("waits", "CALL [--timeout SECONDS]", waits::waits,
-        "Waits in CALL for what never comes, on sockets with a timeout of their own; prints \"EINTR\" if that ends it."),
+        "Waits in CALL for what never comes, on sockets with a timeout of their own; prints \
+        \"EINTR\" if that ends it."),
     workload("alarms", "ROUNDS", routine::alarms,
         "Makes the same calls ROUNDS times while SIGALRM comes at irregular times, and handles it. \
          How many calls that takes varies."),
-    workload("deed", "DEED FOLDER PORT VICTIM", deeds::deed,
+    workload("deed", "DEED FOLDER PORT VICTIM", side_effects::side_effect,
         "Makes the same four calls 100 times, then one that does something to files of FOLDER, the local PORT or the \
          process VICTIM, and exits with its errno; deeds.rs lists them, and \"nothing\" is one."),
-    workload("sockets-in-threads", "THREADS TIMES", deeds::sockets_in_threads,
-        "Makes and closes a socket TIMES times in each of THREADS threads, none of which may fail."),
+    workload("sockets-in-threads", "THREADS TIMES", side_effects::sockets_in_threads,
+        "Makes and closes a socket TIMES times in each of THREADS threads, none of which may \
+        fail."),
     workload("exit", "N", outcomes::exit,
         "Exits with status N."),
     workload("kill-self", "SIG", signals::kill_self,

@@ -1,10 +1,12 @@
-//! Processes that come, execute and go, in every way a program can make them.
+//! Processes that start, execute programs and end, in every way that a program can use.
 
-use crate::arguments::{Arguments, HOUR_MS, MANY};
+use crate::arguments::{Arguments, HOUR_MS, MAX_REPETITIONS};
 use crate::clock::nap;
 use crate::failure::{Outcome, check, os_failure};
 use crate::pipe::Pipe;
-use crate::process::{block_child_signals, exec_calls, fork, own_pid, spawn_calls, status_of, wait_success};
+use crate::process::{
+    block_child_signals, exec_calls, fork, own_pid, spawn_calls, status_of, wait_success,
+};
 use crate::signals::pause_forever;
 use crate::{print_line, team};
 use libc::c_void;
@@ -18,14 +20,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const CANNOT_EXECUTE: i32 = 127;
 
 pub fn fork_only(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("N", 0..=MANY)?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     block_child_signals()?;
     (0..times).try_for_each(|_| wait_success(fork(|| 0)?))
 }
 
 pub fn fork_exec(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("N", 0..=MANY)?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     block_child_signals()?;
     (0..times).try_for_each(|_| {
@@ -37,7 +39,7 @@ pub fn fork_exec(mut arguments: Arguments) -> Outcome {
 }
 
 pub fn vfork(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("N", 0..=MANY)?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     block_child_signals()?;
     (0..times).try_for_each(|_| wait_success(spawn_calls(c"1")?))
@@ -47,8 +49,8 @@ static LEADER_IS_READY: AtomicBool = AtomicBool::new(false);
 
 /// Executes a program from a thread that is not the leader, while the leader is in pause().
 extern "C" fn exec_from_thread(_argument: *mut c_void) -> *mut c_void {
-    // By calls only, it cannot be seen without a race that the leader is inside its call: so it
-    // is given ample time after the last thing that it does before.
+    // System calls alone cannot show without a race that the leader is in its call, so the thread
+    // waits long enough after the leader's last action before it.
     while !LEADER_IS_READY.load(Ordering::Acquire) {
         std::hint::spin_loop();
     }
@@ -75,7 +77,7 @@ pub fn daemon(mut arguments: Arguments) -> Outcome {
     let session_leader = fork(|| {
         // SAFETY: setsid has no preconditions; a forked child never leads a group, so it succeeds.
         unsafe { libc::setsid() };
-        // Not the leader of its session, the daemon can never get a controlling terminal.
+        // As it is not the leader of its session, the daemon can never get a controlling terminal.
         status_of(fork(|| status_of(daemon_life(&pid_pipe, milliseconds))).map(|_| ()))
     })?;
     let mut pid = [0; 4];
@@ -84,15 +86,15 @@ pub fn daemon(mut arguments: Arguments) -> Outcome {
         .read_exact(&mut pid)
         .map_err(|error| os_failure("learn the daemon's process id", error))?;
     wait_success(session_leader)?;
-    // For the daemon to fall asleep, not by the call that it sleeps in.
-    // SAFETY: no descriptors are named.
+    // Time for the daemon to fall asleep, by another call than the one in which the daemon sleeps.
+    // SAFETY: no descriptors are given.
     let waited = unsafe { libc::poll(ptr::null_mut(), 0, 200) };
     check(waited, "wait")?;
     print_line(&i32::from_ne_bytes(pid).to_string())
 }
 
 fn daemon_life(pid_pipe: &Pipe, milliseconds: u64) -> Outcome {
-    // Whoever reads the original's output to its end must not wait for the daemon.
+    // A process that reads the output to its end must not wait for the daemon.
     let null = OpenOptions::new()
         .read(true)
         .write(true)

@@ -1,4 +1,4 @@
-//! Naps, and what a stretch of work took by each clock that the kernel offers a thread.
+//! Sleeps, and measurements of work by each clock that the kernel offers a thread.
 
 use crate::failure::{Failure, Outcome, check, os_failure};
 use std::fs::File;
@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-/// One raw relative nanosleep. It is not repeated when a signal handler cuts it short: no workload
-/// that naps has a handler, and a loop here would make the number of calls vary.
+/// One raw relative nanosleep. It is not repeated when a signal handler interrupts it: no workload
+/// that naps has a handler, and a loop would make the number of calls vary.
 pub fn nap(milliseconds: u64) -> Outcome {
     let duration = Duration::from_millis(milliseconds);
     let request = libc::timespec {
@@ -30,8 +30,8 @@ pub fn thread_cpu_ns() -> Result<u64, Failure> {
     Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The fields of schedstat: nanoseconds on a CPU, and runnable but waiting for one; and how often it came
-/// to a CPU.
+/// The fields of schedstat: nanoseconds on a CPU, nanoseconds runnable but waiting for one, and how
+/// often the thread got a CPU.
 #[derive(Clone, Copy, Default)]
 struct SchedStat {
     run_ns: u64,
@@ -39,38 +39,39 @@ struct SchedStat {
     slices: u64,
 }
 
-/// All clocks at one moment.
+/// All clocks at the same time.
 #[derive(Clone, Copy)]
-struct Stamp {
+struct ClockReading {
     wall: Instant,
     cpu_ns: u64,
     schedstat: Option<SchedStat>,
 }
 
-/// Measures stretches of work by wall clock, thread CPU clock and schedstat.
-pub struct Meter {
+/// Measures work by wall clock, thread CPU clock and schedstat.
+pub struct ClockMeter {
     schedstat: Option<File>,
 }
 
-/// What the stretches added up to. Without `CONFIG_SCHED_INFO` or /proc there is no schedstat.
+/// The sum of all measurements. Without `CONFIG_SCHED_INFO` or /proc there is no schedstat.
 #[derive(Default)]
-pub struct Spent {
+pub struct ClockDelta {
     wall_ns: u64,
     cpu_ns: u64,
     schedstat: Option<SchedStat>,
 }
 
-/// Stamps taken before a stretch, of which the last counts. To read the CPU clock has the scheduler
-/// see whether the thread's turn is over; if so, the first of them lose the CPU, and not the last.
+/// Readings before a measurement, of which the last counts. Reading the CPU clock lets the
+/// scheduler check whether the thread's slice is over; if it is, the thread loses the CPU at the
+/// first of them and not at the last.
 const STAMPS_BEFORE: usize = 4;
 
-impl Meter {
+impl ClockMeter {
     pub fn new() -> Self {
-        Meter { schedstat: File::open("/proc/thread-self/schedstat").ok() }
+        ClockMeter { schedstat: File::open("/proc/thread-self/schedstat").ok() }
     }
 
     /// Runs `work` and adds what it took to `spent`.
-    pub fn measure(&self, spent: &mut Spent, work: impl FnOnce() -> Outcome) -> Outcome {
+    pub fn measure(&self, spent: &mut ClockDelta, work: impl FnOnce() -> Outcome) -> Outcome {
         let mut before = self.stamp()?;
         for _ in 1..STAMPS_BEFORE {
             before = self.stamp()?;
@@ -80,15 +81,16 @@ impl Meter {
         Ok(())
     }
 
-    fn stamp(&self) -> Result<Stamp, Failure> {
+    fn stamp(&self) -> Result<ClockReading, Failure> {
         let wall = Instant::now();
-        // The waiting comes before the CPU clock, whose reading may cost the thread the CPU; the run
-        // time after it, as otherwise that lags by up to a tick.
+        // The waiting time is read before the CPU clock, because that reading may cost the thread
+        // the CPU. The run time is read after it, because it would otherwise lag by up to a tick.
         let waited = self.read_schedstat()?;
         let cpu_ns = thread_cpu_ns()?;
         let ran = self.read_schedstat()?;
-        let schedstat = waited.zip(ran).map(|(waited, ran)| SchedStat { run_ns: ran.run_ns, ..waited });
-        Ok(Stamp { wall, cpu_ns, schedstat })
+        let schedstat =
+            waited.zip(ran).map(|(waited, ran)| SchedStat { run_ns: ran.run_ns, ..waited });
+        Ok(ClockReading { wall, cpu_ns, schedstat })
     }
 
     fn read_schedstat(&self) -> Result<Option<SchedStat>, Failure> {
@@ -100,7 +102,8 @@ impl Meter {
             .read_at(&mut buffer, 0)
             .map_err(|error| os_failure("read /proc/thread-self/schedstat", error))?;
         let text = String::from_utf8_lossy(&buffer[..length]);
-        let fields: Vec<u64> = text.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        let fields: Vec<u64> =
+            text.split_whitespace().filter_map(|field| field.parse().ok()).collect();
         match fields[..] {
             [run_ns, wait_ns, slices] => Ok(Some(SchedStat { run_ns, wait_ns, slices })),
             _ => Ok(None),
@@ -108,8 +111,8 @@ impl Meter {
     }
 }
 
-impl Spent {
-    fn add(&mut self, before: &Stamp, after: &Stamp) {
+impl ClockDelta {
+    fn add(&mut self, before: &ClockReading, after: &ClockReading) {
         self.wall_ns += (after.wall - before.wall).as_nanos() as u64;
         self.cpu_ns += after.cpu_ns - before.cpu_ns;
         if let (Some(before), Some(after)) = (before.schedstat, after.schedstat) {

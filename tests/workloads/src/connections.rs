@@ -1,9 +1,9 @@
-//! Connections over loopback of which both ends are here, in a network namespace of their own.
+//! Loopback connections with both ends in this process, in a network namespace of their own.
 
 use std::io::{self, Write as _};
 use std::net::{TcpListener, TcpStream};
 
-/// So many; from each end a byte was sent.
+/// Opens connections and sends a byte from each end.
 pub fn connections(count: usize) -> io::Result<Vec<TcpStream>> {
     own_loopback()?;
     allow_descriptors()?;
@@ -34,7 +34,7 @@ fn own_loopback() -> io::Result<()> {
     }
 }
 
-/// As many as this user may have.
+/// Raises the limit of descriptors to the maximum of this user.
 fn allow_descriptors() -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: room for a limit, and a valid one.

@@ -1,4 +1,4 @@
-//! Takes what a service may have limits of, as it is told to, and says how much it got.
+//! Uses resources that services limit, on command, and prints how much it got.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, Read as _, Write as _};
@@ -13,20 +13,21 @@ use crate::failure::{Outcome, failed, os_failure};
 use crate::print_line;
 
 #[derive(Default)]
-struct Taken {
+struct HeldResources {
     sockets: Vec<OwnedFd>,
     connections: Vec<TcpStream>,
     memory: Vec<Vec<u8>>,
 }
 
-/// For each line of its input does what the line says, and answers with a line.
+/// Executes each line of its input, and replies with a line.
 pub fn consumer(arguments: Arguments) -> Outcome {
     arguments.end()?;
-    let mut taken = Taken::default();
+    let mut taken = HeldResources::default();
     for line in io::stdin().lock().lines() {
         let line = line.map_err(|error| os_failure("read stdin", error))?;
         let words: Vec<_> = line.split(' ').collect();
-        let number = |place: usize| words.get(place).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+        let number =
+            |place: usize| words.get(place).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
         let answer = match words[0] {
             "burn" => burn(Duration::from_millis(number(1)), number(2).max(1)),
             "sockets" => got(number(1), || socket().map(|socket| taken.sockets.push(socket))),
@@ -35,13 +36,14 @@ pub fn consumer(arguments: Arguments) -> Outcome {
                     .map(|stream| taken.connections.push(stream))
             }),
             "connections" => {
-                let ends = connections(number(1) as usize).map_err(|error| os_failure("connect", error))?;
+                let ends = connections(number(1) as usize)
+                    .map_err(|error| os_failure("connect", error))?;
                 taken.connections.extend(ends);
                 taken.connections.len().to_string()
             }
             "fork" => got(number(1), fork),
             "memory" => {
-                // Each byte is written, so that it is there.
+                // Written to, so that the memory is allocated.
                 taken.memory.push(vec![1; number(1) as usize]);
                 taken.memory.len().to_string()
             }
@@ -59,9 +61,11 @@ pub fn consumer(arguments: Arguments) -> Outcome {
             }
             "file" => file(words.get(1).copied().unwrap_or_default(), number(2))
                 .map_err(|error| os_failure("write and read a file", error))?,
-            "send" => send(number(1) as u16, number(2)).map_err(|error| os_failure("send", error))?,
+            "send" => {
+                send(number(1) as u16, number(2)).map_err(|error| os_failure("send", error))?
+            }
             "close" => {
-                taken = Taken::default();
+                taken = HeldResources::default();
                 "closed".into()
             }
             other => return Err(failed(format!("there is no {other:?}"))),
@@ -71,7 +75,7 @@ pub fn consumer(arguments: Arguments) -> Outcome {
     Ok(())
 }
 
-/// Works with so many threads until the time is over; nanoseconds that they had a processor.
+/// Works in several threads until the time is over; returns their processor time in nanoseconds.
 fn burn(time: Duration, threads: u64) -> String {
     let (began, before) = (Instant::now(), cpu_ns());
     let work = || {
@@ -95,10 +99,11 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How often it went well, and the errno of the first failure (0: none).
+/// Returns how often the action succeeded, and the errno of the first failure (0: none).
 fn got(wanted: u64, mut one: impl FnMut() -> io::Result<()>) -> String {
-    let failure =
-        (0..wanted).map(|done| (done, one())).find_map(|(done, result)| Some((done, result.err()?)));
+    let failure = (0..wanted)
+        .map(|done| (done, one()))
+        .find_map(|(done, result)| Some((done, result.err()?)));
     match failure {
         Some((done, error)) => format!("{done} {}", error.raw_os_error().unwrap_or(-1)),
         None => format!("{wanted} 0"),
@@ -108,11 +113,11 @@ fn got(wanted: u64, mut one: impl FnMut() -> io::Result<()>) -> String {
 fn socket() -> io::Result<OwnedFd> {
     // SAFETY: a plain call.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0) };
-    // SAFETY: a descriptor just made, owned by nobody else.
+    // SAFETY: a new descriptor that nothing else owns.
     if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
 }
 
-/// A child that waits for its parent's end.
+/// Starts a child that lives until its parent's end.
 fn fork() -> io::Result<()> {
     // SAFETY: the child only makes system calls.
     match unsafe { libc::fork() } {
@@ -128,7 +133,7 @@ fn fork() -> io::Result<()> {
     }
 }
 
-/// So many bytes to a new file, and from it again, of which nothing is in memory then if it is on a disk.
+/// Writes bytes to a new file and reads them again, from the disk if the file is on one.
 fn file(path: &str, bytes: u64) -> io::Result<String> {
     let mut file = File::create(path)?;
     file.write_all(&vec![1; bytes as usize])?;
@@ -139,7 +144,7 @@ fn file(path: &str, bytes: u64) -> io::Result<String> {
     Ok(read.to_string())
 }
 
-/// So many bytes to a port; nanoseconds until the other end has had all of them.
+/// Sends bytes to a port; returns nanoseconds until the other end has received all of them.
 fn send(port: u16, bytes: u64) -> io::Result<String> {
     const PIECE: usize = 4096;
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;

@@ -1,17 +1,17 @@
-//! Requests and answers by UDP, one datagram each, as if over a connection.
+//! Requests and replies by UDP, one datagram each, with the interface of a connection.
 
 use crate::arguments::Arguments;
 use crate::failure::{Failure, Outcome, failed, os_failure};
-use crate::tenants::{on_a_line, until_stdin_ends};
+use crate::tenants::{after_stdin_line, until_stdin_ends};
 use std::io::{self, Read, Write};
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Before the address of a server with whom the socket is to be connected.
+/// Prefix of a server's address if the socket is to be connected.
 const CONNECTED: &str = "udp:";
 const UNCONNECTED: &str = "sendto:";
 
-/// The address, and whether the socket is to be connected with it.
+/// Parses the address, and whether the socket is to be connected.
 pub fn place(text: &str) -> Option<(SocketAddr, bool)> {
     let address = |prefix| text.strip_prefix(prefix)?.parse().ok();
     address(CONNECTED)
@@ -25,12 +25,12 @@ pub fn name(address: SocketAddr, is_connected: bool) -> String {
 
 pub struct Datagrams {
     socket: UdpSocket,
-    /// With whom it is not connected.
+    /// The other address, if the socket is not connected.
     peer: Option<SocketAddr>,
 }
 
 impl Datagrams {
-    /// Answers whom it has received from.
+    /// Replies to the address from which it last received.
     pub fn of_server(socket: UdpSocket) -> Self {
         Self { socket, peer: None }
     }
@@ -72,7 +72,7 @@ impl Write for Datagrams {
     }
 }
 
-/// RFC 1035, 4.1: a query for the address of this name, with recursion.
+/// Builds a query for the address of this name, with recursion (RFC 1035, 4.1).
 fn query(id: u16, name: &str) -> Vec<u8> {
     let mut query = id.to_be_bytes().to_vec();
     query.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
@@ -84,7 +84,7 @@ fn query(id: u16, name: &str) -> Vec<u8> {
     query
 }
 
-/// Asks a name server for an address so many times, each time by a socket of its own, as libraries do.
+/// Queries a name server repeatedly, each time by a new socket, as libraries do.
 pub fn resolve(mut arguments: Arguments) -> Outcome {
     let server = arguments.path("ADDRESS")?;
     let name = arguments.path("NAME")?;
@@ -94,14 +94,14 @@ pub fn resolve(mut arguments: Arguments) -> Outcome {
     let (Some(server), Some(name)) = (server, name.to_str()) else {
         return Err(Failure::Usage("ADDRESS or NAME is none".into()));
     };
-    on_a_line(|| {
+    after_stdin_line(|| {
         for time in 0..times {
             let query = query(time as u16, name);
             let mut answer = [0; 512];
             let length = Datagrams::of_client(server, true)
                 .and_then(|mut socket| socket.write(&query).and_then(|_| socket.read(&mut answer)))
                 .map_err(|error| os_failure("ask the name server", error))?;
-            // Its number of answers.
+            // Bytes 6 and 7 are the number of answers.
             if answer[..2] != query[..2] || length <= query.len() || answer[6..8] != [0, 1] {
                 return Err(failed(format!("an answer of {:?}", &answer[..length])));
             }

@@ -1,4 +1,4 @@
-//! How a workload ends badly: exit status 2 for wrong arguments, 1 for everything else.
+//! Failures of a workload: exit status 2 for wrong arguments, 1 for everything else.
 
 use std::fmt::Display;
 use std::io;
@@ -7,7 +7,7 @@ use std::io;
 pub enum Failure {
     /// The command line is wrong.
     Usage(String),
-    /// The command line was right, and the work still could not be done or gave the wrong result.
+    /// The command line was right, but the work could not be done or gave a wrong result.
     Failed(String),
 }
 
@@ -32,12 +32,16 @@ pub fn failed(message: impl Into<String>) -> Failure {
     Failure::Failed(message.into())
 }
 
-/// An error of the operating system, with what was being done when it came.
+/// Describes an error of the operating system and the action that failed.
 pub fn os_failure(doing: impl Display, error: io::Error) -> Failure {
     Failure::Failed(format!("cannot {doing}: {error}"))
 }
 
-/// Turns the C convention, -1 with `errno` set, into a failure that says what was being done.
+/// Turns the C convention, -1 with `errno` set, into a failure that names the action.
 pub fn check<T: Copy + Into<i64>>(returned: T, doing: impl Display) -> Result<T, Failure> {
-    if returned.into() == -1 { Err(os_failure(doing, io::Error::last_os_error())) } else { Ok(returned) }
+    if returned.into() == -1 {
+        Err(os_failure(doing, io::Error::last_os_error()))
+    } else {
+        Ok(returned)
+    }
 }

@@ -1,4 +1,4 @@
-//! Clients of a web server: each asks again as soon as it is answered.
+//! Clients of a web server: each sends its next request after the reply.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use crate::arguments::{Arguments, HOUR_MS};
 use crate::failure::{Failure, Outcome, failed, os_failure};
 use crate::print_line;
 
-/// The server's answer to one request. Whether the connection stays open.
+/// Reads the reply to one request. Returns whether the connection stays open.
 fn answer(connection: &mut BufReader<TcpStream>) -> io::Result<bool> {
     let (mut line, mut length, mut stays) = (String::new(), None, false);
     connection.read_line(&mut line)?;
@@ -33,9 +33,10 @@ fn answer(connection: &mut BufReader<TcpStream>) -> io::Result<bool> {
     Ok(stays && length.is_some())
 }
 
-/// Until then. How long each request took.
+/// Sends requests until `end`; returns how long each took.
 fn ask(port: u16, path: &str, end: Instant) -> io::Result<Vec<Duration>> {
-    let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n");
+    let request =
+        format!("GET {path} HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n");
     let (mut took, mut open) = (Vec::new(), None);
     loop {
         let began = Instant::now();
@@ -58,7 +59,8 @@ fn ask(port: u16, path: &str, end: Instant) -> io::Result<Vec<Duration>> {
     }
 }
 
-/// Says how many requests were answered in the time, and how long half of them and 99 of 100 took at most.
+/// Prints how many requests got a reply in the time, and the median and 99th percentile of their
+/// duration.
 pub fn load(mut arguments: Arguments) -> Outcome {
     let port = arguments.number("PORT", 1..=u16::MAX.into())? as u16;
     let connections = arguments.number("CONNECTIONS", 1..=1000)?;
@@ -68,10 +70,12 @@ pub fn load(mut arguments: Arguments) -> Outcome {
     let Some(path) = path.to_str() else { return Err(Failure::Usage("PATH must be text".into())) };
     let end = Instant::now() + Duration::from_millis(ms);
     let answers: io::Result<Vec<_>> = thread::scope(|scope| {
-        let clients: Vec<_> = (0..connections).map(|_| scope.spawn(|| ask(port, path, end))).collect();
+        let clients: Vec<_> =
+            (0..connections).map(|_| scope.spawn(|| ask(port, path, end))).collect();
         clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect()
     });
-    let mut took = answers.map_err(|error| os_failure(format!("ask {port} for {path}"), error))?.concat();
+    let mut took =
+        answers.map_err(|error| os_failure(format!("ask {port} for {path}"), error))?.concat();
     took.sort_unstable();
     let Some(last) = took.len().checked_sub(1) else { return Err(failed("nothing was answered")) };
     let [p50, p99] = [50, 99].map(|percent| took[last * percent / 100].as_micros());

@@ -1,10 +1,11 @@
 //! Programs with known system-call behaviour, for the live and VM tests.
 //!
-//! Tests run one of them under two observers and demand the same count of each call from both, so
-//! what it calls must not depend on chance or timing. `catalogue.rs` lists the sub-commands.
+//! Tests run a workload under two observers and expect the same count of each call from both, so
+//! its calls must not depend on chance or timing. `catalogue.rs` lists the sub-commands.
 //!
-//! The program has a C `main`: the start-up of Rust's runtime reads /proc/self/maps, whose length
-//! depends on where things were loaded, and would ignore SIGPIPE in everything that is executed.
+//! The program has a C `main`: the start-up code of Rust's runtime reads /proc/self/maps, whose
+//! length depends on the addresses of the mappings, and would ignore SIGPIPE in every program that
+//! is executed.
 #![no_main]
 
 mod abi;
@@ -14,25 +15,25 @@ mod calls;
 mod catalogue;
 mod children;
 mod clock;
+mod command_server;
 mod connections;
 mod consumer;
 mod datagrams;
-mod deeds;
 mod failure;
 mod load;
-mod master;
 mod memory;
 mod opener;
 mod outcomes;
 mod pipe;
-mod plugins;
+mod plugin_calls;
 mod process;
 mod raw;
 mod reading;
 mod relay;
 mod routine;
 mod seccomp;
-mod servant;
+mod side_effects;
+mod signal_forker;
 mod signals;
 mod team;
 mod tenants;
@@ -70,7 +71,7 @@ extern "C" fn main(_count: c_int, _values: *const *const c_char) -> c_int {
     }
 }
 
-/// Prints one line to stdout, by one write if it is short.
+/// Prints one line to stdout, with a single write if the line is short.
 fn print_line(line: &str) -> Outcome {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")

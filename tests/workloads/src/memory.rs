@@ -4,12 +4,12 @@ use crate::failure::{Failure, os_failure};
 use std::io;
 use std::ptr;
 
-pub struct Mapping {
+pub struct AnonymousMapping {
     start: *mut u8,
     length: usize,
 }
 
-impl Mapping {
+impl AnonymousMapping {
     pub fn anonymous(length: usize) -> Result<Self, Failure> {
         // SAFETY: a new private mapping at an address of the kernel's choice replaces no memory.
         let start = unsafe {
@@ -26,7 +26,7 @@ impl Mapping {
             let error = io::Error::last_os_error();
             return Err(os_failure(format!("map {length} bytes"), error));
         }
-        Ok(Mapping { start: start.cast(), length })
+        Ok(AnonymousMapping { start: start.cast(), length })
     }
 
     pub fn start(&self) -> *mut u8 {
@@ -40,7 +40,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for AnonymousMapping {
     fn drop(&mut self) {
         // SAFETY: this is exactly the range that mmap returned, and no borrow of it is left.
         unsafe { libc::munmap(self.start.cast(), self.length) };

@@ -1,4 +1,4 @@
-//! A process that opens files as its input says, by each of the calls that do.
+//! A process that opens files on command, by each of the calls that can open one.
 
 use std::ffi::{CStr, CString};
 use std::io::{self, BufRead as _};
@@ -13,7 +13,7 @@ use crate::{print_line, raw};
 /// arch/x86/entry/syscalls/syscall_32.tbl
 const I386_OPEN: i32 = 5;
 
-/// Does what each line of its input says, and answers with a line: "WAY PATH", or "work MS".
+/// Executes each line of its input, and replies with a line: "WAY PATH", or "work MS".
 pub fn opener(arguments: Arguments) -> Outcome {
     arguments.end()?;
     print_line("ready")?;
@@ -41,7 +41,7 @@ fn answer(way: &str, path: &str) -> Result<String, Failure> {
     Ok(said)
 }
 
-/// A descriptor, or 0 where there is none, or -1.
+/// Returns a descriptor, 0 if the call has none, or -1.
 fn act(way: &str, path: &CStr) -> Result<c_long, Failure> {
     let text = path.as_ptr();
     // SAFETY: NUL-terminated paths, and a structure with its size.
@@ -66,17 +66,19 @@ fn act(way: &str, path: &CStr) -> Result<c_long, Failure> {
     })
 }
 
-/// Of memory that a 32-bit call can name.
+/// Opens a path in memory that a 32-bit call can address.
 fn i386_open(path: &CStr) -> Result<c_long, Failure> {
     const BYTES: usize = 4096;
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT);
+    let (protection, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT,
+    );
     // SAFETY: new memory at an address of the kernel's choice.
     let memory = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, flags, -1, 0) };
     if memory == libc::MAP_FAILED || path.count_bytes() >= BYTES {
         return Err(os_failure("have memory for a path", io::Error::last_os_error()));
     }
-    // SAFETY: it is longer than the path, and nobody else's; then given back.
+    // SAFETY: the new memory is longer than the path, and is unmapped afterwards.
     let result = unsafe {
         memory.cast::<u8>().copy_from_nonoverlapping(path.as_ptr().cast(), path.count_bytes() + 1);
         let result = raw::int80(I386_OPEN, memory as u32, O_RDONLY as u32);
@@ -91,13 +93,19 @@ fn i386_open(path: &CStr) -> Result<c_long, Failure> {
     Ok(-1)
 }
 
-/// A file system in memory, which nobody else sees.
+/// Mounts a file system in memory that only this process sees.
 fn mount(at: &CStr) -> libc::c_int {
     let private = libc::MS_REC | libc::MS_PRIVATE;
     // SAFETY: NUL-terminated strings.
     unsafe {
         if libc::unshare(libc::CLONE_NEWNS) < 0
-            || libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), private, std::ptr::null()) < 0
+            || libc::mount(
+                c"none".as_ptr(),
+                c"/".as_ptr(),
+                std::ptr::null(),
+                private,
+                std::ptr::null(),
+            ) < 0
         {
             return -1;
         }

@@ -1,8 +1,8 @@
-//! Calls that fail, fault or go round and round, and a given exit status.
+//! Calls that fail, take faults or run in a loop, and a given exit status.
 
-use crate::arguments::{Arguments, HOUR_MS, MANY};
+use crate::arguments::{Arguments, HOUR_MS, MAX_REPETITIONS};
 use crate::failure::{Failure, Outcome, check, failed, os_failure};
-use crate::memory::Mapping;
+use crate::memory::AnonymousMapping;
 use crate::pipe::Pipe;
 use crate::print_line;
 use libc::{c_int, c_long};
@@ -23,7 +23,7 @@ fn expect_error(call: &str, returned: i64, errno: c_int) -> Outcome {
 }
 
 pub fn errors(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("N", 0..=MANY)?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     let missing = c"/nonexistent/workloads".as_ptr();
     for _ in 0..times {
@@ -32,7 +32,7 @@ pub fn errors(mut arguments: Arguments) -> Outcome {
         expect_error("openat", opened.into(), libc::ENOENT)?;
     }
     for _ in 0..times {
-        // SAFETY: -1 is nobody's descriptor.
+        // SAFETY: -1 is never a descriptor.
         let closed = unsafe { libc::close(-1) };
         expect_error("close", closed.into(), libc::EBADF)?;
     }
@@ -50,25 +50,28 @@ pub fn errors(mut arguments: Arguments) -> Outcome {
 /// The page size of x86-64.
 const PAGE: usize = 4096;
 /// One read returns at most 2 GiB less a page; half of that is plenty.
-const MOST_PAGES: u64 = (1 << 30) / PAGE as u64;
+const MAX_PAGES: u64 = (1 << 30) / PAGE as u64;
 
 pub fn faults(mut arguments: Arguments) -> Outcome {
-    let pages = arguments.number("PAGES", 1..=MOST_PAGES)? as usize;
+    let pages = arguments.number("PAGES", 1..=MAX_PAGES)? as usize;
     arguments.end()?;
     let mut zero = File::open("/dev/zero").map_err(|error| os_failure("open /dev/zero", error))?;
-    let mut fresh = Mapping::anonymous(pages * PAGE)?;
+    let mut fresh = AnonymousMapping::anonymous(pages * PAGE)?;
     // One fault a page: a huge page would take one for 512 of them.
     // SAFETY: the range is exactly the mapping, and this advice changes no content.
-    let advised = unsafe { libc::madvise(fresh.start().cast(), pages * PAGE, libc::MADV_NOHUGEPAGE) };
+    let advised =
+        unsafe { libc::madvise(fresh.start().cast(), pages * PAGE, libc::MADV_NOHUGEPAGE) };
     // A kernel without huge pages does not know the advice, and does not need it.
     if advised == -1 && io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL) {
         check(advised, "forbid huge pages")?;
     }
-    // The code of both calls is there from now on, wherever the linker has put it: its own faults would count, too.
+    // Now the code of both calls is in memory, wherever the linker has put it; its own faults would
+    // count as well.
     thread_minor_faults()?;
     zero.read_exact(&mut [0]).map_err(|error| os_failure("read /dev/zero", error))?;
     let before = thread_minor_faults()?;
-    let length = zero.read(fresh.bytes_mut()).map_err(|error| os_failure("read /dev/zero", error))?;
+    let length =
+        zero.read(fresh.bytes_mut()).map_err(|error| os_failure("read /dev/zero", error))?;
     let faults = thread_minor_faults()? - before;
     if length != pages * PAGE {
         return Err(failed(format!("read only {length} bytes of {pages} pages")));
@@ -85,7 +88,7 @@ fn thread_minor_faults() -> Result<c_long, Failure> {
     Ok(usage.ru_minflt)
 }
 
-/// Rounds of `busy-writer` between two looks at the clock.
+/// Rounds of `busy-writer` between two readings of the clock.
 const ROUNDS_PER_LOOK: u64 = 16;
 
 pub fn busy_writer(mut arguments: Arguments) -> Outcome {

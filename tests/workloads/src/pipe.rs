@@ -1,4 +1,4 @@
-//! A pipe used to hand over single bytes: one read and one write a byte, whoever comes first.
+//! A pipe that passes single bytes: one read and one write for each byte, whichever side is first.
 
 use crate::failure::{Failure, check, failed, os_failure};
 use std::fs::File;
@@ -20,7 +20,7 @@ impl Pipe {
         // SAFETY: `ends` has room for the two descriptors that pipe2 writes.
         let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | flags) };
         check(made, "make a pipe")?;
-        // SAFETY: pipe2 succeeded, so both descriptors are open and belong to nobody else.
+        // SAFETY: pipe2 succeeded, so both descriptors are open, and nothing else owns them.
         let [reader, writer] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
         Ok(Pipe { reader: reader.into(), writer: writer.into() })
     }

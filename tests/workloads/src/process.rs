@@ -5,7 +5,7 @@ use libc::{c_char, c_int, pid_t};
 use std::ffi::CStr;
 use std::{io, ptr};
 
-/// Forks; the child runs `child` and leaves by `_exit` with the status that it returns.
+/// Forks; the child runs `child` and calls `_exit` with the returned status.
 ///
 /// Only workloads with a single thread call this, so the child may run any code.
 pub fn fork(child: impl FnOnce() -> c_int) -> Result<pid_t, Failure> {
@@ -21,9 +21,9 @@ pub fn fork(child: impl FnOnce() -> c_int) -> Result<pid_t, Failure> {
 
 /// Blocks SIGCHLD, for workloads in which a child may end or stop while the parent blocks.
 ///
-/// SIGCHLD has no handler and so interrupts nothing, except under a ptrace tracer, which is shown
-/// even ignored signals: there the parent's call would be restarted, and counted twice, depending
-/// on who is faster. A blocked signal interrupts nothing under a tracer either.
+/// SIGCHLD has no handler and so interrupts nothing, except under a ptrace tracer, which sees even
+/// ignored signals: depending on timing, the parent's call would be restarted there and counted
+/// twice. A blocked signal interrupts nothing under a tracer either.
 pub fn block_child_signals() -> Outcome {
     // SAFETY: a zeroed signal set is valid, and SIGCHLD is a signal.
     let set = unsafe {
@@ -91,7 +91,7 @@ fn calls_command(count: &CStr) -> [*const c_char; 4] {
     [c"workloads".as_ptr(), c"calls".as_ptr(), count.as_ptr(), ptr::null()]
 }
 
-/// Executes `workloads calls COUNT` in place of this process. Returns only to say why it could not.
+/// Executes `workloads calls COUNT` in place of this process. Returns only if that fails.
 pub fn exec_calls(count: &CStr) -> Failure {
     // SAFETY: path and arguments are NUL-terminated, and a null pointer ends the vector.
     unsafe { libc::execv(SELF.as_ptr(), calls_command(count).as_ptr()) };
@@ -107,7 +107,8 @@ unsafe extern "C" {
 pub fn spawn_calls(count: &CStr) -> Result<pid_t, Failure> {
     let mut pid = 0;
     // SAFETY: `pid` is a valid place for the result, no actions or attributes are given, path and
-    // arguments are NUL-terminated, null ends the vector, and nobody changes the environment.
+    // arguments are NUL-terminated, null ends the vector, and no other thread changes the
+    // environment.
     let error = unsafe {
         libc::posix_spawn(
             &mut pid,
@@ -127,7 +128,8 @@ pub fn spawn_calls(count: &CStr) -> Result<pid_t, Failure> {
     }
 }
 
-/// No core dump: a death by signal is to leave no file behind, and the same wait status everywhere.
+/// Forbids core dumps: a death by signal must leave no file, and have the same wait status
+/// everywhere.
 pub fn forbid_core_dump() -> Outcome {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `none` is a valid rlimit.

@@ -72,7 +72,8 @@ pub fn int80_getpid() -> i32 {
 #[inline(always)]
 pub fn int80(number: i32, first: u32, second: u32) -> i32 {
     let result;
-    // SAFETY: as above; what the call does is its caller's concern. The compiler keeps rbx for itself.
+    // SAFETY: as above; what the call does is its caller's concern. The compiler keeps rbx for
+    // itself.
     unsafe {
         asm!(
             "xchg {first}, rbx",

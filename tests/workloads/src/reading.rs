@@ -1,12 +1,12 @@
-//! Reads of /dev/zero: CPU time inside calls, alone on a CPU or starved of it.
+//! Reads of /dev/zero, for the CPU time in calls, alone on a CPU or competing for it.
 //!
-//! One read takes about as long as a scheduler's slice, so that nearly all of what the thread waits
-//! for a CPU falls inside of reads: what falls between two of them is nobody's call.
+//! One read takes about as long as a scheduler's slice, so nearly all of the thread's waiting for a
+//! CPU falls into reads; waiting between two reads belongs to no call.
 
 use crate::arguments::{Arguments, HOUR_MS};
-use crate::clock::{Meter, Spent, nap};
+use crate::clock::{ClockDelta, ClockMeter, nap};
 use crate::failure::{Failure, Outcome, check, failed, os_failure};
-use crate::memory::Mapping;
+use crate::memory::AnonymousMapping;
 use crate::pipe::Pipe;
 use crate::print_line;
 use crate::process::{block_child_signals, fork, kill, own_pid, wait};
@@ -15,68 +15,71 @@ use std::fs::File;
 use std::io::{IoSliceMut, Read};
 use std::{hint, mem};
 
-/// Bytes a read.
+/// Bytes of a read.
 const BLOCK: usize = 64 << 20;
-const MOST_READS: u64 = 1 << 20;
+const MAX_READS: u64 = 1 << 20;
 /// Busy processes that share the CPU of a starved reader.
 const SIBLINGS: usize = 3;
 /// Rounds of `mixed`, each a sleep and then reads.
 const ROUNDS: u64 = 4;
 /// A `cpu_set_t` names CPUs below this.
-const MOST_CPUS: u64 = libc::CPU_SETSIZE as u64;
+const MAX_CPUS: u64 = libc::CPU_SETSIZE as u64;
 
 /// Reads /dev/zero, one block a call, into a buffer that is already backed by memory.
-struct Reader {
+struct ZeroReader {
     zero: File,
-    buffer: Mapping,
+    buffer: AnonymousMapping,
 }
 
-impl Reader {
+impl ZeroReader {
     fn new() -> Result<Self, Failure> {
         let zero = File::open("/dev/zero").map_err(|error| os_failure("open /dev/zero", error))?;
-        let mut buffer = Mapping::anonymous(BLOCK)?;
+        let mut buffer = AnonymousMapping::anonymous(BLOCK)?;
         buffer.bytes_mut().fill(1);
-        Ok(Reader { zero, buffer })
+        Ok(ZeroReader { zero, buffer })
     }
 
-    /// `times` calls. One that a stop cuts short is not made good: the number of calls is fixed.
+    /// Makes `times` calls. A read that a stop cuts short is not repeated, because the number of
+    /// calls is fixed.
     fn read(&mut self, times: u64) -> Outcome {
         for _ in 0..times {
-            self.zero.read(self.buffer.bytes_mut()).map_err(|error| os_failure("read /dev/zero", error))?;
+            self.zero
+                .read(self.buffer.bytes_mut())
+                .map_err(|error| os_failure("read /dev/zero", error))?;
         }
         Ok(())
     }
 }
 
 pub fn spin_read(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("TIMES", 0..=MOST_READS)?;
+    let times = arguments.number("TIMES", 0..=MAX_READS)?;
     arguments.end()?;
-    let mut reader = Reader::new()?;
-    let mut spent = Spent::default();
-    Meter::new().measure(&mut spent, || reader.read(times))?;
+    let mut reader = ZeroReader::new()?;
+    let mut spent = ClockDelta::default();
+    ClockMeter::new().measure(&mut spent, || reader.read(times))?;
     print_line(&format!(r#"{{"reads":{times},{}}}"#, spent.json_members()))
 }
 
 pub fn starved(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("TIMES", 0..=MOST_READS)?;
-    let cpu = arguments.number("CPU", 0..=MOST_CPUS - 1)?;
+    let times = arguments.number("TIMES", 0..=MAX_READS)?;
+    let cpu = arguments.number("CPU", 0..=MAX_CPUS - 1)?;
     arguments.end()?;
-    let mut reader = Reader::new()?;
-    let mut spent = Spent::default();
+    let mut reader = ZeroReader::new()?;
+    let mut spent = ClockDelta::default();
     let siblings = Siblings::start_on(cpu)?;
-    Meter::new().measure(&mut spent, || reader.read(times))?;
+    ClockMeter::new().measure(&mut spent, || reader.read(times))?;
     drop(siblings);
     print_line(&format!(r#"{{"reads":{times},{}}}"#, spent.json_members()))
 }
 
 pub fn mixed(mut arguments: Arguments) -> Outcome {
     let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
-    let times = arguments.number("TIMES", 0..=MOST_READS)?;
-    let cpu = arguments.number("CPU", 0..=MOST_CPUS - 1)?;
+    let times = arguments.number("TIMES", 0..=MAX_READS)?;
+    let cpu = arguments.number("CPU", 0..=MAX_CPUS - 1)?;
     arguments.end()?;
-    let mut reader = Reader::new()?;
-    let meter = Meter::new();
-    let (mut sleeping, mut reading) = (Spent::default(), Spent::default());
+    let mut reader = ZeroReader::new()?;
+    let meter = ClockMeter::new();
+    let (mut sleeping, mut reading) = (ClockDelta::default(), ClockDelta::default());
     let siblings = Siblings::start_on(cpu)?;
     for _ in 0..ROUNDS {
         meter.measure(&mut sleeping, || nap(milliseconds))?;
@@ -113,13 +116,13 @@ impl Siblings {
 impl Drop for Siblings {
     fn drop(&mut self) {
         for &sibling in &self.0 {
-            // Neither can fail: they are children of ours, and nobody else waits for them.
+            // Neither can fail: they are this process's children, and no other code waits for them.
             let _ = kill(sibling, libc::SIGKILL).and_then(|()| wait(sibling, 0).map(|_| ()));
         }
     }
 }
 
-/// Takes a byte by readv, so that what read waits for is /dev/zero alone.
+/// Receives a byte by readv, so that `read` is called for /dev/zero only.
 fn receive_apart(pipe: &Pipe) -> Outcome {
     let mut byte = [0];
     match (&pipe.reader).read_vectored(&mut [IoSliceMut::new(&mut byte)]) {
@@ -130,8 +133,8 @@ fn receive_apart(pipe: &Pipe) -> Outcome {
 }
 
 fn spin(parent: pid_t, ready: &Pipe) -> c_int {
-    // The parent kills its siblings at the end; this is for the case that it is killed itself.
-    // SAFETY: PR_SET_PDEATHSIG takes an integer.
+    // The parent kills its siblings at the end; this is for the case that the parent is killed.
+    // SAFETY: the call takes numbers only.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     // SAFETY: getppid always succeeds. Another parent means that ours died before the prctl.
     let orphaned = unsafe { libc::getppid() } != parent;

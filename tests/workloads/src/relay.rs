@@ -1,4 +1,4 @@
-//! One thread that has two tenants' requests at once, as an event loop has.
+//! One thread that handles requests of two tenants at once, like an event loop.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use crate::arguments::Arguments;
 use crate::failure::{Outcome, os_failure};
 use crate::print_line;
 
-/// More than the buffers of a socket take.
+/// More bytes than a socket's buffers take.
 const TOO_MUCH: usize = 64 << 20;
 
 fn request(listener: &TcpListener) -> io::Result<(TcpStream, String)> {
@@ -34,17 +34,19 @@ fn serve(listener: &TcpListener, backend: u16, is_stuck: bool) -> io::Result<()>
     backend.read_line(&mut String::new())?;
     first.write_all(b"done\n")?;
     second.write_all(b"done\n")?;
-    // Meanwhile it can be asked for whom it works.
+    // Meanwhile, the test can look up its service.
     io::stdin().read_line(&mut String::new()).map(drop)
 }
 
-/// Says where it listens. Opens a connection to a backend for the first request, and sends the request over it when it has
-/// received a second one, and ends with a line of its input; or sends it first, and is stuck in another send then.
+/// Prints where it listens, and opens a connection to a back end for the first request. It sends
+/// the request when it has received a second one, and ends at a line of its input. With `--stuck`,
+/// it sends the request first, and then blocks in another send.
 pub fn relay(mut arguments: Arguments) -> Outcome {
     let backend = arguments.number("PORT", 1..=u16::MAX.into())? as u16;
     let is_stuck = arguments.flag("--stuck", "N", 0..=1)? == Some(1);
     arguments.end()?;
-    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| os_failure("listen", error))?;
+    let listener =
+        TcpListener::bind(("127.0.0.1", 0)).map_err(|error| os_failure("listen", error))?;
     let port = listener.local_addr().map_err(|error| os_failure("listen", error))?.port();
     print_line(&port.to_string())?;
     serve(&listener, backend, is_stuck).map_err(|error| os_failure("serve two tenants", error))

@@ -1,6 +1,7 @@
-//! What a guard is to learn: the same calls over and over, interrupted by signals, and then something else.
+//! Behaviour for the guard to learn: the same calls again and again, interrupted by signals, and
+//! then something else.
 
-use crate::arguments::{Arguments, MANY};
+use crate::arguments::{Arguments, MAX_REPETITIONS};
 use crate::failure::{Failure, Outcome, check};
 use crate::print_line;
 use crate::signals::leave_to;
@@ -24,8 +25,8 @@ pub fn round() {
 }
 
 fn numbers(mut arguments: Arguments) -> Result<(u64, u64), Failure> {
-    let rounds = arguments.number("ROUNDS", 0..=MANY)?;
-    let unusual = arguments.number("UNUSUAL", 0..=MANY)?;
+    let rounds = arguments.number("ROUNDS", 0..=MAX_REPETITIONS)?;
+    let unusual = arguments.number("UNUSUAL", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     Ok((rounds, unusual))
 }
@@ -72,14 +73,17 @@ extern "C" fn on_alarm(_signal: c_int) {
 }
 
 pub fn alarms(mut arguments: Arguments) -> Outcome {
-    let rounds = arguments.number("ROUNDS", 0..=MANY)?;
+    let rounds = arguments.number("ROUNDS", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     // SAFETY: a zeroed sigaction is a valid one: an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_alarm as *const () as usize;
     action.sa_flags = libc::SA_RESTART;
-    // SAFETY: the handler makes one system call and changes an atomic.
-    check(unsafe { libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()) }, "handle SIGALRM")?;
+    check(
+        // SAFETY: the handler makes one system call and changes an atomic.
+        unsafe { libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()) },
+        "handle SIGALRM",
+    )?;
     check(set_alarm(20), "set an alarm")?;
     let nap = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
     for number in 0..rounds {

@@ -1,6 +1,6 @@
-//! seccomp filters that deny, trap or kill getppid and allow all else.
+//! seccomp filters that deny, trap or kill getppid and allow all other calls.
 
-use crate::arguments::{Arguments, MANY};
+use crate::arguments::{Arguments, MAX_REPETITIONS};
 use crate::failure::{Outcome, check, failed};
 use crate::{process, raw};
 use libc::{c_int, c_void, siginfo_t, sock_filter, sock_fprog, ucontext_t};
@@ -18,7 +18,7 @@ const fn instruction(code: u32, jump_true: u8, jump_false: u8, operand: u32) -> 
     sock_filter { code: code as u16, jt: jump_true, jf: jump_false, k: operand }
 }
 
-/// Installs a filter that answers getppid with `action`.
+/// Installs a filter with this `action` for getppid.
 fn install(action: u32) -> Outcome {
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -56,7 +56,7 @@ fn denied_calls(times: u64) -> Outcome {
 }
 
 pub fn errno(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("N", 0..=MANY)?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     install(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32)?;
     denied_calls(times)?;
@@ -83,12 +83,14 @@ extern "C" fn on_trap(_signal: c_int, info: *mut siginfo_t, context: *mut c_void
     if code == SYS_SECCOMP {
         TRAPS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: it passes a valid ucontext too, from which rt_sigreturn takes the registers.
-        unsafe { (*context.cast::<ucontext_t>()).uc_mcontext.gregs[libc::REG_RAX as usize] = DENIED };
+        unsafe {
+            (*context.cast::<ucontext_t>()).uc_mcontext.gregs[libc::REG_RAX as usize] = DENIED
+        };
     }
 }
 
 pub fn trap(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("N", 0..=MANY)?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     // SAFETY: a zeroed sigaction is a valid one: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

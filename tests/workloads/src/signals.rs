@@ -1,11 +1,11 @@
-//! Signals: handled, deadly, and stopping a call that the kernel then restarts.
+//! Signals: handled ones, deadly ones, and stops of a call that the kernel then restarts.
 
-use crate::arguments::{Arguments, MANY};
+use crate::arguments::{Arguments, MAX_REPETITIONS};
 use crate::clock::nap;
 use crate::failure::{Outcome, check, failed};
 use crate::pipe::Pipe;
 use crate::process::{self, fork, status_of, wait, wait_success};
-use crate::team::{MOST_THREADS, Team, or_abort};
+use crate::team::{MAX_THREADS, Team, or_abort};
 use libc::c_int;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ extern "C" fn count_signal(_signal: c_int) {
 }
 
 pub fn signals(mut arguments: Arguments) -> Outcome {
-    let times = arguments.number("N", 0..=MANY)?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     // SAFETY: a zeroed sigaction is a valid one: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -43,9 +43,9 @@ pub fn kill_self(mut arguments: Arguments) -> Outcome {
     let signal = arguments.number("SIG", 1..=64)? as c_int;
     arguments.end()?;
     process::forbid_core_dump()?;
-    // Whoever started this program may have left the signal ignored or blocked. Signals whose
-    // action cannot be changed give an error here, and need no change.
-    // SAFETY: SIG_DFL runs no code of ours.
+    // The parent may have left the signal ignored or blocked. Signals whose action cannot be
+    // changed give an error here, and need no change.
+    // SAFETY: the call takes numbers only.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
     // SAFETY: an all-zero signal set is the empty one, and sigprocmask reads no more than that.
     let unblocked = unsafe {
@@ -62,7 +62,7 @@ pub fn nanosleep_restart(arguments: Arguments) -> Outcome {
     let about_to_sleep = Pipe::new()?;
     let child = fork(|| status_of(about_to_sleep.send().and_then(|()| nap(300))))?;
     about_to_sleep.receive()?;
-    // Into the middle of the child's sleep.
+    // Waits until the child is in the middle of its sleep.
     nap(100)?;
     process::kill(child, libc::SIGSTOP)?;
     let status = wait(child, libc::WUNTRACED)?;
@@ -74,7 +74,7 @@ pub fn nanosleep_restart(arguments: Arguments) -> Outcome {
     wait_success(child)
 }
 
-/// pause() until a signal kills the process or another thread executes a program.
+/// Calls pause() until a signal kills the process or another thread executes a program.
 pub fn pause_forever() -> Outcome {
     loop {
         // SAFETY: pause has no preconditions.
@@ -86,21 +86,23 @@ pub fn pause_forever() -> Outcome {
 }
 
 pub fn hang(mut arguments: Arguments) -> Outcome {
-    let threads = arguments.flag("--threads", "T", 1..=MOST_THREADS)?;
+    let threads = arguments.flag("--threads", "T", 1..=MAX_THREADS)?;
     arguments.end()?;
     match threads {
         None => pause_forever(),
-        Some(threads) => Team::new(threads as usize)?.run(threads as usize, &|_| or_abort(pause_forever())),
+        Some(threads) => {
+            Team::new(threads as usize)?.run(threads as usize, &|_| or_abort(pause_forever()))
+        }
     }
 }
 
 pub fn leader_ends(mut arguments: Arguments) -> Outcome {
-    let ms = arguments.number("MS", 0..=MANY)?;
+    let ms = arguments.number("MS", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     leave_to(move || nap(ms))
 }
 
-/// A second thread goes on, and the first one ends.
+/// A second thread continues, and the first ends.
 pub fn leave_to(work: impl FnOnce() -> Outcome + Send + 'static) -> ! {
     std::thread::spawn(|| or_abort(work()));
     loop {

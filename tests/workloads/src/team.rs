@@ -1,14 +1,15 @@
 //! POSIX threads whose system calls can be counted.
 //!
-//! `std::thread` will not do: glibc keeps freed stacks in a cache and trims it with munmap and
-//! madvise, the thread's first allocation may map a new arena, and a join makes a futex call or
-//! none, whoever is faster. Here the stacks are ours, a thread allocates nothing, and the joiner
-//! first reads one byte a thread from a pipe and then looks, without a call, until the kernel has
-//! cleared the thread's id. So the calls are the same in each run. For each thread they are, apart
-//! from glibc's own at its start: one read (the start), the body's calls, one write (the end).
+//! `std::thread` is unsuitable: glibc keeps freed stacks in a cache and trims it with munmap and
+//! madvise, a thread's first allocation may map a new arena, and a join makes a futex call or none,
+//! depending on timing. Here, the stacks belong to this module and a thread allocates nothing. The
+//! joining thread first reads one byte for each thread from a pipe and then polls, without a call,
+//! until the kernel has cleared the thread's id. So the calls are the same in each run. Apart from
+//! glibc's own calls at its start, each thread makes one read (the start), the body's calls and one
+//! write (the end).
 
 use crate::failure::{Failure, Outcome, os_failure};
-use crate::memory::Mapping;
+use crate::memory::AnonymousMapping;
 use crate::pipe::Pipe;
 use libc::{c_void, pthread_t};
 use std::mem::MaybeUninit;
@@ -17,17 +18,17 @@ use std::{hint, io, ptr};
 /// Room for the thread's control block, its TLS and a shallow body.
 const STACK_BYTES: usize = 64 << 10;
 
-/// The most threads that a team may have.
-pub const MOST_THREADS: u64 = 20_000;
+/// The maximum number of threads of a team.
+pub const MAX_THREADS: u64 = 20_000;
 
-/// Memory for the stacks of up to `size` threads, used again by each batch.
+/// Memory for the stacks of up to `size` threads, reused by each batch.
 pub struct Team {
-    stacks: Mapping,
+    stacks: AnonymousMapping,
     size: usize,
 }
 
-/// What one thread is given.
-struct Seat<'a> {
+/// The data of one thread.
+struct TeamMember<'a> {
     index: usize,
     body: &'a (dyn Fn(usize) + Sync),
     start: &'a Pipe,
@@ -36,17 +37,17 @@ struct Seat<'a> {
 
 impl Team {
     pub fn new(size: usize) -> Result<Self, Failure> {
-        let stacks = Mapping::anonymous(size.max(1) * STACK_BYTES)?;
+        let stacks = AnonymousMapping::anonymous(size.max(1) * STACK_BYTES)?;
         Ok(Team { stacks, size })
     }
 
-    /// Runs `body(0)` to `body(count - 1)`, each in its own thread. None starts before all are
-    /// there, and all are gone when this returns.
+    /// Runs `body(0)` to `body(count - 1)`, each in its own thread. No body starts before all
+    /// threads exist, and all threads have ended when this returns.
     pub fn run(&mut self, count: usize, body: &(dyn Fn(usize) + Sync)) -> Outcome {
         assert!(count <= self.size, "the team has {} stacks", self.size);
         let (start, end) = (Pipe::new()?, Pipe::new()?);
-        let seats: Vec<Seat> =
-            (0..count).map(|index| Seat { index, body, start: &start, end: &end }).collect();
+        let seats: Vec<TeamMember> =
+            (0..count).map(|index| TeamMember { index, body, start: &start, end: &end }).collect();
 
         let mut threads = Vec::with_capacity(count);
         let mut outcome = Ok(());
@@ -62,7 +63,8 @@ impl Team {
                 }
             }
         }
-        // Those that were made must run even if one could not be: they wait for their byte.
+        // The threads that exist must run even if another could not be created: they wait for their
+        // byte.
         for _ in &threads {
             or_abort(start.send());
         }
@@ -74,7 +76,8 @@ impl Team {
     }
 }
 
-/// Returning or unwinding from `run` while its threads live would leave them without their seats.
+/// Aborts on a failure: if `run` returned or unwound while its threads live, they would lose their
+/// seats.
 pub fn or_abort(outcome: Outcome) {
     if let Err(failure) = outcome {
         eprintln!("workloads: {}", failure.message());
@@ -84,7 +87,7 @@ pub fn or_abort(outcome: Outcome) {
 
 extern "C" fn take_seat(seat: *mut c_void) -> *mut c_void {
     // SAFETY: `run` passes a pointer to a seat that outlives the thread.
-    let seat = unsafe { &*seat.cast::<Seat>() };
+    let seat = unsafe { &*seat.cast::<TeamMember>() };
     or_abort(seat.start.receive());
     (seat.body)(seat.index);
     or_abort(seat.end.send());
@@ -117,7 +120,8 @@ unsafe fn start_thread(
     let error = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
         libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), STACK_BYTES);
-        let error = libc::pthread_create(&mut thread, attributes.as_ptr(), entry, argument.cast_mut());
+        let error =
+            libc::pthread_create(&mut thread, attributes.as_ptr(), entry, argument.cast_mut());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         error
     };
@@ -132,7 +136,7 @@ unsafe fn start_thread(
 
 /// Starts `entry` in a thread that is never joined and lives until the process ends.
 pub fn start_forever(entry: extern "C" fn(*mut c_void) -> *mut c_void) -> Outcome {
-    let stack = std::mem::ManuallyDrop::new(Mapping::anonymous(STACK_BYTES)?);
+    let stack = std::mem::ManuallyDrop::new(AnonymousMapping::anonymous(STACK_BYTES)?);
     // SAFETY: the new mapping is never unmapped, and the entry ignores its argument.
     unsafe { start_thread(stack.start(), entry, ptr::null()) }?;
     Ok(())

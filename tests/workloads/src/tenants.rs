@@ -1,4 +1,5 @@
-//! A server that works for several tenants, each request for a known time, and the tenants who ask it.
+//! A server that works for several tenants, for a known time at each request, and the tenants that
+//! send the requests.
 
 use std::cell::Cell;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
@@ -12,27 +13,27 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use tollgate::Who;
+use tollgate::TaskRef;
 
 use crate::arguments::Arguments;
 use crate::datagrams::{self, Datagrams};
 use crate::failure::{Failure, Outcome, check, failed, os_failure};
 use crate::print_line;
 
-trait Connection: Read + Write + Send {}
-impl<T: Read + Write + Send> Connection for T {}
+trait ByteStream: Read + Write + Send {}
+impl<T: Read + Write + Send> ByteStream for T {}
 
-type Listener = Box<dyn Fn() -> io::Result<Box<dyn Connection>>>;
+type Listener = Box<dyn Fn() -> io::Result<Box<dyn ByteStream>>>;
 
-/// A tenant's name.
+/// Names of tenants.
 const TAGS: std::ops::RangeInclusive<u8> = b'a'..=b'y';
-/// The name under which the server is told to end.
+/// The name in the request that ends the server.
 const END: u8 = b'z';
-const MOST_MS: u64 = 60_000;
+const MAX_MS: u64 = 60_000;
 
-/// A TCP port of 127.0.0.1 (0: any) or of `ADDRESS:PORT`, the path of a Unix socket or its `@NAME`, `udp:ADDRESS`, or `fd:N`:
-/// a Unix socket that it was started with, and that is connected.
-enum Place {
+/// A TCP port of 127.0.0.1 (0: any) or `ADDRESS:PORT`, the path of a Unix socket or its `@NAME`,
+/// `udp:ADDRESS`, or `fd:N`: an inherited Unix socket that is connected.
+enum Endpoint {
     Port(u16),
     Address(SocketAddr),
     Path(PathBuf),
@@ -40,7 +41,7 @@ enum Place {
     Datagrams { address: SocketAddr, is_connected: bool },
 }
 
-impl Place {
+impl Endpoint {
     fn of(path: &Path) -> Self {
         let text = path.to_str().unwrap_or_default();
         if let Some((address, is_connected)) = datagrams::place(text) {
@@ -50,10 +51,11 @@ impl Place {
             return Self::Inherited(fd);
         }
         let port = text.parse().map(Self::Port).ok();
-        port.or_else(|| text.parse().map(Self::Address).ok()).unwrap_or_else(|| Self::Path(path.into()))
+        port.or_else(|| text.parse().map(Self::Address).ok())
+            .unwrap_or_else(|| Self::Path(path.into()))
     }
 
-    /// And by what it is found.
+    /// Listens; returns the listener and the endpoint for clients.
     fn listen(&self) -> io::Result<(Listener, String)> {
         Ok(match self {
             Self::Port(port) => {
@@ -68,13 +70,14 @@ impl Place {
             }
             Self::Path(path) => {
                 let listener = UnixListener::bind_addr(&unix_address(path)?)?;
-                let accept =
-                    move || -> io::Result<Box<dyn Connection>> { Ok(Box::new(listener.accept()?.0)) };
+                let accept = move || -> io::Result<Box<dyn ByteStream>> {
+                    Ok(Box::new(listener.accept()?.0))
+                };
                 (Box::new(accept), path.to_string_lossy().into_owned())
             }
             Self::Inherited(fd) => {
                 let only = Cell::new(Some(inherited(*fd)));
-                let accept = move || -> io::Result<Box<dyn Connection>> {
+                let accept = move || -> io::Result<Box<dyn ByteStream>> {
                     match only.take() {
                         Some(stream) => Ok(Box::new(stream)),
                         None => loop {
@@ -87,13 +90,13 @@ impl Place {
             Self::Datagrams { address, is_connected } => {
                 let socket = UdpSocket::bind(address)?;
                 let found = datagrams::name(socket.local_addr()?, *is_connected);
-                // Its only connection is with all of them.
+                // All clients share the server's only "connection".
                 (Box::new(move || Ok(Box::new(Datagrams::of_server(socket.try_clone()?)))), found)
             }
         })
     }
 
-    fn connect(&self) -> io::Result<Box<dyn Connection>> {
+    fn connect(&self) -> io::Result<Box<dyn ByteStream>> {
         Ok(match self {
             Self::Port(port) => Box::new(TcpStream::connect(("127.0.0.1", *port))?),
             Self::Address(address) => Box::new(TcpStream::connect(address)?),
@@ -114,7 +117,8 @@ fn unix_address(path: &Path) -> io::Result<unix::net::SocketAddr> {
 }
 
 fn inherited(fd: RawFd) -> UnixStream {
-    // SAFETY: whoever has started this process has left it for this; nobody else here has it.
+    // SAFETY: the descriptor was inherited for this purpose, and nothing else in this process owns
+    // it.
     unsafe { UnixStream::from_raw_fd(fd) }
 }
 
@@ -129,21 +133,21 @@ pub fn thread_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// On a processor.
+/// Uses this much processor time.
 pub fn work_for(ms: u64) {
     let began = thread_ns();
     while thread_ns() - began < ms * 1_000_000 {}
 }
 
-/// What the server has worked for each tenant, over all its processes.
-struct Work(*const AtomicU64);
+/// The server's work for each tenant, over all its processes.
+struct TenantWork(*const AtomicU64);
 
 // SAFETY: shared memory of atomics that is there until the process ends.
-unsafe impl Sync for Work {}
+unsafe impl Sync for TenantWork {}
 // SAFETY: as above.
-unsafe impl Send for Work {}
+unsafe impl Send for TenantWork {}
 
-impl Work {
+impl TenantWork {
     fn new() -> Result<Self, Failure> {
         let bytes = 256 * size_of::<AtomicU64>();
         let (protection, flags) =
@@ -162,15 +166,15 @@ impl Work {
     }
 }
 
-/// From one message to the next a thread works for whom the first came from.
-struct Meter<'a> {
-    work: &'a Work,
+/// Measures a thread's work, which from one message to the next belongs to the sender of the first.
+struct TenantMeter<'a> {
+    work: &'a TenantWork,
     tag: Option<u8>,
     since: u64,
 }
 
-impl Meter<'_> {
-    fn works_for(&mut self, tag: Option<u8>) {
+impl TenantMeter<'_> {
+    fn switch_tenant(&mut self, tag: Option<u8>) {
         let now = thread_ns();
         if let Some(before) = std::mem::replace(&mut self.tag, tag) {
             self.work.of(before).fetch_add(now - self.since, Ordering::SeqCst);
@@ -179,17 +183,17 @@ impl Meter<'_> {
     }
 }
 
-/// How a server answers.
+/// How a server handles requests.
 #[derive(Clone, Copy)]
-struct Manner {
+struct ServeOptions {
     /// Each connection has a thread.
     threads: bool,
     /// Each request's work is done by a child.
     children: bool,
-    end: fn(&Work),
+    end: fn(&TenantWork),
 }
 
-fn work_by_a_child(work: &Work, tag: u8, ms: u64) -> io::Result<()> {
+fn work_by_a_child(work: &TenantWork, tag: u8, ms: u64) -> io::Result<()> {
     // SAFETY: the child makes plain system calls only.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
@@ -207,16 +211,20 @@ fn work_by_a_child(work: &Work, tag: u8, ms: u64) -> io::Result<()> {
     }
 }
 
-/// Answers one connection's requests, until it is told to end.
-fn serve(connection: Box<dyn Connection>, meter: &mut Meter<'_>, manner: Manner) -> io::Result<()> {
+/// Handles one connection's requests until the one that ends the server.
+fn serve(
+    connection: Box<dyn ByteStream>,
+    meter: &mut TenantMeter<'_>,
+    manner: ServeOptions,
+) -> io::Result<()> {
     let mut connection = BufReader::with_capacity(64, connection);
     let mut line = String::new();
     while connection.read_line(&mut line)? > 0 {
         let tag = line.as_bytes()[0];
-        meter.works_for((tag != END).then_some(tag));
+        meter.switch_tenant((tag != END).then_some(tag));
         if tag == END {
             (manner.end)(meter.work);
-            // SAFETY: the other threads wait for tenants, of whom there are none any more.
+            // SAFETY: the other threads wait for tenants, and none are left.
             unsafe { libc::_exit(0) };
         }
         let ms = line[1..].trim().parse().unwrap_or(0);
@@ -226,48 +234,52 @@ fn serve(connection: Box<dyn Connection>, meter: &mut Meter<'_>, manner: Manner)
             work_for(ms);
         }
         connection.get_mut().write_all(b"done\n")?;
-        // It may be ended at any time.
-        meter.works_for(Some(tag));
+        // Adds the work so far, because the server may be ended at any time.
+        meter.switch_tenant(Some(tag));
         line.clear();
     }
     Ok(())
 }
 
-fn tell(work: &Work) {
+fn print_work(work: &TenantWork) {
     for tag in TAGS.filter(|tag| work.of(*tag).load(Ordering::SeqCst) > 0) {
         let _ = print_line(&format!("{} {}", tag as char, work.of(tag).load(Ordering::SeqCst)));
     }
 }
 
-/// Says where it listens, serves tenants until it is told to end, then says for how many nanoseconds it has worked for which.
+/// Prints where it listens, serves tenants until the request that ends it, and then prints how many
+/// nanoseconds it has worked for each.
 pub fn backend(mut arguments: Arguments) -> Outcome {
-    let place = Place::of(&arguments.path("PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS")?);
+    let place = Endpoint::of(
+        &arguments.path("PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS")?,
+    );
     let forks = arguments.flag("--forks", "N", 1..=100)?;
     let threads = arguments.flag("--threads", "N", 0..=1)?.unwrap_or(0) == 1;
     let children = arguments.flag("--children", "N", 0..=1)?.unwrap_or(0) == 1;
     let io_uring = arguments.flag("--io-uring", "CALL", 425..=426)?;
     arguments.end()?;
     if let Some(call) = io_uring {
-        // There is no such ring, nor can be: the kernel refuses, which is no matter.
-        // SAFETY: no pointers.
+        // No such ring exists; the kernel refuses the call, but it still counts as a use of
+        // io_uring.
+        // SAFETY: the call is refused, and takes no addresses.
         unsafe { libc::syscall(call as libc::c_long, u32::MAX, 0, 0, 0, 0, 0) };
     }
     let (listener, found) = place.listen().map_err(|error| os_failure("listen", error))?;
-    let work: &'static Work = Box::leak(Box::new(Work::new()?));
+    let work: &'static TenantWork = Box::leak(Box::new(TenantWork::new()?));
     print_line(&found)?;
-    let manner = Manner { threads, children, end: tell };
+    let manner = ServeOptions { threads, children, end: print_work };
     let Some(forks) = forks else { return accept_all(&listener, work, manner) };
     for _ in 0..forks {
         // SAFETY: this process has one thread.
         if check(unsafe { libc::fork() }, "fork")? == 0 {
-            return accept_all(&listener, work, Manner { end: |_| (), ..manner });
+            return accept_all(&listener, work, ServeOptions { end: |_| (), ..manner });
         }
     }
-    // One of them is told to end.
-    // SAFETY: a status is not asked for.
+    // One of the processes receives the request to end.
+    // SAFETY: a null pointer asks for no status.
     check(unsafe { libc::wait(std::ptr::null_mut()) }, "wait")?;
-    tell(work);
-    // SAFETY: the rest of its own group, with itself.
+    print_work(work);
+    // SAFETY: signals the process's own group, and ignores the signal itself.
     unsafe {
         libc::signal(libc::SIGTERM, libc::SIG_IGN);
         libc::kill(0, libc::SIGTERM);
@@ -275,16 +287,16 @@ pub fn backend(mut arguments: Arguments) -> Outcome {
     Ok(())
 }
 
-fn accept_all(listener: &Listener, work: &'static Work, manner: Manner) -> Outcome {
-    let mut meter = Meter { work, tag: None, since: 0 };
+fn accept_all(listener: &Listener, work: &'static TenantWork, manner: ServeOptions) -> Outcome {
+    let mut meter = TenantMeter { work, tag: None, since: 0 };
     loop {
         let connection = listener().map_err(|error| os_failure("accept", error))?;
-        // A tenant that is gone is no matter.
+        // Errors are ignored, because a tenant may have ended.
         if manner.threads {
             thread::spawn(move || {
-                let mut meter = Meter { work, tag: None, since: 0 };
+                let mut meter = TenantMeter { work, tag: None, since: 0 };
                 let _ = serve(connection, &mut meter, manner);
-                meter.works_for(None);
+                meter.switch_tenant(None);
             });
         } else {
             let _ = serve(connection, &mut meter, manner);
@@ -292,10 +304,13 @@ fn accept_all(listener: &Listener, work: &'static Work, manner: Manner) -> Outco
     }
 }
 
-/// Does the work once a line comes from stdin, and says for how many nanoseconds it has worked since.
-pub fn on_a_line(work: impl FnOnce() -> Outcome) -> Outcome {
+/// Waits for a line of stdin, does the work, and prints how many nanoseconds of processor time it
+/// took.
+pub fn after_stdin_line(work: impl FnOnce() -> Outcome) -> Outcome {
     print_line("ready")?;
-    io::stdin().read_line(&mut String::new()).map_err(|error| os_failure("wait for stdin", error))?;
+    io::stdin()
+        .read_line(&mut String::new())
+        .map_err(|error| os_failure("wait for stdin", error))?;
     let began = clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID);
     work()?;
     print_line(&(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - began).to_string())
@@ -306,12 +321,14 @@ pub fn until_stdin_ends() -> Outcome {
     ended.map(drop).map_err(|error| os_failure("wait for stdin", error))
 }
 
-/// Asks a backend for work, once a line comes from stdin, says for how many nanoseconds it has worked itself since, and waits
-/// for the end of stdin.
+/// After a line of stdin, sends requests to a back end, prints how many nanoseconds it has worked
+/// itself, and waits for the end of stdin.
 pub fn tenant(mut arguments: Arguments) -> Outcome {
-    let place = Place::of(&arguments.path("PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS")?);
+    let place = Endpoint::of(
+        &arguments.path("PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS")?,
+    );
     let tag = arguments.path("TAG")?;
-    let ms = arguments.number("MS", 0..=MOST_MS)?;
+    let ms = arguments.number("MS", 0..=MAX_MS)?;
     let requests = arguments.number("REQUESTS", 0..=1_000_000)?;
     let each = arguments.number_or(1, "PER-CONNECTION", 1..=1_000_000)?;
     arguments.end()?;
@@ -320,7 +337,7 @@ pub fn tenant(mut arguments: Arguments) -> Outcome {
         _ => return Err(Failure::Usage("TAG must be a letter".into())),
     };
     let mut connection = None;
-    on_a_line(|| {
+    after_stdin_line(|| {
         for request in 0..requests {
             if request % each == 0 {
                 let new = place.connect().map_err(|error| os_failure("connect", error))?;
@@ -332,28 +349,32 @@ pub fn tenant(mut arguments: Arguments) -> Outcome {
                 .get_mut()
                 .write_all(format!("{tag} {ms}\n").as_bytes())
                 .map_err(|error| os_failure("ask", error))?;
-            // It ends without an answer.
+            // The server ends without a reply.
             if tag == END as char {
                 continue;
             }
-            connection.read_line(&mut answer).map_err(|error| os_failure("wait for an answer", error))?;
+            connection
+                .read_line(&mut answer)
+                .map_err(|error| os_failure("wait for an answer", error))?;
             if answer != "done\n" {
                 return Err(failed(format!("an answer of {answer:?}")));
             }
         }
         Ok(())
     })?;
-    // A server with one thread has others to serve.
+    // A server with one thread can then serve others.
     drop(connection);
     until_stdin_ends()
 }
 
-/// By the library, as a program that says itself for whom it works.
+/// Binds a process with the library, as a program would bind itself.
 pub fn assign(mut arguments: Arguments) -> Outcome {
     let pid = arguments.number("PID", 0..=u64::from(u32::MAX))? as u32;
     let service = arguments.path("SERVICE")?;
     arguments.end()?;
-    let (who, thread) = if pid == 0 { (Who::OwnProcess, None) } else { (Who::Process(pid), Some(pid)) };
-    let done = tollgate::assign(who, &service.to_string_lossy()).and_then(|()| tollgate::service_of(thread));
+    let (who, thread) =
+        if pid == 0 { (TaskRef::OwnProcess, None) } else { (TaskRef::Process(pid), Some(pid)) };
+    let done = tollgate::assign(who, &service.to_string_lossy())
+        .and_then(|()| tollgate::service_of(thread));
     print_line(&done.map_err(|error| failed(error.to_string()))?)
 }

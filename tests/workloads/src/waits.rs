@@ -1,4 +1,4 @@
-//! Calls that wait for what never comes: what a stop makes of each.
+//! Calls that wait for events that never come, to see the effect of a stop on each.
 
 use std::io;
 use std::mem::zeroed;
@@ -10,12 +10,12 @@ use crate::arguments::Arguments;
 use crate::failure::{Failure, Outcome, check, failed};
 use crate::print_line;
 
-const LONG: timespec = timespec { tv_sec: 1000, tv_nsec: 0 };
-/// Of the kernel's signal sets, in bytes.
+const LONG_SLEEP: timespec = timespec { tv_sec: 1000, tv_nsec: 0 };
+/// Size of the kernel's signal sets, in bytes.
 const SIGNAL_SET: usize = 8;
 
-/// Makes one call, by its kernel's name, that waits; prints what it returned if it does. On sockets, it may have a
-/// timeout of its own (SO_RCVTIMEO, SO_SNDTIMEO).
+/// Makes one waiting call, by its name in the kernel; prints what it returned if it does. On a
+/// socket, the call may have a timeout (SO_RCVTIMEO, SO_SNDTIMEO).
 pub fn waits(mut arguments: Arguments) -> Outcome {
     let call = arguments.path("CALL")?;
     let timeout = arguments.flag("--timeout", "SECONDS", 1..=1000)?;
@@ -33,7 +33,7 @@ pub fn waits(mut arguments: Arguments) -> Outcome {
     }
 }
 
-/// Two ends of a connection.
+/// Returns the two ends of a connection.
 fn pair() -> Result<[c_int; 2], Failure> {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
@@ -42,7 +42,7 @@ fn pair() -> Result<[c_int; 2], Failure> {
     Ok(ends)
 }
 
-/// At an address that the kernel chooses.
+/// Listens at an address that the kernel chooses.
 fn listener() -> Result<c_int, Failure> {
     // SAFETY: plain calls, and an address of the kind that is given.
     unsafe {
@@ -73,14 +73,15 @@ fn set_timeout(socket: c_int, timeout: Option<u64>) -> Outcome {
     for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
         let length = size_of_val(&time) as libc::socklen_t;
         // SAFETY: a time of the length that is given.
-        let set =
-            unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, option, (&raw const time).cast(), length) };
+        let set = unsafe {
+            libc::setsockopt(socket, libc::SOL_SOCKET, option, (&raw const time).cast(), length)
+        };
         check(set, "set a timeout")?;
     }
     Ok(())
 }
 
-/// None: it is none of these.
+/// Makes one of the calls on sockets; `None` if the name is not one of them.
 fn on_socket(call: &str, timeout: Option<u64>) -> Result<Option<c_long>, Failure> {
     let [full, _other] = pair()?;
     let bytes = [0_u8; 4096];
@@ -99,7 +100,8 @@ fn on_socket(call: &str, timeout: Option<u64>) -> Result<Option<c_long>, Failure
     let messages = &raw mut message;
     let header = &raw mut message.msg_hdr;
     let no: *mut c_void = null_mut();
-    // SAFETY: each has the arguments that it takes: room for a byte, a message of it, or no address.
+    // SAFETY: each has the arguments that it takes: room for a byte, a message of it, or no
+    // address.
     let result = unsafe {
         match call {
             "accept" | "accept4" => {
@@ -110,7 +112,7 @@ fn on_socket(call: &str, timeout: Option<u64>) -> Result<Option<c_long>, Failure
             }
             "connect" => {
                 let listener = listener()?;
-                // One is taken beyond those that may wait.
+                // The queue takes one connection more than its limit.
                 connect(listener, None)?;
                 connect(listener, timeout)?
             }
@@ -134,7 +136,7 @@ fn epoll() -> Result<c_int, Failure> {
 }
 
 fn elsewhere(call: &str) -> Result<c_long, Failure> {
-    let (time, signals) = (LONG, 0_u64);
+    let (time, signals) = (LONG_SLEEP, 0_u64);
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     let [readable, _writable] = {
         let mut ends = [0; 2];
@@ -146,20 +148,31 @@ fn elsewhere(call: &str) -> Result<c_long, Failure> {
     let mut word = 0_u32;
     let no: *const c_void = null();
     let wait_on_futex = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: each has the arguments that it takes: a time, an empty set of signals, room for one event, a word.
+    // SAFETY: each has the arguments that it takes: a time, an empty set of signals, room for one
+    // event, a word.
     Ok(unsafe {
         match call {
             "epoll_wait" => libc::syscall(libc::SYS_epoll_wait, epoll()?, &raw mut event, 1, -1),
-            "epoll_pwait" => libc::syscall(libc::SYS_epoll_pwait, epoll()?, &raw mut event, 1, -1, no, 0),
-            "epoll_pwait2" => {
-                libc::syscall(libc::SYS_epoll_pwait2, epoll()?, &raw mut event, 1, &raw const time, no, 0)
+            "epoll_pwait" => {
+                libc::syscall(libc::SYS_epoll_pwait, epoll()?, &raw mut event, 1, -1, no, 0)
             }
+            "epoll_pwait2" => libc::syscall(
+                libc::SYS_epoll_pwait2,
+                epoll()?,
+                &raw mut event,
+                1,
+                &raw const time,
+                no,
+                0,
+            ),
             "semop" | "semtimedop" => {
                 let set = check(libc::semget(libc::IPC_PRIVATE, 1, 0o600), "make a semaphore")?;
                 let mut take = libc::sembuf { sem_num: 0, sem_op: -1, sem_flg: 0 };
                 let result = match call {
                     "semop" => libc::syscall(libc::SYS_semop, set, &raw mut take, 1),
-                    _ => libc::syscall(libc::SYS_semtimedop, set, &raw mut take, 1, &raw const time),
+                    _ => {
+                        libc::syscall(libc::SYS_semtimedop, set, &raw mut take, 1, &raw const time)
+                    }
                 };
                 let error = io::Error::last_os_error().raw_os_error().unwrap_or(0);
                 libc::semctl(set, 0, libc::IPC_RMID);
@@ -175,20 +188,39 @@ fn elsewhere(call: &str) -> Result<c_long, Failure> {
                 let made = libc::syscall(libc::SYS_io_setup, 1, &raw mut context);
                 check(made, "make a context of asynchronous calls")?;
                 let mut done = [0_u64; 4];
-                libc::syscall(libc::SYS_io_getevents, context, 1, 1, done.as_mut_ptr(), &raw const time)
+                libc::syscall(
+                    libc::SYS_io_getevents,
+                    context,
+                    1,
+                    1,
+                    done.as_mut_ptr(),
+                    &raw const time,
+                )
             }
             "poll" => libc::syscall(libc::SYS_poll, &raw mut poll, 1, -1),
             "ppoll" => libc::syscall(libc::SYS_ppoll, &raw mut poll, 1, &raw const time, no, 0),
             "select" => libc::syscall(libc::SYS_select, 0, no, no, no, no),
             "pselect6" => libc::syscall(libc::SYS_pselect6, 0, no, no, no, &raw const time, no),
             "nanosleep" => libc::syscall(libc::SYS_nanosleep, &raw const time, no),
-            "clock_nanosleep" => {
-                libc::syscall(libc::SYS_clock_nanosleep, libc::CLOCK_MONOTONIC, 0, &raw const time, no)
+            "clock_nanosleep" => libc::syscall(
+                libc::SYS_clock_nanosleep,
+                libc::CLOCK_MONOTONIC,
+                0,
+                &raw const time,
+                no,
+            ),
+            "futex" => {
+                libc::syscall(libc::SYS_futex, &raw mut word, wait_on_futex, 0, &raw const time)
             }
-            "futex" => libc::syscall(libc::SYS_futex, &raw mut word, wait_on_futex, 0, &raw const time),
             "pause" => libc::syscall(libc::SYS_pause),
-            "rt_sigsuspend" => libc::syscall(libc::SYS_rt_sigsuspend, &raw const signals, SIGNAL_SET),
-            _ => return Err(Failure::Usage(format!("{call} is none of the calls that can be waited in"))),
+            "rt_sigsuspend" => {
+                libc::syscall(libc::SYS_rt_sigsuspend, &raw const signals, SIGNAL_SET)
+            }
+            _ => {
+                return Err(Failure::Usage(format!(
+                    "{call} is none of the calls that can be waited in"
+                )));
+            }
         }
     })
 }

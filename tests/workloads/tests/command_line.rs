@@ -1,4 +1,4 @@
-//! What the workloads print and exit with.
+//! The output and exit statuses of the workloads.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
@@ -28,10 +28,16 @@ fn wrong_arguments_exit_with_2_and_a_sentence() {
     for (command, sentence) in [
         ("nothing", "workloads: no sub-command \"nothing\": `workloads --help` lists them"),
         ("calls", "workloads calls: the argument N is missing"),
-        ("calls many", "workloads calls: N must be a whole number from 0 to 1000000000, not \"many\""),
+        (
+            "calls many",
+            "workloads calls: N must be a whole number from 0 to 1000000000, not \"many\"",
+        ),
         ("calls 1 2", "workloads calls: unexpected argument \"2\""),
         ("calls 1 --threads", "workloads calls: the argument T is missing"),
-        ("calls 1 --threads 0", "workloads calls: T must be a whole number from 1 to 20000, not \"0\""),
+        (
+            "calls 1 --threads 0",
+            "workloads calls: T must be a whole number from 1 to 20000, not \"0\"",
+        ),
         ("exit 256", "workloads exit: N must be a whole number from 0 to 255, not \"256\""),
         ("elf32", "workloads elf32: the argument FILE is missing"),
     ] {
@@ -43,7 +49,7 @@ fn wrong_arguments_exit_with_2_and_a_sentence() {
 }
 
 #[test]
-fn what_cannot_be_done_exits_with_1_and_a_sentence() {
+fn failure_exits_with_1_and_a_message() {
     let finished = run("slow-open /nonexistent");
     assert_eq!(finished.status.code(), Some(1));
     let message = String::from_utf8_lossy(&finished.stderr);
@@ -80,7 +86,7 @@ fn figures_are_plausible() {
     let faults = stdout("faults 1000");
     assert!(member(&faults, "minor_faults") >= 1000, "{faults}");
 
-    // Never blocked: the time is spent running or waiting to run.
+    // The thread never blocks: it runs or waits to run.
     let starved = stdout("starved 1000 0");
     let [wall, cpu, wait] = ["wall_ns", "cpu_ns", "wait_ns"].map(|name| member(&starved, name));
     assert!(wall.abs_diff(cpu + wait) < wall / 10, "{starved}");

@@ -1,14 +1,14 @@
-//! Each workload makes the calls it claims, and the same ones in every run. Needs strace.
+//! Each workload makes the documented calls, and the same ones in every run. Needs strace.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
 const WORKLOADS: &str = env!("CARGO_BIN_EXE_workloads");
 
-/// Calls by name; those of the other two tables as `32:getpid` and `x32:getpid`.
-type Counts = BTreeMap<String, u64>;
+/// Counts of calls by name; those of the other two tables as `32:getpid` and `x32:getpid`.
+type CallCounts = BTreeMap<String, u64>;
 
-fn strace(command: &str, program: &str) -> Counts {
+fn strace(command: &str, program: &str) -> CallCounts {
     let directory = env!("CARGO_TARGET_TMPDIR");
     let summary = format!("{directory}/{}.strace", command.replace(['/', ' '], "_"));
     let finished = Command::new("strace")
@@ -21,8 +21,8 @@ fn strace(command: &str, program: &str) -> Counts {
     parse(&std::fs::read_to_string(&summary).expect("strace writes its summary"))
 }
 
-fn parse(summary: &str) -> Counts {
-    let mut counts = Counts::new();
+fn parse(summary: &str) -> CallCounts {
+    let mut counts = CallCounts::new();
     let mut table = "";
     for line in summary.lines() {
         if line.contains("for 32 bit mode") {
@@ -121,6 +121,6 @@ fn reads_and_errors() {
     check("mixed 5 2 0", &[("read", 8), ("nanosleep", 4)]);
     let errors = [("openat", 100), ("close", 102), ("read", 100)];
     check("errors 100", &errors);
-    // The first is for the code's own faults.
+    // The first read is for the code's own faults.
     check("faults 1000", &[("read", 2)]);
 }

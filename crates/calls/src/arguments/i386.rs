@@ -1,13 +1,14 @@
 //! The calls of i386 that x86-64 does not have, or has with other arguments.
 //!
-//! From the `compat_sys_…` and `sys_…` functions that Linux 6.18's `arch/x86/entry/syscalls/syscall_32.tbl` names. An
-//! offset of 64 bits takes two arguments here, low half first except in `_llseek`. What only has a number
-//! (`break`, `ftime`) has no arguments.
+//! The source is the `compat_sys_…` and `sys_…` functions in Linux 6.18's
+//! `arch/x86/entry/syscalls/syscall_32.tbl`. An offset of 64 bits takes two arguments here, the low
+//! half first except in `_llseek`. Calls that have only a number (`break`, `ftime`) have no
+//! arguments.
 
-use super::Entry;
-use super::Kind::{DirFd, Fd, Hex, Int, Long, Path};
+use super::ArgumentKind::{DirFd, Fd, Hex, Int, Long, Path};
+use super::CallSignature;
 
-pub(super) static DIFFERENT: &[Entry] = &[
+pub(super) static DIFFERENT: &[CallSignature] = &[
     ("_llseek", &[Fd, Hex, Hex, Hex, Int]),
     ("_newselect", &[Int, Hex, Hex, Hex, Hex]),
     ("bdflush", &[Int, Hex]),

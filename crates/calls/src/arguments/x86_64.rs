@@ -1,17 +1,19 @@
 //! The arguments of every call of x86-64, by name.
 //!
-//! From the kernel's own description of its calls in Linux 6.18.44 (src/signatures-x86_64.txt, which a test
-//! holds against this table); those that kernel was built without, from section 2 of the manual. A call with no
-//! arguments here takes none, or is only a number with nothing behind it, such as `create_module` or `tuxcall`.
+//! The source is the kernel's description of its calls in Linux 6.18.44
+//! (src/signatures-x86_64.txt, which a test compares with this table). Calls that this kernel was
+//! built without are from section 2 of the manual. A call without arguments here takes none, or is
+//! only a number without an implementation, such as `create_module` or `tuxcall`.
 //!
-//! Not `Fd` although they look it: the bounds of `close_range`, which need not be open; the second argument of
-//! `pidfd_getfd`, which belongs to another process. The string that a call takes and that names no file (an
-//! extended attribute, a kind of file system) is `Hex`.
+//! Some arguments look like descriptors but are not `Fd`: the bounds of `close_range`, which need
+//! not be open, and the second argument of `pidfd_getfd`, which belongs to another process. A
+//! string that does not name a file, such as an extended attribute or a type of file system, is
+//! `Hex`.
 
-use super::Entry;
-use super::Kind::{DirFd, Fd, Hex, Int, Long, Mode, Path};
+use super::ArgumentKind::{DirFd, Fd, Hex, Int, Long, Mode, Path};
+use super::CallSignature;
 
-pub(super) static CALLS: &[Entry] = &[
+pub(super) static CALLS: &[CallSignature] = &[
     ("_sysctl", &[]),
     ("accept", &[Fd, Hex, Hex]),
     ("accept4", &[Fd, Hex, Hex, Hex]),

@@ -1,40 +1,40 @@
-//! Functions that are there already.
+//! Checks calls of builtin functions.
 
 use std::rc::Rc;
 
-use super::scopes::Named;
-use super::{Checked, Checker, Faulty};
+use super::scopes::Symbol;
+use super::{Checked, Checker, ErrorReported};
 use crate::ast::{self, Expression as Written, ExpressionKind as WrittenKind};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::program::{Argument, Builtin, Expression, ExpressionKind};
-use crate::records::MOST_BYTES;
+use crate::records::MAX_STRUCT_BYTES;
+use crate::typed::{Argument, Builtin, Expression, ExpressionKind};
 use crate::types::{INT, LONG, Type, U8, U16, U32, U64};
 
-/// What an argument is to be.
+/// The kind of argument that a parameter expects.
 #[derive(Clone, Copy)]
-enum Wanted {
+enum ExpectedArgument {
     Number,
-    /// An array of characters, which is changed.
+    /// An array of characters that the function changes.
     ChangedBytes,
-    /// The same, or a string.
+    /// An array of characters or a string.
     Text,
-    /// A whole variable, an array or a struct, of which it takes bytes.
+    /// A whole variable, an array or a struct whose bytes the function uses.
     Memory,
     ChangedMemory,
     Map,
-    /// Of the map before it.
+    /// A key of the map that is the previous argument.
     Key,
     /// A struct.
     Record,
-    /// Of `print`: a number or a text.
+    /// A number or a text, for `print`.
     Any,
 }
 
 struct Signature {
     name: &'static str,
     builtin: Builtin,
-    arguments: &'static [Wanted],
-    /// There may be more than these.
+    arguments: &'static [ExpectedArgument],
+    /// Whether further arguments are allowed.
     has_more: bool,
     result: Type,
 }
@@ -42,14 +42,16 @@ struct Signature {
 const fn signature(
     name: &'static str,
     builtin: Builtin,
-    arguments: &'static [Wanted],
+    arguments: &'static [ExpectedArgument],
     result: Type,
 ) -> Signature {
     Signature { name, builtin, arguments, has_more: matches!(builtin, Builtin::Print), result }
 }
 
 const BUILTINS: &[Signature] = {
-    use Wanted::{Any, ChangedBytes, ChangedMemory, Key, Map, Memory, Number, Record, Text};
+    use ExpectedArgument::{
+        Any, ChangedBytes, ChangedMemory, Key, Map, Memory, Number, Record, Text,
+    };
     const U64_RESULT: Type = Type::Integer(U64);
     const U8_RESULT: Type = Type::Integer(U8);
     const U16_RESULT: Type = Type::Integer(U16);
@@ -84,7 +86,7 @@ const BUILTINS: &[Signature] = {
     ]
 };
 
-/// What functions of C's library and of BPF are called here.
+/// The E-code names of functions of C's library and of BPF helpers.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("bpf_get_current_comm", "comm"),
     ("bpf_get_current_pid_tgid", "pid()` and `tid()"),
@@ -118,36 +120,42 @@ pub fn is_builtin(name: &str) -> bool {
 impl Checker<'_> {
     pub(super) fn builtin(
         &mut self,
-        name: &ast::Name,
+        name: &ast::Ident,
         arguments: &[Written],
         span: &Span,
     ) -> Checked<Expression> {
         let Some(signature) = BUILTINS.iter().find(|signature| signature.name == name.text) else {
-            let mut known = self.scopes.names(|named| matches!(named, Named::Function(_)));
+            let mut known = self.scopes.names(|named| matches!(named, Symbol::Function(_)));
             known.extend(BUILTINS.iter().map(|signature| signature.name.into()));
             let elsewhere = ELSEWHERE.iter().find(|(known, _)| *known == name.text);
-            if let Some((_, own)) =
-                elsewhere.filter(|_| self.below("function", &name.text, &name.span).is_none())
+            if let Some((_, own)) = elsewhere
+                .filter(|_| self.later_declaration("function", &name.text, &name.span).is_none())
             {
                 let message = format!("there is no function `{}`", name.text);
-                return self
-                    .fault(Diagnostic::error(name.span.clone(), message).help(format!("there is `{own}`")));
+                return self.fault(
+                    Diagnostic::error(name.span.clone(), message).help(format!("use `{own}`")),
+                );
             }
             return self.unknown("function", name, &known);
         };
         let wanted = signature.arguments;
         let least = wanted.len() - usize::from(signature.has_more);
         if arguments.len() < least || arguments.len() > least && !signature.has_more {
-            return self
-                .fault(Diagnostic::error(span.clone(), self.counted(&name.text, least, arguments.len())));
+            return self.fault(Diagnostic::error(
+                span.clone(),
+                self.counted(&name.text, least, arguments.len()),
+            ));
         }
         let format = match (signature.builtin, arguments.first().map(|first| &first.kind)) {
             (Builtin::Print, Some(WrittenKind::Text(format))) => format,
             (Builtin::Print, Some(_)) => {
                 let span = arguments[0].span.clone();
-                let problem = Diagnostic::error(span, "what `print` writes is to be a string");
-                return self
-                    .fault(problem.help("write print(\"%d\", …) for a number, print(\"%s\", …) for a text"));
+                let problem =
+                    Diagnostic::error(span, "the first argument of `print` must be a string");
+                return self.fault(
+                    problem
+                        .help("write print(\"%d\", …) for a number, print(\"%s\", …) for a text"),
+                );
             }
             _ => &Vec::new(),
         };
@@ -162,101 +170,120 @@ impl Checker<'_> {
             made.push(argument);
         }
         let current = self.current();
-        let has_packet = current.offer.as_ref().is_some_and(|offer| offer.packet.is_some());
+        let has_packet = current.hook_spec.as_ref().is_some_and(|offer| offer.packet.is_some());
         let function = current.function;
         if signature.builtin.packet_bytes().is_some() && !has_packet {
-            let problem = Diagnostic::error(span.clone(), "there is no packet here");
-            return self.fault(problem.help("there is one in the handlers of packets, and not in functions"));
+            let problem = Diagnostic::error(span.clone(), "no packet is available here");
+            return self.fault(
+                problem.help("packets can be read only directly in handlers of packet hooks"),
+            );
         }
         self.uses[function].push((signature.builtin, span.clone()));
         if signature.builtin == Builtin::Print {
             self.format(format, arguments, &made)?;
         }
         let kind = ExpressionKind::Builtin(signature.builtin, made);
-        Ok(Expression { kind, of: signature.result.clone(), span: span.clone() })
+        Ok(Expression { kind, ty: signature.result.clone(), span: span.clone() })
     }
 
-    fn argument(&mut self, wanted: Wanted, written: &Written, map: Option<usize>) -> Checked<Argument> {
+    fn argument(
+        &mut self,
+        wanted: ExpectedArgument,
+        written: &Written,
+        map: Option<usize>,
+    ) -> Checked<Argument> {
         match wanted {
-            Wanted::Number => self.value_argument(written, &U64.into()),
-            Wanted::Map => match &written.kind {
+            ExpectedArgument::Number => self.value_argument(written, &U64.into()),
+            ExpectedArgument::Map => match &written.kind {
                 WrittenKind::Name(name) => match self.scopes.find(name) {
-                    Some(Named::Map(map)) => Ok(Argument::Map(*map)),
-                    Some(Named::Faulty) => Err(Faulty),
+                    Some(Symbol::Map(map)) => Ok(Argument::Map(*map)),
+                    Some(Symbol::Faulty) => Err(ErrorReported),
                     None => {
-                        let known = self.scopes.names(|named| matches!(named, Named::Map(_)));
-                        let name = ast::Name { text: name.clone(), span: written.span.clone() };
+                        let known = self.scopes.names(|named| matches!(named, Symbol::Map(_)));
+                        let name = ast::Ident { text: name.clone(), span: written.span.clone() };
                         self.unknown("map", &name, &known)
                     }
-                    Some(_) => {
-                        self.fault(Diagnostic::error(written.span.clone(), format!("`{name}` is no map")))
-                    }
+                    Some(_) => self.fault(Diagnostic::error(
+                        written.span.clone(),
+                        format!("`{name}` is not a map"),
+                    )),
                 },
-                _ => self.fault(Diagnostic::error(written.span.clone(), "a map's name is to stand here")),
+                _ => self
+                    .fault(Diagnostic::error(written.span.clone(), "expected the name of a map")),
             },
-            Wanted::Key => {
+            ExpectedArgument::Key => {
                 let map = map.expect("each that takes a key takes the map before");
                 self.key(map, written).map(Argument::Value)
             }
-            Wanted::Text | Wanted::Any if matches!(written.kind, WrittenKind::Text(_)) => {
+            ExpectedArgument::Text | ExpectedArgument::Any
+                if matches!(written.kind, WrittenKind::Text(_)) =>
+            {
                 self.expression(written).map(Argument::Value)
             }
-            Wanted::Text => {
+            ExpectedArgument::Text => {
                 let value = self.expression(written)?;
                 match value {
-                    Expression { of: Type::String, .. } => Ok(Argument::Value(value)),
+                    Expression { ty: Type::String, .. } => Ok(Argument::Value(value)),
                     Expression { kind: ExpressionKind::Load(place), .. } if place.of.is_bytes() => {
                         Ok(Argument::Place(*place))
                     }
                     other => {
-                        let message = format!("a text is to stand here, and no value of type {}", other.of);
+                        let message =
+                            format!("expected a text, found a value of type {}", other.ty);
                         let problem = Diagnostic::error(other.span, message);
-                        self.fault(problem.help("a string, or an array of char"))
+                        self.fault(problem.help("a text is a string or an array of char"))
                     }
                 }
             }
-            Wanted::Any => {
+            ExpectedArgument::Any => {
                 let value = self.expression(written)?;
                 match value {
                     Expression { kind: ExpressionKind::Load(place), .. } if place.of.is_bytes() => {
                         Ok(Argument::Place(*place))
                     }
-                    value if value.of.is_number() || value.of == Type::String => Ok(Argument::Value(value)),
+                    value if value.ty.is_number() || value.ty == Type::String => {
+                        Ok(Argument::Value(value))
+                    }
                     other => {
-                        let message = format!("a value of type {} cannot be printed", other.of);
+                        let message = format!("a value of type {} cannot be printed", other.ty);
                         self.fault(
-                            Diagnostic::error(other.span, message).help("print its members one by one"),
+                            Diagnostic::error(other.span, message)
+                                .help("print its members one by one"),
                         )
                     }
                 }
             }
-            Wanted::Memory | Wanted::ChangedMemory if matches!(written.kind, WrittenKind::Text(_)) => {
+            ExpectedArgument::Memory | ExpectedArgument::ChangedMemory
+                if matches!(written.kind, WrittenKind::Text(_)) =>
+            {
                 let problem = Diagnostic::error(
                     written.span.clone(),
-                    "a string is no variable, of which bytes are taken",
+                    "a string is not a variable, so its bytes cannot be used here",
                 );
-                self.fault(
-                    problem.help(
-                        "declare one, `char text[] = \"…\";`, or compare texts: strncmp(one, other, n)",
-                    ),
-                )
+                self.fault(problem.help(
+                    "declare a variable, `char text[] = \"…\";`, or compare texts: \
+                        strncmp(one, other, n)",
+                ))
             }
-            Wanted::ChangedBytes | Wanted::ChangedMemory => {
+            ExpectedArgument::ChangedBytes | ExpectedArgument::ChangedMemory => {
                 let place = self.changed_place(written)?;
-                if matches!(wanted, Wanted::ChangedBytes) && !place.of.is_bytes() {
-                    let problem = Diagnostic::error(place.span, format!("this is of type {}", place.of));
+                if matches!(wanted, ExpectedArgument::ChangedBytes) && !place.of.is_bytes() {
+                    let problem = Diagnostic::error(
+                        place.span,
+                        format!("expected an array of char, found type {}", place.of),
+                    );
                     return self.fault(problem.help("an array of char is to stand here"));
                 }
                 Ok(Argument::Place(place))
             }
-            Wanted::Memory => self.place(written).map(Argument::Place),
-            Wanted::Record => {
+            ExpectedArgument::Memory => self.place(written).map(Argument::Place),
+            ExpectedArgument::Record => {
                 let place = self.place(written)?;
                 match &place.of {
                     Type::Struct(of) => {
-                        if of.size > MOST_BYTES {
+                        if of.size > MAX_STRUCT_BYTES {
                             let message = format!(
-                                "`struct {}` has {} bytes, and a record {MOST_BYTES} at most",
+                                "`struct {}` has {} bytes, but a record has at most {MAX_STRUCT_BYTES}",
                                 of.name, of.size
                             );
                             return self.fault(Diagnostic::error(place.span, message));
@@ -268,15 +295,20 @@ impl Checker<'_> {
                     }
                     of => self.fault(Diagnostic::error(
                         place.span,
-                        format!("a struct is to stand here, and not {of}"),
+                        format!("expected a struct, found {of}"),
                     )),
                 }
             }
         }
     }
 
-    /// What `print` writes: %d, %u, %x, %c and %s, and %% for itself.
-    fn format(&mut self, format: &[u8], written: &[Written], arguments: &[Argument]) -> Checked<()> {
+    /// Checks a format of `print`: %d, %u, %x, %c and %s, and %% for a percent sign.
+    fn format(
+        &mut self,
+        format: &[u8],
+        written: &[Written],
+        arguments: &[Argument],
+    ) -> Checked<()> {
         let mut rest = arguments.iter().zip(written).skip(1);
         let mut bytes = format.iter();
         while let Some(byte) = bytes.next() {
@@ -284,35 +316,40 @@ impl Checker<'_> {
                 continue;
             }
             let directive = bytes.next().copied();
-            let wants_text =
-                match directive {
-                    Some(b'%') => continue,
-                    Some(b'd' | b'u' | b'x' | b'c') => false,
-                    Some(b's') => true,
-                    other => {
-                        let told = other.map_or(String::new(), |other| (other as char).to_string());
-                        let problem =
-                            Diagnostic::error(written[0].span.clone(), format!("`print` knows no %{told}"));
-                        return self.fault(problem.help(
-                            "there are %d, %u, %x (of 64 bits, without a width), %c, %s, and %% for a %",
-                        ));
-                    }
-                };
+            let wants_text = match directive {
+                Some(b'%') => continue,
+                Some(b'd' | b'u' | b'x' | b'c') => false,
+                Some(b's') => true,
+                other => {
+                    let told = other.map_or(String::new(), |other| (other as char).to_string());
+                    let problem = Diagnostic::error(
+                        written[0].span.clone(),
+                        format!("`print` does not support %{told}"),
+                    );
+                    return self.fault(problem.help(
+                        "supported are %d, %u, %x (64 bits, without a width), %c, %s, and %% \
+                            for a %",
+                    ));
+                }
+            };
             let Some((argument, written)) = rest.next() else {
-                let problem =
-                    Diagnostic::error(written[0].span.clone(), "more values are asked for here than follow");
+                let problem = Diagnostic::error(
+                    written[0].span.clone(),
+                    "the format needs more values than are given",
+                );
                 return self.fault(problem);
             };
             let is_text = match argument {
-                Argument::Value(value) => value.of == Type::String,
+                Argument::Value(value) => value.ty == Type::String,
                 _ => true,
             };
             if is_text != wants_text {
                 let (is, wants) = if is_text { ("text", "number") } else { ("number", "text") };
-                let message = format!("this is a {is}, where a {wants} is asked for");
+                let message = format!("the format needs a {wants}, but this is a {is}");
                 let mut problem = Diagnostic::error(written.span.clone(), message);
                 if wants_text {
-                    problem = problem.help("`read_user_text` reads what an argument points to");
+                    problem = problem
+                        .help("use `read_user_text` to read the text that an argument points to");
                 }
                 return self.fault(problem);
             }
@@ -320,7 +357,7 @@ impl Checker<'_> {
         match rest.next() {
             Some((_, beyond)) => {
                 let span = beyond.span.clone();
-                self.fault(Diagnostic::error(span, "nothing in the first argument asks for this value"))
+                self.fault(Diagnostic::error(span, "the format does not use this value"))
             }
             None => Ok(()),
         }

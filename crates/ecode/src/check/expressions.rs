@@ -1,18 +1,19 @@
-//! Expressions: names become places and constants, operands get types in common, constants are worked out.
+//! Checks expressions: resolves names to lvalues and constants, converts operands to common types
+//! and folds constants.
 
 use super::builtins::is_builtin;
-use super::items::MOST_LOCAL_BYTES;
-use super::scopes::Named;
-use super::{BELOW, Checked, Checker, Faulty};
+use super::items::MAX_LOCAL_BYTES;
+use super::scopes::Symbol;
+use super::{BELOW, Checked, Checker, ErrorReported};
+use crate::arithmetic;
 use crate::ast::{self, ExpressionKind as Written, Unary};
-use crate::diagnostic::{Diagnostic, Span, nearest};
-use crate::program::{Expression, ExpressionKind, Operator, Place, PlaceKind};
-use crate::token::own_type;
+use crate::diagnostic::{Diagnostic, Span, closest_name};
+use crate::token::type_of_c_header;
+use crate::typed::{Expression, ExpressionKind, Lvalue, Operator, PlaceKind};
 use crate::types::{CHAR, INT, Integer, LONG, Type, U32, U64};
-use crate::value;
 
 fn expression(kind: ExpressionKind, of: impl Into<Type>, span: &Span) -> Expression {
-    Expression { kind, of: of.into(), span: span.clone() }
+    Expression { kind, ty: of.into(), span: span.clone() }
 }
 
 fn constant(of: &Expression) -> Option<u64> {
@@ -22,27 +23,30 @@ fn constant(of: &Expression) -> Option<u64> {
     }
 }
 
-/// To another type of numbers.
+/// Converts a number to another type.
 fn convert(from: Expression, to: &Type) -> Expression {
-    if from.of == *to {
+    if from.ty == *to {
         return from;
     }
     let span = from.span.clone();
     let kind = match (constant(&from), to.integer()) {
-        (Some(value), Some(_)) if *to == Type::Bool => ExpressionKind::Constant((value != 0).into()),
+        (Some(value), Some(_)) if *to == Type::Bool => {
+            ExpressionKind::Constant((value != 0).into())
+        }
         (Some(value), Some(number)) => ExpressionKind::Constant(number.extend(value)),
         _ => ExpressionKind::Convert(Box::new(from)),
     };
-    Expression { kind, of: to.clone(), span }
+    Expression { kind, ty: to.clone(), span }
 }
 
-/// The type of a number as it is written: ISO C17, 6.4.4.1.
+/// The type of a number literal (ISO C17, 6.4.4.1).
 fn literal_type(value: u64, is_unsigned: bool, is_long: bool, is_decimal: bool) -> Integer {
     let signed = [INT, LONG].into_iter().filter(|_| !is_unsigned);
     let unsigned = [U32, U64].into_iter().filter(|_| is_unsigned || !is_decimal);
     let mut fitting: Vec<_> = signed.chain(unsigned).collect();
     fitting.sort_by_key(|number| number.bits);
-    let fits = |number: &&Integer| number.holds(value, false) && !(is_long && number.bits < LONG.bits);
+    let fits =
+        |number: &&Integer| number.holds(value, false) && !(is_long && number.bits < LONG.bits);
     fitting.iter().find(fits).copied().unwrap_or(U64)
 }
 
@@ -76,7 +80,8 @@ impl Checker<'_> {
                 let operator = if *is_up { Operator::Add } else { Operator::Subtract };
                 let place = self.changed_place(place)?;
                 let number = self.number_of(&place.of, &place.span)?;
-                let by = Box::new(expression(ExpressionKind::Constant(1), number.common(INT), span));
+                let by =
+                    Box::new(expression(ExpressionKind::Constant(1), number.common(INT), span));
                 let (common, of) = (number.common(INT), place.of.clone());
                 let kind = ExpressionKind::Update {
                     place: Box::new(place),
@@ -90,15 +95,15 @@ impl Checker<'_> {
             Written::Binary(operator, left, right) => {
                 let written = [&**left, &**right];
                 let (left, right) = (self.expression(left)?, self.expression(right)?);
-                self.binds_otherwise(*operator, written, [&left, &right], span);
-                self.is_decided(*operator, [&left, &right], written[1], span);
+                self.lint_precedence(*operator, written, [&left, &right], span);
+                self.lint_constant_comparison(*operator, [&left, &right], written[1], span);
                 self.binary(*operator, left, right, span)
             }
             Written::Logical { is_and, left, right } => {
-                self.binds_tighter(*is_and, [left, right]);
+                self.lint_and_in_or(*is_and, [left, right]);
                 let (left, right) = (self.condition(left)?, self.condition(right)?);
                 let kind = match (constant(&left), is_and) {
-                    // What is not looked at has no effect.
+                    // The right operand is not evaluated.
                     (Some(value), _) if (value != 0) != *is_and => {
                         ExpressionKind::Constant((value != 0).into())
                     }
@@ -118,7 +123,7 @@ impl Checker<'_> {
             Written::Call(name, arguments) => self.call(name, arguments, span),
             Written::Cast(type_name, inner) => self.cast(type_name, inner, span),
             Written::SizeOfType(type_name, lengths) => {
-                let mut size = self.resolve_value(type_name, "what has a size")?.size();
+                let mut size = self.resolve_value(type_name, "the operand of sizeof")?.size();
                 for length in lengths {
                     size = size.saturating_mul(self.length(length, "an array")?);
                 }
@@ -126,31 +131,33 @@ impl Checker<'_> {
             }
             Written::SizeOf(inner) => {
                 let of = match &inner.kind {
-                    Written::Name(_) | Written::Index(..) | Written::Member(..) => self.type_of(inner)?,
+                    Written::Name(_) | Written::Index(..) | Written::Member(..) => {
+                        self.type_of(inner)?
+                    }
                     Written::Text(bytes) => {
                         Type::Array(std::rc::Rc::new(CHAR.into()), bytes.len() as u64 + 1)
                     }
-                    _ => self.expression(inner)?.of,
+                    _ => self.expression(inner)?.ty,
                 };
                 Ok(expression(ExpressionKind::Constant(of.size()), U64, span))
             }
             Written::Comma(left, right) => {
                 let (left, right) = (self.expression(left)?, self.expression(right)?);
-                let of = right.of.clone();
+                let of = right.ty.clone();
                 Ok(expression(ExpressionKind::Comma(Box::new(left), Box::new(right)), of, span))
             }
         }
     }
 
-    fn load(place: Place) -> Expression {
+    fn load(place: Lvalue) -> Expression {
         let (of, span) = (place.of.clone(), place.span.clone());
-        Expression { kind: ExpressionKind::Load(Box::new(place)), of, span }
+        Expression { kind: ExpressionKind::Load(Box::new(place)), ty: of, span }
     }
 
-    /// Its value is not asked for.
+    /// The type of an expression that is not evaluated.
     fn type_of(&mut self, written: &ast::Expression) -> Checked<Type> {
         if let Written::Name(name) = &written.kind
-            && let Some(Named::Constant(_, of)) = self.scopes.find(name)
+            && let Some(Symbol::Constant(_, of)) = self.scopes.find(name)
         {
             return Ok(of.clone());
         }
@@ -159,65 +166,73 @@ impl Checker<'_> {
 
     fn named(&mut self, name: &str, span: &Span) -> Checked<Expression> {
         match self.scopes.find(name).cloned() {
-            Some(Named::Constant(value, of)) => Ok(expression(ExpressionKind::Constant(value), of, span)),
+            Some(Symbol::Constant(value, of)) => {
+                Ok(expression(ExpressionKind::Constant(value), of, span))
+            }
             _ => self.place_named(name, span).map(Self::load),
         }
     }
 
-    fn place_named(&mut self, name: &str, span: &Span) -> Checked<Place> {
+    fn place_named(&mut self, name: &str, span: &Span) -> Checked<Lvalue> {
         let (kind, of) = match self.scopes.find(name).cloned() {
-            Some(Named::Local(local)) => {
+            Some(Symbol::Local(local)) => {
                 let current = self.current();
                 current.is_used[local] = true;
-                (PlaceKind::Local(local), current.locals[local].of.clone())
+                (PlaceKind::Local(local), current.locals[local].ty.clone())
             }
-            Some(Named::Global(global)) => {
-                (PlaceKind::Global(global), self.program.globals[global].of.clone())
+            Some(Symbol::Global(global)) => {
+                (PlaceKind::Global(global), self.program.globals[global].ty.clone())
             }
-            Some(Named::Map(_)) => {
+            Some(Symbol::Map(_)) => {
                 let problem = Diagnostic::error(span.clone(), format!("`{name}` is a map"));
-                return self.fault(problem.help(format!("an entry of it is {name}[KEY]")));
+                return self.fault(problem.help(format!("use one of its entries: {name}[KEY]")));
             }
-            Some(Named::Function(_)) => return self.not_called(name, span),
-            Some(Named::Constant(..)) => {
-                let problem = Diagnostic::error(span.clone(), format!("`{name}` cannot be changed"));
+            Some(Symbol::Function(_)) => return self.not_called(name, span),
+            Some(Symbol::Constant(..)) => {
+                let problem =
+                    Diagnostic::error(span.clone(), format!("`{name}` cannot be changed"));
                 return self.fault(problem.help("use a variable of your own"));
             }
-            Some(Named::Faulty) => return Err(Faulty),
+            Some(Symbol::Faulty) => return Err(ErrorReported),
             None if is_builtin(name) => return self.not_called(name, span),
             None => return self.unknown_variable(name, span),
         };
-        Ok(Place { kind, of, span: span.clone() })
+        Ok(Lvalue { kind, of, span: span.clone() })
     }
 
     fn unknown_variable<T>(&mut self, name: &str, span: &Span) -> Checked<T> {
-        /// What a call's result is called elsewhere.
+        /// Common names for the result of a call.
         const RESULTS: [&str; 5] = ["rc", "res", "ret", "retval", "return_value"];
         let problem = Diagnostic::error(span.clone(), format!("there is no variable `{name}`"));
         let known = self.scopes.names(|_| true);
-        let offer = self.current.as_ref().and_then(|current| current.offer.as_ref());
+        let offer = self.current.as_ref().and_then(|current| current.hook_spec.as_ref());
         let offered: Vec<_> =
             offer.iter().flat_map(|offer| &offer.fields).map(|field| field.name.as_str()).collect();
-        let is_of_headers =
-            name.len() > 2 && !name.starts_with('_') && !name.bytes().any(|byte| byte.is_ascii_lowercase());
-        let below = self.below("variable", name, span);
+        let is_of_headers = name.len() > 2
+            && !name.starts_with('_')
+            && !name.bytes().any(|byte| byte.is_ascii_lowercase());
+        let below = self.later_declaration("variable", name, span);
         let problem = if let Some(below) = below {
             problem.other(below, BELOW)
-        } else if let Some(call) = ["SYS_", "__NR_"].iter().find_map(|prefix| name.strip_prefix(prefix)) {
+        } else if let Some(call) =
+            ["SYS_", "__NR_"].iter().find_map(|prefix| name.strip_prefix(prefix))
+        {
             let call = call.to_lowercase();
-            problem.help(format!("a handler is for the calls that it names, `on enter({call})` say"))
+            problem.help(format!("select the call in the handler instead: `on enter({call})`"))
         } else if name == "NULL" {
-            problem.help("there are no pointers: write 0")
-        } else if let Some(own) = own_type(name) {
+            problem.help("E-code has no pointers: write 0")
+        } else if let Some(own) = type_of_c_header(name) {
             problem.help(format!("write `{own}`"))
         } else if RESULTS.contains(&name) && offered.contains(&"result") {
-            problem.help("there is `result`")
-        } else if let Some(near) = nearest(name, known.iter().map(String::as_str)) {
+            problem.help("use `result`")
+        } else if let Some(near) = closest_name(name, known.iter().map(String::as_str)) {
             problem.help(format!("there is `{near}`"))
         } else if is_of_headers {
-            problem.help(format!("constants of C's headers are to be declared: `enum {{ {name} = … }};`"))
+            problem.help(format!(
+                "declare constants of C's headers yourself: `enum {{ {name} = … }};`"
+            ))
         } else if !offered.is_empty() {
-            problem.help(format!("all that is selected offers {}", offered.join(", ")))
+            problem.help(format!("the selected events have the fields {}", offered.join(", ")))
         } else {
             problem
         };
@@ -229,50 +244,64 @@ impl Checker<'_> {
         self.fault(problem.help(format!("call it: {name}(…)")))
     }
 
-    /// What is there, whether or not it may be changed.
-    pub(super) fn place(&mut self, written: &ast::Expression) -> Checked<Place> {
+    /// An lvalue, which may be constant.
+    pub(super) fn place(&mut self, written: &ast::Expression) -> Checked<Lvalue> {
         let span = written.span.clone();
         match &written.kind {
             Written::Name(name) => self.place_named(name, &span),
             Written::Index(array, index) => {
                 if let Written::Name(name) = &array.kind
-                    && let Some(Named::Map(map)) = self.scopes.find(name)
+                    && let Some(Symbol::Map(map)) = self.scopes.find(name)
                 {
                     let map = *map;
                     let key = self.key(map, index)?;
                     let of = self.program.maps[map].value.clone();
-                    return Ok(Place { kind: PlaceKind::Entry(map, Box::new(key)), of, span });
+                    return Ok(Lvalue { kind: PlaceKind::Entry(map, Box::new(key)), of, span });
                 }
                 let place = self.place(array)?;
                 let index = self.expression(index)?;
-                self.number_of(&index.of, &index.span)?;
+                self.number_of(&index.ty, &index.span)?;
                 let Type::Array(of, length) = &place.of else {
-                    let message = format!("this is of type {}, and no array or map", place.of);
+                    let message =
+                        format!("this has type {}; it is not an array or a map", place.of);
                     return self.fault(Diagnostic::error(place.span, message));
                 };
                 let (of, length) = ((**of).clone(), *length);
                 let is_outside = constant(&index).is_some_and(|at| at >= length);
                 if is_outside {
-                    let message = format!("the array has {length} elements: 0 to {}", length - 1);
-                    return self.fault(Diagnostic::error(index.span, message).label("outside of the array"));
+                    let message =
+                        format!("the array has {length} elements, numbered 0 to {}", length - 1);
+                    return self.fault(
+                        Diagnostic::error(index.span, message).label("outside of the array"),
+                    );
                 }
-                Ok(Place { kind: PlaceKind::Element(Box::new(place), Box::new(index), length), of, span })
+                Ok(Lvalue {
+                    kind: PlaceKind::Element(Box::new(place), Box::new(index), length),
+                    of,
+                    span,
+                })
             }
             Written::Member(outer, name) => {
                 let place = self.place(outer)?;
                 let Type::Struct(of) = &place.of else {
-                    let message = format!("this is of type {}, and no struct", place.of);
+                    let message = format!("this has type {}; it is not a struct", place.of);
                     return self.fault(Diagnostic::error(place.span, message));
                 };
                 let Some(member) = of.member(&name.text).cloned() else {
-                    let known: Vec<_> = of.members.iter().map(|member| member.name.clone()).collect();
+                    let known: Vec<_> =
+                        of.members.iter().map(|member| member.name.clone()).collect();
                     return self.unknown("member", name, &known);
                 };
-                Ok(Place { kind: PlaceKind::Member(Box::new(place), member.offset), of: member.of, span })
+                Ok(Lvalue {
+                    kind: PlaceKind::Member(Box::new(place), member.offset),
+                    of: member.ty,
+                    span,
+                })
             }
             _ => {
-                let problem = Diagnostic::error(span, "this is a value, and no place where one could be");
-                self.fault(problem.help("name a variable, an element, a member or an entry of a map"))
+                let problem =
+                    Diagnostic::error(span, "this is a value, not a variable or a part of one");
+                self.fault(problem.help("use a variable, an element, a member or a map entry"))
             }
         }
     }
@@ -280,10 +309,10 @@ impl Checker<'_> {
     pub(super) fn key(&mut self, map: usize, written: &ast::Expression) -> Checked<Expression> {
         let key = self.expression(written)?;
         let of = self.program.maps[map].key.clone();
-        self.converted(key, &of, "a key of this map")
+        self.converted(key, &of, "the key of this map")
     }
 
-    pub(super) fn changed_place(&mut self, written: &ast::Expression) -> Checked<Place> {
+    pub(super) fn changed_place(&mut self, written: &ast::Expression) -> Checked<Lvalue> {
         let place = self.place(written)?;
         let mut root = &place;
         while let PlaceKind::Member(inner, _) | PlaceKind::Element(inner, ..) = &root.kind {
@@ -302,10 +331,11 @@ impl Checker<'_> {
         };
         if let Some(other) = other {
             if other.is_empty() {
-                let problem = Diagnostic::error(place.span, "what a hook offers cannot be changed");
+                let problem =
+                    Diagnostic::error(place.span, "the fields of a hook cannot be changed");
                 return self.fault(problem.help("use a variable of your own"));
             }
-            let problem = Diagnostic::error(place.span, "this is const, and never changes");
+            let problem = Diagnostic::error(place.span, "this is const and cannot be changed");
             return self.fault(problem.other(other, "declared here"));
         }
         Ok(place)
@@ -314,23 +344,29 @@ impl Checker<'_> {
     pub(super) fn number_of(&mut self, of: &Type, span: &Span) -> Checked<Integer> {
         match of.integer() {
             Some(number) => Ok(number),
-            None => {
-                self.fault(Diagnostic::error(span.clone(), format!("this is of type {of}, and no number")))
-            }
+            None => self.fault(Diagnostic::error(
+                span.clone(),
+                format!("this has type {of}; it is not a number"),
+            )),
         }
     }
 
-    /// A value as C asks whether it is 0.
+    /// A condition: a value that C compares with 0.
     pub(super) fn condition(&mut self, written: &ast::Expression) -> Checked<Expression> {
-        self.compares(written);
+        self.lint_assignment_in_condition(written);
         let value = self.expression(written)?;
-        self.number_of(&value.of, &value.span)?;
+        self.number_of(&value.ty, &value.span)?;
         Ok(value)
     }
 
-    fn unary(&mut self, operator: Unary, inner: &ast::Expression, span: &Span) -> Checked<Expression> {
+    fn unary(
+        &mut self,
+        operator: Unary,
+        inner: &ast::Expression,
+        span: &Span,
+    ) -> Checked<Expression> {
         let inner = self.expression(inner)?;
-        let number = self.number_of(&inner.of, &inner.span)?.promoted();
+        let number = self.number_of(&inner.ty, &inner.span)?.promoted();
         if operator == Unary::Not {
             let kind = match constant(&inner) {
                 Some(value) => ExpressionKind::Constant((value == 0).into()),
@@ -341,7 +377,9 @@ impl Checker<'_> {
         let inner = convert(inner, &number.into());
         let kind = match (operator, constant(&inner)) {
             (Unary::Plus, _) => return Ok(Expression { span: span.clone(), ..inner }),
-            (Unary::Minus, Some(value)) => ExpressionKind::Constant(number.extend(value.wrapping_neg())),
+            (Unary::Minus, Some(value)) => {
+                ExpressionKind::Constant(number.extend(value.wrapping_neg()))
+            }
             (Unary::Minus, None) => ExpressionKind::Negate(Box::new(inner)),
             (_, Some(value)) => ExpressionKind::Constant(number.extend(!value)),
             (_, None) => ExpressionKind::Complement(Box::new(inner)),
@@ -356,7 +394,7 @@ impl Checker<'_> {
         right: Expression,
         span: &Span,
     ) -> Checked<Expression> {
-        let are_texts = left.of == Type::String && right.of == Type::String;
+        let are_texts = left.ty == Type::String && right.ty == Type::String;
         if are_texts && matches!(operator, Operator::Equal | Operator::NotEqual) {
             return Ok(expression(
                 ExpressionKind::Binary(operator, Box::new(left), Box::new(right)),
@@ -365,9 +403,10 @@ impl Checker<'_> {
             ));
         }
         if matches!(operator, Operator::Equal | Operator::NotEqual) {
-            self.are_compared([&left.of, &right.of], span)?;
+            self.are_compared([&left.ty, &right.ty], span)?;
         }
-        let numbers = [self.number_of(&left.of, &left.span)?, self.number_of(&right.of, &right.span)?];
+        let numbers =
+            [self.number_of(&left.ty, &left.span)?, self.number_of(&right.ty, &right.span)?];
         let (common, right) = if matches!(operator, Operator::ShiftLeft | Operator::ShiftRight) {
             (numbers[0].promoted(), convert(right, &numbers[1].promoted().into()))
         } else {
@@ -376,12 +415,12 @@ impl Checker<'_> {
         };
         let left = convert(left, &common.into());
         self.divides(operator, &right)?;
-        self.shifts_out(operator, common, &right, true);
+        self.lint_shift_width(operator, common, &right, true);
         let result = if operator.is_comparison() { INT } else { common };
         let kind = match (constant(&left), constant(&right)) {
             (Some(left), Some(right)) => {
-                let value = value::binary(operator, common, left, right);
-                self.overflows(operator, [left, right], value, common, span);
+                let value = arithmetic::binary(operator, common, left, right);
+                self.lint_overflow(operator, [left, right], value, common, span);
                 ExpressionKind::Constant(value)
             }
             _ => ExpressionKind::Binary(operator, Box::new(left), Box::new(right)),
@@ -389,18 +428,19 @@ impl Checker<'_> {
         Ok(expression(kind, result, span))
     }
 
-    /// Texts, and other things that are more than one number.
+    /// Rejects comparisons of texts and of other values that are not numbers.
     fn are_compared(&mut self, of: [&Type; 2], span: &Span) -> Checked<()> {
         let are_texts = of.iter().all(|of| **of == Type::String || of.is_bytes());
-        let problem =
-            Diagnostic::error(span.clone(), "only numbers, and strings of the program, are compared so");
+        let problem = Diagnostic::error(
+            span.clone(),
+            "only numbers and string literals can be compared like this",
+        );
         match of {
             _ if are_texts => {
                 self.fault(problem.help("compare texts by their bytes: strcmp(one, other) == 0"))
             }
-            [Type::Array(..) | Type::Struct(_), other] if of[0] == other => {
-                self.fault(problem.help("compare their bytes: memcmp(one, other, sizeof(one)) == 0"))
-            }
+            [Type::Array(..) | Type::Struct(_), other] if of[0] == other => self
+                .fault(problem.help("compare their bytes: memcmp(one, other, sizeof(one)) == 0")),
             _ => Ok(()),
         }
     }
@@ -415,24 +455,26 @@ impl Checker<'_> {
     fn conditional(&mut self, parts: &[ast::Expression; 3], span: &Span) -> Checked<Expression> {
         let condition = self.condition(&parts[0])?;
         let (yes, no) = (self.expression(&parts[1])?, self.expression(&parts[2])?);
-        let of = match (yes.of.integer(), no.of.integer()) {
+        let of = match (yes.ty.integer(), no.ty.integer()) {
             (Some(yes), Some(no)) => yes.common(no).into(),
-            _ if yes.of == no.of && !matches!(yes.of, Type::Array(..)) => yes.of.clone(),
-            _ if yes.of == no.of => {
-                let problem = Diagnostic::error(span.clone(), "an array is no value that could be chosen");
-                return self.fault(
-                    problem.help("choose one of its elements, or copy its bytes: memcpy(to, from, size)"),
-                );
+            _ if yes.ty == no.ty && !matches!(yes.ty, Type::Array(..)) => yes.ty.clone(),
+            _ if yes.ty == no.ty => {
+                let problem = Diagnostic::error(span.clone(), "`?:` cannot choose an array");
+                return self.fault(problem.help(
+                    "choose one of its elements, or copy its bytes: memcpy(to, from, size)",
+                ));
             }
             _ => {
-                let message = format!("one choice is of type {}, the other of type {}", yes.of, no.of);
+                let message = format!("one choice has type {}, the other type {}", yes.ty, no.ty);
                 return self.fault(Diagnostic::error(span.clone(), message));
             }
         };
         let (yes, no) = (convert(yes, &of), convert(no, &of));
         Ok(match constant(&condition) {
             Some(value) => Expression { span: span.clone(), ..if value != 0 { yes } else { no } },
-            None => expression(ExpressionKind::Conditional(Box::new([condition, yes, no])), of, span),
+            None => {
+                expression(ExpressionKind::Conditional(Box::new([condition, yes, no])), of, span)
+            }
         })
     }
 
@@ -447,15 +489,20 @@ impl Checker<'_> {
         let value = self.expression(value)?;
         let of = place.of.clone();
         let Some(operator) = operator else {
-            let value = self.converted(value, &of, "what is assigned")?;
-            return Ok(expression(ExpressionKind::Assign(Box::new(place), Box::new(value)), of, span));
+            let value = self.converted(value, &of, "the assigned value")?;
+            return Ok(expression(
+                ExpressionKind::Assign(Box::new(place), Box::new(value)),
+                of,
+                span,
+            ));
         };
-        let (number, other) = (self.number_of(&of, &place.span)?, self.number_of(&value.of, &value.span)?);
+        let (number, other) =
+            (self.number_of(&of, &place.span)?, self.number_of(&value.ty, &value.span)?);
         let is_shift = matches!(operator, Operator::ShiftLeft | Operator::ShiftRight);
         let common = if is_shift { number.promoted() } else { number.common(other) };
         let by = convert(value, &if is_shift { other.promoted() } else { common }.into());
         self.divides(operator, &by)?;
-        self.shifts_out(operator, common, &by, false);
+        self.lint_shift_width(operator, common, &by, false);
         let kind = ExpressionKind::Update {
             place: Box::new(place),
             operator,
@@ -476,37 +523,47 @@ impl Checker<'_> {
         if to == Type::Void {
             return Ok(expression(ExpressionKind::Convert(Box::new(inner)), Type::Void, span));
         }
-        if !to.is_number() || !inner.of.is_number() {
-            let message = format!("a value of type {} cannot be made one of type {to}", inner.of);
+        if !to.is_number() || !inner.ty.is_number() {
+            let message = format!("a value of type {} cannot be converted to type {to}", inner.ty);
             return self.fault(Diagnostic::error(span.clone(), message));
         }
         Ok(Expression { span: span.clone(), ..convert(inner, &to) })
     }
 
-    /// As C converts it by itself where it is assigned.
-    pub(super) fn converted(&mut self, value: Expression, to: &Type, what: &str) -> Checked<Expression> {
-        if value.of == *to && to.is_struct() && to.size() > MOST_LOCAL_BYTES {
-            let message = format!("{to} has {} bytes, and `=` copies {MOST_LOCAL_BYTES} at most", to.size());
+    /// Converts a value implicitly, as C does in an assignment.
+    pub(super) fn converted(
+        &mut self,
+        value: Expression,
+        to: &Type,
+        what: &str,
+    ) -> Checked<Expression> {
+        if value.ty == *to && to.is_struct() && to.size() > MAX_LOCAL_BYTES {
+            let message =
+                format!("{to} has {} bytes, but `=` copies at most {MAX_LOCAL_BYTES}", to.size());
             let problem = Diagnostic::error(value.span, message);
             return self.fault(problem.help("copy its bytes: memcpy(to, from, size)"));
         }
-        if value.of == *to && !matches!(to, Type::Array(..) | Type::Void) {
+        if value.ty == *to && !matches!(to, Type::Array(..) | Type::Void) {
             return Ok(value);
         }
-        if !value.of.is_number() || !to.is_number() {
+        if !value.ty.is_number() || !to.is_number() {
             return self.fault(match to {
                 Type::Array(..) => {
-                    let help = match value.of {
-                        Type::String => "give it where it is declared: `char name[16] = \"text\";`",
-                        _ if value.of.is_number() => {
-                            "set its elements one by one, or all its bytes: memset(name, 0, sizeof(name))"
+                    let help = match value.ty {
+                        Type::String => {
+                            "initialize it in its declaration: `char name[16] = \
+                            \"text\";`"
+                        }
+                        _ if value.ty.is_number() => {
+                            "set its elements one by one, or all its bytes: memset(name, 0, \
+                            sizeof(name))"
                         }
                         _ => "copy its bytes: memcpy(to, from, size)",
                     };
-                    Diagnostic::error(value.span, format!("{what} cannot be an array")).help(help)
+                    Diagnostic::error(value.span, "arrays cannot be assigned").help(help)
                 }
                 _ => {
-                    let message = format!("{what} is to be of type {to}, and not {}", value.of);
+                    let message = format!("{what} must have type {to}, not {}", value.ty);
                     Diagnostic::error(value.span, message)
                 }
             });
@@ -516,10 +573,11 @@ impl Checker<'_> {
             && number.extend(constant) != constant
             && (constant as i64 != -1 || number.is_signed)
         {
-            let is_signed = value.of.integer().is_some_and(|number| number.is_signed);
+            let is_signed = value.ty.integer().is_some_and(|number| number.is_signed);
             let told = if is_signed { (constant as i64).to_string() } else { constant.to_string() };
-            let problem = Diagnostic::warning(value.span.clone(), format!("{told} does not fit into {to}"));
-            self.warn(problem.help(format!("write ({to}) before it if its lowest bits are meant")));
+            let problem =
+                Diagnostic::warning(value.span.clone(), format!("{told} does not fit into {to}"));
+            self.warn(problem.help(format!("write ({to}) before it to keep only its lowest bits")));
         }
         Ok(convert(value, to))
     }

@@ -1,57 +1,67 @@
-//! Functions and handlers.
+//! Checks functions and handlers.
 
-use super::scopes::Named;
-use super::{Checked, Checker, Current, Faulty};
+use super::scopes::Symbol;
+use super::{Checked, Checker, ErrorReported, FunctionContext};
 use crate::ast::{self, Expression as Written};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::hooks::{CALL, Offer};
-use crate::program::{Argument, Expression, ExpressionKind, Function, Handler};
+use crate::hooks::{CALL, HookSpec};
+use crate::typed::{Argument, Expression, ExpressionKind, Function, Handler};
 use crate::types::{LONG, Type};
 
-/// What a call of the kernel's own convention has (MAX_BPF_FUNC_REG_ARGS, include/linux/bpf.h).
-const MOST_PARAMETERS: usize = 5;
-/// At one hook, of all plugins together: PLUGINS_LINKED, bpf/wire.h.
-const MOST_BESIDE: usize = 8;
-/// Each is compiled, verified and loaded by itself, and loading is to stay a matter of milliseconds.
-const MOST_HANDLERS: usize = 64;
-/// Of what is declared in no text.
+/// The kernel passes at most this number of arguments in registers (MAX_BPF_FUNC_REG_ARGS,
+/// include/linux/bpf.h).
+const MAX_PARAMETERS: usize = 5;
+/// The limit at one hook for all plugins together (PLUGINS_LINKED, bpf/wire.h).
+const MAX_HANDLERS_PER_HOOK: usize = 8;
+/// Each handler is compiled, verified and loaded separately. The limit keeps the time to load a
+/// plugin within milliseconds.
+const MAX_HANDLERS: usize = 64;
+/// The span of names that the text does not declare.
 const NOWHERE: Span = 0..0;
-/// Of `on call`, which come in memory.
-const MOST_CALL_PARAMETERS: usize = 12;
+/// The most parameters of `on call`, which are passed in memory.
+const MAX_CALL_PARAMETERS: usize = 12;
 
 impl Checker<'_> {
     pub(super) fn function(&mut self, written: &ast::Function) -> Checked<()> {
         let result = self.resolve(&written.result)?;
         if !result.is_number() && result != Type::Void {
-            let problem =
-                Diagnostic::error(written.result.span.clone(), format!("a function cannot return {result}"));
+            let problem = Diagnostic::error(
+                written.result.span.clone(),
+                format!("a function cannot return {result}"),
+            );
             return self
-                .fault(problem.help("let it return a number, and leave the rest in a global variable"));
+                .fault(problem.help("return a number, and pass the rest in a global variable"));
         }
-        let parameters = self.parameters(&written.parameters, MOST_PARAMETERS, "a function")?;
+        let parameters = self.parameters(&written.parameters, MAX_PARAMETERS, "a function")?;
         let number = self.function_number(written, &result, &parameters)?;
         let Some(body) = &written.body else { return Ok(()) };
         if self.declared.remove(&number).is_none() {
             let other = self.program.functions[number].span.clone();
             let problem = Diagnostic::error(
                 written.name.span.clone(),
-                format!("`{}` has a body already", written.name.text),
+                format!("`{}` already has a body", written.name.text),
             );
             return self.fault(problem.other(other, "here"));
         }
         let before = self.faults();
         self.body(number, result.clone(), &written.parameters, parameters, None, body);
         if self.faults() == before {
-            self.returns(&written.name, &result, body);
+            self.lint_missing_return(&written.name, &result, body);
         }
         Ok(())
     }
 
-    fn parameters(&mut self, written: &[ast::Parameter], most: usize, of: &str) -> Checked<Vec<Type>> {
+    fn parameters(
+        &mut self,
+        written: &[ast::Parameter],
+        most: usize,
+        of: &str,
+    ) -> Checked<Vec<Type>> {
         if let Some(beyond) = written.get(most) {
-            let message = format!("{of} has {most} parameters at most, and this has {}", written.len());
+            let message =
+                format!("{of} has at most {most} parameters, but this one has {}", written.len());
             let problem = Diagnostic::error(beyond.name.span.clone(), message);
-            return self.fault(problem.help("leave some in global variables"));
+            return self.fault(problem.help("pass some of them in global variables"));
         }
         let mut types = Vec::new();
         for parameter in written {
@@ -61,15 +71,16 @@ impl Checker<'_> {
                     parameter.type_name.span.clone(),
                     format!("a parameter cannot be {of}"),
                 );
-                return self
-                    .fault(problem.help("parameters are numbers: leave the rest in a global variable"));
+                return self.fault(
+                    problem.help("parameters are numbers: pass anything else in a global variable"),
+                );
             }
             types.push(of);
         }
         Ok(types)
     }
 
-    /// The one that it has by an earlier declaration, or a new one.
+    /// The number of a function: that of an earlier declaration, or a new one.
     fn function_number(
         &mut self,
         written: &ast::Function,
@@ -77,25 +88,27 @@ impl Checker<'_> {
         parameters: &[Type],
     ) -> Checked<usize> {
         let name = &written.name;
-        if let Some(Named::Function(number)) = self.scopes.find(&name.text).cloned() {
+        if let Some(Symbol::Function(number)) = self.scopes.find(&name.text).cloned() {
             let known = &self.program.functions[number];
-            let types = known.locals[..known.parameters].iter().map(|local| &local.of);
+            let types = known.locals[..known.parameters].iter().map(|local| &local.ty);
             if known.result == *result && types.eq(parameters) {
                 return Ok(number);
             }
             let other = known.span.clone();
             self.declared.remove(&number);
-            let problem =
-                Diagnostic::error(name.span.clone(), format!("`{}` is declared in another way", name.text));
+            let problem = Diagnostic::error(
+                name.span.clone(),
+                format!("`{}` was declared differently before", name.text),
+            );
             return self.fault(problem.other(other, "here"));
         }
         let number = self.program.functions.len();
-        self.declare(name, Named::Function(number))?;
+        self.declare(name, Symbol::Function(number))?;
         self.declared.insert(number, name.span.clone());
         self.add(&name.text, name.span.clone(), result.clone());
-        let local = |(parameter, of): (&ast::Parameter, &Type)| crate::program::Local {
+        let local = |(parameter, of): (&ast::Parameter, &Type)| crate::typed::Local {
             name: parameter.name.text.clone(),
-            of: of.clone(),
+            ty: of.clone(),
             is_const: parameter.is_const,
             span: parameter.name.span.clone(),
         };
@@ -107,7 +120,8 @@ impl Checker<'_> {
 
     fn add(&mut self, name: &str, span: Span, result: Type) -> usize {
         let name = name.to_owned();
-        let function = Function { name, result, parameters: 0, locals: Vec::new(), body: Vec::new(), span };
+        let function =
+            Function { name, result, parameters: 0, locals: Vec::new(), body: Vec::new(), span };
         self.program.functions.push(function);
         self.calls.push(Vec::new());
         self.uses.push(Vec::new());
@@ -120,25 +134,34 @@ impl Checker<'_> {
         result: Type,
         parameters: &[ast::Parameter],
         types: Vec<Type>,
-        offer: Option<Offer>,
+        offer: Option<HookSpec>,
         body: &[ast::Statement],
     ) -> Vec<bool> {
         let (locals, is_used) = (Vec::new(), Vec::new());
         let fields = offer.as_ref().map_or_else(Vec::new, |offer| offer.fields.clone());
-        self.current = Some(Current { function, result, locals, is_used, loops: 0, switches: 0, offer });
+        self.current = Some(FunctionContext {
+            function,
+            result,
+            locals,
+            is_used,
+            loops: 0,
+            switches: 0,
+            hook_spec: offer,
+        });
         self.scopes.enter();
         for (parameter, of) in parameters.iter().zip(types) {
             let local = self.local(&parameter.name, of, parameter.is_const);
-            let _ = self.declare(&parameter.name, Named::Local(local));
+            let _ = self.declare(&parameter.name, Symbol::Local(local));
         }
-        // A handler's parameters and its hook's fields are never both there.
+        // A handler has either parameters or fields of its hook.
         for field in &fields {
-            let name = ast::Name { text: field.name.clone(), span: NOWHERE };
-            let local = self.local(&name, field.of.clone(), true);
-            let _ = self.declare(&name, Named::Local(local));
+            let name = ast::Ident { text: field.name.clone(), span: NOWHERE };
+            let local = self.local(&name, field.ty.clone(), true);
+            let _ = self.declare(&name, Symbol::Local(local));
         }
         let before = self.faults();
-        // Parameters are declared as variables are; what a hook offers takes no names away.
+        // The body cannot declare the name of a parameter again, but it may use the name of a
+        // hook's field for a variable.
         let body = if fields.is_empty() { self.statements(body) } else { self.block(body) };
         let is_faulty = self.faults() > before;
         self.scopes.leave();
@@ -148,13 +171,15 @@ impl Checker<'_> {
             .iter()
             .zip(&current.is_used)
             .skip(parameters.len() + fields.len())
-            // Who uses them is perhaps what is faulty.
+            // The faulty statements may be those that use the variable.
             .filter(|(_, is_used)| !**is_used && !is_faulty)
         {
             if !local.name.starts_with('_') {
-                let problem =
-                    Diagnostic::warning(local.span.clone(), format!("`{}` is never used", local.name));
-                self.warn(problem.help(format!("leave it away, or call it `_{}`", local.name)));
+                let problem = Diagnostic::warning(
+                    local.span.clone(),
+                    format!("`{}` is never used", local.name),
+                );
+                self.warn(problem.help(format!("remove it, or call it `_{}`", local.name)));
             }
         }
         let function = &mut self.program.functions[function];
@@ -166,16 +191,18 @@ impl Checker<'_> {
 
     pub(super) fn handler(&mut self, written: &ast::Handler) -> Checked<()> {
         let hook = &written.hook;
-        let selected: Vec<_> = written.selected.iter().map(|selected| selected.text.clone()).collect();
+        let selected: Vec<_> =
+            written.selected.iter().map(|selected| selected.text.clone()).collect();
         let known = self.hooks.names();
         if !known.contains(&hook.text) {
             return self.unknown("hook", hook, &known);
         }
-        let offer = match self.hooks.offer(&hook.text, &selected) {
+        let offer = match self.hooks.spec(&hook.text, &selected) {
             Ok(offer) => offer,
             Err((at, sentence)) => {
-                let span =
-                    at.and_then(|at| written.selected.get(at)).map_or(&hook.span, |selected| &selected.span);
+                let span = at
+                    .and_then(|at| written.selected.get(at))
+                    .map_or(&hook.span, |selected| &selected.span);
                 return self.fault(Diagnostic::error(span.clone(), sentence));
             }
         };
@@ -184,28 +211,46 @@ impl Checker<'_> {
             && let Some(other) = others.next()
         {
             let other = self.program.functions[other.function].span.clone();
-            let problem = Diagnostic::error(hook.span.clone(), "there is a handler `on call` already");
+            let problem =
+                Diagnostic::error(hook.span.clone(), "there already is a handler `on call`");
             return self.fault(problem.other(other, "here"));
         }
         let is_beside = |other: &&Handler| {
-            other.hook == hook.text && (!self.hooks.splits(&hook.text) || other.selected == selected)
+            other.hook == hook.text
+                && (!self.hooks.has_separate_attach_points(&hook.text)
+                    || other.selected == selected)
         };
         let beside = self.program.handlers.iter().filter(is_beside).count();
-        if beside == MOST_BESIDE {
-            let message = format!("there are {MOST_BESIDE} handlers of `{}` already", hook.text);
+        if beside == MAX_HANDLERS_PER_HOOK {
+            let message =
+                format!("there already are {MAX_HANDLERS_PER_HOOK} handlers of `{}`", hook.text);
             return self
-                .fault(Diagnostic::error(hook.span.clone(), message).help("put some of them together"));
+                .fault(Diagnostic::error(hook.span.clone(), message).help("merge some of them"));
         }
-        if self.program.handlers.len() == MOST_HANDLERS {
-            let message = format!("a plugin has {MOST_HANDLERS} handlers at most");
-            return self
-                .fault(Diagnostic::error(hook.span.clone(), message).help("make several plugins of it"));
+        if self.program.handlers.len() == MAX_HANDLERS {
+            let message = format!("a plugin has at most {MAX_HANDLERS} handlers");
+            return self.fault(
+                Diagnostic::error(hook.span.clone(), message).help("split it into several plugins"),
+            );
         }
-        let types = self.parameters(&written.parameters, MOST_CALL_PARAMETERS, "a handler of calls")?;
+        let types =
+            self.parameters(&written.parameters, MAX_CALL_PARAMETERS, "a handler `on call`")?;
         let function = self.add(&hook.text, hook.span.clone(), LONG.into());
-        let is_read =
-            self.body(function, LONG.into(), &written.parameters, types, Some(offer.clone()), &written.body);
-        self.program.handlers.push(Handler { hook: hook.text.clone(), selected, function, offer, is_read });
+        let is_read = self.body(
+            function,
+            LONG.into(),
+            &written.parameters,
+            types,
+            Some(offer.clone()),
+            &written.body,
+        );
+        self.program.handlers.push(Handler {
+            hook: hook.text.clone(),
+            selected,
+            function,
+            spec: offer,
+            is_read,
+        });
         Ok(())
     }
 
@@ -216,39 +261,41 @@ impl Checker<'_> {
 
     pub(super) fn call(
         &mut self,
-        name: &ast::Name,
+        name: &ast::Ident,
         arguments: &[Written],
         span: &Span,
     ) -> Checked<Expression> {
         if self.current.is_none() {
-            let problem =
-                Diagnostic::error(span.clone(), "nothing is called outside of functions and handlers");
+            let problem = Diagnostic::error(
+                span.clone(),
+                "functions can be called only in functions and handlers",
+            );
             return self.fault(
-                problem.help(
-                    "what is there from the beginning is constant; a handler can give it another value",
-                ),
+                problem.help("initial values are constants; assign another value in a handler"),
             );
         }
         let number = match self.scopes.find(&name.text).cloned() {
-            Some(Named::Function(number)) => number,
-            Some(Named::Faulty) => return Err(Faulty),
-            // A hook's fields take no names away.
-            Some(Named::Local(local)) if self.current().locals[local].span == NOWHERE => {
+            Some(Symbol::Function(number)) => number,
+            Some(Symbol::Faulty) => return Err(ErrorReported),
+            // A hook's field does not hide a builtin function.
+            Some(Symbol::Local(local)) if self.current().locals[local].span == NOWHERE => {
                 return self.builtin(name, arguments, span);
             }
             Some(_) => {
-                let message = format!("`{}` is no function", name.text);
+                let message = format!("`{}` is not a function", name.text);
                 return self.fault(Diagnostic::error(name.span.clone(), message));
             }
             None => return self.builtin(name, arguments, span),
         };
         let function = &self.program.functions[number];
         let types: Vec<_> =
-            function.locals[..function.parameters].iter().map(|local| local.of.clone()).collect();
+            function.locals[..function.parameters].iter().map(|local| local.ty.clone()).collect();
         let (result, declared) = (function.result.clone(), function.span.clone());
         if types.len() != arguments.len() {
-            let problem =
-                Diagnostic::error(span.clone(), self.counted(&name.text, types.len(), arguments.len()));
+            let problem = Diagnostic::error(
+                span.clone(),
+                self.counted(&name.text, types.len(), arguments.len()),
+            );
             return self.fault(problem.other(declared, "declared here"));
         }
         let mut values = Vec::new();
@@ -258,12 +305,16 @@ impl Checker<'_> {
         }
         let current = self.current().function;
         self.calls[current].push((number, span.clone()));
-        Ok(Expression { kind: ExpressionKind::Call(number, values), of: result, span: span.clone() })
+        Ok(Expression {
+            kind: ExpressionKind::Call(number, values),
+            ty: result,
+            span: span.clone(),
+        })
     }
 
     pub(super) fn counted(&self, name: &str, wanted: usize, given: usize) -> String {
         let plural = if wanted == 1 { "" } else { "s" };
-        format!("`{name}` takes {wanted} argument{plural}, and not {given}")
+        format!("`{name}` takes {wanted} argument{plural}, but {given} are given")
     }
 
     pub(super) fn value_argument(&mut self, written: &Written, to: &Type) -> Checked<Argument> {

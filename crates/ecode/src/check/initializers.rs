@@ -1,58 +1,60 @@
-//! Initializers: of global variables as bytes, of local ones as assignments.
+//! Checks initializers: those of global variables become bytes, those of local ones assignments.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::slice;
 
 use super::{Checked, Checker};
-use crate::ast::{self, Designator, Expression as Written, ExpressionKind as WrittenKind, Initializer};
+use crate::ast::{
+    self, Designator, Expression as Written, ExpressionKind as WrittenKind, Initializer,
+};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::program::{Expression, ExpressionKind, Place, PlaceKind};
+use crate::typed::{Expression, ExpressionKind, Lvalue, PlaceKind};
 use crate::types::{INT, Type};
 
-/// One of the values of an initializer: where in the variable, of which type, what.
-pub struct Part<'a> {
-    steps: Vec<Step>,
+/// One value of an initializer, with its position in the variable and its type.
+pub struct InitializerPart<'a> {
+    steps: Vec<AccessStep>,
     offset: u64,
-    of: Type,
-    value: Value<'a>,
+    ty: Type,
+    value: InitializerValue<'a>,
 }
 
-enum Value<'a> {
+enum InitializerValue<'a> {
     Expression(&'a Written),
-    /// A character of a text.
+    /// A character of a string.
     Byte(u8, Span),
 }
 
 #[derive(Clone)]
-enum Step {
+enum AccessStep {
     Member(u64, Type),
     Element(u64, u64, Type),
 }
 
-/// Of one variable.
+/// The values of the initializer of one variable.
 #[derive(Default)]
-struct Parts<'a> {
-    /// By where they are, and how large; with their numbers, as they are written.
-    all: BTreeMap<(u64, u64), (usize, Part<'a>)>,
+struct InitializerParts<'a> {
+    /// By offset and size; each with its number in the order of the text.
+    all: BTreeMap<(u64, u64), (usize, InitializerPart<'a>)>,
     next: usize,
 }
 
-impl<'a> Parts<'a> {
-    fn push(&mut self, part: Part<'a>) {
-        self.all.insert((part.offset, part.of.size()), (self.next, part));
+impl<'a> InitializerParts<'a> {
+    fn push(&mut self, part: InitializerPart<'a>) {
+        self.all.insert((part.offset, part.ty.size()), (self.next, part));
         self.next += 1;
     }
 
-    /// As in C, what is said later of all of something is what counts.
-    fn forget(&mut self, from: u64, size: u64) {
+    /// Removes values in a range: as in C, a later value for the whole range overrides them.
+    fn overwrite(&mut self, from: u64, size: u64) {
         let to = from + size;
         let within = self.all.range((from, 0)..(to, 0)).map(|(place, _)| *place);
         let within: Vec<_> = within.filter(|(at, size)| at + size <= to).collect();
         within.iter().for_each(|place| drop(self.all.remove(place)));
     }
 
-    fn in_order(self) -> Vec<Part<'a>> {
+    fn in_order(self) -> Vec<InitializerPart<'a>> {
         let mut all: Vec<_> = self.all.into_values().collect();
         all.sort_by_key(|(number, _)| *number);
         all.into_iter().map(|(_, part)| part).collect()
@@ -61,7 +63,9 @@ impl<'a> Parts<'a> {
 
 fn text(initializer: &Initializer) -> Option<(&[u8], &Span)> {
     match initializer {
-        Initializer::One(Written { kind: WrittenKind::Text(bytes), span, .. }) => Some((bytes, span)),
+        Initializer::One(Written { kind: WrittenKind::Text(bytes), span, .. }) => {
+            Some((bytes, span))
+        }
         Initializer::List(list, _) => match &list[..] {
             [(None, one @ Initializer::One(_))] => text(one),
             _ => None,
@@ -71,7 +75,11 @@ fn text(initializer: &Initializer) -> Option<(&[u8], &Span)> {
 }
 
 impl Checker<'_> {
-    pub(super) fn length_by_initializer(&mut self, of: &Type, declarator: &ast::Declarator) -> Checked<u64> {
+    pub(super) fn length_by_initializer(
+        &mut self,
+        of: &Type,
+        declarator: &ast::Declarator,
+    ) -> Checked<u64> {
         let initializer = declarator.initializer.as_ref().expect("the caller has seen it");
         if let Some((bytes, _)) = text(initializer)
             && Type::Array(Rc::new(of.clone()), 1).is_bytes()
@@ -79,9 +87,10 @@ impl Checker<'_> {
             return Ok(bytes.len() as u64 + 1);
         }
         let Initializer::List(list, span) = initializer else {
-            let problem = Diagnostic::error(initializer.span(), "this gives the array no length");
+            let problem =
+                Diagnostic::error(initializer.span(), "this does not give the array a length");
             return self.fault(match text(initializer) {
-                Some(_) => problem.help("text fills arrays of `char` and `u8` only"),
+                Some(_) => problem.help("a string can initialize only arrays of `char` and `u8`"),
                 None => problem.help("write a list: { 1, 2, 3 }"),
             });
         };
@@ -94,7 +103,8 @@ impl Checker<'_> {
             length = length.max(next);
         }
         if length == 0 {
-            let problem = Diagnostic::error(span.clone(), "an empty list gives the array no length");
+            let problem =
+                Diagnostic::error(span.clone(), "an empty list does not give the array a length");
             return self.fault(problem);
         }
         Ok(length)
@@ -103,15 +113,20 @@ impl Checker<'_> {
     fn index(&mut self, written: &Written) -> Checked<u64> {
         let (value, number) = self.constant(written, "an index")?;
         if number.is_signed && (value as i64) < 0 {
-            let message = format!("elements count from 0, and this would be number {}", value as i64);
+            let message =
+                format!("elements are numbered from 0, but this one has number {}", value as i64);
             return self.fault(Diagnostic::error(written.span.clone(), message));
         }
         Ok(value)
     }
 
-    /// All values of the initializer of a variable of such a type.
-    pub(super) fn parts<'a>(&mut self, of: &Type, initializer: &'a Initializer) -> Checked<Vec<Part<'a>>> {
-        let mut parts = Parts::default();
+    /// All values of the initializer of a variable of this type.
+    pub(super) fn parts<'a>(
+        &mut self,
+        of: &Type,
+        initializer: &'a Initializer,
+    ) -> Checked<Vec<InitializerPart<'a>>> {
+        let mut parts = InitializerParts::default();
         self.part(of, initializer, Vec::new(), 0, &mut parts)?;
         Ok(parts.in_order())
     }
@@ -120,12 +135,12 @@ impl Checker<'_> {
         &mut self,
         of: &Type,
         initializer: &'a Initializer,
-        steps: Vec<Step>,
+        steps: Vec<AccessStep>,
         offset: u64,
-        parts: &mut Parts<'a>,
+        parts: &mut InitializerParts<'a>,
     ) -> Checked<()> {
         if !matches!(initializer, Initializer::Within(..)) {
-            parts.forget(offset, of.size());
+            parts.overwrite(offset, of.size());
         }
         let list = match initializer {
             Initializer::One(expression) => Err(expression),
@@ -135,16 +150,24 @@ impl Checker<'_> {
         match (of, list) {
             (Type::Array(element, length), _) if of.is_bytes() && text(initializer).is_some() => {
                 let (bytes, span) = text(initializer).expect("it is one");
-                // As in C, the NUL may be left out where it does not fit.
+                // As in C, the NUL is left out if it does not fit.
                 if bytes.len() as u64 > *length {
-                    let message = format!("this string has {} bytes, and the array {length}", bytes.len());
+                    let message = format!(
+                        "this string has {} bytes, but the array only {length}",
+                        bytes.len()
+                    );
                     return self.fault(Diagnostic::error(span.clone(), message));
                 }
                 for (at, byte) in bytes.iter().enumerate() {
                     let mut steps = steps.clone();
-                    steps.push(Step::Element(at as u64, *length, (**element).clone()));
-                    let value = Value::Byte(*byte, span.clone());
-                    parts.push(Part { steps, offset: offset + at as u64, of: (**element).clone(), value });
+                    steps.push(AccessStep::Element(at as u64, *length, (**element).clone()));
+                    let value = InitializerValue::Byte(*byte, span.clone());
+                    parts.push(InitializerPart {
+                        steps,
+                        offset: offset + at as u64,
+                        ty: (**element).clone(),
+                        value,
+                    });
                 }
             }
             (Type::Array(element, length), Ok(list)) => {
@@ -154,18 +177,21 @@ impl Checker<'_> {
                         None => {}
                         Some(Designator::Index(index)) => next = self.index(index)?,
                         Some(Designator::Member(name)) => {
-                            return self
-                                .fault(Diagnostic::error(name.span.clone(), "an array has no members"));
+                            return self.fault(Diagnostic::error(
+                                name.span.clone(),
+                                "an array has no members",
+                            ));
                         }
                     }
                     if next >= *length {
                         let message = format!(
-                            "the array has {length} elements, and this would be number {next} from 0"
+                            "the array has {length} elements, numbered from 0, but this one has \
+                            number {next}"
                         );
                         return self.fault(Diagnostic::error(value.span(), message));
                     }
                     let mut steps = steps.clone();
-                    steps.push(Step::Element(next, *length, (**element).clone()));
+                    steps.push(AccessStep::Element(next, *length, (**element).clone()));
                     self.part(element, value, steps, offset + next * element.size(), parts)?;
                     next += 1;
                 }
@@ -176,7 +202,8 @@ impl Checker<'_> {
                     match designator {
                         None => {}
                         Some(Designator::Member(name)) => {
-                            let found = of.members.iter().position(|member| member.name == name.text);
+                            let found =
+                                of.members.iter().position(|member| member.name == name.text);
                             let Some(found) = found else {
                                 let known: Vec<_> =
                                     of.members.iter().map(|member| member.name.clone()).collect();
@@ -185,65 +212,80 @@ impl Checker<'_> {
                             next = found;
                         }
                         Some(Designator::Index(index)) => {
-                            return self
-                                .fault(Diagnostic::error(index.span.clone(), "a struct has no elements"));
+                            return self.fault(Diagnostic::error(
+                                index.span.clone(),
+                                "a struct has no elements",
+                            ));
                         }
                     }
                     let Some(member) = of.members.get(next) else {
-                        let message = format!("struct {} has {} members only", of.name, of.members.len());
+                        let message =
+                            format!("struct {} has only {} members", of.name, of.members.len());
                         return self.fault(Diagnostic::error(value.span(), message));
                     };
                     let mut steps = steps.clone();
-                    steps.push(Step::Member(member.offset, member.of.clone()));
-                    self.part(&member.of, value, steps, offset + member.offset, parts)?;
+                    steps.push(AccessStep::Member(member.offset, member.ty.clone()));
+                    self.part(&member.ty, value, steps, offset + member.offset, parts)?;
                     next += 1;
                 }
             }
             (Type::Array(..), Err(_)) => {
-                let problem = Diagnostic::error(initializer.span(), format!("this is no value of type {of}"));
+                let problem = Diagnostic::error(
+                    initializer.span(),
+                    format!("this is not a value of type {of}"),
+                );
                 return self.fault(problem.help("write a list: { 1, 2, 3 }"));
             }
             (_, Ok(list)) => match list {
                 [(None, value)] => self.part(of, value, steps, offset, parts)?,
                 _ => {
-                    let message = format!("a value of type {of} is one, and no list");
+                    let message = format!("a value of type {of} cannot be a list");
                     return self.fault(Diagnostic::error(initializer.span(), message));
                 }
             },
             (_, Err(expression)) => {
-                parts.push(Part { steps, offset, of: of.clone(), value: Value::Expression(expression) });
+                parts.push(InitializerPart {
+                    steps,
+                    offset,
+                    ty: of.clone(),
+                    value: InitializerValue::Expression(expression),
+                });
             }
         }
         Ok(())
     }
 
-    fn part_value(&mut self, part: &Part<'_>) -> Checked<Expression> {
+    fn part_value(&mut self, part: &InitializerPart<'_>) -> Checked<Expression> {
         match &part.value {
-            Value::Byte(byte, span) => {
-                let number = part.of.integer().unwrap_or(INT);
+            InitializerValue::Byte(byte, span) => {
+                let number = part.ty.integer().unwrap_or(INT);
                 let kind = ExpressionKind::Constant(number.extend((*byte).into()));
-                Ok(Expression { kind, of: part.of.clone(), span: span.clone() })
+                Ok(Expression { kind, ty: part.ty.clone(), span: span.clone() })
             }
-            Value::Expression(expression) => {
+            InitializerValue::Expression(expression) => {
                 let value = self.expression(expression)?;
-                self.converted(value, &part.of, "an initializer")
+                self.converted(value, &part.ty, "the initializer")
             }
         }
     }
 
     /// The first bytes of a global variable, up to the last one that is not 0.
-    pub(super) fn initial_bytes(&mut self, of: &Type, initializer: &Initializer) -> Checked<Vec<u8>> {
+    pub(super) fn initial_bytes(
+        &mut self,
+        of: &Type,
+        initializer: &Initializer,
+    ) -> Checked<Vec<u8>> {
         let mut bytes = Vec::new();
         for part in self.parts(of, initializer)? {
             let value = self.part_value(&part)?;
             let ExpressionKind::Constant(number) = value.kind else {
                 let problem = Diagnostic::error(
                     value.span,
-                    "the value of a variable that is there from the beginning is to be constant",
+                    "the initial value of a global or static variable must be constant",
                 );
                 return self.fault(problem.help("assign it in a handler"));
             };
-            let (from, size) = (part.offset as usize, part.of.size() as usize);
+            let (from, size) = (part.offset as usize, part.ty.size() as usize);
             if bytes.len() < from + size {
                 bytes.resize(from + size, 0);
             }
@@ -253,7 +295,7 @@ impl Checker<'_> {
         Ok(bytes)
     }
 
-    /// What gives a local variable its values, which are all 0 before.
+    /// The assignments that initialize a local variable, whose bytes are all 0 before.
     pub(super) fn assignments(
         &mut self,
         local: usize,
@@ -265,23 +307,24 @@ impl Checker<'_> {
         for part in &parts {
             let value = self.part_value(part)?;
             let span = value.span.clone();
-            let mut place = Place { kind: PlaceKind::Local(local), of: of.clone(), span: span.clone() };
+            let mut place =
+                Lvalue { kind: PlaceKind::Local(local), of: of.clone(), span: span.clone() };
             for step in &part.steps {
                 let kind = match step {
-                    Step::Member(offset, _) => PlaceKind::Member(Box::new(place), *offset),
-                    Step::Element(at, length, _) => {
+                    AccessStep::Member(offset, _) => PlaceKind::Member(Box::new(place), *offset),
+                    AccessStep::Element(at, length, _) => {
                         let kind = ExpressionKind::Constant(*at);
-                        let index = Expression { kind, of: INT.into(), span: span.clone() };
+                        let index = Expression { kind, ty: INT.into(), span: span.clone() };
                         PlaceKind::Element(Box::new(place), Box::new(index), *length)
                     }
                 };
-                let (Step::Member(_, of) | Step::Element(.., of)) = step;
-                place = Place { kind, of: of.clone(), span: span.clone() };
+                let (AccessStep::Member(_, of) | AccessStep::Element(.., of)) = step;
+                place = Lvalue { kind, of: of.clone(), span: span.clone() };
             }
             let of = place.of.clone();
             assignments.push(Expression {
                 kind: ExpressionKind::Assign(Box::new(place), Box::new(value)),
-                of,
+                ty: of,
                 span,
             });
         }

@@ -1,30 +1,33 @@
-//! What stands outside of functions: structs, enums, maps and global variables; types by their names.
+//! Checks items outside of functions (structs, enums, maps and global variables) and resolves type
+//! names.
 
 use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::builtins::name_of;
-use super::scopes::Named;
-use super::{Checked, Checker, Faulty};
+use super::scopes::Symbol;
+use super::{Checked, Checker, ErrorReported};
 use crate::ast::{self, BaseType, Item};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::program::{Global, Map};
+use crate::typed::{Global, Map};
 use crate::types::{INT, Integer, Struct, Type};
 
-/// Bytes of all variables: what one map of the kernel holds without more ado.
-const MOST_BYTES: u64 = 64 << 20;
-/// Of a local array or struct: a function of the kernel's has 512 bytes for all that it keeps (MAX_BPF_STACK, include/linux/filter.h).
-pub const MOST_LOCAL_BYTES: u64 = 256;
-/// Arrays and structs within each other.
-const MOST_TYPE_DEPTH: usize = 16;
-/// Of a struct: they are looked for one after the other.
-const MOST_MEMBERS: usize = 1024;
-const MOST_ENTRIES: u64 = 1 << 24;
-/// MAX_USED_MAPS, include/linux/bpf_verifier.h, without those that the compiler needs.
-const MOST_MAPS: usize = 64 - 8;
-/// Keys and values of maps go over a function's stack.
-const MOST_KEY_BYTES: u64 = 64;
-const MOST_VALUE_BYTES: u64 = 256;
+/// The most bytes of all variables together. They are in one map, and this size needs no special
+/// measures in the kernel.
+const MAX_VARIABLE_BYTES: u64 = 64 << 20;
+/// The largest local array or struct: a BPF function has a stack of 512 bytes (MAX_BPF_STACK,
+/// include/linux/filter.h).
+pub const MAX_LOCAL_BYTES: u64 = 256;
+/// The nesting depth of arrays and structs.
+const MAX_TYPE_DEPTH: usize = 16;
+/// The most members of a struct, because members are found by linear search.
+const MAX_MEMBERS: usize = 1024;
+const MAX_ENTRIES: u64 = 1 << 24;
+/// MAX_USED_MAPS (include/linux/bpf_verifier.h) without the maps that the compiler needs.
+const MAX_MAPS: usize = 64 - 8;
+/// Keys and values of maps are copied to the stack of a function.
+const MAX_KEY_BYTES: u64 = 64;
+const MAX_VALUE_BYTES: u64 = 256;
 
 impl Checker<'_> {
     pub(super) fn item(&mut self, item: &ast::Item) -> Checked<()> {
@@ -32,10 +35,12 @@ impl Checker<'_> {
             Item::Struct { name, members } => self.structure(name, members).inspect_err(|_| {
                 self.faulty_types.insert(name.text.clone());
             }),
-            Item::Enum { name, members } => self.enumeration(name.as_ref(), members).inspect_err(|_| {
-                self.faulty_types.extend(name.as_ref().map(|name| name.text.clone()));
-                members.iter().for_each(|(member, _)| self.declare_faulty(member));
-            }),
+            Item::Enum { name, members } => {
+                self.enumeration(name.as_ref(), members).inspect_err(|_| {
+                    self.faulty_types.extend(name.as_ref().map(|name| name.text.clone()));
+                    members.iter().for_each(|(member, _)| self.declare_faulty(member));
+                })
+            }
             Item::Map { name, key, value, length } => {
                 self.map(name, key, value, length).inspect_err(|_| self.declare_faulty(name))
             }
@@ -58,8 +63,10 @@ impl Checker<'_> {
             BaseType::Integer { bits, is_signed } => {
                 Type::Integer(Integer { bits: *bits, is_signed: *is_signed })
             }
-            BaseType::Struct(name) | BaseType::Enum(name) if self.faulty_types.contains(&name.text) => {
-                return Err(Faulty);
+            BaseType::Struct(name) | BaseType::Enum(name)
+                if self.faulty_types.contains(&name.text) =>
+            {
+                return Err(ErrorReported);
             }
             BaseType::Struct(name) => match self.structs.get(&name.text) {
                 Some((of, _)) => Type::Struct(of.clone()),
@@ -76,24 +83,31 @@ impl Checker<'_> {
         })
     }
 
-    /// A type that there can be something of.
+    /// Resolves a type that can have values.
     pub(super) fn resolve_value(&mut self, name: &ast::TypeName, what: &str) -> Checked<Type> {
         let of = self.resolve(name)?;
         if of == Type::Void {
-            return self.fault(Diagnostic::error(name.span.clone(), format!("{what} cannot be void")));
+            return self
+                .fault(Diagnostic::error(name.span.clone(), format!("{what} cannot be void")));
         }
         Ok(of)
     }
 
-    /// With the lengths behind the name, of which the first may be left to the initializer.
-    pub(super) fn declared_type(&mut self, base: &Type, declarator: &ast::Declarator) -> Checked<Type> {
+    /// The type of a declarator, with the array lengths after its name. The initializer may
+    /// determine the first length.
+    pub(super) fn declared_type(
+        &mut self,
+        base: &Type,
+        declarator: &ast::Declarator,
+    ) -> Checked<Type> {
         if *base == Type::String {
-            let problem = Diagnostic::error(declarator.name.span.clone(), "a variable cannot be a string");
+            let problem =
+                Diagnostic::error(declarator.name.span.clone(), "a variable cannot be a string");
             return self.fault(problem.help("use an array: `char name[16] = \"text\";`"));
         }
-        if declarator.lengths.len() + base.depth() >= MOST_TYPE_DEPTH {
+        if declarator.lengths.len() + base.depth() >= MAX_TYPE_DEPTH {
             let message =
-                format!("more than {MOST_TYPE_DEPTH} arrays and structs would be within each other");
+                format!("arrays and structs are nested more than {MAX_TYPE_DEPTH} deep here");
             return self.fault(Diagnostic::error(declarator.name.span.clone(), message));
         }
         let mut of = base.clone();
@@ -104,20 +118,23 @@ impl Checker<'_> {
                     self.length_by_initializer(&of, declarator)?
                 }
                 None => {
-                    let problem =
-                        Diagnostic::error(declarator.name.span.clone(), "this array's length is not known");
-                    return self.fault(problem.help("write it between [ and ], or an initializer after it"));
+                    let problem = Diagnostic::error(
+                        declarator.name.span.clone(),
+                        "the length of this array is missing",
+                    );
+                    return self
+                        .fault(problem.help("write it between [ and ], or add an initializer"));
                 }
             };
             of = Type::Array(Rc::new(of), length);
         }
-        if of.size() > MOST_BYTES {
-            // As far as one counts here.
+        if of.size() > MAX_VARIABLE_BYTES {
+            // The size saturates.
             let more = if of.size() == u64::MAX { "more than " } else { "" };
             let problem = Diagnostic::error(
                 declarator.name.span.clone(),
                 format!(
-                    "`{}` would have {more}{} bytes, and {MOST_BYTES} are the most",
+                    "`{}` would have {more}{} bytes, but at most {MAX_VARIABLE_BYTES} are possible",
                     declarator.name.text,
                     of.size()
                 ),
@@ -130,49 +147,65 @@ impl Checker<'_> {
     pub(super) fn length(&mut self, expression: &ast::Expression, of: &str) -> Checked<u64> {
         let (value, number) = self.constant(expression, "a length")?;
         if value == 0 || number.is_signed && (value as i64) < 0 {
-            let told = if number.is_signed { (value as i64).to_string() } else { value.to_string() };
-            let problem =
-                Diagnostic::error(expression.span.clone(), format!("{of} cannot have {told} elements"));
+            let told =
+                if number.is_signed { (value as i64).to_string() } else { value.to_string() };
+            let problem = Diagnostic::error(
+                expression.span.clone(),
+                format!("{of} cannot have {told} elements"),
+            );
             return self.fault(problem);
         }
         Ok(value)
     }
 
-    fn structure(&mut self, name: &ast::Name, declared: &[ast::Declaration]) -> Checked<()> {
+    fn structure(&mut self, name: &ast::Ident, declared: &[ast::Declaration]) -> Checked<()> {
         let mut members: Vec<(String, Type)> = Vec::new();
         let written = declared.iter().flat_map(|declaration| &declaration.declarators);
-        if let Some(beyond) = written.clone().nth(MOST_MEMBERS) {
+        if let Some(beyond) = written.clone().nth(MAX_MEMBERS) {
             let count = written.count();
-            let message = format!("a struct has {MOST_MEMBERS} members at most, and this has {count}");
+            let message =
+                format!("a struct has at most {MAX_MEMBERS} members, but this one has {count}");
             return self.fault(Diagnostic::error(beyond.name.span.clone(), message));
         }
         for declaration in declared {
             let base = self.resolve_value(&declaration.type_name, "a member")?;
             for declarator in &declaration.declarators {
                 if let Some(initializer) = &declarator.initializer {
-                    let problem = Diagnostic::error(initializer.span(), "a member has no value of its own");
-                    return self.fault(problem.help("write it where a variable of this struct is declared"));
+                    let problem = Diagnostic::error(
+                        initializer.span(),
+                        "a member cannot have an initial value",
+                    );
+                    return self.fault(
+                        problem.help("write it where a variable of this struct is declared"),
+                    );
                 }
                 let of = self.declared_type(&base, declarator)?;
                 if members.iter().any(|(known, _)| *known == declarator.name.text) {
-                    let message = format!("the struct has a `{}` already", declarator.name.text);
+                    let message =
+                        format!("the struct already has a member `{}`", declarator.name.text);
                     return self.fault(Diagnostic::error(declarator.name.span.clone(), message));
                 }
                 members.push((declarator.name.text.clone(), of));
             }
         }
         if members.is_empty() {
-            return self.fault(Diagnostic::error(name.span.clone(), "a struct has one member at least"));
+            return self
+                .fault(Diagnostic::error(name.span.clone(), "a struct needs at least one member"));
         }
         if let Some((_, other)) = self.structs.get(&name.text) {
             let other = other.clone();
-            let problem =
-                Diagnostic::error(name.span.clone(), format!("there is a struct `{}` already", name.text));
+            let problem = Diagnostic::error(
+                name.span.clone(),
+                format!("there already is a struct `{}`", name.text),
+            );
             return self.fault(problem.other(other, "declared here"));
         }
         let of = Struct::new(name.text.clone(), members);
-        if of.size > MOST_BYTES {
-            let message = format!("this struct would have {} bytes, and {MOST_BYTES} are the most", of.size);
+        if of.size > MAX_VARIABLE_BYTES {
+            let message = format!(
+                "this struct would have {} bytes, and {MAX_VARIABLE_BYTES} are the most",
+                of.size
+            );
             return self.fault(Diagnostic::error(name.span.clone(), message));
         }
         self.structs.insert(name.text.clone(), (Rc::new(of), name.span.clone()));
@@ -181,8 +214,8 @@ impl Checker<'_> {
 
     fn enumeration(
         &mut self,
-        name: Option<&ast::Name>,
-        members: &[(ast::Name, Option<ast::Expression>)],
+        name: Option<&ast::Ident>,
+        members: &[(ast::Ident, Option<ast::Expression>)],
     ) -> Checked<()> {
         let mut next = 0_i64;
         for (member, value) in members {
@@ -190,17 +223,20 @@ impl Checker<'_> {
                 next = self.constant(value, "the value of a constant")?.0 as i64;
             }
             if !INT.holds(next as u64, true) {
-                let message = format!("`{}` would be {next}, which is no int", member.text);
+                let message =
+                    format!("`{}` would be {next}, which does not fit into int", member.text);
                 return self.fault(Diagnostic::error(member.span.clone(), message));
             }
-            self.declare(member, Named::Constant(next as u64, INT.into()))?;
+            self.declare(member, Symbol::Constant(next as u64, INT.into()))?;
             next += 1;
         }
         if let Some(name) = name
             && let Some(other) = self.enums.insert(name.text.clone(), name.span.clone())
         {
-            let problem =
-                Diagnostic::error(name.span.clone(), format!("there is an enum `{}` already", name.text));
+            let problem = Diagnostic::error(
+                name.span.clone(),
+                format!("there already is an enum `{}`", name.text),
+            );
             return self.fault(problem.other(other, "declared here"));
         }
         Ok(())
@@ -208,7 +244,7 @@ impl Checker<'_> {
 
     fn map(
         &mut self,
-        name: &ast::Name,
+        name: &ast::Ident,
         key: &ast::TypeName,
         value: &ast::TypeName,
         length: &ast::Expression,
@@ -216,41 +252,49 @@ impl Checker<'_> {
         let mut side = |type_name: &ast::TypeName, what: &str, most: u64| {
             let of = self.resolve_value(type_name, what)?;
             if of == Type::String {
-                let problem = Diagnostic::error(type_name.span.clone(), format!("{what} cannot be a string"));
-                return self
-                    .fault(problem.help("use a struct with an array: `struct name { char text[16]; };`"));
+                let problem =
+                    Diagnostic::error(type_name.span.clone(), format!("{what} cannot be a string"));
+                return self.fault(
+                    problem.help("use a struct with an array: `struct name { char text[16]; };`"),
+                );
             }
             if of.size() > most {
-                let message = format!("{what} cannot have {} bytes, but {most} at most", of.size());
+                let message =
+                    format!("{what} has {} bytes, but at most {most} are possible", of.size());
                 return self.fault(Diagnostic::error(type_name.span.clone(), message));
             }
             Ok(of)
         };
-        let key = side(key, "a key", MOST_KEY_BYTES)?;
-        let value = side(value, "a value of a map", MOST_VALUE_BYTES)?;
+        let key = side(key, "a key", MAX_KEY_BYTES)?;
+        let value = side(value, "a value of a map", MAX_VALUE_BYTES)?;
         let entries = self.length(length, "a map")?;
-        if entries > MOST_ENTRIES {
-            let message = format!("a map has {MOST_ENTRIES} entries at most, and not {entries}");
+        if entries > MAX_ENTRIES {
+            let message = format!("a map has at most {MAX_ENTRIES} entries, not {entries}");
             return self.fault(Diagnostic::error(length.span.clone(), message));
         }
-        if self.program.maps.len() == MOST_MAPS {
-            let problem =
-                Diagnostic::error(name.span.clone(), format!("a plugin has {MOST_MAPS} maps at most"));
-            return self.fault(
-                problem.help("the kernel gives a program no more: make one of several, with a struct as key"),
+        if self.program.maps.len() == MAX_MAPS {
+            let problem = Diagnostic::error(
+                name.span.clone(),
+                format!("a plugin has at most {MAX_MAPS} maps"),
             );
+            return self.fault(problem.help(
+                "the kernel allows no more: combine several maps into one, with a \
+                    struct as its key",
+            ));
         }
-        self.declare(name, Named::Map(self.program.maps.len()))?;
+        self.declare(name, Symbol::Map(self.program.maps.len()))?;
         let (name, span) = (name.text.clone(), name.span.clone());
         self.program.maps.push(Map { name, key, value, length: entries as u32, span });
         Ok(())
     }
 
-    /// Global variables, or the static ones of a function.
+    /// Declares global variables or the static ones of a function.
     pub(super) fn globals(&mut self, declaration: &ast::Declaration, within: Option<&str>) {
         let base = self.resolve_value(&declaration.type_name, "a variable").ok();
         for declarator in &declaration.declarators {
-            let made = base.as_ref().map(|base| self.global(base, declaration.is_const, declarator, within));
+            let made = base
+                .as_ref()
+                .map(|base| self.global(base, declaration.is_const, declarator, within));
             if !matches!(made, Some(Ok(()))) {
                 self.declare_faulty(&declarator.name);
             }
@@ -279,71 +323,77 @@ impl Checker<'_> {
             return Ok(());
         }
         self.globals_fit(&of, &declarator.name);
-        self.declare(&declarator.name, Named::Global(self.program.globals.len()))?;
+        self.declare(&declarator.name, Symbol::Global(self.program.globals.len()))?;
         let span = declarator.name.span.clone();
-        self.program.globals.push(Global { name, of, is_const, initial, span });
+        self.program.globals.push(Global { name, ty: of, is_const, initial, span });
         Ok(())
     }
 
-    /// A number that never changes needs no memory.
-    fn named_constant(&self, is_const: bool, of: &Type, initial: &[u8]) -> Option<Named> {
+    /// A constant number needs no memory.
+    fn named_constant(&self, is_const: bool, of: &Type, initial: &[u8]) -> Option<Symbol> {
         let number = of.integer().filter(|_| is_const)?;
         let mut bytes = [0; 8];
         bytes[..initial.len()].copy_from_slice(initial);
-        Some(Named::Constant(number.extend(u64::from_le_bytes(bytes)), of.clone()))
+        Some(Symbol::Constant(number.extend(u64::from_le_bytes(bytes)), of.clone()))
     }
 
-    /// Told of once, by the first that has no room beside those before.
-    fn globals_fit(&mut self, of: &Type, name: &ast::Name) {
+    /// Reports the first global variable that does not fit, and no later ones.
+    fn globals_fit(&mut self, of: &Type, name: &ast::Ident) {
         let before = self.variable_bytes;
-        // As they lie (`Layout`).
+        // Aligned as in `DataLayout`.
         self.variable_bytes += of.size().next_multiple_of(8);
-        if before <= MOST_BYTES && self.variable_bytes > MOST_BYTES {
+        if before <= MAX_VARIABLE_BYTES && self.variable_bytes > MAX_VARIABLE_BYTES {
             let message = format!(
-                "with `{}`, variables would have {} bytes together, and {MOST_BYTES} are the most",
+                "with `{}`, all variables together would have {} bytes, but at most {MAX_VARIABLE_BYTES} \
+                are possible",
                 name.text, self.variable_bytes
             );
             self.problems.push(Diagnostic::error(name.span.clone(), message));
         }
     }
 
-    pub(super) fn local_fits(&mut self, of: &Type, name: &ast::Name) -> Checked<()> {
-        if of.size() <= MOST_LOCAL_BYTES {
+    pub(super) fn local_fits(&mut self, of: &Type, name: &ast::Ident) -> Checked<()> {
+        if of.size() <= MAX_LOCAL_BYTES {
             return Ok(());
         }
         let message = format!(
-            "`{}` would have {} bytes, and a local variable has {MOST_LOCAL_BYTES} at most",
+            "`{}` would have {} bytes, but a local variable has at most {MAX_LOCAL_BYTES}",
             name.text,
             of.size()
         );
-        let problem = Diagnostic::error(name.span.clone(), message).label("too large for the kernel's stack");
-        self.fault(
-            problem.help(
-                "write `static` before it, or declare it outside of the function: there is one of it then",
-            ),
-        )
+        let problem =
+            Diagnostic::error(name.span.clone(), message).label("too large for the kernel's stack");
+        self.fault(problem.help(
+            "write `static` before it, or declare it outside the function; it then exists \
+                only once",
+        ))
     }
 
-    /// What is known only at the end.
-    pub(super) fn whole(&mut self) {
+    /// Checks that need the whole program.
+    pub(super) fn check_whole_program(&mut self) {
         for (function, span) in std::mem::take(&mut self.declared) {
             let name = &self.program.functions[function].name;
-            self.problems.push(Diagnostic::error(span, format!("`{name}` is declared, but has no body")));
+            self.problems
+                .push(Diagnostic::error(span, format!("`{name}` is declared, but has no body")));
         }
-        self.no_recursion();
+        self.check_no_recursion();
         for handler in 0..self.program.handlers.len() {
-            self.has_all(handler);
+            self.check_hook_builtins(handler);
         }
     }
 
-    /// Whether all that a handler and what it calls uses is there on its hook.
-    fn has_all(&mut self, handler: usize) {
+    /// Checks that the hook of a handler supports all builtin functions that the handler and the
+    /// functions it calls use.
+    fn check_hook_builtins(&mut self, handler: usize) {
         let handler = &self.program.handlers[handler];
-        let Some((lacks, why)) = handler.offer.lacks else { return };
+        let Some((lacks, why)) = handler.spec.unavailable else { return };
         let (mut found, mut next) = (HashSet::from([handler.function]), vec![handler.function]);
         while let Some(function) = next.pop() {
-            for (builtin, span) in self.uses[function].iter().filter(|(builtin, _)| lacks.contains(builtin)) {
-                let message = format!("`{}` is not there in `on {}`", name_of(*builtin), handler.hook);
+            for (builtin, span) in
+                self.uses[function].iter().filter(|(builtin, _)| lacks.contains(builtin))
+            {
+                let message =
+                    format!("`{}` is not available in `on {}`", name_of(*builtin), handler.hook);
                 self.problems.push(Diagnostic::error(span.clone(), message).help(why));
             }
             for (callee, _) in &self.calls[function] {
@@ -354,7 +404,7 @@ impl Checker<'_> {
         }
     }
 
-    fn no_recursion(&mut self) {
+    fn check_no_recursion(&mut self) {
         let count = self.program.functions.len();
         let mut states = vec![0_u8; count];
         for function in 0..count {
@@ -367,7 +417,7 @@ impl Checker<'_> {
     fn walk(&mut self, from: usize, states: &mut [u8]) -> Checked<()> {
         const ON_THE_WAY: u8 = 1;
         const DONE: u8 = 2;
-        // Functions may call each other in long chains, so this does not call itself.
+        // Iterative and not recursive, because chains of calls may be long.
         let mut way = vec![(from, 0)];
         while let Some((function, next)) = way.last_mut() {
             let (function, at) = (*function, *next);
@@ -388,7 +438,7 @@ impl Checker<'_> {
                 Some((callee, span)) if states[callee] == ON_THE_WAY => {
                     let name = &self.program.functions[callee].name;
                     let problem =
-                        Diagnostic::error(span, format!("`{name}` would call itself, by this call"));
+                        Diagnostic::error(span, format!("this call makes `{name}` call itself"));
                     return self.fault(problem.help("the kernel allows no recursion: use a loop"));
                 }
                 Some((callee, _)) if states[callee] == 0 => way.push((callee, 0)),
@@ -399,25 +449,29 @@ impl Checker<'_> {
     }
 
     /// The value of a constant expression, and its type.
-    pub(super) fn constant(&mut self, expression: &ast::Expression, what: &str) -> Checked<(u64, Integer)> {
+    pub(super) fn constant(
+        &mut self,
+        expression: &ast::Expression,
+        what: &str,
+    ) -> Checked<(u64, Integer)> {
         let checked = self.expression(expression)?;
-        match (&checked.kind, checked.of.integer()) {
-            (crate::program::ExpressionKind::Constant(value), Some(number)) => Ok((*value, number)),
+        match (&checked.kind, checked.ty.integer()) {
+            (crate::typed::ExpressionKind::Constant(value), Some(number)) => Ok((*value, number)),
             _ => {
-                let problem =
-                    Diagnostic::error(expression.span.clone(), format!("{what} is to be a constant number"));
-                self.fault(
-                    problem.help(
-                        "numbers, enums, `const` variables that are numbers, and `sizeof` are constant",
-                    ),
-                )
+                let problem = Diagnostic::error(
+                    expression.span.clone(),
+                    format!("{what} must be a constant number"),
+                );
+                self.fault(problem.help(
+                    "numbers, enums, `const` variables that are numbers, and `sizeof` are constant",
+                ))
             }
         }
     }
 
-    pub(super) fn duplicate(&mut self, what: &str, span: &Span, other: &Span) -> Faulty {
-        let problem = Diagnostic::error(span.clone(), format!("this `switch` has {what} already"));
+    pub(super) fn duplicate(&mut self, what: &str, span: &Span, other: &Span) -> ErrorReported {
+        let problem = Diagnostic::error(span.clone(), format!("this `switch` already has {what}"));
         self.problems.push(problem.other(other.clone(), "the first one"));
-        Faulty
+        ErrorReported
     }
 }

@@ -1,83 +1,87 @@
-//! A program as it is written into one whose names and types are known, or what is wrong with it.
+//! Checks a syntax tree: resolves names and types, or reports errors.
 
 mod builtins;
 mod expressions;
 mod functions;
 mod initializers;
 mod items;
+mod lint;
 mod scopes;
-mod slips;
 mod statements;
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use scopes::{Named, Scopes};
+use scopes::{Symbol, SymbolTable};
 
 use crate::ast;
-use crate::diagnostic::{Diagnostic, MOST, Span};
-use crate::hooks::{Hooks, Offer};
-use crate::program::{Builtin, Local, Program};
+use crate::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, Span};
+use crate::hooks::{HookProvider, HookSpec};
+use crate::typed::{Builtin, Local, Program};
 use crate::types::{Struct, Type};
 
-/// The problem has been told of.
-struct Faulty;
+/// The error has been reported.
+struct ErrorReported;
 
-type Checked<T> = Result<T, Faulty>;
+type Checked<T> = Result<T, ErrorReported>;
 
-/// What is known while one function is looked at.
-struct Current {
-    /// Its number.
+/// The state of the checker for the current function.
+struct FunctionContext {
+    /// The number of the function.
     function: usize,
     result: Type,
     locals: Vec<Local>,
-    /// Of whose values something is made.
+    /// For each local, whether its value is used.
     is_used: Vec<bool>,
     loops: usize,
     switches: usize,
-    /// Of the hook, for a handler's body.
-    offer: Option<Offer>,
+    /// The specification of the hook, in the body of a handler.
+    hook_spec: Option<HookSpec>,
 }
 
 struct Checker<'a> {
     items: &'a [ast::Item],
-    hooks: &'a dyn Hooks,
+    hooks: &'a dyn HookProvider,
     problems: &'a mut Vec<Diagnostic>,
-    /// So many of them are no more than that.
+    /// The number of `problems` that are warnings.
     warnings: usize,
     program: Program,
-    scopes: Scopes,
+    scopes: SymbolTable,
     structs: HashMap<String, (Rc<Struct>, Span)>,
     enums: HashMap<String, Span>,
-    /// Of structs and enums that have been told of.
+    /// The names of structs and enums whose errors have been reported.
     faulty_types: HashSet<String>,
-    current: Option<Current>,
-    /// Of global and static ones.
+    current: Option<FunctionContext>,
+    /// The bytes of all global and static variables.
     variable_bytes: u64,
-    /// Which functions each one calls, and where.
+    /// For each function, the functions that it calls, with the spans of the calls.
     calls: Vec<Vec<(usize, Span)>>,
-    /// Which functions that are there already each one uses, and where.
+    /// For each function, the builtin functions that it uses, with the spans of the uses.
     uses: Vec<Vec<(Builtin, Span)>>,
-    /// Those that the program has already.
+    /// The strings of the program so far.
     strings: HashSet<Vec<u8>>,
-    /// Where it was told last that a number comes round.
+    /// The span of the latest reported overflow.
     overflow: Span,
-    /// Of the functions, by their numbers, whose bodies are not known yet.
+    /// The functions without a body so far, by number, with the spans of their declarations.
     declared: HashMap<usize, Span>,
 }
 
-/// What an unknown name is told of with, if it is known later.
-const BELOW: &str = "it is declared here only: put it, or a prototype of a function, before its first use";
+/// The note on an unknown name that is declared later.
+const BELOW: &str =
+    "it is declared only here: move it, or a prototype of the function, before its first use";
 
-/// What an item declares of this kind.
-fn names_of<'a>(item: &'a ast::Item, what: &str) -> Vec<&'a ast::Name> {
+/// The names of this kind that an item declares.
+fn names_of<'a>(item: &'a ast::Item, what: &str) -> Vec<&'a ast::Ident> {
     match (item, what) {
-        (ast::Item::Struct { name, .. }, "struct") | (ast::Item::Map { name, .. }, "map" | "variable") => {
+        (ast::Item::Struct { name, .. }, "struct")
+        | (ast::Item::Map { name, .. }, "map" | "variable") => {
             vec![name]
         }
         (ast::Item::Function(function), "function") => vec![&function.name],
         (ast::Item::Enum { name: Some(name), .. }, "enum") => vec![name],
-        (ast::Item::Enum { members, .. }, "variable") => members.iter().map(|(name, _)| name).collect(),
+        (ast::Item::Enum { members, .. }, "variable") => {
+            members.iter().map(|(name, _)| name).collect()
+        }
         (ast::Item::Variables(declaration), "variable") => {
             declaration.declarators.iter().map(|declarator| &declarator.name).collect()
         }
@@ -85,7 +89,11 @@ fn names_of<'a>(item: &'a ast::Item, what: &str) -> Vec<&'a ast::Name> {
     }
 }
 
-pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnostic>) -> Program {
+pub fn check(
+    items: &[ast::Item],
+    hooks: &dyn HookProvider,
+    problems: &mut Vec<Diagnostic>,
+) -> Program {
     let program = Program::default();
     let mut checker = Checker {
         items,
@@ -93,7 +101,7 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         problems,
         warnings: 0,
         program,
-        scopes: Scopes::new(),
+        scopes: SymbolTable::new(),
         structs: HashMap::new(),
         enums: HashMap::new(),
         faulty_types: HashSet::new(),
@@ -106,73 +114,78 @@ pub fn check(items: &[ast::Item], hooks: &dyn Hooks, problems: &mut Vec<Diagnost
         declared: HashMap::new(),
     };
     for item in items {
-        if checker.has_enough() {
+        if checker.is_error_limit_reached() {
             break;
         }
-        // What follows from a fault is told of by itself.
+        // Continue after an error: later items may have errors of their own.
         let _ = checker.item(item);
     }
-    checker.whole();
-    checker.has_a_handler();
+    checker.check_whole_program();
+    checker.lint_no_handler();
     checker.program
 }
 
 impl Checker<'_> {
     fn fault<T>(&mut self, problem: Diagnostic) -> Checked<T> {
         self.problems.push(problem);
-        Err(Faulty)
+        Err(ErrorReported)
     }
 
-    /// More than anybody reads are left out, as the program is one all the same.
+    /// Adds a warning, unless there are too many to be read: the program is valid in any case.
     fn warn(&mut self, problem: Diagnostic) {
-        if self.warnings < MOST {
+        if self.warnings < MAX_DIAGNOSTICS {
             self.warnings += 1;
             self.problems.push(problem);
         }
     }
 
-    /// Whether there are so many faults that others hardly are ones of their own.
-    fn has_enough(&self) -> bool {
-        self.faults() >= MOST
+    /// Whether there are so many errors that others are probably consequences of these.
+    fn is_error_limit_reached(&self) -> bool {
+        self.faults() >= MAX_DIAGNOSTICS
     }
 
-    /// So many problems are no warnings.
+    /// The number of problems that are not warnings.
     fn faults(&self) -> usize {
         self.problems.len() - self.warnings
     }
 
-    fn declare(&mut self, name: &ast::Name, named: Named) -> Checked<()> {
+    fn declare(&mut self, name: &ast::Ident, named: Symbol) -> Checked<()> {
         match self.scopes.declare(&name.text, named, name.span.clone()) {
             None => Ok(()),
             Some(other) => {
-                let problem =
-                    Diagnostic::error(name.span.clone(), format!("`{}` is there already", name.text));
+                let problem = Diagnostic::error(
+                    name.span.clone(),
+                    format!("`{}` is already declared", name.text),
+                );
                 self.fault(problem.other(other, "declared here"))
             }
         }
     }
 
-    /// Whoever uses what a faulty declaration would have brought has no fault of its own.
-    fn declare_faulty(&mut self, name: &ast::Name) {
-        self.scopes.declare(&name.text, Named::Faulty, name.span.clone());
+    /// Declares the name of a faulty declaration, so that its uses are not reported as errors.
+    fn declare_faulty(&mut self, name: &ast::Ident) {
+        self.scopes.declare(&name.text, Symbol::Faulty, name.span.clone());
     }
 
-    fn current(&mut self) -> &mut Current {
+    fn current(&mut self) -> &mut FunctionContext {
         self.current.as_mut().expect("a function is being looked at")
     }
 
-    /// Where what is not there yet will be declared.
-    fn below(&self, what: &str, wanted: &str, from: &Span) -> Option<Span> {
+    /// The span of a later declaration of a name.
+    fn later_declaration(&self, what: &str, wanted: &str, from: &Span) -> Option<Span> {
         let mut names = self.items.iter().flat_map(|item| names_of(item, what));
-        names.find(|name| name.text == wanted && name.span.start > from.start).map(|name| name.span.clone())
+        names
+            .find(|name| name.text == wanted && name.span.start > from.start)
+            .map(|name| name.span.clone())
     }
 
-    /// Of which it says where they are, or which ones there are.
-    fn unknown<T>(&mut self, what: &str, name: &ast::Name, known: &[String]) -> Checked<T> {
-        let problem = Diagnostic::error(name.span.clone(), format!("there is no {what} `{}`", name.text));
-        if let Some(below) = self.below(what, &name.text, &name.span) {
+    /// Reports an unknown name, with its later declaration or the known names.
+    fn unknown<T>(&mut self, what: &str, name: &ast::Ident, known: &[String]) -> Checked<T> {
+        let problem =
+            Diagnostic::error(name.span.clone(), format!("there is no {what} `{}`", name.text));
+        if let Some(below) = self.later_declaration(what, &name.text, &name.span) {
             return self.fault(problem.other(below, BELOW));
         }
-        self.fault(problem.near(&name.text, known.iter().map(String::as_str)))
+        self.fault(problem.with_suggestion(&name.text, known.iter().map(String::as_str)))
     }
 }

@@ -1,4 +1,4 @@
-//! Which name means what, and where.
+//! The scopes of names.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,20 @@ use crate::diagnostic::Span;
 use crate::types::Type;
 
 #[derive(Debug, Clone)]
-pub enum Named {
+pub enum Symbol {
     Local(usize),
     Global(usize),
     Map(usize),
     Function(usize),
     Constant(u64, Type),
-    /// By a declaration that has been told of.
+    /// The name of a declaration whose error has been reported.
     Faulty,
 }
 
-/// From the outermost on.
-pub struct Scopes(Vec<HashMap<String, (Named, Span)>>);
+/// The scopes, from the outermost to the innermost.
+pub struct SymbolTable(Vec<HashMap<String, (Symbol, Span)>>);
 
-impl Scopes {
+impl SymbolTable {
     pub fn new() -> Self {
         Self(vec![HashMap::new()])
     }
@@ -32,8 +32,9 @@ impl Scopes {
         self.0.pop();
     }
 
-    /// Where the same scope has the name already, that is said, and nothing changed.
-    pub fn declare(&mut self, name: &str, named: Named, span: Span) -> Option<Span> {
+    /// Declares a name. If the same scope already has it, returns the span of that declaration and
+    /// changes nothing.
+    pub fn declare(&mut self, name: &str, named: Symbol, span: Span) -> Option<Span> {
         let scope = self.0.last_mut().expect("there is an outermost one");
         if let Some((_, other)) = scope.get(name) {
             return Some(other.clone());
@@ -42,12 +43,12 @@ impl Scopes {
         None
     }
 
-    pub fn find(&self, name: &str) -> Option<&Named> {
+    pub fn find(&self, name: &str) -> Option<&Symbol> {
         self.0.iter().rev().find_map(|scope| scope.get(name)).map(|(named, _)| named)
     }
 
-    /// Of which this is so.
-    pub fn names(&self, is_wanted: impl Fn(&Named) -> bool) -> Vec<String> {
+    /// The names whose symbols satisfy the predicate.
+    pub fn names(&self, is_wanted: impl Fn(&Symbol) -> bool) -> Vec<String> {
         let all = self.0.iter().flatten().filter(|(_, (named, _))| is_wanted(named));
         all.map(|(name, _)| name.clone()).collect()
     }

@@ -1,16 +1,16 @@
-//! Statements.
+//! Checks statements.
 
 use std::collections::hash_map::{Entry, HashMap};
 
-use super::scopes::Named;
-use super::{Checked, Checker, Faulty};
+use super::scopes::Symbol;
+use super::{Checked, Checker, ErrorReported};
 use crate::ast::{self, Declaration, StatementKind as Written};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::program::{Expression, ExpressionKind, Local, Loop, Statement, StatementKind};
+use crate::typed::{Expression, ExpressionKind, Local, Loop, Statement, StatementKind};
 use crate::types::Type;
 
 impl Checker<'_> {
-    /// In a scope of their own. Faulty ones are told of and left out.
+    /// Checks statements in their own scope. Faulty ones are reported and left out.
     pub(super) fn block(&mut self, written: &[ast::Statement]) -> Vec<Statement> {
         self.scopes.enter();
         let statements = self.statements(written);
@@ -18,12 +18,12 @@ impl Checker<'_> {
         statements
     }
 
-    /// In the scope around them.
+    /// Checks statements in the present scope.
     pub(super) fn statements(&mut self, written: &[ast::Statement]) -> Vec<Statement> {
-        self.empty_bodies(written);
+        self.lint_empty_body(written);
         let mut statements = Vec::new();
         for statement in written {
-            if self.has_enough() {
+            if self.is_error_limit_reached() {
                 break;
             }
             let _ = self.statement(statement, &mut statements);
@@ -45,13 +45,14 @@ impl Checker<'_> {
             }
             Written::Expression(expression) => {
                 let expression = self.expression(expression)?;
-                self.has_effect(&expression);
+                self.lint_no_effect(&expression);
                 StatementKind::Expression(expression)
             }
             Written::Block(statements) => StatementKind::Block(self.block(statements)),
             Written::If(condition, yes, no) => {
                 let condition = self.condition(condition);
-                let (yes, no) = (self.one(yes), no.as_ref().map(|no| self.one(no)).unwrap_or_default());
+                let (yes, no) =
+                    (self.one(yes), no.as_ref().map(|no| self.one(no)).unwrap_or_default());
                 StatementKind::If(condition?, yes, no)
             }
             Written::While(condition, body) => {
@@ -71,23 +72,25 @@ impl Checker<'_> {
             }
             Written::For { before, condition, after, body } => {
                 self.scopes.enter();
-                let made = self.for_loop(before.as_deref(), condition.as_ref(), after.as_ref(), body);
+                let made =
+                    self.for_loop(before.as_deref(), condition.as_ref(), after.as_ref(), body);
                 self.scopes.leave();
                 StatementKind::Block(made?)
             }
             Written::Switch(value, body) => self.switch(value, body)?,
             Written::Case(_) | Written::Default => {
-                let problem = Diagnostic::error(span, "this stands in no `switch`");
-                return self.fault(
-                    problem.help("`case` and `default` stand directly between the braces of a `switch`"),
-                );
+                let problem = Diagnostic::error(span, "this is not in a `switch`");
+                return self.fault(problem.help(
+                    "`case` and `default` must be directly between the braces of a `switch`",
+                ));
             }
             Written::Break if self.current().loops + self.current().switches == 0 => {
-                return self.fault(Diagnostic::error(span, "there is no loop or `switch` here to leave"));
+                return self
+                    .fault(Diagnostic::error(span, "`break` is not in a loop or a `switch`"));
             }
             Written::Break => StatementKind::Break,
             Written::Continue if self.current().loops == 0 => {
-                return self.fault(Diagnostic::error(span, "there is no loop here to continue"));
+                return self.fault(Diagnostic::error(span, "`continue` is not in a loop"));
             }
             Written::Continue => StatementKind::Continue,
             Written::Return(value) => StatementKind::Return(self.returned(value.as_ref(), &span)?),
@@ -123,32 +126,41 @@ impl Checker<'_> {
         body
     }
 
-    fn returned(&mut self, value: Option<&ast::Expression>, span: &Span) -> Checked<Option<Expression>> {
+    fn returned(
+        &mut self,
+        value: Option<&ast::Expression>,
+        span: &Span,
+    ) -> Checked<Option<Expression>> {
         let result = self.current().result.clone();
         match value {
             None if result == Type::Void => Ok(None),
             None => {
                 let problem = Diagnostic::error(
                     span.clone(),
-                    format!("a value of type {result} is to be returned here"),
+                    format!("a value of type {result} must be returned here"),
                 );
                 self.fault(problem.help("write `return 0;`"))
             }
             Some(value) => {
                 let value = self.expression(value)?;
                 if result == Type::Void {
-                    return self.fault(Diagnostic::error(value.span, "this function returns nothing"));
+                    return self
+                        .fault(Diagnostic::error(value.span, "this function returns nothing"));
                 }
-                let value = self.converted(value, &result, "what is returned")?;
-                self.refused_in_vain(&value);
+                let value = self.converted(value, &result, "the returned value")?;
+                self.lint_ignored_return(&value);
                 Ok(Some(value))
             }
         }
     }
 
-    fn switch(&mut self, value: &ast::Expression, written: &[ast::Statement]) -> Checked<StatementKind> {
+    fn switch(
+        &mut self,
+        value: &ast::Expression,
+        written: &[ast::Statement],
+    ) -> Checked<StatementKind> {
         let value = self.expression(value)?;
-        let number = self.number_of(&value.of, &value.span)?.promoted();
+        let number = self.number_of(&value.ty, &value.span)?.promoted();
         let value = self.converted(value, &number.into(), "the value of a `switch`")?;
         let mut cases: Vec<(u64, usize)> = Vec::new();
         let mut spans: HashMap<u64, Span> = HashMap::new();
@@ -157,21 +169,27 @@ impl Checker<'_> {
         let mut is_led_to = false;
         self.current().switches += 1;
         self.scopes.enter();
-        self.empty_bodies(written);
+        self.lint_empty_body(written);
         for statement in written {
             is_led_to |= matches!(statement.kind, Written::Case(_) | Written::Default);
             let made = match &statement.kind {
-                Written::Case(constant) => self.constant(constant, "a `case`").and_then(|(constant, _)| {
-                    let constant = number.extend(constant);
-                    match spans.entry(constant) {
-                        Entry::Occupied(other) => {
-                            return Err(self.duplicate("the same `case`", &statement.span, other.get()));
-                        }
-                        Entry::Vacant(new) => new.insert(statement.span.clone()),
-                    };
-                    cases.push((constant, body.len()));
-                    Ok(())
-                }),
+                Written::Case(constant) => {
+                    self.constant(constant, "a `case`").and_then(|(constant, _)| {
+                        let constant = number.extend(constant);
+                        match spans.entry(constant) {
+                            Entry::Occupied(other) => {
+                                return Err(self.duplicate(
+                                    "the same `case`",
+                                    &statement.span,
+                                    other.get(),
+                                ));
+                            }
+                            Entry::Vacant(new) => new.insert(statement.span.clone()),
+                        };
+                        cases.push((constant, body.len()));
+                        Ok(())
+                    })
+                }
                 Written::Default => match &default {
                     Some((_, other)) => Err(self.duplicate("a `default`", &statement.span, other)),
                     None => {
@@ -182,19 +200,19 @@ impl Checker<'_> {
                 Written::Declaration(declaration) => {
                     let problem = Diagnostic::error(
                         declaration.type_name.span.clone(),
-                        "a declaration between `case`s might be jumped over",
+                        "a declaration between `case`s could be skipped",
                     );
                     declaration.declarators.iter().for_each(|one| self.declare_faulty(&one.name));
                     self.fault(problem.help("put it before the `switch`, or into braces"))
                 }
                 _ if !is_led_to => self.fault(Diagnostic::error(
                     statement.span.clone(),
-                    "nothing leads here: this stands before the first `case`",
+                    "this is never reached: it is before the first `case`",
                 )),
                 _ => self.statement(statement, &mut body),
             };
-            if let Err(Faulty) = made
-                && self.has_enough()
+            if let Err(ErrorReported) = made
+                && self.is_error_limit_reached()
             {
                 break;
             }
@@ -211,8 +229,9 @@ impl Checker<'_> {
         }
         let base = self.resolve_value(&declaration.type_name, "a variable").ok();
         for declarator in &declaration.declarators {
-            let made =
-                base.as_ref().map(|base| self.declared_local(base, declaration.is_const, declarator, to));
+            let made = base
+                .as_ref()
+                .map(|base| self.declared_local(base, declaration.is_const, declarator, to));
             if !matches!(made, Some(Ok(()))) {
                 self.declare_faulty(&declarator.name);
             }
@@ -230,13 +249,13 @@ impl Checker<'_> {
         self.local_fits(&of, &declarator.name)?;
         let span = declarator.name.span.clone();
         let local = self.local(&declarator.name, of.clone(), is_const);
-        // Its own initializer sees what the name meant before.
+        // In its own initializer, the name still has its former meaning.
         let values = match &declarator.initializer {
             Some(initializer) => match self.assignments(local, &of, initializer) {
                 Ok(values) => values,
-                Err(Faulty) => {
+                Err(ErrorReported) => {
                     self.current().is_used[local] = true;
-                    return Err(Faulty);
+                    return Err(ErrorReported);
                 }
             },
             None => Vec::new(),
@@ -246,11 +265,11 @@ impl Checker<'_> {
             && let ExpressionKind::Constant(value) = value.kind
             && of.is_number()
         {
-            self.declare(&declarator.name, Named::Constant(value, of))?;
+            self.declare(&declarator.name, Symbol::Constant(value, of))?;
             self.current().is_used[local] = true;
             return Ok(());
         }
-        self.declare(&declarator.name, Named::Local(local))?;
+        self.declare(&declarator.name, Symbol::Local(local))?;
         if values.is_empty() || matches!(of, Type::Array(..) | Type::Struct(_)) {
             to.push(Statement { kind: StatementKind::Clear(local), span: span.clone() });
         }
@@ -262,9 +281,14 @@ impl Checker<'_> {
         Ok(())
     }
 
-    pub(super) fn local(&mut self, name: &ast::Name, of: Type, is_const: bool) -> usize {
+    pub(super) fn local(&mut self, name: &ast::Ident, of: Type, is_const: bool) -> usize {
         let current = self.current();
-        current.locals.push(Local { name: name.text.clone(), of, is_const, span: name.span.clone() });
+        current.locals.push(Local {
+            name: name.text.clone(),
+            ty: of,
+            is_const,
+            span: name.span.clone(),
+        });
         current.is_used.push(false);
         current.locals.len() - 1
     }

@@ -1,9 +1,9 @@
-//! Types and source lines as the kernel reads them: Documentation/bpf/btf.rst.
+//! BTF: types and source lines in the kernel's format (Documentation/bpf/btf.rst).
 
-/// The names of functions, and the lines of a source text.
+/// The BTF of a program: function names and source lines.
 pub struct Btf {
     types: Vec<u8>,
-    /// From 1 on; 0 is void.
+    /// The next type ID, from 1 on; 0 is void.
     next: u32,
     strings: Vec<u8>,
     long: u32,
@@ -14,7 +14,8 @@ const HEADER_BYTES: u32 = 24;
 const KIND_INT: u32 = 1;
 const KIND_FUNC: u32 = 12;
 const KIND_FUNC_PROTO: u32 = 13;
-/// enum btf_func_linkage: verified where it is called, or by itself, whatever it is called with.
+/// enum btf_func_linkage. The kernel verifies a static function at each call, and a global one once
+/// for arbitrary arguments.
 const STATIC: u32 = 0;
 const GLOBAL: u32 = 1;
 const SIGNED: u32 = 1 << 24;
@@ -43,12 +44,12 @@ impl Btf {
         self.next - 1
     }
 
-    /// Of numbers only.
+    /// Adds a function whose parameters and result are numbers.
     pub fn function(&mut self, name: &str, parameters: usize) -> u32 {
         self.linked(name, parameters, GLOBAL)
     }
 
-    /// Of a loop in the function of this name.
+    /// Adds the function of a loop body in the named function.
     pub fn round(&mut self, name: &str) -> u32 {
         self.linked(&format!("{name}_round"), 2, STATIC)
     }
@@ -56,14 +57,15 @@ impl Btf {
     fn linked(&mut self, name: &str, parameters: usize, linkage: u32) -> u32 {
         let argument = self.string("n");
         let arguments = [argument, self.long].repeat(parameters);
-        let prototype = self.add(0, KIND_FUNC_PROTO << 24 | parameters as u32, self.long, &arguments);
+        let prototype =
+            self.add(0, KIND_FUNC_PROTO << 24 | parameters as u32, self.long, &arguments);
         let name = self.string(name);
         self.add(name, KIND_FUNC << 24 | linkage, prototype, &[])
     }
 
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_le_bytes().to_vec();
-        // The version, and no flags.
+        // Version 1, no flags.
         bytes.extend([1, 0]);
         let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
         for word in [HEADER_BYTES, 0, types, types, strings] {

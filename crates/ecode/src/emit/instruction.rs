@@ -1,4 +1,4 @@
-//! The kernel's instructions, as RFC 9669 has them.
+//! BPF instructions (RFC 9669).
 
 use crate::ast::Operator;
 use crate::ir::Width;
@@ -13,7 +13,7 @@ pub struct Instruction {
     pub immediate: i32,
 }
 
-/// The frame's end.
+/// The frame pointer, which points to the end of the frame.
 pub const FRAME: u8 = 10;
 
 const LDX: u8 = 0x61;
@@ -29,15 +29,15 @@ const MOVE: u8 = 0xb0;
 const LOAD_64: u8 = 0x18;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// include/uapi/linux/bpf.h of v6.9: BPF_JMP | BPF_JCOND, of BPF_MAY_GOTO.
+/// BPF_JMP | BPF_JCOND with BPF_MAY_GOTO (include/uapi/linux/bpf.h of v6.9).
 const MAY_GOTO: u8 = 0xe5;
-/// BPF_STX | BPF_ATOMIC, of 4 bytes.
+/// BPF_STX | BPF_ATOMIC for 4 bytes.
 const ATOMIC: u8 = 0xc3;
 /// BPF_ALU | BPF_END | BPF_TO_BE
 const TO_BIG_ENDIAN: u8 = 0xdc;
 const PSEUDO_CALL: u8 = 1;
 
-/// Second operands.
+/// A second operand.
 #[derive(Debug, Clone, Copy)]
 pub enum By {
     Register(u8),
@@ -75,7 +75,7 @@ impl Instruction {
         Self::new(ALU64 | MOVE, to, by, 0)
     }
 
-    /// With the upper half 0.
+    /// Sets a register and clears its upper half.
     pub fn set_32(to: u8, by: By) -> Self {
         Self::new(ALU | MOVE, to, by, 0)
     }
@@ -84,7 +84,13 @@ impl Instruction {
         Self::new(JMP, 0, By::Immediate(0), 0)
     }
 
-    pub fn jump_if(comparison: Operator, width: Width, is_signed: bool, left: u8, right: By) -> Self {
+    pub fn jump_if(
+        comparison: Operator,
+        width: Width,
+        is_signed: bool,
+        left: u8,
+        right: By,
+    ) -> Self {
         let code = match (comparison, is_signed) {
             (Operator::Equal, _) => 0x10,
             (Operator::NotEqual, _) => 0x50,
@@ -113,16 +119,19 @@ impl Instruction {
     pub fn store(to: u8, offset: i16, bytes: u8, by: By) -> Self {
         match by {
             By::Register(from) => Self { code: STX | size(bytes), to, from, offset, immediate: 0 },
-            By::Immediate(immediate) => Self { code: ST | size(bytes), to, from: 0, offset, immediate },
+            By::Immediate(immediate) => {
+                Self { code: ST | size(bytes), to, from: 0, offset, immediate }
+            }
         }
     }
 
-    /// 8 bytes, or 4.
+    /// An atomic addition to 4 or 8 bytes.
     pub fn add_to(to: u8, offset: i16, bytes: u8, from: u8) -> Self {
         Self { code: ATOMIC | size(bytes), to, from, offset, immediate: 0 }
     }
 
-    /// Two of them. `kind`: 0 for a number, or what the kernel is to put there.
+    /// A load of 64 bits, which takes two instructions. `kind` is 0 for a number; other kinds stand
+    /// for an address that the kernel inserts.
     pub fn load_64(to: u8, kind: u8, low: i32, high: i32) -> [Self; 2] {
         let first = Self { code: LOAD_64, to, from: kind, offset: 0, immediate: low };
         [first, Self { code: 0, to: 0, from: 0, offset: 0, immediate: high }]
@@ -144,8 +153,9 @@ impl Instruction {
         Self { code: EXIT, to: 0, from: 0, offset: 0, immediate: 0 }
     }
 
-    /// As how many the kernel runs it: do_misc_fixups, kernel/bpf/verifier.c, and htab_map_gen_lookup of v6.18.
-    pub fn patched(self) -> usize {
+    /// The number of instructions by which the kernel replaces this one (do_misc_fixups,
+    /// kernel/bpf/verifier.c, and htab_map_gen_lookup of v6.18).
+    pub fn patched_len(self) -> usize {
         let (operation, class) = (self.code & 0xf0, self.code & 0x07);
         match self.code {
             MAY_GOTO => 7,
@@ -153,12 +163,16 @@ impl Instruction {
             CALL if self.from == 0 && self.immediate == LOOP => 18,
             CALL if self.from == 0 => 3,
             // Division and remainder.
-            code if matches!((operation, class), (0x30 | 0x90, ALU | ALU64)) && code & BY_REGISTER != 0 => 4,
+            code if matches!((operation, class), (0x30 | 0x90, ALU | ALU64))
+                && code & BY_REGISTER != 0 =>
+            {
+                4
+            }
             _ => 1,
         }
     }
 
-    /// Whether it has 16 bytes.
+    /// Whether the instruction has 16 bytes.
     pub fn is_wide(self) -> bool {
         self.code == LOAD_64
     }
@@ -183,7 +197,7 @@ impl Instruction {
     }
 }
 
-/// BPF_W, BPF_H, BPF_B, BPF_DW, beside BPF_MEM (0x60) or BPF_ATOMIC (0xc0).
+/// BPF_B, BPF_H, BPF_W or BPF_DW, to combine with BPF_MEM (0x60) or BPF_ATOMIC (0xc0).
 fn size(bytes: u8) -> u8 {
     match bytes {
         1 => 0x10,

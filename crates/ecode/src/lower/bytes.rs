@@ -1,57 +1,59 @@
-//! Texts and memory, byte by byte: loops as those that are written. Memory is set and copied by words where it has only whole ones.
+//! Lowers functions on texts and memory to loops over bytes, like loops of the program. Memory that
+//! consists of whole words is set and copied by words.
 
-use super::{Lowered, Lowerer, MOST_BLOCKS};
+use super::{Lowered, Lowerer, MAX_BLOCKS};
 use crate::ast::Operator;
 use crate::diagnostic::Diagnostic;
-use crate::ir::{Address, Base, BlockId, End, Register, Step, Value, Width};
-use crate::program::{Argument, Expression, ExpressionKind, Place, PlaceKind};
+use crate::ir::{Address, AddressBase, BlockId, Inst, Register, Terminator, Value, Width};
+use crate::typed::{Argument, Expression, ExpressionKind, Lvalue, PlaceKind};
 use crate::types::{INT, U64};
 
-/// Some that are one after the other.
+/// A sequence of bytes.
 #[derive(Clone, Copy)]
-pub enum Bytes {
+pub enum ByteSource {
     At {
         address: Address,
         length: u64,
     },
-    /// From there on in the memory of all strings: which one is known only then.
+    /// A string that is chosen at run time, by its offset in the memory of all strings.
     Strings(Register),
-    /// Of what is not there.
+    /// The value of an lvalue that does not exist.
     Zeros(u64),
 }
 
 const BYTE: u8 = 1;
 const WORD: u8 = 8;
-/// What makes a word of a byte.
+/// Multiplying a byte by this repeats it in a word.
 const EACH_BYTE: i64 = 0x0101_0101_0101_0101;
 
-/// One that is known, or not there.
-type Byte = Value;
+/// A byte, as a register or a constant.
+type ByteValue = Value;
 
 impl Lowerer<'_> {
-    /// What is done with the bytes of a place, or with zeros where there is none: once for each way to come to that.
+    /// Emits `then` for the bytes of an lvalue, and once more for zeros on each path on which the
+    /// lvalue does not exist.
     pub(super) fn with_place(
         &mut self,
-        place: &Place,
-        mut then: impl FnMut(&mut Self, Bytes) -> Lowered<()>,
+        place: &Lvalue,
+        mut then: impl FnMut(&mut Self, ByteSource) -> Lowered<()>,
     ) -> Lowered<()> {
-        // Within each other, they are as many as 2 to the power of how deep they are.
-        if self.blocks.len() > MOST_BLOCKS {
-            let message = format!("`{}` has too many elements within elements here", self.function.name);
+        // Nested calls emit 2^depth copies.
+        if self.blocks.len() > MAX_BLOCKS {
+            let message = format!("elements are nested too deep in `{}` here", self.function.name);
             let problem = Diagnostic::error(place.span.clone(), message);
-            return Err(Box::new(problem.help("put an index into a variable first")));
+            return Err(Box::new(problem.help("store an index in a variable first")));
         }
         let length = place.of.size();
-        let found = self.find(place, false)?;
-        then(self, Bytes::At { address: found.address, length })?;
-        self.join(found, |lowerer| then(lowerer, Bytes::Zeros(length)))
+        let found = self.lower_lvalue(place, false)?;
+        then(self, ByteSource::At { address: found.address, length })?;
+        self.merge_absent(found, |lowerer| then(lowerer, ByteSource::Zeros(length)))
     }
 
-    /// A string, or an array up to its NUL.
+    /// Emits `then` for a string, or for an array up to its NUL.
     pub(super) fn with_text(
         &mut self,
         text: &Argument,
-        mut then: impl FnMut(&mut Self, Bytes) -> Lowered<()>,
+        mut then: impl FnMut(&mut Self, ByteSource) -> Lowered<()>,
     ) -> Lowered<()> {
         match text {
             Argument::Place(place) => self.with_place(place, then),
@@ -63,14 +65,14 @@ impl Lowerer<'_> {
         }
     }
 
-    pub(super) fn text(&mut self, expression: &Expression) -> Lowered<Bytes> {
+    pub(super) fn text(&mut self, expression: &Expression) -> Lowered<ByteSource> {
         if let ExpressionKind::Text(bytes) = &expression.kind {
-            let address = Address::of(Base::Data(self.layout.string(bytes)));
-            return Ok(Bytes::At { address, length: bytes.len() as u64 + 1 });
+            let address = Address::of(AddressBase::Data(self.layout.string(bytes)));
+            return Ok(ByteSource::At { address, length: bytes.len() as u64 + 1 });
         }
         let to = self.register();
         self.text_into(to, expression)?;
-        Ok(Bytes::Strings(to))
+        Ok(ByteSource::Strings(to))
     }
 
     fn text_into(&mut self, to: Register, expression: &Expression) -> Lowered<()> {
@@ -87,33 +89,37 @@ impl Lowerer<'_> {
                 for (block, part) in [(then, yes), (otherwise, no)] {
                     self.enter(block);
                     self.text_into(to, part)?;
-                    self.end(End::Jump(join));
+                    self.end(Terminator::Jump(join));
                 }
                 self.enter(join);
                 Ok(())
             }
             ExpressionKind::Comma(left, right) => {
-                self.effect(left)?;
+                self.lower_effect(left)?;
                 self.text_into(to, right)
             }
             _ => unreachable!("checked: no other expression is a string"),
         }
     }
 
-    /// The byte of this number, or `outside` where there are not as many.
-    fn byte(&mut self, bytes: Bytes, number: Register, outside: BlockId) -> Byte {
+    /// Loads the byte with this number, or jumps to `outside` if there are fewer bytes.
+    fn byte(&mut self, bytes: ByteSource, number: Register, outside: BlockId) -> ByteValue {
         self.unit(bytes, BYTE, number, outside)
     }
 
-    /// The same for bytes or words.
-    fn unit(&mut self, bytes: Bytes, unit: u8, number: Register, outside: BlockId) -> Value {
+    /// Does the same for a byte or a word.
+    fn unit(&mut self, bytes: ByteSource, unit: u8, number: Register, outside: BlockId) -> Value {
         let (address, index, length) = match bytes {
-            Bytes::At { address, length } => (address, number, length),
-            Bytes::Strings(offset) => {
-                let strings = Address::of(Base::Data(self.layout.strings));
-                (strings, self.sum(offset, number), u64::from(self.layout.bytes - self.layout.strings))
+            ByteSource::At { address, length } => (address, number, length),
+            ByteSource::Strings(offset) => {
+                let strings = Address::of(AddressBase::Data(self.layout.strings));
+                (
+                    strings,
+                    self.sum(offset, number),
+                    u64::from(self.layout.bytes - self.layout.strings),
+                )
             }
-            Bytes::Zeros(length) => {
+            ByteSource::Zeros(length) => {
                 let within = self.new_block();
                 self.branch(
                     Operator::Less,
@@ -129,7 +135,7 @@ impl Lowerer<'_> {
         };
         let from = self.element(address, unit, index, length, outside);
         let to = self.register();
-        self.step(Step::Load { to, from, bytes: unit });
+        self.step(Inst::Load { to, from, bytes: unit });
         Value::Register(to)
     }
 
@@ -143,15 +149,24 @@ impl Lowerer<'_> {
     ) -> Address {
         let (to, within) = (self.register(), self.new_block());
         let (index, size) = (Value::Register(number), unit.into());
-        self.end(End::Index { to, index, length: length / size, size, within, outside });
+        self.end(Terminator::BoundsCheck {
+            to,
+            index,
+            length: length / size,
+            size,
+            within,
+            outside,
+        });
         self.enter(within);
-        // What is kept over the rounds is not copied, but added: the verifier gives both copies a number, by which this round differs
-        // from the first one of the loop around it, and forgets what it knows (`widen_imprecise_scalars`).
+        // Add a loop-carried index instead of copying it. The verifier gives two copies a common
+        // ID. By that ID, this iteration differs from the first one of the enclosing loop, and the
+        // verifier forgets the range (`widen_imprecise_scalars`).
         let index = address.index.map_or(to, |before| self.sum(to, before));
         Address { index: Some(index), ..address }
     }
 
-    /// Counts from 0 on until the body leads to the block that it is given, where it goes on then.
+    /// Emits a loop that counts from 0 until the body jumps to the block that it is given. Code
+    /// after the loop continues in that block.
     fn rounds(
         &mut self,
         mut body: impl FnMut(&mut Self, Register, BlockId) -> Lowered<()>,
@@ -159,14 +174,14 @@ impl Lowerer<'_> {
         let number = self.register();
         self.set(number, Value::Constant(0), Width::W64);
         let [head, more, cut, done] = std::array::from_fn(|_| self.new_block());
-        self.end(End::Jump(head));
+        self.end(Terminator::Jump(head));
         self.begin_loop(head, cut);
         self.enter(head);
-        self.end(End::Round { more, cut_short: cut });
+        self.end(Terminator::LoopBack { more, cut_short: cut });
         self.enter(more);
         body(self, number, done)?;
         let left = Value::Register(number);
-        self.step(Step::Operate {
+        self.step(Inst::BinaryOp {
             to: number,
             operator: Operator::Add,
             width: Width::W64,
@@ -174,27 +189,27 @@ impl Lowerer<'_> {
             left,
             right: Value::Constant(1),
         });
-        self.end(End::Jump(head));
+        self.end(Terminator::Jump(head));
         self.end_loop(cut, done);
         Ok(number)
     }
 
-    /// How many come before the first NUL.
-    pub(super) fn length(&mut self, text: Bytes) -> Lowered<Register> {
+    /// The number of bytes before the first NUL.
+    pub(super) fn length(&mut self, text: ByteSource) -> Lowered<Register> {
         self.rounds(|lowerer, number, done| {
             let byte = lowerer.byte(text, number, done);
-            lowerer.go_on_unless_0(byte, done);
+            lowerer.break_if_zero(byte, done);
             Ok(())
         })
     }
 
-    fn go_on_unless_0(&mut self, byte: Byte, done: BlockId) {
+    fn break_if_zero(&mut self, byte: ByteValue, done: BlockId) {
         let on = self.new_block();
         self.branch(Operator::NotEqual, INT, byte, Value::Constant(0), on, done);
         self.enter(on);
     }
 
-    fn go_on_below(&mut self, number: Register, limit: Option<Value>, done: BlockId) {
+    fn continue_if_below(&mut self, number: Register, limit: Option<Value>, done: BlockId) {
         if let Some(limit) = limit {
             let on = self.new_block();
             self.branch(Operator::Less, U64, Value::Register(number), limit, on, done);
@@ -202,19 +217,19 @@ impl Lowerer<'_> {
         }
     }
 
-    /// Puts -1, 0 or 1 into a register, as the first two bytes that differ do. Texts end with a NUL, or where their arrays do;
-    /// other memory where either does.
+    /// Sets a register to -1, 0 or 1 by the first pair of bytes that differ. A text ends at its NUL
+    /// or at the end of its array; other memory ends where either of the two ends.
     pub(super) fn compare(
         &mut self,
         to: Register,
-        [one, other]: [Bytes; 2],
+        [one, other]: [ByteSource; 2],
         limit: Option<Value>,
         are_texts: bool,
     ) -> Lowered<()> {
         self.set(to, Value::Constant(0), Width::W32);
         let end = self.new_block();
         self.rounds(|lowerer, number, done| {
-            lowerer.go_on_below(number, limit, done);
+            lowerer.continue_if_below(number, limit, done);
             let [left, right] = match are_texts {
                 true => [lowerer.byte_or_nul(one, number), lowerer.byte_or_nul(other, number)],
                 false => [lowerer.byte(one, number, done), lowerer.byte(other, number, done)],
@@ -226,11 +241,11 @@ impl Lowerer<'_> {
             for (block, value) in [(less, u32::MAX), (more, 1)] {
                 lowerer.enter(block);
                 lowerer.set(to, Value::Constant(value.into()), Width::W32);
-                lowerer.end(End::Jump(end));
+                lowerer.end(Terminator::Jump(end));
             }
             lowerer.enter(alike);
             if are_texts {
-                lowerer.go_on_unless_0(left, done);
+                lowerer.break_if_zero(left, done);
             }
             Ok(())
         })?;
@@ -238,34 +253,53 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    fn byte_or_nul(&mut self, bytes: Bytes, number: Register) -> Byte {
+    fn byte_or_nul(&mut self, bytes: ByteSource, number: Register) -> ByteValue {
         let to = self.register();
         let [outside, join] = std::array::from_fn(|_| self.new_block());
         let from = self.byte(bytes, number, outside);
         self.set(to, from, Width::W32);
-        self.end(End::Jump(join));
+        self.end(Terminator::Jump(join));
         self.enter(outside);
         self.set(to, Value::Constant(0), Width::W32);
         self.jump_and_enter(join);
         Value::Register(to)
     }
 
-    /// The first bytes of a place are those, as many as there are and as are asked for.
-    pub(super) fn fill(&mut self, to: Bytes, from: Bytes, unit: u8, limit: Value) -> Lowered<()> {
-        self.write_each(to, unit, limit, |lowerer, number, done| lowerer.unit(from, unit, number, done))
+    /// Copies the first bytes of `from` to `to`, up to the limit and the length of both.
+    pub(super) fn copy_bytes(
+        &mut self,
+        to: ByteSource,
+        from: ByteSource,
+        unit: u8,
+        limit: Value,
+    ) -> Lowered<()> {
+        self.store_loop(to, unit, limit, |lowerer, number, done| {
+            lowerer.unit(from, unit, number, done)
+        })
     }
 
-    /// The same up to a NUL.
-    pub(super) fn fill_with_text(&mut self, to: Bytes, from: Bytes, limit: Value) -> Lowered<()> {
-        self.write_each(to, BYTE, limit, |lowerer, number, done| {
+    /// Copies a text up to its NUL.
+    pub(super) fn copy_text(
+        &mut self,
+        to: ByteSource,
+        from: ByteSource,
+        limit: Value,
+    ) -> Lowered<()> {
+        self.store_loop(to, BYTE, limit, |lowerer, number, done| {
             let byte = lowerer.byte(from, number, done);
-            lowerer.go_on_unless_0(byte, done);
+            lowerer.break_if_zero(byte, done);
             byte
         })
     }
 
-    /// The same with one byte.
-    pub(super) fn fill_with(&mut self, to: Bytes, byte: Byte, unit: u8, limit: Value) -> Lowered<()> {
+    /// Sets the first bytes of `to` to one byte.
+    pub(super) fn set_bytes(
+        &mut self,
+        to: ByteSource,
+        byte: ByteValue,
+        unit: u8,
+        limit: Value,
+    ) -> Lowered<()> {
         let value = match unit {
             BYTE => byte,
             _ => {
@@ -273,19 +307,21 @@ impl Lowerer<'_> {
                 self.operate(Operator::Multiply, U64, byte, Value::Constant(EACH_BYTE))
             }
         };
-        self.write_each(to, unit, limit, |_, _, _| value)
+        self.store_loop(to, unit, limit, |_, _, _| value)
     }
 
-    fn write_each(
+    fn store_loop(
         &mut self,
-        to: Bytes,
+        to: ByteSource,
         unit: u8,
         limit: Value,
         mut value: impl FnMut(&mut Self, Register, BlockId) -> Value,
     ) -> Lowered<()> {
-        let Bytes::At { address, length } = to else { unreachable!("only what is there is written") };
+        let ByteSource::At { address, length } = to else {
+            unreachable!("only what is there is written")
+        };
         self.rounds(|lowerer, number, done| {
-            lowerer.go_on_below(number, Some(limit), done);
+            lowerer.continue_if_below(number, Some(limit), done);
             let value = value(lowerer, number, done);
             let to = lowerer.element(address, unit, number, length, done);
             lowerer.store(to, unit, value, if unit == BYTE { Width::W32 } else { Width::W64 });
@@ -295,17 +331,18 @@ impl Lowerer<'_> {
     }
 }
 
-/// Whether words are set or copied, and how many units of what a constant asks for.
-pub fn units(limit: Value, places: &[&Place]) -> (u8, Value) {
+/// The unit to set or copy memory by, and the limit in this unit.
+pub fn choose_unit(limit: Value, places: &[&Lvalue]) -> (u8, Value) {
     let Value::Constant(limit) = limit else { return (BYTE, limit) };
     let bytes = places.iter().fold(limit as u64, |least, place| least.min(place.of.size()));
-    let is_whole = bytes.is_multiple_of(WORD.into()) && places.iter().all(|place| is_aligned(place));
+    let is_whole =
+        bytes.is_multiple_of(WORD.into()) && places.iter().all(|place| is_aligned(place));
     let unit = if is_whole { WORD } else { BYTE };
     (unit, Value::Constant((bytes / u64::from(unit)) as i64))
 }
 
-/// Whether it begins at a whole word: variables, and values of maps, all do.
-fn is_aligned(place: &Place) -> bool {
+/// Whether an lvalue begins at a whole word, as all variables and all values of maps do.
+fn is_aligned(place: &Lvalue) -> bool {
     let is_whole = |bytes: u64| bytes.is_multiple_of(WORD.into());
     match &place.kind {
         PlaceKind::Local(_) | PlaceKind::Global(_) | PlaceKind::Entry(..) => true,

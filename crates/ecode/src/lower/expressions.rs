@@ -1,27 +1,27 @@
-//! Expressions.
+//! Lowers expressions.
 
-use super::{Home, Lowered, Lowerer, constant, number, width};
+use super::{LocalStorage, Lowered, Lowerer, constant, number, width};
 use crate::ast::Operator;
-use crate::ir::{Address, Base, BlockId, End, Register, Step, Value, Width};
-use crate::layout::ZERO;
-use crate::program::{Expression, ExpressionKind, Place, PlaceKind};
+use crate::data_layout::ZERO;
+use crate::ir::{Address, AddressBase, BlockId, Inst, Register, Terminator, Value, Width};
+use crate::typed::{Expression, ExpressionKind, Lvalue, PlaceKind};
 use crate::types::{INT, Integer, LONG, Type};
 
 impl Lowerer<'_> {
     pub(super) fn value(&mut self, expression: &Expression) -> Lowered<Value> {
-        let of = number(&expression.of);
+        let of = number(&expression.ty);
         match &expression.kind {
             ExpressionKind::Constant(value) => Ok(constant(*value, of)),
-            // Of which nobody makes anything: whoever does looks at the text itself.
+            // The value is not used: functions on texts read the text itself.
             ExpressionKind::Text(_) => Ok(Value::Constant(0)),
             ExpressionKind::Load(place) => self.load(place),
-            ExpressionKind::Convert(inner) if expression.of == Type::Void => {
-                self.effect(inner)?;
+            ExpressionKind::Convert(inner) if expression.ty == Type::Void => {
+                self.lower_effect(inner)?;
                 Ok(Value::Constant(0))
             }
             ExpressionKind::Convert(inner) => {
                 let value = self.value(inner)?;
-                Ok(self.converted(value, number(&inner.of), &expression.of))
+                Ok(self.converted(value, number(&inner.ty), &expression.ty))
             }
             ExpressionKind::Negate(inner) => {
                 let inner = self.value(inner)?;
@@ -32,18 +32,18 @@ impl Lowerer<'_> {
                 Ok(self.operate(Operator::Xor, of, inner, constant(u64::MAX, of)))
             }
             ExpressionKind::Binary(operator, left, right)
-                if !operator.is_comparison() && left.of.is_number() =>
+                if !operator.is_comparison() && left.ty.is_number() =>
             {
-                let of = number(&left.of);
+                let of = number(&left.ty);
                 let (left, right) = self.pair(left, right)?;
                 Ok(self.operate(*operator, of, left, right))
             }
-            ExpressionKind::Binary(..) | ExpressionKind::Not(_) | ExpressionKind::Logical { .. } => {
-                self.truth(expression)
-            }
+            ExpressionKind::Binary(..)
+            | ExpressionKind::Not(_)
+            | ExpressionKind::Logical { .. } => self.truth(expression),
             ExpressionKind::Conditional(parts) => {
                 let to = self.register();
-                self.choose(parts, |lowerer, chosen| {
+                self.lower_conditional(parts, |lowerer, chosen| {
                     let from = lowerer.value(chosen)?;
                     lowerer.set(to, from, width(of));
                     Ok(())
@@ -58,26 +58,34 @@ impl Lowerer<'_> {
                 let mut values = Vec::new();
                 for argument in arguments {
                     let value = self.value(argument)?;
-                    values.push(self.held(value));
+                    values.push(self.materialize(value));
                 }
                 let to = self.register();
-                self.step(Step::Call { to: Some(to), function: *function, arguments: values });
+                self.step(Inst::Call { to: Some(to), function: *function, arguments: values });
                 if number(&self.program.functions[*function].result).bits <= 32 {
-                    // The verifier knows nothing of what another function leaves.
-                    self.step(Step::Extend { to, from: to, bits: 32, is_signed: false, width: Width::W64 });
+                    // The verifier knows nothing about the result of another function.
+                    self.step(Inst::Extend {
+                        to,
+                        from: to,
+                        bits: 32,
+                        is_signed: false,
+                        width: Width::W64,
+                    });
                 }
                 Ok(Value::Register(to))
             }
-            ExpressionKind::Builtin(builtin, arguments) => self.builtin(*builtin, arguments, expression),
+            ExpressionKind::Builtin(builtin, arguments) => {
+                self.builtin(*builtin, arguments, expression)
+            }
             ExpressionKind::Comma(left, right) => {
-                self.effect(left)?;
+                self.lower_effect(left)?;
                 self.value(right)
             }
         }
     }
 
-    /// One of both choices, and what is done with it.
-    pub(super) fn choose(
+    /// Emits `with` for each of the two choices of a conditional expression.
+    pub(super) fn lower_conditional(
         &mut self,
         [condition, yes, no]: &[Expression; 3],
         mut with: impl FnMut(&mut Self, &Expression) -> Lowered<()>,
@@ -87,18 +95,19 @@ impl Lowerer<'_> {
         for (block, chosen) in [(then, yes), (otherwise, no)] {
             self.enter(block);
             with(self, chosen)?;
-            self.end(End::Jump(join));
+            self.end(Terminator::Jump(join));
         }
         self.enter(join);
         Ok(())
     }
 
-    /// In a register of its own: what is done later may change the variable that it comes from.
-    pub(super) fn held(&mut self, value: Value) -> Value {
+    /// Copies a value to a register of its own, because later code may change the variable that it
+    /// comes from.
+    pub(super) fn materialize(&mut self, value: Value) -> Value {
         match value {
             Value::Register(from) => {
                 let to = self.register();
-                self.step(Step::Move { to, from: Value::Register(from) });
+                self.step(Inst::Move { to, from: Value::Register(from) });
                 Value::Register(to)
             }
             constant => constant,
@@ -107,20 +116,29 @@ impl Lowerer<'_> {
 
     fn pair(&mut self, left: &Expression, right: &Expression) -> Lowered<(Value, Value)> {
         let one = self.value(left)?;
-        let one = if is_simple(right) { one } else { self.held(one) };
+        let one = if is_simple(right) { one } else { self.materialize(one) };
         Ok((one, self.value(right)?))
     }
 
-    /// Kept as its type has it.
-    pub(super) fn operate(&mut self, operator: Operator, of: Integer, left: Value, right: Value) -> Value {
+    /// Emits an operation; the result is kept in the width of the type.
+    pub(super) fn operate(
+        &mut self,
+        operator: Operator,
+        of: Integer,
+        left: Value,
+        right: Value,
+    ) -> Value {
         use Operator::{Add, And, Divide, Multiply, Or, Remainder, ShiftLeft, ShiftRight, Xor};
         let zero = Value::Constant(0);
         match operator {
-            // Behind a comma, say, where nobody has refused it; the verifier would.
+            // The checker does not reject every such division, for example after a comma. The
+            // verifier would.
             Divide if right == zero => return zero,
             Remainder if right == zero => return left,
-            // What is not there.
-            Multiply | Divide | Remainder | ShiftLeft | ShiftRight | And if left == zero => return zero,
+            // The left operand is, for example, the 0 of an lvalue that does not exist.
+            Multiply | Divide | Remainder | ShiftLeft | ShiftRight | And if left == zero => {
+                return zero;
+            }
             Add | Or | Xor if left == zero => return right,
             _ => {}
         }
@@ -128,12 +146,25 @@ impl Lowerer<'_> {
             return self.divide_signed(operator, of, left, right);
         }
         let to = self.register();
-        self.step(Step::Operate { to, operator, width: width(of), is_signed: of.is_signed, left, right });
+        self.step(Inst::BinaryOp {
+            to,
+            operator,
+            width: width(of),
+            is_signed: of.is_signed,
+            left,
+            right,
+        });
         Value::Register(to)
     }
 
-    /// By the numbers without their signs: kernels before 6.6 divide no others.
-    fn divide_signed(&mut self, operator: Operator, of: Integer, left: Value, right: Value) -> Value {
+    /// Divides the absolute values, because kernels before 6.6 have no signed division.
+    fn divide_signed(
+        &mut self,
+        operator: Operator,
+        of: Integer,
+        left: Value,
+        right: Value,
+    ) -> Value {
         let last = Value::Constant(if width(of) == Width::W64 { 63 } else { 31 });
         let mut without_sign = |value: Value| {
             let sign = self.operate(Operator::ShiftRight, of, value, last);
@@ -173,16 +204,26 @@ impl Lowerer<'_> {
         value
     }
 
-    pub(super) fn extended(&mut self, value: Value, bits: u8, is_signed: bool, width: Width) -> Value {
+    pub(super) fn extended(
+        &mut self,
+        value: Value,
+        bits: u8,
+        is_signed: bool,
+        width: Width,
+    ) -> Value {
         match value {
             Value::Register(from) => {
                 let to = self.register();
-                self.step(Step::Extend { to, from, bits, is_signed, width });
+                self.step(Inst::Extend { to, from, bits, is_signed, width });
                 Value::Register(to)
             }
             Value::Constant(value) => {
                 let value = Integer { bits, is_signed }.extend(value as u64);
-                Value::Constant(if width == Width::W32 { i64::from(value as u32) } else { value as i64 })
+                Value::Constant(if width == Width::W32 {
+                    i64::from(value as u32)
+                } else {
+                    value as i64
+                })
             }
         }
     }
@@ -191,16 +232,16 @@ impl Lowerer<'_> {
         let [yes, no, join] = std::array::from_fn(|_| self.new_block());
         let to = self.register();
         self.branch(Operator::NotEqual, of, value, Value::Constant(0), yes, no);
-        self.say(to, yes, no, join);
+        self.select_bool(to, yes, no, join);
         Value::Register(to)
     }
 
-    /// 1 or 0, as the one or the other block is reached.
-    pub(super) fn say(&mut self, to: Register, yes: BlockId, no: BlockId, join: BlockId) {
+    /// Sets a register to 1 in the block `yes` and to 0 in the block `no`.
+    pub(super) fn select_bool(&mut self, to: Register, yes: BlockId, no: BlockId, join: BlockId) {
         for (block, value) in [(yes, 1), (no, 0)] {
             self.enter(block);
             self.set(to, Value::Constant(value), Width::W32);
-            self.end(End::Jump(join));
+            self.end(Terminator::Jump(join));
         }
         self.enter(join);
     }
@@ -209,14 +250,21 @@ impl Lowerer<'_> {
         let [yes, no, join] = std::array::from_fn(|_| self.new_block());
         let to = self.register();
         self.condition(expression, yes, no)?;
-        self.say(to, yes, no, join);
+        self.select_bool(to, yes, no, join);
         Ok(Value::Register(to))
     }
 
-    /// Leads to one of both blocks.
-    pub(super) fn condition(&mut self, expression: &Expression, yes: BlockId, no: BlockId) -> Lowered<()> {
+    /// Branches to `yes` or `no` by a condition.
+    pub(super) fn condition(
+        &mut self,
+        expression: &Expression,
+        yes: BlockId,
+        no: BlockId,
+    ) -> Lowered<()> {
         match &expression.kind {
-            ExpressionKind::Constant(value) => self.end(End::Jump(if *value != 0 { yes } else { no })),
+            ExpressionKind::Constant(value) => {
+                self.end(Terminator::Jump(if *value != 0 { yes } else { no }))
+            }
             ExpressionKind::Not(inner) => self.condition(inner, no, yes)?,
             ExpressionKind::Logical { is_and, left, right } => {
                 let next = self.new_block();
@@ -226,19 +274,26 @@ impl Lowerer<'_> {
                 self.condition(right, yes, no)?;
             }
             ExpressionKind::Binary(operator, left, right) if operator.is_comparison() => {
-                if !left.of.is_number() {
+                if !left.ty.is_number() {
                     let texts = [self.text(left)?, self.text(right)?];
                     let order = self.register();
                     self.compare(order, texts, None, true)?;
-                    self.branch(*operator, INT, Value::Register(order), Value::Constant(0), yes, no);
+                    self.branch(
+                        *operator,
+                        INT,
+                        Value::Register(order),
+                        Value::Constant(0),
+                        yes,
+                        no,
+                    );
                     return Ok(());
                 }
-                let of = number(&left.of);
+                let of = number(&left.ty);
                 let (left, right) = self.pair(left, right)?;
                 self.branch(*operator, of, left, right, yes, no);
             }
             _ => {
-                let of = number(&expression.of);
+                let of = number(&expression.ty);
                 let value = self.value(expression)?;
                 self.branch(Operator::NotEqual, of, value, Value::Constant(0), yes, no);
             }
@@ -246,48 +301,48 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// And where it is, if it is a number.
-    fn local(&self, place: &Place) -> Option<(usize, Register)> {
+    /// The local variable of an lvalue and its register, if it is a number in a register.
+    fn local(&self, place: &Lvalue) -> Option<(usize, Register)> {
         match place.kind {
             PlaceKind::Local(local) => match self.homes[local] {
-                Home::Register(register) => Some((local, register)),
-                Home::Frame(_) => None,
+                LocalStorage::Register(register) => Some((local, register)),
+                LocalStorage::Frame(_) => None,
             },
             _ => None,
         }
     }
 
-    fn load(&mut self, place: &Place) -> Lowered<Value> {
+    fn load(&mut self, place: &Lvalue) -> Lowered<Value> {
         if let Some((_, register)) = self.local(place) {
             return Ok(Value::Register(register));
         }
         let to = self.register();
-        let found = self.find(place, false)?;
+        let found = self.lower_lvalue(place, false)?;
         self.read(to, found.address, &place.of);
-        self.join(found, |lowerer| {
-            // A 0 of which the verifier knows as much as of what is there.
-            lowerer.read(to, Address::of(Base::Control(ZERO)), &place.of);
+        self.merge_absent(found, |lowerer| {
+            // Load a 0 of which the verifier knows only as much as of an existing value.
+            lowerer.read(to, Address::of(AddressBase::Control(ZERO)), &place.of);
             Ok(())
         })?;
         Ok(Value::Register(to))
     }
 
-    fn assign(&mut self, place: &Place, value: &Expression) -> Lowered<Value> {
+    fn assign(&mut self, place: &Lvalue, value: &Expression) -> Lowered<Value> {
         let value = self.value(value)?;
         if let Some((local, register)) = self.local(place) {
             self.set_local(local, register, value);
             return Ok(value);
         }
-        let value = self.held(value);
-        let found = self.find(place, true)?;
+        let value = self.materialize(value);
+        let found = self.lower_lvalue(place, true)?;
         self.write(found.address, &place.of, value);
-        self.join(found, |_| Ok(()))?;
+        self.merge_absent(found, |_| Ok(()))?;
         Ok(value)
     }
 
     fn update(
         &mut self,
-        place: &Place,
+        place: &Lvalue,
         operator: Operator,
         common: Integer,
         by: &Expression,
@@ -295,23 +350,29 @@ impl Lowerer<'_> {
     ) -> Lowered<Value> {
         let by = self.value(by)?;
         if let Some((local, register)) = self.local(place) {
-            let old = if is_old { self.held(Value::Register(register)) } else { Value::Constant(0) };
+            let old = if is_old {
+                self.materialize(Value::Register(register))
+            } else {
+                Value::Constant(0)
+            };
             let new = self.updated(Value::Register(register), &place.of, operator, common, by);
-            // What is added or taken away once may be any number, as before.
+            // After an addition or subtraction, the verifier knows as little as before.
             match operator {
-                Operator::Add | Operator::Subtract => self.step(Step::Move { to: register, from: new }),
+                Operator::Add | Operator::Subtract => {
+                    self.step(Inst::Move { to: register, from: new })
+                }
                 _ => self.set_local(local, register, new),
             }
-            return Ok(if is_old { old } else { self.held(new) });
+            return Ok(if is_old { old } else { self.materialize(new) });
         }
-        let by = self.held(by);
+        let by = self.materialize(by);
         let (old, to) = (self.register(), self.register());
-        let found = self.find(place, true)?;
+        let found = self.lower_lvalue(place, true)?;
         self.read(old, found.address, &place.of);
         let new = self.updated(Value::Register(old), &place.of, operator, common, by);
         self.write(found.address, &place.of, new);
-        self.step(Step::Move { to, from: if is_old { Value::Register(old) } else { new } });
-        self.join(found, |lowerer| {
+        self.step(Inst::Move { to, from: if is_old { Value::Register(old) } else { new } });
+        self.merge_absent(found, |lowerer| {
             let zero = Value::Constant(0);
             let new = lowerer.updated(zero, &place.of, operator, common, by);
             lowerer.set(to, if is_old { zero } else { new }, width(number(&place.of)));
@@ -320,16 +381,23 @@ impl Lowerer<'_> {
         Ok(Value::Register(to))
     }
 
-    fn updated(&mut self, old: Value, of: &Type, operator: Operator, common: Integer, by: Value) -> Value {
+    fn updated(
+        &mut self,
+        old: Value,
+        of: &Type,
+        operator: Operator,
+        common: Integer,
+        by: Value,
+    ) -> Value {
         let wide = self.converted(old, number(of), &common.into());
         let new = self.operate(operator, common, wide, by);
         self.converted(new, common, of)
     }
 
-    /// As a number of 64 bits, as it is signed.
+    /// An expression as an index of 64 bits, extended by its sign.
     pub(super) fn index(&mut self, expression: &Expression) -> Lowered<Value> {
         let value = self.value(expression)?;
-        let of = number(&expression.of).promoted();
+        let of = number(&expression.ty).promoted();
         Ok(match (width(of), of) {
             (Width::W32, of) if of == INT => self.converted(value, INT, &LONG.into()),
             _ => value,
@@ -337,11 +405,13 @@ impl Lowerer<'_> {
     }
 }
 
-/// Nothing that it does changes what was read before it.
+/// Whether evaluating an expression cannot change a value that was read before.
 fn is_simple(expression: &Expression) -> bool {
     match &expression.kind {
         ExpressionKind::Constant(_) | ExpressionKind::Text(_) => true,
-        ExpressionKind::Load(place) => matches!(place.kind, PlaceKind::Local(_) | PlaceKind::Global(_)),
+        ExpressionKind::Load(place) => {
+            matches!(place.kind, PlaceKind::Local(_) | PlaceKind::Global(_))
+        }
         ExpressionKind::Convert(inner)
         | ExpressionKind::Negate(inner)
         | ExpressionKind::Complement(inner) => is_simple(inner),

@@ -1,82 +1,83 @@
-//! A function's statements and expressions into blocks of simple steps.
+//! Lowers the statements and expressions of a function to blocks of simple steps.
 
+mod analysis;
 mod builtins;
 mod bytes;
-mod entry;
 mod expressions;
-mod places;
+mod handler;
+mod lvalues;
 mod records;
 mod statements;
-mod uses;
 
-use entry::Leaving;
-use uses::Uses;
+use analysis::FunctionAnalysis;
+use handler::HandlerExit;
 
 use crate::ast::Operator;
+use crate::data_layout::DataLayout;
 use crate::diagnostic::{Diagnostic, Span};
-use crate::hooks::Entry;
+use crate::hooks::HookProgram;
 use crate::ir::{
-    Address, Arranged, Base, Block, BlockId, End, Function, Loop, LoopId, Register, Step, Value, Width,
-    arranged,
+    Address, AddressBase, BasicBlock, BlockId, Inst, IrFunction, IrLoop, LoopId, Register,
+    ReorderedBlocks, Terminator, Value, Width, reorder,
 };
-use crate::layout::Layout;
-use crate::program::{self, Handler, Program};
+use crate::typed::{self, Handler, Program};
 use crate::types::{Integer, Type, U64};
 
 #[derive(Debug, Clone, Copy)]
-enum Home {
+enum LocalStorage {
     Register(Register),
     Frame(u32),
 }
 
-struct Around {
+struct JumpTargets {
     on_break: BlockId,
-    /// Of a `switch` that is in no loop there is none.
+    /// `None` for a `switch` outside of loops.
     on_continue: Option<BlockId>,
 }
 
 struct Lowerer<'a> {
     program: &'a Program,
-    layout: &'a Layout,
-    function: &'a program::Function,
-    blocks: Vec<Option<Block>>,
-    steps: Vec<(Step, Span)>,
-    /// Into which the steps go.
+    layout: &'a DataLayout,
+    function: &'a typed::Function,
+    blocks: Vec<Option<BasicBlock>>,
+    steps: Vec<(Inst, Span)>,
+    /// The current block.
     block: BlockId,
-    /// In the order in which they are begun.
+    /// The blocks in the order in which they were begun.
     order: Vec<BlockId>,
     registers: usize,
     frame_bytes: u32,
-    homes: Vec<Home>,
-    around: Vec<Around>,
-    loops: Vec<Loop>,
-    /// The innermost loop now.
+    homes: Vec<LocalStorage>,
+    around: Vec<JumpTargets>,
+    loops: Vec<IrLoop>,
+    /// The current innermost loop.
     within: Option<LoopId>,
-    /// Whether a loop was cut short, where somebody asks.
+    /// Whether a loop was cut short, if the function reads that.
     is_cut_short: Option<Register>,
-    uses: Uses,
-    /// Of the frame: where keys and values of maps are for the kernel to read them.
+    uses: FunctionAnalysis,
+    /// Frame slots from which the kernel reads the keys and values of maps.
     key_at: Option<u32>,
     value_at: Option<u32>,
     record_at: Option<u32>,
-    /// And structs on their way from one place to another, of which so many are held.
+    /// Frame slots for structs that are being copied; the first `copies_held` are in use.
     copies: Vec<u32>,
     copies_held: usize,
-    /// Of a handler that does not return to whoever called it.
-    leaving: Option<Leaving>,
-    /// By what it reads the packet that there is.
+    /// The exit of a handler that does not return directly to its caller.
+    handler_exit: Option<HandlerExit>,
+    /// The helper that reads the packet, if the hook has one.
     packet: Option<i32>,
     is_handler: bool,
     span: Span,
 }
 
-/// More than fit into a program. Which are needed where takes as much memory as one times the other.
-const MOST_BLOCKS: usize = 30_000;
-const MOST_REGISTERS: usize = 60_000;
+/// More blocks and registers than fit into a program. The memory for liveness is proportional to
+/// their product.
+const MAX_BLOCKS: usize = 30_000;
+const MAX_REGISTERS: usize = 60_000;
 
 type Lowered<T> = Result<T, Box<Diagnostic>>;
 
-/// As numbers of this type are kept.
+/// The width in which numbers of this type are kept.
 fn width(of: Integer) -> Width {
     if of.bits > 32 { Width::W64 } else { Width::W32 }
 }
@@ -85,18 +86,19 @@ fn number(of: &Type) -> Integer {
     of.integer().unwrap_or(crate::types::U64)
 }
 
-/// A constant as it is kept.
+/// A constant in the width of its type.
 fn constant(value: u64, of: Integer) -> Value {
     Value::Constant(if width(of) == Width::W32 { i64::from(value as u32) } else { value as i64 })
 }
 
-/// `handler`: the function is its, for one of its entries.
+/// Lowers a function. `handler` is set if the function is the body of a handler, with one of the
+/// kernel programs for it.
 pub fn lower(
     program: &Program,
-    layout: &Layout,
+    layout: &DataLayout,
     function: usize,
-    handler: Option<(&Handler, &Entry)>,
-) -> Lowered<Function> {
+    handler: Option<(&Handler, &HookProgram)>,
+) -> Lowered<IrFunction> {
     let lowered = &program.functions[function];
     let mut lowerer = Lowerer {
         program,
@@ -113,24 +115,24 @@ pub fn lower(
         loops: Vec::new(),
         within: None,
         is_cut_short: None,
-        uses: Uses::of(lowered),
+        uses: FunctionAnalysis::of(lowered),
         key_at: None,
         value_at: None,
         record_at: None,
         copies: Vec::new(),
         copies_held: 0,
-        leaving: None,
-        packet: handler.and_then(|(handler, _)| handler.offer.packet),
+        handler_exit: None,
+        packet: handler.and_then(|(handler, _)| handler.spec.packet),
         is_handler: handler.is_some(),
         span: lowered.span.clone(),
     };
     lowerer.begin();
     if let Some((handler, entry)) = handler {
-        lowerer.come_in(handler, entry);
+        lowerer.lower_entry(handler, entry);
     }
     lowerer.statements(&lowered.body)?;
     lowerer.return_with(Value::Constant(0));
-    lowerer.go_out();
+    lowerer.lower_exit();
     Ok(lowerer.finish())
 }
 
@@ -146,7 +148,7 @@ impl Lowerer<'_> {
         place
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: Inst) {
         self.steps.push((step, self.span.clone()));
     }
 
@@ -155,13 +157,13 @@ impl Lowerer<'_> {
         self.blocks.len() - 1
     }
 
-    /// Ends the block that is being made. What comes then is never reached, until another one is begun.
-    fn end(&mut self, end: End) {
-        let block = Block {
+    /// Ends the current block. Further steps are unreachable until another block is entered.
+    fn end(&mut self, end: Terminator) {
+        let block = BasicBlock {
             steps: std::mem::take(&mut self.steps),
             end,
             end_span: self.span.clone(),
-            within: self.within,
+            innermost_loop: self.within,
         };
         let at = &mut self.blocks[self.block];
         if at.is_none() {
@@ -175,11 +177,11 @@ impl Lowerer<'_> {
     }
 
     fn jump_and_enter(&mut self, block: BlockId) {
-        self.end(End::Jump(block));
+        self.end(Terminator::Jump(block));
         self.enter(block);
     }
 
-    /// Goes on where `yes` is the case, and comes to `no` where not.
+    /// Branches to `yes` or `no` by a comparison.
     fn branch(
         &mut self,
         comparison: Operator,
@@ -190,49 +192,65 @@ impl Lowerer<'_> {
         no: BlockId,
     ) {
         let is_signed = of.is_signed;
-        self.end(End::Branch { comparison, width: width(of), is_signed, left, right, yes, no });
+        self.end(Terminator::Branch {
+            comparison,
+            width: width(of),
+            is_signed,
+            left,
+            right,
+            yes,
+            no,
+        });
     }
 
     fn add_to_control(&mut self, what: u32) {
         let one = self.register();
-        self.step(Step::Move { to: one, from: Value::Constant(1) });
-        self.step(Step::AddTo { to: Address::of(Base::Control(what)), bytes: 8, value: one });
+        self.step(Inst::Move { to: one, from: Value::Constant(1) });
+        self.step(Inst::AddTo {
+            to: Address::of(AddressBase::Control(what)),
+            bytes: 8,
+            value: one,
+        });
     }
 
-    /// Parameters and local variables get their homes.
+    /// Assigns storage to the parameters and local variables, and loads the parameters.
     fn begin(&mut self) {
         for (local, is_memory) in self.function.locals.iter().zip(self.uses.is_memory.clone()) {
-            let home = match local.of {
-                Type::Array(..) | Type::Struct(_) => Home::Frame(self.frame(local.of.size())),
-                _ if is_memory => Home::Frame(self.frame(local.of.size())),
-                _ => Home::Register(self.register()),
+            let home = match local.ty {
+                Type::Array(..) | Type::Struct(_) => {
+                    LocalStorage::Frame(self.frame(local.ty.size()))
+                }
+                _ if is_memory => LocalStorage::Frame(self.frame(local.ty.size())),
+                _ => LocalStorage::Register(self.register()),
             };
             self.homes.push(home);
         }
         let mut came = Vec::new();
         for place in 0..self.function.parameters {
             let to = match self.homes[place] {
-                Home::Register(to) => to,
-                Home::Frame(_) => self.register(),
+                LocalStorage::Register(to) => to,
+                LocalStorage::Frame(_) => self.register(),
             };
-            self.step(Step::Argument { to, place: place as u8 });
+            self.step(Inst::Argument { to, place: place as u8 });
             came.push(Value::Register(to));
         }
         for (place, mut value) in came.into_iter().enumerate() {
-            let of = &self.function.locals[place].of;
-            // Whoever calls it from outside may leave anything above its lowest bits.
+            let of = &self.function.locals[place].ty;
+            // An external caller may leave arbitrary bits above those of the type.
             if self.is_handler {
                 value = self.converted(value, U64, of);
             }
             match self.homes[place] {
-                Home::Register(to) if self.is_handler => self.set_local(place, to, value),
-                Home::Register(_) => {}
-                Home::Frame(at) => self.write(Address::of(Base::Frame(at)), of, value),
+                LocalStorage::Register(to) if self.is_handler => self.set_local(place, to, value),
+                LocalStorage::Register(_) => {}
+                LocalStorage::Frame(at) => {
+                    self.write(Address::of(AddressBase::Frame(at)), of, value)
+                }
             }
         }
         if self.uses.asks_for_cut_short {
             let flag = self.register();
-            self.step(Step::Hide { to: flag, value: 0, width: Width::W32 });
+            self.step(Inst::OpaqueConst { to: flag, value: 0, width: Width::W32 });
             self.is_cut_short = Some(flag);
         }
     }
@@ -241,37 +259,38 @@ impl Lowerer<'_> {
         let zero = self.register();
         self.set(zero, Value::Constant(0), Width::W64);
         for word in 0..bytes.div_ceil(8) {
-            let to = Address::of(Base::Frame(at + word as u32 * 8));
-            self.step(Step::Store { to, bytes: 8, value: Value::Register(zero) });
+            let to = Address::of(AddressBase::Frame(at + word as u32 * 8));
+            self.step(Inst::Store { to, bytes: 8, value: Value::Register(zero) });
         }
     }
 
-    /// Without the blocks that nothing leads to, in the order in which they were begun: a loop's stay together.
-    fn finish(self) -> Function {
-        let Arranged { mut blocks, places } = arranged(self.blocks, &self.order);
-        // One that has no second round is none.
+    /// Removes unreachable blocks and sorts the others by the order in which they were begun, which
+    /// keeps the blocks of a loop together.
+    fn finish(self) -> IrFunction {
+        let ReorderedBlocks { mut blocks, places } = reorder(self.blocks, &self.order);
+        // A loop without a second iteration is not a loop.
         let mut loops = Vec::new();
         let mut numbers: Vec<Option<LoopId>> = Vec::new();
         for looped in &self.loops {
-            let within = looped.within.and_then(|around| numbers[around]);
+            let within = looped.innermost_loop.and_then(|around| numbers[around]);
             numbers.push(match (places[looped.entry], places[looped.cut_short]) {
                 (Some(entry), Some(cut_short)) => {
-                    loops.push(Loop { within, entry, cut_short });
+                    loops.push(IrLoop { innermost_loop: within, entry, cut_short });
                     Some(loops.len() - 1)
                 }
                 _ => within,
             });
         }
         for block in &mut blocks {
-            block.within = block.within.and_then(|within| numbers[within]);
+            block.innermost_loop = block.innermost_loop.and_then(|within| numbers[within]);
         }
-        Function {
+        IrFunction {
             name: self.function.name.clone(),
             blocks,
             loops,
             registers: self.registers,
             frame_bytes: self.frame_bytes,
-            is_round: false,
+            is_loop_body: false,
             span: self.function.span.clone(),
         }
     }

@@ -1,11 +1,13 @@
-//! Statements.
+//! Lowers statements.
 
-use super::{Around, Home, Lowered, Lowerer, MOST_BLOCKS, MOST_REGISTERS, constant, number, width};
+use super::{
+    JumpTargets, LocalStorage, Lowered, Lowerer, MAX_BLOCKS, MAX_REGISTERS, constant, number, width,
+};
 use crate::ast::Operator;
+use crate::data_layout::{CUT_SHORT, CUT_SHORT_BEFORE, MAX_CUT_SHORT};
 use crate::emit::too_large;
-use crate::ir::{self, Address, Base, BlockId, End, Step, Value, Width};
-use crate::layout::{CUT_SHORT, CUT_SHORT_BEFORE, MOST_CUT_SHORT};
-use crate::program::{Expression, ExpressionKind, Loop, Place, PlaceKind, Statement, StatementKind};
+use crate::ir::{self, Address, AddressBase, BlockId, Inst, Terminator, Value, Width};
+use crate::typed::{Expression, ExpressionKind, Loop, Lvalue, PlaceKind, Statement, StatementKind};
 use crate::types::{Type, U64};
 
 impl Lowerer<'_> {
@@ -14,7 +16,7 @@ impl Lowerer<'_> {
     }
 
     fn fits(&self) -> Lowered<()> {
-        if self.blocks.len() > MOST_BLOCKS || self.registers > MOST_REGISTERS {
+        if self.blocks.len() > MAX_BLOCKS || self.registers > MAX_REGISTERS {
             return Err(too_large(&self.function.name, &self.function.span));
         }
         Ok(())
@@ -24,36 +26,37 @@ impl Lowerer<'_> {
         self.span = statement.span.clone();
         self.fits()?;
         match &statement.kind {
-            StatementKind::Expression(expression) => self.effect(expression)?,
+            StatementKind::Expression(expression) => self.lower_effect(expression)?,
             StatementKind::Clear(local) => match self.homes[*local] {
-                Home::Frame(at) => self.clear(at, self.function.locals[*local].of.size()),
-                Home::Register(to) => {
-                    let of = number(&self.function.locals[*local].of);
+                LocalStorage::Frame(at) => self.clear(at, self.function.locals[*local].ty.size()),
+                LocalStorage::Register(to) => {
+                    let of = number(&self.function.locals[*local].ty);
                     self.set(to, Value::Constant(0), width(of));
                 }
             },
             StatementKind::Block(statements) => self.statements(statements)?,
             StatementKind::If(condition, yes, no) => {
-                let (then, otherwise, join) = (self.new_block(), self.new_block(), self.new_block());
+                let (then, otherwise, join) =
+                    (self.new_block(), self.new_block(), self.new_block());
                 self.condition(condition, then, otherwise)?;
                 self.enter(then);
                 self.statements(yes)?;
-                self.end(End::Jump(join));
+                self.end(Terminator::Jump(join));
                 self.enter(otherwise);
                 self.statements(no)?;
                 self.jump_and_enter(join);
             }
-            StatementKind::Loop(looped) => self.looped(looped)?,
+            StatementKind::Loop(looped) => self.lower_loop(looped)?,
             StatementKind::Switch { value, cases, default, body } => {
                 self.switch(value, cases, *default, body)?
             }
             StatementKind::Break => {
                 let to = self.around.last().expect("it is in a loop or switch").on_break;
-                self.leave(to);
+                self.jump_out(to);
             }
             StatementKind::Continue => {
                 let to = self.around.iter().rev().find_map(|around| around.on_continue);
-                self.leave(to.expect("it is in a loop"));
+                self.jump_out(to.expect("it is in a loop"));
             }
             StatementKind::Return(value) => {
                 let value = match value {
@@ -68,92 +71,107 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    fn leave(&mut self, to: usize) {
-        self.end(End::Jump(to));
+    fn jump_out(&mut self, to: usize) {
+        self.end(Terminator::Jump(to));
         let never = self.new_block();
         self.enter(never);
     }
 
-    /// A register of which there are several values, as the ways go: where the verifier knows one, it knows which way a later branch
-    /// goes, and looks at what follows once for each.
+    /// Sets a register that gets different values on different paths. Constants are hidden from
+    /// the verifier: if it knew them, it would know the direction of later branches, and would
+    /// verify the code that follows once for each value.
     pub(super) fn set(&mut self, to: usize, from: Value, width: Width) {
         match from {
-            Value::Constant(value) => self.step(Step::Hide { to, value, width }),
-            from => self.step(Step::Move { to, from }),
+            Value::Constant(value) => self.step(Inst::OpaqueConst { to, value, width }),
+            from => self.step(Inst::Move { to, from }),
         }
     }
 
-    /// A variable. Where a loop changes it, the verifier is not to know its range either: that would be another one in each round.
+    /// Sets a local variable. If a loop changes it, its range is hidden from the verifier as well,
+    /// because it would differ in each iteration.
     pub(super) fn set_local(&mut self, local: usize, to: usize, from: Value) {
-        let width = width(number(&self.function.locals[local].of));
+        let width = width(number(&self.function.locals[local].ty));
         self.set(to, from, width);
         if from.register().is_some() && self.uses.is_changed_in_loops[local] {
-            self.step(Step::Widen { register: to, width });
+            self.step(Inst::Opaque { register: to, width });
         }
     }
 
-    fn looped(&mut self, looped: &Loop) -> Lowered<()> {
+    fn lower_loop(&mut self, looped: &Loop) -> Lowered<()> {
         let [head, asked, body, after, cut, done] = std::array::from_fn(|_| self.new_block());
         let entry = if looped.is_asked_first { head } else { body };
-        self.enter_loop(entry, cut);
+        self.check_loop_budget(entry, cut);
         self.begin_loop(entry, cut);
-        // The first round of `do` is not counted, as it always is.
+        // The first iteration of `do` does not count, because it always runs.
         self.enter(head);
-        self.end(End::Round { more: asked, cut_short: cut });
+        self.end(Terminator::LoopBack { more: asked, cut_short: cut });
         self.enter(asked);
         match &looped.condition {
             Some(condition) => self.condition(condition, body, done)?,
-            None => self.end(End::Jump(body)),
+            None => self.end(Terminator::Jump(body)),
         }
         self.enter(body);
-        self.around.push(Around { on_break: done, on_continue: Some(after) });
+        self.around.push(JumpTargets { on_break: done, on_continue: Some(after) });
         self.statements(&looped.body)?;
         self.around.pop();
         self.jump_and_enter(after);
         if let Some(after) = &looped.after {
-            self.effect(after)?;
+            self.lower_effect(after)?;
         }
-        self.end(End::Jump(head));
+        self.end(Terminator::Jump(head));
         self.end_loop(cut, done);
         Ok(())
     }
 
-    /// The kernel limits the loops of each call of a function: all calls together are limited here, or whoever calls functions in loops
-    /// would hold up a processor for hours.
-    fn enter_loop(&mut self, entry: BlockId, cut: BlockId) {
+    /// Skips a loop if too many loops were cut short already. The kernel limits only the loops of
+    /// each call of a function; calls of a function in a loop could hold up a processor for hours.
+    fn check_loop_budget(&mut self, entry: BlockId, cut: BlockId) {
         if self.is_handler {
-            self.end(End::Jump(entry));
+            self.end(Terminator::Jump(entry));
             return;
         }
         let [count, before, since] = std::array::from_fn(|_| self.register());
         for (to, at) in [(count, CUT_SHORT), (before, CUT_SHORT_BEFORE)] {
-            self.step(Step::Load { to, from: Address::of(Base::Control(at)), bytes: 8 });
+            self.step(Inst::Load { to, from: Address::of(AddressBase::Control(at)), bytes: 8 });
         }
         let [count, before] = [count, before].map(Value::Register);
         let (operator, width) = (Operator::Subtract, Width::W64);
-        let step = Step::Operate { to: since, operator, width, is_signed: false, left: count, right: before };
+        let step = Inst::BinaryOp {
+            to: since,
+            operator,
+            width,
+            is_signed: false,
+            left: count,
+            right: before,
+        };
         self.step(step);
-        let most = Value::Constant(MOST_CUT_SHORT as i64);
+        let most = Value::Constant(MAX_CUT_SHORT as i64);
         self.branch(Operator::Less, U64, Value::Register(since), most, entry, cut);
     }
 
-    /// Of a call on demand, which nobody is held up by but who calls.
-    pub(super) fn begin_counting_loops(&mut self) {
+    /// Resets the budget for a call on demand, which delays only its caller.
+    pub(super) fn reset_loop_budget(&mut self) {
         if self.program.functions.len() > self.program.handlers.len() {
-            let (count, before) = (self.register(), Address::of(Base::Control(CUT_SHORT_BEFORE)));
-            self.step(Step::Load { to: count, from: Address::of(Base::Control(CUT_SHORT)), bytes: 8 });
-            self.step(Step::Store { to: before, bytes: 8, value: Value::Register(count) });
+            let (count, before) =
+                (self.register(), Address::of(AddressBase::Control(CUT_SHORT_BEFORE)));
+            self.step(Inst::Load {
+                to: count,
+                from: Address::of(AddressBase::Control(CUT_SHORT)),
+                bytes: 8,
+            });
+            self.step(Inst::Store { to: before, bytes: 8, value: Value::Register(count) });
         }
     }
 
     pub(super) fn begin_loop(&mut self, entry: BlockId, cut_short: BlockId) {
-        self.loops.push(ir::Loop { within: self.within, entry, cut_short });
+        self.loops.push(ir::IrLoop { innermost_loop: self.within, entry, cut_short });
         self.within = Some(self.loops.len() - 1);
     }
 
-    /// Behind a loop: the block where it comes out if the kernel does not let it go on, and then the next one.
+    /// Ends a loop: emits the block for a loop that the kernel cuts short, and enters the block
+    /// after the loop.
     pub(super) fn end_loop(&mut self, cut: BlockId, done: BlockId) {
-        self.within = self.within.and_then(|ended| self.loops[ended].within);
+        self.within = self.within.and_then(|ended| self.loops[ended].innermost_loop);
         self.enter(cut);
         self.add_to_control(CUT_SHORT);
         if let Some(flag) = self.is_cut_short {
@@ -169,7 +187,7 @@ impl Lowerer<'_> {
         default: Option<usize>,
         body: &[Statement],
     ) -> Lowered<()> {
-        let of = number(&value.of);
+        let of = number(&value.ty);
         let value = self.value(value)?;
         let done = self.new_block();
         let mut starts: Vec<usize> = cases.iter().map(|(_, at)| *at).chain(default).collect();
@@ -183,14 +201,14 @@ impl Lowerer<'_> {
             self.branch(Operator::Equal, of, value, constant(*case, of), block_of(*at), next);
             self.enter(next);
         }
-        self.end(End::Jump(default.map_or(done, block_of)));
-        self.around.push(Around { on_break: done, on_continue: None });
+        self.end(Terminator::Jump(default.map_or(done, block_of)));
+        self.around.push(JumpTargets { on_break: done, on_continue: None });
         for (place, start) in starts.iter().enumerate() {
             self.enter(blocks[place]);
             let until = starts.get(place + 1).copied().unwrap_or(body.len());
             self.statements(&body[*start..until])?;
             if let Some(next) = blocks.get(place + 1) {
-                self.end(End::Jump(*next));
+                self.end(Terminator::Jump(*next));
             }
         }
         self.around.pop();
@@ -198,51 +216,53 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// Whose value nobody asks for.
-    pub(super) fn effect(&mut self, expression: &Expression) -> Lowered<()> {
+    /// Lowers an expression whose value is not used.
+    pub(super) fn lower_effect(&mut self, expression: &Expression) -> Lowered<()> {
         use Operator::{Add, Subtract};
         match &expression.kind {
             ExpressionKind::Comma(left, right) => {
-                self.effect(left)?;
-                self.effect(right)
+                self.lower_effect(left)?;
+                self.lower_effect(right)
             }
-            ExpressionKind::Assign(place, value) if expression.of.is_struct() => {
+            ExpressionKind::Assign(place, value) if expression.ty.is_struct() => {
                 self.copy_struct(place, value).map(drop)
             }
-            // No number, and perhaps less than one has, at the end of what may be read.
-            _ if matches!(expression.of, Type::Struct(_) | Type::Array(..)) => self.ignore(expression),
+            // Not a number: it may be shorter than one and at the end of readable memory.
+            _ if matches!(expression.ty, Type::Struct(_) | Type::Array(..)) => {
+                self.lower_unused(expression)
+            }
             ExpressionKind::Update { place, operator: operator @ (Add | Subtract), by, .. }
-                if is_counter(place) =>
+                if is_shared_number(place) =>
             {
-                self.count(place, *operator == Subtract, by)
+                self.atomic_add(place, *operator == Subtract, by)
             }
             _ => self.value(expression).map(drop),
         }
     }
 
-    /// Added in one step: what two processors count at the same time is all counted.
-    fn count(&mut self, place: &Place, is_less: bool, by: &Expression) -> Lowered<()> {
+    /// Adds atomically, so that no count of two processors is lost.
+    fn atomic_add(&mut self, place: &Lvalue, is_less: bool, by: &Expression) -> Lowered<()> {
         let of = number(&place.of);
-        let by_type = number(&by.of);
+        let by_type = number(&by.ty);
         let mut by = self.value(by)?;
         by = self.converted(by, by_type, &place.of);
         if is_less {
             by = self.operate(Operator::Subtract, of.promoted(), Value::Constant(0), by);
         }
         let value = self.register();
-        self.step(Step::Move { to: value, from: by });
-        let found = self.find(place, true)?;
-        self.step(Step::AddTo { to: found.address, bytes: of.bits / 8, value });
-        self.join(found, |_| Ok(()))
+        self.step(Inst::Move { to: value, from: by });
+        let found = self.lower_lvalue(place, true)?;
+        self.step(Inst::AddTo { to: found.address, bytes: of.bits / 8, value });
+        self.merge_absent(found, |_| Ok(()))
     }
 
-    pub(super) fn data(&self, global: usize) -> Base {
-        Base::Data(self.layout.offsets[global])
+    pub(super) fn data(&self, global: usize) -> AddressBase {
+        AddressBase::Data(self.layout.offsets[global])
     }
 }
 
-/// A number of other processors, too, which the kernel can add to.
-fn is_counter(place: &Place) -> bool {
+/// Whether other processors may change the number and the kernel has an atomic addition for it.
+fn is_shared_number(place: &Lvalue) -> bool {
     let mut root = place;
     while let PlaceKind::Member(outer, _) | PlaceKind::Element(outer, ..) = &root.kind {
         root = outer;

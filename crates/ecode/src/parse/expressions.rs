@@ -1,11 +1,12 @@
-//! Expressions, by C's precedence.
+//! Parses expressions by C's precedence.
 
-use super::{MOST_DEPTH, Parsed, Parser};
+use super::{MAX_DEPTH, Parsed, Parser};
 use crate::ast::{Expression, ExpressionKind, Operator, Unary};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::token::{Keyword, Kind};
+use crate::token::{Keyword, TokenKind};
 
-/// C's binary operators, the ones that bind tighter with higher numbers: ISO C17, 6.5.5 to 6.5.14.
+/// C's binary operators and their precedence; a higher number binds tighter (ISO C17, 6.5.5 to
+/// 6.5.14).
 const OPERATORS: &[(&str, u8, Option<Operator>)] = &[
     ("||", 1, None),
     ("&&", 2, None),
@@ -44,7 +45,7 @@ const ASSIGNMENTS: &[(&str, Option<Operator>)] = &[
 const UNARY: &[(&str, Unary)] =
     &[("+", Unary::Plus), ("-", Unary::Minus), ("~", Unary::Complement), ("!", Unary::Not)];
 
-/// What a hook's arguments are behind elsewhere.
+/// Names of the context in other BPF languages, where a hook's arguments are its members.
 const CONTEXTS: &[&str] = &["args", "ctx"];
 
 impl Parser<'_> {
@@ -53,15 +54,18 @@ impl Parser<'_> {
         let depth = 1 + match &kind {
             Unary(_, inner) | Cast(_, inner) | SizeOf(inner) | Member(inner, _) => inner.depth,
             Step { place, .. } => place.depth,
-            Binary(_, left, right) | Assign(_, left, right) | Index(left, right) | Comma(left, right) => {
-                left.depth.max(right.depth)
-            }
+            Binary(_, left, right)
+            | Assign(_, left, right)
+            | Index(left, right)
+            | Comma(left, right) => left.depth.max(right.depth),
             Logical { left, right, .. } => left.depth.max(right.depth),
             Conditional(parts) => parts.iter().map(|part| part.depth).max().unwrap_or(0),
-            Call(_, arguments) => arguments.iter().map(|argument| argument.depth).max().unwrap_or(0),
+            Call(_, arguments) => {
+                arguments.iter().map(|argument| argument.depth).max().unwrap_or(0)
+            }
             _ => 0,
         };
-        if depth > MOST_DEPTH {
+        if depth > MAX_DEPTH {
             return self.too_deep(span);
         }
         Ok(Expression { kind, span, depth })
@@ -77,7 +81,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    /// Without a comma.
+    /// An expression without a comma operator.
     pub(super) fn assignment(&mut self) -> Parsed<Expression> {
         self.within(|parser| {
             let left = parser.conditional()?;
@@ -141,7 +145,7 @@ impl Parser<'_> {
         }
         if self.is_at("&") || self.is_at("*") {
             let problem = Diagnostic::error(from, "E-code has no pointers");
-            return self.fault(problem.help("name the variable, the element or the member itself"));
+            return self.fault(problem.help("use the variable, the element or the member itself"));
         }
         if self.takes_keyword(Keyword::Sizeof) {
             return self.size_of(&from);
@@ -152,8 +156,9 @@ impl Parser<'_> {
             self.close(")", &from)?;
             if self.is_at("{") {
                 let problem = Diagnostic::error(self.span(), "E-code has no compound literals");
-                return self
-                    .fault(problem.help("declare a variable with this initializer, and name it here"));
+                return self.fault(
+                    problem.help("declare a variable with this initializer, and name it here"),
+                );
             }
             let inner = self.within(Self::unary)?;
             let span = from.start..inner.span.end;
@@ -164,17 +169,19 @@ impl Parser<'_> {
 
     /// `(uint64_t) x`
     fn is_cast_of_c(&self) -> bool {
-        let begins = |kind: &Kind| {
+        let begins = |kind: &TokenKind| {
             matches!(
                 kind,
-                Kind::Name(_)
-                    | Kind::Number { .. }
-                    | Kind::Character(_)
-                    | Kind::Keyword(Keyword::Sizeof | Keyword::True | Keyword::False)
-                    | Kind::Mark("(" | "~" | "!")
+                TokenKind::Name(_)
+                    | TokenKind::Number { .. }
+                    | TokenKind::Character(_)
+                    | TokenKind::Keyword(Keyword::Sizeof | Keyword::True | Keyword::False)
+                    | TokenKind::Punctuator("(" | "~" | "!")
             )
         };
-        self.is_of_c(self.ahead(1)) && *self.ahead(2) == Kind::Mark(")") && begins(self.ahead(3))
+        self.is_of_c(self.ahead(1))
+            && *self.ahead(2) == TokenKind::Punctuator(")")
+            && begins(self.ahead(3))
     }
 
     fn size_of(&mut self, from: &Span) -> Parsed<Expression> {
@@ -214,11 +221,10 @@ impl Parser<'_> {
                 let span = self.since(&from);
                 inner = self.node(ExpressionKind::Member(Box::new(inner), name), span)?;
             } else if self.is_at("->") {
-                let is_context =
-                    matches!(&inner.kind, ExpressionKind::Name(name) if CONTEXTS.contains(&&**name));
+                let is_context = matches!(&inner.kind, ExpressionKind::Name(name) if CONTEXTS.contains(&&**name));
                 let help = match self.ahead(1) {
-                    Kind::Name(field) if is_context => {
-                        format!("what a hook offers is there by its name: write `{field}`")
+                    TokenKind::Name(field) if is_context => {
+                        format!("the fields of a hook are variables: write `{field}`")
                     }
                     _ => "write `.` instead of `->`".into(),
                 };
@@ -229,15 +235,17 @@ impl Parser<'_> {
                     let problem = Diagnostic::error(from, "only a function's name can be called");
                     return self.fault(problem);
                 };
-                let name = crate::ast::Name { text: text.clone(), span: from.clone() };
+                let name = crate::ast::Ident { text: text.clone(), span: from.clone() };
                 let arguments = self.arguments()?;
                 let span = self.since(&from);
                 inner = self.node(ExpressionKind::Call(name, arguments), span)?;
             } else if self.is_at("++") || self.is_at("--") {
                 let is_up = self.takes("++") || !self.takes("--");
                 let span = self.since(&from);
-                inner = self
-                    .node(ExpressionKind::Step { place: Box::new(inner), is_up, is_before: false }, span)?;
+                inner = self.node(
+                    ExpressionKind::Step { place: Box::new(inner), is_up, is_before: false },
+                    span,
+                )?;
             } else {
                 return Ok(inner);
             }
@@ -263,21 +271,23 @@ impl Parser<'_> {
     fn primary(&mut self) -> Parsed<Expression> {
         let span = self.span();
         let kind = match self.kind() {
-            Kind::Number { value, is_unsigned, is_long, is_decimal } => ExpressionKind::Number {
-                value: *value,
-                is_unsigned: *is_unsigned,
-                is_long: *is_long,
-                is_decimal: *is_decimal,
-            },
-            Kind::Character(byte) => ExpressionKind::Character(*byte),
-            Kind::Text(bytes) => ExpressionKind::Text(bytes.clone()),
-            Kind::Name(name) => {
-                self.refuse_absent()?;
+            TokenKind::Number { value, is_unsigned, is_long, is_decimal } => {
+                ExpressionKind::Number {
+                    value: *value,
+                    is_unsigned: *is_unsigned,
+                    is_long: *is_long,
+                    is_decimal: *is_decimal,
+                }
+            }
+            TokenKind::Character(byte) => ExpressionKind::Character(*byte),
+            TokenKind::Text(bytes) => ExpressionKind::Text(bytes.clone()),
+            TokenKind::Name(name) => {
+                self.reject_c_keyword()?;
                 ExpressionKind::Name(name.clone())
             }
-            Kind::Keyword(Keyword::True) => ExpressionKind::Boolean(true),
-            Kind::Keyword(Keyword::False) => ExpressionKind::Boolean(false),
-            Kind::Mark("(") => {
+            TokenKind::Keyword(Keyword::True) => ExpressionKind::Boolean(true),
+            TokenKind::Keyword(Keyword::False) => ExpressionKind::Boolean(false),
+            TokenKind::Punctuator("(") => {
                 self.step();
                 let inner = self.within(Self::expression)?;
                 self.close(")", &span)?;

@@ -1,21 +1,21 @@
-//! Types and declarations, and what a program consists of.
+//! Parses types, declarations and the items of a program.
 
-use super::{MOST_DEPTH, Parsed, Parser};
+use super::{MAX_DEPTH, Parsed, Parser};
 use crate::ast::{
-    BaseType, Declaration, Declarator, Designator, Function, Handler, Initializer, Item, Name, Parameter,
-    Selected, TypeName,
+    BaseType, Declaration, Declarator, Designator, Function, Handler, Ident, Initializer, Item,
+    Parameter, Selected, TypeName,
 };
 use crate::diagnostic::{Diagnostic, Span};
 use crate::hooks::CALL;
-use crate::token::{Keyword, Kind, own_type};
+use crate::token::{Keyword, TokenKind, type_of_c_header};
 
 impl Parser<'_> {
-    /// Whether a declaration or a type begins so many words further.
+    /// Whether a declaration or a type begins this number of tokens ahead.
     pub(super) fn is_type(&self, ahead: usize) -> bool {
         use Keyword::*;
         matches!(
             self.ahead(ahead),
-            Kind::Keyword(
+            TokenKind::Keyword(
                 Bool | Char
                     | Const
                     | Enum
@@ -40,9 +40,10 @@ impl Parser<'_> {
         ) || self.is_type_of_c(ahead)
     }
 
-    /// Those of C are names here, which variables may have, but not beside another name.
+    /// Whether a type of C begins there. C's type names are ordinary names in E-code, so they are
+    /// types only if another name follows.
     fn is_type_of_c(&self, ahead: usize) -> bool {
-        self.is_of_c(self.ahead(ahead)) && matches!(self.ahead(ahead + 1), Kind::Name(_))
+        self.is_of_c(self.ahead(ahead)) && matches!(self.ahead(ahead + 1), TokenKind::Name(_))
     }
 
     pub(super) fn type_name(&mut self) -> Parsed<TypeName> {
@@ -51,7 +52,8 @@ impl Parser<'_> {
         if self.is_at("*") {
             let problem = Diagnostic::error(self.span(), "E-code has no pointers");
             return self.fault(problem.help(
-                "use an array or a struct; `read_user` and `read_user_text` read what an argument points to",
+                "use an array or a struct; `read_user` and `read_user_text` read what an argument \
+                points to",
             ));
         }
         Ok(TypeName { base, span: self.since(&from) })
@@ -63,7 +65,7 @@ impl Parser<'_> {
         if self.is_of_c(self.kind()) {
             return Ok(self.of_c());
         }
-        let Kind::Keyword(keyword) = *self.kind() else { return self.unexpected("a type") };
+        let TokenKind::Keyword(keyword) = *self.kind() else { return self.unexpected("a type") };
         let simple = match keyword {
             Keyword::Void => BaseType::Void,
             Keyword::Bool => BaseType::Bool,
@@ -79,8 +81,11 @@ impl Parser<'_> {
             Keyword::Struct => {
                 self.step();
                 if self.is_at("{") {
-                    let problem = Diagnostic::error(from, "a struct has a name");
-                    return self.fault(problem.help("declare it by itself: `struct NAME { … };`"));
+                    let problem = Diagnostic::error(from, "a struct needs a name");
+                    return self.fault(
+                        problem
+                            .help("declare it in a declaration of its own: `struct NAME { … };`"),
+                    );
                 }
                 return Ok(BaseType::Struct(self.name("a struct")?));
             }
@@ -94,10 +99,10 @@ impl Parser<'_> {
         Ok(simple)
     }
 
-    /// Told of, and taken for some type, as it is one.
+    /// Reports a type of C's headers, and continues with some type in its place.
     fn of_c(&mut self) -> BaseType {
-        if let Kind::Name(name) = self.kind()
-            && let Some(own) = own_type(name)
+        if let TokenKind::Name(name) = self.kind()
+            && let Some(own) = type_of_c_header(name)
         {
             let problem = Diagnostic::error(self.span(), format!("there is no type `{name}`"));
             self.problems.push(problem.help(format!("write `{own}`")));
@@ -109,7 +114,7 @@ impl Parser<'_> {
     /// `unsigned long int`, in any order.
     fn integer_words(&mut self, from: &Span) -> Parsed<BaseType> {
         let mut words = Vec::new();
-        while let Kind::Keyword(
+        while let TokenKind::Keyword(
             word @ (Keyword::Char
             | Keyword::Short
             | Keyword::Int
@@ -136,9 +141,10 @@ impl Parser<'_> {
             _ => 0,
         };
         if bits == 0 || signed + unsigned > 1 {
-            let problem = Diagnostic::error(self.since(from), "these words are no type together");
-            return self
-                .fault(problem.help("integers are char, short, int and long, each of them also unsigned"));
+            let problem = Diagnostic::error(self.since(from), "these words do not form a type");
+            return self.fault(
+                problem.help("integers are char, short, int and long, each of them also unsigned"),
+            );
         }
         Ok(BaseType::Integer { bits, is_signed: unsigned == 0 })
     }
@@ -164,17 +170,19 @@ impl Parser<'_> {
                 break;
             }
         }
-        let is_of_bits = self.is_at(":") && [",", ";"].iter().any(|mark| *self.ahead(2) == Kind::Mark(mark));
+        let is_of_bits = self.is_at(":")
+            && [",", ";"].iter().any(|mark| *self.ahead(2) == TokenKind::Punctuator(mark));
         if is_of_bits {
             let problem = Diagnostic::error(self.span(), "E-code has no bit fields");
-            return self
-                .fault(problem.help("put them into a number: `flags >> 3 & 7` are three of its bits"));
+            return self.fault(
+                problem.help("use the bits of a number: `flags >> 3 & 7` is three of them"),
+            );
         }
         self.expect(";", "this declaration")?;
         Ok(Declaration { is_static, is_const, type_name, declarators })
     }
 
-    fn declarator(&mut self, name: Name) -> Parsed<Declarator> {
+    fn declarator(&mut self, name: Ident) -> Parsed<Declarator> {
         let mut lengths = Vec::new();
         loop {
             let opened = self.span();
@@ -208,14 +216,17 @@ impl Parser<'_> {
             let mut designators = self.designators()?.into_iter();
             let first = designators.next();
             if is_inner && first.is_none() {
-                let problem =
-                    Diagnostic::error(from, "this is to be named, as what is before it is a part of a part");
-                return self.fault(problem.help("in C it would come into the same part, behind it"));
+                let problem = Diagnostic::error(
+                    from,
+                    "this needs a designator, because the one before it names a part of a part",
+                );
+                return self.fault(problem.help("in C it would go into the same part, after it"));
             }
             is_inner = designators.len() > 0;
             let value = self.initializer()?;
-            let within =
-                |value, designator| Initializer::Within(Box::new((Some(designator), value)), from.clone());
+            let within = |value, designator| {
+                Initializer::Within(Box::new((Some(designator), value)), from.clone())
+            };
             list.push((first, designators.rfold(value, within)));
             if !self.takes(",") {
                 break;
@@ -225,15 +236,16 @@ impl Parser<'_> {
         Ok(Initializer::List(list, self.since(&opened)))
     }
 
-    /// To behind the brace that closes a faulty initializer, so that it is not taken for a block's; or to the `;` where it is missing.
+    /// Skips a faulty initializer up to and including its closing brace, which would otherwise be
+    /// taken for that of a block, or up to the `;` if the brace is missing.
     fn skip_braces(&mut self) {
         let mut open = 0_usize;
         loop {
             match self.kind() {
-                Kind::End | Kind::Mark(";") => return,
-                Kind::Mark("{") => open += 1,
-                Kind::Mark("}") if open == 0 => return self.step(),
-                Kind::Mark("}") => open -= 1,
+                TokenKind::End | TokenKind::Punctuator(";") => return,
+                TokenKind::Punctuator("{") => open += 1,
+                TokenKind::Punctuator("}") if open == 0 => return self.step(),
+                TokenKind::Punctuator("}") => open -= 1,
                 _ => {}
             }
             self.step();
@@ -245,7 +257,7 @@ impl Parser<'_> {
         let mut designators = Vec::new();
         loop {
             let opened = self.span();
-            if designators.len() == usize::from(MOST_DEPTH) {
+            if designators.len() == usize::from(MAX_DEPTH) {
                 return self.too_deep(opened);
             }
             if self.takes(".") {
@@ -268,13 +280,18 @@ impl Parser<'_> {
             return Ok(None);
         }
         match *self.kind() {
-            Kind::Keyword(Keyword::On) => self.handler().map(|handler| Some(Item::Handler(handler))),
-            Kind::Keyword(Keyword::Map) => self.map().map(Some),
-            Kind::Keyword(Keyword::Struct) if matches!(self.ahead(2), Kind::Mark("{" | ";")) => {
+            TokenKind::Keyword(Keyword::On) => {
+                self.handler().map(|handler| Some(Item::Handler(handler)))
+            }
+            TokenKind::Keyword(Keyword::Map) => self.map().map(Some),
+            TokenKind::Keyword(Keyword::Struct)
+                if matches!(self.ahead(2), TokenKind::Punctuator("{" | ";")) =>
+            {
                 self.structure().map(Some)
             }
-            Kind::Keyword(Keyword::Enum)
-                if *self.ahead(1) == Kind::Mark("{") || *self.ahead(2) == Kind::Mark("{") =>
+            TokenKind::Keyword(Keyword::Enum)
+                if *self.ahead(1) == TokenKind::Punctuator("{")
+                    || *self.ahead(2) == TokenKind::Punctuator("{") =>
             {
                 self.enumeration().map(Some)
             }
@@ -284,13 +301,14 @@ impl Parser<'_> {
     }
 
     fn variables_or_function(&mut self) -> Parsed<Item> {
-        // A function is known by the parenthesis after its name, and a declaration's name is the first one that is no struct's.
+        // A parenthesis after the declared name makes it a function. The declared name is the first
+        // name that does not belong to a struct or an enum.
         let mut ahead = 0;
-        while let Kind::Keyword(keyword) = self.ahead(ahead) {
+        while let TokenKind::Keyword(keyword) = self.ahead(ahead) {
             ahead += 1 + usize::from(matches!(keyword, Keyword::Struct | Keyword::Enum));
         }
         ahead += usize::from(self.is_type_of_c(ahead));
-        if *self.ahead(ahead + 1) != Kind::Mark("(") {
+        if *self.ahead(ahead + 1) != TokenKind::Punctuator("(") {
             return self.declaration().map(Item::Variables);
         }
         self.takes_keyword(Keyword::Static);
@@ -313,7 +331,9 @@ impl Parser<'_> {
         if self.takes(")") {
             return Ok(parameters);
         }
-        if *self.kind() == Kind::Keyword(Keyword::Void) && *self.ahead(1) == Kind::Mark(")") {
+        if *self.kind() == TokenKind::Keyword(Keyword::Void)
+            && *self.ahead(1) == TokenKind::Punctuator(")")
+        {
             self.step();
             self.step();
             return Ok(parameters);
@@ -323,7 +343,7 @@ impl Parser<'_> {
             let type_name = self.type_name()?;
             is_const |= self.takes_keyword(Keyword::Const);
             let name = if [",", ")", "["].iter().any(|mark| self.is_at(mark)) {
-                Name { text: String::new(), span: type_name.span.clone() }
+                Ident { text: String::new(), span: type_name.span.clone() }
             } else {
                 self.name("a parameter")?
             };
@@ -339,21 +359,26 @@ impl Parser<'_> {
         }
     }
 
-    /// What has a body uses them.
+    /// Checks that all parameters of a function with a body have names.
     fn are_named(&mut self, parameters: &[Parameter]) -> Parsed<()> {
-        let Some(unnamed) = parameters.iter().find(|parameter| parameter.name.text.is_empty()) else {
+        let Some(unnamed) = parameters.iter().find(|parameter| parameter.name.text.is_empty())
+        else {
             return Ok(());
         };
         let problem = Diagnostic::error(unnamed.name.span.clone(), "this parameter has no name");
-        self.fault(problem.help("only where a function is declared without its body, none is needed"))
+        self.fault(
+            problem.help("only a prototype, without a body, may leave out names of parameters"),
+        )
     }
 
     fn structure(&mut self) -> Parsed<Item> {
         self.step();
         let name = self.name("a struct")?;
         if self.is_at(";") {
-            let problem = Diagnostic::error(name.span, "a struct is declared together with its members");
-            return self.fault(problem.help("leave this away, and declare the struct before what uses it"));
+            let problem =
+                Diagnostic::error(name.span, "a struct must be declared with its members");
+            return self
+                .fault(problem.help("remove this, and declare the struct before its first use"));
         }
         let opened = self.span();
         self.step();
@@ -361,13 +386,13 @@ impl Parser<'_> {
         while self.is_type(0) {
             members.push(self.declaration()?);
         }
-        if matches!(self.kind(), Kind::Name(_)) {
+        if matches!(self.kind(), TokenKind::Name(_)) {
             return self.unexpected("the type of a member");
         }
         self.close("}", &opened)?;
         self.structs.push(name.text.clone());
-        if matches!(self.kind(), Kind::Name(_)) {
-            let help = format!("declare variables of it by themselves: `struct {} …;`", name.text);
+        if matches!(self.kind(), TokenKind::Name(_)) {
+            let help = format!("declare its variables separately: `struct {} …;`", name.text);
             let problem = self.missing(";", "this struct").help(help);
             return self.fault(problem);
         }
@@ -390,7 +415,7 @@ impl Parser<'_> {
             }
         }
         self.close("}", &opened)?;
-        if let (Kind::Name(_), Some(name)) = (self.kind(), &name) {
+        if let (TokenKind::Name(_), Some(name)) = (self.kind(), &name) {
             let help = format!("declare variables of it by themselves: `enum {} …;`", name.text);
             let problem = self.missing(";", "this enum").help(help);
             return self.fault(problem);
@@ -409,7 +434,7 @@ impl Parser<'_> {
         self.expect(">", "the type of the values")?;
         let name = self.name("a map")?;
         let opened = self.span();
-        self.expect("[", "the name of a map: how many entries it has at most")?;
+        self.expect("[", "the name of a map, which its number of entries must follow")?;
         let length = self.conditional()?;
         self.close("]", &opened)?;
         self.expect(";", "this map")?;
@@ -419,9 +444,11 @@ impl Parser<'_> {
     fn type_of_entries(&mut self) -> Parsed<TypeName> {
         let type_name = self.type_name()?;
         if self.is_at("[") {
-            let problem = Diagnostic::error(self.span(), "a map has no arrays as keys or values");
-            return self
-                .fault(problem.help("put the array into a struct: `struct text { char bytes[16]; };`"));
+            let problem =
+                Diagnostic::error(self.span(), "a map cannot have arrays as keys or values");
+            return self.fault(
+                problem.help("put the array into a struct: `struct text { char bytes[16]; };`"),
+            );
         }
         Ok(type_name)
     }
@@ -447,14 +474,14 @@ impl Parser<'_> {
         loop {
             let span = self.span();
             let text = match self.kind() {
-                Kind::Name(name) => name.clone(),
-                Kind::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-                Kind::Number { value, .. } => value.to_string(),
+                TokenKind::Name(name) => name.clone(),
+                TokenKind::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                TokenKind::Number { value, .. } => value.to_string(),
                 _ => return self.unexpected("a name, a string or a number"),
             };
             self.step();
-            if let (true, Kind::Name(rest)) = (self.is_at(":"), self.ahead(1)) {
-                let problem = Diagnostic::error(self.span(), "a name with `:` is written as a string");
+            if let (true, TokenKind::Name(rest)) = (self.is_at(":"), self.ahead(1)) {
+                let problem = Diagnostic::error(self.span(), "write a name with `:` as a string");
                 let help = format!("write \"{text}:{rest}\"");
                 return self.fault(problem.help(help));
             }

@@ -1,34 +1,38 @@
-//! Words into a program as it is written.
+//! Parses tokens into a syntax tree.
 
 mod expressions;
 mod items;
 mod statements;
 
-use crate::ast::{Item, Name};
-use crate::diagnostic::{Diagnostic, MOST, Span};
-use crate::token::{ABSENT, Keyword, Kind, Token, own_type};
+use crate::ast::{Ident, Item};
+use crate::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, Span};
+use crate::token::{Keyword, Token, TokenKind, UNSUPPORTED_C_KEYWORDS, type_of_c_header};
 
-/// Expressions, statements and initializers within each other. Each takes some hundred bytes of the compiler's stack in each of its
-/// passes.
-pub const MOST_DEPTH: u16 = 128;
+/// The nesting depth of expressions, statements and initializers. Each level takes some hundred
+/// bytes of stack in each pass of the compiler.
+pub const MAX_DEPTH: u16 = 128;
 
-/// The problem has been told of.
-struct Faulty;
+/// The error has been reported.
+struct ErrorReported;
 
-type Parsed<T> = Result<T, Faulty>;
+type Parsed<T> = Result<T, ErrorReported>;
 
 pub fn parse(tokens: &[Token], problems: &mut Vec<Diagnostic>) -> Vec<Item> {
     let (structs, typedefs) = (Vec::new(), Vec::new());
-    let mut parser = Parser { tokens, at: 0, depth: 0, is_too_deep: false, structs, typedefs, problems };
+    let mut parser =
+        Parser { tokens, at: 0, depth: 0, is_too_deep: false, structs, typedefs, problems };
     let mut items = Vec::new();
-    while *parser.kind() != Kind::End && parser.problems.len() < MOST && !parser.is_too_deep {
+    while *parser.kind() != TokenKind::End
+        && parser.problems.len() < MAX_DIAGNOSTICS
+        && !parser.is_too_deep
+    {
         let from = parser.at;
         match parser.item() {
             Ok(Some(item)) => items.push(item),
             Ok(None) => {}
-            Err(Faulty) => {
+            Err(ErrorReported) => {
                 parser.skip_item(from);
-                parser.note_typedef(from);
+                parser.record_typedef(from);
             }
         }
     }
@@ -36,15 +40,15 @@ pub fn parse(tokens: &[Token], problems: &mut Vec<Diagnostic>) -> Vec<Item> {
 }
 
 struct Parser<'a> {
-    /// With an end.
+    /// The tokens, with an end token.
     tokens: &'a [Token],
     at: usize,
     depth: u16,
-    /// What comes after that makes no sense.
+    /// The nesting was too deep, so the rest is not parsed.
     is_too_deep: bool,
-    /// Their names, up to here.
+    /// The names of the structs that are declared so far.
     structs: Vec<String>,
-    /// Names that C would know as types, and of which was told where they were to become such.
+    /// Names that a `typedef` would make types in C. The `typedef` itself has been reported.
     typedefs: Vec<String>,
     problems: &'a mut Vec<Diagnostic>,
 }
@@ -54,11 +58,11 @@ impl Parser<'_> {
         &self.tokens[self.at]
     }
 
-    fn kind(&self) -> &Kind {
+    fn kind(&self) -> &TokenKind {
         &self.token().kind
     }
 
-    fn ahead(&self, by: usize) -> &Kind {
+    fn ahead(&self, by: usize) -> &TokenKind {
         &self.tokens[(self.at + by).min(self.tokens.len() - 1)].kind
     }
 
@@ -76,7 +80,7 @@ impl Parser<'_> {
     }
 
     fn is_at(&self, mark: &str) -> bool {
-        matches!(self.kind(), Kind::Mark(at) if *at == mark)
+        matches!(self.kind(), TokenKind::Punctuator(at) if *at == mark)
     }
 
     fn takes(&mut self, mark: &str) -> bool {
@@ -88,7 +92,7 @@ impl Parser<'_> {
     }
 
     fn takes_keyword(&mut self, keyword: Keyword) -> bool {
-        let is_there = *self.kind() == Kind::Keyword(keyword);
+        let is_there = *self.kind() == TokenKind::Keyword(keyword);
         if is_there {
             self.step();
         }
@@ -97,57 +101,63 @@ impl Parser<'_> {
 
     fn fault<T>(&mut self, problem: Diagnostic) -> Parsed<T> {
         self.problems.push(problem);
-        Err(Faulty)
+        Err(ErrorReported)
     }
 
     fn unexpected<T>(&mut self, wanted: &str) -> Parsed<T> {
-        self.refuse_absent()?;
-        let found = self.kind().told();
-        let problem = Diagnostic::error(self.span(), format!("{wanted} was expected here, and not {found}"));
+        self.reject_c_keyword()?;
+        let found = self.kind().describe();
+        let problem = Diagnostic::error(self.span(), format!("expected {wanted}, found {found}"));
         self.fault(match self.kind() {
-            Kind::Name(name) => self.meant(problem, name),
+            TokenKind::Name(name) => self.with_keyword_hint(problem, name),
             _ => problem,
         })
     }
 
-    /// Words that C has, and E-code has not, have been told of when they were read.
-    fn refuse_absent(&self) -> Parsed<()> {
+    /// Fails at a keyword of C that E-code does not have. The lexer has reported it.
+    fn reject_c_keyword(&self) -> Parsed<()> {
         match self.kind() {
-            Kind::Name(name) if ABSENT.iter().any(|(word, _)| word == name) => Err(Faulty),
+            TokenKind::Name(name)
+                if UNSUPPORTED_C_KEYWORDS.iter().any(|(word, _)| word == name) =>
+            {
+                Err(ErrorReported)
+            }
             _ => Ok(()),
         }
     }
 
     /// `typedef int number;`
-    fn note_typedef(&mut self, from: usize) {
-        let is_typedef = matches!(&self.tokens[from].kind, Kind::Name(name) if name == "typedef");
-        if let Some(Token { kind: Kind::Name(name), .. }) = self.at.checked_sub(2).map(|at| &self.tokens[at])
+    fn record_typedef(&mut self, from: usize) {
+        let is_typedef =
+            matches!(&self.tokens[from].kind, TokenKind::Name(name) if name == "typedef");
+        if let Some(Token { kind: TokenKind::Name(name), .. }) =
+            self.at.checked_sub(2).map(|at| &self.tokens[at])
             && is_typedef
         {
             self.typedefs.push(name.clone());
         }
     }
 
-    /// Whether C's headers, or a `typedef`, would make a type of it.
-    fn is_of_c(&self, kind: &Kind) -> bool {
-        matches!(kind, Kind::Name(name) if own_type(name).is_some() || self.typedefs.contains(name))
+    /// Whether the name is a type by C's headers or by a `typedef`.
+    fn is_of_c(&self, kind: &TokenKind) -> bool {
+        matches!(kind, TokenKind::Name(name) if type_of_c_header(name).is_some() || self.typedefs.contains(name))
     }
 
-    /// Which word a name is perhaps meant to be, where it cannot be a name.
-    fn meant(&self, problem: Diagnostic, name: &str) -> Diagnostic {
+    /// Adds a hint at what the author may have meant by a name where no name is possible.
+    fn with_keyword_hint(&self, problem: Diagnostic, name: &str) -> Diagnostic {
         if self.structs.iter().any(|known| known == name) {
             return problem.help(format!("write `struct {name}`"));
         }
-        if let Some(own) = own_type(name) {
+        if let Some(own) = type_of_c_header(name) {
             return problem.help(format!("write `{own}`"));
         }
-        if *self.ahead(1) == Kind::Mark("<") {
-            return problem.help("maps are declared so: `map<KEY, VALUE> name[ENTRIES];`");
+        if *self.ahead(1) == TokenKind::Punctuator("<") {
+            return problem.help("declare a map like this: `map<KEY, VALUE> name[ENTRIES];`");
         }
-        problem.near(name, Keyword::ALL.iter().map(|(text, _)| *text))
+        problem.with_suggestion(name, Keyword::ALL.iter().map(|(text, _)| *text))
     }
 
-    /// What is to close something that was opened is told of with where that was.
+    /// Takes the expected punctuator, or reports that it is missing.
     fn expect(&mut self, mark: &'static str, after: &str) -> Parsed<()> {
         if self.takes(mark) {
             return Ok(());
@@ -157,31 +167,32 @@ impl Parser<'_> {
     }
 
     fn missing(&self, mark: &str, after: &str) -> Diagnostic {
-        // A mark that is left away belongs to the end of the line before.
+        // A missing punctuator belongs after the previous token.
         let end = self.at.checked_sub(1).map_or(0, |at| self.tokens[at].span.end);
         let problem = Diagnostic::error(end..end, format!("`{mark}` is missing after {after}"));
-        let found = self.kind().told();
-        problem.label(format!("here, before {found}"))
+        let found = self.kind().describe();
+        problem.label(format!("before {found}"))
     }
 
     fn close(&mut self, mark: &'static str, opened: &Span) -> Parsed<()> {
         if self.takes(mark) {
             return Ok(());
         }
-        let found = self.kind().told();
-        let problem = Diagnostic::error(self.span(), format!("`{mark}` was expected here, and not {found}"));
-        self.fault(problem.other(opened.clone(), "for what is opened here"))
+        let found = self.kind().describe();
+        let problem = Diagnostic::error(self.span(), format!("expected `{mark}`, found {found}"));
+        self.fault(problem.other(opened.clone(), "to close this"))
     }
 
-    fn name(&mut self, of: &str) -> Parsed<Name> {
+    fn name(&mut self, of: &str) -> Parsed<Ident> {
         match self.kind() {
-            Kind::Name(text) => {
-                let name = Name { text: text.clone(), span: self.span() };
+            TokenKind::Name(text) => {
+                let name = Ident { text: text.clone(), span: self.span() };
                 self.step();
                 Ok(name)
             }
-            Kind::Keyword(keyword) => {
-                let message = format!("`{}` is a word of the language, and no name for {of}", keyword.text());
+            TokenKind::Keyword(keyword) => {
+                let message =
+                    format!("`{}` is a keyword and cannot be the name of {of}", keyword.text());
                 let problem = Diagnostic::error(self.span(), message);
                 self.fault(problem.help("choose another name"))
             }
@@ -189,9 +200,9 @@ impl Parser<'_> {
         }
     }
 
-    /// One level down, while `parse` works.
+    /// Runs `parse` one nesting level deeper.
     fn within<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
-        if self.depth == MOST_DEPTH {
+        if self.depth == MAX_DEPTH {
             return self.too_deep(self.span());
         }
         self.depth += 1;
@@ -202,32 +213,36 @@ impl Parser<'_> {
 
     fn too_deep<T>(&mut self, span: Span) -> Parsed<T> {
         if self.is_too_deep {
-            return Err(Faulty);
+            return Err(ErrorReported);
         }
         self.is_too_deep = true;
-        let message = format!("more than {MOST_DEPTH} expressions or statements are within each other here");
+        let message =
+            format!("expressions or statements are nested more than {MAX_DEPTH} deep here");
         self.fault(
-            Diagnostic::error(span, message).help("split it: name a part of it by a variable or a function"),
+            Diagnostic::error(span, message)
+                .help("split it: move a part of it to a variable or a function"),
         )
     }
 
-    /// To behind the next `;`, or the next block, that belongs to no inner one.
+    /// Skips up to and including the next `;` or block at the outer level.
     fn skip_item(&mut self, from: usize) {
         let mut open = 0_usize;
         self.at = from;
         loop {
             match self.kind() {
-                Kind::End => return,
-                Kind::Mark("{") => open += 1,
-                Kind::Mark("}") => {
+                TokenKind::End => return,
+                TokenKind::Punctuator("{") => open += 1,
+                TokenKind::Punctuator("}") => {
                     open = open.saturating_sub(1);
-                    if open == 0 && !matches!(self.ahead(1), Kind::Mark(",") | Kind::Name(_)) {
+                    if open == 0
+                        && !matches!(self.ahead(1), TokenKind::Punctuator(",") | TokenKind::Name(_))
+                    {
                         self.step();
                         self.takes(";");
                         return;
                     }
                 }
-                Kind::Mark(";") if open == 0 => {
+                TokenKind::Punctuator(";") if open == 0 => {
                     self.step();
                     return;
                 }

@@ -1,26 +1,26 @@
-//! Statements, and declarations within them.
+//! Parses statements and the declarations in them.
 
-use super::{Faulty, Parsed, Parser};
-use crate::ast::{Expression, ExpressionKind, Name, Statement, StatementKind};
-use crate::diagnostic::{Diagnostic, MOST};
-use crate::token::{Keyword, Kind};
+use super::{ErrorReported, Parsed, Parser};
+use crate::ast::{Expression, ExpressionKind, Ident, Statement, StatementKind};
+use crate::diagnostic::{Diagnostic, MAX_DIAGNOSTICS};
+use crate::token::{Keyword, TokenKind};
 
-/// What is done before, asked, and done after each round.
+/// The parts of a `for` header: initialization, condition and step.
 type ForHeader = (Option<Box<Statement>>, Option<Expression>, Option<Expression>);
 
 impl Parser<'_> {
-    /// A faulty statement is told of, and left out.
+    /// Parses a block. Faulty statements are reported and left out.
     pub(super) fn block(&mut self) -> Parsed<Vec<Statement>> {
         let opened = self.span();
         self.expect("{", "this")?;
         self.within(|parser| {
             let mut statements = Vec::new();
-            while !parser.is_at("}") && *parser.kind() != Kind::End {
+            while !parser.is_at("}") && *parser.kind() != TokenKind::End {
                 let from = parser.at;
                 match parser.statement() {
                     Ok(statement) => statements.push(statement),
-                    Err(Faulty) if parser.is_over() => return Err(Faulty),
-                    Err(Faulty) => parser.skip_statement(from),
+                    Err(ErrorReported) if parser.is_at_end() => return Err(ErrorReported),
+                    Err(ErrorReported) => parser.skip_statement(from),
                 }
             }
             parser.close("}", &opened)?;
@@ -28,29 +28,31 @@ impl Parser<'_> {
         })
     }
 
-    /// To behind the next `;`, or to a brace, from where the fault is.
+    /// Skips a faulty statement: up to and including the next `;`, or up to a closing brace.
     fn skip_statement(&mut self, from: usize) {
         let mut open = 0_usize;
         loop {
             match self.kind() {
-                Kind::End => return,
-                Kind::Mark("{") => open += 1,
-                Kind::Mark("}") if open == 0 => {
-                    // Not for ever at the same place.
+                TokenKind::End => return,
+                TokenKind::Punctuator("{") => open += 1,
+                TokenKind::Punctuator("}") if open == 0 => {
+                    // Guarantee progress.
                     if self.at == from {
                         self.step();
                     }
                     return;
                 }
-                Kind::Mark("}") => {
+                TokenKind::Punctuator("}") => {
                     open -= 1;
-                    // What was no block has something behind it that is no statement.
-                    if open == 0 && !matches!(self.ahead(1), Kind::Mark("]" | ")" | "," | ";")) {
+                    // The braces were not those of a block if one of these follows.
+                    if open == 0
+                        && !matches!(self.ahead(1), TokenKind::Punctuator("]" | ")" | "," | ";"))
+                    {
                         self.step();
                         return;
                     }
                 }
-                Kind::Mark(";") if open == 0 => {
+                TokenKind::Punctuator(";") if open == 0 => {
                     self.step();
                     return;
                 }
@@ -70,42 +72,44 @@ impl Parser<'_> {
         if self.is_type(0) {
             let problem = Diagnostic::error(
                 self.span(),
-                "a declaration alone cannot be what is done under a condition",
+                "a declaration alone cannot be the body of `if`, `else` or a loop",
             );
             self.problems.push(problem.help("put it into braces"));
         }
         let from = self.span();
         match self.statement() {
             Ok(statement) => Ok(Box::new(statement)),
-            Err(Faulty) if self.is_over() => Err(Faulty),
-            // What comes behind it, `else` say, is what it would be.
-            Err(Faulty) => {
+            Err(ErrorReported) if self.is_at_end() => Err(ErrorReported),
+            // Continue with an empty statement, so that a following `else` is still valid.
+            Err(ErrorReported) => {
                 self.skip_body();
                 Ok(Box::new(Statement { kind: StatementKind::Empty, span: from }))
             }
         }
     }
 
-    /// But not the end of the block around, nor what may come behind it.
+    /// Skips the body of a faulty statement, but not a following `else` or `while` or the end of
+    /// the enclosing block.
     fn skip_body(&mut self) {
-        let is_next = matches!(self.kind(), Kind::Keyword(Keyword::Else | Keyword::While));
+        let is_next = matches!(self.kind(), TokenKind::Keyword(Keyword::Else | Keyword::While));
         if !is_next && !self.is_at("}") {
             self.skip_statement(self.at);
         }
     }
 
-    /// Nothing more is looked at.
-    fn is_over(&self) -> bool {
-        self.is_too_deep || self.problems.len() >= MOST
+    /// Whether parsing has stopped.
+    fn is_at_end(&self) -> bool {
+        self.is_too_deep || self.problems.len() >= MAX_DIAGNOSTICS
     }
 
-    /// `None`: it is faulty, and what is behind it is not.
+    /// Parses the condition of a statement in parentheses. `None` if it was faulty and has been
+    /// skipped.
     fn header(&mut self, after: &str) -> Parsed<Option<Expression>> {
         let opened = self.at;
         match self.in_parentheses(after) {
             Ok(inner) => Ok(Some(inner)),
-            Err(Faulty) if self.is_over() => Err(Faulty),
-            Err(Faulty) => {
+            Err(ErrorReported) if self.is_at_end() => Err(ErrorReported),
+            Err(ErrorReported) => {
                 self.skip_header(opened, 0);
                 Ok(None)
             }
@@ -131,26 +135,34 @@ impl Parser<'_> {
             self.refuse_local_type()?;
             return Ok(StatementKind::Declaration(self.declaration()?));
         }
-        let Kind::Keyword(keyword) = *self.kind() else { return self.expression_statement() };
+        let TokenKind::Keyword(keyword) = *self.kind() else { return self.expression_statement() };
         match keyword {
             Keyword::If => {
                 self.step();
                 let condition = self.header("`if`")?;
                 let yes = self.boxed_statement()?;
-                let no = if self.takes_keyword(Keyword::Else) { Some(self.boxed_statement()?) } else { None };
-                Ok(condition.map_or(StatementKind::Empty, |condition| StatementKind::If(condition, yes, no)))
+                let no = if self.takes_keyword(Keyword::Else) {
+                    Some(self.boxed_statement()?)
+                } else {
+                    None
+                };
+                Ok(condition.map_or(StatementKind::Empty, |condition| {
+                    StatementKind::If(condition, yes, no)
+                }))
             }
             Keyword::While => {
                 self.step();
                 let condition = self.header("`while`")?;
                 let body = self.boxed_statement()?;
-                Ok(condition.map_or(StatementKind::Empty, |condition| StatementKind::While(condition, body)))
+                Ok(condition.map_or(StatementKind::Empty, |condition| {
+                    StatementKind::While(condition, body)
+                }))
             }
             Keyword::Do => {
                 self.step();
                 let body = self.boxed_statement()?;
                 if !self.takes_keyword(Keyword::While) {
-                    return self.unexpected("`while`, after the body of `do`,");
+                    return self.unexpected("`while` after the body of `do`");
                 }
                 let condition = self.in_parentheses("`while`")?;
                 self.expect(";", "the condition of `do … while`")?;
@@ -183,37 +195,42 @@ impl Parser<'_> {
             }
             Keyword::Else => {
                 let problem = Diagnostic::error(self.span(), "this `else` has no `if`");
-                self.fault(problem.help("the statement before `else` is one: more of them go into braces"))
+                self.fault(
+                    problem
+                        .help("only one statement can come before `else`: put several into braces"),
+                )
             }
             _ => self.expression_statement(),
         }
     }
 
     fn refuse_local_type(&mut self) -> Parsed<()> {
-        let is_of_type = |kind: &Kind| !matches!(kind, Kind::Keyword(Keyword::Static | Keyword::Const));
+        let is_of_type = |kind: &TokenKind| {
+            !matches!(kind, TokenKind::Keyword(Keyword::Static | Keyword::Const))
+        };
         let first = (0..).find(|by| is_of_type(self.ahead(*by))).expect("the end is none of them");
         let what = match self.ahead(first) {
-            Kind::Keyword(Keyword::Enum) => "an enum",
-            Kind::Keyword(Keyword::Struct) => "a struct",
+            TokenKind::Keyword(Keyword::Enum) => "an enum",
+            TokenKind::Keyword(Keyword::Struct) => "a struct",
             _ => return Ok(()),
         };
-        if ![1, 2].iter().any(|by| *self.ahead(first + by) == Kind::Mark("{")) {
+        if ![1, 2].iter().any(|by| *self.ahead(first + by) == TokenKind::Punctuator("{")) {
             return Ok(());
         }
-        let message = format!("{what} is declared outside of functions and handlers");
+        let message = format!("{what} must be declared outside functions and handlers");
         let problem = Diagnostic::error(self.span(), message);
         self.skip_members();
-        self.fault(problem.help("put it before the first one that uses it"))
+        self.fault(problem.help("move it before the first function or handler that uses it"))
     }
 
-    /// To behind the next braces.
+    /// Skips up to and including the next pair of braces.
     fn skip_members(&mut self) {
         let mut open = 0_usize;
-        while *self.kind() != Kind::End {
+        while *self.kind() != TokenKind::End {
             let is_end = self.is_at("}") && open == 1;
             match self.kind() {
-                Kind::Mark("{") => open += 1,
-                Kind::Mark("}") => open = open.saturating_sub(1),
+                TokenKind::Punctuator("{") => open += 1,
+                TokenKind::Punctuator("}") => open = open.saturating_sub(1),
                 _ => {}
             }
             self.step();
@@ -240,8 +257,8 @@ impl Parser<'_> {
         }
         let problem = self.missing(";", "this statement");
         let problem = match &expression.kind {
-            ExpressionKind::Name(name) | ExpressionKind::Call(Name { text: name, .. }, _) => {
-                self.meant(problem, name)
+            ExpressionKind::Name(name) | ExpressionKind::Call(Ident { text: name, .. }, _) => {
+                self.with_keyword_hint(problem, name)
             }
             _ => problem,
         };
@@ -252,8 +269,8 @@ impl Parser<'_> {
         self.step();
         let opened = self.at;
         let Ok((before, condition, after)) = self.for_header() else {
-            if self.is_over() {
-                return Err(Faulty);
+            if self.is_at_end() {
+                return Err(ErrorReported);
             }
             self.skip_header(opened, 2);
             self.skip_body();
@@ -282,19 +299,19 @@ impl Parser<'_> {
         Ok((before, condition, after))
     }
 
-    /// To behind the parenthesis that closes the one which is opened there, to a brace, or to a `;` that is beyond those that are
-    /// the header's own.
+    /// Skips a faulty header: up to and including the parenthesis that closes the one at `opened`,
+    /// or up to a brace or a `;` after the `semicolons` of the header itself.
     fn skip_header(&mut self, opened: usize, mut semicolons: usize) {
         self.at = opened;
         let is_in_parentheses = self.is_at("(");
         let mut open = 0_usize;
         loop {
             match self.kind() {
-                Kind::End | Kind::Mark("{" | "}") => return,
-                Kind::Mark(";") if semicolons == 0 => return,
-                Kind::Mark(";") => semicolons -= 1,
-                Kind::Mark("(") => open += 1,
-                Kind::Mark(")") => open = open.saturating_sub(1),
+                TokenKind::End | TokenKind::Punctuator("{" | "}") => return,
+                TokenKind::Punctuator(";") if semicolons == 0 => return,
+                TokenKind::Punctuator(";") => semicolons -= 1,
+                TokenKind::Punctuator("(") => open += 1,
+                TokenKind::Punctuator(")") => open = open.saturating_sub(1),
                 _ => {}
             }
             self.step();

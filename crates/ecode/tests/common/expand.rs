@@ -1,13 +1,15 @@
-//! What rbpf 0.4 does not do as the kernel does, in instructions that it does so: atomic sums and `may_goto`, which it has not,
-//! and 64-bit comparisons with a negative constant, which it takes for a positive one of 32 bits.
+//! Replaces instructions that rbpf 0.4 does not execute as the kernel does: atomic additions and
+//! `may_goto`, which it lacks, and 64-bit comparisons with a negative constant, which it takes for
+//! a positive one of 32 bits.
 
 use rbpf::ebpf::{self, Insn};
 
-/// Of the helper that says whether a loop may go on.
+/// The number of the helper that decides whether a loop continues.
 pub const GO_ON: u32 = 1 << 20;
-/// Each function's frame: the kernel's most, of which the compiler leaves 16 bytes, so that a register is kept there.
+/// The frame of each function. This is the kernel's maximum, of which the compiler does not use 16
+/// bytes; a register is saved there.
 pub const FRAME_BYTES: u16 = 512;
-const MOST_INSTRUCTIONS: usize = 32_000;
+const MAX_INSTRUCTIONS: usize = 32_000;
 const KEPT_AT: i16 = -512;
 const FRAME: u8 = 10;
 const MAY_GOTO: u8 = 0xe5;
@@ -18,7 +20,7 @@ fn instruction(opc: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
 
 #[derive(Default)]
 struct Expanded {
-    /// Each with the instruction of before to which it leads.
+    /// The instructions, each with the original instruction that it jumps to, if any.
     instructions: Vec<(Insn, Option<usize>)>,
 }
 
@@ -35,7 +37,7 @@ impl Expanded {
         self.push(instruction(ebpf::LD_DW_REG, register, FRAME, KEPT_AT, 0));
     }
 
-    /// A condition that takes one more register, which is given back on both ways.
+    /// Emits a condition that needs another register, which is restored on both paths.
     fn branch(&mut self, register: u8, set: Insn, condition: Insn, to: usize) {
         self.keep(register);
         self.push(set);
@@ -49,7 +51,9 @@ impl Expanded {
     fn add(&mut self, at: usize, before: &Insn) {
         let is_jump = matches!(before.opc & 0x07, ebpf::BPF_JMP | ebpf::BPF_JMP32);
         let to = (at as i64 + 1 + i64::from(before.off)) as usize;
-        let spare = |taken: [u8; 2]| (0..).find(|register| !taken.contains(register)).expect("there are ten");
+        let spare = |taken: [u8; 2]| {
+            (0..).find(|register| !taken.contains(register)).expect("there are ten")
+        };
         match before.opc {
             MAY_GOTO => {
                 let ask = instruction(ebpf::CALL, 0, 0, 0, GO_ON as i32);
@@ -68,7 +72,12 @@ impl Expanded {
                 self.push(instruction(store, before.dst, sum, before.off, 0));
                 self.give_back(sum);
             }
-            ebpf::JEQ_IMM | ebpf::JNE_IMM | ebpf::JGT_IMM | ebpf::JGE_IMM | ebpf::JLT_IMM | ebpf::JLE_IMM
+            ebpf::JEQ_IMM
+            | ebpf::JNE_IMM
+            | ebpf::JGT_IMM
+            | ebpf::JGE_IMM
+            | ebpf::JLT_IMM
+            | ebpf::JLE_IMM
                 if before.imm < 0 =>
             {
                 let by = spare([before.dst, before.dst]);
@@ -85,7 +94,7 @@ impl Expanded {
     }
 }
 
-/// None: it would be too long, as rbpf keeps the place where it is in 16 bits where it jumps.
+/// The expanded program, or `None` if it would be too long: rbpf computes jump targets in 16 bits.
 pub fn expanded(program: &[Insn]) -> Option<Vec<Insn>> {
     let mut expanded = Expanded::default();
     let mut starts = Vec::new();
@@ -103,6 +112,6 @@ pub fn expanded(program: &[Insn]) -> Option<Vec<Insn>> {
         }
         instruction
     };
-    let is_short = expanded.instructions.len() < MOST_INSTRUCTIONS;
+    let is_short = expanded.instructions.len() < MAX_INSTRUCTIONS;
     is_short.then(|| expanded.instructions.into_iter().enumerate().map(led).collect())
 }

@@ -1,4 +1,4 @@
-//! Programs made of a row of bytes: the same row makes the same program.
+//! Generates programs from bytes: the same bytes give the same program.
 
 use std::fmt::Write as _;
 
@@ -6,8 +6,10 @@ use ecode::Diagnostic;
 
 const TYPES: [&str; 11] =
     ["i8", "u8", "i16", "u16", "int", "unsigned", "long", "u64", "bool", "short", "unsigned char"];
-const OPERATORS: [&str; 18] =
-    ["+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^", "==", "!=", "<", "<=", ">", ">=", "&&", "||"];
+const OPERATORS: [&str; 18] = [
+    "+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^", "==", "!=", "<", "<=", ">", ">=", "&&",
+    "||",
+];
 const UPDATES: [&str; 11] = ["=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^="];
 const NUMBERS: [&str; 14] = [
     "0",
@@ -26,31 +28,31 @@ const NUMBERS: [&str; 14] = [
     "0x8000000000000000",
 ];
 
-pub struct Generator<'a> {
+pub struct ProgramGenerator<'a> {
     bytes: std::slice::Iter<'a, u8>,
     text: String,
-    /// Names that may be read, and of them those that may be written.
+    /// Expressions that may be read; those in `written` may also be written.
     read: Vec<String>,
     written: Vec<String>,
-    /// Places that hold a whole `struct s`.
+    /// Lvalues of type `struct s`.
     structs: Vec<String>,
-    functions: Vec<Function>,
+    functions: Vec<GeneratedFunction>,
     names: usize,
     depth: usize,
     loops: usize,
-    /// The function that is written has loops, or calls one that has.
+    /// The current function has loops, or calls a function that has.
     is_long: bool,
 }
 
 #[derive(Clone)]
-struct Function {
+struct GeneratedFunction {
     name: String,
     parameters: usize,
-    /// Loops do not call it, as what is within each other takes too long.
+    /// The function is not called in loops, because nested loops take too long.
     is_long: bool,
 }
 
-impl<'a> Generator<'a> {
+impl<'a> ProgramGenerator<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         Self {
             bytes: bytes.iter(),
@@ -67,31 +69,33 @@ impl<'a> Generator<'a> {
     }
 }
 
-/// With a handler of calls that takes two numbers.
+/// A program with a handler `on call` with two parameters.
 pub fn program(bytes: &[u8]) -> String {
-    let mut generator = Generator::new(bytes);
+    let mut generator = ProgramGenerator::new(bytes);
     generator.declarations();
     generator.function("on call", 2);
     generator.text
 }
 
-/// With a handler at another hook, which uses what that offers.
+/// A program with a handler at another hook, which uses the fields of that hook.
 pub fn handler(bytes: &[u8], head: &str, fields: impl IntoIterator<Item = String>) -> String {
-    let mut generator = Generator::new(bytes);
+    let mut generator = ProgramGenerator::new(bytes);
     generator.declarations();
     generator.read.extend(fields);
     generator.body(head);
     generator.text
 }
 
-/// The only reasons for which what is generated may not be compiled: the kernel's memory for functions, and the length of one.
-/// Each element within a function on memory within an element, and so on, doubles that.
+/// Whether a program was rejected for its stack or its length, the only valid reasons against a
+/// generated program. The length doubles with each level of nesting of functions on memory in
+/// elements.
 pub fn needs_more_memory(problem: &Diagnostic) -> bool {
-    let reasons = ["bytes at a time", "more than 32000 instructions", "elements within elements"];
+    let reasons =
+        ["bytes of stack", "more than 32000 instructions", "elements are nested too deep"];
     reasons.iter().any(|reason| problem.message.contains(reason))
 }
 
-impl Generator<'_> {
+impl ProgramGenerator<'_> {
     fn byte(&mut self) -> usize {
         self.bytes.next().copied().unwrap_or(0).into()
     }
@@ -115,7 +119,7 @@ impl Generator<'_> {
         for _ in 0..self.byte() % 3 {
             let (of, name, length) = (self.one_of(&TYPES), self.name("a"), 1 + self.byte() % 8);
             let _ = writeln!(self.text, "{of} {name}[{length}] = {{ 1, 2 }};");
-            // The index of an expression comes where the @ is.
+            // The @ is replaced by an index.
             self.read.push(format!("{name}[@]"));
             self.written.push(format!("{name}[@]"));
         }
@@ -128,7 +132,10 @@ impl Generator<'_> {
         self.read.push("m[@]".into());
         self.written.push("m[@]".into());
         let (x, y) = (self.one_of(&TYPES), self.one_of(&TYPES));
-        let _ = writeln!(self.text, "struct s {{ u8 c; {x} x; {y} y[3]; }};\nstruct s t; struct s u[2];");
+        let _ = writeln!(
+            self.text,
+            "struct s {{ u8 c; {x} x; {y} y[3]; }};\nstruct s t; struct s u[2];"
+        );
         let _ = writeln!(self.text, "map<struct s, struct s> q[3];");
         for whole in ["t", "u[@]", "q[t]", "q[u[@]]"] {
             self.whole_struct(whole);
@@ -137,7 +144,7 @@ impl Generator<'_> {
             let parameters = self.byte() % 6;
             let (name, of) = (self.name("f"), self.one_of(&TYPES));
             self.function(&format!("{of} {name}"), parameters);
-            self.functions.push(Function { name, parameters, is_long: self.is_long });
+            self.functions.push(GeneratedFunction { name, parameters, is_long: self.is_long });
         }
     }
 
@@ -205,7 +212,8 @@ impl Generator<'_> {
                 let _ = writeln!(self.text, "{place}{step};");
             }
             4 | 5 => {
-                let (place, update, value) = (self.place(true), self.one_of(&UPDATES), self.expression(3));
+                let (place, update, value) =
+                    (self.place(true), self.one_of(&UPDATES), self.expression(3));
                 let _ = writeln!(self.text, "{place} {update} {value};");
             }
             6 | 7 => {
@@ -237,7 +245,8 @@ impl Generator<'_> {
                 let (call, from) = match self.byte() % 3 {
                     1 => {
                         let (text, number) = (self.text(), self.expression(1));
-                        let _ = writeln!(self.text, "print(\"%d|%s|%u\", {limit}, {text}, {number});");
+                        let _ =
+                            writeln!(self.text, "print(\"%d|%s|%u\", {limit}, {text}, {number});");
                         return;
                     }
                     0 => ("memset", self.expression(1)),
@@ -270,8 +279,11 @@ impl Generator<'_> {
                 let _ = writeln!(self.text, "erase({entry});");
             }
             _ => {
-                let leave =
-                    if self.loops > 0 { self.one_of(&["break", "continue", "return 5"]) } else { "return 6" };
+                let leave = if self.loops > 0 {
+                    self.one_of(&["break", "continue", "return 5"])
+                } else {
+                    "return 6"
+                };
                 let condition = self.expression(2);
                 let _ = writeln!(self.text, "if ({condition}) {leave};");
             }
@@ -333,7 +345,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A map and a key of it.
+    /// A map and one of its keys.
     fn entry(&mut self) -> String {
         match self.byte() % 2 {
             0 => format!("m, {}", self.expression(1)),
@@ -345,14 +357,14 @@ impl Generator<'_> {
         if !name.contains('@') {
             return name.into();
         }
-        // Twice the same one, which has one within it, and so on, is too much to read.
+        // Two copies of an index that contains two copies of another, and so on, would be too long.
         let depth = usize::from(name.matches('@').count() == 1);
         let index = if self.byte().is_multiple_of(4) {
             self.expression(depth)
         } else {
             format!("{} & 3", self.expression(depth))
         };
-        // A constant beyond the end would be refused, as it should be.
+        // The index is not a constant: the checker would reject one beyond the end.
         name.replace('@', &format!("{} + {index}", self.written[0].clone().replace('@', "0")))
     }
 
@@ -366,7 +378,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Arrays, structs and texts that nobody asks for.
+    /// Arrays, structs and texts whose values are not used.
     fn left_away(&mut self) -> String {
         match self.byte() % 6 {
             0 => format!("(void) {}", self.struct_value(1)),
@@ -387,7 +399,7 @@ impl Generator<'_> {
         }
     }
 
-    fn may_call(&self, function: &Function) -> bool {
+    fn may_call(&self, function: &GeneratedFunction) -> bool {
         self.loops == 0 || !function.is_long
     }
 
@@ -395,7 +407,8 @@ impl Generator<'_> {
         match self.byte() % if depth == 0 { 4 } else { 15 } {
             0 => self.one_of(&NUMBERS).into(),
             1..=3 if depth == 0 => {
-                let plain: Vec<_> = self.read.iter().filter(|name| !name.contains('@')).cloned().collect();
+                let plain: Vec<_> =
+                    self.read.iter().filter(|name| !name.contains('@')).cloned().collect();
                 plain[self.byte() % plain.len()].clone()
             }
             1..=3 => self.place(false),
@@ -406,9 +419,14 @@ impl Generator<'_> {
                 format!("(({condition}) ? ({yes}) : ({no}))")
             }
             7 if self.functions.iter().any(|function| self.may_call(function)) => {
-                let callable: Vec<_> =
-                    self.functions.iter().filter(|function| self.may_call(function)).cloned().collect();
-                let Function { name, parameters, is_long } = callable[self.byte() % callable.len()].clone();
+                let callable: Vec<_> = self
+                    .functions
+                    .iter()
+                    .filter(|function| self.may_call(function))
+                    .cloned()
+                    .collect();
+                let GeneratedFunction { name, parameters, is_long } =
+                    callable[self.byte() % callable.len()].clone();
                 self.is_long |= is_long;
                 let arguments: Vec<_> = (0..parameters).map(|_| self.expression(1)).collect();
                 format!("{name}({})", arguments.join(", "))

@@ -1,58 +1,71 @@
-//! Hooks and a world that say the same each time, but for the memory of who runs it: that is the test's own.
+//! Hooks and a runtime that give the same values each time. Only the user memory differs: it is the
+//! memory of the test process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use ecode::interpret::{State, World, run};
+use ecode::interpreter::{ProgramState, Runtime, run};
 use ecode::{
-    Builtin, Diagnostic, Ending, Entry, Field, Hooks, Integer, Offer, Program, Refusal, Source, Type, Way,
+    Builtin, Diagnostic, FieldSource, HookError, HookField, HookProgram, HookProvider, HookSpec,
+    HookVariant, Integer, Program, ReturnPolicy, Type,
 };
 
-pub struct Plain;
+pub struct TestHooks;
 
-impl Hooks for Plain {
+impl HookProvider for TestHooks {
     fn names(&self) -> Vec<String> {
         ["call", "enter", "timer"].map(String::from).into()
     }
 
-    fn splits(&self, hook: &str) -> bool {
+    fn has_separate_attach_points(&self, hook: &str) -> bool {
         hook == "timer"
     }
 
-    fn offer(&self, hook: &str, selected: &[String]) -> Result<Offer, Refusal> {
-        let offer = |section, fields: Vec<Field>, ending| {
-            let numbers = (0..fields.len()).map(|number| Source::number(number as u64)).collect();
-            let ways = vec![Way { conditions: Vec::new(), fields: numbers }];
+    fn spec(&self, hook: &str, selected: &[String]) -> Result<HookSpec, HookError> {
+        let offer = |section, fields: Vec<HookField>, ending| {
+            let numbers =
+                (0..fields.len()).map(|number| FieldSource::number(number as u64)).collect();
+            let ways = vec![HookVariant { conditions: Vec::new(), fields: numbers }];
             let lacks = Some((&[Builtin::Random][..], "what is tested does the same each time"))
                 .filter(|_| hook != "call");
-            Offer { fields, entries: vec![Entry { section, ways }], ending, lacks, packet: None }
+            HookSpec {
+                fields,
+                entries: vec![HookProgram { section, variants: ways }],
+                return_policy: ending,
+                unavailable: lacks,
+                packet: None,
+            }
         };
         if hook == "call" {
-            return Ok(offer("syscall", Vec::new(), Ending::Returned));
+            return Ok(offer("syscall", Vec::new(), ReturnPolicy::Returned));
         }
         if hook == "timer" {
-            return Ok(offer("perf_event", Vec::new(), Ending::Chained { goes_on: 0, stops: None }));
+            return Ok(offer(
+                "perf_event",
+                Vec::new(),
+                ReturnPolicy::Chained { goes_on: 0, stops: None },
+            ));
         }
         if let Some(at) = selected.iter().position(|call| call != "openat") {
             return Err((Some(at), format!("there is no system call `{}`", selected[at])));
         }
-        let field = |name: &str, bits, is_signed| Field {
+        let field = |name: &str, bits, is_signed| HookField {
             name: name.into(),
-            of: Type::Integer(Integer { bits, is_signed }),
+            ty: Type::Integer(Integer { bits, is_signed }),
         };
         let fields = vec![field("dfd", 32, true), field("flags", 32, true)];
-        Ok(offer("tp_btf/sys_enter", fields, Ending::Chained { goes_on: 0, stops: None }))
+        Ok(offer("tp_btf/sys_enter", fields, ReturnPolicy::Chained { goes_on: 0, stops: None }))
     }
 }
 
-/// What it was told is kept.
+/// A runtime that stores the output.
 #[derive(Default)]
 pub struct Same {
     pub printed: Vec<String>,
     pub emitted: Vec<Vec<u8>>,
 }
 
-impl World for Same {
+impl Runtime for Same {
     fn field(&mut self, number: usize) -> u64 {
         number as u64
     }
@@ -86,15 +99,15 @@ impl World for Same {
 
 #[track_caller]
 pub fn program(text: &str) -> Program {
-    let (program, problems) = ecode::check(text, &Plain);
+    let (program, problems) = ecode::check(text, &TestHooks);
     let told: Vec<&Diagnostic> =
         problems.iter().filter(|problem| problem.severity == ecode::Severity::Error).collect();
     program.unwrap_or_else(|| panic!("{text}\n{told:#?}"))
 }
 
-/// What its first handler returns, with the program's state after it.
-pub fn interpreted(program: &Program, arguments: &[u64]) -> (i64, State, Same) {
-    let (mut state, mut world) = (State::new(program), Same::default());
+/// Runs the first handler and returns its result, the state after it and the output.
+pub fn interpreted(program: &Program, arguments: &[u64]) -> (i64, ProgramState, Same) {
+    let (mut state, mut world) = (ProgramState::new(program), Same::default());
     let result = run(program, &mut state, &mut world, 0, arguments, 1 << 20);
     (result as i64, state, world)
 }

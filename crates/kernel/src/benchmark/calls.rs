@@ -1,4 +1,4 @@
-//! Single calls, each made anew: nothing is cached by a library.
+//! Single calls, each made anew: no library caches a result.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -9,10 +9,10 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::{ptr, thread};
 
-use super::{Work, spin};
+use super::{BenchmarkFn, spin};
 
 /// A call with arguments that stay valid.
-fn call(mut one: impl FnMut() + 'static) -> Work {
+fn call(mut one: impl FnMut() + 'static) -> BenchmarkFn {
     Box::new(move |units| {
         for _ in 0..units {
             one();
@@ -20,49 +20,51 @@ fn call(mut one: impl FnMut() + 'static) -> Work {
     })
 }
 
-pub fn getpid() -> Work {
+pub fn getpid() -> BenchmarkFn {
     call(|| {
         // SAFETY: takes nothing and cannot fail.
         unsafe { libc::syscall(libc::SYS_getpid) };
     })
 }
 
-pub fn getppid() -> Work {
+pub fn getppid() -> BenchmarkFn {
     call(|| {
         // SAFETY: takes nothing and cannot fail.
         unsafe { libc::syscall(libc::SYS_getppid) };
     })
 }
 
-pub fn getrusage() -> Work {
+pub fn getrusage() -> BenchmarkFn {
     // SAFETY: an all-zero rusage is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     call(move || {
-        // SAFETY: a valid place for the result.
+        // SAFETY: a valid destination for the result.
         unsafe { libc::syscall(libc::SYS_getrusage, libc::RUSAGE_SELF, &raw mut usage) };
     })
 }
 
-pub fn gettimeofday() -> Work {
+pub fn gettimeofday() -> BenchmarkFn {
     let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
     call(move || {
-        // SAFETY: a valid place for the result; no time zone is asked for.
-        unsafe { libc::syscall(libc::SYS_gettimeofday, &raw mut time, ptr::null::<libc::c_void>()) };
+        // SAFETY: a valid destination for the result; no time zone is asked for.
+        unsafe {
+            libc::syscall(libc::SYS_gettimeofday, &raw mut time, ptr::null::<libc::c_void>())
+        };
     })
 }
 
-pub fn sigaction() -> Work {
+pub fn sigaction() -> BenchmarkFn {
     // SAFETY: an all-zero sigaction is a valid one: the default action.
     let action: libc::sigaction = unsafe { std::mem::zeroed() };
     call(move || {
-        // SAFETY: valid, and for a signal that nobody sends.
+        // SAFETY: valid, and for a signal that is not sent.
         unsafe { libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()) };
     })
 }
 
 extern "C" fn handle(_signal: libc::c_int) {}
 
-pub fn signal() -> Work {
+pub fn signal() -> BenchmarkFn {
     // SAFETY: a zeroed sigaction is a valid one: an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handle as *const () as usize;
@@ -74,7 +76,7 @@ pub fn signal() -> Work {
     })
 }
 
-pub fn write_null() -> Work {
+pub fn write_null() -> BenchmarkFn {
     let null = File::options().write(true).open("/dev/null").expect("/dev/null can be opened");
     let byte = 0u8;
     call(move || {
@@ -83,18 +85,20 @@ pub fn write_null() -> Work {
     })
 }
 
-pub fn pread(bytes: usize) -> Work {
+pub fn pread(bytes: usize) -> BenchmarkFn {
     let file = memory_file(c"tollgate-pread", &vec![1; bytes]);
     let mut buffer = vec![0u8; bytes];
     call(move || {
-        // SAFETY: as many bytes as the buffer has, from an open descriptor.
-        unsafe { libc::syscall(libc::SYS_pread64, file.as_raw_fd(), buffer.as_mut_ptr(), bytes, 0) };
+        // SAFETY: no more bytes than the buffer has, from an open descriptor.
+        unsafe {
+            libc::syscall(libc::SYS_pread64, file.as_raw_fd(), buffer.as_mut_ptr(), bytes, 0)
+        };
     })
 }
 
 /// A file in the page cache and nowhere else.
 pub fn memory_file(name: &CStr, content: &[u8]) -> OwnedFd {
-    // SAFETY: a NUL-terminated name; the descriptor, if it is one, is ours alone.
+    // SAFETY: a NUL-terminated name; the descriptor, if it is one, is only ours.
     let file = unsafe {
         let fd = libc::memfd_create(name.as_ptr(), 0);
         assert!(fd >= 0, "a file in memory can be made");
@@ -106,23 +110,28 @@ pub fn memory_file(name: &CStr, content: &[u8]) -> OwnedFd {
     file
 }
 
-pub fn open_close() -> Work {
+pub fn open_close() -> BenchmarkFn {
     call(|| {
         // SAFETY: a NUL-terminated path; the descriptor is closed at once.
         unsafe {
-            let fd =
-                libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDONLY, 0);
+            let fd = libc::syscall(
+                libc::SYS_openat,
+                libc::AT_FDCWD,
+                c"/dev/null".as_ptr(),
+                libc::O_RDONLY,
+                0,
+            );
             libc::syscall(libc::SYS_close, fd);
         }
     })
 }
 
-pub fn cpu_loop() -> Work {
+pub fn cpu_loop() -> BenchmarkFn {
     call(|| spin(1000))
 }
 
-/// Written to one end and read from the other, by the same thread.
-fn message(mut to: impl Write + 'static, mut from: impl Read + 'static) -> Work {
+/// A message that the same thread writes to one end and reads from the other.
+fn message(mut to: impl Write + 'static, mut from: impl Read + 'static) -> BenchmarkFn {
     Box::new(move |units| {
         let mut byte = [0];
         for _ in 0..units {
@@ -132,19 +141,21 @@ fn message(mut to: impl Write + 'static, mut from: impl Read + 'static) -> Work 
     })
 }
 
-pub fn unix_message() -> Work {
+pub fn unix_message() -> BenchmarkFn {
     // Not a pair: one end has accepted the other.
     let address = SocketAddr::from_abstract_name(format!(
         "tollgate-{}-{:?}",
         std::process::id(),
         thread::current().id()
     ));
-    let listener = UnixListener::bind_addr(&address.expect("a short name")).expect("a name of its own");
-    let to = UnixStream::connect_addr(&listener.local_addr().expect("it is bound")).expect("it listens");
+    let listener =
+        UnixListener::bind_addr(&address.expect("a short name")).expect("a name of its own");
+    let to =
+        UnixStream::connect_addr(&listener.local_addr().expect("it is bound")).expect("it listens");
     message(to, listener.accept().expect("a connection waits").0)
 }
 
-pub fn tcp_message() -> Work {
+pub fn tcp_message() -> BenchmarkFn {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let to = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
     to.set_nodelay(true).expect("an option of every connection");

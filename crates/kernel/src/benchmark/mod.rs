@@ -4,8 +4,8 @@ mod calls;
 mod processes;
 mod switches;
 
-/// Does so many units.
-pub type Work = Box<dyn FnMut(u32)>;
+/// Does the given number of units.
+pub type BenchmarkFn = Box<dyn FnMut(u32)>;
 
 #[derive(Debug)]
 pub struct Benchmark {
@@ -13,25 +13,27 @@ pub struct Benchmark {
     /// What one unit is.
     pub unit: &'static str,
     pub stresses: &'static str,
-    /// Whether a unit is made of calls and context switches only, so that its toll can be given in floors.
+    /// Whether a unit consists of calls and context switches only, so that its toll can be given in
+    /// floors.
     pub in_floors: bool,
-    prepare: fn() -> Work,
-    less: Option<fn() -> Work>,
+    prepare: fn() -> BenchmarkFn,
+    subtrahend: Option<fn() -> BenchmarkFn>,
 }
 
 impl Benchmark {
-    /// Opens what it needs, so that the units themselves do nothing else.
-    pub fn prepare(&self) -> Work {
+    /// Opens what the benchmark needs, so that its units do nothing else.
+    pub fn prepare(&self) -> BenchmarkFn {
         (self.prepare)()
     }
 
-    /// What a unit has to do besides what it is about: the same number of units of this is to be subtracted.
-    pub fn less(&self) -> Option<Work> {
-        self.less.map(|prepare| prepare())
+    /// Work that a unit does besides what it measures: the same number of units of this is to be
+    /// subtracted.
+    pub fn subtrahend(&self) -> Option<BenchmarkFn> {
+        self.subtrahend.map(|prepare| prepare())
     }
 
-    const fn minus(self, less: fn() -> Work) -> Self {
-        Self { less: Some(less), ..self }
+    const fn with_subtrahend(self, less: fn() -> BenchmarkFn) -> Self {
+        Self { subtrahend: Some(less), ..self }
     }
 }
 
@@ -43,42 +45,63 @@ const fn benchmark(
     name: &'static str,
     unit: &'static str,
     in_floors: bool,
-    prepare: fn() -> Work,
+    prepare: fn() -> BenchmarkFn,
     stresses: &'static str,
 ) -> Benchmark {
-    Benchmark { name, unit, stresses, in_floors, prepare, less: None }
+    Benchmark { name, unit, stresses, in_floors, prepare, subtrahend: None }
 }
 
 #[rustfmt::skip]
 pub const BENCHMARKS: &[Benchmark] = &[
-    benchmark("getpid", "call", true, calls::getpid, "the boundary alone"),
-    benchmark("getppid", "call", true, calls::getppid, "the boundary alone, and a read under RCU"),
-    benchmark("getrusage", "call", true, calls::getrusage, "a call that sums the thread's accounts"),
-    benchmark("gettimeofday", "call", true, calls::gettimeofday, "the clock as a real call, not by the vDSO"),
+    benchmark("getpid", "call", true, calls::getpid, "only the system-call boundary"),
+    benchmark("getppid", "call", true, calls::getppid, "the system-call boundary, and a read \
+        under RCU"),
+    benchmark("getrusage", "call", true, calls::getrusage, "a call that sums the thread's \
+        accounts"),
+    benchmark("gettimeofday", "call", true, calls::gettimeofday, "the clock by a real system \
+        call, not by the vDSO"),
     benchmark("sigaction", "call", true, calls::sigaction, "installing a signal handler"),
-    benchmark("signal", "signal", false, calls::signal, "a signal to itself, its handler and its return"),
-    benchmark("write-null", "call", true, calls::write_null, "a write of one byte to /dev/null: the file layer"),
-    benchmark("pread-128", "call", true, || calls::pread(128), "a read of 128 bytes from the page cache"),
-    benchmark("pread-256", "call", true, || calls::pread(256), "a read of 256 bytes from the page cache"),
-    benchmark("pread-512", "call", true, || calls::pread(512), "a read of 512 bytes from the page cache"),
-    benchmark("pread-1k", "call", true, || calls::pread(1024), "a read of 1 KiB from the page cache"),
-    benchmark("pread-2k", "call", true, || calls::pread(2048), "a read of 2 KiB from the page cache"),
-    benchmark("pread-4k", "call", true, || calls::pread(4096), "a read of 4 KiB from the page cache"),
-    benchmark("open-close", "pair", true, calls::open_close, "path look-up and descriptors: open and close of /dev/null"),
-    benchmark("unix-message", "message", true, calls::unix_message, "a byte through a Unix stream socket to itself: two calls"),
-    benchmark("tcp-message", "message", true, calls::tcp_message, "a byte over a loopback TCP connection to itself: two calls"),
-    benchmark("pipe-ping-pong", "round trip", true, switches::pipe_ping_pong, "two sleeps, four calls, two context switches"),
-    benchmark("futex-wake", "round trip", true, switches::futex_wake, "two threads that wake each other in turn"),
-    benchmark("switch", "switch", true, switches::sched_yield, "two threads on one processor that yield to each other, less a getppid each")
-        .minus(calls::getppid),
+    benchmark("signal", "signal", false, calls::signal, "a signal to itself, its handler and its \
+        return"),
+    benchmark("write-null", "call", true, calls::write_null, "a write of one byte to /dev/null: \
+        the file layer"),
+    benchmark("pread-128", "call", true, || calls::pread(128), "a read of 128 bytes from the page \
+        cache"),
+    benchmark("pread-256", "call", true, || calls::pread(256), "a read of 256 bytes from the page \
+        cache"),
+    benchmark("pread-512", "call", true, || calls::pread(512), "a read of 512 bytes from the page \
+        cache"),
+    benchmark("pread-1k", "call", true, || calls::pread(1024), "a read of 1 KiB from the page \
+        cache"),
+    benchmark("pread-2k", "call", true, || calls::pread(2048), "a read of 2 KiB from the page \
+        cache"),
+    benchmark("pread-4k", "call", true, || calls::pread(4096), "a read of 4 KiB from the page \
+        cache"),
+    benchmark("open-close", "pair", true, calls::open_close, "path look-up and descriptors: open \
+        and close of /dev/null"),
+    benchmark("unix-message", "message", true, calls::unix_message, "one byte sent and received \
+        by one thread over a Unix stream connection: two calls"),
+    benchmark("tcp-message", "message", true, calls::tcp_message, "one byte sent and received by \
+        one thread over a loopback TCP connection: two calls"),
+    benchmark("pipe-ping-pong", "round trip", true, switches::pipe_ping_pong, "two sleeps, four \
+        calls, two context switches"),
+    benchmark("futex-wake", "round trip", true, switches::futex_wake, "two threads that wake each \
+        other in turn"),
+    benchmark("switch", "switch", true, switches::sched_yield, "two threads on one processor that \
+        yield to each other; the time of a getppid is subtracted")
+        .with_subtrahend(calls::getppid),
     benchmark("fork", "process", false, processes::fork, "fork, a child that exits at once, wait"),
-    benchmark("fork-exec", "process", false, processes::fork_exec, "the same with execve of a static program of one call"),
-    benchmark("fork-exec-true", "process", false, processes::fork_exec_true, "the same of /bin/true, which loads a library first"),
-    benchmark("fork-exec-sh", "process", false, processes::fork_exec_sh, "the same by /bin/sh -c"),
-    benchmark("cpu-loop", "1,000 steps", false, calls::cpu_loop, "no call at all: what is taken from user time"),
+    benchmark("fork-exec", "process", false, processes::fork_exec, "fork, with execve of a static \
+        program that makes one call"),
+    benchmark("fork-exec-true", "process", false, processes::fork_exec_true, "fork-exec of \
+        /bin/true, which loads a library first"),
+    benchmark("fork-exec-sh", "process", false, processes::fork_exec_sh, "fork-exec-true, started \
+        by /bin/sh -c"),
+    benchmark("cpu-loop", "1,000 steps", false, calls::cpu_loop, "no call at all: shows time \
+        taken from user mode"),
 ];
 
-/// A chain of so many steps, each of which needs the result of the one before.
+/// Runs a chain of steps, each of which needs the result of the one before.
 pub fn spin(steps: u64) {
     let mut value = steps;
     for _ in 0..steps {

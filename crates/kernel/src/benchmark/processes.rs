@@ -1,13 +1,14 @@
-//! Processes that are made, run and waited for.
+//! Processes that are created, run and waited for.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::AsRawFd;
 
-use super::Work;
+use super::BenchmarkFn;
 use super::calls::memory_file;
 
-/// An ELF64 program that calls exit(0), as small as the format allows: its header, one program header, its code.
-/// Sources: System V gABI, chapters 4 and 5; the x86-64 psABI for the machine's number.
+/// An ELF64 program that calls exit(0), as small as the format allows: its header, one program
+/// header, its code. Sources: System V gABI, chapters 4 and 5; the x86-64 psABI for the machine's
+/// number.
 #[rustfmt::skip]
 const EXITS: [u8; 129] = {
     const CODE: [u8; 9] = [0x31, 0xff, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05]; // xor edi, edi; mov eax, exit_group; syscall
@@ -30,8 +31,8 @@ const EXITS: [u8; 129] = {
     program
 };
 
-/// Forks children that do `become_other`, one after the other.
-fn children(mut become_other: impl FnMut() + 'static) -> Work {
+/// Forks children that call `become_other`, one after the other.
+fn children(mut become_other: impl FnMut() + 'static) -> BenchmarkFn {
     Box::new(move |units| {
         for _ in 0..units {
             // SAFETY: the child only executes or exits.
@@ -43,20 +44,23 @@ fn children(mut become_other: impl FnMut() + 'static) -> Work {
                 }
                 let mut status = 0;
                 libc::waitpid(pid, &mut status, 0);
-                assert!(pid > 0 && status == 0, "a child failed: fork gave {pid}, its status is {status:#x}");
+                assert!(
+                    pid > 0 && status == 0,
+                    "a child failed: fork gave {pid}, its status is {status:#x}"
+                );
             }
         }
     })
 }
 
-pub fn fork() -> Work {
+pub fn fork() -> BenchmarkFn {
     children(|| {
-        // SAFETY: leaves without running destructors.
+        // SAFETY: exits without running destructors.
         unsafe { libc::_exit(0) }
     })
 }
 
-pub fn fork_exec() -> Work {
+pub fn fork_exec() -> BenchmarkFn {
     let program = memory_file(c"tollgate-exits", &EXITS);
     let arguments = [c"exits".as_ptr(), std::ptr::null()];
     children(move || {
@@ -80,16 +84,18 @@ pub fn fork_exec() -> Work {
 /// `arguments` are NUL-terminated strings, and NULL ends them.
 unsafe fn execute(path: &CStr, arguments: &[*const libc::c_char]) {
     // SAFETY: as promised; there is no environment.
-    unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), [std::ptr::null::<libc::c_char>()].as_ptr()) };
+    unsafe {
+        libc::execve(path.as_ptr(), arguments.as_ptr(), [std::ptr::null::<libc::c_char>()].as_ptr())
+    };
 }
 
-pub fn fork_exec_true() -> Work {
+pub fn fork_exec_true() -> BenchmarkFn {
     let arguments = [c"true".as_ptr(), std::ptr::null()];
     // SAFETY: static strings in a NULL-terminated array.
     children(move || unsafe { execute(c"/bin/true", &arguments) })
 }
 
-pub fn fork_exec_sh() -> Work {
+pub fn fork_exec_sh() -> BenchmarkFn {
     let program = memory_file(c"tollgate-exits", &EXITS);
     let path = CString::new(format!("/proc/self/fd/{}", program.as_raw_fd())).expect("no NUL");
     children(move || {

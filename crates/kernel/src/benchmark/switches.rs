@@ -1,14 +1,14 @@
-//! Two threads that take turns: on one processor if the first is pinned to one when they begin.
+//! Two threads that take turns, on one processor if the first is pinned to one at the beginning.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
-use super::Work;
+use super::BenchmarkFn;
 use crate::cpus;
 
-/// Ends the other thread when the work is over.
+/// Ends the other thread when the work is done.
 struct Partner<T> {
     shared: Option<T>,
     thread: Option<JoinHandle<()>>,
@@ -23,7 +23,7 @@ impl<T> Drop for Partner<T> {
     }
 }
 
-pub fn pipe_ping_pong() -> Work {
+pub fn pipe_ping_pong() -> BenchmarkFn {
     let (mut from_us, to_them) = std::io::pipe().expect("a pipe");
     let (from_them, mut to_us) = std::io::pipe().expect("a pipe");
     let thread = thread::spawn(move || {
@@ -45,7 +45,7 @@ const OURS: u32 = 0;
 const THEIRS: u32 = 1;
 const OVER: u32 = 2;
 
-/// Sleeps until it is `whose` turn, or all is over.
+/// Sleeps until the turn is `whose`, or the work is done.
 fn wait_for(turn: &AtomicU32, whose: u32) -> u32 {
     loop {
         let now = turn.load(Ordering::Acquire);
@@ -68,19 +68,26 @@ fn wait_for(turn: &AtomicU32, whose: u32) -> u32 {
 fn give(turn: &AtomicU32, to: u32) {
     turn.store(to, Ordering::Release);
     // SAFETY: as above.
-    unsafe { libc::syscall(libc::SYS_futex, turn.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            turn.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            1,
+        )
+    };
 }
 
-/// Tells the other thread when dropped.
-struct Turn(Arc<AtomicU32>);
+/// Wakes the other thread when dropped.
+struct EndOnDrop(Arc<AtomicU32>);
 
-impl Drop for Turn {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         give(&self.0, OVER);
     }
 }
 
-pub fn futex_wake() -> Work {
+pub fn futex_wake() -> BenchmarkFn {
     let turn = Arc::new(AtomicU32::new(OURS));
     let theirs = Arc::clone(&turn);
     let thread = thread::spawn(move || {
@@ -88,7 +95,7 @@ pub fn futex_wake() -> Work {
             give(&theirs, OURS);
         }
     });
-    let partner = Partner { shared: Some(Turn(turn)), thread: Some(thread) };
+    let partner = Partner { shared: Some(EndOnDrop(turn)), thread: Some(thread) };
     Box::new(move |units| {
         let turn = &partner.shared.as_ref().expect("there until dropped").0;
         for _ in 0..units {
@@ -98,7 +105,7 @@ pub fn futex_wake() -> Work {
     })
 }
 
-/// Raised when dropped.
+/// Set when dropped.
 struct Flag(Arc<AtomicBool>);
 
 impl Drop for Flag {
@@ -112,9 +119,9 @@ fn yield_once() {
     unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
 
-/// A unit is one call of either thread, which hands the processor to the other. Both stay on the processor that the
-/// first is on, as there would be no switch otherwise.
-pub fn sched_yield() -> Work {
+/// A unit is one call of either thread, which passes the processor to the other. Both stay on the
+/// first one's processor, because there would be no switch otherwise.
+pub fn sched_yield() -> BenchmarkFn {
     let cpu = cpus::current();
     cpus::run_on(cpu);
     let over = Arc::new(AtomicBool::new(false));

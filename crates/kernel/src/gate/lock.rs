@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::error::{Doing, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::process::is_root;
 
 const FOLDERS: [&str; 3] = ["/run", "/var/run", "/tmp"];
 const NAME: &str = "tollgate.lock";
 const PLUGINS_NAME: &str = "tollgate-plugins.lock";
-const TRY_AGAIN: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Held until dropped; the kernel drops it with the process.
+/// Held until dropped; the kernel releases it with the process.
 pub struct Lock {
     _file: File,
 }
@@ -24,8 +24,9 @@ impl Lock {
         Self::wait_for(NAME)
     }
 
-    /// Of the chains of plugins, for some microseconds: whoever has the other one may take this one, too.
-    pub fn of_plugins() -> Result<Self> {
+    /// The lock of the plugin chains, held for some microseconds. A process that has the other lock
+    /// may take this one as well.
+    pub fn take_chain_lock() -> Result<Self> {
         Self::wait_for(PLUGINS_NAME)
     }
 
@@ -35,7 +36,7 @@ impl Lock {
         Ok(Self { _file: file })
     }
 
-    /// `None`: another has it.
+    /// `None`: another process has it.
     pub fn try_take() -> Result<Option<Self>> {
         let (file, path) = open(NAME)?;
         match file.try_lock() {
@@ -45,14 +46,15 @@ impl Lock {
         }
     }
 
-    /// As [`Lock::take`], but first tells `notice` the lock's path if another holds it for that long.
+    /// As [`Lock::take`], but passes the lock's path to `notice` if another process holds it for
+    /// longer than `patience`.
     pub fn take_with_notice(patience: Duration, notice: impl FnOnce(&Path)) -> Result<Self> {
         let end = Instant::now() + patience;
         while Instant::now() < end {
             if let Some(lock) = Self::try_take()? {
                 return Ok(lock);
             }
-            sleep(TRY_AGAIN);
+            sleep(RETRY_INTERVAL);
         }
         notice(&open(NAME)?.1);
         Self::take()

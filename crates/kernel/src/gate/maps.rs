@@ -1,4 +1,4 @@
-//! The gate's maps and links, opened by number, as every process but the loader must.
+//! The gate's maps and links. Every process but the loader must open them by number.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use crate::error::{Doing, Result};
+use crate::error::{ErrorContext, Result};
 use crate::wire;
 
 /// Every map that generations and processes share, in the order of `gate_header.map_ids`.
@@ -14,53 +14,54 @@ pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
     ".bss.tollgate",
     ".bss.threads",
     "sessions",
-    "groups",
-    ".bss.cell_of",
+    "rows",
+    ".bss.cell_index",
     "cells",
     ".bss.cpus",
     "losses",
     "free_threads",
-    "free_groups",
+    "free_rows",
     "free_cells",
-    "free_kept_cells",
+    "free_reserved_cells",
     ".bss.by_pid",
     "by_task",
-    "nurseries",
+    "pending_children",
     "shared_rows",
-    "adoptions",
+    "attach_requests",
     "sites",
     "records",
     "arg_kinds",
-    "long_sleeps",
+    "sleep_stacks",
     "stack_scratch",
     "profiles",
-    "more_windows",
+    "overflow_windows",
     "ready_profiles",
     "programs",
     ".bss.plugins",
-    "plugin_enters",
-    "plugin_exits",
-    "plugin_forks",
-    "plugin_execs",
-    "plugin_ends",
-    "plugin_guards",
+    "plugin_enter",
+    "plugin_exit",
+    "plugin_fork",
+    "plugin_exec",
+    "plugin_end",
+    "plugin_guard",
     "plugin_verdicts",
     ".bss.verdicts",
     ".bss.members",
     ".bss.services",
-    ".bss.books",
+    ".bss.rulesets",
     "service_rules",
-    "directions",
+    "tcp_directions",
     "service_sockets",
-    "flows",
+    "datagram_senders",
     "accounts",
-    "started_services",
+    "dynamic_services",
     "free_services",
-    "placements",
+    "migrations",
 ];
 
-/// Of these, those that are made when services are first enabled: some MiB that nobody else needs.
-pub fn is_of_services(name: &str) -> bool {
+/// Whether it is one of the maps that are made when services are first enabled: only services need
+/// these, some MiB.
+pub fn is_service_map(name: &str) -> bool {
     let first = SHARED.iter().position(|shared| *shared == ".bss.members");
     SHARED.iter().position(|shared| *shared == name) >= first
 }
@@ -91,8 +92,14 @@ impl Maps {
 
 /// The sum over all processors of a counter in a per-CPU map.
 pub fn sum_over_cpus(map: &impl MapCore, key: u32) -> Result<u64> {
-    let values = map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY).doing("reading its counters")?;
-    Ok(values.iter().flatten().map(|bytes| u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes"))).sum())
+    let values = map
+        .lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)
+        .doing("reading counters of the gate")?;
+    Ok(values
+        .iter()
+        .flatten()
+        .map(|bytes| u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes")))
+        .sum())
 }
 
 /// The kernel keeps 15 characters of a map's name.
@@ -105,14 +112,14 @@ pub fn headers() -> impl Iterator<Item = MapHandle> {
         .filter_map(|info| MapHandle::from_map_id(info.id).ok())
 }
 
-/// All links that there are (0 stands for none), or `None` if one is gone.
+/// All links with these IDs (0: none), or `None` if one is gone.
 pub fn open_links(ids: &LinkIds) -> Option<Vec<OwnedFd>> {
     ids.iter()
         .filter(|id| **id != 0)
         .map(|id| {
             // SAFETY: asks the kernel for a new descriptor of a link by its number.
             let fd = unsafe { libbpf_rs::libbpf_sys::bpf_link_get_fd_by_id(*id) };
-            // SAFETY: a descriptor just made, owned by nobody else.
+            // SAFETY: a new descriptor that only this process owns.
             (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
         })
         .collect()

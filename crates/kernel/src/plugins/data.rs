@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 
 use libbpf_rs::MapHandle;
 
-use crate::error::{Doing, Result};
+use crate::error::{ErrorContext, Result};
 
 pub struct Data {
     pub(super) map: MapHandle,
@@ -17,7 +17,7 @@ pub struct Data {
 // SAFETY: the mapping is shared memory that outlives any thread; all access is by copies.
 unsafe impl Send for Data {}
 
-/// What is nowhere but 0 needs no memory yet: it is not written.
+/// Pages of zeros need no memory yet: they are not written.
 const PAGE: usize = 4096;
 
 impl Data {
@@ -38,7 +38,8 @@ impl Data {
     pub fn read(&self, at: usize, length: usize) -> Vec<u8> {
         assert!(at + length <= self.bytes, "{length} bytes at {at} of {}", self.bytes);
         let mut bytes = vec![0; length];
-        // SAFETY: within the mapping, by the line above; the plugin may change it meanwhile, as it may any byte.
+        // SAFETY: within the mapping, by the line above; the plugin may change it meanwhile, as it
+        // may any byte.
         unsafe { ptr::copy_nonoverlapping(self.base.as_ptr().add(at), bytes.as_mut_ptr(), length) };
         bytes
     }
@@ -47,7 +48,7 @@ impl Data {
     /// If there are fewer bytes.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.bytes, "{} bytes at {at} of {}", bytes.len(), self.bytes);
-        // Numbers that are aligned are written as a whole.
+        // Aligned numbers are written as a whole.
         // SAFETY: within the mapping, by the line above.
         unsafe {
             let to = self.base.as_ptr().add(at);
@@ -55,19 +56,19 @@ impl Data {
                 2 if at.is_multiple_of(2) => {
                     to.cast::<u16>().write_volatile(u16::from_ne_bytes([bytes[0], bytes[1]]))
                 }
-                4 if at.is_multiple_of(4) => {
-                    to.cast::<u32>().write_volatile(u32::from_ne_bytes(bytes.try_into().expect("4")))
-                }
-                8 if at.is_multiple_of(8) => {
-                    to.cast::<u64>().write_volatile(u64::from_ne_bytes(bytes.try_into().expect("8")))
-                }
+                4 if at.is_multiple_of(4) => to
+                    .cast::<u32>()
+                    .write_volatile(u32::from_ne_bytes(bytes.try_into().expect("4"))),
+                8 if at.is_multiple_of(8) => to
+                    .cast::<u64>()
+                    .write_volatile(u64::from_ne_bytes(bytes.try_into().expect("8"))),
                 length => ptr::copy_nonoverlapping(bytes.as_ptr(), to, length),
             }
         }
     }
 
-    /// Of memory that is 0 so far.
-    pub fn begin_with(&self, bytes: &[u8]) {
+    /// For memory that is still 0.
+    pub fn init(&self, bytes: &[u8]) {
         for (number, page) in bytes.chunks(PAGE).enumerate() {
             if page.iter().any(|byte| *byte != 0) {
                 self.write(number * PAGE, page);
@@ -76,7 +77,7 @@ impl Data {
     }
 
     /// Maps the same memory once more.
-    pub fn again(&self) -> Result<Self> {
+    pub fn remap(&self) -> Result<Self> {
         Self::new(MapHandle::try_from(&self.map).doing("sharing a plugin's variables")?, self.bytes)
     }
 
@@ -88,6 +89,8 @@ impl Data {
 impl Drop for Data {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `new`; no reference into it outlives `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes.max(1).next_multiple_of(PAGE)) };
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.bytes.max(1).next_multiple_of(PAGE))
+        };
     }
 }

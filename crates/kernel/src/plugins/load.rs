@@ -1,4 +1,4 @@
-//! A program's instructions into the kernel.
+//! Loads a program's instructions into the kernel.
 
 use std::ffi::CString;
 use std::io;
@@ -8,21 +8,25 @@ use std::ptr;
 use libbpf_rs::PrintLevel;
 use libbpf_rs::libbpf_sys::{self, bpf_prog_load_opts};
 
-use super::section::Kind;
+use super::attach_point::LoadAttributes;
 use super::verifier_log::line;
-use crate::error::{Doing, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 
-/// As much of the verifier's log as one reads; what it says last is kept.
+/// The end of the verifier's log, as much as is useful to read.
 const LOG_BYTES: usize = 64 << 10;
 
-/// What the kernel is told of a program's text.
+/// What the kernel gets to know of a program's text.
 pub struct Debug<'a> {
     pub btf: &'a [u8],
     pub functions: &'a [[u32; 2]],
     pub lines: &'a [[u32; 4]],
 }
 
-pub fn load_program(instructions: &[[u8; 8]], kind: &Kind, debug: Option<Debug<'_>>) -> Result<OwnedFd> {
+pub fn load_program(
+    instructions: &[[u8; 8]],
+    kind: &LoadAttributes,
+    debug: Option<Debug<'_>>,
+) -> Result<OwnedFd> {
     let mut options = bpf_prog_load_opts {
         sz: size_of::<bpf_prog_load_opts>() as _,
         expected_attach_type: kind.attach,
@@ -41,7 +45,7 @@ pub fn load_program(instructions: &[[u8; 8]], kind: &Kind, debug: Option<Debug<'
         options.line_info_rec_size = size_of::<[u32; 4]>() as u32;
     }
     load(instructions, kind.program, &options).or_else(|refusal| {
-        // Only now is it worth the while to have the verifier tell what it does.
+        // Only after a refusal is the verifier's log worth its cost.
         let mut log = vec![0_u8; LOG_BYTES];
         let told = bpf_prog_load_opts {
             log_level: 1,
@@ -62,7 +66,7 @@ pub fn load_program(instructions: &[[u8; 8]], kind: &Kind, debug: Option<Debug<'
     })
 }
 
-/// As the kernel has them.
+/// An instruction, encoded for the kernel.
 pub fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> [u8; 8] {
     let mut bytes = [code, registers, 0, 0, 0, 0, 0, 0];
     bytes[2..4].copy_from_slice(&offset.to_le_bytes());
@@ -71,16 +75,22 @@ pub fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> [u8;
 }
 
 fn load_types(btf: &[u8]) -> Result<OwnedFd> {
-    // SAFETY: bytes that are there, and their number; no options.
-    let types = unsafe { libbpf_sys::bpf_btf_load(btf.as_ptr().cast(), btf.len() as _, ptr::null_mut()) };
-    descriptor(types).doing("describe a plugin's functions to the kernel")
+    // SAFETY: valid bytes and their number; no options.
+    let types =
+        unsafe { libbpf_sys::bpf_btf_load(btf.as_ptr().cast(), btf.len() as _, ptr::null_mut()) };
+    descriptor(types).doing("load a plugin's type information")
 }
 
-fn load(instructions: &[[u8; 8]], program: u32, options: &bpf_prog_load_opts) -> io::Result<OwnedFd> {
+fn load(
+    instructions: &[[u8; 8]],
+    program: u32,
+    options: &bpf_prog_load_opts,
+) -> io::Result<OwnedFd> {
     let name = CString::new("plugin").expect("it has no NUL");
     let license = CString::new("GPL").expect("it has no NUL");
     let mut options = *options;
-    // SAFETY: all that the options point to is there until the call is over, with the sizes that they say.
+    // SAFETY: all that the options point to lives until the call is over, with the sizes that they
+    // give.
     descriptor(unsafe {
         libbpf_sys::bpf_prog_load(
             program,
@@ -97,6 +107,6 @@ pub fn descriptor(number: i32) -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(io::Error::from_raw_os_error(-number));
     }
-    // SAFETY: it is new, and nobody else has it.
+    // SAFETY: a new descriptor that only this process owns.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

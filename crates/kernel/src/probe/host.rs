@@ -1,4 +1,4 @@
-//! What system calls tell of the running kernel.
+//! What system calls say about the running kernel.
 
 use std::ffi::CStr;
 use std::mem;
@@ -14,9 +14,10 @@ pub fn release() -> (String, String) {
     let mut names: libc::utsname = unsafe { mem::zeroed() };
     // SAFETY: writes to `names`, which it terminates with zeros.
     unsafe { libc::uname(&mut names) };
-    // SAFETY: each field is terminated.
-    let text =
-        |field: &[libc::c_char]| unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned();
+    let text = |field: &[libc::c_char]| {
+        // SAFETY: uname ends each field with a NUL.
+        unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned()
+    };
     (text(&names.release), text(&names.machine))
 }
 
@@ -38,7 +39,7 @@ const SECURITY_MODULES: [&str; 14] = [
     "ipe",
 ];
 
-/// The active security modules in the kernel's order, which needs neither privileges nor a mounted
+/// The active security modules in the kernel's order. This needs no privileges and no mounted
 /// securityfs, but Linux 6.8.
 pub fn security_modules() -> Option<Vec<String>> {
     const LSM_LIST_MODULES: libc::c_long = 461;

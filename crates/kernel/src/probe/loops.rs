@@ -1,4 +1,5 @@
-//! By what loops of plugins go on. Asked where they are compiled, which is over in less time than `probe.bpf.c` takes to be opened.
+//! How this kernel bounds the loops of plugins. Probed where they are compiled, in less time than
+//! opening `probe.bpf.c` takes.
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::ptr;
@@ -10,11 +11,11 @@ use libbpf_rs::libbpf_sys;
 /// r0 = 0; round: may_goto end; goto round; end: exit
 const ROUNDS: [u64; 4] = [0xb7, 0xe5 | 1 << 16, 0x05 | 0xfffe << 16, 0x95];
 
-/// As this kernel has them. Whoever may not ask gets what newer ones have.
+/// As this kernel bounds them. A process that may not probe gets what newer kernels have.
 pub fn loops() -> Loops {
     static LOOPS: OnceLock<Loops> = OnceLock::new();
     *LOOPS.get_or_init(|| {
-        // SAFETY: instructions that are there, and their number; no options.
+        // SAFETY: valid instructions and their number; no options.
         let program = unsafe {
             libbpf_sys::bpf_prog_load(
                 libbpf_sys::BPF_PROG_TYPE_SOCKET_FILTER,
@@ -26,7 +27,7 @@ pub fn loops() -> Loops {
             )
         };
         if program >= 0 {
-            // SAFETY: it is new, and nobody else has it.
+            // SAFETY: a new descriptor that only this process owns.
             drop(unsafe { OwnedFd::from_raw_fd(program) });
         }
         if program >= 0 || program == -libc::EPERM { Loops::MayGoto } else { Loops::Helper }

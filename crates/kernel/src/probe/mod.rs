@@ -1,5 +1,5 @@
-//! What this kernel can do, found by trying it: tiny programs and maps of `bpf/probe.bpf.c`, loaded one at
-//! a time, a few attached for a moment. Nothing stays behind.
+//! What this kernel can do, found by trying it: tiny programs and maps of `bpf/probe.bpf.c`, loaded
+//! one at a time, a few attached for a moment. Nothing stays behind.
 
 mod host;
 mod loops;
@@ -14,20 +14,20 @@ pub use host::{is_root, release, security_modules};
 pub use loops::loops;
 pub use types::Types;
 
-use crate::mapping::Mapping;
+use crate::mapped_array::MappedArray;
 use object::COUNTER;
 
 /// The kernel's refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// Which program or map, or what was done.
+pub struct ProbeError {
+    /// The program or map, or the operation.
     pub what: String,
     pub errno: i32,
 }
 
-pub type Answer<T = ()> = Result<T, Refusal>;
+pub type ProbeResult<T = ()> = Result<T, ProbeError>;
 
-impl Refusal {
+impl ProbeError {
     fn new(what: impl Into<String>, errno: i32) -> Self {
         Self { what: what.into(), errno }
     }
@@ -36,13 +36,14 @@ impl Refusal {
         Self::new(what, error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// For want of privileges, or by a policy; either way not for want of the capability.
+    /// Whether privileges or a policy are the reason; the kernel may have the capability all the
+    /// same.
     pub fn is_permission(&self) -> bool {
         self.errno == libc::EPERM
     }
 
     pub fn errno_name(&self) -> String {
-        /// Internal to the kernel, but BPF lets it out.
+        /// Internal to the kernel, but BPF returns it.
         const ENOTSUPP: i32 = 524;
         let name = match self.errno {
             libc::EPERM => "EPERM",
@@ -63,67 +64,69 @@ impl Refusal {
     }
 }
 
-/// Can this process use BPF as the gate does, which finds maps and links by their numbers?
-pub fn may_use_bpf() -> Answer {
+/// Whether this process may use BPF as the gate does, which finds maps and links by their numbers.
+pub fn may_use_bpf() -> ProbeResult {
     let mut next = 0;
     // SAFETY: writes one number to `next`.
     let result = unsafe { libbpf_sys::bpf_map_get_next_id(0, &mut next) };
     match result {
         0 => Ok(()),
-        // Permitted, and there is no map.
+        // Permitted, but there is no map.
         error if error == -libc::ENOENT => Ok(()),
-        error => Err(Refusal::new("bpf", -error)),
+        error => Err(ProbeError::new("bpf", -error)),
     }
 }
 
 /// Loads a program, which uses `maps`.
-pub fn load(program: &str, maps: &[&str]) -> Answer {
+pub fn load(program: &str, maps: &[&str]) -> ProbeResult {
     object::with(&[program], maps, |_| Ok(()))
 }
 
 /// Loads a program, attaches it and detaches it.
-pub fn attach(program: &str) -> Answer {
+pub fn attach(program: &str) -> ProbeResult {
     object::with(&[program], &[], |loaded| loaded.attach(program).map(drop))
 }
 
 /// Attaches by kprobe.multi, and detaches.
-pub fn attach_kprobe_multi() -> Answer {
+pub fn attach_kprobe_multi() -> ProbeResult {
     const PROGRAM: &str = "kprobe_multi";
-    object::with(&[PROGRAM], &[], |loaded| loaded.attach_kprobe_multi(PROGRAM, "__x64_sys_getpgid").map(drop))
+    object::with(&[PROGRAM], &[], |loaded| {
+        loaded.attach_kprobe_multi(PROGRAM, "__x64_sys_getpgid").map(drop)
+    })
 }
 
-/// Goes over all tasks with an empty iterator.
-pub fn iterate_tasks() -> Answer {
+/// Iterates over all tasks with an empty program.
+pub fn iterate_tasks() -> ProbeResult {
     const PROGRAM: &str = "task_iterator";
     object::with(&[PROGRAM], &[], |loaded| {
-        loaded.attach(PROGRAM)?.iterate().map_err(|error| Refusal::of(PROGRAM, &error))
+        loaded.attach(PROGRAM)?.iterate().map_err(|error| ProbeError::of(PROGRAM, &error))
     })
 }
 
 /// Makes a map.
-pub fn make(map: &str) -> Answer {
+pub fn make(map: &str) -> ProbeResult {
     object::with(&[], &[map], |_| Ok(()))
 }
 
 /// Makes an array and maps it into memory.
-pub fn map_into_memory() -> Answer {
+pub fn map_into_memory() -> ProbeResult {
     const MAP: &str = "mmapable";
-    object::with(&[], &[MAP], |loaded| match Mapping::<u64>::new(&loaded.map(MAP)?, 1) {
+    object::with(&[], &[MAP], |loaded| match MappedArray::<u64>::new(&loaded.map(MAP)?, 1) {
         Ok(_) => Ok(()),
-        Err(_) => Err(Refusal::of(MAP, &io::Error::last_os_error())),
+        Err(_) => Err(ProbeError::of(MAP, &io::Error::last_os_error())),
     })
 }
 
 /// Puts a ring buffer into an array of ring buffers.
-pub fn ring_in_array() -> Answer {
+pub fn ring_in_array() -> ProbeResult {
     const RING: &str = "ring_buffer";
     const ARRAY: &str = "ring_array";
     object::with(&[], &[RING, ARRAY], |loaded| loaded.put(ARRAY, &loaded.map(RING)?))
 }
 
-/// Attaches an LSM program to the hook of bpf() itself. True: the hook ran it, so BPF is among the active
-/// security modules.
-pub fn lsm_runs() -> Answer<bool> {
+/// Attaches an LSM program to the hook of bpf() itself. True: the hook ran it, so BPF is among the
+/// active security modules.
+pub fn lsm_runs() -> ProbeResult<bool> {
     const PROGRAM: &str = "lsm";
     object::with(&[PROGRAM], &[COUNTER], |loaded| {
         let _link = loaded.attach(PROGRAM)?;
@@ -132,36 +135,38 @@ pub fn lsm_runs() -> Answer<bool> {
     })
 }
 
-/// Runs a loop of may_goto. True: its bound is time, not a number of turns.
-pub fn may_goto_is_timed() -> Answer<bool> {
+/// Runs a loop of may_goto. True: its bound is time, not a number of iterations.
+pub fn may_goto_is_timed() -> ProbeResult<bool> {
     const PROGRAM: &str = "may_goto";
     const COUNTED: u64 = 1 << 23;
     object::with(&[PROGRAM], &[COUNTER], |loaded| {
         loaded.run(PROGRAM)?;
-        // A counting one stops at its number. The clock of a slow machine stops the other one earlier.
+        // A loop that counts stops at its number. One that is timed stops earlier on a slow
+        // machine.
         loaded.counter().map(|turns| turns.abs_diff(COUNTED) > 1)
     })
 }
 
-/// Asks for the tcx programs of the loopback interface: only kernels with tcx know the question.
-pub fn tcx() -> Answer {
+/// Queries the tcx programs of the loopback interface: only kernels with tcx know the query.
+pub fn tcx() -> ProbeResult {
     const LOOPBACK: i32 = 1;
     let mut options = libbpf_sys::bpf_prog_query_opts {
         sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
         ..Default::default()
     };
     // SAFETY: `options` asks for no list, so that only its own fields are written.
-    let result =
-        unsafe { libbpf_sys::bpf_prog_query_opts(LOOPBACK, libbpf_sys::BPF_TCX_INGRESS, &mut options) };
+    let result = unsafe {
+        libbpf_sys::bpf_prog_query_opts(LOOPBACK, libbpf_sys::BPF_TCX_INGRESS, &mut options)
+    };
     match result {
         0 => Ok(()),
         // This network namespace has no such interface.
         error if error == -libc::ENODEV => Ok(()),
-        error => Err(Refusal::new("tcx", -error)),
+        error => Err(ProbeError::new("tcx", -error)),
     }
 }
 
-/// Does `probes` without libbpf's messages: here a refusal is an answer.
+/// Runs `probes` without libbpf's messages: here a refusal is a result.
 pub fn quietly<T>(probes: impl FnOnce() -> T) -> T {
     let before = libbpf_rs::set_print(None);
     let result = probes();

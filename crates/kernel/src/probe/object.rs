@@ -1,5 +1,5 @@
-//! A copy of `bpf/probe.bpf.c` in the kernel, of which only what one probe needs is loaded. Calls libbpf's
-//! own functions, because libbpf-rs keeps the kernel's error numbers to itself.
+//! A copy of `bpf/probe.bpf.c` in the kernel, of which only what one probe needs is loaded. It
+//! calls libbpf's own functions, because libbpf-rs hides the kernel's error numbers.
 
 use std::ffi::CString;
 use std::io;
@@ -10,24 +10,29 @@ use std::ptr::{self, NonNull};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{AsRawLibbpf as _, OpenObject, libbpf_sys};
 
-use super::{Answer, Refusal};
+use super::{ProbeError, ProbeResult};
 use crate::skeletons::probe::ProbeSkelBuilder;
 
 /// The map in which programs count.
 pub const COUNTER: &str = "counter";
 
-/// Loaded for the time of [`with`].
-pub struct Loaded<'a>(&'a OpenObject);
+/// Loaded for the duration of [`with`].
+pub struct LoadedProbe<'a>(&'a OpenObject);
 
 /// An attached program; detached when dropped.
 pub struct Link(NonNull<libbpf_sys::bpf_link>);
 
 /// Loads these programs and maps, and nothing else; everything is gone when `work` has returned.
-pub fn with<T>(programs: &[&str], maps: &[&str], work: impl FnOnce(&Loaded) -> Answer<T>) -> Answer<T> {
+pub fn with<T>(
+    programs: &[&str],
+    maps: &[&str],
+    work: impl FnOnce(&LoadedProbe) -> ProbeResult<T>,
+) -> ProbeResult<T> {
     let what = programs.first().or(maps.first()).copied().unwrap_or_default();
-    let refused = |error| Refusal::new(what, error);
+    let refused = |error| ProbeError::new(what, error);
     let mut place = MaybeUninit::uninit();
-    let mut skeleton = ProbeSkelBuilder::default().open(&mut place).map_err(|_| refused(libc::ENOMEM))?;
+    let mut skeleton =
+        ProbeSkelBuilder::default().open(&mut place).map_err(|_| refused(libc::ENOMEM))?;
     let object = skeleton.open_object_mut();
     for mut program in object.progs_mut() {
         let wanted = programs.iter().any(|name| program.name() == *name);
@@ -39,7 +44,7 @@ pub fn with<T>(programs: &[&str], maps: &[&str], work: impl FnOnce(&Loaded) -> A
     }
     // SAFETY: an open object, not loaded before; it is closed by its owner, `place`.
     match unsafe { libbpf_sys::bpf_object__load(object.as_libbpf_object().as_ptr()) } {
-        0 => work(&Loaded(object)),
+        0 => work(&LoadedProbe(object)),
         error => Err(refused(-error)),
     }
 }
@@ -50,24 +55,24 @@ fn name(text: &str) -> CString {
 }
 
 /// What libbpf returned for a link, or why it returned none.
-fn link(what: &str, raw: *mut libbpf_sys::bpf_link) -> Answer<Link> {
-    NonNull::new(raw).map(Link).ok_or_else(|| Refusal::of(what, &io::Error::last_os_error()))
+fn link(what: &str, raw: *mut libbpf_sys::bpf_link) -> ProbeResult<Link> {
+    NonNull::new(raw).map(Link).ok_or_else(|| ProbeError::of(what, &io::Error::last_os_error()))
 }
 
-impl Loaded<'_> {
+impl LoadedProbe<'_> {
     fn program(&self, program: &str) -> *mut libbpf_sys::bpf_program {
         let object = self.0.as_libbpf_object().as_ptr();
         // SAFETY: searches a loaded object.
         unsafe { libbpf_sys::bpf_object__find_program_by_name(object, name(program).as_ptr()) }
     }
 
-    pub fn attach(&self, program: &str) -> Answer<Link> {
+    pub fn attach(&self, program: &str) -> ProbeResult<Link> {
         // SAFETY: a loaded program of this object, which outlives the link.
         link(program, unsafe { libbpf_sys::bpf_program__attach(self.program(program)) })
     }
 
     /// Attaches by kprobe.multi to one function, whose name the kernel looks up, not libbpf.
-    pub fn attach_kprobe_multi(&self, program: &str, function: &str) -> Answer<Link> {
+    pub fn attach_kprobe_multi(&self, program: &str, function: &str) -> ProbeResult<Link> {
         let function = name(function);
         let mut functions = [function.as_ptr()];
         let options = libbpf_sys::bpf_kprobe_multi_opts {
@@ -78,11 +83,15 @@ impl Loaded<'_> {
         };
         // SAFETY: a loaded program of this object, and options that outlive the call.
         link(program, unsafe {
-            libbpf_sys::bpf_program__attach_kprobe_multi_opts(self.program(program), ptr::null(), &options)
+            libbpf_sys::bpf_program__attach_kprobe_multi_opts(
+                self.program(program),
+                ptr::null(),
+                &options,
+            )
         })
     }
 
-    pub fn run(&self, program: &str) -> Answer {
+    pub fn run(&self, program: &str) -> ProbeResult {
         let mut options = libbpf_sys::bpf_test_run_opts {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
             ..Default::default()
@@ -92,51 +101,57 @@ impl Loaded<'_> {
             let fd = libbpf_sys::bpf_program__fd(self.program(program));
             libbpf_sys::bpf_prog_test_run_opts(fd, &mut options)
         };
-        if result == 0 { Ok(()) } else { Err(Refusal::new(program, -result)) }
+        if result == 0 { Ok(()) } else { Err(ProbeError::new(program, -result)) }
     }
 
-    pub fn map(&self, map: &str) -> Answer<BorrowedFd<'_>> {
+    pub fn map(&self, map: &str) -> ProbeResult<BorrowedFd<'_>> {
         let object = self.0.as_libbpf_object().as_ptr();
         // SAFETY: searches a loaded object.
         let fd = unsafe { libbpf_sys::bpf_object__find_map_fd_by_name(object, name(map).as_ptr()) };
         if fd < 0 {
-            return Err(Refusal::new(map, -fd));
+            return Err(ProbeError::new(map, -fd));
         }
         // SAFETY: an open descriptor, which the object keeps as long as `self` borrows it.
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     /// Puts a map into an array of maps.
-    pub fn put(&self, array: &str, inner: &BorrowedFd) -> Answer {
+    pub fn put(&self, array: &str, inner: &BorrowedFd) -> ProbeResult {
         let outer = self.map(array)?.as_raw_fd();
         let (key, value) = (0u32, inner.as_raw_fd());
         // SAFETY: key and value are as large as an array of maps wants them.
         let result = unsafe {
-            libbpf_sys::bpf_map_update_elem(outer, (&raw const key).cast(), (&raw const value).cast(), 0)
+            libbpf_sys::bpf_map_update_elem(
+                outer,
+                (&raw const key).cast(),
+                (&raw const value).cast(),
+                0,
+            )
         };
-        if result == 0 { Ok(()) } else { Err(Refusal::new(array, -result)) }
+        if result == 0 { Ok(()) } else { Err(ProbeError::new(array, -result)) }
     }
 
-    /// What programs counted.
-    pub fn counter(&self) -> Answer<u64> {
+    /// The programs' count.
+    pub fn counter(&self) -> ProbeResult<u64> {
         let map = self.map(COUNTER)?.as_raw_fd();
         let (key, mut value) = (0u32, 0u64);
         // SAFETY: an array of u64, so key and value are as large as it wants them.
-        let result =
-            unsafe { libbpf_sys::bpf_map_lookup_elem(map, (&raw const key).cast(), (&raw mut value).cast()) };
-        if result == 0 { Ok(value) } else { Err(Refusal::new(COUNTER, -result)) }
+        let result = unsafe {
+            libbpf_sys::bpf_map_lookup_elem(map, (&raw const key).cast(), (&raw mut value).cast())
+        };
+        if result == 0 { Ok(value) } else { Err(ProbeError::new(COUNTER, -result)) }
     }
 }
 
 impl Link {
-    /// Runs an iterator program over everything.
+    /// Runs an iterator program over all tasks.
     pub fn iterate(&self) -> io::Result<()> {
         // SAFETY: the link is alive.
         let fd = unsafe { libbpf_sys::bpf_iter_create(libbpf_sys::bpf_link__fd(self.0.as_ptr())) };
         if fd < 0 {
             return Err(io::Error::from_raw_os_error(-fd));
         }
-        // SAFETY: a new descriptor, owned by nobody else.
+        // SAFETY: a new descriptor that only this process owns.
         let mut iterator = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         io::copy(&mut iterator, &mut io::sink()).map(drop)
     }

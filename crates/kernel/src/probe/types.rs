@@ -3,7 +3,7 @@
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Func, MemberAttr, Struct, Typedef};
 
-use super::{Answer, Refusal};
+use super::{ProbeError, ProbeResult};
 
 /// Where the gate reads them, and nowhere else.
 const FILE: &str = "/sys/kernel/btf/vmlinux";
@@ -11,13 +11,14 @@ const FILE: &str = "/sys/kernel/btf/vmlinux";
 pub struct Types(Btf<'static>);
 
 impl Types {
-    pub fn read() -> Answer<Self> {
-        // Says why; libbpf would not.
-        std::fs::File::open(FILE).map_err(|error| Refusal::of(FILE, &error))?;
-        Btf::from_path(FILE).map(Self).map_err(|_| Refusal::new(FILE, libc::EINVAL))
+    pub fn read() -> ProbeResult<Self> {
+        // This gives the reason for a failure, which libbpf does not.
+        std::fs::File::open(FILE).map_err(|error| ProbeError::of(FILE, &error))?;
+        Btf::from_path(FILE).map(Self).map_err(|_| ProbeError::new(FILE, libc::EINVAL))
     }
 
-    /// Can BPF programs call this function? For kfuncs: those that the kernel describes, they may call.
+    /// Whether BPF programs can call this function: they may call every kfunc that the kernel
+    /// describes.
     pub fn has_function(&self, name: &str) -> bool {
         self.0.type_by_name::<Func>(name).is_some()
     }
@@ -26,12 +27,14 @@ impl Types {
         self.tracepoint(name).is_some()
     }
 
-    /// Its number.
+    /// The number of the tracepoint's type.
     pub fn tracepoint(&self, name: &str) -> Option<u32> {
-        self.0.type_by_name::<Typedef>(&format!("btf_trace_{name}")).map(|found| u32::from(found.type_id()))
+        self.0
+            .type_by_name::<Typedef>(&format!("btf_trace_{name}"))
+            .map(|found| u32::from(found.type_id()))
     }
 
-    /// In bytes, of a member that is no bit field.
+    /// The offset in bytes of a member that is not a bit field.
     pub fn offset_of(&self, structure: &str, member: &str) -> Option<u32> {
         let structure = self.0.type_by_name::<Struct>(structure)?;
         let found = structure.iter().find(|found| found.name.is_some_and(|name| name == member))?;

@@ -1,10 +1,10 @@
-//! Has the guard's kernel side judge calls that no thread makes (bpf/guard_steps.bpf.c).
+//! Makes the guard's kernel side test calls that no thread makes (bpf/guard_steps.bpf.c).
 
 use std::mem::MaybeUninit;
 
 use kernel::Result;
-use kernel::mapping::Mapping;
-use kernel::profile::Profile;
+use kernel::mapped_array::MappedArray;
+use kernel::profile::KernelProfile;
 use kernel::wire;
 use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
@@ -16,39 +16,42 @@ mod skeleton {
 }
 
 /// A profile and some threads.
-pub struct Steps {
+pub struct GuardStepper {
     skeleton: GuardStepsSkel<'static>,
-    parameters: Mapping<wire::guard_parameters>,
-    threads: Mapping<wire::thread_state>,
-    steps: Mapping<wire::guard_step>,
-    pub profile: Profile,
+    parameters: MappedArray<wire::guard_parameters>,
+    threads: MappedArray<wire::thread_state>,
+    steps: MappedArray<wire::guard_step>,
+    pub profile: KernelProfile,
 }
 
-impl Steps {
+impl GuardStepper {
     pub fn new() -> Result<Self> {
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
-        let skeleton = GuardStepsSkelBuilder::default().open(object).expect("the object can be read");
+        let skeleton =
+            GuardStepsSkelBuilder::default().open(object).expect("the object can be read");
         let skeleton = skeleton.load().expect("it loads as root");
         let maps = &skeleton.maps;
-        let mut profile = Profile::new(Mapping::new(&maps.bss_s_profile, 1)?, Vec::new());
-        for place in 1..=wire::GUARD_MORE_TIMES {
-            profile.make_room(&maps.more_windows, place)?;
+        let mut profile = KernelProfile::new(MappedArray::new(&maps.bss_s_profile, 1)?, Vec::new());
+        for place in 1..=wire::GUARD_OVERFLOW_MAX {
+            profile.add_overflow(&maps.overflow_windows, place)?;
         }
         Ok(Self {
-            parameters: Mapping::new(&maps.bss_s_param, 1)?,
-            threads: Mapping::new(&maps.bss_s_threads, wire::GUARD_STEP_THREADS)?,
-            steps: Mapping::new(&maps.bss_steps, wire::GUARD_STEPS)?,
+            parameters: MappedArray::new(&maps.bss_s_param, 1)?,
+            threads: MappedArray::new(&maps.bss_s_threads, wire::GUARD_STEP_THREADS)?,
+            steps: MappedArray::new(&maps.bss_steps, wire::GUARD_STEPS)?,
             profile,
             skeleton,
         })
     }
 
-    /// Starts anew: an empty profile, and threads with no calls yet.
+    /// Starts again, with an empty profile and threads without calls.
     pub fn start(&mut self, parameters: wire::guard_parameters) {
         self.parameters.write(0, parameters);
         for index in 0..self.threads.entries() {
-            self.threads
-                .write(index, wire::thread_state { guard_left: 1, guard_batch: 1, ..Default::default() });
+            self.threads.write(
+                index,
+                wire::thread_state { guard_left: 1, guard_batch: 1, ..Default::default() },
+            );
         }
         self.profile.empty();
     }
@@ -69,8 +72,8 @@ impl Steps {
         }
     }
 
-    /// Threads bring their calls to the profile in batches; this ends all batches at their next call, so that what is
-    /// done to the profile now takes effect there, as in the reference.
+    /// Threads add their calls to the profile in batches. This ends all batches at their next call,
+    /// so that a change of the profile now takes effect there, as in the reference.
     pub fn end_batches(&self) {
         for index in 0..self.threads.entries() {
             let thread = self.threads.read(index);
@@ -79,11 +82,12 @@ impl Steps {
         }
     }
 
-    /// As [`Profile::normalize`], and the calls of before do not count.
+    /// As [`KernelProfile::normalize`]; earlier calls do not count.
     pub fn normalize(&self) {
         for index in 0..self.threads.entries() {
             let thread = self.threads.read(index);
-            self.threads.write(index, wire::thread_state { guard_left: 1, guard_batch: 1, ..thread });
+            self.threads
+                .write(index, wire::thread_state { guard_left: 1, guard_batch: 1, ..thread });
         }
         self.profile.normalize();
     }

@@ -1,17 +1,18 @@
-//! A program's first handler, called once in the kernel.
+//! Calls a program's first handler once, in the kernel.
 
 use ecode::{Object, Program};
-use kernel::plugins::Plugin;
+use kernel::plugins::LoadedPlugin;
 
-use super::left::Left;
+use super::final_state::FinalState;
 
-/// The lower half of what it returns, and what it leaves behind.
-pub fn run(text: &str, program: &Program, object: &Object, arguments: &[u64]) -> (i32, Left) {
-    let plugin = Plugin::load(object).unwrap_or_else(|error| panic!("{text}\n{error}"));
+/// The low 32 bits of its result, and the state that it leaves.
+pub fn run(text: &str, program: &Program, object: &Object, arguments: &[u64]) -> (i32, FinalState) {
+    let plugin = LoadedPlugin::load(object).unwrap_or_else(|error| panic!("{text}\n{error}"));
     let result = plugin.call(0, arguments).expect("it is called");
     let data = plugin.data().read(0, object.data.len());
     let faults = plugin.faults().expect("they are there");
-    let maps = (0..object.maps.len()).map(|map| plugin.entries(map).expect("it is there")).collect();
+    let maps =
+        (0..object.maps.len()).map(|map| plugin.entries(map).expect("it is there")).collect();
     let records = plugin.records().expect("they are there");
-    (result, Left::by_what_is_compiled(program, data, faults, maps, &records))
+    (result, FinalState::by_what_is_compiled(program, data, faults, maps, &records))
 }

@@ -1,26 +1,26 @@
-//! The limits that a file gives services, and what becomes of them: `[service.NAME]`, `[limits]`.
+//! The limits of services in `[service.NAME]`, and what happens to them at the end: `[limits]`.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use toml::de::DeTable;
 
-use super::reader::{At, Reader};
+use super::reader::{At, TableReader};
 use super::services::find;
 use super::{Problem, Problems};
 use crate::limits::{
-    AtEnd, Beyond, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, SOCKETS, TASKS, WEIGHTS, parse_bytes,
-    parse_percent,
+    AtEnd, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, OverLimit, SOCKETS, TASKS, WEIGHTS,
+    parse_bytes, parse_percent,
 };
 use crate::tree::{Id, Tree};
 
-/// As far as they can be read before all services are known.
-pub struct Read<'text> {
+/// The limits of a service before its reference to another service is resolved.
+pub struct ParsedLimits<'text> {
     limits: Limits,
     works_for: Option<At<&'text str>>,
 }
 
-pub fn read<'text>(reader: &mut Reader<'text, '_>) -> Read<'text> {
+pub fn read<'text>(reader: &mut TableReader<'text, '_>) -> ParsedLimits<'text> {
     let mut limits = Limits {
         cpu_weight: count(reader, "cpu-weight", WEIGHTS).map(|weight| weight as u32),
         cpu_max: text(reader, "cpu-max", "150%", parse_percent),
@@ -29,28 +29,31 @@ pub fn read<'text>(reader: &mut Reader<'text, '_>) -> Read<'text> {
         sockets_max: count(reader, "sockets-max", SOCKETS),
         connections_max: count(reader, "connections-max", SOCKETS),
         network_max: text(reader, "network-max", "10M", |text| parse_bytes(text, NETWORK_UNIT)),
-        beyond: Beyond::default(),
+        over_limit: OverLimit::default(),
     };
-    let (errno, works_for) = (reader.string("beyond-errno"), reader.string("beyond-service"));
+    let (errno, works_for) =
+        (reader.string("over-limit-errno"), reader.string("over-limit-service"));
     if let (Some(errno), Some(works_for)) = (&errno, &works_for) {
-        let problem =
-            Problem::new(works_for.span.clone(), "beyond-errno and beyond-service exclude each other");
+        let problem = Problem::new(
+            works_for.span.clone(),
+            "over-limit-errno and over-limit-service exclude each other",
+        );
         reader.problem(problem.other(errno.span.clone(), "the other one is here"));
     }
     if let Some(At { value, span }) = errno {
         match Errno::parse(value) {
-            Some(errno) => limits.beyond = Beyond::Fails(errno),
+            Some(errno) => limits.over_limit = OverLimit::Fails(errno),
             None => {
-                let problem = Problem::new(span, format!("there is no errno {value:?} for this"));
+                let problem = Problem::new(span, format!("{value:?} is not a supported errno"));
                 reader.suggest(problem, value, Errno::names());
             }
         }
     }
-    Read { limits, works_for }
+    ParsedLimits { limits, works_for }
 }
 
 fn text<'text, T>(
-    reader: &mut Reader<'text, '_>,
+    reader: &mut TableReader<'text, '_>,
     key: &'static str,
     example: &str,
     parse: impl FnOnce(&'text str) -> Result<T, String>,
@@ -62,22 +65,29 @@ fn text<'text, T>(
     parse(value).map_err(|fault| reader.problem(Problem::new(span, fault))).ok()
 }
 
-fn count(reader: &mut Reader, key: &'static str, range: RangeInclusive<u32>) -> Option<u64> {
+fn count(reader: &mut TableReader, key: &'static str, range: RangeInclusive<u32>) -> Option<u64> {
     let (least, most) = range.into_inner();
     reader.integer(key, least.into()..=most.into()).map(|at| at.value as u64)
 }
 
-/// Those that have some, once all services are known.
-pub fn resolve(read: Vec<(Id, Read)>, tree: &Tree, problems: &mut Problems) -> BTreeMap<Id, Limits> {
+/// The limits of all services that have any. All services must be in `tree`.
+pub fn resolve(
+    read: Vec<(Id, ParsedLimits)>,
+    tree: &Tree,
+    problems: &mut Problems,
+) -> BTreeMap<Id, Limits> {
     let mut all = BTreeMap::new();
-    for (id, Read { mut limits, works_for }) in read {
+    for (id, ParsedLimits { mut limits, works_for }) in read {
         if let Some(name) = works_for {
             match find(tree, &name, problems) {
-                Some(other) if tree.way_up(other).any(|above| above == id) => {
-                    let text = format!("beyond its own limits, {:?} cannot work for itself", tree.name(id));
+                Some(other) if tree.ancestors(other).any(|above| above == id) => {
+                    let text = format!(
+                        "over-limit-service of {:?} must be a service outside of it",
+                        tree.name(id)
+                    );
                     problems.push(Problem::new(name.span, text));
                 }
-                Some(other) => limits.beyond = Beyond::WorksFor(other),
+                Some(other) => limits.over_limit = OverLimit::WorksFor(other),
                 None => {}
             }
         }
@@ -90,14 +100,16 @@ pub fn resolve(read: Vec<(Id, Read)>, tree: &Tree, problems: &mut Problems) -> B
 
 pub fn at_end(table: Option<&At<&DeTable>>, problems: &mut Problems) -> AtEnd {
     let Some(At { value, span }) = table else { return AtEnd::default() };
-    let mut reader = Reader::new(value, span.clone(), problems);
+    let mut reader = TableReader::new(value, span.clone(), problems);
     let at_end = reader.string("at-end");
-    reader.finish(|name| format!("limits of a service are in its own table: [service.{name}]"));
+    reader.finish(|name| {
+        format!("the limits of a service belong into its own table: [service.{name}]")
+    });
     match at_end {
         Some(At { value: "keep", .. }) => AtEnd::Keep,
         None | Some(At { value: "lift", .. }) => AtEnd::Lift,
         Some(At { value, span }) => {
-            let text = format!("at-end is \"lift\" or \"keep\", not {value:?}");
+            let text = format!("at-end must be \"lift\" or \"keep\", not {value:?}");
             problems.push(Problem::new(span, text));
             AtEnd::Lift
         }

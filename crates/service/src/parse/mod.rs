@@ -1,4 +1,4 @@
-//! Rule files: TOML, checked as a whole, each problem with its place.
+//! Parses rule files (TOML) and reports all problems of a file with their positions.
 
 mod limits;
 mod reader;
@@ -12,36 +12,39 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::book::Book;
 use crate::limits::{AtEnd, Limits};
-use crate::tables::{MOST_SETS, Tables};
+use crate::ruleset::Ruleset;
 use crate::tree::{Id, Tree};
-use reader::Reader;
+use crate::tuple_space::{MAX_TUPLES, TupleSpace};
+use reader::TableReader;
 
-/// Numbers of services have two bytes, of which the gate keeps some values for itself.
-pub const MOST_SERVICES: usize = 4096;
-pub const MOST_RULES: usize = 65_000;
-/// Longer ones do not fit a line of `service top`, nor a control group's name with its parents'.
-const LONGEST_NAME: usize = 64;
-/// Messages repeat what is wrong, which may be a megabyte. In letters; no path of a socket is longer.
-const LONGEST_MESSAGE: usize = 300;
+/// Service numbers have two bytes, and the gate reserves some of the values.
+pub const MAX_SERVICES: usize = 4096;
+pub const MAX_RULES: usize = 65_000;
+/// Longer names do not fit into a line of `service top`, nor, together with those of the parents,
+/// into the name of a control group.
+const MAX_NAME_LEN: usize = 64;
+/// In characters. Messages quote the file, where a value may have a megabyte. No path of a socket
+/// is longer than this.
+const MAX_MESSAGE_LEN: usize = 300;
 
-/// What the machine says of names in a rule file.
+/// Looks up names of a rule file on the machine.
 pub trait Host {
     fn user(&self, name: &str) -> Option<u32>;
-    /// Without links on the way, as far as it is there; a '/' at its end means nothing.
+    /// The path with its symbolic links resolved, as far as it exists. A '/' at its end has no
+    /// meaning.
     fn real_path(&self, path: &str) -> String;
 }
 
-/// What is wrong with a rule file, and where.
+/// A problem of a rule file and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Bytes of the file.
+    /// The byte range in the file.
     pub span: Range<usize>,
     pub message: String,
-    /// Another place that has to do with it, and why.
+    /// Another position that the problem involves, and why.
     pub other: Option<(Range<usize>, String)>,
-    /// What to do.
+    /// How to fix the problem.
     pub help: Option<String>,
 }
 
@@ -50,10 +53,11 @@ impl Problem {
         Self { span, message: message.into(), other: None, help: None }
     }
 
-    /// What it repeats of the file may be long, and is not to steer a terminal.
-    fn tidy(mut self) -> Self {
+    /// Shortens texts that quote the file and removes control characters, which could control the
+    /// terminal.
+    fn sanitize(mut self) -> Self {
         for text in [Some(&mut self.message), self.help.as_mut()].into_iter().flatten() {
-            if let Some((end, _)) = text.char_indices().nth(LONGEST_MESSAGE) {
+            if let Some((end, _)) = text.char_indices().nth(MAX_MESSAGE_LEN) {
                 text.truncate(end);
                 text.push('…');
             }
@@ -78,40 +82,46 @@ type Problems = Vec<Problem>;
 #[derive(Debug, Clone)]
 pub struct RuleFile {
     pub tree: Tree,
-    /// Of the services that have some of their own.
+    /// The limits of the services that have any.
     pub limits: BTreeMap<Id, Limits>,
     pub at_end: AtEnd,
-    pub book: Book,
-    pub tables: Tables,
+    pub book: Ruleset,
+    pub tables: TupleSpace,
 }
 
 pub fn parse(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
-    read(text, host).map_err(|problems| problems.into_iter().map(Problem::tidy).collect())
+    read(text, host).map_err(|problems| problems.into_iter().map(Problem::sanitize).collect())
 }
 
 fn read(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         let place = |error: &toml::de::Error| error.span().unwrap_or(0..0);
-        return Err(errors.iter().map(|error| Problem::new(place(error), error.message())).collect());
+        return Err(errors
+            .iter()
+            .map(|error| Problem::new(place(error), error.message()))
+            .collect());
     }
     let mut problems = Problems::new();
-    let mut reader = Reader::new(document.get_ref(), document.span(), &mut problems);
-    let (services, rules, ends) = (reader.table("service"), reader.tables("rule"), reader.table("limits"));
-    reader.finish(|_| "there are [service.NAME], [[rule]] and [limits]".into());
+    let mut reader = TableReader::new(document.get_ref(), document.span(), &mut problems);
+    let (services, rules, ends) =
+        (reader.table("service"), reader.tables("rule"), reader.table("limits"));
+    reader.finish(|_| "the tables of this file are [service.NAME], [[rule]] and [limits]".into());
     let (tree, limits) = services::read(services.map(|at| at.value), &mut problems);
     let at_end = limits::at_end(ends.as_ref(), &mut problems);
     let rules = rules::read(rules, &tree, host, &mut problems);
-    let book = Book::new(rules);
+    let book = Ruleset::new(rules);
     rules::check(book.rules(), &tree, &mut problems);
-    let tables = Tables::new(&book).map_err(|many| {
+    let tables = TupleSpace::new(&book).map_err(|many| {
         let last = book.rules().iter().rev().find(|rule| rule.events.contains(&many.event));
         let text = format!(
-            "the rules on {} ask for {} different combinations of conditions, of which {MOST_SETS} are possible",
+            "the rules on {} have {} different combinations of conditions, but at most \
+            {MAX_TUPLES} are possible",
             many.event.name(),
             many.sets
         );
-        let help = "each combination costs a look-up at each event, however many rules have it: let more rules ask for the same";
+        let help = "each combination costs one look-up per event, however many rules have it: use \
+            fewer combinations";
         Problem::new(last.map_or(0..0, |rule| rule.span.clone()), text).help(help)
     });
     match tables {
@@ -124,7 +134,7 @@ fn read(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
     }
 }
 
-/// As messages name what was found instead of something else.
+/// A name for a value of an unexpected type, for messages.
 fn kind(value: &DeValue) -> String {
     let kind = match value {
         DeValue::Integer(number) => return number.to_string(),

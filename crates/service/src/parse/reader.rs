@@ -1,4 +1,4 @@
-//! A table's keys, each asked for by its name; those that nobody asked for are problems.
+//! Reads the keys of a table by name; keys that were not read are problems.
 
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
@@ -6,26 +6,28 @@ use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{LONGEST_NAME, Problem, Problems, kind};
+use super::{MAX_NAME_LEN, Problem, Problems, kind};
 
-/// A value, and where it is.
+/// A value and its byte range.
 pub struct At<T> {
     pub value: T,
     pub span: Range<usize>,
 }
 
-pub struct Reader<'text, 'problems> {
+pub struct TableReader<'text, 'problems> {
     table: &'text DeTable<'text>,
     pub span: Range<usize>,
     asked: BTreeSet<&'static str>,
     pub problems: &'problems mut Problems,
 }
 
-/// Comparing names takes time: of more problems, nobody sees more at first (`service check`).
-const MOST_SUGGESTIONS: usize = 20;
+/// Comparing names takes time, and users read only the first problems (`service check`): later ones
+/// get no suggestion.
+const MAX_SUGGESTIONS: usize = 20;
 
 impl Problem {
-    /// With the known name that is nearest, if half of its letters are the same, or else with the other help.
+    /// Suggests the nearest known name if its similarity is at least a half; `otherwise` gives the
+    /// help if none is.
     pub(super) fn suggest<'a>(
         self,
         name: &str,
@@ -33,18 +35,26 @@ impl Problem {
         problems: &Problems,
         otherwise: impl FnOnce() -> Option<String>,
     ) -> Self {
-        let likeness = |known: &'a str| (strsim::normalized_damerau_levenshtein(name, known), known);
-        let is_worth_it = problems.len() < MOST_SUGGESTIONS && name.len() <= LONGEST_NAME;
-        let near =
-            known.into_iter().filter(|_| is_worth_it).map(likeness).filter(|(likeness, _)| *likeness >= 0.5);
+        let likeness =
+            |known: &'a str| (strsim::normalized_damerau_levenshtein(name, known), known);
+        let is_worth_it = problems.len() < MAX_SUGGESTIONS && name.len() <= MAX_NAME_LEN;
+        let near = known
+            .into_iter()
+            .filter(|_| is_worth_it)
+            .map(likeness)
+            .filter(|(likeness, _)| *likeness >= 0.5);
         let best = near.max_by(|a, b| a.0.total_cmp(&b.0));
         let help = best.map(|(_, near)| format!("did you mean {near:?}?")).or_else(otherwise);
         Self { help, ..self }
     }
 }
 
-impl<'text, 'problems> Reader<'text, 'problems> {
-    pub fn new(table: &'text DeTable<'text>, span: Range<usize>, problems: &'problems mut Problems) -> Self {
+impl<'text, 'problems> TableReader<'text, 'problems> {
+    pub fn new(
+        table: &'text DeTable<'text>,
+        span: Range<usize>,
+        problems: &'problems mut Problems,
+    ) -> Self {
         Self { table, span, asked: BTreeSet::new(), problems }
     }
 
@@ -63,7 +73,8 @@ impl<'text, 'problems> Reader<'text, 'problems> {
         let read = read(value.get_ref());
         if read.is_none() {
             let found = kind(value.get_ref());
-            self.problems.push(Problem::new(value.span(), format!("{key} is to be {wanted}, not {found}")));
+            self.problems
+                .push(Problem::new(value.span(), format!("{key} must be {wanted}, not {found}")));
         }
         Some(At { value: read?, span: value.span() })
     }
@@ -82,25 +93,28 @@ impl<'text, 'problems> Reader<'text, 'problems> {
         let wanted = format!("an integer from {} to {}", range.start(), range.end());
         self.typed(key, &wanted, |value| {
             let integer = value.as_integer()?;
-            i64::from_str_radix(integer.as_str(), integer.radix()).ok().filter(|n| range.contains(n))
+            i64::from_str_radix(integer.as_str(), integer.radix())
+                .ok()
+                .filter(|n| range.contains(n))
         })
     }
 
-    /// Its help, if there is a problem since there were `known`.
+    /// Adds a help text to the first problem after the first `known` ones, if one exists.
     pub fn help_since(&mut self, known: usize, help: impl FnOnce() -> String) {
         if let Some(problem) = self.problems.get_mut(known) {
             problem.help.get_or_insert_with(help);
         }
     }
 
-    /// That it is so; what is not so is left out.
+    /// A key that is `true` or left out; `false` is a problem.
     pub fn flag(&mut self, key: &'static str) -> Option<Range<usize>> {
-        self.typed(key, "true, or left out", |value| value.as_bool().filter(|is_so| *is_so)).map(|at| at.span)
+        self.typed(key, "true, or left out", |value| value.as_bool().filter(|is_so| *is_so))
+            .map(|at| at.span)
     }
 
-    /// One string or several.
+    /// A string or an array of strings.
     pub fn strings(&mut self, key: &'static str) -> Option<Vec<At<&'text str>>> {
-        // The only string's place is the whole value's.
+        // A single string has the byte range of the whole value.
         let whole = self.value(key)?.span();
         let strings = self.typed(key, "a string or an array of strings", |value| match value {
             DeValue::Array(array) => array
@@ -130,19 +144,20 @@ impl<'text, 'problems> Reader<'text, 'problems> {
         self.problems.push(problem);
     }
 
-    /// With the known name that is nearest to the wrong one, or else all of them.
+    /// Adds a problem, with the nearest known name or else a list of all known names.
     pub fn suggest(
         &mut self,
         problem: Problem,
         name: &str,
         known: impl Iterator<Item = &'static str> + Clone,
     ) {
-        let all = || Some(format!("there are: {}", known.clone().collect::<Vec<_>>().join(", ")));
+        let all = || Some(format!("known names: {}", known.clone().collect::<Vec<_>>().join(", ")));
         let problem = problem.suggest(name, known.clone(), self.problems, all);
         self.problems.push(problem);
     }
 
-    /// Tells of the keys that nobody asked for; of a table that is not to be here, `of_table` what is.
+    /// Adds a problem for each key that was not read. `of_table` gives the help for an unknown
+    /// table.
     pub fn finish(self, of_table: impl Fn(&str) -> String) {
         for (key, value) in self.table {
             let name: &str = key.get_ref().as_ref();
@@ -152,7 +167,7 @@ impl<'text, 'problems> Reader<'text, 'problems> {
                     DeValue::Table(_) => of_table(name),
                     _ => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
                 };
-                let problem = Problem::new(key.span(), format!("there is no key {name:?} here"));
+                let problem = Problem::new(key.span(), format!("unknown key {name:?}"));
                 self.problems.push(problem.suggest(name, known(), self.problems, || Some(list())));
             }
         }

@@ -6,47 +6,61 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use ipnet::{IpNet, Ipv4Net};
 use toml::de::DeTable;
 
-use super::reader::{At, Reader};
-use super::services::{MOST_ABOVE, find};
-use super::{Host, MOST_RULES, Problem, Problems};
-use crate::conditions::{Conditions, Folder, Listen, MOST_PARTS};
-use crate::rule::{Directive, Each, Event, Rule};
+use super::reader::{At, TableReader};
+use super::services::{MAX_ANCESTORS, find};
+use super::{Host, MAX_RULES, Problem, Problems};
+use crate::conditions::{Conditions, Folder, Listen, MAX_PATH_PARTS};
+use crate::rule::{Rule, RuleAction, RuleEvent, SplitBy};
 use crate::tree::{Id, Tree};
 
 const DIRECTIVES: &str = "belongs-to, inherits, adopts-peer or starts-below";
 
-pub fn read(tables: Vec<At<&DeTable>>, tree: &Tree, host: &dyn Host, problems: &mut Problems) -> Vec<Rule> {
-    if let Some(one_more) = tables.get(MOST_RULES) {
-        let text = format!("there are {} rules, of which {MOST_RULES} are possible", tables.len());
+pub fn read(
+    tables: Vec<At<&DeTable>>,
+    tree: &Tree,
+    host: &dyn Host,
+    problems: &mut Problems,
+) -> Vec<Rule> {
+    if let Some(one_more) = tables.get(MAX_RULES) {
+        let text =
+            format!("there are {} rules, but at most {MAX_RULES} are possible", tables.len());
         problems.push(Problem::new(one_more.span.clone(), text));
         return Vec::new();
     }
-    tables.into_iter().filter_map(|table| one(table, tree, host, problems)).collect()
+    tables.into_iter().filter_map(|table| read_rule(table, tree, host, problems)).collect()
 }
 
-/// A rule, as far as it is one.
-fn one(table: At<&DeTable>, tree: &Tree, host: &dyn Host, problems: &mut Problems) -> Option<Rule> {
+/// A rule, or `None` if it has problems.
+fn read_rule(
+    table: At<&DeTable>,
+    tree: &Tree,
+    host: &dyn Host,
+    problems: &mut Problems,
+) -> Option<Rule> {
     let known = problems.len();
-    let mut reader = Reader::new(table.value, table.span.clone(), problems);
+    let mut reader = TableReader::new(table.value, table.span.clone(), problems);
     let name = reader.string("name").map(|name| name.value.to_owned());
     let priority = reader.integer("priority", i32::MIN.into()..=i32::MAX.into());
     let priority = priority.map_or(0, |priority| priority.value as i32);
     let when = conditions(&mut reader, tree, host);
     let then = directive(&mut reader, tree);
     let named = events(&mut reader);
-    reader.finish(|_| "a rule's settings stand in it as they are: exe = \"/usr/sbin/nginx\"".into());
+    reader.finish(|_| {
+        "a rule has no tables; write its settings directly: exe = \"/usr/sbin/nginx\"".into()
+    });
     if problems.len() > known {
         return None;
     }
     let (then, span) = (then?, table.span);
-    let events = named.clone().unwrap_or_else(|| usual_events(&when, then));
-    let rule = Rule { name, span, priority, events, names_events: named.is_some(), when, then };
-    problems.extend(fault(&rule));
+    let events = named.clone().unwrap_or_else(|| default_events(&when, then));
+    let rule =
+        Rule { name, span, priority, events, has_explicit_events: named.is_some(), when, then };
+    problems.extend(validation_error(&rule));
     (problems.len() == known).then_some(rule)
 }
 
-fn conditions(reader: &mut Reader, tree: &Tree, host: &dyn Host) -> Conditions {
-    let exe = reader.string("exe").and_then(|path| real(reader, &path, host));
+fn conditions(reader: &mut TableReader, tree: &Tree, host: &dyn Host) -> Conditions {
+    let exe = reader.string("exe").and_then(|path| resolve_path(reader, &path, host));
     let known = reader.problems.len();
     let user = reader.string("user");
     reader.help_since(known, || "write user = \"33\", or the user's name".into());
@@ -54,15 +68,19 @@ fn conditions(reader: &mut Reader, tree: &Tree, host: &dyn Host) -> Conditions {
         let is_number = name.value.bytes().all(|byte| byte.is_ascii_digit());
         let found = if is_number { name.value.parse().ok() } else { host.user(name.value) };
         if found.is_none() {
-            let problem = Problem::new(name.span, format!("this machine has no user {:?}", name.value));
-            reader.problem(problem.help("users that /etc/passwd does not have can be given by number"));
+            let problem =
+                Problem::new(name.span, format!("this machine has no user {:?}", name.value));
+            reader
+                .problem(problem.help("users that are not in /etc/passwd can be given by number"));
         }
         found
     });
     let cgroup = reader.string("cgroup").and_then(|path| {
         if path.value.starts_with("/sys/fs/cgroup") {
-            let problem = Problem::new(path.span, "cgroup is to be a path in the tree of control groups");
-            reader.problem(problem.help("leave /sys/fs/cgroup away: \"/system.slice/nginx.service\""));
+            let problem =
+                Problem::new(path.span, "cgroup must be a path within the cgroup hierarchy");
+            reader
+                .problem(problem.help("leave out /sys/fs/cgroup: \"/system.slice/nginx.service\""));
             return None;
         }
         folder(reader, &path)
@@ -76,85 +94,101 @@ fn conditions(reader: &mut Reader, tree: &Tree, host: &dyn Host) -> Conditions {
         listen: reader.string("listen").and_then(|text| listen(reader, &text)).unwrap_or_default(),
         client: reader.string("client").and_then(|text| network(reader, &text)),
         peer: service(reader, "peer", tree),
-        file: reader.string("file").and_then(|path| real(reader, &path, host)),
+        file: reader.string("file").and_then(|path| resolve_path(reader, &path, host)),
     }
 }
 
-/// systemd.unit(5): types of units that may have processes, and of those that have none of their own.
+/// Types of units that may have processes, and types that have none of their own
+/// (systemd.unit(5)).
 const WITH_PROCESSES: [&str; 5] = [".service", ".scope", ".mount", ".socket", ".swap"];
 const WITHOUT: [&str; 6] = [".slice", ".target", ".timer", ".path", ".device", ".automount"];
 
-/// As systemctl does, it is a service where it has no type.
-fn unit(reader: &mut Reader, name: &At<&str>) -> Option<String> {
+/// A name without a type is that of a service, as for systemctl.
+fn unit(reader: &mut TableReader, name: &At<&str>) -> Option<String> {
     let ends_in = |types: &[&str]| types.iter().any(|ending| name.value.ends_with(ending));
     if ends_in(&WITHOUT) || name.value.contains('/') {
-        let problem =
-            Problem::new(name.span.clone(), format!("{:?} is no unit that has processes", name.value));
-        reader.problem(problem.help("for all that is in a slice, write cgroup = \"/NAME.slice\""));
+        let problem = Problem::new(
+            name.span.clone(),
+            format!("{:?} is not a kind of unit that has processes", name.value),
+        );
+        reader.problem(
+            problem.help("to match everything in a slice, write cgroup = \"/NAME.slice\""),
+        );
         return None;
     }
-    Some(if ends_in(&WITH_PROCESSES) { name.value.to_owned() } else { format!("{}.service", name.value) })
+    Some(if ends_in(&WITH_PROCESSES) {
+        name.value.to_owned()
+    } else {
+        format!("{}.service", name.value)
+    })
 }
 
-fn service(reader: &mut Reader, key: &'static str, tree: &Tree) -> Option<Id> {
+fn service(reader: &mut TableReader, key: &'static str, tree: &Tree) -> Option<Id> {
     let name = reader.string(key)?;
     find(tree, &name, reader.problems)
 }
 
-fn folder(reader: &mut Reader, path: &At<&str>) -> Option<Folder> {
+fn folder(reader: &mut TableReader, path: &At<&str>) -> Option<Folder> {
     let folder = Folder::new(path.value);
     if folder.is_none() {
-        let text = match path.value.matches('/').count() > MOST_PARTS {
-            true => format!("{:?} has more than {MOST_PARTS} parts", path.value),
-            false => format!("{:?} is no absolute path below '/', without '.' and '..'", path.value),
+        let text = match path.value.matches('/').count() > MAX_PATH_PARTS {
+            true => format!("{:?} has more than {MAX_PATH_PARTS} parts", path.value),
+            false => {
+                format!("{:?} is not an absolute path below '/' without '.' and '..'", path.value)
+            }
         };
         reader.problem(Problem::new(path.span.clone(), text));
     }
     folder
 }
 
-/// Where the path leads to.
-fn real(reader: &mut Reader, path: &At<&str>, host: &dyn Host) -> Option<Folder> {
+/// The path that this one leads to.
+fn resolve_path(reader: &mut TableReader, path: &At<&str>, host: &dyn Host) -> Option<Folder> {
     let real = host.real_path(folder(reader, path)?.as_str());
     let folder = Folder::new(&real);
     if folder.is_none() {
-        let text = format!("{:?} leads to {real:?}, which cannot be asked for", path.value);
+        let text = format!("{:?} leads to {real:?}, which a rule cannot match", path.value);
         reader.problem(Problem::new(path.span.clone(), text));
     }
     folder
 }
 
-/// sockaddr_un has 108 bytes for it, the last of which is a NUL.
-const LONGEST_PATH: usize = 107;
+/// sockaddr_un has 108 bytes for a path, the last of which is a NUL.
+const MAX_SOCKET_PATH_LEN: usize = 107;
 
-fn listen(reader: &mut Reader, text: &At<&str>) -> Option<Listen> {
+fn listen(reader: &mut TableReader, text: &At<&str>) -> Option<Listen> {
     let found = socket(text.value);
     let any = |listen: &Listen| listen.address.is_some_and(|address| address.is_unspecified());
     let help = match &found {
         Some(listen) if !any(listen) => return found,
         Some(Listen { port: Some(port), .. }) => {
-            format!("connections have an address: write \":{port}\" for any")
+            format!("each connection has one address: write \":{port}\" to match any address")
         }
         None if is_ambiguous(text.value) => {
             let (address, port) = text.value.rsplit_once(':').expect("it was looked for");
             format!(
-                "write \"[{address}]:{port}\" for a port, \"[{address}:{port}]\" for an address without one"
+                "write \"[{address}]:{port}\" for a port, \"[{address}:{port}]\" for an address \
+                without one"
             )
         }
-        _ => "write \"127.0.0.1:80\", \"[::1]:80\", \":80\", \"127.0.0.1\", \"/run/a.sock\" or \"@name\""
+        _ => "write \"127.0.0.1:80\", \"[::1]:80\", \":80\", \"127.0.0.1\", \"/run/a.sock\" or \
+            \"@name\""
             .into(),
     };
-    let problem = Problem::new(text.span.clone(), format!("{:?} is no address of a connection", text.value));
+    let problem = Problem::new(
+        text.span.clone(),
+        format!("{:?} is not the address of a connection", text.value),
+    );
     reader.problem(problem.help(help));
     None
 }
 
-/// An end of a connection, as rules and commands name it.
+/// Parses one end of a connection as rules and commands write it.
 pub fn socket(text: &str) -> Option<Listen> {
     let nowhere = Listen::default();
     if text.starts_with(['/', '@']) {
         let is_name = text.starts_with('@') && text != "@";
-        let is_path = text.len() <= LONGEST_PATH && (is_name || Folder::new(text).is_some());
+        let is_path = text.len() <= MAX_SOCKET_PATH_LEN && (is_name || Folder::new(text).is_some());
         return is_path.then(|| Listen { path: Some(text.into()), ..nowhere });
     }
     let port = |text: &str| {
@@ -177,7 +211,7 @@ pub fn socket(text: &str) -> Option<Listen> {
     Some(Listen { address: Some(address.to_canonical()), ..nowhere })
 }
 
-/// An address of IPv6 that may be a shorter one with a port.
+/// An IPv6 address that could also be a shorter one with a port.
 fn is_ambiguous(text: &str) -> bool {
     let is_decimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     text.rsplit_once(':').is_some_and(|(address, port)| {
@@ -185,16 +219,23 @@ fn is_ambiguous(text: &str) -> bool {
     })
 }
 
-fn network(reader: &mut Reader, text: &At<&str>) -> Option<IpNet> {
-    let found =
-        text.value.parse::<IpNet>().ok().or_else(|| text.value.parse::<IpAddr>().ok().map(IpNet::from));
+fn network(reader: &mut TableReader, text: &At<&str>) -> Option<IpNet> {
+    let found = text
+        .value
+        .parse::<IpNet>()
+        .ok()
+        .or_else(|| text.value.parse::<IpAddr>().ok().map(IpNet::from));
     let Some(network) = found.map(canonical) else {
-        let problem = Problem::new(text.span.clone(), format!("{:?} is no address or network", text.value));
+        let problem = Problem::new(
+            text.span.clone(),
+            format!("{:?} is not an address or a network", text.value),
+        );
         reader.problem(problem.help("write \"192.0.2.7\", \"10.0.0.0/8\" or \"2001:db8::/32\""));
         return None;
     };
     if network != network.trunc() {
-        let message = format!("{network} has bits behind its {}", network.prefix_len());
+        let message =
+            format!("{network} has bits set beyond its prefix of {} bits", network.prefix_len());
         let problem = Problem::new(text.span.clone(), message);
         reader.problem(problem.help(format!("did you mean \"{}\"?", network.trunc())));
         return None;
@@ -202,7 +243,7 @@ fn network(reader: &mut Reader, text: &At<&str>) -> Option<IpNet> {
     Some(network)
 }
 
-/// IPv4 in IPv6 is IPv4, as connections tell it.
+/// Converts an IPv4-mapped IPv6 network to IPv4, the form in which connections are recorded.
 fn canonical(network: IpNet) -> IpNet {
     match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
         (IpAddr::V4(address), Some(bits)) if network.addr().is_ipv6() => {
@@ -212,120 +253,129 @@ fn canonical(network: IpNet) -> IpNet {
     }
 }
 
-fn directive(reader: &mut Reader, tree: &Tree) -> Option<Directive> {
+fn directive(reader: &mut TableReader, tree: &Tree) -> Option<RuleAction> {
     let known = reader.problems.len();
-    let belongs = service(reader, "belongs-to", tree).map(Directive::BelongsTo);
-    let inherits = reader.flag("inherits").map(|_| Directive::Inherits);
-    let adopts = reader.flag("adopts-peer").map(|_| Directive::AdoptsPeer);
+    let belongs = service(reader, "belongs-to", tree).map(RuleAction::BelongsTo);
+    let inherits = reader.flag("inherits").map(|_| RuleAction::Inherits);
+    let adopts = reader.flag("adopts-peer").map(|_| RuleAction::AdoptsPeer);
     let starts = starts(reader, tree);
     let mut all = [belongs, inherits, adopts, starts].into_iter().flatten();
     let (first, second) = (all.next(), all.next());
     if reader.problems.len() == known && (first.is_none() || second.is_some()) {
-        let what = if first.is_none() { "does nothing" } else { "says more than one thing" };
+        let what = if first.is_none() { "has no action" } else { "has more than one action" };
         reader.problem(Problem::new(
             reader.span.clone(),
-            format!("this rule {what}: it needs one of {DIRECTIVES}"),
+            format!("this rule {what}: it needs exactly one of {DIRECTIVES}"),
         ));
         return None;
     }
     first
 }
 
-fn starts(reader: &mut Reader, tree: &Tree) -> Option<Directive> {
+fn starts(reader: &mut TableReader, tree: &Tree) -> Option<RuleAction> {
     let below = reader.string("starts-below");
     let each = reader.string("each");
     let (below, each) = match (below, each) {
         (None, None) => return None,
         (Some(below), Some(each)) => (below, each),
         (Some(at), None) | (None, Some(at)) => {
-            let names = Each::ALL.map(Each::name).join(", ");
-            let text = format!("starts-below = \"SERVICE\" and each = one of {names} go together");
+            let names = SplitBy::ALL.map(SplitBy::name).join(", ");
+            let text = format!(
+                "starts-below and each must be given together: starts-below = \"SERVICE\", and \
+                each = one of {names}"
+            );
             reader.problem(Problem::new(at.span, text));
             return None;
         }
     };
-    let found = Each::ALL.into_iter().find(|one| one.name() == each.value);
+    let found = SplitBy::ALL.into_iter().find(|one| one.name() == each.value);
     if found.is_none() {
-        let problem = Problem::new(each.span, format!("no service can be started for each {:?}", each.value));
-        let problem = one_of(problem, each.value, Each::ALL.map(Each::name), reader);
+        let problem = Problem::new(each.span, format!("each cannot be {:?}", each.value));
+        let problem = one_of(problem, each.value, SplitBy::ALL.map(SplitBy::name), reader);
         reader.problem(problem);
     }
     let parent = find(tree, &below, reader.problems)?;
-    if parent == Id::SHARED || tree.way_up(parent).count() > MOST_ABOVE {
+    if parent == Id::SHARED || tree.ancestors(parent).count() > MAX_ANCESTORS {
         let text = format!("no service can be started below {:?}", below.value);
         reader.problem(Problem::new(below.span, text));
         return None;
     }
-    Some(Directive::Starts { below: parent, each: found? })
+    Some(RuleAction::CreatesBelow { below: parent, each: found? })
 }
 
-/// With the names that there are.
+/// Adds a suggestion or the list of known names to a problem.
 fn one_of<const N: usize>(
     problem: Problem,
     name: &str,
     known: [&'static str; N],
-    reader: &Reader,
+    reader: &TableReader,
 ) -> Problem {
-    problem.suggest(name, known, reader.problems, || Some(format!("there are: {}", known.join(", "))))
+    problem
+        .suggest(name, known, reader.problems, || Some(format!("there are: {}", known.join(", "))))
 }
 
-fn events(reader: &mut Reader) -> Option<Vec<Event>> {
+fn events(reader: &mut TableReader) -> Option<Vec<RuleEvent>> {
     let mut events = Vec::new();
     for name in reader.strings("on")? {
-        let Some(event) = Event::ALL.into_iter().find(|event| event.name() == name.value) else {
-            let problem = Problem::new(name.span, format!("there is no event {:?}", name.value));
-            let problem = one_of(problem, name.value, Event::ALL.map(Event::name), reader);
+        let Some(event) = RuleEvent::ALL.into_iter().find(|event| event.name() == name.value)
+        else {
+            let problem = Problem::new(name.span, format!("unknown event {:?}", name.value));
+            let problem = one_of(problem, name.value, RuleEvent::ALL.map(RuleEvent::name), reader);
             reader.problem(problem);
             continue;
         };
         if events.contains(&event) {
-            reader.problem(Problem::new(name.span, format!("{:?} is there twice", name.value)));
+            reader.problem(Problem::new(name.span, format!("{:?} is listed twice", name.value)));
         }
         events.push(event);
     }
     Some(events)
 }
 
-/// Those that the conditions can be known at, but for fork: a child works for whom its parent works.
-fn usual_events(when: &Conditions, then: Directive) -> Vec<Event> {
+/// The events at which the conditions can be known, except fork: a child works for its parent's
+/// service.
+fn default_events(when: &Conditions, then: RuleAction) -> Vec<RuleEvent> {
     let shape = when.shape();
-    if shape.is_of_connections() || is_of_peers(then) {
-        vec![Event::Receive]
-    } else if shape.is_of_files() {
-        vec![Event::Open]
+    if shape.needs_connection() || needs_peer(then) {
+        vec![RuleEvent::Receive]
+    } else if shape.needs_file() {
+        vec![RuleEvent::Open]
     } else {
-        vec![Event::Exec, Event::Found, Event::User]
+        vec![RuleEvent::Exec, RuleEvent::Found, RuleEvent::User]
     }
 }
 
-/// Whether it asks who is at the other end.
-fn is_of_peers(then: Directive) -> bool {
-    matches!(then, Directive::AdoptsPeer | Directive::Starts { each: Each::Client, .. })
+/// Whether the action depends on the other end of the connection.
+fn needs_peer(then: RuleAction) -> bool {
+    matches!(then, RuleAction::AdoptsPeer | RuleAction::CreatesBelow { each: SplitBy::Client, .. })
 }
 
-/// What cannot be meant.
-fn fault(rule: &Rule) -> Option<Problem> {
+/// A combination of events, conditions and action that can never match or makes no sense.
+fn validation_error(rule: &Rule) -> Option<Problem> {
     let (when, shape) = (&rule.when, rule.when.shape());
     let only = |event| rule.events.iter().all(|other| *other == event);
-    let is_of_peers = is_of_peers(rule.then);
-    let adopts = rule.then == Directive::AdoptsPeer;
-    let has_peers = |event: &Event| matches!(event, Event::Receive | Event::Fork);
+    let is_of_peers = needs_peer(rule.then);
+    let adopts = rule.then == RuleAction::AdoptsPeer;
+    let has_peers = |event: &RuleEvent| matches!(event, RuleEvent::Receive | RuleEvent::Fork);
     let listens_at_path = when.listen.path.is_some();
-    let text = if shape.count == 0 && matches!(rule.then, Directive::BelongsTo(_) | Directive::Inherits) {
-        "this rule has no condition: it would be for every thread of the machine"
+    let text = if shape.count == 0
+        && matches!(rule.then, RuleAction::BelongsTo(_) | RuleAction::Inherits)
+    {
+        "this rule has no condition, so it would match every thread of the machine"
     } else if rule.events.is_empty() {
-        "this rule is asked on no event"
-    } else if (shape.is_of_connections() || is_of_peers) && shape.is_of_files() {
-        "no event has both a file and a connection: make two rules of it"
-    } else if shape.is_of_connections() && !only(Event::Receive) {
-        "listen, client and peer are known on \"receive\" only"
-    } else if shape.is_of_files() && !only(Event::Open) {
-        "file is known on \"open\" only"
+        "this rule applies at no event, as `on` is empty"
+    } else if (shape.needs_connection() || is_of_peers) && shape.needs_file() {
+        "no event has both a file and a connection: split this rule in two"
+    } else if shape.needs_connection() && !only(RuleEvent::Receive) {
+        "listen, client and peer are known only on \"receive\""
+    } else if shape.needs_file() && !only(RuleEvent::Open) {
+        "file is known only on \"open\""
     } else if adopts && !rule.events.iter().all(has_peers) {
-        "whose service it adopts is known on \"receive\" and \"fork\" only"
-    } else if is_of_peers && !adopts && !only(Event::Receive) {
-        "who is at the other end is known on \"receive\" only"
-    } else if listens_at_path && (when.client.is_some() || rule.then != Directive::AdoptsPeer && is_of_peers)
+        "adopts-peer needs a peer, which is known only on \"receive\" and \"fork\""
+    } else if is_of_peers && !adopts && !only(RuleEvent::Receive) {
+        "the client is known only on \"receive\""
+    } else if listens_at_path
+        && (when.client.is_some() || rule.then != RuleAction::AdoptsPeer && is_of_peers)
     {
         "the clients of a Unix socket have no address"
     } else if when
@@ -334,22 +384,22 @@ fn fault(rule: &Rule) -> Option<Problem> {
         .zip(when.client)
         .is_some_and(|(own, client)| own.is_ipv4() != client.addr().is_ipv4())
     {
-        "the two ends of a connection are both IPv4 or both IPv6"
+        "listen and client must both be IPv4 or both be IPv6"
     } else {
         return None;
     };
     Some(Problem::new(rule.span.clone(), text))
 }
 
-/// What cannot be meant of several rules together; `rules` are in the order in which they decide.
+/// Checks rules against each other; `rules` are in the order of their precedence.
 pub fn check(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
-    twins(rules, problems);
-    cycles(rules, tree, problems);
+    equal_rules(rules, problems);
+    check_rule_cycles(rules, tree, problems);
 }
 
-/// Rules of which neither decides before the other.
-fn twins(rules: &[Rule], problems: &mut Problems) {
-    let mut known: HashMap<(Event, i32, &Conditions), &Rule> = HashMap::new();
+/// Finds rules without a defined order.
+fn equal_rules(rules: &[Rule], problems: &mut Problems) {
+    let mut known: HashMap<(RuleEvent, i32, &Conditions), &Rule> = HashMap::new();
     for rule in rules {
         let twin = rule.events.iter().find_map(|event| {
             let first = *known.entry((*event, rule.priority, &rule.when)).or_insert(rule);
@@ -357,51 +407,64 @@ fn twins(rules: &[Rule], problems: &mut Problems) {
         });
         if let Some((event, first)) = twin {
             let text = format!(
-                "on \"{}\" neither this rule nor another decides first: they ask for the same, at the same priority",
+                "on \"{}\" the order of this rule and another one is undefined: they have the \
+                same conditions and the same priority",
                 event.name()
             );
-            problems.push(Problem::new(rule.span.clone(), text).other(first.span.clone(), "the other"));
+            problems.push(
+                Problem::new(rule.span.clone(), text).other(first.span.clone(), "the other rule"),
+            );
         }
     }
 }
 
-/// Which service it gives. One that was started is asked for as the one below which it is, and not started again there.
-fn next(rule: &Rule) -> Option<Id> {
+/// The service that a rule assigns. A thread of a dynamic service matches rules as one of the
+/// parent service. A rule with that parent as its condition therefore does not lead to another
+/// service.
+fn resulting_service(rule: &Rule) -> Option<Id> {
     match rule.then {
-        Directive::BelongsTo(to) => Some(to),
-        Directive::Starts { below, .. } => Some(below).filter(|below| rule.when.service != Some(*below)),
-        Directive::Inherits | Directive::AdoptsPeer => None,
+        RuleAction::BelongsTo(to) => Some(to),
+        RuleAction::CreatesBelow { below, .. } => {
+            Some(below).filter(|below| rule.when.service != Some(*below))
+        }
+        RuleAction::Inherits | RuleAction::AdoptsPeer => None,
     }
 }
 
-/// From a service to the next one, and by which rule.
-type Steps<'a> = HashMap<Id, (Id, &'a Rule)>;
+/// For each service, the service that a rule assigns next, and the rule.
+type RuleEdges<'a> = HashMap<Id, (Id, &'a Rule)>;
 
-/// Rules on the same conditions by which a thread would have another service after each exec, fork or change of user.
-fn cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
-    let mut all: HashMap<(Event, Conditions), Steps> = HashMap::new();
+/// Finds rules with otherwise equal conditions that would give a thread another service at every
+/// exec, fork or change of user.
+fn check_rule_cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
+    let mut all: HashMap<(RuleEvent, Conditions), RuleEdges> = HashMap::new();
     for rule in rules {
-        let (Some(from), Some(to)) = (rule.when.service, next(rule)) else { continue };
-        for event in rule.events.iter().filter(|event| event.is_of_identity()) {
+        let (Some(from), Some(to)) = (rule.when.service, resulting_service(rule)) else { continue };
+        for event in rule.events.iter().filter(|event| event.is_identity_event()) {
             let others = Conditions { service: None, ..rule.when.clone() };
-            // Of several steps from a service the first rule's is taken.
+            // If several rules lead from a service, the first one takes precedence.
             all.entry((*event, others)).or_default().entry(from).or_insert((to, rule));
         }
     }
     let mut told: Vec<usize> = Vec::new();
     for steps in all.values() {
-        for way in circles(steps) {
-            // A cycle is told once, and not on each of its events.
+        for way in find_cycles(steps) {
+            // Report a cycle once, not for each of its events.
             let rules = || way.iter().map(|id| steps[id].1);
             let rule = rules().max_by_key(|rule| rule.span.start).expect("it has a step");
-            let other = rules().min_by_key(|rule| rule.span.start).filter(|other| other.span != rule.span);
+            let other =
+                rules().min_by_key(|rule| rule.span.start).filter(|other| other.span != rule.span);
             if !told.contains(&rule.span.start) {
                 told.push(rule.span.start);
-                let names: Vec<_> = way.iter().chain(&way[..1]).take(8).map(|id| tree.name(*id)).collect();
-                let text = format!("these rules are a cycle: a thread would go from {}", names.join(" to "));
+                let names: Vec<_> =
+                    way.iter().chain(&way[..1]).take(8).map(|id| tree.name(*id)).collect();
+                let text = format!(
+                    "these rules form a cycle: a thread would go from {}",
+                    names.join(" to ")
+                );
                 let problem = Problem::new(rule.span.clone(), text);
                 problems.push(match other {
-                    Some(other) => problem.other(other.span.clone(), "with this one"),
+                    Some(other) => problem.other(other.span.clone(), "together with this rule"),
                     None => problem,
                 });
             }
@@ -409,8 +472,8 @@ fn cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
     }
 }
 
-/// The ways that end where they began, each from its first service on. A service that was on a way is not gone from again.
-fn circles(steps: &Steps) -> Vec<Vec<Id>> {
+/// The cycles, each beginning with its lowest service. Every service is visited once.
+fn find_cycles(steps: &RuleEdges) -> Vec<Vec<Id>> {
     let mut circles = Vec::new();
     let mut seen: HashMap<Id, Id> = HashMap::new();
     let mut starts: Vec<_> = steps.keys().copied().collect();
@@ -427,7 +490,8 @@ fn circles(steps: &Steps) -> Vec<Vec<Id>> {
             && let Some(begin) = way.iter().position(|id| *id == here)
         {
             let mut circle = way.split_off(begin);
-            let first = (0..circle.len()).min_by_key(|place| circle[*place]).expect("it has a step");
+            let first =
+                (0..circle.len()).min_by_key(|place| circle[*place]).expect("it has a step");
             circle.rotate_left(first);
             circles.push(circle);
         }

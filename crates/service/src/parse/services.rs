@@ -5,24 +5,29 @@ use std::collections::BTreeMap;
 use toml::de::DeTable;
 
 use super::limits;
-use super::reader::{At, Reader};
-use super::{LONGEST_NAME, MOST_SERVICES, Problem, Problems};
+use super::reader::{At, TableReader};
+use super::{MAX_NAME_LEN, MAX_SERVICES, Problem, Problems};
 use crate::limits::{Errno, Limits};
 use crate::tree::{Id, Tree};
 
-/// Our choice, root included: at each event that is limited the way up is gone.
-pub const MOST_ABOVE: usize = 7;
+/// The most services above another one, root included. Our choice: every limited event walks up all
+/// ancestors.
+pub const MAX_ANCESTORS: usize = 7;
 
-/// Why it is no name for a service.
-fn fault(name: &str) -> Option<&'static str> {
+/// Why a service cannot have this name.
+fn validation_error(name: &str) -> Option<&'static str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     match name {
-        "root" | "shared" => Some("it is always there, and has no settings"),
-        "none" => Some("`service limit` has another meaning for it"),
-        _ if Errno::parse(name).is_some() => Some("`service limit` has another meaning for it"),
-        _ if name.is_empty() => Some("a name has letters"),
-        _ if name.len() > LONGEST_NAME => Some("a name has at most 64 letters"),
-        _ if !name.chars().all(is_plain) => Some("a name has letters, digits, '_', '-' and '.' only"),
+        "root" | "shared" => Some("it always exists, and has no settings"),
+        "none" => Some("`tollgate service limit` uses this word for something else"),
+        _ if Errno::parse(name).is_some() => {
+            Some("`tollgate service limit` uses this word for something else")
+        }
+        _ if name.is_empty() => Some("a name must not be empty"),
+        _ if name.len() > MAX_NAME_LEN => Some("a name has at most 64 characters"),
+        _ if !name.chars().all(is_plain) => {
+            Some("a name has letters, digits, '_', '-' and '.' only")
+        }
         _ if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) => {
             Some("a name begins with a letter or a digit")
         }
@@ -35,31 +40,34 @@ pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap
     let (mut declared, mut limited) = (Vec::new(), Vec::new());
     for (key, value) in table.into_iter().flatten() {
         let name: &str = key.get_ref().as_ref();
-        if let Some(fault) = fault(name) {
-            problems.push(Problem::new(key.span(), format!("a service cannot be called {name:?}: {fault}")));
+        if let Some(fault) = validation_error(name) {
+            problems.push(Problem::new(
+                key.span(),
+                format!("a service cannot be called {name:?}: {fault}"),
+            ));
             continue;
         }
         let Some(settings) = value.get_ref().as_table() else {
             problems.push(
-                Problem::new(value.span(), format!("service {name:?} is to be a table"))
+                Problem::new(value.span(), format!("service {name:?} must be a table"))
                     .help(format!("write [service.{name}]")),
             );
             continue;
         };
-        if declared.len() == MOST_SERVICES {
+        if declared.len() == MAX_SERVICES {
             let text = format!(
-                "there are {} services, of which {MOST_SERVICES} are possible",
+                "there are {} services, but at most {MAX_SERVICES} are possible",
                 table.map_or(0, DeTable::len)
             );
             problems.push(Problem::new(key.span(), text));
             break;
         }
-        let mut reader = Reader::new(settings, value.span(), problems);
+        let mut reader = TableReader::new(settings, value.span(), problems);
         let (parent, limits) = (reader.string("parent"), limits::read(&mut reader));
         reader.finish(|child| {
             format!(
-                "below {name:?} is a service of its own: [service.{child}] with parent = {name:?}; a name with a dot needs quotes: \
-                 [service.\"{name}.{child}\"]"
+                "a service below {name:?} needs a table of its own: [service.{child}] with parent \
+                = {name:?}; a name with a dot needs quotes: [service.\"{name}.{child}\"]"
             )
         });
         let id = tree.add(name);
@@ -72,11 +80,12 @@ pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap
         }
     }
     for (id, parent) in declared {
-        // Only the highest of those that are too deep: the others follow from it.
+        // Report only the highest service that is too deep: the others follow from it.
         if let Some(parent) = parent
-            && tree.way_up(id).nth(MOST_ABOVE + 1) == Some(Id::ROOT)
+            && tree.ancestors(id).nth(MAX_ANCESTORS + 1) == Some(Id::ROOT)
         {
-            let text = format!("{:?} has more than {MOST_ABOVE} services above it", tree.name(id));
+            let text =
+                format!("{:?} has more than {MAX_ANCESTORS} services above it", tree.name(id));
             problems.push(Problem::new(parent.span, text));
         }
     }
@@ -89,13 +98,14 @@ fn place(tree: &mut Tree, id: Id, parent: &At<&str>, problems: &mut Problems) {
     let name = tree.name(id).to_owned();
     if above == Id::SHARED {
         let text = format!(
-            "{name:?} cannot be below \"shared\", which is for work of which nobody knows whose it is"
+            "{name:?} cannot be below \"shared\", which is for work that cannot be attributed to \
+            a service"
         );
         problems.push(Problem::new(parent.span.clone(), text));
-    } else if let Err(way) = tree.place(id, above) {
+    } else if let Err(way) = tree.set_parent(id, above) {
         let mut names: Vec<_> = way.iter().map(|id| tree.name(*id)).collect();
-        if names.len() > MOST_ABOVE {
-            names.truncate(MOST_ABOVE);
+        if names.len() > MAX_ANCESTORS {
+            names.truncate(MAX_ANCESTORS);
             names.push("…");
         }
         let text = format!("{name:?} would be below itself: {}, {name}", names.join(", "));
@@ -103,17 +113,18 @@ fn place(tree: &mut Tree, id: Id, parent: &At<&str>, problems: &mut Problems) {
     }
 }
 
-/// The service of this name.
+/// Finds the service with this name, or adds a problem.
 pub fn find(tree: &Tree, name: &At<&str>, problems: &mut Problems) -> Option<Id> {
     let found = tree.find(name.value);
     if found.is_none() {
         let known = || tree.ids().map(|id| tree.name(id));
-        let declare = || match (fault(name.value), name.value.contains('.')) {
+        let declare = || match (validation_error(name.value), name.value.contains('.')) {
             (Some(_), _) => None,
             (None, false) => Some(format!("declare it: [service.{}]", name.value)),
             (None, true) => Some(format!("declare it: [service.{:?}]", name.value)),
         };
-        let problem = Problem::new(name.span.clone(), format!("there is no service {:?}", name.value));
+        let problem =
+            Problem::new(name.span.clone(), format!("there is no service {:?}", name.value));
         problems.push(problem.suggest(name.value, known(), problems, declare));
     }
     found

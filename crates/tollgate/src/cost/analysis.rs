@@ -1,4 +1,4 @@
-//! From the samples to rows, controls and verdicts.
+//! Computes rows, controls and verdicts from samples.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use stats::interval::{Interval, median, median_interval, quotient_interval};
 use stats::sequential::error_a_look;
 use stats::sign::{Verdict, verdicts};
 
-/// Of rows and controls alike.
+/// The confidence of both rows and controls.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A block's time of one benchmark.
+/// The time of one benchmark in a block, in nanoseconds per unit.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockTime {
-    /// Of its batches, nanoseconds a unit.
+    /// The median of the batches.
     pub median: f64,
     pub mean: f64,
 }
@@ -25,29 +25,29 @@ impl BlockTime {
 }
 
 /// Both blocks of an arm in a quad.
-pub type Pair = [BlockTime; 2];
+pub type BlockPair = [BlockTime; 2];
 
 /// The times of one benchmark: by arm, one pair for each quad that was finished.
-pub type Times = Vec<Vec<Pair>>;
+pub type ArmTimes = Vec<Vec<BlockPair>>;
 
-/// What an arm costs more than its base in each quad.
+/// The differences between an arm and its base, one for each quad.
 #[derive(Debug, Default, Clone)]
 pub struct Differences {
     /// Log ratios of the block medians.
     pub logs: Vec<f64>,
     /// Log ratios of the block means.
     pub mean_logs: Vec<f64>,
-    /// Nanoseconds a unit.
+    /// In nanoseconds per unit.
     pub deltas: Vec<f64>,
 }
 
-pub fn differences(arm: &[Pair], base: &[Pair]) -> Differences {
+pub fn differences(arm: &[BlockPair], base: &[BlockPair]) -> Differences {
     let mut all = Differences::default();
     for (arm, base) in arm.iter().zip(base) {
-        let logs = |pair: &Pair, part: fn(&BlockTime) -> f64| {
+        let logs = |pair: &BlockPair, part: fn(&BlockTime) -> f64| {
             pair.iter().map(|time| part(time).ln()).sum::<f64>() / 2.0
         };
-        let mean = |pair: &Pair| (pair[0].median + pair[1].median) / 2.0;
+        let mean = |pair: &BlockPair| (pair[0].median + pair[1].median) / 2.0;
         all.logs.push(logs(arm, |time| time.median) - logs(base, |time| time.median));
         all.mean_logs.push(logs(arm, |time| time.mean) - logs(base, |time| time.mean));
         all.deltas.push(mean(arm) - mean(base));
@@ -61,7 +61,7 @@ pub enum StoppedBy {
     Precision,
     Time,
     Runs,
-    /// Nothing was left of it in a block after what is subtracted.
+    /// In some block, nothing was left of its time after the subtraction.
     Noise,
     Interrupt,
 }
@@ -77,27 +77,27 @@ pub struct Row {
     pub ratio: f64,
     pub ratio_low: f64,
     pub ratio_high: f64,
-    /// Nanoseconds a unit more than the base.
+    /// Difference to the base in nanoseconds per unit.
     pub delta: f64,
     pub delta_low: f64,
     pub delta_high: f64,
-    /// The ratio of the blocks' means, which also has what happens seldom.
+    /// The ratio of the blocks' means, which include rare events.
     pub mean_ratio: f64,
     pub mean_ratio_low: f64,
     pub mean_ratio_high: f64,
-    /// `delta` as a multiple of the floor's; null where the floor's is not clear of 0.
+    /// `delta` as a multiple of the floor's; null if the floor's interval includes 0.
     pub floors: Option<f64>,
     pub floors_low: Option<f64>,
     pub floors_high: Option<f64>,
-    /// The arm that is that floor.
+    /// The arm that measures this floor.
     pub floor: Option<String>,
     pub quads: usize,
-    /// Of each of the intervals: 0.95 or somewhat more, less with fewer than six quads.
+    /// The confidence of each interval: 0.95 or somewhat more, and less with fewer than six quads.
     pub confidence: f64,
     pub stopped_by: StoppedBy,
-    /// Events that the arm dropped in all its blocks; null if it does not say.
+    /// Events that the arm dropped in all its blocks; null if it does not report them.
     pub loss: Option<u64>,
-    /// Null for the floor, which others are measured by.
+    /// Null for the floor, which other arms are compared with.
     pub verdict: Option<Verdict>,
 }
 
@@ -106,10 +106,10 @@ pub struct Control {
     pub benchmark: String,
     pub kind: ControlKind,
     pub ratio: f64,
-    /// Simultaneous with those of all other controls, at all looks.
+    /// Holds simultaneously with the intervals of all other controls, at all looks.
     pub ratio_low: f64,
     pub ratio_high: f64,
-    /// What the interval is sure of; less than all controls together need where quads were too few.
+    /// The confidence of the interval; with too few quads, less than all controls together need.
     pub confidence: f64,
     pub truth: f64,
     pub verdict: ControlVerdict,
@@ -145,7 +145,7 @@ pub fn control_confidence(controls: usize) -> f64 {
     1.0 - error_a_look(1.0 - CONFIDENCE) / controls.max(1) as f64
 }
 
-/// Fails if its interval excludes what is true: no difference.
+/// The A/A control, which fails if its interval excludes the truth, which is no difference.
 pub fn aa(benchmark: &str, logs: &[f64], controls: usize) -> Option<Control> {
     let interval = median_interval(logs, control_confidence(controls))?;
     let verdict = match (covers(&interval, 0.0), is_sure(&interval, controls)) {
@@ -156,7 +156,8 @@ pub fn aa(benchmark: &str, logs: &[f64], controls: usize) -> Option<Control> {
     Some(control(benchmark, ControlKind::Aa, interval, 1.0, verdict))
 }
 
-/// Found: its interval excludes 0 and covers the truth. One too wide to exclude 0 says nothing.
+/// The injected control. It passes if its interval excludes no difference and covers the truth, and
+/// is inconclusive if the interval is too wide to exclude no difference.
 pub fn injected(benchmark: &str, logs: &[f64], truth: f64, controls: usize) -> Option<Control> {
     let interval = median_interval(logs, control_confidence(controls))?;
     let verdict = match (covers(&interval, truth.ln()), covers(&interval, 0.0)) {
@@ -168,8 +169,8 @@ pub fn injected(benchmark: &str, logs: &[f64], truth: f64, controls: usize) -> O
     Some(control(benchmark, ControlKind::Injected, interval, truth, verdict))
 }
 
-/// Whether the samples are enough to tell that something was injected.
-pub fn tells_injected(logs: &[f64], controls: usize) -> bool {
+/// Whether the samples suffice to detect the injected time.
+pub fn can_detect_injection(logs: &[f64], controls: usize) -> bool {
     median_interval(logs, control_confidence(controls))
         .is_some_and(|interval| is_sure(&interval, controls) && !covers(&interval, 0.0))
 }
@@ -178,7 +179,8 @@ fn covers(interval: &Interval, log: f64) -> bool {
     interval.low <= log && interval.high >= log
 }
 
-/// Few samples cannot be as sure as many controls together need.
+/// Whether the interval has the confidence that all controls together need; few samples cannot have
+/// it.
 fn is_sure(interval: &Interval, controls: usize) -> bool {
     interval.confidence >= control_confidence(controls)
 }
@@ -202,8 +204,8 @@ fn control(
     }
 }
 
-/// Who a row is about, and why it ended.
-pub struct About {
+/// What a row is about, and why its benchmark ended.
+pub struct RowLabel {
     pub benchmark: String,
     pub unit: String,
     pub arm: String,
@@ -213,8 +215,8 @@ pub struct About {
     pub loss: Option<u64>,
 }
 
-/// `None` without a finished quad.
-pub fn row(about: About, own: &Differences, floor: Option<&Differences>) -> Option<Row> {
+/// A row; `None` without a finished quad.
+pub fn row(about: RowLabel, own: &Differences, floor: Option<&Differences>) -> Option<Row> {
     let ratio = median_interval(&own.logs, CONFIDENCE)?;
     let mean = median_interval(&own.mean_logs, CONFIDENCE)?;
     let delta = median_interval(&own.deltas, CONFIDENCE)?;
@@ -248,12 +250,14 @@ pub fn row(about: About, own: &Differences, floor: Option<&Differences>) -> Opti
     })
 }
 
-/// Verdicts on rows against a limit such as 0.02, which hold for all of them together and at all looks.
+/// Verdicts on rows against a limit such as 0.02, which hold for all of them together and at all
+/// looks.
 pub fn judge(logs: &[&[f64]], limit: f64) -> Vec<Verdict> {
     verdicts(logs, (1.0 + limit).ln(), error_a_look(1.0 - CONFIDENCE))
 }
 
-/// What an arm leaves behind: blocks of the base right after it, against the base's other block of the same quad.
+/// The carry-over of an arm: blocks of the base right after the arm, compared with the base's other
+/// block of the same quad.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CarryOver {
     pub benchmark: String,
@@ -263,20 +267,25 @@ pub struct CarryOver {
     pub ratio_high: f64,
 }
 
-/// Those that are clear of nothing; `after` has, by arm, the log ratios of base blocks after it to the others.
-pub fn carry_over(benchmark: &str, after: &BTreeMap<String, Vec<f64>>, rows: usize) -> Vec<CarryOver> {
+/// The carry-overs whose intervals exclude no effect. `after` has, by arm, the log ratios of base
+/// blocks after the arm to the other base blocks.
+pub fn carry_over(
+    benchmark: &str,
+    after: &BTreeMap<String, Vec<f64>>,
+    rows: usize,
+) -> Vec<CarryOver> {
     let confidence = control_confidence(rows);
     let one = |(arm, logs): (&String, &Vec<f64>)| {
         let interval = median_interval(logs, confidence)?;
-        (interval.confidence >= confidence && (interval.low > 0.0 || interval.high < 0.0)).then(|| {
-            CarryOver {
+        (interval.confidence >= confidence && (interval.low > 0.0 || interval.high < 0.0)).then(
+            || CarryOver {
                 benchmark: benchmark.into(),
                 after: arm.clone(),
                 ratio: interval.estimate.exp(),
                 ratio_low: interval.low.exp(),
                 ratio_high: interval.high.exp(),
-            }
-        })
+            },
+        )
     };
     after.iter().filter_map(one).collect()
 }
@@ -285,7 +294,7 @@ pub fn carry_over(benchmark: &str, after: &BTreeMap<String, Vec<f64>>, rows: usi
 mod tests {
     use super::*;
 
-    fn pairs(times: &[f64]) -> Vec<Pair> {
+    fn pairs(times: &[f64]) -> Vec<BlockPair> {
         let time = |median: f64| BlockTime { median, mean: median + 1.0 };
         times.chunks_exact(2).map(|two| [time(two[0]), time(two[1])]).collect()
     }
@@ -308,14 +317,14 @@ mod tests {
         assert_eq!(verdict(injected("x", &wide, 1.02, 1)), ControlVerdict::Inconclusive);
         assert_eq!(verdict(aa("x", &sure, 1)), ControlVerdict::Failed);
         assert_eq!(verdict(aa("x", &wide, 1)), ControlVerdict::Passed);
-        // Too few samples for so much confidence never fail a control.
+        // Too few samples for this confidence never fail a control.
         assert!(control_confidence(40) > 0.9998);
     }
 
     #[test]
     fn signed_differences_are_not_clamped() {
         let own = differences(&pairs(&[90.0; 40]), &pairs(&[100.0; 40]));
-        let about = About {
+        let about = RowLabel {
             benchmark: "b".into(),
             unit: "call".into(),
             arm: "a".into(),
@@ -329,8 +338,11 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_are_told_only_where_they_are_clear() {
-        let after = BTreeMap::from([("lens".to_owned(), vec![0.03; 60]), ("off".to_owned(), vec![0.0; 60])]);
+    fn only_significant_carry_over_is_reported() {
+        let after = BTreeMap::from([
+            ("lens".to_owned(), vec![0.03; 60]),
+            ("off".to_owned(), vec![0.0; 60]),
+        ]);
         let told = carry_over("getpid", &after, 2);
         assert_eq!(told.iter().map(|one| one.after.as_str()).collect::<Vec<_>>(), ["lens"]);
         let few = BTreeMap::from([("lens".to_owned(), vec![0.03; 6])]);

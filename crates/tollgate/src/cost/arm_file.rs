@@ -1,4 +1,4 @@
-//! Arms of one's own, from a TOML file:
+//! User-defined arms, from a TOML file:
 //!
 //! ```toml
 //! [arm.audit]
@@ -21,31 +21,33 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kernel::floor::Hook;
+use kernel::floor::GateHook;
 use kernel::wire;
 use serde::Deserialize;
 
 use crate::cli::duration;
 
-/// How an agent, a tracer or a setting is switched on around a block. Commands are run by /bin/sh.
+/// How to switch an agent, a tracer or a setting on and off around a block. /bin/sh runs the
+/// commands.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileArm {
-    /// Switches it on, and ends.
+    /// Switches it on and then ends.
     pub start: Option<String>,
     /// Switches it off again.
     pub stop: Option<String>,
-    /// Runs while it is on; ended by SIGINT, as by Ctrl-C.
+    /// Runs while it is on; SIGINT ends it, as Ctrl-C would.
     pub background: Option<String>,
-    /// What the workload runs under: its command line is appended.
+    /// A command that runs the workload, whose command line is appended.
     pub under: Option<String>,
-    /// Waited for after the start: a time ("500ms"), or a command that ends when all is ready.
+    /// What to wait for after the start: a time ("500ms"), or a command that ends when all is
+    /// ready.
     pub settle: Option<String>,
-    /// Prints how many events were dropped since the start, before it is switched off.
+    /// Prints the number of events dropped since the start; runs before the arm is switched off.
     pub loss: Option<String>,
     /// How long each of the commands may take (default: 30s).
     pub limit: Option<String>,
-    /// The tracepoints it hooks, to be compared with empty programs on the same ones (default: the gate's six).
+    /// The tracepoints it uses, on which empty programs are its floor (default: the gate's six).
     pub hooks: Option<Vec<String>>,
 }
 
@@ -58,9 +60,9 @@ struct ArmFile {
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What is waited for before the block.
+/// What to wait for before the block.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Settle {
+pub enum SettleRule {
     Time(Duration),
     Command(String),
 }
@@ -70,36 +72,40 @@ impl FileArm {
         self.limit.as_deref().and_then(|text| duration(text).ok()).unwrap_or(LIMIT)
     }
 
-    /// In the kernel's order; names that are none were refused when the file was read.
-    pub fn hooks(&self) -> Vec<Hook> {
-        let Some(names) = &self.hooks else { return Hook::used(wire::LENS) };
-        Hook::ALL.into_iter().filter(|hook| names.iter().any(|name| name == hook.name())).collect()
+    /// The hooks in the kernel's order; unknown names were refused when the file was read.
+    pub fn hooks(&self) -> Vec<GateHook> {
+        let Some(names) = &self.hooks else { return GateHook::used(wire::LENS) };
+        GateHook::ALL
+            .into_iter()
+            .filter(|hook| names.iter().any(|name| name == hook.name()))
+            .collect()
     }
 
-    pub fn settle(&self) -> Option<Settle> {
+    pub fn settle(&self) -> Option<SettleRule> {
         let text = self.settle.as_ref()?;
         Some(match duration(text) {
-            Ok(time) => Settle::Time(time),
-            Err(_) => Settle::Command(text.clone()),
+            Ok(time) => SettleRule::Time(time),
+            Err(_) => SettleRule::Command(text.clone()),
         })
     }
 }
 
 pub fn read(path: &Path) -> Result<BTreeMap<String, FileArm>> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text).with_context(|| format!("{} does not describe arms", path.display()))
 }
 
 fn parse(text: &str) -> Result<BTreeMap<String, FileArm>> {
-    // The message has line, column and the line itself.
-    let file: ArmFile =
-        toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.to_string().trim_end()))?;
+    // The message has the line, the column and the text of the line.
+    let file: ArmFile = toml::from_str(text)
+        .map_err(|error| anyhow::anyhow!("{}", error.to_string().trim_end()))?;
     if file.arm.is_empty() {
-        bail!("it has no table such as [arm.NAME]");
+        bail!("it has no table [arm.NAME]");
     }
     for (name, arm) in &file.arm {
         if name.is_empty() || name.chars().any(char::is_control) {
-            bail!("an arm has the name {name:?}: it is to be one that can be printed");
+            bail!("the name {name:?} of an arm is empty or not printable");
         }
         let texts = [&arm.start, &arm.stop, &arm.background, &arm.under, &arm.settle, &arm.loss];
         if texts.into_iter().flatten().any(|text| text.trim().is_empty()) {
@@ -110,28 +116,36 @@ fn parse(text: &str) -> Result<BTreeMap<String, FileArm>> {
         }
         if arm.start.is_some() != arm.stop.is_some() {
             bail!(
-                "arm {name:?} has one of start and stop: it needs both, as it is switched on and off for each block"
+                "arm {name:?} has only one of start and stop, but needs both: each block switches \
+                it on and off"
             );
         }
         match arm.limit.as_deref().map(duration) {
             Some(Err(error)) => bail!("the limit of arm {name:?}: {error}"),
-            Some(Ok(Duration::ZERO)) => bail!("the limit of arm {name:?}: nothing ends within no time"),
+            Some(Ok(Duration::ZERO)) => {
+                bail!("the limit of arm {name:?} is 0, within which nothing can end")
+            }
             _ => {}
         }
-        // Commands begin with no number.
+        // A text that begins with a digit is a time: no command does.
         if let Some(text) =
             arm.settle.as_deref().filter(|text| text.starts_with(|c: char| c.is_ascii_digit()))
             && let Err(error) = duration(text)
         {
             bail!("the settle of arm {name:?}: {error}");
         }
-        let known = Hook::ALL.map(Hook::name);
-        if let Some(other) = arm.hooks.iter().flatten().find(|name| !known.contains(&name.as_str())) {
-            bail!("the hooks of arm {name:?}: there is no {other:?}; there are {}", known.join(", "));
+        let known = GateHook::ALL.map(GateHook::name);
+        if let Some(other) = arm.hooks.iter().flatten().find(|name| !known.contains(&name.as_str()))
+        {
+            bail!(
+                "the hooks of arm {name:?}: unknown hook {other:?}; known hooks are {}",
+                known.join(", ")
+            );
         }
         if arm.hooks.as_ref().is_some_and(Vec::is_empty) {
             bail!(
-                "the hooks of arm {name:?}: none is named; without `hooks` it is compared with the gate's six"
+                "the hooks of arm {name:?}: the list is empty; leave out `hooks` to compare with \
+                the gate's six hooks"
             );
         }
     }
@@ -145,12 +159,13 @@ mod tests {
     #[test]
     fn arms_have_commands() {
         let arms = parse(
-            "[arm.a]\nunder = \"strace -c\"\nsettle = \"1s\"\n[arm.b]\nstart = \"x\"\nstop = \"y\"\nsettle = \"sleep 1\"\n",
+            "[arm.a]\nunder = \"strace -c\"\nsettle = \"1s\"\n[arm.b]\nstart = \"x\"\nstop = \
+            \"y\"\nsettle = \"sleep 1\"\n",
         );
         let arms = arms.expect("two arms");
         assert_eq!(arms["a"].under.as_deref(), Some("strace -c"));
-        assert_eq!(arms["a"].settle(), Some(Settle::Time(Duration::from_secs(1))));
-        assert_eq!(arms["b"].settle(), Some(Settle::Command("sleep 1".into())));
+        assert_eq!(arms["a"].settle(), Some(SettleRule::Time(Duration::from_secs(1))));
+        assert_eq!(arms["b"].settle(), Some(SettleRule::Command("sleep 1".into())));
     }
 
     #[track_caller]
@@ -160,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_placed() {
+    fn errors_have_line_numbers() {
         refused("[arm.a]\nunder = 7\n", "line 2, column 9");
         refused("[arm.a]\nunter = \"strace\"\n", "line 2, column 1");
         refused("[arm.a\n", "line 1");
@@ -168,30 +183,31 @@ mod tests {
 
     #[test]
     fn arms_that_could_not_be_toggled_are_refused() {
-        refused("", "no table such as [arm.NAME]");
+        refused("", "no table [arm.NAME]");
         refused("[arm.a]\nsettle = \"1s\"\n", "does nothing");
         refused("[arm.a]\nstart = \"agent\"\n", "needs both");
     }
 
     #[test]
     fn values_that_mean_nothing_are_refused() {
-        refused("[arm.\"\"]\nunder = \"x\"\n", "one that can be printed");
-        refused("[arm.\"a\\u001b[31m\"]\nunder = \"x\"\n", "one that can be printed");
+        refused("[arm.\"\"]\nunder = \"x\"\n", "empty or not printable");
+        refused("[arm.\"a\\u001b[31m\"]\nunder = \"x\"\n", "empty or not printable");
         refused("[arm.a]\nstart = \"\"\nstop = \"true\"\n", "has an empty command");
-        refused("[arm.a]\nunder = \"x\"\nlimit = \"0s\"\n", "nothing ends within no time");
+        refused("[arm.a]\nunder = \"x\"\nlimit = \"0s\"\n", "within which nothing can end");
         refused("[arm.a]\nunder = \"x\"\nsettle = \"10\"\n", "has no unit");
     }
 
     #[test]
     fn arms_name_hooks_to_be_compared_on() {
-        let hooks =
-            |hooks: &str| parse(&format!("[arm.a]\nunder = \"x\"\n{hooks}")).map(|arms| arms["a"].hooks());
-        assert_eq!(hooks("").expect("those of lens"), Hook::used(wire::LENS));
-        assert_eq!(hooks("hooks = [\"sys_enter\"]").expect("one"), [Hook::SysEnter]);
+        let hooks = |hooks: &str| {
+            parse(&format!("[arm.a]\nunder = \"x\"\n{hooks}")).map(|arms| arms["a"].hooks())
+        };
+        assert_eq!(hooks("").expect("those of lens"), GateHook::used(wire::LENS));
+        assert_eq!(hooks("hooks = [\"sys_enter\"]").expect("one"), [GateHook::SysEnter]);
         refused(
             "[arm.a]\nunder = \"x\"\nhooks = [\"enter\"]\n",
-            "there is no \"enter\"; there are sched_switch",
+            "unknown hook \"enter\"; known hooks are sched_switch",
         );
-        refused("[arm.a]\nunder = \"x\"\nhooks = []\n", "none is named");
+        refused("[arm.a]\nunder = \"x\"\nhooks = []\n", "the list is empty");
     }
 }

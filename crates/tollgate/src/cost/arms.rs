@@ -1,4 +1,4 @@
-//! What is compared, and how each arm is switched on for a block.
+//! The arms that are compared, and how each is switched on for a block.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,95 +9,107 @@ use std::time::{Duration, Instant};
 use std::io::{Read as _, Write as _};
 
 use anyhow::{Context, Result, bail};
-use kernel::floor::{Floor, Hook, Only};
+use kernel::floor::{Floor, FloorProgram, GateHook};
 use kernel::gate::{Gate, Lock};
 use kernel::process::wait_readable;
-use kernel::session::{Options, Session};
+use kernel::session::{Session, SessionOptions};
 use kernel::wire;
 
-use super::arm_file::{FileArm, Settle};
-use super::commands::{self, Group, Rest, Waited};
-use super::worker::{Answer, Request};
+use super::arm_file::{FileArm, SettleRule};
+use super::process_group::{self, LeaderExit, ProcessGroup, WaitResult};
+use super::worker::{WorkerReply, WorkerRequest};
 use crate::plugin::Plugins;
-use crate::source::Source;
+use crate::source_file::SourceFile;
 
 pub const OFF: &str = "off";
 pub const EMPTY: &str = "empty";
 
-/// Arms of each run by which it judges itself.
+/// The controls, which are arms of each run.
 pub const CONTROLS: [&str; 2] = ["aa", "injected"];
 
-/// How often a block looks whether it is to be given up.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often a block checks whether the run was cancelled.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a worker that has answered may take to end, and one that nobody slows down for what is not timed.
-const END: Duration = Duration::from_secs(30);
+/// How long a worker may take to end after its reply, and how long its untimed work may take
+/// without a slow arm.
+const WORKER_EXIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a benchmark may add to that: with the slowest arm its part of a block is meant to take a fortieth of it.
-const TASK: Duration = Duration::from_secs(10);
+/// What each benchmark adds to that limit. With the slowest arm, its part of a block should take a
+/// fortieth of this.
+const TASK_MARGIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
-pub enum Kind {
-    /// Nothing is on. The controls are this, too.
+pub enum ArmKind {
+    /// Nothing is on, as in the controls.
     Off,
-    /// Empty programs on some of the gate's hooks, but for this.
+    /// Programs on some of the gate's hooks that do nothing except `only`.
     Empty {
-        hooks: Vec<Hook>,
-        only: Only,
+        hooks: Vec<GateHook>,
+        only: FloorProgram,
     },
-    /// Extensions of the gate; a bystander is not gated itself.
+    /// Extensions of the gate; the workload is not gated if it is a bystander.
     Gate {
         mask: u32,
-        with: With,
+        with: ArmSetup,
         bystander: bool,
     },
     File(FileArm),
 }
 
-/// What some extensions are to do.
+/// How an arm's extensions are set up.
 #[derive(Debug, Clone, Copy)]
-pub enum With {
+pub enum ArmSetup {
     Nothing,
-    /// Of services.
+    /// A rule file of services.
     Rules(&'static str),
-    /// Their texts.
+    /// The sources of plugins.
     Plugins(&'static [&'static str]),
 }
 
 #[derive(Debug, Clone)]
 pub struct Arm {
     pub name: Arc<str>,
-    pub kind: Kind,
-    /// In the run only for others to be compared with: no verdict on it.
+    pub kind: ArmKind,
+    /// Only a reference for other arms, without a verdict of its own.
     pub is_reference: bool,
 }
 
 impl Arm {
-    pub fn new(name: impl Into<Arc<str>>, kind: Kind) -> Self {
+    pub fn new(name: impl Into<Arc<str>>, kind: ArmKind) -> Self {
         Self { name: name.into(), kind, is_reference: false }
     }
 }
 
-/// Every built-in arm, with what it is.
+/// All built-in arms, with descriptions.
 pub fn built_in() -> Vec<(Arm, String)> {
-    let lens = Hook::used(wire::LENS);
-    let clocks = Arm::new("empty-clocks", Kind::Empty { hooks: lens.clone(), only: Only::Clocks });
-    let place = Arm::new("empty-place", Kind::Empty { hooks: vec![Hook::SysEnter], only: Only::Place });
-    let mut all = vec![
-        (Arm::new(OFF, Kind::Off), "nothing: what all others are compared with".to_owned()),
+    let lens = GateHook::used(wire::LENS);
+    let clocks = Arm::new(
+        "empty-clocks",
+        ArmKind::Empty { hooks: lens.clone(), only: FloorProgram::Clocks },
+    );
+    let place = Arm::new(
+        "empty-place",
+        ArmKind::Empty { hooks: vec![GateHook::SysEnter], only: FloorProgram::Place },
+    );
+    let mut all =
+        vec![
+        (Arm::new(OFF, ArmKind::Off), "nothing is on: the base of all comparisons".to_owned()),
         (
             Arm::floor(&lens),
-            "empty programs on lens's six hooks: its floor; an arm of a file names its own hooks".to_owned(),
+            "empty programs on lens's six hooks, its floor; arms from a file name their own \
+            hooks".to_owned(),
         ),
-        (clocks, "the same with a clock reading at each side of a call".to_owned()),
+        (clocks, "as empty, with one clock reading at each end of a call".to_owned()),
         (
             place,
-            "a place for plugins, without any, when a call begins; its floor is an empty program".to_owned(),
+            "a hook for plugins at the beginning of a call, without a plugin; its floor is one \
+            empty program".to_owned(),
         ),
     ];
     for (name, mask, with, what) in GATED {
-        let arm =
-            |name: String, bystander| Arm::new(name, Kind::Gate { mask: *mask, with: *with, bystander });
+        let arm = |name: String, bystander| {
+            Arm::new(name, ArmKind::Gate { mask: *mask, with: *with, bystander })
+        };
         all.push((arm((*name).to_owned(), false), (*what).to_owned()));
         all.push((
             arm(format!("{name}-bystander"), true),
@@ -108,40 +120,75 @@ pub fn built_in() -> Vec<(Arm, String)> {
 }
 
 /// The gate's extensions, as `tollgate run` would enable them.
-const GATED: &[(&str, u32, With, &str)] = &[
-    ("lens", wire::LENS | wire::LENS_SITES, With::Nothing, "lens, as `tollgate run` uses it"),
-    ("lens-no-sites", wire::LENS, With::Nothing, "lens without blocking sites"),
+const GATED: &[(&str, u32, ArmSetup, &str)] = &[
+    ("lens", wire::LENS | wire::LENS_SITES, ArmSetup::Nothing, "lens, as `tollgate run` uses it"),
+    ("lens-no-sites", wire::LENS, ArmSetup::Nothing, "lens without blocking sites"),
     (
         "lens-sample",
         wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE,
-        With::Nothing,
+        ArmSetup::Nothing,
         "lens that times one in sixteen cheap calls",
     ),
-    ("guard", wire::GUARD, With::Nothing, "guard with both models, which learns the workload"),
-    ("lens+guard", wire::LENS | wire::LENS_SITES | wire::GUARD, With::Nothing, "lens and guard together"),
+    ("guard", wire::GUARD, ArmSetup::Nothing, "guard with both models, which learns the workload"),
+    (
+        "lens+guard",
+        wire::LENS | wire::LENS_SITES | wire::GUARD,
+        ArmSetup::Nothing,
+        "lens and guard together",
+    ),
     (
         "service",
         wire::SERVICE,
-        With::Rules(ADOPTS),
-        "services in force, with a rule that is asked at each message",
+        ArmSetup::Rules(ADOPTS),
+        "services, with a rule that applies to each message",
     ),
-    ("service-file", FILES, With::Rules(FILE), "services, with a rule for the file that open-close opens"),
-    ("service-file-other", FILES, With::Rules(OTHER_FILE), "services, with a rule for another file"),
+    (
+        "service-file",
+        FILES,
+        ArmSetup::Rules(FILE),
+        "services, with a rule for the file that open-close opens",
+    ),
+    (
+        "service-file-other",
+        FILES,
+        ArmSetup::Rules(OTHER_FILE),
+        "services, with a rule for another file",
+    ),
     (
         "service-file-changes",
         FILES,
-        With::Rules(FILE_CHANGES),
-        "services, with rules that change open-close's at each open",
+        ArmSetup::Rules(FILE_CHANGES),
+        "services, with rules that change the service at each open of open-close",
     ),
-    ("plugin", wire::PLUGIN, With::Plugins(&[]), "a gate for plugins that has none"),
-    ("plugin-null", wire::PLUGIN, With::Plugins(&[NULL]), "a plugin that does nothing when a call begins"),
-    ("plugin-null-4", wire::PLUGIN, With::Plugins(&[NULL; 4]), "four of them, one after the other"),
-    ("plugin-count", wire::PLUGIN, With::Plugins(&[COUNT]), "a plugin that counts calls by their numbers"),
+    (
+        "plugin",
+        wire::PLUGIN,
+        ArmSetup::Plugins(&[]),
+        "a gate with hooks for plugins, without a plugin",
+    ),
+    (
+        "plugin-null",
+        wire::PLUGIN,
+        ArmSetup::Plugins(&[NULL]),
+        "a plugin that does nothing when a call begins",
+    ),
+    (
+        "plugin-null-4",
+        wire::PLUGIN,
+        ArmSetup::Plugins(&[NULL; 4]),
+        "four plugins that do nothing, one after the other",
+    ),
+    (
+        "plugin-count",
+        wire::PLUGIN,
+        ArmSetup::Plugins(&[COUNT]),
+        "a plugin that counts calls by number",
+    ),
     (
         "plugin-histogram",
         BOTH_ENDS,
-        With::Plugins(&[HISTOGRAM]),
-        "a plugin that makes a histogram of calls' times",
+        ArmSetup::Plugins(&[HISTOGRAM]),
+        "a plugin that makes a histogram of the times of calls",
     ),
 ];
 
@@ -171,23 +218,23 @@ rule = [
     { file = '/dev/null', service = 'a', belongs-to = 'b' },
 ]";
 
-/// Sees to it that all arms' workers come as long after the one before: waiting itself changes a machine, so an arm that
-/// takes long to switch on would look dear.
+/// Keeps the pauses between workers the same for all arms. Waiting itself changes the state of a
+/// machine, so an arm that takes long to switch on would otherwise seem more expensive.
 #[derive(Debug, Default)]
-pub struct Pace {
-    /// From the end of a worker to the beginning of the next.
-    pub apart: Duration,
+pub struct Interleave {
+    /// From the end of a worker to the start of the next.
+    pub gap: Duration,
     worker_ended: Option<Instant>,
-    /// The longest so far.
+    /// The longest switching times so far.
     longest_on: Duration,
     longest_off: Duration,
 }
 
-impl Pace {
+impl Interleave {
     fn wait(&mut self, took: Duration, given_up: &AtomicBool) {
         self.longest_on = self.longest_on.max(took);
         let since = self.worker_ended.map_or(Duration::ZERO, |ended| ended.elapsed());
-        commands::pause(self.apart.saturating_sub(since), given_up);
+        process_group::pause(self.gap.saturating_sub(since), given_up);
     }
 
     fn worker_ended(&mut self) {
@@ -199,62 +246,69 @@ impl Pace {
         self.longest_off = self.longest_off.max(took);
     }
 
-    /// Once every arm has been on: as long as the slowest need, and `settle` more.
+    /// Sets the gap, once every arm has been on, to what the slowest arms need and `settle` more.
     pub fn settle(&mut self, settle: Duration) {
-        self.apart = self.longest_off + self.longest_on + settle;
+        self.gap = self.longest_off + self.longest_on + settle;
     }
 }
 
-/// What is on while this lives.
-enum On {
+/// An arm that is on as long as this value exists.
+enum ActiveArm {
     Nothing,
     Floor(#[expect(dead_code, reason = "held until the block is over")] Box<Floor>),
     Gate { gate: Box<Gate>, session: Box<Session>, bystander: bool, _plugins: Plugins },
-    File { arm: Box<FileArm>, background: Option<Group>, started: bool },
+    File { arm: Box<FileArm>, background: Option<ProcessGroup>, started: bool },
 }
 
-/// A block's figures.
-pub struct Block {
-    pub answer: Answer,
-    /// Events that the arm says it has dropped; none: it does not say.
+/// The measurements of a block.
+pub struct BlockResult {
+    pub answer: WorkerReply,
+    /// Events that the arm has dropped; none: it does not report them.
     pub loss: Option<u64>,
 }
 
 impl Arm {
-    /// Nothing but empty programs on these hooks.
-    pub fn floor(hooks: &[Hook]) -> Self {
+    /// The arm of empty programs on these hooks.
+    pub fn floor(hooks: &[GateHook]) -> Self {
         let names: Vec<_> = hooks.iter().map(|hook| hook.name()).collect();
         let name = match hooks {
-            hooks if hooks == Hook::used(wire::LENS) => EMPTY.to_owned(),
-            hooks if hooks == Hook::used(wire::GUARD) => format!("{EMPTY}-guard"),
-            hooks if hooks == Hook::used(wire::LENS | wire::GUARD) => format!("{EMPTY}-lens+guard"),
-            hooks if hooks == Hook::used(wire::SERVICE) => format!("{EMPTY}-service"),
-            hooks if hooks == Hook::used(FILES) => format!("{EMPTY}-service-file"),
+            hooks if hooks == GateHook::used(wire::LENS) => EMPTY.to_owned(),
+            hooks if hooks == GateHook::used(wire::GUARD) => format!("{EMPTY}-guard"),
+            hooks if hooks == GateHook::used(wire::LENS | wire::GUARD) => {
+                format!("{EMPTY}-lens+guard")
+            }
+            hooks if hooks == GateHook::used(wire::SERVICE) => format!("{EMPTY}-service"),
+            hooks if hooks == GateHook::used(FILES) => format!("{EMPTY}-service-file"),
             _ => format!("{EMPTY}:{}", names.join(",")),
         };
-        Self::new(name, Kind::Empty { hooks: hooks.to_vec(), only: Only::Nothing })
+        Self::new(name, ArmKind::Empty { hooks: hooks.to_vec(), only: FloorProgram::Nothing })
     }
 
-    /// The hooks whose floor it is compared with; none: it is nothing more than a floor.
-    pub fn hooks(&self) -> Option<Vec<Hook>> {
+    /// The hooks whose floor the arm is compared with; none: it is only a floor itself.
+    pub fn hooks(&self) -> Option<Vec<GateHook>> {
         match &self.kind {
-            Kind::Off => None,
-            Kind::Empty { only: Only::Nothing, .. } => None,
-            Kind::Empty { hooks, .. } => Some(hooks.clone()),
-            Kind::Gate { mask, .. } => Some(Hook::used(*mask)),
-            Kind::File(arm) => Some(arm.hooks()),
+            ArmKind::Off => None,
+            ArmKind::Empty { only: FloorProgram::Nothing, .. } => None,
+            ArmKind::Empty { hooks, .. } => Some(hooks.clone()),
+            ArmKind::Gate { mask, .. } => Some(GateHook::used(*mask)),
+            ArmKind::File(arm) => Some(arm.hooks()),
         }
     }
 
     /// Whether it needs root.
     pub fn is_built_in_kernel(&self) -> bool {
-        matches!(self.kind, Kind::Empty { .. } | Kind::Gate { .. })
+        matches!(self.kind, ArmKind::Empty { .. } | ArmKind::Gate { .. })
     }
 
-    /// Switches the arm on, has a new worker do the request once `pace` says so, and switches it off again. `None`:
-    /// given up.
-    pub fn block(&self, request: &Request, pace: &mut Pace, given_up: &AtomicBool) -> Result<Option<Block>> {
-        ensure_nobody_else(is_gated())?;
+    /// Switches the arm on, lets a new worker execute the request when `pace` permits, and switches
+    /// the arm off again. `None`: the run was cancelled.
+    pub fn run_block(
+        &self,
+        request: &WorkerRequest,
+        pace: &mut Interleave,
+        given_up: &AtomicBool,
+    ) -> Result<Option<BlockResult>> {
+        ensure_no_other_gate(is_gated())?;
         let began = Instant::now();
         let Some(mut on) = self
             .switch_on(given_up)
@@ -266,29 +320,41 @@ impl Arm {
         let answer = on.run(request, given_up).with_context(|| format!("in arm {:?}", self.name));
         pace.worker_ended();
         let loss = match &answer {
-            Ok(Some(_)) => on.ensure_alone().and_then(|()| on.loss()),
+            Ok(Some(_)) => on.ensure_sole_user().and_then(|()| on.loss()),
             _ => Ok(None),
         };
-        let off = on.switch_off().with_context(|| format!("arm {:?} could not be switched off", self.name));
+        let off = on
+            .switch_off()
+            .with_context(|| format!("arm {:?} could not be switched off", self.name));
         pace.switched_off();
-        // What went wrong first is what matters.
+        // The first error is the one that matters.
         let Some(answer) = answer? else { return off.map(|()| None) };
         let loss = loss.with_context(|| format!("arm {:?}", self.name))?;
         off?;
-        Ok(Some(Block { answer, loss }))
+        Ok(Some(BlockResult { answer, loss }))
     }
 
-    /// `None`: given up meanwhile.
-    fn switch_on(&self, given_up: &AtomicBool) -> Result<Option<On>> {
+    /// `None`: the run was cancelled meanwhile.
+    fn switch_on(&self, given_up: &AtomicBool) -> Result<Option<ActiveArm>> {
         Ok(Some(match &self.kind {
-            Kind::Off => On::Nothing,
-            Kind::Empty { hooks, only } => On::Floor(Box::new(Floor::attach(hooks, *only)?)),
-            Kind::Gate { mask, with, bystander } => {
+            ArmKind::Off => ActiveArm::Nothing,
+            ArmKind::Empty { hooks, only } => {
+                ActiveArm::Floor(Box::new(Floor::attach(hooks, *only)?))
+            }
+            ArmKind::Gate { mask, with, bystander } => {
                 let lock = Lock::take()?;
                 let mut gate = Gate::open(&lock, *mask)?;
-                let guard =
-                    if mask & wire::GUARD != 0 { crate::guard::watching() } else { Default::default() };
-                let options = Options { mask: *mask, per: wire::PER_ALL, guard, ..Options::default() };
+                let guard = if mask & wire::GUARD != 0 {
+                    crate::guard::watching()
+                } else {
+                    Default::default()
+                };
+                let options = SessionOptions {
+                    mask: *mask,
+                    per: wire::PER_ALL,
+                    guard,
+                    ..SessionOptions::default()
+                };
                 let session = gate.start_session(&lock, &options)?;
                 if mask & wire::GUARD != 0 {
                     gate.make_profiles(&lock)?;
@@ -296,24 +362,30 @@ impl Arm {
                 drop(lock);
                 let mut plugins = Plugins::of_session(session.index, mask & wire::GUARD != 0);
                 match with {
-                    With::Nothing => {}
-                    With::Rules(rules) => crate::service::in_force(&mut gate, &session, rules)?,
-                    With::Plugins(texts) => {
+                    ArmSetup::Nothing => {}
+                    ArmSetup::Rules(rules) => {
+                        crate::service::activate_for_measuring(&mut gate, &session, rules)?
+                    }
+                    ArmSetup::Plugins(texts) => {
                         for (number, text) in texts.iter().enumerate() {
-                            let source = Source::new("plugin".into(), (*text).into());
+                            let source = SourceFile::new("plugin".into(), (*text).into());
                             plugins.load(&mut gate, &source, &number.to_string(), 0)?;
                         }
                     }
                 }
-                On::Gate {
+                ActiveArm::Gate {
                     gate: Box::new(gate),
                     session: Box::new(session),
                     bystander: *bystander,
                     _plugins: plugins,
                 }
             }
-            Kind::File(arm) => {
-                let mut on = On::File { arm: Box::new(arm.clone()), background: None, started: false };
+            ArmKind::File(arm) => {
+                let mut on = ActiveArm::File {
+                    arm: Box::new(arm.clone()),
+                    background: None,
+                    started: false,
+                };
                 match on.start_file_arm(given_up) {
                     Ok(true) => on,
                     Ok(false) => {
@@ -321,7 +393,7 @@ impl Arm {
                         return Ok(None);
                     }
                     Err(error) => {
-                        // What did start is stopped again.
+                        // Stops what did start.
                         let _ = on.switch_off();
                         return Err(error);
                     }
@@ -331,61 +403,72 @@ impl Arm {
     }
 }
 
-/// Whether there is a gate; only root can tell.
+/// Whether a gate is loaded; false without root, which cannot find out.
 pub fn is_gated() -> bool {
     kernel::process::is_root() && kernel::gate::is_loaded()
 }
 
-/// Another's gate costs every arm something, and an arm that joined it would cost less than it does by itself.
-fn ensure_nobody_else(is_there: bool) -> Result<()> {
+/// The gate of another process slows every arm down, and an arm that shared it would cost less than
+/// by itself.
+fn ensure_no_other_gate(is_there: bool) -> Result<()> {
     if is_there {
-        bail!("another Tollgate came: end it, and begin anew, as what it costs would be in the figures");
+        bail!(
+            "another Tollgate process has loaded a gate, whose cost would be in the figures: end \
+            it, and start the run again"
+        );
     }
     Ok(())
 }
 
-impl On {
-    /// False: given up meanwhile.
+impl ActiveArm {
+    /// False: the run was cancelled meanwhile.
     fn start_file_arm(&mut self, given_up: &AtomicBool) -> Result<bool> {
         let Self::File { arm, background, started } = self else { return Ok(true) };
         if let Some(start) = &arm.start {
-            // Also a start that fails half-way is to be undone.
+            // A start that fails half-way must be undone as well.
             *started = true;
-            if !commands::run(start, arm.limit(), given_up)? {
+            if !process_group::run(start, arm.limit(), given_up)? {
                 return Ok(false);
             }
         }
         if let Some(program) = &arm.background {
-            *background = Some(commands::background(program)?);
+            *background = Some(process_group::background(program)?);
         }
         match arm.settle() {
-            Some(Settle::Command(command)) => commands::run(&command, arm.limit(), given_up),
-            Some(Settle::Time(time)) => {
-                commands::pause(time, given_up);
+            Some(SettleRule::Command(command)) => {
+                process_group::run(&command, arm.limit(), given_up)
+            }
+            Some(SettleRule::Time(time)) => {
+                process_group::pause(time, given_up);
                 Ok(!given_up.load(Ordering::Relaxed))
             }
             None => Ok(true),
         }
     }
 
-    /// Whether nobody joined the arm's gate, or loaded one beside it; an arm of a file may be a Tollgate itself.
-    fn ensure_alone(&self) -> Result<()> {
-        ensure_nobody_else(match self {
+    /// Fails if another process shares the arm's gate or loaded one beside it; the arm of a file
+    /// may itself be Tollgate.
+    fn ensure_sole_user(&self) -> Result<()> {
+        ensure_no_other_gate(match self {
             Self::Gate { gate, session, .. } => gate.is_shared(session),
             Self::File { .. } => false,
             Self::Nothing | Self::Floor(_) => is_gated(),
         })
     }
 
-    fn run(&mut self, request: &Request, given_up: &AtomicBool) -> Result<Option<Answer>> {
+    fn run(
+        &mut self,
+        request: &WorkerRequest,
+        given_up: &AtomicBool,
+    ) -> Result<Option<WorkerReply>> {
         let (under, limit) = match self {
             Self::File { arm, .. } => (arm.under.clone(), arm.limit()),
-            _ => (None, END),
+            _ => (None, WORKER_EXIT_LIMIT),
         };
-        let limit = limit + TASK * request.tasks.len() as u32;
+        let limit = limit + TASK_MARGIN * request.tasks.len() as u32;
         let answer = match self {
             Self::Gate { gate, session, bystander: false, .. } => {
-                let nursery = gate.nursery(session, true)?;
+                let nursery = gate.pending_children(session, true)?;
                 let worker = Worker::start(None)?;
                 drop(nursery);
                 worker.finish(request, limit, given_up)
@@ -403,10 +486,12 @@ impl On {
             Self::Gate { gate, session, .. } => Ok(Some(gate.losses(session.index)?.iter().sum())),
             Self::File { arm, .. } => {
                 let Some(command) = &arm.loss else { return Ok(None) };
-                let printed = commands::ask(command, arm.limit())?;
+                let printed = process_group::ask(command, arm.limit())?;
                 match printed.trim().parse() {
                     Ok(lost) => Ok(Some(lost)),
-                    Err(_) => bail!("`{command}` printed {:?}, which is no number", printed.trim()),
+                    Err(_) => {
+                        bail!("`{command}` printed {:?}, which is not a number", printed.trim())
+                    }
                 }
             }
             _ => Ok(None),
@@ -418,11 +503,12 @@ impl On {
             Self::Nothing | Self::Floor(_) => Ok(()),
             Self::Gate { gate, session, .. } => Ok(gate.end_session(&session)?),
             Self::File { arm, background, started } => {
-                let ended = background.map_or(Ok(()), Group::end);
+                let ended = background.map_or(Ok(()), ProcessGroup::end);
                 match &arm.stop {
-                    Some(stop) if started => {
-                        ended.and(commands::run(stop, arm.limit(), &commands::NEVER).map(drop))
-                    }
+                    Some(stop) if started => ended.and(
+                        process_group::run(stop, arm.limit(), &process_group::NEVER_CANCELLED)
+                            .map(drop),
+                    ),
                     _ => ended,
                 }
             }
@@ -431,7 +517,7 @@ impl On {
 }
 
 struct Worker {
-    group: Group,
+    group: ProcessGroup,
 }
 
 impl Worker {
@@ -447,16 +533,21 @@ impl Worker {
         };
         command.args(["cost", "worker"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        Ok(Self { group: Group::start(command, &worker_name(under, &own))? })
+        Ok(Self { group: ProcessGroup::start(command, &worker_name(under, &own))? })
     }
 
-    /// Sends the request and waits for the answer; `None`: given up meanwhile.
-    fn finish(mut self, request: &Request, limit: Duration, given_up: &AtomicBool) -> Result<Option<Answer>> {
+    /// Sends the request and waits for the reply; `None`: the run was cancelled meanwhile.
+    fn finish(
+        mut self,
+        request: &WorkerRequest,
+        limit: Duration,
+        given_up: &AtomicBool,
+    ) -> Result<Option<WorkerReply>> {
         let deadline = Instant::now() + limit;
         let child = self.group.child();
         let mut to = child.stdin.take().expect("it is piped");
         let mut from = child.stdout.take().expect("it is piped");
-        // A worker that is gone already says so by its status.
+        // If the worker has ended already, its status is the error to report.
         let _ = to.write_all(&serde_json::to_vec(request)?);
         drop(to);
         let mut bytes = Vec::new();
@@ -465,7 +556,7 @@ impl Worker {
             if given_up.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            if !wait_readable(std::os::fd::AsRawFd::as_raw_fd(&from), LOOK) {
+            if !wait_readable(std::os::fd::AsRawFd::as_raw_fd(&from), POLL_INTERVAL) {
                 if Instant::now() > deadline {
                     bail!("the workload did not end within {limit:?}");
                 }
@@ -476,27 +567,35 @@ impl Worker {
                 n => bytes.extend_from_slice(&buffer[..n]),
             }
         }
-        match self.group.wait(END, given_up, Rest::Ends)? {
-            Waited::Ended(status) if status.success() => {}
+        match self.group.wait(WORKER_EXIT_LIMIT, given_up, LeaderExit::Ends)? {
+            WaitResult::Ended(status) if status.success() => {}
             _ if given_up.load(Ordering::Relaxed) => return Ok(None),
-            Waited::Ended(status) => bail!("the workload failed: {status}"),
-            Waited::TooLong | Waited::GivenUp => bail!("the workload did not end"),
+            WaitResult::Ended(status) => bail!("the workload failed: {status}"),
+            WaitResult::TooLong | WaitResult::GivenUp => bail!("the workload did not end"),
         }
         if bytes.is_empty() {
-            bail!("the workload gave no answer: does what it runs under run its command line?");
+            bail!(
+                "the workload gave no answer: does the command of `under` run the command line \
+                that is appended to it?"
+            );
         }
         let answer = serde_json::from_slice(&bytes);
-        let written = "what the workload runs under wrote to stdout, which is the workload's";
+        let written = "the command of `under` wrote to stdout, which is reserved for the workload";
         Ok(Some(answer.context(written)?))
     }
 }
 
-/// By name; if that was replaced meanwhile, by what this process runs.
+/// This program's file by name; if that was replaced meanwhile, by the process.
 fn own_program() -> Result<PathBuf> {
     let named = std::env::current_exe().context("cannot find this program's own file")?;
     Ok(if named.exists() { named } else { format!("/proc/{}/exe", std::process::id()).into() })
 }
 
 fn worker_name(under: Option<&str>, own: &Path) -> String {
-    format!("{}{}{} cost worker", under.unwrap_or(""), if under.is_some() { " " } else { "" }, own.display())
+    format!(
+        "{}{}{} cost worker",
+        under.unwrap_or(""),
+        if under.is_some() { " " } else { "" },
+        own.display()
+    )
 }

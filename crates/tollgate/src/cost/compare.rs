@@ -1,4 +1,4 @@
-//! `tollgate cost compare`: the same arms in two runs, such as before and after a change.
+//! `tollgate cost compare`: compares the same arms in two runs, such as before and after a change.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,15 +12,15 @@ use stats::sign::Verdict;
 
 use super::analysis::{BlockTime, CONFIDENCE, ControlVerdict, Row, differences};
 use super::arms::{CONTROLS, OFF};
-use super::document::{Conclusion, Document, SCHEMA};
+use super::document::{Conclusion, CostDocument, SCHEMA};
 use super::text::in_percent;
 use crate::cli::CostCompareArguments;
-use crate::input;
+use crate::document_input;
 use crate::output::Output;
 
-/// What an arm costs in the second run over what it cost in the first.
+/// The cost of an arm in the second run relative to the first.
 #[derive(Debug, Serialize)]
-struct Change {
+struct ArmChange {
     benchmark: String,
     arm: String,
     ratio_before: f64,
@@ -33,55 +33,59 @@ struct Change {
 }
 
 #[derive(Serialize)]
-struct Comparison {
+struct CostComparison {
     schema: &'static str,
     limit: f64,
-    /// What makes either run untrustworthy by itself, and what cannot be compared.
+    /// Doubts about either run, and what cannot be compared.
     warnings: Vec<String>,
-    /// What of the two machines differs, so that more than the arms may have changed.
+    /// Differences of the two machines, which mean that more than the arms may have changed.
     differences: Vec<String>,
-    changes: Vec<Change>,
+    changes: Vec<ArmChange>,
 }
 
 pub fn compare(arguments: &CostCompareArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     let (before, after) = (read(&arguments.before)?, read(&arguments.after)?);
-    let comparison = Comparison {
+    let comparison = CostComparison {
         schema: "tollgate.cost.compare/1",
         limit: arguments.limit,
         warnings: [("before", &before), ("after", &after)]
             .into_iter()
-            .flat_map(untrusted)
-            .chain(alone("before", &before, &after))
-            .chain(alone("after", &after, &before))
+            .flat_map(own_warnings)
+            .chain(only_in_one("before", &before, &after))
+            .chain(only_in_one("after", &after, &before))
             .collect(),
-        differences: of_machines(&before, &after),
+        differences: machine_differences(&before, &after),
         changes: changes(&before, &after, arguments.limit),
     };
     if comparison.changes.is_empty() {
         bail!("the two runs have no arm and benchmark in common");
     }
-    let body =
-        if arguments.json { serde_json::to_string_pretty(&comparison)? + "\n" } else { text(&comparison) };
+    let body = if arguments.json {
+        serde_json::to_string_pretty(&comparison)? + "\n"
+    } else {
+        text(&comparison)
+    };
     output.write(&body)?;
     let has = |verdict| comparison.changes.iter().any(|change| change.verdict == Some(verdict));
     let failed = [&before, &after].iter().any(|run| run.controls_with(ControlVerdict::Failed) > 0);
-    let conclusion =
-        match (has(Verdict::Dearer) || failed, has(Verdict::Inconclusive) || !comparison.warnings.is_empty())
-        {
-            (true, _) => Conclusion::DearerOrControlsFailed,
-            (false, true) => Conclusion::Inconclusive,
-            (false, false) => Conclusion::Within,
-        };
+    let conclusion = match (
+        has(Verdict::Dearer) || failed,
+        has(Verdict::Inconclusive) || !comparison.warnings.is_empty(),
+    ) {
+        (true, _) => Conclusion::DearerOrControlsFailed,
+        (false, true) => Conclusion::Inconclusive,
+        (false, false) => Conclusion::Within,
+    };
     Ok(ExitCode::from(conclusion.status()))
 }
 
-fn read(path: &Path) -> Result<Document> {
-    let document: Document = input::read(path, SCHEMA, "tollgate cost run --json")?;
+fn read(path: &Path) -> Result<CostDocument> {
+    let document: CostDocument = document_input::read(path, SCHEMA, "tollgate cost run --json")?;
     for block in &document.samples {
         if block.ns.is_empty() || median(&block.ns) <= 0.0 {
             bail!(
-                "{}: quad {} of {} has a block without a time",
+                "{}: a block of quad {} of {} has no time",
                 path.display(),
                 block.quad,
                 block.benchmark
@@ -91,7 +95,7 @@ fn read(path: &Path) -> Result<Document> {
     Ok(document)
 }
 
-fn untrusted((name, run): (&str, &Document)) -> Vec<String> {
+fn own_warnings((name, run): (&str, &CostDocument)) -> Vec<String> {
     let failed = run.controls_with(ControlVerdict::Failed);
     let controls = (failed > 0)
         .then(|| format!("CONTROLS FAILED in the run {name}: {failed} of {}", run.controls.len()));
@@ -99,17 +103,19 @@ fn untrusted((name, run): (&str, &Document)) -> Vec<String> {
     controls.into_iter().chain(partial).collect()
 }
 
-/// What only one of the runs has.
-fn alone(name: &str, run: &Document, other: &Document) -> Vec<String> {
-    let is_in = |row: &Row, run: &Document| {
+/// Rows that only one of the runs has.
+fn only_in_one(name: &str, run: &CostDocument, other: &CostDocument) -> Vec<String> {
+    let is_in = |row: &Row, run: &CostDocument| {
         run.rows.iter().any(|other| other.benchmark == row.benchmark && other.arm == row.arm)
     };
     let rows = run.rows.iter().filter(|row| !is_in(row, other));
     rows.map(|row| format!("ONLY in the run {name}: {} {}", row.benchmark, row.arm)).collect()
 }
 
-fn of_machines(before: &Document, after: &Document) -> Vec<String> {
-    let of = |name: &str, a: &str, b: &str| (a != b).then(|| format!("{name}: {a:?} before, {b:?} after"));
+fn machine_differences(before: &CostDocument, after: &CostDocument) -> Vec<String> {
+    let of = |name: &str, a: &str, b: &str| {
+        (a != b).then(|| format!("{name}: {a:?} before, {b:?} after"))
+    };
     let (a, b) = (&before.environment, &after.environment);
     [
         of("processor", &a.cpu, &b.cpu),
@@ -121,8 +127,8 @@ fn of_machines(before: &Document, after: &Document) -> Vec<String> {
     .collect()
 }
 
-/// Log ratios to `off`, one a quad, by benchmark and arm.
-fn logs(document: &Document) -> BTreeMap<(String, String), Vec<f64>> {
+/// Log ratios to `off`, one for each quad, by benchmark and arm.
+fn logs(document: &CostDocument) -> BTreeMap<(String, String), Vec<f64>> {
     type Quad<'a> = BTreeMap<&'a str, Vec<BlockTime>>;
     let mut quads: BTreeMap<(&str, usize), Quad> = BTreeMap::new();
     for block in &document.samples {
@@ -143,14 +149,15 @@ fn logs(document: &Document) -> BTreeMap<(String, String), Vec<f64>> {
     all
 }
 
-fn changes(before: &Document, after: &Document, limit: f64) -> Vec<Change> {
+fn changes(before: &CostDocument, after: &CostDocument, limit: f64) -> Vec<ArmChange> {
     // The floor has no verdict in a run either.
     let is_reference = |benchmark: &str, arm: &str| {
         let mut rows = before.rows.iter().chain(&after.rows);
         rows.any(|row| row.benchmark == benchmark && row.arm == arm && row.verdict.is_none())
     };
     let (before, after) = (logs(before), logs(after));
-    // So sure that both intervals of all rows hold together with the confidence asked for (Bonferroni).
+    // Confident enough that both intervals of all rows hold together with the requested confidence
+    // (Bonferroni).
     let confidence = 1.0 - (1.0 - CONFIDENCE) / (2 * before.len()).max(1) as f64;
     let change = |((benchmark, arm), old): (&(String, String), &Vec<f64>)| {
         if arm == OFF || CONTROLS.contains(&arm.as_str()) {
@@ -166,7 +173,7 @@ fn changes(before: &Document, after: &Document, limit: f64) -> Vec<Change> {
             true if high < 1.0 + limit => Some(Verdict::Within),
             _ => Some(Verdict::Inconclusive),
         };
-        Some(Change {
+        Some(ArmChange {
             benchmark: benchmark.clone(),
             arm: arm.clone(),
             ratio_before: old.estimate.exp(),
@@ -180,7 +187,7 @@ fn changes(before: &Document, after: &Document, limit: f64) -> Vec<Change> {
     before.iter().filter_map(change).collect()
 }
 
-fn text(comparison: &Comparison) -> String {
+fn text(comparison: &CostComparison) -> String {
     let mut out = String::new();
     for warning in &comparison.warnings {
         let _ = writeln!(out, "{warning}");
@@ -213,7 +220,8 @@ fn text(comparison: &Comparison) -> String {
     }
     let _ = writeln!(
         out,
-        "\nbefore, after: times of nothing. Change: with intervals that hold for all rows together at 95 %; limit {} %.",
+        "\nbefore, after: times of nothing. Change: with intervals that hold for all rows \
+        together at 95 %; limit {} %.",
         in_percent(comparison.limit)
     );
     out

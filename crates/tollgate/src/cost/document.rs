@@ -1,20 +1,20 @@
-//! The document of a run: docs/cost.md describes it.
+//! The document of a run (docs/cost.md).
 
 use serde::{Deserialize, Serialize};
 use stats::sign::Verdict;
 
 use super::analysis::{CarryOver, Control, ControlVerdict, Row};
 use super::environment::Environment;
-use super::lab::{Counts, RawBlock};
+use super::runner::{BatchCounts, RawBlock};
 
 pub const SCHEMA: &str = "tollgate.cost/1";
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Document {
+pub struct CostDocument {
     pub schema: String,
     pub command: Vec<String>,
     pub environment: Environment,
-    /// What the run was asked for, as fractions of 1.
+    /// Options of the run, as fractions of 1.
     pub precision: f64,
     pub limit: f64,
     pub budget_s: f64,
@@ -23,17 +23,18 @@ pub struct Document {
     /// The run was interrupted, or an arm failed: see `error`.
     pub partial: bool,
     pub error: Option<String>,
-    pub counts: Vec<Counts>,
+    pub counts: Vec<BatchCounts>,
     pub controls: Vec<Control>,
     pub rows: Vec<Row>,
-    /// Benchmarks without a row: in the first quad already nothing was left of them after what is subtracted.
+    /// Benchmarks without a row: already in the first quad, nothing was left of their time after
+    /// the subtraction.
     pub drowned: Vec<String>,
     pub carry_over: Vec<CarryOver>,
-    /// Every batch of every block, in the order they were timed.
+    /// Every batch of every block, in the order in which they were timed.
     pub samples: Vec<RawBlock>,
 }
 
-/// What the exit status says.
+/// What the exit status means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conclusion {
     Within,
@@ -41,7 +42,7 @@ pub enum Conclusion {
     Inconclusive,
 }
 
-impl Document {
+impl CostDocument {
     pub fn controls_with(&self, verdict: ControlVerdict) -> usize {
         self.controls.iter().filter(|control| control.verdict == verdict).count()
     }
@@ -64,7 +65,7 @@ impl Document {
 }
 
 impl Conclusion {
-    /// 125 and up are for errors: crate::cli.
+    /// From 125 on, the status is an error (crate::cli).
     pub fn status(self) -> u8 {
         match self {
             Self::Within => 0,

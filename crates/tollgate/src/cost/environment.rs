@@ -1,4 +1,5 @@
-//! The machine that was measured, as it was when the run began, and what was taken from it meanwhile.
+//! The machine of a run, as it was when the run began, and the time that its hypervisor took
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,16 +14,18 @@ pub struct Environment {
     pub cpus: usize,
     pub pinned_to: usize,
     pub clock_source: String,
-    /// What /sys/devices/system/cpu/vulnerabilities says.
+    /// The contents of /sys/devices/system/cpu/vulnerabilities.
     pub mitigations: BTreeMap<String, String>,
-    /// The frequency governor; null where there is none, as in most guests.
+    /// The frequency governor; null without one, as in most guests.
     pub governor: Option<String>,
     pub load: String,
     /// Hundredths of a second that the hypervisor took from all processors during the run.
     pub steal_ticks: u64,
-    /// Some tasks waited for a CPU for this part of the last 10 s before the run, in per cent; null without PSI.
+    /// The part of the last 10 s before the run in which some tasks waited for a CPU, in per cent;
+    /// null without PSI.
     pub cpu_pressure: Option<f64>,
-    /// Nanoseconds from one clock reading to the next, and a turn of the loop around the units: both subtracted.
+    /// Nanoseconds from one clock reading to the next, and per iteration of the loop around the
+    /// units; both are subtracted.
     pub clock_ns: f64,
     pub loop_ns: f64,
 }
@@ -50,7 +53,7 @@ impl Environment {
         }
     }
 
-    /// What the run itself tells.
+    /// Adds what is known at the end of the run.
     pub fn ended(&mut self, clock_ns: f64, loop_ns: f64) {
         self.steal_ticks = steal_ticks().saturating_sub(self.steal_ticks);
         (self.clock_ns, self.loop_ns) = (clock_ns, loop_ns);
@@ -68,7 +71,8 @@ fn cpu_model() -> Option<String> {
 }
 
 fn mitigations() -> BTreeMap<String, String> {
-    let folder = fs::read_dir("/sys/devices/system/cpu/vulnerabilities").into_iter().flatten().flatten();
+    let folder =
+        fs::read_dir("/sys/devices/system/cpu/vulnerabilities").into_iter().flatten().flatten();
     let one = |entry: fs::DirEntry| {
         let state = fs::read_to_string(entry.path()).ok()?.trim().to_owned();
         (state != "Not affected").then(|| (entry.file_name().to_string_lossy().into_owned(), state))
@@ -76,7 +80,7 @@ fn mitigations() -> BTreeMap<String, String> {
     folder.filter_map(one).collect()
 }
 
-/// The eighth figure of /proc/stat's first line, in ticks of 10 ms.
+/// The eighth number of /proc/stat's first line, in ticks of 10 ms.
 fn steal_ticks() -> u64 {
     let text = read("/proc/stat").unwrap_or_default();
     text.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse().ok()).unwrap_or(0)
@@ -93,7 +97,10 @@ mod tests {
 
     #[test]
     fn pressure_is_of_ten_seconds() {
-        assert_eq!(pressure("some avg10=1.25 avg60=0.4 avg300=0.1 total=7\nfull avg10=0.00"), Some(1.25));
+        assert_eq!(
+            pressure("some avg10=1.25 avg60=0.4 avg300=0.1 total=7\nfull avg10=0.00"),
+            Some(1.25)
+        );
         assert_eq!(pressure(""), None);
     }
 }

@@ -1,4 +1,4 @@
-//! `tollgate cost list`: what can be compared, and by what.
+//! `tollgate cost list`: lists arms and benchmarks.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -21,20 +21,25 @@ fn document() -> serde_json::Value {
         .iter()
         .map(|benchmark| json!({ "name": benchmark.name, "unit": benchmark.unit, "stresses": benchmark.stresses }))
         .collect();
-    let arms: Vec<_> =
-        built_in().into_iter().map(|(arm, what)| json!({ "name": arm.name, "what": what })).collect();
+    let arms: Vec<_> = built_in()
+        .into_iter()
+        .map(|(arm, what)| json!({ "name": arm.name, "what": what }))
+        .collect();
     json!({ "schema": "tollgate.cost.list/1", "benchmarks": benchmarks, "arms": arms })
 }
 
 fn text() -> String {
-    let mut out = String::from("benchmarks (name, unit; NAME:free is not pinned to one processor)\n");
+    let mut out =
+        String::from("benchmarks (name, unit; NAME:free is not pinned to one processor)\n");
     for benchmark in BENCHMARKS {
-        let _ = writeln!(out, "  {:<23} {:<12} {}", benchmark.name, benchmark.unit, benchmark.stresses);
+        let _ =
+            writeln!(out, "  {:<23} {:<12} {}", benchmark.name, benchmark.unit, benchmark.stresses);
     }
     out += "\narms (others come from --arm-file)\n";
     for (arm, what) in built_in() {
         let _ = writeln!(out, "  {:<23} {what}", arm.name);
     }
-    out += "\nEvery run also has the controls: A/A (off again) and injected (off, and a spin of 2 %).\n";
+    out += "\nEvery run also has the controls: A/A (off again) and injected (off, and a spin of 2 \
+        %).\n";
     out
 }

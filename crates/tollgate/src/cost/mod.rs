@@ -1,17 +1,18 @@
-//! `tollgate cost`: what does it cost, on this machine, and how sure are we (docs/decisions/0002-cost.md).
+//! `tollgate cost`: measures what arms cost on this machine, with confidence intervals
+//! (docs/decisions/0002-cost.md).
 
 mod analysis;
 mod arm_file;
 mod arms;
-mod choice;
-mod commands;
 mod compare;
-mod conclude;
 mod document;
 mod environment;
-mod lab;
 mod list;
+mod plan;
+mod process_group;
 mod progress;
+mod runner;
+mod summarize;
 mod text;
 mod worker;
 
@@ -27,17 +28,17 @@ pub use list::list;
 pub use worker::worker;
 
 use crate::cli::CostRunArguments;
-use crate::output::{Output, say};
+use crate::output::{Output, print_message};
 use analysis::ControlVerdict;
 use arms::is_gated;
-use choice::{chosen_arms, chosen_exercises};
-use conclude::conclude;
 use environment::Environment;
-pub use lab::Stop;
-use lab::{Measured, Plan, pinned_cpu};
+use plan::{select_arms, select_benchmarks};
 use progress::Progress;
+pub use runner::StopRule;
+use runner::{Measured, Plan, pinned_cpu};
+use summarize::conclude;
 
-/// Long enough for some hundred quads of all benchmarks.
+/// Enough for some hundred quads of all benchmarks.
 const BUDGET: Duration = Duration::from_secs(600);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -46,20 +47,21 @@ pub fn run(arguments: &CostRunArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     let cpu = pinned_cpu()?;
     let plan = Plan {
-        arms: chosen_arms(arguments)?,
-        exercises: chosen_exercises(&arguments.bench, cpu)?,
+        arms: select_arms(arguments)?,
+        exercises: select_benchmarks(&arguments.bench, cpu)?,
         stop: arguments.stop,
         precision: arguments.precision,
         settle: arguments.settle,
         budget: arguments.budget.unwrap_or(match arguments.stop {
-            Stop::Precision => BUDGET,
-            Stop::Rightspeed => rightspeed::TIME,
+            StopRule::Precision => BUDGET,
+            StopRule::Rightspeed => rightspeed::TIME,
         }),
         seed: arguments.seed.unwrap_or_else(any_seed),
     };
     if is_gated() {
         bail!(
-            "a gate is loaded already: end the other Tollgate sessions, as what they cost would be in every arm"
+            "a gate is loaded already: end the other Tollgate sessions, whose cost would be in \
+            every arm"
         );
     }
     kernel::signals::on_interrupt(&INTERRUPTED)?;
@@ -72,12 +74,12 @@ pub fn run(arguments: &CostRunArguments) -> Result<ExitCode> {
     let error = result.err().map(|error| format!("{error:#}"));
     let failed = error.is_some();
     if let Some(error) = &error {
-        let _ = say(&format!("tollgate: {error}"));
+        let _ = print_message(&format!("tollgate: {error}"));
     }
     let document = conclude(&plan, measured, environment, arguments.limit, error);
     let untrusted = document.controls_with(ControlVerdict::Failed);
     if arguments.json && untrusted > 0 {
-        let _ = say(&format!(
+        let _ = print_message(&format!(
             "tollgate: {untrusted} of {} controls failed: the figures cannot be trusted",
             document.controls.len()
         ));
@@ -87,10 +89,14 @@ pub fn run(arguments: &CostRunArguments) -> Result<ExitCode> {
     } else {
         output.write(&text::text(&document))?;
     }
-    Ok(ExitCode::from(if failed { crate::cli::OWN_FAILURE } else { document.conclusion().status() }))
+    Ok(ExitCode::from(if failed {
+        crate::cli::OWN_FAILURE
+    } else {
+        document.conclusion().status()
+    }))
 }
 
-/// One that readers of JSON keep exact: below 2^53.
+/// A seed that JSON readers keep exact: below 2^53.
 fn any_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64 >> 11)
 }

@@ -1,11 +1,11 @@
-//! What a person sees meanwhile, on a terminal.
+//! The progress of a run, on a terminal.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Between two messages: the widest row is not looked for at each quad.
-const EACH: Duration = Duration::from_millis(500);
+/// The time between two messages: the widest row is not searched for at each quad.
+const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
 
 pub struct Progress {
     bar: ProgressBar,
@@ -14,25 +14,33 @@ pub struct Progress {
     latest: Option<Instant>,
 }
 
-/// Benchmark, arm, and half the width of its interval.
-pub type Widest = (String, String, f64);
+/// The benchmark, the arm, and half the width of the interval.
+pub type LeastPrecise = (String, String, f64);
 
 impl Progress {
-    /// On stderr, if that is a terminal.
+    /// A progress bar on stderr, if that is a terminal.
     pub fn new(budget: Duration, precision: f64) -> Self {
         let bar = ProgressBar::new(budget.as_secs());
-        let style = ProgressStyle::with_template("[{bar:30}] {msg}").expect("the template is right");
+        let style =
+            ProgressStyle::with_template("[{bar:30}] {msg}").expect("the template is right");
         bar.set_style(style.progress_chars("=> "));
         Self { bar, budget, precision, latest: None }
     }
 
-    pub fn say(&mut self, message: &str) {
+    pub fn show(&mut self, message: &str) {
         self.bar.set_message(message.to_owned());
         self.bar.tick();
     }
 
-    pub fn quad(&mut self, quads: usize, elapsed: Duration, widest: impl FnOnce() -> Option<Widest>) {
-        if self.bar.is_hidden() || self.latest.is_some_and(|latest| latest.elapsed() < EACH) {
+    pub fn quad(
+        &mut self,
+        quads: usize,
+        elapsed: Duration,
+        widest: impl FnOnce() -> Option<LeastPrecise>,
+    ) {
+        if self.bar.is_hidden()
+            || self.latest.is_some_and(|latest| latest.elapsed() < UPDATE_INTERVAL)
+        {
             return;
         }
         self.latest = Some(Instant::now());
@@ -41,7 +49,7 @@ impl Progress {
         let row = widest().map_or(String::new(), |(benchmark, arm, half)| {
             format!("; {benchmark} {arm} ±{:.2} % of ±{:.2}", half * 100.0, self.precision * 100.0)
         });
-        self.say(&format!("{quads} quads, at most {} s left{row}", left.as_secs()));
+        self.show(&format!("{quads} quads, at most {} s left{row}", left.as_secs()));
     }
 
     pub fn finish(&self) {

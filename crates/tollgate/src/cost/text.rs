@@ -1,15 +1,17 @@
-//! The document as a person reads it.
+//! The text form of the document.
 
 use std::fmt::Write as _;
 
 use stats::sequential::FIRST_LOOK;
 use stats::sign::Verdict;
 
-use super::analysis::{CONFIDENCE, Control, ControlKind, ControlVerdict, Row, StoppedBy, control_confidence};
-use super::document::Document;
-use crate::format::{count, duration, title};
+use super::analysis::{
+    CONFIDENCE, Control, ControlKind, ControlVerdict, Row, StoppedBy, control_confidence,
+};
+use super::document::CostDocument;
+use crate::format::{count, duration, short_command_line};
 
-pub fn text(document: &Document) -> String {
+pub fn text(document: &CostDocument) -> String {
     let mut out = String::new();
     first_lines(&mut out, document);
     let mut benchmark = "";
@@ -32,7 +34,8 @@ pub fn text(document: &Document) -> String {
     for left in &document.carry_over {
         let _ = writeln!(
             out,
-            "note: {} right after {}: {} % [{}, {}]; a longer settle time would keep arms apart",
+            "note: {} right after {} differs by {} % [{}, {}]; a longer --settle would keep the \
+            arms apart",
             left.benchmark,
             left.after,
             percent(left.ratio),
@@ -44,7 +47,7 @@ pub fn text(document: &Document) -> String {
     out.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn first_lines(out: &mut String, document: &Document) {
+fn first_lines(out: &mut String, document: &CostDocument) {
     let failed = document.controls_with(ControlVerdict::Failed);
     if failed > 0 {
         let _ = writeln!(
@@ -56,11 +59,14 @@ fn first_lines(out: &mut String, document: &Document) {
     if let Some(error) = &document.error {
         let _ = writeln!(out, "PARTIAL: {error}");
     } else if document.partial {
-        let _ = writeln!(out, "PARTIAL: interrupted; what was measured until then");
+        let _ = writeln!(out, "PARTIAL: interrupted; the figures are those measured until then");
     }
     for benchmark in &document.drowned {
-        let _ =
-            writeln!(out, "NO FIGURES of {benchmark}: an arm's noise drowned what is left after subtraction");
+        let _ = writeln!(
+            out,
+            "NO FIGURES for {benchmark}: the noise of an arm is larger than the difference that \
+            remains"
+        );
     }
     let losses = document.rows.iter().filter(|row| row.loss.is_some_and(|lost| lost > 0));
     let mut told: Vec<_> = losses.map(|row| (row.arm.as_str(), row.loss.unwrap_or(0))).collect();
@@ -70,7 +76,12 @@ fn first_lines(out: &mut String, document: &Document) {
         let _ = writeln!(out, "LOSSES: {arm} dropped {} events", count(lost));
     }
     let environment = &document.environment;
-    let _ = writeln!(out, "{}: {:.0} s elapsed", title(&document.command), document.elapsed_s);
+    let _ = writeln!(
+        out,
+        "{}: {:.0} s elapsed",
+        short_command_line(&document.command),
+        document.elapsed_s
+    );
     let _ = writeln!(
         out,
         "{}, Linux {}, {} processors, clock source {}, load {}, stolen {} ms",
@@ -104,17 +115,20 @@ fn line(out: &mut String, row: &Row) {
         "  {:<26} {:>24} {:>26} {:>20} {:>6}  {}{}",
         row.arm,
         format!("{} [{}, {}]", percent(row.ratio), percent(row.ratio_low), percent(row.ratio_high)),
-        format!("{:+.digits$} [{:+.digits$}, {:+.digits$}]", row.delta, row.delta_low, row.delta_high),
+        format!(
+            "{:+.digits$} [{:+.digits$}, {:+.digits$}]",
+            row.delta, row.delta_low, row.delta_high
+        ),
         floors,
         row.quads,
         row.verdict.map_or("(the floor)".to_owned(), |verdict| verdict.to_string()),
-        stopped(row),
+        stop_reason(row),
     );
     let is_apart = row.mean_ratio_low > row.ratio_high || row.mean_ratio_high < row.ratio_low;
     if is_apart && row.confidence >= CONFIDENCE {
         let _ = writeln!(
             out,
-            "    by means {} % [{}, {}]: what happens seldom is not in the medians",
+            "    by means {} % [{}, {}]: the medians do not include rare events",
             percent(row.mean_ratio),
             percent(row.mean_ratio_low),
             percent(row.mean_ratio_high)
@@ -122,24 +136,26 @@ fn line(out: &mut String, row: &Row) {
     }
 }
 
-fn stopped(row: &Row) -> String {
+fn stop_reason(row: &Row) -> String {
     let why = match row.stopped_by {
         StoppedBy::Precision => "",
-        StoppedBy::Time => ", time was up",
-        StoppedBy::Runs => ", most quads",
-        StoppedBy::Noise => ", drowned in noise",
+        StoppedBy::Time => ", time budget used up",
+        StoppedBy::Runs => ", maximum number of quads",
+        StoppedBy::Noise => ", too much noise",
         StoppedBy::Interrupt => ", interrupted",
     };
     match row.quads {
         _ if row.confidence < CONFIDENCE => {
             format!("{why}; intervals of {:.0} % only", row.confidence * 100.0)
         }
-        ..FIRST_LOOK if row.verdict == Some(Verdict::Inconclusive) => format!("{why}; too few quads"),
+        ..FIRST_LOOK if row.verdict == Some(Verdict::Inconclusive) => {
+            format!("{why}; too few quads")
+        }
         _ => why.to_owned(),
     }
 }
 
-/// A part as a person would type it: "2", "0.5".
+/// A fraction as one would type it in per cent: "2", "0.5".
 pub fn in_percent(part: f64) -> f64 {
     (part * 1e6).round() / 1e4
 }
@@ -154,18 +170,22 @@ fn percent(ratio: f64) -> String {
     format!("{percent:+.digits$}")
 }
 
-fn controls(out: &mut String, document: &Document) {
+fn controls(out: &mut String, document: &CostDocument) {
     let _ = writeln!(out, "\ncontrols (simultaneous intervals, %)");
     for kind in [ControlKind::Aa, ControlKind::Injected] {
-        let of_kind: Vec<_> = document.controls.iter().filter(|control| control.kind == kind).collect();
-        let passed = of_kind.iter().filter(|control| control.verdict == ControlVerdict::Passed).count();
+        let of_kind: Vec<_> =
+            document.controls.iter().filter(|control| control.kind == kind).collect();
+        let passed =
+            of_kind.iter().filter(|control| control.verdict == ControlVerdict::Passed).count();
         let name = match kind {
             ControlKind::Aa => "A/A: no difference",
-            ControlKind::Injected => "injected: found as large as it is",
+            ControlKind::Injected => "injected: measured as large as it is",
         };
         let _ = writeln!(out, "  {name}: {passed} of {} passed", of_kind.len());
         for control in of_kind.iter().filter(|control| control.verdict != ControlVerdict::Passed) {
-            let Control { benchmark, ratio, ratio_low, ratio_high, confidence, truth, verdict, .. } = control;
+            let Control {
+                benchmark, ratio, ratio_low, ratio_high, confidence, truth, verdict, ..
+            } = control;
             let few = if *confidence < control_confidence(document.controls.len()) {
                 "; too few quads"
             } else {
@@ -173,7 +193,7 @@ fn controls(out: &mut String, document: &Document) {
             };
             let _ = writeln!(
                 out,
-                "    {}: {benchmark} {} [{}, {}], in truth {}{few}",
+                "    {}: {benchmark} {} [{}, {}], true value {}{few}",
                 verdict.name(),
                 percent(*ratio),
                 percent(*ratio_low),
@@ -184,11 +204,12 @@ fn controls(out: &mut String, document: &Document) {
     }
 }
 
-fn footer(out: &mut String, document: &Document) {
+fn footer(out: &mut String, document: &CostDocument) {
     let _ = writeln!(
         out,
-        "\nMedians over quads with 95 % intervals (sign test), each by itself; verdicts against {} % hold for all rows together\n\
-         (Holm), at every look. Clock {} and loop {:.2} ns are subtracted. Seed {}.",
+        "\nMedians over quads, each with its own 95 % interval (sign test). Verdicts against {} % hold\n\
+         for all rows together (Holm) and at every look. The clock ({}) and the loop ({:.2} ns) are\n\
+         subtracted. Seed {}.",
         in_percent(document.limit),
         duration(document.environment.clock_ns.round().max(0.0) as u64),
         document.environment.loop_ns,
@@ -202,9 +223,9 @@ mod tests {
 
     use super::*;
 
-    // After a change that is meant, SNAPSHOTS=overwrite writes the new text.
+    // After an intended change, SNAPSHOTS=overwrite writes the new text.
     #[test]
-    fn a_run_in_which_much_went_wrong() {
+    fn text_of_a_failed_run() {
         let document = serde_json::from_str(include_str!("fixtures/run.json")).expect("a document");
         assert_data_eq!(text(&document), file!["fixtures/run.txt"].raw());
     }

@@ -1,4 +1,5 @@
-//! The control socket: a request a connection, as a line of JSON; the answer is a line, and for events more of them.
+//! The control socket: one request for each connection, as a line of JSON. The reply is a line,
+//! with further lines for events.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
@@ -17,112 +18,116 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::SocketOption;
-use crate::output::say;
+use crate::output::print_message;
 use crate::{guard, plugin, service};
 
-/// Only root asks, at most for a document of all baselines of a large store.
-const LONGEST_REQUEST: u64 = 1 << 30;
-/// Who connects and says nothing is not waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections at a time: each is an open file, of which the daemon needs some for itself.
-const MOST: usize = 400;
-/// Threads that wait for connections when all is quiet: to start one takes longer than most answers, and who comes first leaves
-/// one for the next.
-const WAITING: usize = 2;
-/// It does one thing after the other, such as storing all it knows.
-const ANSWER: Duration = Duration::from_secs(60);
-/// Whoever waits for longer is told so.
-const SOON: Duration = Duration::from_secs(3);
-/// Who follows and does not read loses what comes then.
-const BEHIND: usize = 10_000;
-/// Who follows events may go while there are none.
-const LOOK: Duration = Duration::from_secs(1);
+/// Only root sends requests; the largest is a document of all baselines of a large store.
+const MAX_REQUEST_LEN: u64 = 1 << 30;
+/// A client that connects and sends nothing is disconnected after this time.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections at the same time: each is an open file, and the daemon needs some for itself.
+const MAX_CONNECTIONS: usize = 400;
+/// Idle threads that wait for connections. To start a thread takes longer than most replies, so a
+/// thread that accepts a connection leaves another one for the next.
+const WAITING_THREADS: usize = 2;
+/// The daemon handles requests one after the other, and a request may have to store all baselines.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+/// After this time, the client prints that it is waiting.
+const PROGRESS_NOTICE: Duration = Duration::from_secs(3);
+/// A follower that does not read loses further lines.
+const MAX_QUEUED_LINES: usize = 10_000;
+/// How often to check whether a follower has disconnected, and how long to wait after a failed
+/// accept.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-pub const OTHER_VERSION: &str = "the daemon is of another version: its answer is not understood";
+pub const OTHER_VERSION: &str =
+    "cannot parse the daemon's answer, which may be from another version of Tollgate";
 
-/// What an extension is asked.
+/// A request to an extension.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub enum Request {
-    Guard(guard::Request),
-    Service(service::Request),
-    Plugin(plugin::Request),
+    Guard(guard::GuardRequest),
+    Service(service::ServiceRequest),
+    Plugin(plugin::PluginRequest),
 }
 
-/// What a request is answered with.
+/// A reply to a request.
 pub enum Response {
     Value(Value),
-    /// Lines that are there, and lines to come.
-    Lines(Vec<Arc<str>>, Option<Follower>),
+    /// Existing lines, and optionally new ones as they come.
+    Lines(Vec<Arc<str>>, Option<EventReceiver>),
 }
 
-/// Who reads events as they come.
-pub struct Follower {
+/// The receiving side of a follower's events.
+pub struct EventReceiver {
     lines: Receiver<Arc<str>>,
-    /// As long as somebody reads.
+    /// Exists as long as the follower reads.
     _reads: Arc<()>,
 }
 
-/// The other side of a [`Follower`].
-pub struct Leader {
+/// The sending side of an [`EventReceiver`].
+pub struct EventSender {
     lines: SyncSender<Arc<str>>,
     reads: Weak<()>,
 }
 
-impl Leader {
-    /// Who does not read loses what comes after [`BEHIND`] lines.
-    pub fn new() -> (Self, Follower) {
-        let (to, lines) = sync_channel(BEHIND);
+impl EventSender {
+    /// A channel of [`MAX_QUEUED_LINES`] lines; while it is full, further lines are lost.
+    pub fn new() -> (Self, EventReceiver) {
+        let (to, lines) = sync_channel(MAX_QUEUED_LINES);
         let reads = Arc::new(());
-        (Self { lines: to, reads: Arc::downgrade(&reads) }, Follower { lines, _reads: reads })
+        (Self { lines: to, reads: Arc::downgrade(&reads) }, EventReceiver { lines, _reads: reads })
     }
 
     pub fn is_followed(&self) -> bool {
         self.reads.strong_count() > 0
     }
 
-    /// Whether there was room for it.
-    pub fn tell(&self, line: &Arc<str>) -> bool {
+    /// Sends a line. Returns whether there was room for it.
+    pub fn send_line(&self, line: &Arc<str>) -> bool {
         self.lines.try_send(Arc::clone(line)).is_ok()
     }
 }
 
-/// A request, and where its answer goes.
-pub struct Ask {
-    /// Who asks.
+/// A request, and the channel for its reply.
+pub struct PendingRequest {
+    /// The requesting process.
     pub process: u32,
     pub request: Request,
     pub answer: Sender<Result<Response>>,
 }
 
-/// The first line of every answer.
+/// The first line of every reply.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Answer {
+enum ReplyLine {
     Ok(Value),
     Error(String),
 }
 
-/// The socket's file is there as long as this.
-pub struct Control {
+/// A listening control socket; its file exists as long as this value.
+pub struct ControlSocket {
     path: PathBuf,
     listener: UnixListener,
 }
 
-impl Control {
-    /// Only one daemon listens at a path; what a killed one left there is replaced.
+impl ControlSocket {
+    /// Listens at a path, at which no other daemon may listen. Replaces a socket that a killed
+    /// daemon left.
     pub fn listen(path: &Path) -> Result<Self> {
         let context = || format!("cannot listen at {}", path.display());
         if UnixStream::connect(path).is_ok() {
             bail!(
-                "a daemon listens at {} already: `tollgate guard status`, `service report` or `plugin list` tells of it",
+                "a daemon is already listening at {}: `tollgate guard status`, `service report` \
+                or `plugin list` shows its state",
                 path.display()
             );
         }
         if let Some(folder) =
             path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
         {
-            // Those of /run are gone after a start of the machine; any other path may be mistyped.
+            // Folders in /run disappear at a reboot; any other path may be mistyped.
             ensure!(
                 folder.parent() == Some(Path::new("/run")),
                 "cannot listen at {}: there is no folder {}",
@@ -130,14 +135,16 @@ impl Control {
                 folder.display()
             );
             match fs::DirBuilder::new().mode(0o755).create(folder) {
-                // By another daemon, at this moment.
+                // Another daemon has created it at the same moment.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => made.with_context(|| format!("cannot make the folder {}", folder.display()))?,
+                made => {
+                    made.with_context(|| format!("cannot make the folder {}", folder.display()))?
+                }
             }
         }
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
-                bail!("{} is there, and no socket: it is left alone", path.display())
+                bail!("{} exists and is not a socket, so it was not replaced", path.display())
             }
             Ok(_) => fs::remove_file(path).with_context(context)?,
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -148,76 +155,82 @@ impl Control {
         Ok(Self { path: path.to_owned(), listener })
     }
 
-    /// Requests come by the channel; the stream can be read when there is one.
-    pub fn serve(&self) -> Result<(Receiver<Ask>, UnixStream)> {
+    /// Starts to serve connections. Requests come through the channel, and the stream is readable
+    /// when there is one.
+    pub fn serve(&self) -> Result<(Receiver<PendingRequest>, UnixStream)> {
         let (asks, asked) = channel();
         let (wake, awake) = UnixStream::pair()?;
         awake.set_nonblocking(true)?;
         let listener = self.listener.try_clone()?;
         let counts = Mutex::default();
-        let desk = Arc::new(Desk { listener, asks, wake, counts });
-        ensure!(desk.has_one_waiting(), "cannot start a thread for the control socket");
+        let desk = Arc::new(ConnectionPool { listener, asks, wake, counts });
+        ensure!(desk.ensure_waiting_thread(), "cannot start a thread for the control socket");
         Ok((asked, awake))
     }
 }
 
-/// What the threads have in common that answer connections.
-struct Desk {
+/// The shared state of the threads that serve connections.
+struct ConnectionPool {
     listener: UnixListener,
-    asks: Sender<Ask>,
+    asks: Sender<PendingRequest>,
     wake: UnixStream,
-    counts: Mutex<Counts>,
+    counts: Mutex<ThreadCounts>,
 }
 
-/// Threads.
+/// Numbers of threads.
 #[derive(Default)]
-struct Counts {
+struct ThreadCounts {
     waiting: usize,
     serving: usize,
 }
 
-impl Desk {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+impl ConnectionPool {
+    fn counts(&self) -> MutexGuard<'_, ThreadCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where none could be started, those that serve wait again when they are through with it.
-    fn has_one_waiting(self: &Arc<Self>) -> bool {
+    /// Ensures that a thread waits for connections. If none can be started, the serving threads
+    /// wait again when they have finished.
+    fn ensure_waiting_thread(self: &Arc<Self>) -> bool {
         let mut counts = self.counts();
         if counts.waiting == 0 {
             let desk = Arc::clone(self);
-            let started = thread::Builder::new().spawn(move || desk.work());
+            let started = thread::Builder::new().spawn(move || desk.serve_connections());
             counts.waiting += usize::from(started.is_ok());
         }
         counts.waiting > 0
     }
 
-    /// One of those that waited serves; how many do so now.
-    fn begins(&self) -> usize {
+    /// Counts this waiting thread as serving; returns the number of serving threads.
+    fn start_serving(&self) -> usize {
         let mut counts = self.counts();
         counts.waiting -= 1;
         counts.serving += 1;
         counts.serving
     }
 
-    fn work(self: &Arc<Self>) {
+    fn serve_connections(self: &Arc<Self>) {
         loop {
             let Ok((stream, _)) = self.listener.accept() else {
-                // It may be possible again then.
-                thread::sleep(LOOK);
+                // It may succeed later.
+                thread::sleep(POLL_INTERVAL);
                 continue;
             };
-            if self.begins() > MOST {
-                let _ = put_error(&stream, &anyhow!("{MOST} others ask the daemon at this moment"));
+            if self.start_serving() > MAX_CONNECTIONS {
+                let _ = write_error(
+                    &stream,
+                    &anyhow!("the daemon is already serving {MAX_CONNECTIONS} connections"),
+                );
             } else {
-                self.has_one_waiting();
-                // Whoever goes before the answer has nobody to tell of it.
+                self.ensure_waiting_thread();
+                // If the client disconnects before the reply, no process is left to receive the
+                // error.
                 let _ = serve_one(&stream, &self.asks, &self.wake);
             }
             drop(stream);
             let mut counts = self.counts();
             counts.serving -= 1;
-            if counts.waiting >= WAITING {
+            if counts.waiting >= WAITING_THREADS {
                 return;
             }
             counts.waiting += 1;
@@ -225,46 +238,55 @@ impl Desk {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-fn put(mut stream: &UnixStream, line: &str) -> Result<()> {
+fn write_line(mut stream: &UnixStream, line: &str) -> Result<()> {
     Ok(stream.write_all(format!("{line}\n").as_bytes())?)
 }
 
-fn put_error(stream: &UnixStream, error: &anyhow::Error) -> Result<()> {
-    put(stream, &serde_json::to_string(&Answer::Error(format!("{error:#}")))?)
+fn write_error(stream: &UnixStream, error: &anyhow::Error) -> Result<()> {
+    write_line(stream, &serde_json::to_string(&ReplyLine::Error(format!("{error:#}")))?)
 }
 
-fn respond(stream: &UnixStream, asks: &Sender<Ask>, mut wake: &UnixStream) -> Result<Response> {
-    let process =
-        kernel::process::root_peer(stream.as_raw_fd()).context("only root may control the daemon")?;
+fn forward(
+    stream: &UnixStream,
+    asks: &Sender<PendingRequest>,
+    mut wake: &UnixStream,
+) -> Result<Response> {
+    let process = kernel::process::root_peer(stream.as_raw_fd())
+        .context("only root may control the daemon")?;
     let mut line = String::new();
-    BufReader::new(stream.take(LONGEST_REQUEST)).read_line(&mut line).context("this is no request")?;
-    let request = serde_json::from_str(&line).context("the daemon does not understand this request")?;
+    BufReader::new(stream.take(MAX_REQUEST_LEN))
+        .read_line(&mut line)
+        .context("this is not a request")?;
+    let request =
+        serde_json::from_str(&line).context("the daemon does not understand this request")?;
     let (answer, answered) = channel();
     const ENDING: &str = "the daemon is ending";
-    asks.send(Ask { process, request, answer }).ok().context(ENDING)?;
+    asks.send(PendingRequest { process, request, answer }).ok().context(ENDING)?;
     wake.write_all(&[0])?;
     answered.recv().ok().context(ENDING)?
 }
 
-fn serve_one(stream: &UnixStream, asks: &Sender<Ask>, wake: &UnixStream) -> Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let (lines, follower) = match respond(stream, asks, wake) {
-        Ok(Response::Value(value)) => return put(stream, &serde_json::to_string(&Answer::Ok(value))?),
-        Err(error) => return put_error(stream, &error),
+fn serve_one(stream: &UnixStream, asks: &Sender<PendingRequest>, wake: &UnixStream) -> Result<()> {
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
+    let (lines, follower) = match forward(stream, asks, wake) {
+        Ok(Response::Value(value)) => {
+            return write_line(stream, &serde_json::to_string(&ReplyLine::Ok(value))?);
+        }
+        Err(error) => return write_error(stream, &error),
         Ok(Response::Lines(lines, follower)) => (lines, follower),
     };
-    put(stream, &serde_json::to_string(&Answer::Ok(Value::Null))?)?;
-    lines.iter().try_for_each(|line| put(stream, line))?;
+    write_line(stream, &serde_json::to_string(&ReplyLine::Ok(Value::Null))?)?;
+    lines.iter().try_for_each(|line| write_line(stream, line))?;
     let Some(follower) = follower else { return Ok(()) };
     while !kernel::process::has_hung_up(stream.as_raw_fd()) {
-        match follower.lines.recv_timeout(LOOK) {
-            Ok(line) => put(stream, &line)?,
+        match follower.lines.recv_timeout(POLL_INTERVAL) {
+            Ok(line) => write_line(stream, &line)?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
@@ -272,64 +294,75 @@ fn serve_one(stream: &UnixStream, asks: &Sender<Ask>, wake: &UnixStream) -> Resu
     Ok(())
 }
 
-/// The other side: a connection to the daemon, if one listens there.
+/// Connects to the daemon, if one listens at the path.
 pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
     match UnixStream::connect(path) {
         Ok(stream) => Ok(Some(stream)),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        Err(error)
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
+        {
+            Ok(None)
+        }
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             bail!("only root may control the daemon that listens at {}", path.display())
         }
-        Err(error) => Err(error).with_context(|| format!("cannot reach the daemon at {}", path.display())),
+        Err(error) => {
+            Err(error).with_context(|| format!("cannot reach the daemon at {}", path.display()))
+        }
     }
 }
 
-/// What the daemon says to a request, and the lines after it.
-pub fn ask<R: Serialize>(
+/// Sends a request. Returns the daemon's reply and the lines after it.
+pub fn send_request<R: Serialize>(
     stream: &UnixStream,
     request: &R,
 ) -> Result<(Value, impl Iterator<Item = String> + use<R>)> {
-    const GONE: &str = "the daemon has gone away";
-    // Who is refused unheard is told so nevertheless.
-    let written = put(stream, &serde_json::to_string(request)?);
-    stream.set_read_timeout(Some(ANSWER))?;
-    if !kernel::process::wait_readable(stream.as_raw_fd(), SOON) {
-        tell("waiting for the daemon's answer");
+    const GONE: &str = "the daemon closed the connection";
+    // Writing may fail because the daemon has already refused the connection; its reply is read in
+    // any case.
+    let written = write_line(stream, &serde_json::to_string(request)?);
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    if !kernel::process::wait_readable(stream.as_raw_fd(), PROGRESS_NOTICE) {
+        log_message("waiting for the daemon's answer");
     }
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let answer = match lines.next() {
         Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
-            bail!("the daemon has not answered for {} s: is it stopped?", ANSWER.as_secs())
+            bail!("the daemon has not answered for {} s: is it stopped?", REPLY_TIMEOUT.as_secs())
         }
         Some(Ok(answer)) => answer,
         _ => bail!(written.err().map_or(GONE.into(), |error| format!("{GONE}: {error}"))),
     };
-    // Events may take their time.
+    // Events may come at any time.
     stream.set_read_timeout(None)?;
     let lines = lines.map_while(Result::ok);
     match serde_json::from_str(&answer)? {
-        Answer::Ok(value) => Ok((value, lines)),
-        Answer::Error(sentence) => bail!(sentence),
+        ReplyLine::Ok(value) => Ok((value, lines)),
+        ReplyLine::Error(sentence) => bail!(sentence),
     }
 }
 
-/// For commands that nobody but a daemon can carry out.
-pub fn running(path: &Path) -> Result<UnixStream> {
+/// Connects to the daemon, for commands that only a daemon can execute.
+pub fn connect_required(path: &Path) -> Result<UnixStream> {
     connect(path)?.with_context(|| {
         format!(
-            "no daemon listens at {}: `tollgate daemon --help` says how to start one, or name its --socket",
+            "no daemon is listening at {}: start one (see `tollgate daemon --help`), or give its \
+            --socket",
             path.display()
         )
     })
 }
 
-/// The daemon's answer, where one has to be there.
-pub fn answer<T: DeserializeOwned>(socket: &SocketOption, request: &impl Serialize) -> Result<T> {
-    let (value, _) = ask(&running(&socket.path)?, request)?;
+/// Sends a request to a daemon that must be there, and returns its reply.
+pub fn request_one<T: DeserializeOwned>(
+    socket: &SocketOption,
+    request: &impl Serialize,
+) -> Result<T> {
+    let (value, _) = send_request(&connect_required(&socket.path)?, request)?;
     serde_json::from_value(value).context(OTHER_VERSION)
 }
 
-/// Nobody may be left to tell.
-pub fn tell(message: &str) {
-    let _ = say(&format!("tollgate: {message}"));
+/// Logs a message; if stderr is gone, the message is lost.
+pub fn log_message(message: &str) {
+    let _ = print_message(&format!("tollgate: {message}"));
 }

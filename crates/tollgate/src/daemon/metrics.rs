@@ -1,4 +1,4 @@
-//! Counts for Prometheus, in its text format (version 0.0.4), by HTTP.
+//! Metrics for Prometheus, in its text format (version 0.0.4), over HTTP.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,28 +12,29 @@ use anyhow::{Context as _, Result};
 
 use crate::guard::Status;
 use crate::report::GuardedProgram;
-use crate::service::{Report, ServiceRow};
+use crate::service::{ServiceReport, ServiceRow};
 
 const FORMAT: &str = "text/plain; version=0.0.4";
-const LONGEST_REQUEST: usize = 8 << 10;
-/// Anybody may connect. One is answered after the other, so that they take one of the daemon's open files, and each has
-/// this long.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_REQUEST_LEN: usize = 8 << 10;
+/// Any process may connect. Connections are served one after the other, so that together they use
+/// only one of the daemon's open files, and each may take this long.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The page, which is made anew as often as the daemon looks after its programs.
+/// The page, which the daemon renders anew at each refresh.
 pub type Page = Arc<Mutex<String>>;
 
-/// Serves the page at /metrics, and says where.
+/// Serves the page at /metrics, and returns the address.
 pub fn serve(address: &str, page: Page) -> Result<String> {
-    let listener = TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
+    let listener =
+        TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
     let place = format!("http://{}/metrics", listener.local_addr()?);
     thread::spawn(move || {
         loop {
             match listener.accept() {
-                // Whoever asked may be gone.
+                // The client may have disconnected.
                 Ok((stream, _)) => drop(answer(stream, &page)),
-                // It may be possible again then.
-                Err(_) => thread::sleep(PATIENCE),
+                // It may succeed later.
+                Err(_) => thread::sleep(CONNECTION_TIMEOUT),
             }
         }
     });
@@ -41,13 +42,13 @@ pub fn serve(address: &str, page: Page) -> Result<String> {
 }
 
 fn answer(mut stream: TcpStream, page: &Page) -> io::Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + CONNECTION_TIMEOUT;
     let left = || match end.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
         left => Ok(Some(left)),
     };
     let (mut request, mut bytes) = (Vec::new(), [0; 1024]);
-    while !request.ends_with(b"\r\n\r\n") && request.len() < LONGEST_REQUEST {
+    while !request.ends_with(b"\r\n\r\n") && request.len() < MAX_REQUEST_LEN {
         stream.set_read_timeout(left()?)?;
         match stream.read(&mut bytes)? {
             0 => break,
@@ -60,7 +61,8 @@ fn answer(mut stream: TcpStream, page: &Page) -> io::Result<()> {
         _ => ("404 Not Found", "see /metrics\n".into()),
     };
     let response = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {FORMAT}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
+        "HTTP/1.1 {status}\r\nContent-Type: {FORMAT}\r\nContent-Length: {}\r\nConnection: \
+        close\r\n\r\n{text}",
         text.len()
     );
     let mut rest = response.as_bytes();
@@ -71,7 +73,13 @@ fn answer(mut stream: TcpStream, page: &Page) -> io::Result<()> {
     Ok(())
 }
 
-fn family(out: &mut String, name: &str, kind: &str, help: &str, values: impl Iterator<Item = (String, f64)>) {
+fn family(
+    out: &mut String,
+    name: &str,
+    kind: &str,
+    help: &str,
+    values: impl Iterator<Item = (String, f64)>,
+) {
     let _ = writeln!(out, "# HELP tollgate_{name} {help}\n# TYPE tollgate_{name} {kind}");
     for (labels, value) in values {
         let _ = writeln!(out, "tollgate_{name}{labels} {value}");
@@ -90,7 +98,7 @@ fn labels(labels: &[(&str, &str)]) -> String {
     format!("{{{}}}", labels.iter().map(one).collect::<Vec<_>>().join(","))
 }
 
-/// Scopes of one program are told apart.
+/// The labels of a program, which distinguish its scopes.
 fn program_label(program: &GuardedProgram) -> String {
     let scope = program.scope.as_ref().map(|scope| ("scope", scope.as_str()));
     labels(&[("program", program.path.as_str())].into_iter().chain(scope).collect::<Vec<_>>())
@@ -98,7 +106,13 @@ fn program_label(program: &GuardedProgram) -> String {
 
 pub fn guard(out: &mut String, status: &Status) {
     let one = |value: f64| std::iter::once((String::new(), value));
-    family(out, "guard_held_processes", "gauge", "Processes held now.", one(status.held.len() as f64));
+    family(
+        out,
+        "guard_held_processes",
+        "gauge",
+        "Processes that are held now.",
+        one(status.held.len() as f64),
+    );
     family(
         out,
         "guard_off",
@@ -109,12 +123,18 @@ pub fn guard(out: &mut String, status: &Status) {
     for state in ["training", "frozen", "normal"] {
         let n = status.programs.iter().filter(|program| program.state == state).count();
         if state == "training" {
-            family(out, "guard_programs", "gauge", "Programs by state.", std::iter::empty());
+            family(
+                out,
+                "guard_programs",
+                "gauge",
+                "Guarded programs, by the state of their baseline.",
+                std::iter::empty(),
+            );
         }
         let _ = writeln!(out, "tollgate_guard_programs{} {n}", label("state", state));
     }
     let mut of_programs = |name: &str, help: &str, value: fn(&GuardedProgram) -> f64| {
-        // Versions of a program are one series.
+        // All versions of a program form one series.
         let mut each = BTreeMap::new();
         for program in &status.programs {
             *each.entry(program_label(program)).or_default() += value(program);
@@ -122,82 +142,124 @@ pub fn guard(out: &mut String, status: &Status) {
         family(out, name, "counter", help, each.into_iter());
     };
     of_programs("guard_calls_total", "Calls judged.", |program| program.calls as f64);
-    of_programs("guard_anomalies_total", "Calls that were unusual.", |program| program.anomalies as f64);
-    of_programs("guard_holds_total", "Holds that began.", |program| program.holds as f64);
-    of_programs("guard_held_seconds_total", "Seconds that holds were to take.", |program| {
-        program.held_ns as f64 / 1e9
+    of_programs("guard_anomalies_total", "Calls that were unusual.", |program| {
+        program.anomalies as f64
     });
-    of_programs("guard_unheld_total", "Calls not held, as too many processes were.", |program| {
-        program.unheld as f64
-    });
+    of_programs("guard_holds_total", "Holds started.", |program| program.holds as f64);
+    of_programs(
+        "guard_held_seconds_total",
+        "Requested time of all holds, in seconds.",
+        |program| program.held_ns as f64 / 1e9,
+    );
+    of_programs(
+        "guard_unheld_total",
+        "Calls not held because --max-held processes were held already.",
+        |program| program.unheld as f64,
+    );
     of_programs("guard_kills_total", "Processes killed.", |program| program.killed as f64);
-    of_programs("guard_refusals_total", "Calls of execve refused.", |program| program.refused as f64);
+    of_programs("guard_refusals_total", "Calls of execve refused.", |program| {
+        program.refused as f64
+    });
 }
 
 pub fn losses(out: &mut String, losses: &BTreeMap<String, u64>) {
     let losses = losses.iter().map(|(reason, n)| (label("reason", reason), *n as f64));
-    family(out, "losses_total", "counter", "What could not be recorded, by reason.", losses);
+    family(out, "losses_total", "counter", "Losses, by reason.", losses);
 }
 
-pub fn services(out: &mut String, report: &Report) {
+pub fn services(out: &mut String, report: &ServiceReport) {
     let mut of_services = |name: &str, kind: &str, help: &str, value: fn(&ServiceRow) -> f64| {
         let rows = report.services.iter().map(|row| (label("service", &row.name), value(row)));
         family(out, &format!("service_{name}"), kind, help, rows);
     };
-    of_services("processes", "gauge", "Processes with a thread that works for it.", |row| {
-        row.processes as f64
+    of_services(
+        "processes",
+        "gauge",
+        "Processes with a thread that works for the service.",
+        |row| row.processes as f64,
+    );
+    of_services("threads", "gauge", "Threads that work for the service.", |row| row.threads as f64);
+    of_services("cpu_seconds_total", "counter", "Time on a processor, in seconds.", |row| {
+        row.used.cpu_ns as f64 / 1e9
     });
-    of_services("threads", "gauge", "Threads that work for it.", |row| row.threads as f64);
-    of_services("cpu_seconds_total", "counter", "Time on a processor.", |row| row.used.cpu_ns as f64 / 1e9);
-    of_services("wait_seconds_total", "counter", "Time waiting for a processor.", |row| {
-        row.used.wait_ns as f64 / 1e9
+    of_services(
+        "wait_seconds_total",
+        "counter",
+        "Time waiting for a processor, in seconds.",
+        |row| row.used.wait_ns as f64 / 1e9,
+    );
+    of_services("blocked_seconds_total", "counter", "Time blocked, in seconds.", |row| {
+        row.used.blocked_ns as f64 / 1e9
     });
-    of_services("blocked_seconds_total", "counter", "Time blocked.", |row| row.used.blocked_ns as f64 / 1e9);
     of_services("calls_total", "counter", "System calls.", |row| row.used.calls as f64);
-    of_services("minor_faults_total", "counter", "Page faults without reading.", |row| {
+    of_services("minor_faults_total", "counter", "Minor page faults.", |row| {
         row.used.minor_faults as f64
     });
-    of_services("major_faults_total", "counter", "Page faults that read.", |row| {
+    of_services("major_faults_total", "counter", "Major page faults.", |row| {
         row.used.major_faults as f64
     });
-    of_services("received_bytes_total", "counter", "Received over sockets.", |row| {
+    of_services("received_bytes_total", "counter", "Bytes received over sockets.", |row| {
         row.used.received_bytes as f64
     });
-    of_services("sent_bytes_total", "counter", "Sent over sockets.", |row| row.used.sent_bytes as f64);
+    of_services("sent_bytes_total", "counter", "Bytes sent over sockets.", |row| {
+        row.used.sent_bytes as f64
+    });
     of_services(
         "overlaps_total",
         "counter",
-        "Answers to others that were sent by threads which worked for it by then.",
+        "Replies to other services sent by threads that worked for this service by then.",
         |row| row.used.overlaps as f64,
     );
-    of_services("read_bytes_total", "counter", "Read by read and the like, of anything.", |row| {
-        row.used.read_bytes as f64
-    });
-    of_services("written_bytes_total", "counter", "Written by write and the like, to anything.", |row| {
-        row.used.written_bytes as f64
-    });
-    of_services("storage_read_bytes_total", "counter", "Read from disks.", |row| {
+    of_services(
+        "read_bytes_total",
+        "counter",
+        "Bytes read by read(2) and similar calls, from any file.",
+        |row| row.used.read_bytes as f64,
+    );
+    of_services(
+        "written_bytes_total",
+        "counter",
+        "Bytes written by write(2) and similar calls, to any file.",
+        |row| row.used.written_bytes as f64,
+    );
+    of_services("storage_read_bytes_total", "counter", "Bytes read from storage.", |row| {
         row.used.storage_read_bytes as f64
     });
-    of_services("storage_written_bytes_total", "counter", "Written to disks.", |row| {
+    of_services("storage_written_bytes_total", "counter", "Bytes written to storage.", |row| {
         row.used.storage_written_bytes as f64
     });
-    of_services("sockets", "gauge", "Sockets of IPv4 and IPv6 that it has made.", |row| row.sockets as f64);
-    of_services("refused_total", "counter", "Sockets and connections beyond its limits.", |row| {
-        row.refused as f64
-    });
+    of_services(
+        "sockets",
+        "gauge",
+        "Open IPv4 and IPv6 sockets that the service has created.",
+        |row| row.sockets as f64,
+    );
+    of_services(
+        "refused_total",
+        "counter",
+        "Sockets and connections beyond the service's limits.",
+        |row| row.refused as f64,
+    );
     let mut of_all = |name: &str, help: &str, value: f64| {
         family(out, name, "counter", help, std::iter::once((String::new(), value)));
     };
     of_all(
         "service_kernel_cpu_seconds_total",
-        "Processor time that is no service's.",
+        "Processor time of no service, in seconds.",
         report.kernel_cpu_ns as f64 / 1e9,
     );
     let moves = &report.moves;
     of_all("service_moves_total", "Threads moved between control groups.", moves.moved as f64);
-    of_all("service_move_seconds_total", "Time that these moves took.", moves.total_ns as f64 / 1e9);
-    of_all("service_moves_put_off_total", "Moves that would have cost too much.", moves.put_off as f64);
+    of_all(
+        "service_move_seconds_total",
+        "Time taken by moves between control groups, in seconds.",
+        moves.total_ns as f64 / 1e9,
+    );
+    of_all(
+        "service_moves_put_off_total",
+        "Moves put off to limit their cost.",
+        moves.put_off as f64,
+    );
     of_all("service_moves_failed_total", "Moves that failed.", moves.failed as f64);
 }
 
@@ -218,7 +280,8 @@ mod tests {
 
     #[test]
     fn versions_of_a_program_are_one_series() {
-        let version = |calls| GuardedProgram { path: "/bin/sh".into(), calls, ..GuardedProgram::default() };
+        let version =
+            |calls| GuardedProgram { path: "/bin/sh".into(), calls, ..GuardedProgram::default() };
         let mut page = String::new();
         guard(&mut page, &Status { programs: vec![version(2), version(3)], ..Status::default() });
         let calls: Vec<_> =
@@ -236,21 +299,24 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_it_gets_the_page_also_beside_those_who_say_nothing() {
+    fn page_is_served_beside_silent_clients() {
         let page = Page::new("tollgate_x 1\n".repeat(100_000).into());
         let place = serve("127.0.0.1:0", Arc::clone(&page)).expect("a port");
         let address = place.trim_start_matches("http://").trim_end_matches("/metrics");
-        let silent: Vec<_> = (0..3).map(|_| TcpStream::connect(address).expect("it listens")).collect();
+        let silent: Vec<_> =
+            (0..3).map(|_| TcpStream::connect(address).expect("it listens")).collect();
         let answer = ask(&place, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
         let (head, text) = answer.split_once("\r\n\r\n").expect("a head and a text");
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         assert!(head.contains(&format!("Content-Length: {}", text.len())), "{head}");
         assert_eq!(text, *page.lock().expect("whole"));
         drop(silent);
-        for (request, words) in [("GET / HTTP/1.0\r\n\r\n", "see /metrics"), ("\r\n\r\n", "404 Not Found")] {
+        for (request, words) in
+            [("GET / HTTP/1.0\r\n\r\n", "see /metrics"), ("\r\n\r\n", "404 Not Found")]
+        {
             assert!(ask(&place, request).contains(words), "{request:?}");
         }
-        assert!(ask(&place, &"x".repeat(LONGEST_REQUEST)).contains("404 Not Found"));
+        assert!(ask(&place, &"x".repeat(MAX_REQUEST_LEN)).contains("404 Not Found"));
     }
 
     #[test]
@@ -258,7 +324,7 @@ mod tests {
         let mut page = String::new();
         guard(&mut page, &Status::default());
         let row = ServiceRow { name: "a.b".into(), ..ServiceRow::default() };
-        services(&mut page, &Report { services: vec![row], ..Report::default() });
+        services(&mut page, &ServiceReport { services: vec![row], ..ServiceReport::default() });
         losses(&mut page, &BTreeMap::from([("too \"many\"".into(), 3)]));
         assert!(page.contains("tollgate_service_cpu_seconds_total{service=\"a.b\"} 0\n"));
         assert!(page.contains("tollgate_guard_programs{state=\"normal\"} 0\n"));

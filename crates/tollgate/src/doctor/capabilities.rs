@@ -1,14 +1,15 @@
-//! The list: every capability, who needs it, what is used instead, how to get it, and how it is tried.
+//! The list of capabilities: which extensions need each, what replaces it, how to get it, and how
+//! it is tested.
 
 use std::path::Path;
 
-use kernel::probe::{self, Answer};
-use kernel::{before, wire};
+use kernel::probe::{self, ProbeResult};
+use kernel::{enforcement, wire};
 
-use super::finding::{AS_ROOT, Capability, Finding, Machine, without_types};
+use super::finding::{AS_ROOT, Capability, Finding, KernelFacts, without_types};
 use super::{cgroups, files, security};
 
-type Test = fn(&Machine) -> Finding;
+type ProbeFn = fn(&KernelFacts) -> Finding;
 type Users = &'static [&'static str];
 
 const ALL: Users = &["all"];
@@ -18,9 +19,14 @@ const SERVICE: Users = &["service"];
 const PLUGIN: Users = &["plugin"];
 const PACE: Users = &["pace"];
 
-/// `tollgate run` cannot do without it.
-const fn required(name: &'static str, needed_by: Users, how: &'static str, test: Test) -> Capability {
-    Capability { name, needed_by, required: true, instead: "", how, test }
+/// A capability without which `tollgate run` cannot work.
+const fn required(
+    name: &'static str,
+    needed_by: Users,
+    how: &'static str,
+    test: ProbeFn,
+) -> Capability {
+    Capability { name, needed_by, required: true, fallback: "", remedy: how, test }
 }
 
 const fn optional(
@@ -28,14 +34,14 @@ const fn optional(
     needed_by: Users,
     instead: &'static str,
     how: &'static str,
-    test: Test,
+    test: ProbeFn,
 ) -> Capability {
-    Capability { name, needed_by, required: false, instead, how, test }
+    Capability { name, needed_by, required: false, fallback: instead, remedy: how, test }
 }
 
 pub const GROUPS: &[(&str, &[Capability])] = &[
     ("the gate", GATE),
-    ("lens, read by the program itself", IN_BAND),
+    ("lens, in-band", IN_BAND),
     ("guard", GUARDING),
     ("service", SERVICES),
     ("plugin", PLUGINS),
@@ -45,51 +51,64 @@ pub const GROUPS: &[(&str, &[Capability])] = &[
 const GATE: &[Capability] = &[
     required("root", ALL, "sudo tollgate run ...", root),
     required("kernel types (BTF)", ALL, "a kernel with CONFIG_DEBUG_INFO_BTF=y", types),
-    required("tracepoints with types (tp_btf)", ALL, "a kernel with CONFIG_BPF_EVENTS=y", |machine| {
-        typed_each(machine, &HOOKS, probe::attach)
+    required(
+        "tracepoints with types (tp_btf)",
+        ALL,
+        "a kernel with CONFIG_BPF_EVENTS=y",
+        |machine| typed_each(machine, &HOOKS, probe::attach),
+    ),
+    required("ring buffer", ALL, "Linux 5.8 or newer", |machine| {
+        machine.probe_finding(probe::make("ring_buffer"))
     }),
-    required("ring buffer", ALL, "Linux 5.8 or newer", |machine| machine.answer(probe::make("ring_buffer"))),
     required("array mapped into memory", ALL, "Linux 5.5 or newer", |machine| {
-        machine.answer(probe::map_into_memory())
+        machine.probe_finding(probe::map_into_memory())
     }),
     required("array of ring buffers", ALL, "Linux 5.8 or newer", |machine| {
-        machine.answer(probe::ring_in_array())
+        machine.probe_finding(probe::ring_in_array())
     }),
-    required("queue map", ALL, "Linux 4.20 or newer", |machine| machine.answer(probe::make("queue"))),
-    required("32-bit compare and swap", ALL, "Linux 5.12 or newer with CONFIG_BPF_JIT=y", |machine| {
-        machine.answer(probe::load("atomics_32", &[]))
+    required("queue map", ALL, "Linux 4.20 or newer", |machine| {
+        machine.probe_finding(probe::make("queue"))
     }),
+    required(
+        "32-bit compare and swap",
+        ALL,
+        "Linux 5.12 or newer with CONFIG_BPF_JIT=y",
+        |machine| machine.probe_finding(probe::load("atomics_32", &[])),
+    ),
     required("reading kernel memory", ALL, "boot without lockdown=confidentiality", |machine| {
         typed(machine, "probe_read")
     }),
-    required("stack of a sleeping task", LENS, "Linux 5.9 or newer", |machine| typed(machine, "task_stack")),
+    required("stack of a sleeping task", LENS, "Linux 5.9 or newer", |machine| {
+        typed(machine, "task_stack")
+    }),
     required("run-queue wait (sched_info)", LENS, "a kernel with CONFIG_SCHED_INFO=y", run_delay),
     optional(
         "task iterator",
         LENS,
-        "commands started by Tollgate; no attaching to what runs already",
+        "only commands started by Tollgate; it cannot attach to running processes",
         "Linux 5.8 or newer",
-        |machine| machine.typed_answer(probe::iterate_tasks),
+        |machine| machine.typed_probe_finding(probe::iterate_tasks),
     ),
     optional(
         "kernel addresses (kallsyms)",
         LENS,
-        "no names for the places where calls sleep",
+        "blocking sites without function names",
         "sysctl kernel.kptr_restrict=1, and a kernel with CONFIG_KALLSYMS=y",
         |_| files::kernel_addresses(),
     ),
     optional(
         "bpf_rdonly_cast",
         LENS,
-        "a helper, which costs about 8 ns more a call where returns go through thunks",
+        "a helper function, which costs about 8 ns more per call on processors that need return \
+        thunks",
         "Linux 6.2 or newer",
         |machine| machine.kfunc("bpf_rdonly_cast"),
     ),
     optional(
         "fast clock",
         LENS,
-        "the slow one, read twice a timed call; `--sample` times fewer calls",
-        "a clock source that the processor reads by itself",
+        "the slow clock, read twice per timed call; `--sample` times fewer calls",
+        "a clock source within the processor",
         |_| files::fast_clock(),
     ),
 ];
@@ -98,19 +117,19 @@ const IN_BAND: &[Capability] = &[
     optional(
         "fentry programs",
         LENS,
-        "tracepoints; no trace of the functions in a call",
+        "tracepoints; the functions within a call are not traced",
         TRAMPOLINES,
-        |machine| machine.typed_answer(|| probe::attach("fentry")),
+        |machine| machine.typed_probe_finding(|| probe::attach("fentry")),
     ),
     optional("kprobes", LENS, "tracepoints", "a kernel with CONFIG_KPROBE_EVENTS=y", |machine| {
-        machine.answer(probe::attach("kprobe"))
+        machine.probe_finding(probe::attach("kprobe"))
     }),
     optional(
         "kprobe.multi",
         LENS,
         "one kprobe or fentry program a function, attached one by one",
         "Linux 5.18 or newer with CONFIG_FPROBE=y",
-        |machine| machine.answer(probe::attach_kprobe_multi()),
+        |machine| machine.probe_finding(probe::attach_kprobe_multi()),
     ),
     optional(
         "lock contention tracepoints",
@@ -124,32 +143,37 @@ const IN_BAND: &[Capability] = &[
         LENS,
         "an array mapped into memory",
         "Linux 6.13 or newer",
-        |machine| machine.typed_answer(|| probe::load("uptr", &["user_pointers"])),
+        |machine| machine.typed_probe_finding(|| probe::load("uptr", &["user_pointers"])),
     ),
 ];
 
 const GUARDING: &[Capability] = &[
-    optional("task storage", GUARD, "the gate's own table of threads", "Linux 5.11 or newer", |machine| {
-        machine.typed_answer(|| probe::load("task_storage", &["tasks"]))
-    }),
+    optional(
+        "task storage",
+        GUARD,
+        "the gate's own table of threads",
+        "Linux 5.11 or newer",
+        |machine| machine.typed_probe_finding(|| probe::load("task_storage", &["tasks"])),
+    ),
     optional(
         "bpf_send_signal_thread",
         GUARD,
-        "a signal from user space, which comes some calls later",
+        "a signal from user space, which arrives some calls later",
         "Linux 5.5 or newer",
         |machine| typed(machine, "send_signal"),
     ),
     optional(
         "bpf_send_signal_task",
         GUARD,
-        "who is held and gets somebody else's SIGCONT makes one more call",
+        "a held process that gets a SIGCONT from another process makes one more call",
         "Linux 6.13 or newer",
         |machine| machine.kfunc("bpf_send_signal_task"),
     ),
     optional(
         "BPF LSM",
         GUARD,
-        "connect, bind, sendmsg and socket are held before they take effect, others where a signal stops them",
+        "connect, bind, sendmsg and socket are held before they take effect; other calls where a \
+        signal stops them",
         "a kernel with CONFIG_BPF_LSM=y",
         security::bpf_lsm,
     ),
@@ -165,19 +189,19 @@ const GUARDING: &[Capability] = &[
         GUARD,
         "BPF LSM, cgroup programs or a signal",
         "a kernel with CONFIG_BPF_KPROBE_OVERRIDE=y",
-        |machine| machine.answer(probe::load("override_return", &[])),
+        |machine| machine.probe_finding(probe::load("override_return", &[])),
     ),
     optional(
         "cgroup programs that set the errno",
         GUARD,
         "BPF LSM, or a signal",
         "Linux 5.18 or newer with CONFIG_CGROUP_BPF=y",
-        |machine| machine.each(&CGROUP_PROGRAMS, load),
+        |machine| machine.all_of(&CGROUP_PROGRAMS, load),
     ),
     optional(
         "holds before calls take effect",
         GUARD,
-        "at their end, or at once where they sleep; forks before",
+        "holds at the end of calls, or at once if they sleep; forks before they take effect",
         "BPF LSM, or cgroup programs and cgroup v2",
         holds,
     ),
@@ -187,30 +211,42 @@ const SERVICES: &[Capability] = &[
     optional(
         "cgroup v2",
         &["guard", "service"],
-        "accounting only; nothing is limited or frozen, and work does not move by UDP",
+        "accounting only; nothing is limited or frozen, and work is not followed over UDP",
         "mount -t cgroup2 none /sys/fs/cgroup",
         |_| cgroups::hierarchy(),
     ),
-    optional("cpu controller", SERVICE, "no limit", "CONFIG_CGROUP_SCHED=y", |_| cgroups::controller("cpu")),
-    optional("memory controller", SERVICE, "no limit", "CONFIG_MEMCG=y", |_| cgroups::controller("memory")),
-    optional("pids controller", SERVICE, "no limit", "CONFIG_CGROUP_PIDS=y", |_| cgroups::controller("pids")),
-    optional("io controller", SERVICE, "no limit", "CONFIG_BLK_CGROUP=y", |_| cgroups::controller("io")),
+    optional("cpu controller", SERVICE, "no limit", "CONFIG_CGROUP_SCHED=y", |_| {
+        cgroups::controller("cpu")
+    }),
+    optional("memory controller", SERVICE, "no limit", "CONFIG_MEMCG=y", |_| {
+        cgroups::controller("memory")
+    }),
+    optional("pids controller", SERVICE, "no limit", "CONFIG_CGROUP_PIDS=y", |_| {
+        cgroups::controller("pids")
+    }),
+    optional("io controller", SERVICE, "no limit", "CONFIG_BLK_CGROUP=y", |_| {
+        cgroups::controller("io")
+    }),
     optional(
         "sock_ops programs",
         SERVICE,
         "connections are followed from the client's side only",
         "Linux 4.13 or newer with CONFIG_CGROUP_BPF=y",
-        |machine| machine.answer(load("sock_ops")),
+        |machine| machine.probe_finding(load("sock_ops")),
     ),
-    optional("socket storage", SERVICE, "a table by socket cookie", "Linux 5.2 or newer", |machine| {
-        machine.answer(probe::make("sk_storage"))
-    }),
+    optional(
+        "socket storage",
+        SERVICE,
+        "a table by socket cookie",
+        "Linux 5.2 or newer",
+        |machine| machine.probe_finding(probe::make("sk_storage")),
+    ),
     optional(
         "UNIX connect programs",
         SERVICE,
         "a table by socket cookie, filled when data is sent",
         "Linux 6.7 or newer with CONFIG_CGROUP_BPF=y",
-        |machine| machine.answer(load("connect_unix")),
+        |machine| machine.probe_finding(load("connect_unix")),
     ),
     optional(
         "pressure stall figures (PSI)",
@@ -222,40 +258,56 @@ const SERVICES: &[Capability] = &[
 ];
 
 const PLUGINS: &[Capability] = &[
-    optional("SYSCALL programs", PLUGIN, "plugins run at hooks only", "Linux 5.14 or newer", |machine| {
-        machine.answer(load("syscall_type"))
-    }),
+    optional(
+        "SYSCALL programs",
+        PLUGIN,
+        "plugins run at hooks only",
+        "Linux 5.14 or newer",
+        |machine| machine.probe_finding(load("syscall_type")),
+    ),
     optional("may_goto", PLUGIN, "bpf_loop", "Linux 6.9 or newer", |machine| {
-        machine.answer(probe::load("may_goto", &["counter"]))
+        machine.probe_finding(probe::load("may_goto", &["counter"]))
     }),
     optional(
         "may_goto bounded by time",
         PLUGIN,
-        "loops end after 8 million turns",
+        "loops end after 8 million iterations",
         "Linux 6.15 or newer",
         timed,
     ),
-    optional("bpf_loop", PLUGIN, "loops whose bound is a small constant", "Linux 5.17 or newer", |machine| {
-        machine.answer(load("loops"))
-    }),
+    optional(
+        "bpf_loop",
+        PLUGIN,
+        "loops whose bound is a small constant",
+        "Linux 5.17 or newer",
+        |machine| machine.probe_finding(load("loops")),
+    ),
     optional("arena", PLUGIN, "maps of a fixed size", "Linux 6.9 or newer", |machine| {
-        machine.answer(probe::make("arena"))
+        machine.probe_finding(probe::make("arena"))
     }),
     optional("timers", PLUGIN, "timers in user space", "Linux 5.15 or newer", |machine| {
-        machine.answer(probe::load("timer", &["timers"]))
+        machine.probe_finding(probe::load("timer", &["timers"]))
     }),
-    optional("XDP programs", PLUGIN, "tc programs", "Linux 4.8 or newer with CONFIG_NET=y", |machine| {
-        machine.answer(load("xdp_type"))
-    }),
-    optional("tc programs", PLUGIN, "XDP programs", "a kernel with CONFIG_NET_CLS_ACT=y", |machine| {
-        machine.answer(load("tc_type"))
-    }),
+    optional(
+        "XDP programs",
+        PLUGIN,
+        "tc programs",
+        "Linux 4.8 or newer with CONFIG_NET=y",
+        |machine| machine.probe_finding(load("xdp_type")),
+    ),
+    optional(
+        "tc programs",
+        PLUGIN,
+        "XDP programs",
+        "a kernel with CONFIG_NET_CLS_ACT=y",
+        |machine| machine.probe_finding(load("tc_type")),
+    ),
     optional(
         "tc programs as links (tcx)",
         PLUGIN,
         "tc programs on a clsact queue",
         "Linux 6.6 or newer",
-        |machine| machine.answer(probe::tcx()),
+        |machine| machine.probe_finding(probe::tcx()),
     ),
 ];
 
@@ -263,14 +315,14 @@ const PACING: &[Capability] = &[
     optional(
         "processor frequencies (cpufreq)",
         PACE,
-        "deadlines are watched, speeds stay as they are",
+        "deadlines are monitored, and frequencies stay as they are",
         "the frequency driver of this processor; most virtual machines have none",
         |_| files::frequency_driver(),
     ),
     optional(
         "userspace governor",
         PACE,
-        "bounds of the speed (scaling_min_freq, scaling_max_freq)",
+        "bounds of the frequency (scaling_min_freq, scaling_max_freq)",
         "modprobe cpufreq_userspace",
         |_| files::userspace_governor(),
     ),
@@ -304,42 +356,49 @@ const HOOKS: [&str; 6] = [
     "sched_process_exit",
 ];
 
-fn load(program: &str) -> Answer {
+fn load(program: &str) -> ProbeResult {
     probe::load(program, &[])
 }
 
-fn typed(machine: &Machine, program: &str) -> Finding {
-    machine.typed_answer(|| load(program))
+fn typed(machine: &KernelFacts, program: &str) -> Finding {
+    machine.typed_probe_finding(|| load(program))
 }
 
-fn typed_each(machine: &Machine, programs: &[&str], probe: fn(&str) -> Answer) -> Finding {
+fn typed_each(machine: &KernelFacts, programs: &[&str], probe: fn(&str) -> ProbeResult) -> Finding {
     match &machine.types {
-        Ok(_) => machine.each(programs, probe),
+        Ok(_) => machine.all_of(programs, probe),
         Err(_) => without_types(),
     }
 }
 
-fn root(machine: &Machine) -> Finding {
+fn root(machine: &KernelFacts) -> Finding {
     match (&machine.may_use_bpf, probe::is_root()) {
         (Ok(()), true) => Finding::yes(""),
         (Ok(()), false) => Finding::no("may use BPF, but is not root"),
-        (Err(refusal), true) => Finding::no(format!("root may not use BPF here ({})", refusal.errno_name()))
-            .how("run it on the host itself, or in a container with CAP_SYS_ADMIN and without a seccomp filter"),
+        (Err(refusal), true) => Finding::no(format!(
+            "root may not use BPF here \
+            ({})",
+            refusal.errno_name()
+        ))
+        .remedy(
+            "run it on the host itself, or in a container with CAP_SYS_ADMIN and without a \
+                seccomp filter",
+        ),
         (Err(_), false) => Finding::no("not root"),
     }
 }
 
-fn types(machine: &Machine) -> Finding {
+fn types(machine: &KernelFacts) -> Finding {
     match &machine.types {
         Ok(_) => Finding::yes(""),
         Err(_) if !Path::new("/sys/kernel").exists() => {
-            Finding::no("/sys is not mounted").how("mount -t sysfs none /sys")
+            Finding::no("/sys is not mounted").remedy("mount -t sysfs none /sys")
         }
         Err(refusal) => Finding::no(format!("{}: {}", refusal.what, refusal.errno_name())),
     }
 }
 
-fn run_delay(machine: &Machine) -> Finding {
+fn run_delay(machine: &KernelFacts) -> Finding {
     match &machine.types {
         Ok(types) if types.has_member("sched_info", "run_delay") => Finding::yes(""),
         Ok(_) => Finding::no("the kernel does not count it"),
@@ -347,27 +406,28 @@ fn run_delay(machine: &Machine) -> Finding {
     }
 }
 
-/// Which way is used, and for which calls.
-fn holds(machine: &Machine) -> Finding {
+/// The mechanism of pre-call holds that is used, and its calls.
+fn holds(machine: &KernelFacts) -> Finding {
     let (Ok(()), Ok(_)) = (&machine.may_use_bpf, &machine.types) else {
-        return Finding::untried("not tried").how(AS_ROOT);
+        return Finding::untried("not tried").remedy(AS_ROOT);
     };
-    let possible = before::possible();
-    let calls = before::names(possible).join(", ");
+    let possible = enforcement::available_mechanisms();
+    let calls = enforcement::enforced_call_names(possible).join(", ");
     match possible {
         wire::GUARD_LSM => Finding::yes(format!("by BPF LSM: {calls}")),
         wire::GUARD_CGROUP => Finding::yes(format!(
-            "by cgroup programs, so sockets over IPv4 and IPv6, and sends by UDP with an address: {calls}"
+            "by cgroup programs, so only for IPv4 and IPv6 sockets, and of sends only for UDP \
+            with an address: {calls}"
         ))
-        .instead("at the end of other calls"),
+        .fallback("at the end of other calls"),
         _ => Finding::no("neither BPF LSM nor cgroup programs"),
     }
 }
 
-fn timed(machine: &Machine) -> Finding {
+fn timed(machine: &KernelFacts) -> Finding {
     match probe::may_goto_is_timed() {
         Ok(true) => Finding::yes(""),
-        Ok(false) => Finding::no("bounded by a number of turns"),
-        Err(refusal) => machine.refused(&refusal).instead("bpf_loop"),
+        Ok(false) => Finding::no("bounded by a number of iterations"),
+        Err(refusal) => machine.refusal_finding(&refusal).fallback("bpf_loop"),
     }
 }

@@ -1,7 +1,7 @@
-//! Where control groups are, and in which version of the hierarchy each controller is.
+//! Where cgroups are mounted, and which hierarchy has each controller.
 
 use super::finding::Finding;
-use crate::cgroups::{Mounts, v1_name};
+use crate::cgroup_mounts::{Mounts, v1_name};
 
 pub fn hierarchy() -> Finding {
     match Mounts::read().v2 {
@@ -19,11 +19,11 @@ fn found(name: &str, mounts: &Mounts, in_v2: bool) -> Finding {
     if in_v2 {
         return Finding::yes("");
     }
-    match (mounts.v1_place(name), &mounts.v2) {
+    match (mounts.v1_mount_point(name), &mounts.v2) {
         (Some(place), _) => Finding::no(format!("cgroup v1: {place}"))
-            .instead(format!("the v1 hierarchy at {place}"))
-            .how(format!("boot with cgroup_no_v1={}", v1_name(name))),
-        (None, None) => Finding::no("cgroup v2 is not mounted").how("cgroup v2, as above"),
+            .fallback(format!("the v1 hierarchy at {place}"))
+            .remedy(format!("boot with cgroup_no_v1={}", v1_name(name))),
+        (None, None) => Finding::no("cgroup v2 is not mounted").remedy("cgroup v2, as above"),
         (None, Some(_)) => Finding::no("not among the controllers of cgroup v2"),
     }
 }
@@ -39,8 +39,8 @@ mod tests {
     fn a_v1_controller_is_used_where_it_is() {
         let finding = found("io", &Mounts::parse(HYBRID), false);
         assert_eq!(finding.have, Some(false));
-        assert_eq!(finding.instead.unwrap(), "the v1 hierarchy at /sys/fs/cgroup/blkio");
-        assert_eq!(finding.how.unwrap(), "boot with cgroup_no_v1=blkio");
+        assert_eq!(finding.fallback.unwrap(), "the v1 hierarchy at /sys/fs/cgroup/blkio");
+        assert_eq!(finding.remedy.unwrap(), "boot with cgroup_no_v1=blkio");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Capabilities that show in files of /proc and /sys.
+//! Capabilities that files of /proc and /sys show.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -8,9 +8,10 @@ use kernel::probe;
 use super::finding::Finding;
 
 pub fn kernel_addresses() -> Finding {
-    const ENOUGH: u64 = 64 << 10;
+    const READ_LIMIT: u64 = 64 << 10;
     let mut text = String::new();
-    let read = fs::File::open("/proc/kallsyms").and_then(|file| file.take(ENOUGH).read_to_string(&mut text));
+    let read = fs::File::open("/proc/kallsyms")
+        .and_then(|file| file.take(READ_LIMIT).read_to_string(&mut text));
     match read {
         Err(error) => Finding::no(format!("/proc/kallsyms: {error}")),
         Ok(_) if shows_addresses(&text) => Finding::yes(""),
@@ -19,7 +20,7 @@ pub fn kernel_addresses() -> Finding {
     }
 }
 
-/// Some symbols are at 0 by right, so that one address is enough.
+/// Some symbols are legitimately at 0, so one other address is enough.
 fn shows_addresses(kallsyms: &str) -> bool {
     kallsyms.lines().any(|line| {
         let address = line.split(' ').next().unwrap_or_default();
@@ -27,7 +28,7 @@ fn shows_addresses(kallsyms: &str) -> bool {
     })
 }
 
-/// Those that are read without leaving the processor.
+/// Clock sources that are read without leaving the processor.
 const FAST_CLOCKS: [&str; 4] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "xen"];
 
 pub fn fast_clock() -> Finding {
@@ -41,21 +42,24 @@ pub fn fast_clock() -> Finding {
         return Finding::yes(clock);
     }
     let others = read("available_clocksource").unwrap_or_default();
-    Finding::no(format!("{clock} is slow to read")).how(faster_clock(&others))
+    Finding::no(format!("{clock} is slow to read")).remedy(faster_clock(&others))
 }
 
 fn faster_clock(available: &str) -> String {
     match available.split_whitespace().find(|name| FAST_CLOCKS.contains(name)) {
         Some(name) => format!("the kernel knows a fast one: boot with clocksource={name}"),
-        None => "a machine whose time-stamp counter is stable (the kernel log says why it is not)".into(),
+        None => "a machine whose time-stamp counter is stable (the kernel log says why it is not)"
+            .into(),
     }
 }
 
 pub fn pressure() -> Finding {
     match fs::read_to_string("/proc/pressure/cpu") {
         Ok(_) => Finding::yes(""),
-        Err(error) if error.kind() == ErrorKind::NotFound => Finding::no("/proc/pressure is missing"),
-        Err(_) => Finding::no("switched off").how("boot with psi=1"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Finding::no("/proc/pressure is missing")
+        }
+        Err(_) => Finding::no("switched off").remedy("boot with psi=1"),
     }
 }
 
@@ -85,7 +89,7 @@ pub fn frequency_driver() -> Finding {
 
 pub fn userspace_governor() -> Finding {
     match of_first_policy("scaling_available_governors") {
-        None => Finding::no("no frequency policy").how("cpufreq, as above"),
+        None => Finding::no("no frequency policy").remedy("cpufreq, as above"),
         Some(list) if list.split(' ').any(|name| name == "userspace") => Finding::yes(list),
         Some(list) => Finding::no(format!("only {list}")),
     }
@@ -96,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_address_shows_that_they_are_not_hidden() {
+    fn one_nonzero_address_means_visible() {
         assert!(shows_addresses("0000000000000000 A first\nffffffff81000000 T _text\n"));
         assert!(!shows_addresses("0000000000000000 A first\n0000000000000000 T _text\n"));
         assert!(!shows_addresses(""));

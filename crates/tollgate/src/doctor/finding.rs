@@ -1,6 +1,6 @@
-//! What is known of a capability, and how a refusal of the kernel is read.
+//! The result of testing a capability, and what a refusal of the kernel means.
 
-use kernel::probe::{self, Answer, Refusal, Types};
+use kernel::probe::{self, ProbeError, ProbeResult, Types};
 
 use super::security::Security;
 
@@ -9,19 +9,19 @@ pub struct Capability {
     pub needed_by: &'static [&'static str],
     /// Without it, `tollgate run` cannot work.
     pub required: bool,
-    /// What is used where it is missing; empty: nothing.
-    pub instead: &'static str,
-    pub how: &'static str,
-    pub test: fn(&Machine) -> Finding,
+    /// What is used if it is missing; empty: nothing.
+    pub fallback: &'static str,
+    pub remedy: &'static str,
+    pub test: fn(&KernelFacts) -> Finding,
 }
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub have: Option<bool>,
     pub detail: String,
-    /// In place of what the list of capabilities says in general.
-    pub instead: Option<String>,
-    pub how: Option<String>,
+    /// Replaces the general text of the list of capabilities.
+    pub fallback: Option<String>,
+    pub remedy: Option<String>,
 }
 
 impl Finding {
@@ -37,69 +37,69 @@ impl Finding {
         Self { detail: detail.into(), ..Self::default() }
     }
 
-    pub fn instead(self, instead: impl Into<String>) -> Self {
-        Self { instead: Some(instead.into()), ..self }
+    pub fn fallback(self, instead: impl Into<String>) -> Self {
+        Self { fallback: Some(instead.into()), ..self }
     }
 
-    pub fn how(self, how: impl Into<String>) -> Self {
-        Self { how: Some(how.into()), ..self }
+    pub fn remedy(self, how: impl Into<String>) -> Self {
+        Self { remedy: Some(how.into()), ..self }
     }
 }
 
-/// What all findings rest on, read once.
-pub struct Machine {
-    pub may_use_bpf: Answer,
-    pub types: Answer<Types>,
+/// Facts that all findings depend on, read once.
+pub struct KernelFacts {
+    pub may_use_bpf: ProbeResult,
+    pub types: ProbeResult<Types>,
     pub security: Security,
 }
 
-/// How to learn what was not tried for want of root.
+/// How to test what needs root.
 pub const AS_ROOT: &str = "sudo tollgate doctor";
 
-impl Machine {
-    pub fn look() -> Self {
+impl KernelFacts {
+    pub fn read_all() -> Self {
         Self { may_use_bpf: probe::may_use_bpf(), types: Types::read(), security: Security::read() }
     }
 
-    /// Reads the kernel's answer to something that it has or does not have.
-    pub fn answer(&self, answer: Answer) -> Finding {
+    /// Interprets the result of a probe of a kernel feature.
+    pub fn probe_finding(&self, answer: ProbeResult) -> Finding {
         match answer {
             Ok(()) => Finding::yes(""),
-            Err(refusal) => self.refused(&refusal),
+            Err(refusal) => self.refusal_finding(&refusal),
         }
     }
 
-    /// The same for what needs the kernel's types.
-    pub fn typed_answer(&self, probe: impl FnOnce() -> Answer) -> Finding {
+    /// The same for a probe that needs the kernel's types.
+    pub fn typed_probe_finding(&self, probe: impl FnOnce() -> ProbeResult) -> Finding {
         match &self.types {
-            Ok(_) => self.answer(probe()),
+            Ok(_) => self.probe_finding(probe()),
             Err(_) => without_types(),
         }
     }
 
-    /// All of several probes must succeed; says which did not.
-    pub fn each(&self, names: &[&str], probe: fn(&str) -> Answer) -> Finding {
+    /// Requires all of several probes to succeed, and names the one that did not.
+    pub fn all_of(&self, names: &[&str], probe: fn(&str) -> ProbeResult) -> Finding {
         match names.iter().try_for_each(|name| probe(name)) {
             Ok(()) => Finding::yes(names.join(" ")),
             Err(refusal) => {
-                let finding = self.refused(&refusal);
+                let finding = self.refusal_finding(&refusal);
                 Finding { detail: format!("{}: {}", refusal.what, finding.detail), ..finding }
             }
         }
     }
 
-    pub fn refused(&self, refusal: &Refusal) -> Finding {
+    pub fn refusal_finding(&self, refusal: &ProbeError) -> Finding {
         let errno = refusal.errno_name();
         if !refusal.is_permission() {
             return Finding::no(format!("the kernel does not have it ({errno})"));
         }
         if self.may_use_bpf.is_err() {
-            return Finding::untried("not tried").how(AS_ROOT);
+            return Finding::untried("not tried").remedy(AS_ROOT);
         }
-        Finding::no(format!("refused ({errno})")).how(self.security.policy())
+        Finding::no(format!("refused ({errno})")).remedy(self.security.policy())
     }
 
-    /// A kfunc: BPF programs may call those that the kernel describes.
+    /// A kfunc: BPF programs may call those that the kernel's types describe.
     pub fn kfunc(&self, name: &str) -> Finding {
         match &self.types {
             Ok(types) if types.has_function(name) => Finding::yes(""),
@@ -110,5 +110,5 @@ impl Machine {
 }
 
 pub fn without_types() -> Finding {
-    Finding::untried("needs the kernel's types").how("kernel types (BTF), as above")
+    Finding::untried("needs the kernel's types").remedy("kernel types (BTF), as above")
 }

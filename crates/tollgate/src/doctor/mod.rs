@@ -1,4 +1,5 @@
-//! `tollgate doctor`: what this kernel offers, found by trying it, who needs it, and what is used instead.
+//! `tollgate doctor`: tries what this kernel offers, and shows which extensions need it and what
+//! replaces it.
 
 mod capabilities;
 mod cgroups;
@@ -12,26 +13,26 @@ use kernel::probe;
 use serde::Serialize;
 
 use capabilities::GROUPS;
-use finding::{Capability, Finding, Machine};
+use finding::{Capability, Finding, KernelFacts};
 
-/// Name and version of the document's shape.
+/// The name and version of the document's schema.
 const SCHEMA: &str = "tollgate.doctor/1";
 
 #[derive(Serialize)]
-struct Document {
+struct DoctorDocument {
     schema: &'static str,
     /// The kernel's release.
     kernel: String,
     /// The architecture.
     machine: String,
-    capabilities: Vec<Examined>,
+    capabilities: Vec<ExaminedCapability>,
     /// Can `tollgate run` work here?
     can_run: bool,
 }
 
-/// A capability and what was found of it.
+/// A capability and the result of its test.
 #[derive(Serialize)]
-struct Examined {
+struct ExaminedCapability {
     #[serde(skip)]
     group: &'static str,
     name: &'static str,
@@ -39,9 +40,9 @@ struct Examined {
     have: Option<bool>,
     /// Extensions, or "all".
     needed_by: &'static [&'static str],
-    /// What is used where it is missing; none: nothing.
+    /// What is used if it is missing; none: nothing.
     instead: Option<String>,
-    /// How to get it where it is missing, or tried.
+    /// How to get it if it is missing, or tested.
     how: Option<String>,
     detail: String,
     #[serde(skip)]
@@ -52,12 +53,13 @@ struct Examined {
 pub fn report(json: bool) -> Result<(String, bool)> {
     let document = probe::quietly(examine);
     let can_run = document.can_run;
-    let report = if json { serde_json::to_string_pretty(&document)? + "\n" } else { text::text(&document) };
+    let report =
+        if json { serde_json::to_string_pretty(&document)? + "\n" } else { text::text(&document) };
     Ok((report, can_run))
 }
 
-fn examine() -> Document {
-    let machine = Machine::look();
+fn examine() -> DoctorDocument {
+    let machine = KernelFacts::read_all();
     let mut capabilities = Vec::new();
     for (group, members) in GROUPS {
         for capability in *members {
@@ -65,14 +67,20 @@ fn examine() -> Document {
         }
     }
     let (kernel, architecture) = probe::release();
-    Document { schema: SCHEMA, kernel, machine: architecture, can_run: can_run(&capabilities), capabilities }
+    DoctorDocument {
+        schema: SCHEMA,
+        kernel,
+        machine: architecture,
+        can_run: can_run(&capabilities),
+        capabilities,
+    }
 }
 
-fn examined(group: &'static str, capability: &Capability, finding: Finding) -> Examined {
+fn examined(group: &'static str, capability: &Capability, finding: Finding) -> ExaminedCapability {
     let missing = finding.have == Some(false);
-    let instead = finding.instead.unwrap_or_else(|| capability.instead.into());
-    let how = finding.how.unwrap_or_else(|| capability.how.into());
-    Examined {
+    let instead = finding.fallback.unwrap_or_else(|| capability.fallback.into());
+    let how = finding.remedy.unwrap_or_else(|| capability.remedy.into());
+    ExaminedCapability {
         group,
         name: capability.name,
         have: finding.have,
@@ -84,6 +92,6 @@ fn examined(group: &'static str, capability: &Capability, finding: Finding) -> E
     }
 }
 
-fn can_run(capabilities: &[Examined]) -> bool {
+fn can_run(capabilities: &[ExaminedCapability]) -> bool {
     capabilities.iter().all(|capability| !capability.required || capability.have == Some(true))
 }

@@ -1,10 +1,10 @@
-//! Security modules and lockdown: why the kernel refuses what it has.
+//! Security modules and lockdown, which may deny what the kernel has.
 
 use std::fs;
 
-use kernel::probe::{self, Refusal};
+use kernel::probe::{self, ProbeError};
 
-use super::finding::{Finding, Machine};
+use super::finding::{Finding, KernelFacts};
 
 const LSM: &str = "/sys/kernel/security/lsm";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
@@ -26,17 +26,17 @@ impl Security {
             .or_else(|| parameter(&command_line, "lsm").map(str::to_owned));
         let lockdown = fs::read_to_string(LOCKDOWN)
             .ok()
-            .and_then(|modes| chosen(&modes).map(str::to_owned))
+            .and_then(|modes| bracketed(&modes).map(str::to_owned))
             .or_else(|| parameter(&command_line, "lockdown").map(str::to_owned));
         Self { modules, lockdown }
     }
 
-    /// Who may have refused root something that the kernel has, as far as is known.
+    /// What may have denied root a feature of the kernel, as far as is known.
     pub fn policy(&self) -> String {
-        format!("lockdown or a policy of this host refuses it ({})", self.known())
+        format!("lockdown or a policy of this host refuses it ({})", self.attached())
     }
 
-    fn known(&self) -> String {
+    fn attached(&self) -> String {
         let modules = self.modules.as_deref().unwrap_or("unknown");
         format!("security modules: {modules}; lockdown: {}", self.lockdown_mode())
     }
@@ -53,7 +53,7 @@ impl Security {
         self.modules.as_deref().is_some_and(|list| list.split(',').any(|name| name == module))
     }
 
-    /// How BPF gets among the active security modules.
+    /// How to add BPF to the active security modules.
     fn boot_with_bpf(&self) -> String {
         match &self.modules {
             Some(list) => format!("boot with lsm={} on the kernel's command line", with_bpf(list)),
@@ -72,7 +72,7 @@ fn parameter<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// "integrity" of "none [integrity] confidentiality".
-fn chosen(modes: &str) -> Option<&str> {
+fn bracketed(modes: &str) -> Option<&str> {
     modes.split_once('[')?.1.split_once(']').map(|(mode, _)| mode)
 }
 
@@ -84,37 +84,39 @@ fn with_bpf(list: &str) -> String {
     names.join(",")
 }
 
-/// BPF LSM: compiled in, active, and allowed are three things.
-pub fn bpf_lsm(machine: &Machine) -> Finding {
+/// BPF LSM, which must be compiled in, active and permitted.
+pub fn bpf_lsm(machine: &KernelFacts) -> Finding {
     if machine.types.is_err() {
         return super::finding::without_types();
     }
     match probe::lsm_runs() {
         Ok(true) => Finding::yes("active"),
-        Ok(false) => Finding::no("built in, not active").how(machine.security.boot_with_bpf()),
+        Ok(false) => Finding::no("built in, not active").remedy(machine.security.boot_with_bpf()),
         Err(refusal) => lsm_refused(machine, &refusal),
     }
 }
 
-fn lsm_refused(machine: &Machine, refusal: &Refusal) -> Finding {
+fn lsm_refused(machine: &KernelFacts, refusal: &ProbeError) -> Finding {
     let security = &machine.security;
-    let finding = machine.refused(refusal);
+    let finding = machine.refusal_finding(refusal);
     if finding.have.is_none() {
         return finding;
     }
     if !refusal.is_permission() {
-        return finding.how(format!("a kernel with CONFIG_BPF_LSM=y, then {}", security.boot_with_bpf()));
+        return finding
+            .remedy(format!("a kernel with CONFIG_BPF_LSM=y, then {}", security.boot_with_bpf()));
     }
     if security.is_active("bpf") {
-        return finding.how(format!(
-            "not by lsm=, as bpf is active already: lockdown or a policy of this host refuses it ({})",
-            security.known()
+        return finding.remedy(format!(
+            "not by lsm=, as bpf is active already: lockdown or a policy of this host refuses it \
+            ({})",
+            security.attached()
         ));
     }
-    finding.how(format!(
+    finding.remedy(format!(
         "{}; if it is refused even then, lockdown or a policy of this host does it ({})",
         security.boot_with_bpf(),
-        security.known()
+        security.attached()
     ))
 }
 
@@ -126,13 +128,13 @@ mod tests {
         Security { modules: modules.map(Into::into), lockdown: Some("integrity".into()) }
     }
 
-    fn machine(modules: Option<&str>) -> Machine {
-        let types = Err(Refusal { what: String::new(), errno: 2 });
-        Machine { may_use_bpf: Ok(()), types, security: security(modules) }
+    fn machine(modules: Option<&str>) -> KernelFacts {
+        let types = Err(ProbeError { what: String::new(), errno: 2 });
+        KernelFacts { may_use_bpf: Ok(()), types, security: security(modules) }
     }
 
-    fn refusal(errno: i32) -> Refusal {
-        Refusal { what: "lsm".into(), errno }
+    fn refusal(errno: i32) -> ProbeError {
+        ProbeError { what: "lsm".into(), errno }
     }
 
     const EPERM: i32 = 1;
@@ -162,34 +164,34 @@ mod tests {
 
     #[test]
     fn the_lockdown_mode_is_the_bracketed_one() {
-        assert_eq!(chosen("none [integrity] confidentiality\n"), Some("integrity"));
-        assert_eq!(chosen("none\n"), None);
+        assert_eq!(bracketed("none [integrity] confidentiality\n"), Some("integrity"));
+        assert_eq!(bracketed("none\n"), None);
     }
 
     #[test]
-    fn an_unknown_lockdown_mode_is_told_from_no_lockdown() {
-        let known = |modules| Security { lockdown: None, ..security(modules) }.known();
+    fn unknown_lockdown_differs_from_none() {
+        let known = |modules| Security { lockdown: None, ..security(modules) }.attached();
         assert!(known(Some("yama")).ends_with("lockdown: not active"));
         assert!(known(Some("lockdown,yama")).contains("unknown"));
         assert!(known(None).contains("unknown"));
     }
 
     #[test]
-    fn a_refusal_although_bpf_is_active_is_told_apart() {
-        let how = lsm_refused(&machine(Some("capability,bpf")), &refusal(EPERM)).how.unwrap();
+    fn refusal_with_active_bpf_lsm() {
+        let how = lsm_refused(&machine(Some("capability,bpf")), &refusal(EPERM)).remedy.unwrap();
         assert!(how.contains("not by lsm=") && how.contains("lockdown: integrity"), "{how}");
-        let how = lsm_refused(&machine(Some("capability")), &refusal(EPERM)).how.unwrap();
+        let how = lsm_refused(&machine(Some("capability")), &refusal(EPERM)).remedy.unwrap();
         assert!(how.contains("lsm=capability,bpf") && how.contains("lockdown: integrity"), "{how}");
     }
 
     #[test]
-    fn a_kernel_without_it_needs_another_kernel() {
-        let how = lsm_refused(&machine(Some("capability")), &refusal(ESRCH)).how.unwrap();
+    fn missing_bpf_lsm_needs_another_kernel() {
+        let how = lsm_refused(&machine(Some("capability")), &refusal(ESRCH)).remedy.unwrap();
         assert!(how.contains("CONFIG_BPF_LSM=y") && how.contains("lsm=capability,bpf"), "{how}");
     }
 
     #[test]
-    fn without_root_nothing_is_known() {
+    fn without_root_is_unknown() {
         let mut machine = machine(Some("capability"));
         machine.may_use_bpf = Err(refusal(EPERM));
         assert_eq!(lsm_refused(&machine, &refusal(EPERM)).have, None);

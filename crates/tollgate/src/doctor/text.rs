@@ -1,9 +1,9 @@
-//! The document as a person reads it, in 100 columns.
+//! The text form of the document, in 100 columns.
 
 use std::fmt::Write as _;
 
 use super::finding::AS_ROOT;
-use super::{Document, Examined};
+use super::{DoctorDocument, ExaminedCapability};
 
 const WIDTH: usize = 100;
 const NAME: usize = 36;
@@ -13,7 +13,7 @@ const NEEDED_BY: usize = 14;
 const DETAIL: usize = 2 + NAME + 1 + HAVE + 2 + NEEDED_BY + 1;
 const INDENT: usize = 6;
 
-pub fn text(document: &Document) -> String {
+pub fn text(document: &DoctorDocument) -> String {
     let mut out = format!("Linux {} on {}\n", document.kernel, document.machine);
     let mut group = "";
     for capability in &document.capabilities {
@@ -22,7 +22,7 @@ pub fn text(document: &Document) -> String {
             heading(&mut out, group);
         }
         line(&mut out, capability);
-        // What was not tried lacks something else, which has its own remedy.
+        // A capability that was not tried lacks another one, which has its own remedy.
         if capability.have == Some(false) {
             remedy(&mut out, "instead: ", capability.instead.as_deref());
             remedy(&mut out, "to get it: ", capability.how.as_deref());
@@ -37,7 +37,7 @@ fn heading(out: &mut String, group: &str) {
     let _ = write!(out, "\n{group:<width$} have  needed by\n", width = NAME + 2);
 }
 
-fn line(out: &mut String, capability: &Examined) {
+fn line(out: &mut String, capability: &ExaminedCapability) {
     let have = match capability.have {
         Some(true) => "yes",
         Some(false) => "NO",
@@ -73,7 +73,7 @@ fn put(out: &mut String, start: &str, column: usize, text: &str) {
     let _ = writeln!(out, "{}", line.trim_end());
 }
 
-fn verdict(document: &Document) -> String {
+fn verdict(document: &DoctorDocument) -> String {
     let count = |have| document.capabilities.iter().filter(|one| one.have == have).count();
     let all = document.capabilities.len();
     let mut text = format!("{} of {all} capabilities found", count(Some(true)));
@@ -83,7 +83,7 @@ fn verdict(document: &Document) -> String {
     text += ". ";
     text += &match document.can_run {
         true => "`tollgate run` can work here.".into(),
-        false => format!("`tollgate run` cannot work here: it needs {}.", lacking(document)),
+        false => format!("`tollgate run` cannot work here: it needs {}.", missing_text(document)),
     };
     if document.capabilities.iter().any(|one| one.how.as_deref() == Some(AS_ROOT)) {
         let _ = write!(text, " Try again as root: {AS_ROOT}");
@@ -91,8 +91,8 @@ fn verdict(document: &Document) -> String {
     text
 }
 
-/// What stands between this machine and `tollgate run`: first of all what is known to be missing.
-fn lacking(document: &Document) -> String {
+/// What is missing for `tollgate run`: first the capabilities that are known to be missing.
+fn missing_text(document: &DoctorDocument) -> String {
     let names = |have| {
         let required = document.capabilities.iter().filter(|one| one.required);
         required.filter(|one| one.have == have).map(|one| one.name).collect::<Vec<_>>()
@@ -106,8 +106,8 @@ fn lacking(document: &Document) -> String {
 mod tests {
     use super::*;
 
-    fn examined(name: &'static str, have: Option<bool>, how: &str) -> Examined {
-        Examined {
+    fn examined(name: &'static str, have: Option<bool>, how: &str) -> ExaminedCapability {
+        ExaminedCapability {
             group: "the gate",
             name,
             have,
@@ -119,8 +119,8 @@ mod tests {
         }
     }
 
-    fn document(capabilities: Vec<Examined>) -> Document {
-        Document {
+    fn document(capabilities: Vec<ExaminedCapability>) -> DoctorDocument {
+        DoctorDocument {
             schema: super::super::SCHEMA,
             kernel: "6.1.0".into(),
             machine: "x86_64".into(),
@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn missing_capabilities_carry_their_remedy() {
-        let long =
-            "boot with lsm=lockdown,capability,landlock,yama,apparmor,bpf on the kernel's command line";
+        let long = "boot with lsm=lockdown,capability,landlock,yama,apparmor,bpf on the kernel's \
+            command line";
         let text = text(&document(vec![
             examined("ring buffer", Some(true), ""),
             examined("queue map", Some(false), long),
@@ -156,16 +156,22 @@ map. Try again as root: sudo tollgate doctor
     }
 
     #[test]
-    fn all_found_is_one_line() {
+    fn text_of_complete_machine_is_one_line() {
         let text = text(&document(vec![examined("ring buffer", Some(true), "")]));
-        assert!(text.ends_with("\n\n1 of 1 capabilities found. `tollgate run` can work here.\n"), "{text}");
+        assert!(
+            text.ends_with("\n\n1 of 1 capabilities found. `tollgate run` can work here.\n"),
+            "{text}"
+        );
     }
 
     #[test]
-    fn what_was_not_tried_is_named_only_if_nothing_is_known_to_be_missing() {
+    fn untried_is_named_only_if_nothing_is_missing() {
         let untried = || examined("timers", None, "");
-        assert_eq!(lacking(&document(vec![untried()])), "timers");
-        assert_eq!(lacking(&document(vec![untried(), examined("root", Some(false), "")])), "root");
+        assert_eq!(missing_text(&document(vec![untried()])), "timers");
+        assert_eq!(
+            missing_text(&document(vec![untried(), examined("root", Some(false), "")])),
+            "root"
+        );
     }
 
     #[test]

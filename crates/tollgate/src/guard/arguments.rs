@@ -5,92 +5,97 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 
-use super::replay::Model;
+use super::replay::ModelOption;
 use crate::cli::{ResultOptions, duration};
 use crate::daemon::SocketOption;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct GuardCommandLine {
     #[command(subcommand)]
-    pub command: Command,
+    pub command: GuardCommand,
 }
 
 #[derive(Subcommand)]
-pub enum Command {
+pub enum GuardCommand {
     Replay(ReplayArguments),
-    /// Show the stored baselines of programs, or one of them with which calls follow which
-    Show(ShowArguments),
-    /// Write baselines to one document, for another machine or as a copy
+    /// List the stored baselines, or show one of them with the calls that follow each call
+    Show(GuardShowArguments),
+    /// Write baselines to one document, for another machine or as a backup
     Export(ExportArguments),
     /// Add exported baselines to the stored ones
     ///
-    /// What either knows is known afterwards, the counters add up, and the state is the less sure one. What
-    /// has nothing new changes nothing. A line a baseline says what was done. If one of the files cannot be used,
-    /// nothing is changed. A daemon that uses the store goes by them at once.
+    /// A merged baseline knows all that either one knew; the counters are added, and the less
+    /// certain of the two states is kept. A baseline that adds nothing is left unchanged. The
+    /// command prints one line for each baseline. If any of the files cannot be used, nothing is
+    /// changed. A daemon that uses the store applies the change at once.
     Import(ImportArguments),
-    /// Merge exported baselines, those of the same program by what either knows
+    /// Merge exported documents into one; baselines of the same program are combined
     Merge(MergeArguments),
-    /// Make what a program's baseline has learned its normal behaviour, at once
+    /// Declare what a program's baseline has learned to be normal, at once
     ///
-    /// From now on, calls are tested against what was learned until now and what was normal before; what is new is an
-    /// anomaly. A baseline becomes normal by itself when nothing new came for long; use this when you know that the
-    /// program has shown all that it does, or that what it did lately was good and is to be normal, too. A `tollgate run` in
-    /// which it still learns stores that at its end: end it before.
-    Normalize(Programs),
-    /// Let a program do what it did not do before: its baseline is no longer normal, and learns
+    /// From now on, calls are tested against all that has been learned and all that was normal
+    /// before; anything new is an anomaly. A baseline becomes normal by itself after a long time
+    /// without anything new. Use this command when you know that the program has shown all its
+    /// behaviour, or that its recent behaviour was legitimate. End any `tollgate run` in which the
+    /// program still learns first: when it ends, it stores what it has learned.
+    Normalize(ProgramArguments),
+    /// Return a program's baseline to training, so that it learns new behaviour
     ///
-    /// Nothing is forgotten, and its anomalies are no longer counted; it becomes normal again when nothing new came
-    /// for long. Use this when a program is slowed down though it does nothing wrong, such as after a change of its
-    /// configuration.
-    Tolerize(Programs),
+    /// Nothing is forgotten, and the count of anomalies is reset. The baseline becomes normal again
+    /// after a long time without anything new. Use this command when a program is slowed down
+    /// although it does nothing wrong, for example after its configuration has changed.
+    Tolerize(ProgramArguments),
     /// Forget what a program's baseline has learned, and keep what is normal
     ///
-    /// It learns from nothing, so what the program did lately does not become normal. Use this when a program
-    /// was attacked, or misused, while its baseline learned. A `tollgate run` that guards the program at the moment stores
-    /// at its end all that it knows: end it before.
-    Sensitize(Programs),
+    /// The baseline starts to learn from scratch, so the program's recent behaviour does not become
+    /// normal. Use this command when a program was attacked or misused while its baseline was
+    /// learning. End any `tollgate run` that guards the program first: when it ends, it stores all
+    /// that it knows.
+    Sensitize(ProgramArguments),
     /// Delete a program's baseline
     ///
-    /// The program is unknown from then on, as if it had never been seen. Use this when its baseline is of
-    /// no use any more: `tollgate guard export` keeps a copy. A `tollgate run` that guards the program at the moment
-    /// stores at its end all that it knows: end it before.
-    Reset(Programs),
-    /// Tell what the daemon guards, and whom it holds
+    /// The program is then unknown, as if it had never been seen. Use this command when the
+    /// baseline is no longer useful; `tollgate guard export` makes a backup. End any `tollgate run`
+    /// that guards the program first: when it ends, it stores all that it knows.
+    Reset(ProgramArguments),
+    /// Show what the daemon guards, and which processes it holds
     Status(StatusArguments),
-    /// Show programs, who is held, and the latest unusual calls, live
+    /// Show programs, held processes and the latest unusual calls, live
     Top(SocketOption),
-    /// Print the unusual calls that the daemon saw, at most the latest 10,000
+    /// Print the latest unusual calls that the daemon has recorded, at most 10,000
     Events(EventsArguments),
-    /// Let everybody go at once, and hold nobody until `guard on`; what is unusual is still told
+    /// Release all held processes, and hold none until `guard on`; unusual calls are still reported
     ///
-    /// That is everybody on this machine: whom daemons hold, at whatever socket, whom `tollgate run --guard=enforce`
-    /// holds, which then holds nobody until it ends, and whom one held that was killed together with its warden.
+    /// This applies to the whole machine: to all daemons, whatever their sockets; to each `tollgate
+    /// run --guard=enforce`, which then holds nothing until it ends; and to processes that were
+    /// left stopped by a guard that was killed together with its watchdog process (the watchdog).
     Off(OffArguments),
     /// Respond to unusual calls again, after `guard off`
     On(SocketOption),
     /// Hold processes that the daemon guards, until they are released
     Hold(HoldArguments),
-    /// Let processes go that the daemon holds; what they did so far does not count against them any more
+    /// Release processes that the daemon holds; their anomalies so far no longer count
     Release(ReleaseArguments),
-    /// Let go whom a guard holds when its Tollgate has ended (started by the guard)
+    /// Release the processes that a guard holds when its Tollgate process has ended (started by the
+    /// guard)
     #[command(hide = true)]
-    Warden(WardenArguments),
+    Watchdog(WatchdogArguments),
 }
 
 #[derive(Args)]
 pub struct OffArguments {
     #[command(flatten)]
     pub socket: SocketOption,
-    /// Only whom the daemon at the socket holds
+    /// Release only the processes that the daemon at the socket holds
     #[arg(long)]
     pub daemon: bool,
-    /// Only whom guards held that were killed together with their wardens
+    /// Release only processes left stopped by guards that were killed together with their watchdogs
     #[arg(long, conflicts_with = "daemon")]
     pub killed: bool,
 }
 
 #[derive(Args)]
-pub struct WardenArguments {
+pub struct WatchdogArguments {
     /// The process of the guard
     pub owner: u32,
     /// Its session in the gate
@@ -118,10 +123,10 @@ pub struct StatusArguments {
 
 #[derive(Args)]
 pub struct EventsArguments {
-    /// Go on with those to come, until Ctrl-C
+    /// Continue with new events as they occur, until Ctrl-C
     #[arg(short, long)]
     pub follow: bool,
-    /// Print each as a line of JSON
+    /// Print each event as a line of JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -130,7 +135,7 @@ pub struct EventsArguments {
 
 #[derive(Args)]
 pub struct HoldArguments {
-    /// Process numbers
+    /// Process IDs
     #[arg(required = true, value_name = "PID", value_parser = process_number)]
     pub pids: Vec<u32>,
     #[command(flatten)]
@@ -138,22 +143,24 @@ pub struct HoldArguments {
 }
 
 fn process_number(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("{text:?} is no process number; `pidof NAME` tells those of a program"))
+    text.parse().map_err(|_| {
+        format!("{text:?} is not a process ID; `pidof NAME` prints those of a program")
+    })
 }
 
 #[derive(Args)]
 pub struct ReleaseArguments {
-    /// Process numbers, or names or paths of programs (default: all who are held)
+    /// Process IDs, or names or paths of programs (default: all held processes)
     #[arg(value_name = "PID|PROGRAM")]
-    pub whom: Vec<String>,
+    pub targets: Vec<String>,
     #[command(flatten)]
     pub socket: SocketOption,
 }
 
 #[derive(Args)]
-pub struct ShowArguments {
-    /// A path, the start of a digest (6 digits or more), or the name of a program, each with or without [SCOPE] (default: a
-    /// table of all)
+pub struct GuardShowArguments {
+    /// A program: its path, its name, or the start of its digest (6 digits or more), optionally
+    /// with [SCOPE] (default: list all baselines)
     #[arg(value_name = "PROGRAM")]
     pub program: Option<String>,
     #[command(flatten)]
@@ -165,8 +172,9 @@ pub struct ShowArguments {
 }
 
 #[derive(Args)]
-pub struct Programs {
-    /// Each a path, the start of a digest (6 digits or more), or the name of a program, with or without [SCOPE]
+pub struct ProgramArguments {
+    /// Programs: path, name, or start of the digest (6 digits or more) of each, optionally with
+    /// [SCOPE]
     #[arg(required = true, value_name = "PROGRAM")]
     pub programs: Vec<String>,
     #[command(flatten)]
@@ -178,10 +186,11 @@ pub struct Programs {
 #[derive(Args)]
 #[command(group(ArgGroup::new("which").required(true)))]
 pub struct ExportArguments {
-    /// Each a path, the start of a digest (6 digits or more), or the name of a program, with or without [SCOPE]
+    /// Programs: path, name, or start of the digest (6 digits or more) of each, optionally with
+    /// [SCOPE]
     #[arg(group = "which", value_name = "PROGRAM")]
     pub programs: Vec<String>,
-    /// All that are stored
+    /// Export all stored baselines
     #[arg(long, group = "which")]
     pub all: bool,
     #[command(flatten)]
@@ -195,10 +204,10 @@ pub struct ExportArguments {
 
 #[derive(Args)]
 pub struct ImportArguments {
-    /// Written by `tollgate guard export` or `merge`; `-` is stdin
+    /// Documents written by `tollgate guard export` or `merge`; - is stdin
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Put them in place of what is stored of the same programs, instead of merging
+    /// Replace the stored baselines of the same programs instead of merging
     #[arg(long)]
     pub replace: bool,
     #[command(flatten)]
@@ -209,7 +218,7 @@ pub struct ImportArguments {
 
 #[derive(Args)]
 pub struct MergeArguments {
-    /// Written by `tollgate guard export` or `merge`; `-` is stdin
+    /// Documents written by `tollgate guard export` or `merge`; - is stdin
     #[arg(required = true, num_args = 2.., value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Write the result to a file, or - for stdout (the default)
@@ -230,40 +239,41 @@ pub struct StoreOption {
     pub folder: PathBuf,
 }
 
-/// Learn from traces of system calls, and say of others what the guard would have done
+/// Learn from recorded system-call traces, and show how the guard would have judged others
 ///
-/// A PATH is a file or a folder of files: `PID NUMBER` lines, calls by name or number (one process a file), or the
-/// output of `strace -f`; each also compressed by gzip, and `-` is stdin. Needs no root. Numbers are taken as they are, so
-/// traces of another system can be replayed, too. A process is one program, also after an execve, while the guard takes
-/// what is executed for another one.
+/// A PATH is a file or a folder of files. A file has lines `PID NUMBER`, or names or numbers of
+/// calls (one process a file), or the output of `strace -f`; it may be compressed by gzip, and - is
+/// stdin. Root is not needed. Call numbers are not interpreted, so traces from another system can
+/// be replayed as well. A process counts as one program even after an execve, where the guard
+/// itself would see another program.
 #[derive(Args)]
 #[command(after_long_help = REPLAY_EXAMPLES)]
 pub struct ReplayArguments {
     /// Normal traces to learn from
     #[arg(long, required = true, num_args = 1.., value_name = "PATH")]
     pub train: Vec<PathBuf>,
-    /// Normal traces that are not to be found unusual
+    /// Normal traces to test; anomalies in them count as false alarms
     #[arg(long, num_args = 1.., value_name = "PATH")]
     pub test_normal: Vec<PathBuf>,
-    /// Traces of attacks
+    /// Traces of attacks to test
     #[arg(long, num_args = 1.., value_name = "PATH")]
     pub test_attack: Vec<PathBuf>,
-    /// Traces of which nobody knows yet
+    /// Traces to test that are neither known to be normal nor to be attacks
     #[arg(long, num_args = 1.., value_name = "PATH")]
     pub test: Vec<PathBuf>,
-    /// The model of what is normal (default: each by itself)
+    /// The model of normal behaviour (default: both, separately)
     #[arg(long, value_enum)]
-    pub model: Option<Model>,
-    /// Calls that the model looks at (default: lookahead 9, sequence 6)
+    pub model: Option<ModelOption>,
+    /// Number of calls in the model's window (default: lookahead 9, sequence 6)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=9))]
     pub length: Option<u8>,
-    /// Anomalies among 128 calls from which a process counts as found
+    /// Number of anomalies among 128 calls at which a process counts as detected
     #[arg(long, value_name = "LFC", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub at: u32,
-    /// The delay that each anomaly among the latest 128 calls doubles
+    /// The base delay, which each anomaly among the latest 128 calls doubles
     #[arg(long, value_name = "TIME", default_value = "40ms", value_parser = duration)]
     pub delay_factor: Duration,
-    /// Processes to list, the most anomalous first
+    /// Number of processes to list, the most anomalous first
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
     /// Print one JSON document instead of text

@@ -1,69 +1,70 @@
-//! `tollgate guard`: programs that leave their normal call sequences are slowed down (docs/decisions/0003-guard.md).
+//! `tollgate guard`: slows down programs that depart from their normal call sequences
+//! (docs/decisions/0003-guard.md).
 
 mod arguments;
 mod baseline;
-mod content;
-mod control;
-mod exchange;
-mod expect;
-mod file;
-mod image;
-mod keep;
-mod live;
+mod commands;
+mod container_image;
+mod extension;
+mod file_hasher;
+mod filter;
+mod import_export;
+mod persist;
 mod placement;
 mod policy;
-mod program;
-mod rehearsal;
-mod remote;
+mod preload;
+mod program_file;
 mod replay;
-mod report;
-mod scope;
-mod select;
-mod selection;
+mod replay_report;
+mod requests;
+mod resolve;
+mod scopes;
 mod show;
 mod store;
 mod top;
 mod traces;
-mod verbs;
-mod warden;
+mod tracked_program;
+mod training_stops;
+mod transitions;
+mod watchdog;
 
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
-use arguments::Command;
-pub use arguments::{Arguments, StoreOption};
-pub use control::{Request, Status};
-pub use keep::Save;
-pub use live::{Guard, Notice};
+use arguments::GuardCommand;
+pub use arguments::{GuardCommandLine, StoreOption};
+pub use extension::{Guard, GuardRecord};
+pub use filter::ProgramFilter;
+pub use persist::SaveScope;
 pub use policy::{GuardArguments, GuardOptions, Mode, Policy, watching};
-pub use selection::Selection;
-use verbs::Verb;
+pub use requests::{GuardRequest, Status};
+use transitions::Transition;
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &GuardCommandLine) -> Result<ExitCode> {
     match &arguments.command {
-        Command::Replay(arguments) => replay::replay(arguments),
-        Command::Show(arguments) => show::show(arguments),
-        Command::Export(arguments) => exchange::export(arguments),
-        Command::Import(arguments) => exchange::import(arguments),
-        Command::Merge(arguments) => exchange::merge(arguments),
-        Command::Normalize(arguments) => remote::verb(Verb::Normalize, arguments),
-        Command::Tolerize(arguments) => remote::verb(Verb::Tolerize, arguments),
-        Command::Sensitize(arguments) => remote::verb(Verb::Sensitize, arguments),
-        Command::Reset(arguments) => remote::verb(Verb::Reset, arguments),
-        Command::Status(arguments) => remote::status(arguments),
-        Command::Top(socket) => top::top(socket),
-        Command::Events(arguments) => remote::events(arguments),
-        Command::Off(arguments) => remote::off(arguments),
-        Command::On(socket) => remote::on(socket),
-        Command::Hold(arguments) => remote::hold(arguments),
-        Command::Release(arguments) => remote::release(arguments),
-        Command::Warden(arguments) => warden::keep(arguments),
+        GuardCommand::Replay(arguments) => replay::replay(arguments),
+        GuardCommand::Show(arguments) => show::show(arguments),
+        GuardCommand::Export(arguments) => import_export::export(arguments),
+        GuardCommand::Import(arguments) => import_export::import(arguments),
+        GuardCommand::Merge(arguments) => import_export::merge(arguments),
+        GuardCommand::Normalize(arguments) => commands::verb(Transition::Normalize, arguments),
+        GuardCommand::Tolerize(arguments) => commands::verb(Transition::Tolerize, arguments),
+        GuardCommand::Sensitize(arguments) => commands::verb(Transition::Sensitize, arguments),
+        GuardCommand::Reset(arguments) => commands::verb(Transition::Reset, arguments),
+        GuardCommand::Status(arguments) => commands::status(arguments),
+        GuardCommand::Top(socket) => top::top(socket),
+        GuardCommand::Events(arguments) => commands::events(arguments),
+        GuardCommand::Off(arguments) => commands::off(arguments),
+        GuardCommand::On(socket) => commands::on(socket),
+        GuardCommand::Hold(arguments) => commands::hold(arguments),
+        GuardCommand::Release(arguments) => commands::release(arguments),
+        GuardCommand::Watchdog(arguments) => watchdog::run_watchdog(arguments),
     }
 }
 
-/// A clock before 1970 is set wrongly, and not worth a failure.
+/// The time of day; 0 for a clock before 1970, which is set wrongly and not worth a failure.
 fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

@@ -1,20 +1,20 @@
-//! Where a process belongs: its systemd unit, or its container, by its control group.
+//! The systemd unit or the container of a process, found by its cgroup.
 
 /// Kinds of systemd units that have processes.
 const UNITS: [&str; 2] = [".service", ".scope"];
-/// Container engines name a container's control group by 64 hexadecimal digits, with words around them.
+/// Container engines name a container's cgroup by 64 hexadecimal digits, with words around them.
 const CONTAINER_DIGITS: usize = 64;
-/// As the engines' own lists show it.
+/// Length of an ID in the engines' own lists.
 const SHOWN_DIGITS: usize = 12;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Placement {
+pub struct UnitAndContainer {
     pub unit: Option<String>,
     pub container: Option<String>,
 }
 
-impl Placement {
-    /// Of a process that still runs.
+impl UnitAndContainer {
+    /// The placement of a process that still runs.
     pub fn of(pid: u32) -> Self {
         Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default())
     }
@@ -27,18 +27,21 @@ impl Placement {
                 .filter_map(|line| line.splitn(3, ':').nth(2))
                 .flat_map(|path| path.split('/').rev())
         };
-        let container = parts().find_map(container_of).map(|digits| digits[..SHOWN_DIGITS].to_owned());
-        let unit = parts()
-            .find(|part| UNITS.iter().any(|kind| part.ends_with(kind)) && container_of(part).is_none());
+        let container =
+            parts().find_map(container_of).map(|digits| digits[..SHOWN_DIGITS].to_owned());
+        let unit = parts().find(|part| {
+            UNITS.iter().any(|kind| part.ends_with(kind)) && container_of(part).is_none()
+        });
         Self { unit: unit.map(str::to_owned), container }
     }
 }
 
-/// The container's whole number, if the control group of this name is one's.
+/// The full ID of the container whose cgroup has this name, if it is a container's.
 pub fn container_of(part: &str) -> Option<&str> {
     let words = part.strip_suffix(".scope").unwrap_or(part).split(['-', ':']);
-    let is_digits =
-        |word: &str| word.len() == CONTAINER_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_digits = |word: &str| {
+        word.len() == CONTAINER_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
     words.into_iter().find(|word| is_digits(word))
 }
 
@@ -50,7 +53,7 @@ mod tests {
     fn units_and_containers_are_parts_of_the_path() {
         let digits = "3f2a".repeat(16);
         let found = |cgroups: &str| {
-            let Placement { unit, container } = Placement::parse(cgroups);
+            let UnitAndContainer { unit, container } = UnitAndContainer::parse(cgroups);
             (unit.unwrap_or_default(), container.unwrap_or_default())
         };
         let expect = |unit: &str, container: &str| (unit.to_owned(), container.to_owned());
@@ -59,7 +62,10 @@ mod tests {
             found("4:memory:/\n1:name=systemd:/user.slice/user-0.slice/session-3.scope\n0::/\n"),
             expect("session-3.scope", "")
         );
-        assert_eq!(found(&format!("0::/system.slice/docker-{digits}.scope\n")), expect("", "3f2a3f2a3f2a"));
+        assert_eq!(
+            found(&format!("0::/system.slice/docker-{digits}.scope\n")),
+            expect("", "3f2a3f2a3f2a")
+        );
         assert_eq!(
             found(&format!("0::/kubepods.slice/pod1.slice/cri-containerd-{digits}.scope\n")),
             expect("", "3f2a3f2a3f2a")

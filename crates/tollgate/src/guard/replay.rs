@@ -1,34 +1,36 @@
-//! `tollgate guard replay`: what the guard would have said of traces.
+//! `tollgate guard replay`: what the guard would have reported about recorded traces.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::guard::{Kind, Parameters, Profile, Thread, Verdict, area, rate_from};
+use ::guard::{CallVerdict, GuardThread, ModelKind, Parameters, Profile, auc, rate_at_least};
 use anyhow::{Result, bail};
 
 use super::arguments::ReplayArguments;
-use super::report::{Label, Process, Report, SCHEMA, Summary, Trained, text};
-use super::traces::{Names, Trace, read};
+use super::replay_report::{
+    Label, ModelSummary, ReplayReport, ReplayedProcess, SCHEMA, Trained, text,
+};
+use super::traces::{CallTrace, Names, read};
 use crate::output::Output;
 
 /// `--model`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Model {
-    /// Pairs of calls that were so many calls apart: pH's own
+pub enum ModelOption {
+    /// Lookahead pairs: which call came how many calls before another (pH)
     Lookahead,
-    /// Whole windows of calls: stide's
+    /// Whole sequences of calls (stide)
     Sequence,
 }
 
-/// Traces have no times; to a profile that a person normalized, none has passed.
+/// Traces have no times, and a profile that a command normalized needs none.
 const NOW: Duration = Duration::ZERO;
 
 pub fn replay(arguments: &ReplayArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     let mut names = Names::default();
-    let mut traces = |paths: &[PathBuf]| -> Result<Vec<Trace>> {
+    let mut traces = |paths: &[PathBuf]| -> Result<Vec<CallTrace>> {
         let mut all = Vec::new();
         for path in paths {
             all.extend(read(path, &mut names)?);
@@ -45,9 +47,9 @@ pub fn replay(arguments: &ReplayArguments) -> Result<ExitCode> {
         tests.extend(traces(paths)?.into_iter().map(|trace| (label, trace)));
     }
     if tests.is_empty() {
-        bail!("nothing is to be tested: --test, --test-normal or --test-attack names traces");
+        bail!("there are no traces to test: give --test, --test-normal or --test-attack");
     }
-    let mut report = Report {
+    let mut report = ReplayReport {
         schema: SCHEMA,
         trained: Trained {
             processes: train.len(),
@@ -56,10 +58,13 @@ pub fn replay(arguments: &ReplayArguments) -> Result<ExitCode> {
         models: BTreeMap::new(),
         processes: Vec::new(),
     };
-    for kind in kinds(arguments) {
-        let length = arguments.length.map_or(kind.usual_length(), usize::from);
+    for kind in model_kinds(arguments) {
+        let length = arguments.length.map_or(kind.default_length(), usize::from);
         let profile = trained(kind, length, arguments, &train);
-        let own: Vec<_> = tests.iter().map(|(label, trace)| judged(kind, *label, trace, &profile)).collect();
+        let own: Vec<_> = tests
+            .iter()
+            .map(|(label, trace)| replay_process(kind, *label, trace, &profile))
+            .collect();
         report.models.insert(kind.name(), summary(length, profile.size(), arguments.at, &own));
         report.processes.extend(own);
     }
@@ -70,16 +75,21 @@ pub fn replay(arguments: &ReplayArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn kinds(arguments: &ReplayArguments) -> Vec<Kind> {
+fn model_kinds(arguments: &ReplayArguments) -> Vec<ModelKind> {
     match arguments.model {
-        None => Kind::ALL.to_vec(),
-        Some(Model::Lookahead) => vec![Kind::Lookahead],
-        Some(Model::Sequence) => vec![Kind::Sequence],
+        None => ModelKind::ALL.to_vec(),
+        Some(ModelOption::Lookahead) => vec![ModelKind::Lookahead],
+        Some(ModelOption::Sequence) => vec![ModelKind::Sequence],
     }
 }
 
-/// Normal once it has seen all the traces.
-fn trained(kind: Kind, length: usize, arguments: &ReplayArguments, train: &[Trace]) -> Profile {
+/// A profile that was trained on all the traces and then normalized.
+fn trained(
+    kind: ModelKind,
+    length: usize,
+    arguments: &ReplayArguments,
+    train: &[CallTrace],
+) -> Profile {
     let parameters = Parameters { delay_factor: arguments.delay_factor, ..Parameters::default() };
     let mut profile = Profile::new(&[(kind, length)], parameters);
     for trace in train {
@@ -89,23 +99,30 @@ fn trained(kind: Kind, length: usize, arguments: &ReplayArguments, train: &[Trac
     profile
 }
 
-/// One process after the other: each thread has its own sequence, so their interleaving does not matter to a profile.
-fn run(profile: &mut Profile, trace: &Trace, mut tell: impl FnMut(usize, &Verdict)) {
-    let mut thread = Thread::default();
+/// Runs one process after the other: each thread has its own sequence, so the interleaving of
+/// processes does not matter to a profile.
+fn run(profile: &mut Profile, trace: &CallTrace, mut tell: impl FnMut(usize, &CallVerdict)) {
+    let mut thread = GuardThread::default();
     let mut execs = trace.execs.iter().peekable();
     for (place, call) in trace.calls.iter().enumerate() {
         if execs.next_if_eq(&&place).is_some() {
-            thread.wipe();
+            thread.reset();
         }
-        let verdict = profile.call(&mut thread, *call, NOW);
+        let verdict = profile.process_syscall(&mut thread, *call, NOW);
         tell(place, &verdict);
     }
 }
 
-/// Against a copy of the profile, so that no process changes what the next one is tested against.
-fn judged(kind: Kind, label: Label, trace: &Trace, profile: &Profile) -> Process {
+/// Tests a process against a copy of the profile, so that no process changes what the next one is
+/// tested against.
+fn replay_process(
+    kind: ModelKind,
+    label: Label,
+    trace: &CallTrace,
+    profile: &Profile,
+) -> ReplayedProcess {
     let mut profile = profile.clone();
-    let mut process = Process {
+    let mut process = ReplayedProcess {
         source: trace.source.clone(),
         pid: trace.pid,
         label,
@@ -128,16 +145,20 @@ fn judged(kind: Kind, label: Label, trace: &Trace, profile: &Profile) -> Process
     process
 }
 
-fn summary(length: usize, size: usize, at: u32, processes: &[Process]) -> Summary {
+fn summary(length: usize, size: usize, at: u32, processes: &[ReplayedProcess]) -> ModelSummary {
     let scores = |label: Label| -> Vec<u32> {
-        processes.iter().filter(|process| process.label == label).map(|process| process.max_lfc).collect()
+        processes
+            .iter()
+            .filter(|process| process.label == label)
+            .map(|process| process.max_lfc)
+            .collect()
     };
     let (normal, attacks) = (scores(Label::Normal), scores(Label::Attack));
-    let rate = |scores: &[u32]| (!scores.is_empty()).then(|| rate_from(scores, at));
-    Summary {
+    let rate = |scores: &[u32]| (!scores.is_empty()).then(|| rate_at_least(scores, at));
+    ModelSummary {
         length,
         size,
-        auc: area(&normal, &attacks),
+        auc: auc(&normal, &attacks),
         detection: rate(&attacks),
         false_alarms: rate(&normal),
         at,

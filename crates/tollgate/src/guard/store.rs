@@ -1,5 +1,5 @@
-//! The folder of the stored baselines, one file each. A file is replaced as a whole, so that whoever reads it without
-//! the lock, or after a power cut, finds the old or the new one.
+//! The folder of the stored baselines, one file each. A file is replaced as a whole, so that a
+//! reader without the lock, or after a power failure, finds either the old or the new one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -10,18 +10,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::baseline::{Baseline, Digest, Fault, name};
+use super::baseline::{Baseline, Digest, FormatError, name};
 use super::unix_now;
-use crate::output::say;
+use crate::output::print_message;
 
 const SUFFIX: &str = ".baseline";
 const DAMAGED: &str = ".damaged";
-/// All pairs and 100,000 windows would be shorter.
-const LONGEST: u64 = 16 << 20;
+/// A baseline with all pairs and 100,000 windows would be shorter.
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// How long a lock is waited for: a daemon stores thousands of baselines under it, some milliseconds each.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(2);
+/// How long to wait for the lock: a daemon stores thousands of baselines under it, at some
+/// milliseconds each.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+const LOCK_POLL: Duration = Duration::from_millis(2);
 
 #[derive(Clone)]
 pub struct Store {
@@ -30,46 +31,46 @@ pub struct Store {
     warn: fn(&str),
 }
 
-/// For changes: no other process makes one meanwhile.
-pub struct Locked<'a> {
+/// The store while it is locked for changes by this process.
+pub struct LockedStore<'a> {
     store: &'a Store,
-    /// Released when it is closed, also by the death of the process.
+    /// The lock ends when the file is closed, also by the death of the process.
     _lock: File,
 }
 
 /// Why a file is not a baseline of the store.
 #[derive(Debug, thiserror::Error)]
-enum Unread {
+enum ReadError {
     #[error("{0}")]
-    Fault(Fault),
-    #[error("it is the baseline that belongs into {0}{SUFFIX}")]
+    Fault(FormatError),
+    #[error("it is the baseline of the file {0}{SUFFIX}")]
     Misplaced(String),
-    #[error("it has {0} bytes, and no baseline has as many")]
+    #[error("it has {0} bytes, more than any baseline")]
     Long(u64),
-    #[error("it is a symbolic link or no plain file, which is not followed")]
+    #[error("it is a symbolic link, which is not followed, or not a regular file")]
     NoFile,
     #[error("it cannot be read: {0}")]
     Io(io::Error),
 }
 
-impl Unread {
-    /// Nobody can make use of it. What another version wrote is whole.
+impl ReadError {
+    /// Whether the file is of no use to any version. A file that another version wrote is intact.
     fn is_damage(&self) -> bool {
         match self {
-            Self::Fault(Fault::Version(_)) | Self::NoFile | Self::Io(_) => false,
+            Self::Fault(FormatError::Version(_)) | Self::NoFile | Self::Io(_) => false,
             Self::Fault(_) | Self::Misplaced(_) | Self::Long(_) => true,
         }
     }
 }
 
 impl Store {
-    /// Of a folder, which need not be there yet.
+    /// The store in a folder that need not exist yet.
     pub fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), patience: PATIENCE, warn }
+        Self { folder: folder.to_owned(), patience: LOCK_TIMEOUT, warn }
     }
 
-    /// For those who have something else to do in time.
-    pub fn with_patience(self, patience: Duration) -> Self {
+    /// A shorter wait for the lock, for a caller with other work to do in time.
+    pub fn with_lock_timeout(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
@@ -77,8 +78,9 @@ impl Store {
         &self.folder
     }
 
-    /// Waits while another process changes something, but not for one that was stopped meanwhile.
-    pub fn lock(&self) -> Result<Locked<'_>> {
+    /// Locks the store. Waits while another process makes a change, but not for a process that was
+    /// stopped meanwhile.
+    pub fn lock(&self) -> Result<LockedStore<'_>> {
         let context = || format!("cannot lock the store {}", self.folder.display());
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).with_context(context)?;
         let lock = OpenOptions::new()
@@ -92,7 +94,7 @@ impl Store {
         let began = Instant::now();
         while let Err(error) = lock.try_lock() {
             match error {
-                TryLockError::WouldBlock if began.elapsed() < self.patience => sleep(LOOK),
+                TryLockError::WouldBlock if began.elapsed() < self.patience => sleep(LOCK_POLL),
                 TryLockError::WouldBlock => bail!(
                     "the store {} is locked by another process, for more than {} s: is it stopped?",
                     self.folder.display(),
@@ -101,15 +103,15 @@ impl Store {
                 TryLockError::Error(error) => return Err(error).with_context(context),
             }
         }
-        Ok(Locked { store: self, _lock: lock })
+        Ok(LockedStore { store: self, _lock: lock })
     }
 
-    /// All that can be read; of the rest a warning tells.
+    /// Loads all baselines that can be read, and warns about the others.
     pub fn load_all(&self) -> Result<Vec<Baseline>> {
         self.load_each(|path| self.lock()?.load_file(path))
     }
 
-    /// None if there is none, or if it was damaged, of which a warning tells.
+    /// Loads a baseline. None if it does not exist, or if it is damaged, which causes a warning.
     pub fn load(&self, digest: &Digest, scope: Option<&str>) -> Result<Option<Baseline>> {
         let path = self.path(&name(digest, scope));
         match read(&path) {
@@ -122,16 +124,22 @@ impl Store {
         self.folder.join(format!("{name}{SUFFIX}"))
     }
 
-    fn load_each(&self, load_damaged: impl Fn(&Path) -> Result<Option<Baseline>>) -> Result<Vec<Baseline>> {
+    fn load_each(
+        &self,
+        load_damaged: impl Fn(&Path) -> Result<Option<Baseline>>,
+    ) -> Result<Vec<Baseline>> {
         let mut all = Vec::new();
         for path in self.files()? {
             let loaded = match read(&path) {
                 Err(unread) if unread.is_damage() => load_damaged(&path).unwrap_or_else(|error| {
-                    (self.warn)(&format!("{}: {unread}; it cannot be set aside: {error:#}", path.display()));
+                    (self.warn)(&format!(
+                        "{}: {unread}; it cannot be set aside: {error:#}",
+                        path.display()
+                    ));
                     None
                 }),
                 Err(unread) => {
-                    (self.warn)(&format!("{} is left out: {unread}", path.display()));
+                    (self.warn)(&format!("{} is skipped: {unread}", path.display()));
                     None
                 }
                 Ok(baseline) => baseline,
@@ -155,7 +163,7 @@ impl Store {
     }
 }
 
-impl Locked<'_> {
+impl LockedStore<'_> {
     pub fn load_all(&self) -> Result<Vec<Baseline>> {
         self.store.load_each(|path| self.load_file(path))
     }
@@ -165,33 +173,39 @@ impl Locked<'_> {
         self.load_file(&self.store.path(&name(digest, scope)))
     }
 
-    /// What is damaged is set aside.
+    /// Loads a file; renames a damaged one so that it is out of the way.
     fn load_file(&self, path: &Path) -> Result<Option<Baseline>> {
         match read(path) {
             Err(unread) if unread.is_damage() => {
                 let aside = with_suffix(path, DAMAGED);
-                fs::rename(path, &aside)
-                    .with_context(|| format!("cannot rename {} to {}", path.display(), aside.display()))?;
+                fs::rename(path, &aside).with_context(|| {
+                    format!("cannot rename {} to {}", path.display(), aside.display())
+                })?;
                 let aside = aside.file_name().unwrap_or_default().display();
-                (self.store.warn)(&format!("{}: {unread}; it was set aside as {aside}", path.display()));
+                (self.store.warn)(&format!(
+                    "{}: {unread}; it was set aside as {aside}",
+                    path.display()
+                ));
                 Ok(None)
             }
             loaded => loaded.map_err(|unread| anyhow!("{}: {unread}", path.display())),
         }
     }
 
-    /// In place of what was stored of the same program; if that fails, what was stored stays as it is.
+    /// Replaces the stored baseline of the same program. If that fails, the stored one stays as it
+    /// is.
     pub fn save(&self, baseline: &mut Baseline) -> Result<()> {
-        // Later than what it replaces: by this, others know that it is another one.
+        // Later than the replaced one: other processes detect the change by it.
         baseline.saved = unix_now().max(baseline.saved + 1);
         let path = self.store.path(&baseline.name());
         let text = baseline.to_text()?;
-        self.replace(&path, text.as_bytes()).with_context(|| format!("cannot save {}", path.display()))
+        self.replace(&path, text.as_bytes())
+            .with_context(|| format!("cannot save {}", path.display()))
     }
 
     fn replace(&self, path: &Path, text: &[u8]) -> io::Result<()> {
         let new = with_suffix(path, ".new");
-        // Left by a process that was killed; nobody else writes it, under the lock.
+        // A killed process may have left it. Under the lock, no other process writes it.
         remove_if_there(&new)?;
         let written = write_through(&new, text).and_then(|()| fs::rename(&new, path));
         if written.is_err() {
@@ -208,32 +222,32 @@ impl Locked<'_> {
             .with_context(|| format!("cannot remove {}", path.display()))
     }
 
-    /// Until then a power cut may undo a rename.
+    /// Makes a rename durable: without this, a power failure may undo it.
     fn sync(&self) -> io::Result<()> {
         File::open(&self.store.folder)?.sync_all()
     }
 }
 
-fn read(path: &Path) -> Result<Option<Baseline>, Unread> {
-    let options = libc::O_NOFOLLOW | libc::O_NONBLOCK; // The latter for pipes, which open() would wait for.
+fn read(path: &Path) -> Result<Option<Baseline>, ReadError> {
+    let options = libc::O_NOFOLLOW | libc::O_NONBLOCK; // O_NONBLOCK: open() would wait for a pipe.
     let file = match OpenOptions::new().read(true).custom_flags(options).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(Unread::NoFile),
-        Err(error) => return Err(Unread::Io(error)),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(ReadError::NoFile),
+        Err(error) => return Err(ReadError::Io(error)),
     };
-    let metadata = file.metadata().map_err(Unread::Io)?;
+    let metadata = file.metadata().map_err(ReadError::Io)?;
     if !metadata.is_file() {
-        return Err(Unread::NoFile);
+        return Err(ReadError::NoFile);
     }
-    if metadata.len() > LONGEST {
-        return Err(Unread::Long(metadata.len()));
+    if metadata.len() > MAX_FILE_BYTES {
+        return Err(ReadError::Long(metadata.len()));
     }
     let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text).map_err(Unread::Io)?;
-    let baseline = Baseline::from_text(&text).map_err(Unread::Fault)?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut text).map_err(ReadError::Io)?;
+    let baseline = Baseline::from_text(&text).map_err(ReadError::Fault)?;
     if path.file_name() != Some(format!("{}{SUFFIX}", baseline.name()).as_ref()) {
-        return Err(Unread::Misplaced(baseline.name()));
+        return Err(ReadError::Misplaced(baseline.name()));
     }
     Ok(Some(baseline))
 }
@@ -258,8 +272,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn warn(message: &str) {
-    // A terminal that is gone leaves nobody to tell.
-    let _ = say(&format!("tollgate: warning: {message}"));
+    // If the terminal is gone, there is no place to print an error.
+    let _ = print_message(&format!("tollgate: warning: {message}"));
 }
 
 #[cfg(test)]
@@ -269,12 +283,12 @@ mod tests {
     use super::super::baseline::tests::example;
     use super::*;
 
-    /// The test's output is for what went wrong.
+    /// Without warnings, so that the test's output shows only what went wrong.
     fn quiet(folder: &Path) -> Store {
         Store { warn: |_| (), ..Store::new(folder) }
     }
 
-    /// With the example in it, at the path.
+    /// A store with the example in it, and the path of its file.
     fn store() -> (tempfile::TempDir, Store, PathBuf) {
         let folder = tempfile::tempdir().expect("a folder");
         let store = quiet(&folder.path().join("a/store"));
@@ -294,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_loaded_until_it_is_removed() {
+    fn save_load_remove() {
         let (_folder, store, path) = store();
         let loaded = load(&store).expect("whole").expect("there");
         assert_eq!(loaded, Baseline { saved: loaded.saved, ..example() });
@@ -344,12 +358,14 @@ mod tests {
     }
 
     #[test]
-    fn what_another_version_wrote_stays_where_it_is() {
+    fn other_versions_file_is_kept() {
         let (_folder, store, path) = store();
         let text = fs::read_to_string(&path).expect("it is there").replacen("/1", "/2", 1);
         fs::write(&path, &text).expect("written");
         assert!(store.load_all().expect("the rest").is_empty());
-        assert!(load(&store).expect_err("of another version").to_string().contains("it is of version"));
+        assert!(
+            load(&store).expect_err("of another version").to_string().contains("its version is")
+        );
         assert_eq!(fs::read_to_string(&path).expect("it is there"), text);
     }
 
@@ -366,7 +382,7 @@ mod tests {
         store.lock().and_then(|lock| lock.save(&mut example())).expect("saved");
         assert_eq!(fs::read(&elsewhere).expect("it is there"), before);
         assert!(path.symlink_metadata().expect("it is there").is_file());
-        // What lies where a new file is written.
+        // A link at the path where a new file is written.
         symlink(&elsewhere, with_suffix(&path, ".new")).expect("linked");
         store.lock().and_then(|lock| lock.save(&mut example())).expect("saved");
         assert_eq!(fs::read(&elsewhere).expect("it is there"), before);
@@ -378,29 +394,33 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_set_aside_unread() {
+    fn oversized_file_is_set_aside() {
         let (_folder, store, path) = store();
-        File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 40)).expect("sparse");
+        File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len(1 << 40))
+            .expect("sparse");
         assert!(store.load(&example().digest, None).expect("none").is_none());
         assert_eq!(with_suffix(&path, DAMAGED).metadata().expect("set aside").len(), 1 << 40);
     }
 
     #[test]
-    fn what_cannot_be_read_is_left_out() {
+    fn unreadable_file_is_skipped() {
         let (_folder, store, path) = store();
         // A socket cannot be opened, even by root.
         let socket = path.with_file_name("0123.baseline");
         std::os::unix::net::UnixListener::bind(&socket).expect("bound");
-        assert!(matches!(read(&socket), Err(Unread::Io(_))));
+        assert!(matches!(read(&socket), Err(ReadError::Io(_))));
         assert_eq!(store.load_all().expect("the rest").len(), 1);
         assert!(socket.exists());
     }
 
     #[test]
-    fn a_lock_that_is_not_given_back_is_not_waited_for_without_end() {
+    fn lock_wait_times_out() {
         let (_folder, store, _) = store();
         let stopped = store.lock().expect("locked");
-        let other = quiet(store.folder()).with_patience(Duration::from_millis(10));
+        let other = quiet(store.folder()).with_lock_timeout(Duration::from_millis(10));
         let refusal = || other.lock().err().map(|error| error.to_string());
         assert!(refusal().is_some_and(|it| it.contains("is locked by another process")));
         drop(stopped);
@@ -418,17 +438,18 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replaced_stays_and_leaves_nothing_behind() {
+    fn failed_replace_keeps_the_old_file() {
         let (_folder, store, path) = store();
         fs::remove_file(&path).expect("removed");
         fs::create_dir(&path).expect("made");
-        let error = store.lock().and_then(|lock| lock.save(&mut example())).expect_err("a folder is there");
+        let error =
+            store.lock().and_then(|lock| lock.save(&mut example())).expect_err("a folder is there");
         assert!(error.to_string().starts_with("cannot save "));
         assert!(path.is_dir() && !with_suffix(&path, ".new").exists());
     }
 
     #[test]
-    fn changes_wait_for_each_other() {
+    fn writers_are_serialized() {
         let (_folder, store, _) = store();
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -436,13 +457,14 @@ mod tests {
                     let store = Store::new(store.folder());
                     for _ in 0..25 {
                         let lock = store.lock().expect("locked");
-                        let mut baseline = lock.load(&example().digest, None).expect("whole").expect("there");
+                        let mut baseline =
+                            lock.load(&example().digest, None).expect("whole").expect("there");
                         baseline.seen_calls += 1;
                         lock.save(&mut baseline).expect("saved");
                     }
                 });
             }
-            // Who reads without the lock finds a whole one each time.
+            // A reader without the lock finds an intact file each time.
             for _ in 0..100 {
                 assert_eq!(store.load_all().expect("whole").len(), 1);
             }

@@ -1,4 +1,4 @@
-//! `tollgate guard top`: programs, who is held and the latest events, live.
+//! `tollgate guard top`: programs, held processes and the latest events, live.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::ExitCode;
@@ -13,42 +13,42 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
-use super::control::{Request, Status};
+use super::requests::{GuardRequest, Status};
 use crate::daemon::SocketOption;
-use crate::daemon::control::{answer, ask, running};
+use crate::daemon::control::{connect_required, request_one, send_request};
 use crate::format::{count, printable};
 use crate::output::needs_terminal;
-use crate::report::{Event, held_for, scoped};
-use crate::screen;
+use crate::report::{GuardEvent, held_for, with_scope};
+use crate::tui;
 
-const LATEST: usize = 200;
-/// In fewer columns, programs are shown by the names of their files, and without their calls.
+const MAX_EVENTS: usize = 200;
+/// In fewer columns, programs are shown by their file names only, without numbers of calls.
 const WIDE: u16 = 110;
 
 /// What is drawn.
-struct View {
+struct GuardView {
     status: Status,
     rates: BTreeMap<String, f64>,
-    events: VecDeque<Event>,
+    events: VecDeque<GuardEvent>,
     has_colours: bool,
 }
 
 pub fn top(socket: &SocketOption) -> Result<ExitCode> {
     needs_terminal("guard top", "guard status")?;
-    let mut view = View {
-        status: answer(socket, &Request::Status)?,
+    let mut view = GuardView {
+        status: request_one(socket, &GuardRequest::Status)?,
         rates: BTreeMap::new(),
         events: VecDeque::new(),
         has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
     let events = follow(socket)?;
     let mut read = Instant::now();
-    screen::show(|terminal, is_due| {
+    tui::run_screen(|terminal, is_due| {
         view.events.extend(events.try_iter());
-        let surplus = view.events.len().saturating_sub(LATEST);
+        let surplus = view.events.len().saturating_sub(MAX_EVENTS);
         view.events.drain(..surplus);
         if is_due {
-            let status: Status = answer(socket, &Request::Status)?;
+            let status: Status = request_one(socket, &GuardRequest::Status)?;
             view.rates = rates(&view.status, &status, read.elapsed());
             view.status = status;
             read = Instant::now();
@@ -59,9 +59,9 @@ pub fn top(socket: &SocketOption) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn follow(socket: &SocketOption) -> Result<Receiver<Event>> {
-    let stream = running(&socket.path)?;
-    let (_, lines) = ask(&stream, &Request::Events { follow: true })?;
+fn follow(socket: &SocketOption) -> Result<Receiver<GuardEvent>> {
+    let stream = connect_required(&socket.path)?;
+    let (_, lines) = send_request(&stream, &GuardRequest::Events { follow: true })?;
     let (to, events) = channel();
     thread::spawn(move || {
         for line in lines {
@@ -73,20 +73,24 @@ fn follow(socket: &SocketOption) -> Result<Receiver<Event>> {
     Ok(events)
 }
 
-/// Calls a second.
+/// Calls per second of each program.
 fn rates(before: &Status, now: &Status, time: Duration) -> BTreeMap<String, f64> {
-    let calls: BTreeMap<_, _> =
-        before.programs.iter().map(|program| ((&program.digest, &program.scope), program.calls)).collect();
+    let calls: BTreeMap<_, _> = before
+        .programs
+        .iter()
+        .map(|program| ((&program.digest, &program.scope), program.calls))
+        .collect();
     now.programs
         .iter()
         .map(|program| {
-            let before = calls.get(&(&program.digest, &program.scope)).copied().unwrap_or(program.calls);
+            let before =
+                calls.get(&(&program.digest, &program.scope)).copied().unwrap_or(program.calls);
             (program.title(), program.calls.saturating_sub(before) as f64 / time.as_secs_f64())
         })
         .collect()
 }
 
-fn draw(frame: &mut Frame<'_>, view: &View) {
+fn draw(frame: &mut Frame<'_>, view: &GuardView) {
     let status = &view.status;
     let held = status.held.len() as u16;
     let [head, programs, holds, events] = Layout::vertical([
@@ -122,7 +126,7 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
     let rows = status.programs.iter().map(|program| {
         let title = program.title();
         let file = program.path.rsplit('/').next().unwrap_or_default();
-        let name = if is_wide { title.clone() } else { scoped(file, program.scope.as_deref()) };
+        let name = if is_wide { title.clone() } else { with_scope(file, program.scope.as_deref()) };
         let mut cells = vec![
             printable(&name),
             program.state.clone(),
@@ -159,14 +163,14 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
         Paragraph::new(lines).block(Block::new().borders(Borders::TOP).title(title))
     };
     let held = status.held.iter().map(|held| {
-        let program = scoped(&held.program, held.scope.as_deref());
+        let program = with_scope(&held.program, held.scope.as_deref());
         printable(&format!("{:>7}  {}  {program}  {}", held.pid, held.command, held.left()))
     });
     frame.render_widget(list(held.collect(), " held "), holds);
     let latest = view.events.iter().rev().take(events.height.saturating_sub(1).into());
     let latest = latest.map(|event| {
         let time = event.time.get(11..19).unwrap_or_default();
-        format!("{time}  {}", crate::daemon::line(event))
+        format!("{time}  {}", crate::daemon::event_line(event))
     });
     frame.render_widget(list(latest.collect(), " unusual calls, the latest first "), events);
 }
@@ -176,12 +180,12 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::control::HeldProcess;
+    use super::super::requests::HeldProcessReport;
     use super::*;
     use crate::report::GuardedProgram;
 
     #[test]
-    fn it_shows_who_is_held_and_what_was_unusual() {
+    fn shows_held_processes_and_anomalies() {
         let program = GuardedProgram {
             path: "/usr/sbin/nginx".into(),
             scope: Some("unit:a/b".into()),
@@ -190,7 +194,7 @@ mod tests {
             calls: 1_234_567,
             ..GuardedProgram::default()
         };
-        let held = HeldProcess {
+        let held = HeldProcessReport {
             pid: 4711,
             program: program.path.clone(),
             scope: None,
@@ -199,17 +203,29 @@ mod tests {
             container: None,
             left_ns: None,
         };
-        let status =
-            Status { mode: "enforce".into(), held: vec![held], programs: vec![program], ..Status::default() };
-        let view = View { status, rates: BTreeMap::new(), events: VecDeque::new(), has_colours: false };
+        let status = Status {
+            mode: "enforce".into(),
+            held: vec![held],
+            programs: vec![program],
+            ..Status::default()
+        };
+        let view = GuardView {
+            status,
+            rates: BTreeMap::new(),
+            events: VecDeque::new(),
+            has_colours: false,
+        };
         let mut terminal = Terminal::new(TestBackend::new(110, 20)).expect("a screen");
         terminal.draw(|frame| draw(frame, &view)).expect("drawn");
         let screen = terminal.backend().to_string();
-        for part in ["tollgate guard (enforce)", "1,234,567", "4711  nginx  /usr/sbin/nginx  until released"]
-        {
+        for part in [
+            "tollgate guard (enforce)",
+            "1,234,567",
+            "4711  nginx  /usr/sbin/nginx  until released",
+        ] {
             assert!(screen.contains(part), "{part} is not in\n{screen}");
         }
-        // As wide as a terminal is by itself.
+        // The default width of a terminal.
         let mut terminal = Terminal::new(TestBackend::new(80, 20)).expect("a screen");
         terminal.draw(|frame| draw(frame, &view)).expect("drawn");
         let screen = terminal.backend().to_string();

@@ -1,49 +1,50 @@
-//! Traces of system calls, read from files: each process's calls in order.
+//! Reads traces of system calls from files: each process's calls in order.
 //!
-//! Three forms, told apart by a file's first line; all also compressed by gzip:
-//! - `PID NUMBER` lines, as those of the University of New Mexico;
-//! - what `strace -f` writes, to its terminal or to a file;
-//! - calls by name or number between blanks and line ends: one trace a file, as ADFA-LD's.
+//! A file has one of three forms, distinguished by its first line, and may be compressed with gzip:
+//! - `PID NUMBER` lines, like those of the University of New Mexico;
+//! - the output of `strace -f`, as on a terminal or in a file;
+//! - names or numbers of calls, separated by blanks and line ends: one trace per file, as in
+//!   ADFA-LD.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, stdin};
 use std::path::{Path, PathBuf};
 
-use ::guard::Call;
+use ::guard::CallNumber;
 use anyhow::{Context, Result, bail};
 use flate2::bufread::MultiGzDecoder;
 
 /// The calls of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trace {
+pub struct CallTrace {
     pub source: String,
-    /// None in files of one trace, and where strace had no second process to tell apart.
+    /// None in files of one trace, and where strace had only one process.
     pub pid: Option<u64>,
-    pub calls: Vec<Call>,
-    /// Places in `calls` from which a new program ran.
+    pub calls: Vec<CallNumber>,
+    /// Indices in `calls` at which a new program starts.
     pub execs: Vec<usize>,
 }
 
-/// Numbers for the names of calls; the same in all files of a run.
+/// Numbers of calls by name; the same in all files of a run.
 #[derive(Debug, Default)]
 pub struct Names {
-    numbers: BTreeMap<String, Call>,
+    numbers: BTreeMap<String, CallNumber>,
 }
 
 impl Names {
-    fn number(&mut self, name: &str) -> Call {
+    fn number(&mut self, name: &str) -> CallNumber {
         if let Some(number) = self.numbers.get(name) {
             return *number;
         }
-        let number = self.numbers.len() as Call;
+        let number = self.numbers.len() as CallNumber;
         self.numbers.insert(name.to_owned(), number);
         number
     }
 }
 
-/// All traces in a file, or in the files of a folder and those below, by name.
-pub fn read(path: &Path, names: &mut Names) -> Result<Vec<Trace>> {
+/// All traces in a file, or in a folder and the folders below it, by name.
+pub fn read(path: &Path, names: &mut Names) -> Result<Vec<CallTrace>> {
     let mut traces = Vec::new();
     let files = files(path)?;
     if files.is_empty() {
@@ -67,7 +68,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     entries.sort_by_key(fs::DirEntry::file_name);
     let mut all = Vec::new();
     for entry in entries {
-        // No pipe is waited for, and no link leads round in circles.
+        // Skips pipes, which would block, and links, which could form a cycle.
         let kind = entry.file_type().with_context(context)?;
         if kind.is_dir() || entry.path().is_file() {
             all.extend(files(&entry.path())?);
@@ -80,10 +81,11 @@ fn is_stdin(path: &Path) -> bool {
     path.to_str() == Some("-")
 }
 
-/// Traces are ASCII; what else a string argument may hold does not matter.
+/// Reads a file as text. Traces are ASCII; other bytes in a string argument do not matter.
 fn text(path: &Path) -> std::io::Result<String> {
     const GZIP: [u8; 2] = [0x1f, 0x8b]; // RFC 1952, 2.3.1
-    let file: Box<dyn Read> = if is_stdin(path) { Box::new(stdin()) } else { Box::new(File::open(path)?) };
+    let file: Box<dyn Read> =
+        if is_stdin(path) { Box::new(stdin()) } else { Box::new(File::open(path)?) };
     let mut reader = BufReader::new(file);
     let is_packed = reader.fill_buf()?.starts_with(&GZIP);
     let mut bytes = Vec::new();
@@ -94,7 +96,7 @@ fn text(path: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn parse(text: &str, source: &str, names: &mut Names) -> Result<Vec<Trace>> {
+fn parse(text: &str, source: &str, names: &mut Names) -> Result<Vec<CallTrace>> {
     let Some(first) = text.lines().find(|line| !line.trim().is_empty()) else {
         bail!("{source} has no calls");
     };
@@ -102,7 +104,10 @@ fn parse(text: &str, source: &str, names: &mut Names) -> Result<Vec<Trace>> {
     if pid_and_number(first).is_some() {
         for (line, text) in lines(text) {
             let Some((pid, call)) = pid_and_number(text) else {
-                bail!("{source}:{line}: {text:?} is not PID and NUMBER, as the lines before");
+                bail!(
+                    "{source}:{line}: expected PID and NUMBER, as on the lines before, found \
+                    {text:?}"
+                );
             };
             traces.push(Some(pid), call, names);
         }
@@ -116,7 +121,7 @@ fn parse(text: &str, source: &str, names: &mut Names) -> Result<Vec<Trace>> {
         for (line, text) in lines(text) {
             for word in text.split_whitespace() {
                 if !is_call(word) {
-                    bail!("{source}:{line}: {word:?} is neither a call's name nor its number");
+                    bail!("{source}:{line}: {word:?} is neither the name nor the number of a call");
                 }
                 traces.push(None, word, names);
             }
@@ -134,12 +139,17 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 struct Traces<'a> {
     source: &'a str,
-    all: BTreeMap<Option<u64>, Trace>,
+    all: BTreeMap<Option<u64>, CallTrace>,
 }
 
 impl Traces<'_> {
     fn push(&mut self, pid: Option<u64>, call: &str, names: &mut Names) {
-        let new = || Trace { source: self.source.to_owned(), pid, calls: Vec::new(), execs: Vec::new() };
+        let new = || CallTrace {
+            source: self.source.to_owned(),
+            pid,
+            calls: Vec::new(),
+            execs: Vec::new(),
+        };
         let trace = self.all.entry(pid).or_insert_with(new);
         trace.calls.push(names.number(call));
         if matches!(call, "execve" | "execveat") {
@@ -155,11 +165,12 @@ fn is_call(word: &str) -> bool {
 fn pid_and_number(line: &str) -> Option<(u64, &str)> {
     let mut words = line.split_whitespace();
     let (pid, number) = (words.next()?.parse().ok()?, words.next()?);
-    (words.next().is_none() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some((pid, number))
+    (words.next().is_none() && number.bytes().all(|byte| byte.is_ascii_digit()))
+        .then_some((pid, number))
 }
 
-/// The process, where strace names it, and the call that a line begins; none for signals, exits, and the rest of a
-/// call that was interrupted by another process's.
+/// The process, if strace names it, and the call that a line starts. None for signals, exits, and
+/// the rest of a call that a call of another process interrupted.
 fn strace_call(line: &str) -> Option<(Option<u64>, &str)> {
     let (pid, mut rest) = match line.strip_prefix("[pid ") {
         Some(rest) => {
@@ -167,13 +178,17 @@ fn strace_call(line: &str) -> Option<(Option<u64>, &str)> {
             (Some(pid.trim().parse().ok()?), rest)
         }
         None => match line.split_once(' ') {
-            Some((pid, rest)) if !pid.contains('.') && pid.parse::<u64>().is_ok() => (pid.parse().ok(), rest),
+            Some((pid, rest)) if !pid.contains('.') && pid.parse::<u64>().is_ok() => {
+                (pid.parse().ok(), rest)
+            }
             _ => (None, line),
         },
     };
-    // Times, of -t, -tt, -ttt or -r.
+    // Skips the times of -t, -tt, -ttt or -r.
     while let Some((word, after)) = rest.trim_start().split_once(' ') {
-        if word.is_empty() || !word.bytes().all(|byte| byte.is_ascii_digit() || b":.".contains(&byte)) {
+        if word.is_empty()
+            || !word.bytes().all(|byte| byte.is_ascii_digit() || b":.".contains(&byte))
+        {
             break;
         }
         rest = after;
@@ -186,7 +201,7 @@ fn strace_call(line: &str) -> Option<(Option<u64>, &str)> {
 mod tests {
     use super::*;
 
-    fn traces(text: &str) -> Vec<Trace> {
+    fn traces(text: &str) -> Vec<CallTrace> {
         parse(text, "file", &mut Names::default()).expect("it has calls")
     }
 
@@ -199,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn one_trace_a_file_by_name_or_number() {
+    fn trace_files_by_name_or_number() {
         assert_eq!(traces("open read read\nclose").pop().expect("one").calls, [0, 1, 1, 2]);
         assert_eq!(traces("6 6 63 6 42 120").pop().expect("one").calls, [0, 0, 1, 0, 2, 3]);
     }
@@ -219,9 +234,14 @@ mod tests {
         let calls: Vec<_> = all.iter().map(|trace| (trace.pid, trace.calls.len())).collect();
         assert_eq!(calls, [(None, 2), (Some(11), 1), (Some(12), 1)]);
         assert_eq!(all[0].execs, [1]);
-        let of_file =
-            traces("100 openat(AT_FDCWD, \"x\", O_RDONLY) = 3\n101 1690000000.123 write(1, \"a\", 1) = 1\n");
-        assert_eq!(of_file.iter().map(|trace| trace.pid).collect::<Vec<_>>(), [Some(100), Some(101)]);
+        let of_file = traces(
+            "100 openat(AT_FDCWD, \"x\", O_RDONLY) = 3\n101 1690000000.123 write(1, \"a\", 1) = \
+            1\n",
+        );
+        assert_eq!(
+            of_file.iter().map(|trace| trace.pid).collect::<Vec<_>>(),
+            [Some(100), Some(101)]
+        );
     }
 
     #[test]
@@ -237,10 +257,17 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_placed() {
-        let error = |text| parse(text, "file", &mut Names::default()).expect_err("it is wrong").to_string();
-        assert_eq!(error("7 90\n7 x\n"), "file:2: \"7 x\" is not PID and NUMBER, as the lines before");
-        assert_eq!(error("open\nre-ad\n"), "file:2: \"re-ad\" is neither a call's name nor its number");
+    fn errors_have_line_numbers() {
+        let error =
+            |text| parse(text, "file", &mut Names::default()).expect_err("it is wrong").to_string();
+        assert_eq!(
+            error("7 90\n7 x\n"),
+            "file:2: expected PID and NUMBER, as on the lines before, found \"7 x\""
+        );
+        assert_eq!(
+            error("open\nre-ad\n"),
+            "file:2: \"re-ad\" is neither the name nor the number of a call"
+        );
         assert_eq!(error("\n\n"), "file has no calls");
         assert_eq!(error("--- SIGCHLD (x) ---"), "file has no calls");
     }

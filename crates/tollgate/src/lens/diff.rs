@@ -1,4 +1,4 @@
-//! `tollgate lens diff`: two reports side by side.
+//! `tollgate lens diff`: compares two reports side by side.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,12 +9,13 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::cli::ResultOptions;
-use crate::format::{count, duration, title};
-use crate::input;
+use crate::document_input;
+use crate::format::{count, duration, short_command_line};
 use crate::output::Output;
-use crate::report::{Call, Document, SCHEMA};
+use crate::report::{Call, Report, SCHEMA};
 
-/// Times are nanoseconds a call: two runs seldom make the same number of calls.
+/// The difference of one call. Times are nanoseconds per call, because two runs seldom make the
+/// same number of calls.
 #[derive(Debug, Serialize)]
 struct Difference {
     name: String,
@@ -27,7 +28,7 @@ struct Difference {
 }
 
 #[derive(Serialize)]
-struct Comparison {
+struct ReportComparison {
     schema: &'static str,
     before: Vec<String>,
     after: Vec<String>,
@@ -47,11 +48,11 @@ pub fn diff(before: &Path, after: &Path, result: &ResultOptions) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(path: &Path) -> Result<Document> {
-    input::read(path, SCHEMA, "tollgate run --json")
+fn read(path: &Path) -> Result<Report> {
+    document_input::read(path, SCHEMA, "tollgate run --json")
 }
 
-fn compare(before: &Document, after: &Document) -> Comparison {
+fn compare(before: &Report, after: &Report) -> ReportComparison {
     type Pair<'a> = [Option<&'a Call>; 2];
     let mut pairs: BTreeMap<(&str, &str), Pair> = BTreeMap::new();
     for (side, document) in [before, after].into_iter().enumerate() {
@@ -75,7 +76,7 @@ fn compare(before: &Document, after: &Document) -> Comparison {
         })
         .collect();
     calls.sort_by_key(|call| std::cmp::Reverse(call.wall_ns[0].abs_diff(call.wall_ns[1])));
-    Comparison {
+    ReportComparison {
         schema: "tollgate.lens.diff/1",
         before: before.command.clone(),
         after: after.command.clone(),
@@ -89,11 +90,11 @@ fn mean(call: &Call) -> Option<f64> {
     (timed > 0).then(|| call.wall_ns as f64 / timed as f64)
 }
 
-fn text(comparison: &Comparison, top: usize) -> String {
+fn text(comparison: &ReportComparison, top: usize) -> String {
     let mut out = String::new();
     let [before, after] = comparison.elapsed_ns.map(duration);
-    let _ = writeln!(out, "before: {} ({before})", title(&comparison.before));
-    let _ = writeln!(out, "after:  {} ({after})", title(&comparison.after));
+    let _ = writeln!(out, "before: {} ({before})", short_command_line(&comparison.before));
+    let _ = writeln!(out, "after:  {} ({after})", short_command_line(&comparison.after));
     let _ = writeln!(
         out,
         "\n{:<18} {:>23}  {:>9} {:>9} {:>10}  {:>19}  {:>19}",

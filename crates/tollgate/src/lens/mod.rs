@@ -1,4 +1,4 @@
-//! `tollgate lens`: watch what already runs, and compare reports.
+//! `tollgate lens`: watches running processes, and compares reports.
 
 mod diff;
 
@@ -14,64 +14,73 @@ pub use diff::diff;
 
 use crate::cli::LensArguments;
 use crate::format::number_of;
-use crate::output::{Output, say};
+use crate::output::{Output, print_message};
+use crate::process_selection;
 use crate::run::options;
-use crate::select;
-use crate::watch::{Ending, THREADS_FULL, TICK, Watch};
+use crate::session_runner::{SessionEnd, SessionRunner, TEND_INTERVAL, THREADS_FULL};
 
-/// How often later processes are looked for (--comm, --cgroup, --unit).
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How often to search for new processes (--comm, --cgroup, --unit).
+const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
+pub fn run_lens(arguments: &LensArguments) -> Result<ExitCode> {
     let select = &arguments.select;
     if select.is_empty() {
-        bail!("say which processes to watch: -p PID, --comm NAME, --cgroup PATH, --unit UNIT or --all");
+        bail!(
+            "select the processes to watch: -p PID, --comm NAME, --cgroup PATH, --unit UNIT or \
+            --all"
+        );
     }
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stdout)?;
-    let named = select::named(select)?;
-    select::tell_of_absent(select);
-    let mut watch = Watch::start(options(&arguments.lens_options))?;
+    let named = process_selection::by_pid(select)?;
+    process_selection::warn_missing_cgroups(select);
+    let mut watch = SessionRunner::start(options(&arguments.lens_options))?;
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     if select.all {
-        watch.gate.gate_everything_new(&watch.session);
+        watch.gate.gate_new_processes(&watch.session);
     }
     let mut known = BTreeSet::new();
-    let mut missed = take_in(named, &mut watch, &mut known)?;
-    // Those that were forked by others while the first were taken in.
+    let mut missed = attach(named, &mut watch, &mut known)?;
+    // Further rounds find processes that others forked while the first ones were attached.
     for _ in 0..2 {
         watch.tend()?;
-        missed = missed.max(take_in(select::matching(select), &mut watch, &mut known)?);
+        missed =
+            missed.max(attach(process_selection::by_properties(select), &mut watch, &mut known)?);
     }
-    if !select.all && !select.finds_later_ones() && !watch.gate.has_threads(watch.session.index) {
+    if !select.all && !select.is_dynamic() && !watch.gate.has_threads(watch.session.index) {
         let is_full = watch.losses()?.contains_key(THREADS_FULL);
-        watch.give_up()?;
+        watch.cancel()?;
         ensure!(
             !is_full,
-            "the gate has no room for them: other Tollgate processes watch too many processes or threads \
-             one by one (`--per process`, `--per thread`)"
+            "the gate has no room for these processes: other Tollgate sessions keep a row for too \
+            many processes or threads (`--per process`, `--per thread`)"
         );
         bail!(
-            "no thread of these could be gated: they have ended, or are kernel threads, which make no calls, or \
-             this kernel keeps them from BPF"
+            "no thread of these processes could be gated: they have ended, are kernel threads \
+            (which make no calls), or this kernel hides them from BPF"
         );
     }
     watch.begin()?;
     let time = arguments.duration.map_or(String::new(), |time| format!(" for {time:?}"));
-    let _ = say(&match known.len() {
-        0 => format!("tollgate: no process matches so far; watching for later ones{time}; Ctrl-C ends it"),
-        n => format!("tollgate: watching {}{time}; Ctrl-C ends it", number_of(n, "process")),
+    let _ = print_message(&match known.len() {
+        0 => format!(
+            "tollgate: no process matches yet; watching for later ones{time}; Ctrl-C ends the watch"
+        ),
+        n => format!("tollgate: watching {}{time}; Ctrl-C ends the watch", number_of(n, "process")),
     });
-    until_done(arguments, &mut watch, &mut known)?;
+    run_until_done(arguments, &mut watch, &mut known)?;
     let mut notes = Vec::new();
     if known.is_empty() {
-        notes.push("no process matched when they were looked for, twice a second".into());
+        notes.push("no process matched; Tollgate looked twice a second".into());
     }
     if missed > 0 {
-        notes.push(format!("{missed} processors could not be visited: threads that ran there are seen from their next context switch on"));
+        notes.push(format!(
+            "{missed} processors could not be visited: threads that were running \
+            there are recorded from their next context switch on"
+        ));
     }
-    let ending = Ending {
+    let ending = SessionEnd {
         command: std::env::args().collect(),
         exit: None,
         user_ns: None,
@@ -84,37 +93,47 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes in processes that are not known yet; returns how many processors could not be visited.
-fn take_in(mut found: Vec<u32>, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Result<u32> {
+/// Attaches processes that are not attached yet; returns how many processors could not be visited.
+fn attach(
+    mut found: Vec<u32>,
+    watch: &mut SessionRunner,
+    known: &mut BTreeSet<u32>,
+) -> Result<u32> {
     found.retain(|pid| !known.contains(pid));
     found.sort_unstable();
     found.dedup();
     if found.is_empty() {
         return Ok(0);
     }
-    let missed = watch.gate.adopt(&mut watch.session, &found, &BTreeMap::new())?;
+    let missed = watch.gate.attach_tasks(&mut watch.session, &found, &BTreeMap::new())?;
     known.extend(found);
     Ok(missed)
 }
 
-fn until_done(arguments: &LensArguments, watch: &mut Watch, known: &mut BTreeSet<u32>) -> Result<()> {
+fn run_until_done(
+    arguments: &LensArguments,
+    watch: &mut SessionRunner,
+    known: &mut BTreeSet<u32>,
+) -> Result<()> {
     let select = &arguments.select;
-    let waits_for_more = select.all || select.finds_later_ones();
+    let waits_for_more = select.all || select.is_dynamic();
     let end = arguments.duration.map(|duration| Instant::now() + duration);
     let mut looked = Instant::now();
     while !INTERRUPTED.load(Ordering::Relaxed) {
-        let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()).min(TICK));
+        let left = end.map_or(TEND_INTERVAL, |end| {
+            end.saturating_duration_since(Instant::now()).min(TEND_INTERVAL)
+        });
         if left.is_zero() {
             break;
         }
         wait_readable(watch.descriptor(), left);
         watch.tend()?;
-        if select.finds_later_ones() && looked.elapsed() >= LOOK_AGAIN {
-            take_in(select::matching(select), watch, known)?;
+        if select.is_dynamic() && looked.elapsed() >= REFRESH_INTERVAL {
+            attach(process_selection::by_properties(select), watch, known)?;
             looked = Instant::now();
         }
         if !waits_for_more && !watch.gate.has_threads(watch.session.index) {
-            let _ = say("tollgate: the last of the processes has ended");
+            let _ = print_message("tollgate: the last of the processes has ended");
             break;
         }
     }

@@ -8,61 +8,68 @@ use serde_json::Number;
 
 use crate::cli::ResultOptions;
 use crate::daemon::SocketOption;
-use crate::output::{Output, is_dash};
+use crate::output::{Output, is_stdio};
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct PluginCommandLine {
     #[command(subcommand)]
-    pub command: Command,
+    pub command: PluginCommand,
 }
 
 #[derive(Subcommand)]
-// Options of other commands are nothing to this one, and take a third of a millisecond to put together.
+// Deferred: this command does not need the options of other commands, which take a third of a
+// millisecond to build.
 #[command(defer = true)]
-pub enum Command {
-    /// Say what is in a plugin, or what is wrong with it
+pub enum PluginCommand {
+    /// Check a plugin: show what it contains, or what is wrong with it
     ///
-    /// It is compiled, and not loaded: this needs no root. Exits with 125 where it is no plugin.
-    Check(CheckArguments),
-    /// Compile a plugin, and show the instructions that the kernel would have
+    /// The plugin is compiled but not loaded, so root is not needed. The exit status is 125 if it
+    /// has errors.
+    Check(PluginCheckArguments),
+    /// Compile a plugin and show its instructions
     ///
-    /// As the kernel's verifier writes them, below the lines that they come from. Nothing is loaded: this needs no root.
-    Build(CheckArguments),
-    /// Have a running daemon load a plugin, and run it at its hooks
+    /// The instructions are printed in the notation of the kernel's verifier, below their source
+    /// lines. Nothing is loaded, so root is not needed.
+    Build(PluginCheckArguments),
+    /// Load a plugin into a running daemon, which runs it at its hooks
     ///
-    /// All of it, or nothing: it runs once all of it is in the kernel. Its hooks in the gate are those of all tasks that the daemon gates.
+    /// The plugin is loaded as a whole or not at all, and runs once all its programs are in the
+    /// kernel. At hooks of the gate it runs for all tasks that the daemon gates.
     Load(LoadArguments),
-    /// List the daemon's plugins, and where they run
-    List(ListArguments),
-    /// Show a plugin's variables and maps, as they are now
+    /// List the daemon's plugins and their hooks
+    List(PluginListArguments),
+    /// Show the current values of a plugin's variables and maps
     ///
-    /// Of each map --top entries, those with the largest values first; with --json, too.
-    Show(ShowArguments),
+    /// Each map is shown with its --top entries with the largest values, also with --json.
+    Show(PluginShowArguments),
     /// Change global variables of a plugin while it runs
     Set(SetArguments),
-    /// Print what plugins tell
+    /// Print the output of plugins
     ///
-    /// What there is to say about them, such as that one was unloaded, is on stderr, or in the JSON.
+    /// Messages about the plugins themselves, for example that one was unloaded, go to stderr, or
+    /// into the JSON.
     Log(LogArguments),
     /// Run a plugin's `on call` once, and print what it returns
     ///
-    /// A file is compiled, loaded, called and taken away again. A name is that of a plugin that a running daemon has. What it prints
-    /// meanwhile goes to stderr.
+    /// A FILE is compiled, loaded, called and unloaded. A NAME refers to a plugin of a running
+    /// daemon. The plugin's output goes to stderr.
     Call(CallArguments),
-    /// Measure a plugin: how long it takes from its text into the kernel, and what a call of it costs
+    /// Measure how long a plugin takes to compile and load, and what one call of it costs
     ///
-    /// Its calls take turns with those of a plugin that does nothing, whose time is what the way into the kernel and back takes.
+    /// Its calls alternate with calls of an empty plugin, whose time is the cost of entering and
+    /// leaving the kernel.
     Bench(BenchArguments),
-    /// Put another text in a plugin's place while it runs
+    /// Replace a running plugin by another version of its source
     ///
-    /// No call is missed, and at each hook none is seen by both. Maps and variables of the same name and type are kept; what is not is told.
+    /// No call is missed, and at each hook each call is seen by only one of the two versions. Maps
+    /// and variables with the same name and type are kept; the command reports those that are not.
     Swap(SwapArguments),
-    /// Take a plugin away
+    /// Unload a plugin
     Unload(UnloadArguments),
 }
 
 #[derive(Args)]
-pub struct CheckArguments {
+pub struct PluginCheckArguments {
     /// The file (- for stdin)
     pub file: PathBuf,
     #[command(flatten)]
@@ -74,10 +81,11 @@ pub struct CheckArguments {
 pub struct LoadArguments {
     /// The file (- for stdin)
     pub file: PathBuf,
-    /// What it is called; without it, as its file without what is behind the dot
+    /// Name of the plugin (default: the file's name without its extension)
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Of the plugins at a hook, the one with the lowest comes first; of those with the same, the one that came first
+    /// Position among the plugins at a hook: lower numbers run first, equal ones in the order of
+    /// loading
     #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true)]
     pub priority: i32,
     #[command(flatten)]
@@ -113,7 +121,7 @@ pub struct UnloadArguments {
 }
 
 #[derive(Args)]
-pub struct ListArguments {
+pub struct PluginListArguments {
     #[command(flatten)]
     pub result: ResultOptions,
     #[command(flatten)]
@@ -121,7 +129,7 @@ pub struct ListArguments {
 }
 
 #[derive(Args)]
-pub struct ShowArguments {
+pub struct PluginShowArguments {
     pub name: String,
     #[command(flatten)]
     pub result: ResultOptions,
@@ -132,7 +140,8 @@ pub struct ShowArguments {
 #[derive(Args)]
 pub struct SetArguments {
     pub name: String,
-    /// Such as limit=100; a number that the variable's type has, or true or false as 1 or 0
+    /// Variable and new value, such as limit=100; the value must fit the variable's type; true and
+    /// false are 1 and 0
     #[arg(required = true, value_name = "VARIABLE=N", value_parser = assignment)]
     pub variables: Vec<(String, Number)>,
     #[command(flatten)]
@@ -141,12 +150,12 @@ pub struct SetArguments {
 
 #[derive(Args)]
 pub struct LogArguments {
-    /// Only this one
+    /// Print only the output of this plugin
     pub name: Option<String>,
-    /// Go on as they tell more, until it is unloaded, or Ctrl-C
+    /// Continue with new output until the plugin is unloaded, or until Ctrl-C
     #[arg(short, long)]
     pub follow: bool,
-    /// Print each as a line of JSON, with its time
+    /// Print each record as a line of JSON, with its time
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -156,13 +165,13 @@ pub struct LogArguments {
 #[derive(Args)]
 #[command(after_long_help = CALL_EXAMPLES)]
 pub struct CallArguments {
-    /// The file (- for stdin), or the name
+    /// A file (- is stdin), or the name of a plugin of the daemon
     #[arg(value_name = "FILE|NAME")]
     pub plugin: PathBuf,
     #[command(flatten)]
     pub socket: SocketOption,
     #[command(flatten)]
-    pub with: With,
+    pub with: CallInput,
     #[command(flatten)]
     pub result: ResultOptions,
 }
@@ -172,53 +181,59 @@ Examples:
   tollgate plugin call ./sum.ec --arg 1 --arg -2
   tollgate plugin call ./grey.ec --input photo.ppm --output-data grey.pgm";
 
-// What a call comes with.
+// The input of a call.
 #[derive(Args)]
-pub struct With {
-    /// A number that `on call` takes, in the order in which it takes them (decimal or 0x, may be negative)
+pub struct CallInput {
+    /// An argument of `on call`, in the order of its parameters (decimal or 0x, may be negative)
     #[arg(long = "arg", value_name = "N", value_parser = argument, allow_hyphen_values = true)]
     pub arguments: Vec<u64>,
-    /// Put a file (- for stdin) into the global variable `input`, an array of bytes, and its length into `input_length`
+    /// Copy a file (- is stdin) into the global variable `input`, an array of bytes, and its length
+    /// into `input_length`
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Write the first `output_length` bytes of the global variable `output` to a file (- for stdout; what `on call` returns
-    /// goes to stderr then)
+    /// Write the first `output_length` bytes of the global variable `output` to a file (- is
+    /// stdout; the result of `on call` then goes to stderr)
     #[arg(long, value_name = "FILE")]
     pub output_data: Option<PathBuf>,
 }
 
 /// Below, no interval around a median is as sure as `bench` says: 1 - 2 / 2^7 > 0.97.
-const LEAST_ROUNDS: i64 = 7;
+const MIN_ROUNDS: i64 = 7;
 
 #[derive(Args)]
 pub struct BenchArguments {
     /// The file (- for stdin)
     pub file: PathBuf,
     #[command(flatten)]
-    pub with: With,
-    /// Rounds, each of a thousand calls of either (7 to 10,000)
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(LEAST_ROUNDS..=10_000))]
+    pub with: CallInput,
+    /// Number of rounds, each with a thousand calls of the plugin and of the empty one (7 to
+    /// 10,000)
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(MIN_ROUNDS..=10_000))]
     pub rounds: u32,
     #[command(flatten)]
     pub result: ResultOptions,
 }
 
-impl With {
+impl CallInput {
     /// The plugin's own file may be stdin, too.
-    pub fn fits_beside(&self, file: &Path) -> Result<()> {
-        let is_taken = is_dash(file) && self.input.as_deref().is_some_and(is_dash);
+    pub fn check_stdin_use(&self, file: &Path) -> Result<()> {
+        let is_taken = is_stdio(file) && self.input.as_deref().is_some_and(is_stdio);
         ensure!(!is_taken, "the plugin and its --input cannot both be stdin");
         Ok(())
     }
 
     /// Where the result goes without --output.
     pub fn result(&self) -> Output {
-        if self.output_data.as_deref().is_some_and(is_dash) { Output::Stderr } else { Output::Stdout }
+        if self.output_data.as_deref().is_some_and(is_stdio) {
+            Output::Stderr
+        } else {
+            Output::Stdout
+        }
     }
 }
 
 fn assignment(text: &str) -> std::result::Result<(String, Number), &'static str> {
-    let (name, value) = text.split_once('=').ok_or("this is no VARIABLE=N")?;
+    let (name, value) = text.split_once('=').ok_or("expected VARIABLE=N")?;
     let value = match value {
         "true" => 1.into(),
         "false" => 0.into(),
@@ -238,7 +253,8 @@ pub fn bits(number: &Number) -> Option<u64> {
 }
 
 fn number(text: &str) -> std::result::Result<Number, &'static str> {
-    let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let (is_negative, digits) =
+        text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let value = match digits.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => digits.parse(),
@@ -246,7 +262,7 @@ fn number(text: &str) -> std::result::Result<Number, &'static str> {
     match value {
         Ok(value) if is_negative && value <= 1 << 63 => Ok((value.wrapping_neg() as i64).into()),
         Ok(value) if !is_negative => Ok(value.into()),
-        _ => Err("this is not a number of 64 bits"),
+        _ => Err("expected a number that fits into 64 bits"),
     }
 }
 

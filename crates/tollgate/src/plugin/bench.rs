@@ -1,45 +1,45 @@
-//! `tollgate plugin bench`.
+//! `tollgate plugin bench`: measures compilation and calls of a plugin.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use kernel::plugins::Plugin;
+use kernel::plugins::LoadedPlugin;
 use serde::Serialize;
 use stats::interval::{median, median_interval};
 
 use super::arguments::BenchArguments;
-use super::build::{Times, build, built, read};
-use super::call::{on_call, say_counted, takes};
-use super::hooks::Machine;
+use super::call::{call_handler, check_argument_count, warn_faults};
+use super::compile::{CompileTimes, build, built, read};
+use super::hooks::OffsetSource;
 use super::variables::Variables;
 use crate::output::Output;
-use crate::source::Source;
+use crate::source_file::SourceFile;
 
 const CALLS: u32 = 1000;
-/// What so many tell is to have room in the kernel.
+/// Calls between two readings of the records, which must fit into the buffer in the kernel.
 const CALLS_AT_ONCE: u32 = 100;
 const CONFIDENCE: f64 = 0.97;
 
-/// docs/ecode.md describes it. Medians over the rounds.
+/// The result as JSON, with medians over the rounds (docs/ecode.md).
 #[derive(Serialize)]
-struct Document {
+struct BenchDocument {
     schema: &'static str,
     rounds: u32,
     confidence: f64,
     #[serde(flatten)]
-    times: Times,
-    /// Of the text into the kernel, all of it.
-    load_us: Range,
-    /// Of a plugin that does nothing.
-    floor_ns: Range,
-    call_ns: Range,
-    /// Of both, in each round.
-    difference_ns: Range,
+    times: CompileTimes,
+    /// The whole time from source to kernel.
+    load_us: MedianInterval,
+    /// A call of a plugin that does nothing.
+    floor_ns: MedianInterval,
+    call_ns: MedianInterval,
+    /// The difference between `call_ns` and `floor_ns` in each round.
+    difference_ns: MedianInterval,
 }
 
 #[derive(Serialize, Clone, Copy)]
-struct Range {
+struct MedianInterval {
     median: f64,
     low: f64,
     high: f64,
@@ -48,29 +48,29 @@ struct Range {
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
-    arguments.with.fits_beside(&arguments.file)?;
+    arguments.with.check_stdin_use(&arguments.file)?;
     let source = read(&arguments.file)?;
     let built_once = built(&source, result.top)?;
-    let (handler, parameters) = on_call(&built_once)?;
-    takes(parameters, &arguments.with)?;
+    let (handler, parameters) = call_handler(&built_once)?;
+    check_argument_count(parameters, &arguments.with)?;
     let (plugin, _) = built_once.load(&source)?;
-    Variables::of(&built_once).put(&arguments.with, plugin.data())?;
-    let nothing = Source::new("nothing".into(), "on call { return 0; }".into());
+    Variables::of(&built_once).write_input(&arguments.with, plugin.data())?;
+    let nothing = SourceFile::new("nothing".into(), "on call { return 0; }".into());
     let (floor, _) = built(&nothing, 0)?.load(&nothing)?;
     let (mut loads, mut floors, mut calls) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.rounds {
-        let (built, _) = build(&source, Machine::ToCheck);
+        let (built, _) = build(&source, OffsetSource::ToCheck);
         loads.push(built.context("it was built before")?.load(&source)?.1);
         floors.push(a_call(&floor, 0, &[])?);
         calls.push(a_call(&plugin, handler, &arguments.with.arguments)?);
     }
     let differences: Vec<_> = calls.iter().zip(&floors).map(|(call, floor)| call - floor).collect();
-    let of = |part: fn(&Times) -> f64| loads.iter().map(part).collect::<Vec<_>>();
-    let document = Document {
+    let of = |part: fn(&CompileTimes) -> f64| loads.iter().map(part).collect::<Vec<_>>();
+    let document = BenchDocument {
         schema: "tollgate.plugin.bench/1",
         rounds: arguments.rounds,
         confidence: CONFIDENCE,
-        times: Times {
+        times: CompileTimes {
             parse_us: median(&of(|times| times.parse_us)),
             codegen_us: median(&of(|times| times.codegen_us)),
             verify_us: median(&of(|times| times.verify_us)),
@@ -85,13 +85,13 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
         output.write_json(&document)?;
     } else {
         output.write(&text(&document))?;
-        say_counted(plugin.faults()?.into())?;
+        warn_faults(plugin.faults()?.into())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Nanoseconds.
-fn a_call(plugin: &Plugin, handler: usize, arguments: &[u64]) -> Result<f64> {
+/// The mean time of a call in nanoseconds.
+fn a_call(plugin: &LoadedPlugin, handler: usize, arguments: &[u64]) -> Result<f64> {
     let mut took = Duration::ZERO;
     for _ in 0..CALLS / CALLS_AT_ONCE {
         let began = Instant::now();
@@ -104,18 +104,20 @@ fn a_call(plugin: &Plugin, handler: usize, arguments: &[u64]) -> Result<f64> {
     Ok(took.as_nanos() as f64 / f64::from(CALLS))
 }
 
-fn range(samples: &[f64]) -> Result<Range> {
+fn range(samples: &[f64]) -> Result<MedianInterval> {
     let interval = median_interval(samples, CONFIDENCE).context("there are no rounds")?;
-    Ok(Range { median: median(samples), low: interval.low, high: interval.high })
+    Ok(MedianInterval { median: median(samples), low: interval.low, high: interval.high })
 }
 
-fn text(document: &Document) -> String {
-    let Document { times, load_us, floor_ns, call_ns, difference_ns, .. } = document;
-    let ns = |range: &Range| format!("{:.0} ns [{:.0}, {:.0}]", range.median, range.low, range.high);
+fn text(document: &BenchDocument) -> String {
+    let BenchDocument { times, load_us, floor_ns, call_ns, difference_ns, .. } = document;
+    let ns = |range: &MedianInterval| {
+        format!("{:.0} ns [{:.0}, {:.0}]", range.median, range.low, range.high)
+    };
     format!(
-        "text to kernel   {:.0} us [{:.0}, {:.0}]: checked in {:.0}, compiled in {:.0}, taken by the kernel in {:.0} us; {} instructions\n\
+        "source to kernel {:.0} us [{:.0}, {:.0}]: check {:.0} us, compile {:.0} us, load {:.0} us; {} instructions\n\
          a call           {}\n\
-         of nothing       {}\n\
+         an empty plugin  {}\n\
          difference       {}\n\
          medians of {} rounds, with {:.0} % intervals\n",
         load_us.median,

@@ -1,4 +1,4 @@
-//! `tollgate plugin call`.
+//! `tollgate plugin call`: calls the `on call` of a plugin.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,34 +6,34 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use ecode::CALL;
-use kernel::plugins::{Numbers, Opened};
+use kernel::plugins::{ForeignPlugin, PluginIds};
 use serde::Serialize;
 
-use super::arguments::{CallArguments, With};
-use super::build::{Built, Times, built, read};
-use super::control::Request;
-use super::counted::Counted;
-use super::live::OpenReport;
-use super::told::{Line, Told, told};
+use super::arguments::{CallArguments, CallInput};
+use super::compile::{CompileTimes, CompiledPlugin, built, read};
+use super::extension::OpenReport;
+use super::faults::FaultCounts;
+use super::records::{Line, PluginOutput, decode_records};
+use super::requests::PluginRequest;
 use super::variables::Variables;
 use crate::daemon::SocketOption;
-use crate::daemon::control::answer;
+use crate::daemon::control::request_one;
 use crate::format::number_of;
-use crate::output::{Output, is_dash, say};
+use crate::output::{Output, is_stdio, print_message};
 
-/// docs/ecode.md describes it.
+/// The result as JSON (docs/ecode.md).
 #[derive(Serialize)]
-struct Document {
+struct CallDocument {
     schema: &'static str,
     result: i32,
-    /// With the way into the kernel and back.
+    /// Includes the path into the kernel and back.
     call_us: f64,
-    /// Of a plugin that was compiled for it.
+    /// None for a daemon's plugin, which was compiled before.
     #[serde(flatten)]
-    times: Option<Times>,
-    told: Vec<Told>,
+    times: Option<CompileTimes>,
+    told: Vec<PluginOutput>,
     #[serde(flatten)]
-    counted: Counted,
+    counted: FaultCounts,
 }
 
 const SCHEMA: &str = "tollgate.plugin.call/1";
@@ -42,88 +42,100 @@ pub fn call(arguments: &CallArguments) -> Result<ExitCode> {
     if is_name(&arguments.plugin) { call_loaded(arguments) } else { call_file(arguments) }
 }
 
-/// What is no path is a daemon's plugin.
+/// Whether an argument names a daemon's plugin, instead of being a path.
 fn is_name(plugin: &Path) -> bool {
     let text = plugin.as_os_str().as_encoded_bytes();
-    !is_dash(plugin) && !text.iter().any(|byte| b"/.".contains(byte)) && !plugin.is_file()
+    !is_stdio(plugin) && !text.iter().any(|byte| b"/.".contains(byte)) && !plugin.is_file()
 }
 
 fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
     let mut output = Output::open(result.output.as_deref(), with.result())?;
-    with.fits_beside(&arguments.plugin)?;
+    with.check_stdin_use(&arguments.plugin)?;
     let source = read(&arguments.plugin)?;
     let built = built(&source, result.top)?;
-    let (program, parameters) = on_call(&built)?;
-    takes(parameters, with)?;
+    let (program, parameters) = call_handler(&built)?;
+    check_argument_count(parameters, with)?;
     let (plugin, times) = built.load(&source)?;
     let variables = Variables::of(&built);
-    variables.put(with, plugin.data())?;
+    variables.write_input(with, plugin.data())?;
     let began = Instant::now();
     let returned = plugin.call(program, &with.arguments)?;
     let call_us = began.elapsed().as_nanos() as f64 / 1e3;
-    let told = told(&built.program, &plugin.records()?)?.into_iter().map(|(_, told)| told).collect();
+    let told = decode_records(&built.program, &plugin.records()?)?
+        .into_iter()
+        .map(|(_, told)| told)
+        .collect();
     let counted = plugin.faults()?.into();
-    let document = Document { schema: SCHEMA, result: returned, call_us, times: Some(times), told, counted };
+    let document = CallDocument {
+        schema: SCHEMA,
+        result: returned,
+        call_us,
+        times: Some(times),
+        told,
+        counted,
+    };
     document.write(&mut output, result.json)?;
     if let Some(path) = &with.output_data {
-        variables.take(path, plugin.data())?;
+        variables.read_output(path, plugin.data())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The daemon says where it is in the kernel, and what it has told meanwhile, which its other hooks may have, too.
+/// Calls a plugin of the daemon. The daemon provides the plugin's IDs, and then its output since,
+/// which may also contain that of its other hooks.
 fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
     let mut output = Output::open(result.output.as_deref(), with.result())?;
     let name = arguments.plugin.to_string_lossy().into_owned();
     let (open, plugin) = opened(&arguments.socket, &name)?;
-    takes(open.parameters, with)?;
+    check_argument_count(open.parameters, with)?;
     let OpenReport { variables, lines: after, .. } = open;
-    variables.put(with, plugin.data())?;
+    variables.write_input(with, plugin.data())?;
     let before = plugin.faults()?.into();
     let began = Instant::now();
     let returned = plugin.call(&with.arguments)?;
     let call_us = began.elapsed().as_nanos() as f64 / 1e3;
-    let counted = Counted::from(plugin.faults()?).since(before);
-    let lines: Vec<Line> = answer(&arguments.socket, &Request::Told { name, after })?;
+    let counted = FaultCounts::from(plugin.faults()?).since(before);
+    let lines: Vec<Line> = request_one(&arguments.socket, &PluginRequest::Told { name, after })?;
     let told = lines.into_iter().map(|line| line.told).collect();
-    let document = Document { schema: SCHEMA, result: returned, call_us, times: None, told, counted };
+    let document =
+        CallDocument { schema: SCHEMA, result: returned, call_us, times: None, told, counted };
     document.write(&mut output, result.json)?;
     if let Some(path) = &with.output_data {
-        variables.take(path, plugin.data())?;
+        variables.read_output(path, plugin.data())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// One that was swapped since the daemon said where it is, is asked for once more.
-fn opened(socket: &SocketOption, name: &str) -> Result<(OpenReport, Opened)> {
+/// Opens a daemon's plugin. Requests the IDs again if the plugin was swapped in between.
+fn opened(socket: &SocketOption, name: &str) -> Result<(OpenReport, ForeignPlugin)> {
     const TRIES: usize = 10;
     let mut tries = 0;
     loop {
-        let open: OpenReport = answer(socket, &Request::Open { name: name.into() })?;
+        let open: OpenReport = request_one(socket, &PluginRequest::Open { name: name.into() })?;
         let OpenReport { program, data, control, .. } = open;
         tries += 1;
-        match Opened::new(Numbers { program, data, control }) {
+        match ForeignPlugin::new(PluginIds { program, data, control }) {
             Err(error) if error.is_absence() && tries < TRIES => {}
             opened => return Ok((open, opened?)),
         }
     }
 }
 
-impl Document {
+impl CallDocument {
     fn write(&self, output: &mut Output, is_json: bool) -> Result<()> {
         if is_json {
             return output.write_json(self);
         }
-        self.told.iter().try_for_each(|told| say(&told.line()))?;
+        self.told.iter().try_for_each(|told| print_message(&told.line()))?;
         output.write(&format!("{}\n", self.result))?;
-        say_counted(self.counted)
+        warn_faults(self.counted)
     }
 }
 
-/// The program of its handler, and how many numbers that takes.
-pub fn on_call(built: &Built) -> Result<(usize, usize)> {
+/// The program of `on call`, and its number of parameters.
+pub fn call_handler(built: &CompiledPlugin) -> Result<(usize, usize)> {
     let Some(program) = built.handler(CALL) else {
         bail!("the plugin has no `on call`");
     };
@@ -131,10 +143,10 @@ pub fn on_call(built: &Built) -> Result<(usize, usize)> {
     Ok((program, built.program.functions[handler.function].parameters))
 }
 
-pub fn takes(parameters: usize, with: &With) -> Result<()> {
+pub fn check_argument_count(parameters: usize, with: &CallInput) -> Result<()> {
     if parameters != with.arguments.len() {
         bail!(
-            "`on call` takes {}, and not {} (--arg)",
+            "`on call` takes {}, but {} were given (--arg)",
             number_of(parameters, "number"),
             with.arguments.len()
         );
@@ -142,7 +154,7 @@ pub fn takes(parameters: usize, with: &With) -> Result<()> {
     Ok(())
 }
 
-/// What went otherwise than it was written, on stderr.
-pub fn say_counted(counted: Counted) -> Result<()> {
-    Ok(counted.lines().iter().try_for_each(|line| say(line))?)
+/// Prints the plugin's faults on stderr.
+pub fn warn_faults(counted: FaultCounts) -> Result<()> {
+    Ok(counted.lines().iter().try_for_each(|line| print_message(line))?)
 }

@@ -1,4 +1,4 @@
-//! `tollgate plugin check`.
+//! `tollgate plugin check`: compiles a plugin and describes it.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -6,23 +6,23 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::arguments::CheckArguments;
-use super::build::{Built, build, has_problems, read};
-use super::diagnostics::{Told, tell};
-use super::hooks::Machine;
+use super::arguments::PluginCheckArguments;
+use super::compile::{CompiledPlugin, build, has_problems, read};
+use super::hooks::OffsetSource;
+use super::problems::{PluginProblem, print_problems};
 use crate::format::{count, number_of, printable};
 use crate::output::Output;
-use crate::source::{NotText, Source};
+use crate::source_file::{NotText, SourceFile};
 
-/// docs/ecode.md describes it.
+/// The result as JSON (docs/ecode.md).
 #[derive(Serialize)]
-struct Document<'a> {
+struct PluginCheckDocument<'a> {
     schema: &'static str,
     file: &'a str,
-    diagnostics: Vec<Told<'a>>,
+    diagnostics: Vec<PluginProblem<'a>>,
     handlers: Vec<HandlerRow<'a>>,
     maps: Vec<MapRow<'a>>,
-    /// Of global and static variables.
+    /// The size of global and static variables.
     variable_bytes: u32,
 }
 
@@ -30,9 +30,9 @@ struct Document<'a> {
 struct HandlerRow<'a> {
     hook: &'a str,
     selected: &'a [String],
-    /// The kernel's, one for each kind of what the hook is about: IPv4 and IPv6, say.
+    /// Programs in the kernel: one for each variant of the hook, such as IPv4 and IPv6.
     programs: usize,
-    /// Of all, with the functions that they call.
+    /// The instructions of all programs, with the functions that they call.
     instructions: usize,
 }
 
@@ -44,34 +44,44 @@ struct MapRow<'a> {
     entries: u32,
 }
 
-impl<'a> Document<'a> {
-    fn of_nothing(file: &'a str, diagnostics: Vec<Told<'a>>) -> Self {
+impl<'a> PluginCheckDocument<'a> {
+    fn with_problems_only(file: &'a str, diagnostics: Vec<PluginProblem<'a>>) -> Self {
         let schema = "tollgate.plugin.check/1";
-        Self { schema, file, diagnostics, handlers: Vec::new(), maps: Vec::new(), variable_bytes: 0 }
+        Self {
+            schema,
+            file,
+            diagnostics,
+            handlers: Vec::new(),
+            maps: Vec::new(),
+            variable_bytes: 0,
+        }
     }
 }
 
-pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
+pub fn check(arguments: &PluginCheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     let source = match read(&arguments.file) {
         Ok(source) => source,
         Err(error) => {
             if let Some(problem) = error.downcast_ref::<NotText>().filter(|_| result.json) {
-                output.write_json(&Document::of_nothing(&problem.name, vec![Told::not_text(problem)]))?;
+                output.write_json(&PluginCheckDocument::with_problems_only(
+                    &problem.name,
+                    vec![PluginProblem::not_text(problem)],
+                ))?;
             }
             return Err(error);
         }
     };
-    let (built, problems) = build(&source, Machine::ToCheck);
+    let (built, problems) = build(&source, OffsetSource::ToCheck);
     let (handlers, maps) = built.as_ref().map_or_else(Default::default, rows);
     let variable_bytes = built.as_ref().map_or(0, |built| built.object.variable_bytes);
     if result.json {
-        let told = problems.iter().map(|problem| Told::new(problem, &source)).collect();
-        let nothing = Document::of_nothing(&source.name, told);
-        output.write_json(&Document { handlers, maps, variable_bytes, ..nothing })?;
+        let told = problems.iter().map(|problem| PluginProblem::new(problem, &source)).collect();
+        let nothing = PluginCheckDocument::with_problems_only(&source.name, told);
+        output.write_json(&PluginCheckDocument { handlers, maps, variable_bytes, ..nothing })?;
     } else {
-        tell(&problems, &source, result.top)?;
+        print_problems(&problems, &source, result.top)?;
         if built.is_some() {
             output.write(&text(&source, &handlers, &maps, variable_bytes))?;
         }
@@ -89,7 +99,7 @@ pub fn heading(hook: &str, selected: &[String]) -> String {
     }
 }
 
-fn rows(built: &Built) -> (Vec<HandlerRow<'_>>, Vec<MapRow<'_>>) {
+fn rows(built: &CompiledPlugin) -> (Vec<HandlerRow<'_>>, Vec<MapRow<'_>>) {
     let handlers = built.program.handlers.iter().enumerate().map(|(number, handler)| {
         let its = built.object.programs.iter().filter(|program| program.handler == number);
         HandlerRow {
@@ -108,7 +118,12 @@ fn rows(built: &Built) -> (Vec<HandlerRow<'_>>, Vec<MapRow<'_>>) {
     (handlers.collect(), maps.collect())
 }
 
-fn text(source: &Source, handlers: &[HandlerRow<'_>], maps: &[MapRow<'_>], variable_bytes: u32) -> String {
+fn text(
+    source: &SourceFile,
+    handlers: &[HandlerRow<'_>],
+    maps: &[MapRow<'_>],
+    variable_bytes: u32,
+) -> String {
     let mut out = format!("{}:\n", printable(&source.name));
     for handler in handlers {
         let programs = match handler.programs {
@@ -116,7 +131,11 @@ fn text(source: &Source, handlers: &[HandlerRow<'_>], maps: &[MapRow<'_>], varia
             programs => format!(" in {}", number_of(programs, "program")),
         };
         let instructions = number_of(handler.instructions, "instruction");
-        let _ = writeln!(out, "  {}: {instructions}{programs}", heading(handler.hook, handler.selected));
+        let _ = writeln!(
+            out,
+            "  {}: {instructions}{programs}",
+            heading(handler.hook, handler.selected)
+        );
     }
     for map in maps {
         let _ = writeln!(

@@ -1,46 +1,46 @@
-//! `tollgate plugin`: small C that runs in the kernel (docs/decisions/0006-plugin.md).
+//! `tollgate plugin`: programs in a small C that run in the kernel (docs/decisions/0006-plugin.md).
 
 mod arguments;
 mod bench;
-mod build;
 mod call;
 mod check;
-pub mod control;
-mod counted;
-mod diagnostics;
+mod commands;
+mod compile;
+mod disassembly;
+pub mod extension;
+mod faults;
 mod hooks;
-mod listing;
-pub mod live;
-mod remote;
+mod problems;
+mod records;
+pub mod requests;
 pub mod state;
-mod swap;
-mod told;
+mod state_transfer;
 mod variables;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
-pub use arguments::Arguments;
-use arguments::Command;
-pub use build::read;
-pub use control::Request;
-pub use live::{Plugins, mask};
-pub use state::State;
-pub use told::{Line, Told};
+use arguments::PluginCommand;
+pub use arguments::PluginCommandLine;
+pub use compile::read;
+pub use extension::{Plugins, mask};
+pub use records::{Line, PluginOutput};
+pub use requests::PluginRequest;
+pub use state::PluginState;
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &PluginCommandLine) -> Result<ExitCode> {
     match &arguments.command {
-        Command::Check(arguments) => check::check(arguments),
-        Command::Build(arguments) => listing::build(arguments),
-        Command::Call(arguments) => call::call(arguments),
-        Command::Bench(arguments) => bench::bench(arguments),
-        Command::Load(arguments) => remote::load(arguments),
-        Command::List(arguments) => remote::list(arguments),
-        Command::Show(arguments) => remote::show(arguments),
-        Command::Set(arguments) => remote::set(arguments),
-        Command::Log(arguments) => remote::log(arguments),
-        Command::Swap(arguments) => remote::swap(arguments),
-        Command::Unload(arguments) => remote::unload(arguments),
+        PluginCommand::Check(arguments) => check::check(arguments),
+        PluginCommand::Build(arguments) => disassembly::build(arguments),
+        PluginCommand::Call(arguments) => call::call(arguments),
+        PluginCommand::Bench(arguments) => bench::bench(arguments),
+        PluginCommand::Load(arguments) => commands::load(arguments),
+        PluginCommand::List(arguments) => commands::list(arguments),
+        PluginCommand::Show(arguments) => commands::show(arguments),
+        PluginCommand::Set(arguments) => commands::set(arguments),
+        PluginCommand::Log(arguments) => commands::log(arguments),
+        PluginCommand::Swap(arguments) => commands::swap(arguments),
+        PluginCommand::Unload(arguments) => commands::unload(arguments),
     }
 }

@@ -1,86 +1,95 @@
-//! How a plugin is, as people and programs read it: `list`, `show`, and the report of `run`.
+//! The state of a plugin, as text and as JSON, for `list`, `show` and the report of `run`.
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use ecode::records::datum;
-use kernel::plugins::Plugin;
+use ecode::records::decode_value;
+use kernel::plugins::LoadedPlugin;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::build::Built;
-use super::counted::Counted;
-use super::told::value;
+use super::compile::CompiledPlugin;
+use super::faults::FaultCounts;
+use super::records::value;
 use crate::format::{and_more, count, number_of, printable};
 
-/// docs/ecode.md describes it.
+/// The state as JSON (docs/ecode.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct State {
+pub struct PluginState {
     pub name: String,
     pub priority: i32,
-    pub handlers: Vec<Handler>,
+    pub handlers: Vec<HandlerState>,
     /// Whether its hooks run it.
     pub is_linked: bool,
-    /// Why they do not any more.
+    /// Why its hooks do not run it any more.
     pub taken_out: Option<String>,
-    /// By `print` and `emit`, since it was loaded.
+    /// Lines of output by `print` and `emit` since it was loaded.
     pub told: u64,
-    /// Of a list, these are not there.
+    /// Omitted in a list, like the maps.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub variables: Option<Vec<Variable>>,
+    pub variables: Option<Vec<VariableState>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub maps: Option<Vec<Map>>,
+    pub maps: Option<Vec<MapState>>,
     #[serde(flatten)]
-    pub counted: Counted,
+    pub counted: FaultCounts,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Handler {
+pub struct HandlerState {
     pub hook: String,
     pub selected: Vec<String>,
     pub instructions: usize,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Variable {
+pub struct VariableState {
     pub name: String,
-    /// Null: it is too large.
+    /// Null if it is too large.
     pub value: Value,
-    /// Of one that is too large.
+    /// The size of a value that is too large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Map {
+pub struct MapState {
     pub name: String,
-    /// That it has, and has room for.
+    /// Current entries; `room` is the maximum.
     pub entries: usize,
     pub room: u32,
-    /// The largest ones.
-    pub shown: Vec<Entry>,
+    /// The entries with the largest values.
+    pub shown: Vec<MapEntry>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Entry {
+pub struct MapEntry {
     pub key: Value,
     pub value: Value,
 }
 
-/// Larger ones are for `call`.
-const MOST_VARIABLE_BYTES: u64 = 4096;
+/// Only `call` reads larger variables.
+const MAX_VARIABLE_BYTES: u64 = 4096;
 
-/// With so many of each map's entries.
-pub fn memory(built: &Built, plugin: &Plugin, top: usize) -> Result<(Vec<Variable>, Vec<Map>)> {
+/// A plugin's variables and maps, with up to `top` of each map's entries.
+pub fn memory(
+    built: &CompiledPlugin,
+    plugin: &LoadedPlugin,
+    top: usize,
+) -> Result<(Vec<VariableState>, Vec<MapState>)> {
     let globals = built.program.globals.iter().zip(&built.object.offsets);
-    let variables = globals.filter(|(global, _)| !global.is_const).filter_map(|(global, offset)| {
-        let (name, bytes) = (global.name.clone(), global.of.size());
-        if bytes > MOST_VARIABLE_BYTES {
-            return Some(Variable { name, value: Value::Null, bytes: Some(bytes) });
-        }
-        let bytes = plugin.data().read(*offset as usize, bytes as usize);
-        Some(Variable { name, value: value(datum(&global.of, &bytes)?), bytes: None })
-    });
+    let variables =
+        globals.filter(|(global, _)| !global.is_const).filter_map(|(global, offset)| {
+            let (name, bytes) = (global.name.clone(), global.ty.size());
+            if bytes > MAX_VARIABLE_BYTES {
+                return Some(VariableState { name, value: Value::Null, bytes: Some(bytes) });
+            }
+            let bytes = plugin.data().read(*offset as usize, bytes as usize);
+            Some(VariableState {
+                name,
+                value: value(decode_value(&global.ty, &bytes)?),
+                bytes: None,
+            })
+        });
     let variables = variables.collect();
     let mut maps = Vec::new();
     for (number, map) in built.program.maps.iter().enumerate() {
@@ -88,19 +97,27 @@ pub fn memory(built: &Built, plugin: &Plugin, top: usize) -> Result<(Vec<Variabl
             .entries(number)?
             .into_iter()
             .filter_map(|(key, bytes)| {
-                Some(Entry { key: value(datum(&map.key, &key)?), value: value(datum(&map.value, &bytes)?) })
+                Some(MapEntry {
+                    key: value(decode_value(&map.key, &key)?),
+                    value: value(decode_value(&map.value, &bytes)?),
+                })
             })
             .collect();
         entries.sort_by(largest_first);
         let all = entries.len();
         entries.truncate(top);
-        maps.push(Map { name: map.name.clone(), entries: all, room: map.length, shown: entries });
+        maps.push(MapState {
+            name: map.name.clone(),
+            entries: all,
+            room: map.length,
+            shown: entries,
+        });
     }
     Ok((variables, maps))
 }
 
-/// By value, where that is a number, and then by key.
-fn largest_first(one: &Entry, other: &Entry) -> std::cmp::Ordering {
+/// Orders entries by descending value, if that is a number, and then by key.
+fn largest_first(one: &MapEntry, other: &MapEntry) -> std::cmp::Ordering {
     let number = |value: &Value| value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
     number(&other.value).cmp(&number(&one.value)).then_with(|| {
         number(&one.key)
@@ -109,7 +126,7 @@ fn largest_first(one: &Entry, other: &Entry) -> std::cmp::Ordering {
     })
 }
 
-impl Handler {
+impl HandlerState {
     pub fn title(&self) -> String {
         match self.selected.as_slice() {
             [] => self.hook.clone(),
@@ -118,26 +135,31 @@ impl Handler {
     }
 }
 
-impl State {
-    /// Of a list.
+impl PluginState {
+    /// The line of a list.
     pub fn line(&self) -> String {
-        let mut hooks: Vec<_> = self.handlers.iter().map(Handler::title).collect();
+        let mut hooks: Vec<_> = self.handlers.iter().map(HandlerState::title).collect();
         hooks.dedup();
         let how = match (&self.taken_out, self.is_linked) {
-            (Some(why), _) => format!("taken out: {why}"),
+            (Some(why), _) => format!("disabled: {why}"),
             (None, true) => format!("priority {}", self.priority),
             (None, false) => "on demand".into(),
         };
         format!("{:<20} {:<40} {how}\n", printable(&self.name), printable(&hooks.join(" ")))
     }
 
-    /// Its variables and maps.
+    /// The text of its variables and maps.
     pub fn memory(&self, top: usize) -> String {
         let mut out = String::new();
         for variable in self.variables.iter().flatten() {
             let _ = match variable.bytes {
                 Some(bytes) => {
-                    writeln!(out, "{}: {} bytes, too many to be shown", variable.name, count(bytes))
+                    writeln!(
+                        out,
+                        "{}: {} bytes, too large to be shown",
+                        variable.name,
+                        count(bytes)
+                    )
                 }
                 None => writeln!(out, "{} = {}", variable.name, text(&variable.value)),
             };
@@ -150,8 +172,10 @@ impl State {
                 number_of(map.entries, "entry"),
                 count(map.room.into())
             );
-            // A number here is a name more often than an amount.
-            let keys: Vec<_> = map.shown.iter().take(top).map(|entry| entry.key.to_string()).collect();
+            // Keys are formatted as names, because a number here is more often a name than an
+            // amount.
+            let keys: Vec<_> =
+                map.shown.iter().take(top).map(|entry| entry.key.to_string()).collect();
             let width = keys.iter().map(|key| key.chars().count()).max().unwrap_or(0);
             for (key, entry) in keys.iter().zip(&map.shown) {
                 let _ = writeln!(out, "  {:<width$}  {}", printable(key), text(&entry.value));
@@ -165,7 +189,7 @@ impl State {
     }
 }
 
-/// As it stands in a line.
+/// The text of a value in a line.
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => format!("\"{}\"", printable(text)),

@@ -1,4 +1,4 @@
-//! A plugin's global variables, by their names.
+//! Access to a plugin's global variables by name.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,120 +10,132 @@ use kernel::plugins::Data;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use super::arguments::{With, bits};
-use super::build::Built;
-use crate::output::{Output, is_dash};
+use super::arguments::{CallInput, bits};
+use super::compile::CompiledPlugin;
+use crate::output::{Output, is_stdio};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Variable {
+pub struct VariableInfo {
     pub name: String,
-    /// Its type, as it is written.
+    /// The type as in the source.
     #[serde(rename = "type")]
     pub of: String,
-    /// Where it is among all variables.
+    /// The offset in the memory of all variables.
     pub offset: u32,
     pub bytes: u32,
-    /// Of a number.
+    /// The width of a number.
     pub bits: Option<u8>,
     pub is_signed: bool,
-    /// An array of bytes.
+    /// The variable is an array of bytes.
     pub is_bytes: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Variables(pub Vec<Variable>);
+pub struct Variables(pub Vec<VariableInfo>);
 
 impl Variables {
-    pub fn of(built: &Built) -> Self {
+    pub fn of(built: &CompiledPlugin) -> Self {
         let globals = built.program.globals.iter().zip(&built.object.offsets);
         let variable = |(global, offset): (&ecode::Global, &u32)| {
-            let number = global.of.integer();
-            Variable {
+            let number = global.ty.integer();
+            VariableInfo {
                 name: global.name.clone(),
-                of: global.of.to_string(),
+                of: global.ty.to_string(),
                 offset: *offset,
-                bytes: global.of.size() as u32,
+                bytes: global.ty.size() as u32,
                 bits: number.map(|number| number.bits),
                 is_signed: number.is_some_and(|number| number.is_signed),
-                is_bytes: global.of.is_bytes(),
+                is_bytes: global.ty.is_bytes(),
             }
         };
         Self(globals.map(variable).collect())
     }
 
-    fn of_name(&self, name: &str) -> Result<&Variable> {
+    fn of_name(&self, name: &str) -> Result<&VariableInfo> {
         let found = self.0.iter().find(|variable| variable.name == name);
         found.with_context(|| format!("the plugin has no global variable `{name}`"))
     }
 
-    fn array(&self, name: &str) -> Result<&Variable> {
+    fn array(&self, name: &str) -> Result<&VariableInfo> {
         let variable = self.of_name(name)?;
-        ensure!(variable.is_bytes, "`{name}` is of type {}, and no array of bytes", variable.of);
+        ensure!(
+            variable.is_bytes,
+            "`{name}` has type {}; it must be an array of bytes",
+            variable.of
+        );
         Ok(variable)
     }
 
-    fn number(&self, name: &str) -> Result<(&Variable, Integer)> {
+    fn number(&self, name: &str) -> Result<(&VariableInfo, Integer)> {
         let variable = self.of_name(name)?;
-        let bits =
-            variable.bits.with_context(|| format!("`{name}` is of type {}, and no number", variable.of))?;
+        let bits = variable
+            .bits
+            .with_context(|| format!("`{name}` has type {}; it must be a number", variable.of))?;
         Ok((variable, Integer { bits, is_signed: variable.is_signed }))
     }
 
-    /// Its bits, if the variable's type has it: what C would make of others is meant by nobody who types them.
-    pub fn fits(&self, name: &str, value: &Number) -> Result<u64> {
+    /// The bits of a value, which must be in the range of the variable's type: a value that C would
+    /// convert is probably a typing error.
+    pub fn parse_value(&self, name: &str, value: &Number) -> Result<u64> {
         let (variable, of) = self.number(name)?;
-        let bits = bits(value).with_context(|| format!("{value} is no whole number"))?;
+        let bits = bits(value).with_context(|| format!("{value} is not an integer"))?;
         let is_negative = value.as_i64().is_some_and(i64::is_negative);
         let way = if is_negative { "small" } else { "large" };
-        ensure!(of.holds(bits, is_negative), "{value} is too {way} for `{name}`, of type {}", variable.of);
+        ensure!(
+            of.holds(bits, is_negative),
+            "{value} is too {way} for `{name}`, of type {}",
+            variable.of
+        );
         Ok(bits)
     }
 
     pub fn set(&self, name: &str, value: &Number, data: &Data) -> Result<()> {
-        let (bits, variable) = (self.fits(name, value)?, self.of_name(name)?);
+        let (bits, variable) = (self.parse_value(name, value)?, self.of_name(name)?);
         data.write(variable.offset as usize, &bits.to_le_bytes()[..variable.bytes as usize]);
         Ok(())
     }
 
-    /// As they are to be before a call.
-    pub fn put(&self, with: &With, data: &Data) -> Result<()> {
+    /// Prepares the variables for a call.
+    pub fn write_input(&self, with: &CallInput, data: &Data) -> Result<()> {
         if let Some(path) = &with.input {
             let array = self.array("input")?;
             self.number("input_length")?;
             let room = u64::from(array.bytes);
-            let input = up_to(room + 1, path).with_context(|| format!("cannot read {}", path.display()))?;
+            let input = read_limited(room + 1, path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
             if input.len() as u64 > room {
-                bail!("{} has more bytes than `input` has room for, {room}", path.display());
+                bail!("{} has more than the {room} bytes of `input`", path.display());
             }
             data.write(array.offset as usize, &input);
             self.set("input_length", &input.len().into(), data)?;
         }
         if with.output_data.is_some() {
-            // Before anything is done for nothing.
+            // Checked before the call, so that no work is wasted.
             self.array("output")?;
             self.number("output_length")?;
         }
         Ok(())
     }
 
-    /// What a call has left of `output`.
-    pub fn take(&self, to: &Path, data: &Data) -> Result<()> {
+    /// Writes the contents of `output` after a call.
+    pub fn read_output(&self, to: &Path, data: &Data) -> Result<()> {
         let (array, (place, of)) = (self.array("output")?, self.number("output_length")?);
         let mut word = [0; 8];
-        word[..place.bytes as usize].copy_from_slice(&data.read(place.offset as usize, place.bytes as usize));
+        word[..place.bytes as usize]
+            .copy_from_slice(&data.read(place.offset as usize, place.bytes as usize));
         let length = of.extend(u64::from_le_bytes(word));
         if length > u64::from(array.bytes) {
             let told = if of.is_signed { (length as i64).to_string() } else { length.to_string() };
-            bail!("`output_length` is {told}, and `output` has {} bytes", array.bytes);
+            bail!("`output_length` is {told}, but `output` has {} bytes", array.bytes);
         }
         Output::open(Some(to), Output::Stdout)?
             .write_bytes(&data.read(array.offset as usize, length as usize))
     }
 }
 
-fn up_to(bytes: u64, path: &Path) -> io::Result<Vec<u8>> {
+fn read_limited(bytes: u64, path: &Path) -> io::Result<Vec<u8>> {
     let mut input = Vec::new();
-    if is_dash(path) {
+    if is_stdio(path) {
         io::stdin().take(bytes).read_to_end(&mut input)?;
     } else {
         File::open(path)?.take(bytes).read_to_end(&mut input)?;

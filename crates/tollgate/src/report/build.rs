@@ -1,54 +1,57 @@
-//! From the gate's figures to the document.
+//! Builds the document from the gate's statistics.
 
 use std::collections::BTreeMap;
 
 use calls::Abi;
-use kernel::figures::{CallFigures, GroupFigures, GroupName, Site, errno_of_slot};
+use kernel::call_stats::{CallStats, RowName, RowStats, SiteStats, errno_of_index};
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
-use crate::plugin::State;
+use crate::plugin::PluginState;
 
-use super::{BlockedIn, Call, Document, Group, Guard, InProgress, SCHEMA, SlowCall, Toll, WallInterval};
+use super::{
+    BlockedIn, Call, GuardReport, InProgress, Report, RowReport, SCHEMA, SlowCall, Toll,
+    WallInterval,
+};
 
-/// Everything a session learned.
-pub struct Facts {
+/// All results of a session.
+pub struct SessionResult {
     pub command: Vec<String>,
     pub exit: Option<i32>,
     pub elapsed_ns: u64,
     pub user_ns: Option<u64>,
     pub system_ns: Option<u64>,
-    pub figures: BTreeMap<GroupName, GroupFigures>,
+    pub figures: BTreeMap<RowName, RowStats>,
     /// One of `wire::per`.
     pub per: u32,
     pub slow: Vec<SlowCall>,
     pub in_progress: Vec<InProgress>,
-    pub guard: Option<Guard>,
-    pub plugins: Vec<State>,
+    pub guard: Option<GuardReport>,
+    pub plugins: Vec<PluginState>,
     pub toll: Toll,
     pub losses: BTreeMap<String, u64>,
     pub notes: Vec<String>,
 }
 
-/// Of the intervals of sampled times.
+/// The confidence of the intervals of sampled times.
 const CONFIDENCE: f64 = 0.95;
 
-pub fn document(facts: Facts, symbols: &KernelSymbols) -> Document {
-    let mut total = GroupFigures::default();
+pub fn document(facts: SessionResult, symbols: &KernelSymbols) -> Report {
+    let mut total = RowStats::default();
     for figures in facts.figures.values() {
         total.add(figures);
     }
     let groups = if facts.per == wire::PER_ALL { Vec::new() } else { groups(&facts, symbols) };
-    let mut document = Document {
+    let mut document = Report {
         schema: SCHEMA.into(),
         command: facts.command,
         exit: facts.exit,
         elapsed_ns: facts.elapsed_ns,
         user_ns: facts.user_ns,
         system_ns: facts.system_ns,
-        calls: calls_of(&total, symbols),
+        calls: calls_by_wall_time(&total, symbols),
         groups,
         slow: facts.slow,
         in_progress: facts.in_progress,
@@ -58,18 +61,19 @@ pub fn document(facts: Facts, symbols: &KernelSymbols) -> Document {
         losses: facts.losses,
         notes: facts.notes,
     };
-    let guarded = document.guard.iter().flat_map(|guard| &guard.programs).map(|program| program.calls).sum();
+    let guarded =
+        document.guard.iter().flat_map(|guard| &guard.programs).map(|program| program.calls).sum();
     document.toll.calls = document.calls_seen().max(guarded);
     document
 }
 
-fn groups(facts: &Facts, symbols: &KernelSymbols) -> Vec<Group> {
-    let mut merged: BTreeMap<GroupName, GroupFigures> = BTreeMap::new();
+fn groups(facts: &SessionResult, symbols: &KernelSymbols) -> Vec<RowReport> {
+    let mut merged: BTreeMap<RowName, RowStats> = BTreeMap::new();
     for (name, figures) in &facts.figures {
         let mut name = name.clone();
         match facts.per {
             wire::PER_COMMAND => (name.pid, name.tgid) = (0, 0),
-            // Rows are named after the first thread that was seen.
+            // Rows have the name of the first thread that was seen.
             wire::PER_PROCESS => name.pid = name.tgid,
             _ => {}
         }
@@ -77,37 +81,41 @@ fn groups(facts: &Facts, symbols: &KernelSymbols) -> Vec<Group> {
     }
     let mut groups: Vec<_> = merged
         .iter()
-        .map(|(name, figures)| Group {
+        .map(|(name, figures)| RowReport {
             pid: name.tgid,
             tid: (facts.per == wire::PER_THREAD).then_some(name.pid),
-            // The session's common row has no task of its own.
+            // The session's common row has no task.
             command: if name.command.is_empty() { "(common)".into() } else { name.command.clone() },
-            calls: calls_of(figures, symbols),
+            calls: calls_by_wall_time(figures, symbols),
         })
         .filter(|group| !group.calls.is_empty())
         .collect();
-    let wall = |group: &Group| group.calls.iter().map(|call| call.wall_ns).sum::<u64>();
+    let wall = |group: &RowReport| group.calls.iter().map(|call| call.wall_ns).sum::<u64>();
     groups.sort_by_key(|group| std::cmp::Reverse(wall(group)));
     groups
 }
 
-/// All calls of a group, most wall time first.
-fn calls_of(figures: &GroupFigures, symbols: &KernelSymbols) -> Vec<Call> {
+/// All calls of a row, those with the most wall time first.
+fn calls_by_wall_time(figures: &RowStats, symbols: &KernelSymbols) -> Vec<Call> {
     let mut calls: Vec<_> = figures
         .calls
         .iter()
         .filter(|(_, call)| call.count + call.unfinished > 0)
         .map(|(slot, call)| one_call(*slot, call, figures, symbols))
         .collect();
-    calls.sort_by(|a, b| b.wall_ns.cmp(&a.wall_ns).then(b.count.cmp(&a.count)).then(a.name.cmp(&b.name)));
+    calls.sort_by(|a, b| {
+        b.wall_ns.cmp(&a.wall_ns).then(b.count.cmp(&a.count)).then(a.name.cmp(&b.name))
+    });
     calls
 }
 
-fn one_call(slot: u32, figures: &CallFigures, group: &GroupFigures, symbols: &KernelSymbols) -> Call {
+fn one_call(slot: u32, figures: &CallStats, group: &RowStats, symbols: &KernelSymbols) -> Call {
     let (abi, name) = call_name(slot);
-    let quantile =
-        |q| histogram::quantile(&*figures.histogram, q, figures.max_ns).map_or(0, |ns| ns.round() as u64);
-    let (extra, wall_interval_ns) = untimed(figures);
+    let quantile = |q| {
+        histogram::quantile(&*figures.histogram, q, figures.max_ns)
+            .map_or(0, |ns| ns.round() as u64)
+    };
+    let (extra, wall_interval_ns) = estimate_untimed(figures);
     let off = figures.blocked_ns + figures.runqueue_ns;
     Call {
         name,
@@ -141,40 +149,54 @@ pub fn call_name(slot: u32) -> (Abi, String) {
     (abi, calls::display_name(abi, number).into_owned())
 }
 
-/// Estimated time of the calls that sampling left untimed, and the interval of the whole.
-fn untimed(figures: &CallFigures) -> (u64, Option<WallInterval>) {
+/// The estimated time of the calls that sampling did not time, and the interval of the total.
+fn estimate_untimed(figures: &CallStats) -> (u64, Option<WallInterval>) {
     if figures.skipped == 0 || figures.sampled == 0 {
         return (0, None);
     }
     let skipped = figures.skipped as f64;
     let mean = figures.sampled_ns as f64 / figures.sampled as f64;
     let freedom = figures.sampled.saturating_sub(1).max(1) as f64;
-    // The sums are whole numbers far apart only if the spread is large: no digit that matters cancels.
-    let variance = ((figures.sampled_ns2 as f64 - figures.sampled_ns as f64 * mean) / freedom).max(0.0);
-    let interval = normal_mean_interval(mean, variance, figures.sampled, CONFIDENCE).map(|interval| {
-        let whole = |mean: f64| figures.wall_ns + (skipped * mean).max(0.0).round() as u64;
-        WallInterval { low: whole(interval.low), high: whole(interval.high), confidence: CONFIDENCE }
-    });
+    // The two sums differ little only if the spread is small, and they are integers: the
+    // subtraction loses no significant digit.
+    let variance =
+        ((figures.sampled_ns2 as f64 - figures.sampled_ns as f64 * mean) / freedom).max(0.0);
+    let interval =
+        normal_mean_interval(mean, variance, figures.sampled, CONFIDENCE).map(|interval| {
+            let whole = |mean: f64| figures.wall_ns + (skipped * mean).max(0.0).round() as u64;
+            WallInterval {
+                low: whole(interval.low),
+                high: whole(interval.high),
+                confidence: CONFIDENCE,
+            }
+        });
     ((skipped * mean).round() as u64, interval)
 }
 
-fn errors(figures: &CallFigures) -> BTreeMap<String, u64> {
-    let name = |slot| match errno_of_slot(slot) {
+fn errors(figures: &CallStats) -> BTreeMap<String, u64> {
+    let name = |slot| match errno_of_index(slot) {
         0 => "other".to_owned(),
         errno => calls::display_errno(errno).into_owned(),
     };
-    figures.errors.iter().enumerate().filter(|(_, n)| **n > 0).map(|(slot, n)| (name(slot), *n)).collect()
+    figures
+        .errors
+        .iter()
+        .enumerate()
+        .filter(|(_, n)| **n > 0)
+        .map(|(slot, n)| (name(slot), *n))
+        .collect()
 }
 
-/// Sites by function. Stacks are taken about once for so much sleeping (bpf/lens.bpf.h), so their times
-/// are shares; scaled, they add up to what was measured at every sleep.
+/// Blocking sites by function. A stack is taken about once for a certain time of sleeping
+/// (bpf/lens.bpf.h), so the times of sites are shares; they are scaled to the time that was
+/// measured at every sleep.
 fn sites(
     slot: u32,
     blocked_ns: u64,
-    all: &BTreeMap<(u32, u64), Site>,
+    all: &BTreeMap<(u32, u64), SiteStats>,
     symbols: &KernelSymbols,
 ) -> Vec<BlockedIn> {
-    let mut by_function: BTreeMap<String, Site> = BTreeMap::new();
+    let mut by_function: BTreeMap<String, SiteStats> = BTreeMap::new();
     for ((_, address), site) in all.range((slot, 0)..=(slot, u64::MAX)) {
         let function = match symbols.function(*address) {
             Some(function) => function.to_owned(),
@@ -203,43 +225,54 @@ fn sites(
 mod tests {
     use super::*;
 
-    fn figures() -> GroupFigures {
-        let mut call =
-            CallFigures { count: 3, wall_ns: 900, blocked_ns: 500, runqueue_ns: 100, ..Default::default() };
+    fn figures() -> RowStats {
+        let mut call = CallStats {
+            count: 3,
+            wall_ns: 900,
+            blocked_ns: 500,
+            runqueue_ns: 100,
+            ..Default::default()
+        };
         call.max_ns = 500;
         call.histogram[histogram::bucket(200)] = 2;
         call.histogram[histogram::bucket(500)] = 1;
         call.errors[2] = 1;
         call.errors[134] = 1;
-        let mut group = GroupFigures::default();
+        let mut group = RowStats::default();
         group.calls.insert(0, call);
-        group.sites.insert((0, 0x10), Site { blocked_ns: 30, sleeps: 1 });
-        group.sites.insert((0, 0x20), Site { blocked_ns: 10, sleeps: 1 });
-        group.sites.insert((1, 0x20), Site { blocked_ns: 99, sleeps: 1 });
+        group.sites.insert((0, 0x10), SiteStats { blocked_ns: 30, sleeps: 1 });
+        group.sites.insert((0, 0x20), SiteStats { blocked_ns: 10, sleeps: 1 });
+        group.sites.insert((1, 0x20), SiteStats { blocked_ns: 99, sleeps: 1 });
         group
     }
 
     #[test]
     fn a_call_has_its_split_errors_and_sites() {
-        let call = &calls_of(&figures(), &KernelSymbols::default())[0];
+        let call = &calls_by_wall_time(&figures(), &KernelSymbols::default())[0];
         assert_eq!((call.name.as_str(), call.abi.as_str()), ("read", "x86-64"));
         assert_eq!(call.cpu_ns, 300);
         assert_eq!(call.errors, BTreeMap::from([("ENOENT".into(), 1), ("ERESTARTSYS".into(), 1)]));
         assert_eq!(call.max_ns, 500);
-        let sites: Vec<_> = call.blocked_in.iter().map(|site| (site.function.as_str(), site.ns)).collect();
+        let sites: Vec<_> =
+            call.blocked_in.iter().map(|site| (site.function.as_str(), site.ns)).collect();
         assert_eq!(sites, [("0x10", 375), ("0x20", 125)]);
     }
 
     #[test]
     fn untimed_calls_are_estimated_from_sampled_ones() {
-        let mut call =
-            CallFigures { count: 800, skipped: 700, sampled: 100, sampled_ns: 20_000, ..Default::default() };
+        let mut call = CallStats {
+            count: 800,
+            skipped: 700,
+            sampled: 100,
+            sampled_ns: 20_000,
+            ..Default::default()
+        };
         // Half of them take 190 ns, half 210: the standard error of the mean is 1 ns.
         call.sampled_ns2 = 50 * (190 * 190 + 210 * 210);
-        // And one was preempted, which says nothing of those that were skipped.
+        // One was preempted, which does not affect the estimate of the skipped calls.
         call.wall_ns = 20_000 + 1_000_000;
         call.histogram[histogram::bucket(1_000_000)] = 1;
-        let (extra, interval) = untimed(&call);
+        let (extra, interval) = estimate_untimed(&call);
         assert_eq!(extra, 140_000);
         let interval = interval.unwrap();
         let half = 1.96 * 700.0 * 1.005;

@@ -1,70 +1,70 @@
-//! What the guard saw, as a part of the document.
+//! The guard's part of the report.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::Layout;
+use super::TextOptions;
 use crate::format::{count, duration, number_of, printable};
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Guard {
+pub struct GuardReport {
     /// learn, watch or enforce
     pub mode: String,
-    /// What enforce does, and where that takes effect.
+    /// How enforce responds, and at which point of a call.
     pub response: String,
     pub programs: Vec<GuardedProgram>,
-    /// Anomalies, and calls at which something was done, in order.
-    pub events: Vec<Event>,
-    /// Events that are not listed, as there were too many.
+    /// Anomalies, and calls to which the guard responded, in order.
+    pub events: Vec<GuardEvent>,
+    /// Number of events that are not listed because there were too many.
     pub events_left_out: u64,
-    /// Programs that ended before their file could be looked at: what they did is not stored.
+    /// Programs that ended before their files could be opened; what they did is not stored.
     pub unidentified: u64,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuardedProgram {
     pub path: String,
-    /// SHA-256 of its content; none: it ended before it could be read.
+    /// The SHA-256 digest of its file; none: it ended before the file could be read.
     pub digest: Option<String>,
-    /// What its baseline is of besides the content; none: nothing.
+    /// The scope of its baseline; none: only the content counts.
     #[serde(default)]
     pub scope: Option<String>,
     pub state: String,
-    /// Judged in this run, the early ones included.
+    /// Calls that were trained or tested in this run, including the early ones.
     pub calls: u64,
-    /// Of them, made before its baseline was there: learned, but not tested.
+    /// The calls that it made before its baseline was loaded: trained, but not tested.
     pub early_calls: u64,
     pub pairs: usize,
     pub windows: usize,
-    /// Windows for which there is no room: such a program does not become normal.
+    /// Windows that did not fit: such a program does not become normal.
     pub unlearned: u64,
     pub anomalies: u64,
     /// The most anomalies among 128 calls.
     pub max_lfc: u32,
     pub holds: u64,
-    /// The sum of what was asked for; a hold ends early with the run.
+    /// The sum of the requested times; the end of the run ends a hold early.
     pub held_ns: u64,
     pub killed: u64,
-    /// Of execves, with deny.
+    /// Execves that were refused (deny).
     #[serde(default)]
     pub refused: u64,
-    /// Calls that were to be held, but as many processes were as may be.
+    /// Calls that were not held because --max-held processes were held already.
     #[serde(default)]
     pub unheld: u64,
-    /// Kernel memory of its profile.
+    /// The kernel memory of its profile.
     pub bytes: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Event {
+pub struct GuardEvent {
     /// RFC 3339, by the machine's clock.
     pub time: String,
     /// Nanoseconds after the run began.
     pub at_ns: u64,
     /// The systemd unit that it belongs to.
     pub unit: Option<String>,
-    /// The start of its container's number.
+    /// The start of its container's ID.
     pub container: Option<String>,
     pub pid: u32,
     pub tid: u32,
@@ -73,45 +73,50 @@ pub struct Event {
     pub scope: Option<String>,
     pub command: String,
     pub call: String,
-    /// With the call, the oldest first.
+    /// The calls up to this one, the oldest first.
     pub sequence: Vec<String>,
     /// What normally follows the call before it.
     pub expected: Vec<String>,
     pub mismatches: u16,
-    /// A plugin says that it is an anomaly.
+    /// A plugin has denounced the call.
     #[serde(default)]
     pub is_denounced: bool,
     pub lfc: u8,
     /// observe, delay, deny, stop or kill
     pub action: String,
-    /// Why less was done than the response says: "never held" or "too many are held".
+    /// Why the response was weaker than configured: "never held" or "too many are held".
     pub restraint: Option<String>,
-    /// Where that takes effect: before, before-ip, end or next; none: nothing was done.
+    /// Where the response takes effect: before, before-ip, end or next; none: there was no
+    /// response.
     #[serde(default)]
     pub effect: Option<String>,
     pub held_ns: u64,
-    /// From the call to when Tollgate took the event in.
+    /// The time from the call until Tollgate received the event.
     pub late_ns: u64,
 }
 
-impl Event {
-    pub fn what_was_done(&self) -> String {
-        let held = if self.held_ns > 0 { format!(" for {}", duration(self.held_ns)) } else { String::new() };
+impl GuardEvent {
+    pub fn action_text(&self) -> String {
+        let held = if self.held_ns > 0 {
+            format!(" for {}", duration(self.held_ns))
+        } else {
+            String::new()
+        };
         let restraint = self.restraint.as_ref().map_or(String::new(), |why| format!(" ({why})"));
         let effect = match self.effect.as_deref() {
-            Some("before") => ", before it",
-            Some("before-ip") => ", before it over IP, else at its end",
-            Some("next") => ", at the next call",
+            Some("before") => ", before it takes effect",
+            Some("before-ip") => ", before it takes effect over IP, otherwise at its end",
+            Some("next") => ", at the thread's next call",
             Some(_) => ", at its end",
             None => "",
         };
         format!("{}{held}{effect}{restraint}", self.action)
     }
 
-    /// In the call's place, of which at most so many are listed.
-    pub fn usual(&self, most: usize) -> Option<String> {
+    /// The calls expected in place of this one; at most `most` of them are listed.
+    pub fn expected_text(&self, most: usize) -> Option<String> {
         if self.is_denounced && self.mismatches == 0 {
-            return Some("a plugin says that this is unusual".into());
+            return Some("reported as unusual by a plugin".into());
         }
         if self.mismatches == 0 || self.expected.is_empty() {
             return None;
@@ -124,26 +129,26 @@ impl Event {
         let shown = self.expected.iter().take(most).cloned().collect::<Vec<_>>().join(", ");
         let more = self.expected.len().saturating_sub(most);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        Some(format!("usual there: {shown}{more}"))
+        Some(format!("usual here: {shown}{more}"))
     }
 }
 
-/// A hold that ends only when somebody says so has no time.
+/// The time of holds; a hold that only an operator ends has none.
 pub fn held_for(holds: u64, ns: u64) -> String {
-    if holds > 0 && ns == 0 { "no end".into() } else { duration(ns) }
+    if holds > 0 && ns == 0 { "until released".into() } else { duration(ns) }
 }
 
-/// A program with its scope, as people read it.
-pub fn scoped(program: &str, scope: Option<&str>) -> String {
+/// A program with its scope, for display.
+pub fn with_scope(program: &str, scope: Option<&str>) -> String {
     scope.map_or_else(|| program.to_owned(), |scope| format!("{program} [{scope}]"))
 }
 
 impl GuardedProgram {
     pub fn title(&self) -> String {
-        scoped(&self.path, self.scope.as_deref())
+        with_scope(&self.path, self.scope.as_deref())
     }
 
-    /// Of a table with so many places for the calls.
+    /// The heading of a table whose column of calls has this width.
     pub fn heading(calls: usize) -> String {
         format!(
             "{:<40} {:>9} {:>calls$} {:>8} {:>8} {:>8} {:>6} {:>10}",
@@ -169,7 +174,7 @@ impl GuardedProgram {
 const CALLS_WIDTH: usize = 12;
 const EXPECTED_SHOWN: usize = 5;
 
-pub fn text(out: &mut String, guard: &Guard, layout: &Layout) {
+pub fn text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     let sum = |part: fn(&GuardedProgram) -> u64| guard.programs.iter().map(part).sum::<u64>();
     let (holds, held_ns) = (sum(|program| program.holds), sum(|program| program.held_ns));
     let _ = writeln!(
@@ -189,33 +194,42 @@ pub fn text(out: &mut String, guard: &Guard, layout: &Layout) {
     for program in guard.programs.iter().take(layout.top) {
         let _ = writeln!(out, "  {}", program.row(CALLS_WIDTH));
         if program.unlearned > 0 {
-            let _ =
-                writeln!(out, "    has more windows than there is room for, so it does not become normal");
+            let _ = writeln!(
+                out,
+                "    its profile has no room for all windows, so it does not become normal"
+            );
         }
         if program.unheld > 0 {
             let unheld = number_of(program.unheld as usize, "call");
-            let _ = writeln!(out, "    {unheld} not held: as many processes were as --held-most allows");
+            let _ = writeln!(
+                out,
+                "    {unheld} not held, because --max-held processes were held already"
+            );
         }
         if program.early_calls > 0 && program.state == "normal" {
             let early = count(program.early_calls);
-            let _ =
-                writeln!(out, "    {early} calls were made before its baseline was there, and not tested");
+            let _ = writeln!(
+                out,
+                "    {early} calls were made before its baseline was loaded, and were not tested"
+            );
         }
     }
-    super::text::more(out, guard.programs.len(), layout.top, "programs");
+    super::text::more_rows(out, guard.programs.len(), layout.top, "programs");
     events(out, guard, layout);
     if guard.unidentified > 0 {
         let ended = number_of(guard.unidentified as usize, "program");
-        let _ =
-            writeln!(out, "note: {ended} ended before they could be identified; what they did is not stored");
+        let _ = writeln!(
+            out,
+            "note: {ended} ended before being identified; their calls are not stored"
+        );
     }
 }
 
-fn events(out: &mut String, guard: &Guard, layout: &Layout) {
+fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     if guard.events.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\n  unusual calls, and what was done:");
+    let _ = writeln!(out, "\n  unusual calls and responses:");
     for event in guard.events.iter().take(layout.top) {
         let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
         let _ = writeln!(
@@ -227,9 +241,9 @@ fn events(out: &mut String, guard: &Guard, layout: &Layout) {
             event.call,
             before.join(" "),
             event.lfc,
-            event.what_was_done(),
+            event.action_text(),
         );
-        if let Some(usual) = event.usual(EXPECTED_SHOWN) {
+        if let Some(usual) = event.expected_text(EXPECTED_SHOWN) {
             let _ = writeln!(out, "              {usual}");
         }
     }

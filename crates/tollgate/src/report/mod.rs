@@ -1,4 +1,5 @@
-//! What a session saw, as one document: `--json` prints it, the text is drawn from it, `lens diff` reads it.
+//! The report of a session as one document: `--json` prints it, the text is rendered from it, and
+//! `lens diff` reads it.
 
 mod build;
 mod guard;
@@ -8,48 +9,50 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plugin::State;
+use crate::plugin::PluginState;
 
-pub use build::{Facts, call_name, document};
-pub use guard::{Event, Guard, GuardedProgram, held_for, scoped};
-pub use text::{Layout, losses, text};
+pub use build::{SessionResult, call_name, document};
+pub use guard::{GuardEvent, GuardReport, GuardedProgram, held_for, with_scope};
+pub use text::{TextOptions, losses, text};
 
-/// Name and version of the document's shape.
+/// The name and version of the document's schema.
 pub const SCHEMA: &str = "tollgate.lens/1";
 
 /// Times are nanoseconds. Sums over threads may exceed the elapsed time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Document {
+pub struct Report {
     pub schema: String,
     /// The command that ran, or the `lens` command that watched.
     pub command: Vec<String>,
-    /// Exit status as a shell reports it (128 + N for signal N); none for `lens`.
+    /// The exit status as a shell reports it (128 + N for signal N); none for `lens`.
     pub exit: Option<i32>,
     pub elapsed_ns: u64,
-    /// CPU time of the command and the children it waited for, by the kernel's account; none for `lens`.
+    /// CPU time of the command and of the children that it waited for, as the kernel accounts it;
+    /// none for `lens`.
     pub user_ns: Option<u64>,
     pub system_ns: Option<u64>,
     pub calls: Vec<Call>,
-    /// With `--per`: the same figures by process, thread or command.
+    /// With `--per`: the same statistics by process, thread or command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub groups: Vec<Group>,
-    /// With `--slower`: the slowest calls, slowest first.
+    pub groups: Vec<RowReport>,
+    /// With `--slower-than`: the slowest calls, slowest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowCall>,
     pub in_progress: Vec<InProgress>,
     /// With `--guard`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guard: Option<Guard>,
+    pub guard: Option<GuardReport>,
     /// With `--plugin`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub plugins: Vec<State>,
+    pub plugins: Vec<PluginState>,
     pub toll: Toll,
     pub losses: BTreeMap<String, u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// One system call's figures. `count` calls returned; `unfinished` ended with their thread.
+/// The statistics of one system call. `count` calls returned; `unfinished` calls ended with their
+/// threads.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Call {
     pub name: String,
@@ -67,15 +70,17 @@ pub struct Call {
     pub max_ns: u64,
     pub minor_faults: u64,
     pub major_faults: u64,
-    /// Where it slept, most first; empty with `--no-sites`.
+    /// Where it slept, with the longest time first; empty with `--no-sites`.
     pub blocked_in: Vec<BlockedIn>,
-    /// Of `count`: rejected before the kernel began them (seccomp, a tracer), so without a time.
+    /// The part of `count` that was rejected before the kernel began the call (by seccomp or a
+    /// tracer), and so has no time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub denied: u64,
-    /// Begun, but their thread ended first (exit, exit_group, killed); not in `count`.
+    /// Calls that began, but whose thread ended first (exit, exit_group, killed); not in `count`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unfinished: u64,
-    /// With `--sample`: calls that were not timed; their time is estimated, within `wall_interval_ns`.
+    /// With `--sample`: calls that were not timed. Their time is an estimate, with the interval
+    /// `wall_interval_ns`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub untimed: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,7 +102,7 @@ pub struct BlockedIn {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Group {
+pub struct RowReport {
     pub pid: u32,
     /// With `--per thread`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,7 +127,7 @@ pub struct SlowCall {
     pub cpu_ns: u64,
     pub blocked_ns: u64,
     pub runqueue_ns: u64,
-    /// Of the longest sleep, innermost first; empty: it did not sleep long.
+    /// The stack of the longest sleep, innermost frame first; empty if it did not sleep long.
     pub kernel_stack: Vec<String>,
     pub user_stack: Vec<String>,
 }
@@ -132,21 +137,21 @@ pub struct InProgress {
     pub tid: u32,
     pub name: String,
     pub abi: String,
-    /// So far; none: its begin was not timed.
+    /// The time so far; none: its start was not timed.
     pub ns: Option<u64>,
 }
 
-/// What looking cost.
+/// The toll of the measurement.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Toll {
     pub calls: u64,
-    /// Median of paired differences on getppid, and its interval; none: it was not measured.
+    /// The median of paired differences of getppid, and its interval; none: it was not measured.
     pub ns_per_call: Option<f64>,
     pub low: Option<f64>,
     pub high: Option<f64>,
     pub confidence: Option<f64>,
-    /// "detached": more than without the gate. "bystander": another session kept the gate attached, so
-    /// more than what it costs every thread anyway.
+    /// "detached": in relation to no gate. "bystander": another session kept the gate attached, so
+    /// the toll is in relation to what the gate costs every thread anyway.
     pub against: String,
 }
 
@@ -154,7 +159,7 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-impl Document {
+impl Report {
     pub fn calls_seen(&self) -> u64 {
         self.calls.iter().map(|call| call.count + call.unfinished).sum()
     }

@@ -1,27 +1,28 @@
-//! The document as a person reads it.
+//! The text form of the document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{Call, Document, Group, SlowCall, Toll};
-use crate::format::{count, duration, printable, share, title};
+use super::{Call, Report, RowReport, SlowCall, Toll};
+use crate::format::{count, duration, printable, share, short_command_line};
 
-pub struct Layout {
+pub struct TextOptions {
     /// How many calls of each list are shown.
     pub top: usize,
 }
 
-/// Sites with less than this share of a call's blocked time are left to the JSON.
+/// Blocking sites with less than this share of a call's blocked time are only in the JSON.
 const SITE_SHARE_MIN: f64 = 0.05;
 const SITES_SHOWN: usize = 3;
 
-/// A line of what is missing; nothing, if nothing is.
+/// A line that lists losses; empty if there are none.
 pub fn losses(losses: &BTreeMap<String, u64>) -> String {
-    let losses: Vec<_> = losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
+    let losses: Vec<_> =
+        losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
     if losses.is_empty() { String::new() } else { format!("LOSSES: {}\n", losses.join(", ")) }
 }
 
-pub fn text(document: &Document, layout: &Layout) -> String {
+pub fn text(document: &Report, layout: &TextOptions) -> String {
     let mut out = String::new();
     out += &losses(&document.losses);
     headline(&mut out, document);
@@ -37,7 +38,7 @@ pub fn text(document: &Document, layout: &Layout) -> String {
         let _ = writeln!(out, "\n{}", group_title(group));
         table(&mut out, &group.calls, layout);
     }
-    more(&mut out, document.groups.len(), layout.top, "groups");
+    more_rows(&mut out, document.groups.len(), layout.top, "groups");
     slow_calls(&mut out, &document.slow, layout);
     in_progress(&mut out, document, layout);
     if let Some(guard) = &document.guard {
@@ -51,11 +52,11 @@ pub fn text(document: &Document, layout: &Layout) -> String {
         let _ = writeln!(out, "note: {note}");
     }
     let _ = writeln!(out, "{}", toll_line(document));
-    // The columns' blanks at the ends of lines.
+    // Removes the padding of columns at the ends of lines.
     out.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn headline(out: &mut String, document: &Document) {
+fn headline(out: &mut String, document: &Report) {
     let status = match document.exit {
         Some(status) => format!(", exit status {status}"),
         None => String::new(),
@@ -63,20 +64,21 @@ fn headline(out: &mut String, document: &Document) {
     let _ = writeln!(
         out,
         "{}: {} elapsed{status}{}",
-        title(&document.command),
+        short_command_line(&document.command),
         duration(document.elapsed_ns),
         cpu_used(document),
     );
 }
 
-fn calls_headline(out: &mut String, document: &Document) {
+fn calls_headline(out: &mut String, document: &Report) {
     let sum = |part: fn(&Call) -> u64| document.calls.iter().map(part).sum::<u64>();
     let wall = sum(|call| call.wall_ns);
     let (cpu, blocked, waiting) =
         (sum(|call| call.cpu_ns), sum(|call| call.blocked_ns), sum(|call| call.runqueue_ns));
     let _ = writeln!(
         out,
-        "{} system calls took {} of thread time: on CPU {} ({}), blocked {} ({}), waiting for a CPU {} ({})",
+        "{} system calls took {} of thread time: on CPU {} ({}), blocked {} ({}), waiting for a \
+        CPU {} ({})",
         count(sum(|call| call.count)),
         duration(wall),
         duration(cpu),
@@ -88,7 +90,7 @@ fn calls_headline(out: &mut String, document: &Document) {
     );
 }
 
-fn cpu_used(document: &Document) -> String {
+fn cpu_used(document: &Report) -> String {
     match (document.user_ns, document.system_ns) {
         (Some(user), Some(system)) => {
             format!(", CPU {} user {} system", duration(user), duration(system))
@@ -97,7 +99,7 @@ fn cpu_used(document: &Document) -> String {
     }
 }
 
-fn group_title(group: &Group) -> String {
+fn group_title(group: &RowReport) -> String {
     let of = match (group.pid, group.tid) {
         (0, _) => String::new(),
         (pid, Some(tid)) => format!(" (process {pid}, thread {tid})"),
@@ -106,7 +108,7 @@ fn group_title(group: &Group) -> String {
     format!("{}{of}", printable(&group.command))
 }
 
-fn table(out: &mut String, calls: &[Call], layout: &Layout) {
+fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
     let _ = writeln!(
         out,
         "\n{:<18} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}",
@@ -126,11 +128,15 @@ fn table(out: &mut String, calls: &[Call], layout: &Layout) {
     for call in calls.iter().take(layout.top) {
         row(out, call);
     }
-    more(out, calls.len(), layout.top, "calls");
+    more_rows(out, calls.len(), layout.top, "calls");
 }
 
 fn row(out: &mut String, call: &Call) {
-    let name = if call.abi == "x86-64" { call.name.clone() } else { format!("{} ({})", call.name, call.abi) };
+    let name = if call.abi == "x86-64" {
+        call.name.clone()
+    } else {
+        format!("{} ({})", call.name, call.abi)
+    };
     let errors = call.errors.values().sum::<u64>();
     let blank = |n: u64, text: String| if n == 0 { String::new() } else { text };
     let time = |ns: u64| blank(ns, duration(ns));
@@ -172,7 +178,8 @@ fn details(call: &Call) -> Vec<String> {
     if !call.errors.is_empty() {
         let mut errors: Vec<_> = call.errors.iter().collect();
         errors.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-        let errors: Vec<_> = errors.iter().map(|(name, n)| format!("{name} {}", count(**n))).collect();
+        let errors: Vec<_> =
+            errors.iter().map(|(name, n)| format!("{name} {}", count(**n))).collect();
         lines.push(format!("errors {}", errors.join(", ")));
     }
     if call.major_faults > 0 {
@@ -180,16 +187,19 @@ fn details(call: &Call) -> Vec<String> {
     }
     if call.denied > 0 {
         lines.push(format!(
-            "{} rejected before the kernel began them (seccomp), without a time",
+            "{} were rejected before they began, for example by seccomp, and have no time",
             count(call.denied)
         ));
     }
     if call.unfinished > 0 {
-        lines.push(format!("{} more did not return: their thread ended in them", count(call.unfinished)));
+        lines.push(format!(
+            "{} more did not return, because their thread ended",
+            count(call.unfinished)
+        ));
     }
     if let Some(interval) = call.wall_interval_ns {
         lines.push(format!(
-            "{} of them untimed; wall within {} and {} ({:.0} %)",
+            "{} of them were not timed; wall time between {} and {} ({:.0} % interval)",
             count(call.untimed),
             duration(interval.low),
             duration(interval.high),
@@ -199,13 +209,17 @@ fn details(call: &Call) -> Vec<String> {
     lines
 }
 
-pub fn more(out: &mut String, all: usize, shown: usize, what: &str) {
+pub fn more_rows(out: &mut String, all: usize, shown: usize, what: &str) {
     if all > shown {
-        let _ = writeln!(out, "… {} of {all} {what} are not shown (--top {all} shows all)", all - shown);
+        let _ = writeln!(
+            out,
+            "… {} of {all} {what} are not shown (--top {all} shows all)",
+            all - shown
+        );
     }
 }
 
-fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &Layout) {
+fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &TextOptions) {
     if slow.is_empty() {
         return;
     }
@@ -235,41 +249,52 @@ fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &Layout) {
             }
         }
     }
-    more(out, slow.len(), layout.top, "slow calls");
+    more_rows(out, slow.len(), layout.top, "slow calls");
 }
 
-fn in_progress(out: &mut String, document: &Document, layout: &Layout) {
+fn in_progress(out: &mut String, document: &Report, layout: &TextOptions) {
     if document.in_progress.is_empty() {
         return;
     }
     let _ = writeln!(out, "\nstill in progress (not in the figures above)");
     for call in document.in_progress.iter().take(layout.top) {
-        let since =
-            call.ns.map_or_else(|| "for an unknown time".into(), |ns| format!("for {}", duration(ns)));
+        let since = call
+            .ns
+            .map_or_else(|| "for an unknown time".into(), |ns| format!("for {}", duration(ns)));
         let abi = if call.abi == "x86-64" { String::new() } else { format!(" ({})", call.abi) };
         let _ = writeln!(out, "thread {}: {}{abi} {since}", call.tid, call.name);
     }
-    more(out, document.in_progress.len(), layout.top, "calls in progress");
+    more_rows(out, document.in_progress.len(), layout.top, "calls in progress");
 }
 
-fn toll_line(document: &Document) -> String {
+fn toll_line(document: &Report) -> String {
     let Toll { calls, ns_per_call, low, high, confidence, against } = &document.toll;
-    let losses = if document.losses.is_empty() { "no losses" } else { "losses: see the first line" };
+    let losses = if document.losses.is_empty() {
+        "no losses"
+    } else {
+        "losses are listed in the first line"
+    };
     let is_uncounted = *calls == 0 && !document.plugins.is_empty();
     let seen = if is_uncounted {
         format!("toll: {losses}")
     } else {
         format!("toll: {} calls seen, {losses}", count(*calls))
     };
-    let (Some(each), Some(low), Some(high), Some(confidence)) = (ns_per_call, low, high, confidence) else {
+    let (Some(each), Some(low), Some(high), Some(confidence)) =
+        (ns_per_call, low, high, confidence)
+    else {
         return format!("{seen}; not measured");
     };
     let total = (each * *calls as f64).max(0.0) as u64;
-    let over =
-        if against == "bystander" { " over a bystander's (another session holds the gate)" } else { "" };
+    let over = if against == "bystander" {
+        " more than a bystander's call (another session keeps the gate attached)"
+    } else {
+        ""
+    };
     let in_all = if is_uncounted { String::new() } else { format!(", {} in all", duration(total)) };
     format!(
-        "{seen}; {each:.0} ns a call{over} [{low:.0}, {high:.0}] ({:.0} % interval, getppid here and now){in_all}",
+        "{seen}; {each:.0} ns a call{over} [{low:.0}, {high:.0}] ({:.0} % interval, getppid here \
+        and now){in_all}",
         confidence * 100.0,
     )
 }
@@ -281,10 +306,10 @@ mod tests {
     use super::*;
 
     fn rendered(json: &str, top: usize) -> String {
-        text(&serde_json::from_str(json).expect("a document"), &Layout { top })
+        text(&serde_json::from_str(json).expect("a document"), &TextOptions { top })
     }
 
-    // After a change that is meant, SNAPSHOTS=overwrite writes the new texts.
+    // After an intended change, SNAPSHOTS=overwrite writes the new texts.
 
     #[test]
     fn a_report_has_everything_a_person_needs() {
@@ -295,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_tables_of_their_own() {
+    fn rows_have_tables_of_their_own() {
         assert_data_eq!(
             rendered(include_str!("fixtures/groups.json"), 20),
             file!["fixtures/groups.txt"].raw()

@@ -1,4 +1,4 @@
-//! `tollgate service check`.
+//! `tollgate service check`: checks a rule file and prints how its rules are evaluated.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -11,31 +11,33 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
-use service::{AtEnd, Event, Host, Id, Problem, Rule, RuleFile};
+use service::{AtEnd, Host, Id, Problem, Rule, RuleEvent, RuleFile};
 
-use super::arguments::CheckArguments;
-use super::problems::{KIND, Told, excerpt};
-use super::words;
-use crate::excerpt::harmless;
+use super::arguments::ServiceCheckArguments;
+use super::render;
+use super::rule_problems::{KIND, RuleProblem, excerpt};
 use crate::format::{and_more, number_of, printable};
-use crate::output::{Output, say};
-use crate::source::Source;
+use crate::output::{Output, print_message};
+use crate::source_file::SourceFile;
+use crate::source_message::sanitized;
 use crate::user;
 
-/// This machine.
+/// The users and paths of this machine.
 #[derive(Default)]
-pub struct Machine {
+pub struct SystemHost {
     users: RefCell<HashMap<String, Option<u32>>>,
 }
 
-impl Host for Machine {
+impl Host for SystemHost {
     fn user(&self, name: &str) -> Option<u32> {
-        let find = || user::find(name).ok().filter(|_| !name.contains(':')).map(|identity| identity.uid);
+        let find =
+            || user::find(name).ok().filter(|_| !name.contains(':')).map(|identity| identity.uid);
         *self.users.borrow_mut().entry(name.into()).or_insert_with(find)
     }
 
     fn real_path(&self, path: &str) -> String {
-        let exists = Path::new(path).ancestors().find_map(|part| Some((part, fs::canonicalize(part).ok()?)));
+        let exists =
+            Path::new(path).ancestors().find_map(|part| Some((part, fs::canonicalize(part).ok()?)));
         let whole = exists.and_then(|(part, real)| {
             let rest = Path::new(path).strip_prefix(part).ok()?;
             real.join(rest).into_os_string().into_string().ok()
@@ -44,21 +46,21 @@ impl Host for Machine {
     }
 }
 
-/// docs/service.md describes it.
+/// The result as JSON (docs/service.md).
 #[derive(Serialize)]
-struct Document<'a> {
+struct ServiceCheckDocument<'a> {
     schema: &'static str,
     file: &'a str,
-    problems: Vec<Told<'a>>,
-    services: Vec<ServiceRow<'a>>,
-    /// Those before decide over those after.
+    problems: Vec<RuleProblem<'a>>,
+    services: Vec<CheckedService<'a>>,
+    /// In order of precedence.
     rules: Vec<RuleRow<'a>>,
-    /// By event.
+    /// Number of hash look-ups by event.
     look_ups: BTreeMap<&'static str, usize>,
     notes: Vec<Note>,
 }
 
-/// Of a rule that is valid, and will not do what it seems to.
+/// A note on a rule that is valid, but does not do what it seems to do.
 #[derive(Serialize)]
 struct Note {
     line: usize,
@@ -66,7 +68,7 @@ struct Note {
 }
 
 #[derive(Serialize)]
-struct ServiceRow<'a> {
+struct CheckedService<'a> {
     name: &'a str,
     parent: Option<&'a str>,
     limits: BTreeMap<&'static str, Value>,
@@ -82,11 +84,11 @@ struct RuleRow<'a> {
     then: Value,
 }
 
-pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
+pub fn check(arguments: &ServiceCheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
-    let source = Source::read(&arguments.file, KIND)?;
-    let parsed = service::parse(&source.text, &Machine::default());
+    let source = SourceFile::read(&arguments.file, KIND)?;
+    let parsed = service::parse(&source.text, &SystemHost::default());
     if result.json {
         output.write_json(&document(&source, &parsed))?;
     }
@@ -103,24 +105,27 @@ pub fn check(arguments: &CheckArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(problems: &[Problem], source: &Source, top: usize) -> Result<()> {
-    let shown = harmless(&source.text);
+fn tell(problems: &[Problem], source: &SourceFile, top: usize) -> Result<()> {
+    let shown = sanitized(&source.text);
     for problem in problems.iter().take(top) {
-        say(&excerpt(problem, &source.name, &shown))?;
+        print_message(&excerpt(problem, &source.name, &shown))?;
     }
     let more = and_more(problems.len(), top, "problem");
     if !more.is_empty() {
-        say(more.trim_end())?;
+        print_message(more.trim_end())?;
     }
     Ok(())
 }
 
-fn document<'a>(source: &'a Source, parsed: &'a Result<RuleFile, Vec<Problem>>) -> Document<'a> {
+fn document<'a>(
+    source: &'a SourceFile,
+    parsed: &'a Result<RuleFile, Vec<Problem>>,
+) -> ServiceCheckDocument<'a> {
     let file = parsed.as_ref().ok();
     let problems = parsed.as_ref().err().into_iter().flatten();
     let services = file.into_iter().flat_map(|file| {
         let parent = |id| (id != Id::ROOT).then(|| file.tree.name(file.tree.get(id).parent));
-        file.tree.ids().map(move |id| ServiceRow {
+        file.tree.ids().map(move |id| CheckedService {
             name: file.tree.name(id),
             parent: parent(id),
             limits: limits(file, id).into_iter().collect(),
@@ -132,16 +137,17 @@ fn document<'a>(source: &'a Source, parsed: &'a Result<RuleFile, Vec<Problem>>) 
             name: rule.name.as_deref(),
             priority: rule.priority,
             on: rule.events.iter().map(|event| event.name()).collect(),
-            when: words::conditions(&rule.when, &file.tree).into_iter().collect(),
-            then: words::as_written(rule.then, &file.tree),
+            when: render::conditions(&rule.when, &file.tree).into_iter().collect(),
+            then: render::as_toml(rule.then, &file.tree),
         })
     });
-    let look_ups =
-        file.into_iter().flat_map(|file| Event::ALL.map(|event| (event.name(), file.tables.sets(event))));
-    Document {
+    let look_ups = file
+        .into_iter()
+        .flat_map(|file| RuleEvent::ALL.map(|event| (event.name(), file.tables.sets(event))));
+    ServiceCheckDocument {
         schema: "tollgate.service.check/1",
         file: &source.name,
-        problems: problems.map(|problem| Told::new(problem, source)).collect(),
+        problems: problems.map(|problem| RuleProblem::new(problem, source)).collect(),
         services: services.collect(),
         rules: rules.collect(),
         look_ups: look_ups.collect(),
@@ -149,29 +155,30 @@ fn document<'a>(source: &'a Source, parsed: &'a Result<RuleFile, Vec<Problem>>) 
     }
 }
 
-fn notes(file: &RuleFile, source: &Source) -> Vec<Note> {
+fn notes(file: &RuleFile, source: &SourceFile) -> Vec<Note> {
     let of_script = |rule: &Rule| {
         let exe = rule.when.exe.as_ref()?;
         let first = shebang(exe)?;
         let message =
-            format!("{exe} is a script ({first}), and exe is compared with the program that runs it");
+            format!("{exe} is a script ({first}); exe is compared with its interpreter instead");
         Some(Note { line: source.line(rule.span.start), message })
     };
     file.book.rules().iter().filter_map(of_script).collect()
 }
 
-/// Of a script, its first line.
+/// The first line of a script, if it names an interpreter.
 fn shebang(path: &str) -> Option<String> {
-    // To open others may wait for somebody.
+    // Opening other kinds of files may block.
     fs::metadata(path).ok()?.is_file().then_some(())?;
     let mut beginning = Vec::new();
-    // include/uapi/linux/binfmts.h, BINPRM_BUF_SIZE: so far the kernel looks.
+    // The kernel reads this much: BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h.
     fs::File::open(path).ok()?.take(256).read_to_end(&mut beginning).ok()?;
-    let line = beginning.split(|byte| *byte == b'\n').next().filter(|line| line.starts_with(b"#!"))?;
+    let line =
+        beginning.split(|byte| *byte == b'\n').next().filter(|line| line.starts_with(b"#!"))?;
     Some(String::from_utf8_lossy(line).into_owned())
 }
 
-fn text(file: &RuleFile, source: &Source, top: usize) -> String {
+fn text(file: &RuleFile, source: &SourceFile, top: usize) -> String {
     let rules = file.book.rules();
     let mut out = format!(
         "{}: {}, {}\n\nservices\n",
@@ -180,7 +187,7 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
         number_of(rules.len(), "rule")
     );
     let mut rows = Vec::new();
-    branch(&mut rows, file, Id::ROOT, 1);
+    tree_lines(&mut rows, file, Id::ROOT, 1);
     rows.iter().take(top).for_each(|row| out.push_str(row));
     out.push_str(&and_more(rows.len(), top, "service"));
     if file.at_end == AtEnd::Keep {
@@ -189,14 +196,17 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
     if rules.is_empty() {
         return out;
     }
-    let _ = writeln!(out, "\nrules, those above decide over those below");
-    let shown: Vec<_> =
-        rules.iter().take(top).map(|rule| (rule, words::directive(rule.then, &file.tree))).collect();
+    let _ = writeln!(out, "\nrules, in order of precedence");
+    let shown: Vec<_> = rules
+        .iter()
+        .take(top)
+        .map(|rule| (rule, render::directive(rule.then, &file.tree)))
+        .collect();
     let width = shown.iter().map(|(_, then)| then.chars().count()).max().unwrap_or(0);
     let _ = writeln!(out, "{:>6} {:>8}  {:<15}  {:<width$}  if", "line", "priority", "on", "then");
     for (rule, then) in shown {
         let events: Vec<_> = rule.events.iter().map(|event| event.name()).collect();
-        let conditions = words::conditions(&rule.when, &file.tree);
+        let conditions = render::conditions(&rule.when, &file.tree);
         let conditions: Vec<_> =
             conditions.iter().map(|(key, value)| format!("{key} {}", printable(value))).collect();
         let name = rule.name.as_ref().map(|name| format!("  ({})", printable(name)));
@@ -211,8 +221,9 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
         );
     }
     out.push_str(&and_more(rules.len(), top, "rule"));
-    let look_ups = Event::ALL.map(|event| format!("{} {}", event.name(), file.tables.sets(event)));
-    let _ = writeln!(out, "\nlook-ups an event: {}", look_ups.join(", "));
+    let look_ups =
+        RuleEvent::ALL.map(|event| format!("{} {}", event.name(), file.tables.sets(event)));
+    let _ = writeln!(out, "\nlook-ups per event: {}", look_ups.join(", "));
     let notes = notes(file, source);
     for note in notes.iter().take(top) {
         let _ = writeln!(out, "note: line {}: {}", note.line, printable(&note.message));
@@ -222,14 +233,15 @@ fn text(file: &RuleFile, source: &Source, top: usize) -> String {
 }
 
 fn limits(file: &RuleFile, id: Id) -> Vec<(&'static str, Value)> {
-    file.limits.get(&id).map_or_else(Vec::new, |limits| words::limits(limits, &file.tree))
+    file.limits.get(&id).map_or_else(Vec::new, |limits| render::limits(limits, &file.tree))
 }
 
-fn branch(rows: &mut Vec<String>, file: &RuleFile, id: Id, depth: usize) {
+fn tree_lines(rows: &mut Vec<String>, file: &RuleFile, id: Id, depth: usize) {
     let name = format!("{:depth$}{}", "", file.tree.name(id), depth = 2 * depth);
-    let limits: Vec<_> = limits(file, id).iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    let limits: Vec<_> =
+        limits(file, id).iter().map(|(key, value)| format!("{key} = {value}")).collect();
     rows.push(format!("{}\n", format!("{name:<24} {}", limits.join(", ")).trim_end()));
-    file.tree.children(id).for_each(|child| branch(rows, file, child, depth + 1));
+    file.tree.children(id).for_each(|child| tree_lines(rows, file, child, depth + 1));
 }
 
 #[cfg(test)]
@@ -237,10 +249,12 @@ mod tests {
     use super::shebang;
 
     #[test]
-    fn scripts_are_told_from_programs() {
+    fn scripts_are_recognized() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("script");
-        for (text, is) in [("#! /bin/sh -e\nexit\n", Some("#! /bin/sh -e")), ("\x7fELF", None), ("", None)] {
+        for (text, is) in
+            [("#! /bin/sh -e\nexit\n", Some("#! /bin/sh -e")), ("\x7fELF", None), ("", None)]
+        {
             std::fs::write(&path, text).expect("a file");
             assert_eq!(shebang(path.to_str().expect("text")).as_deref(), is, "{text:?}");
         }

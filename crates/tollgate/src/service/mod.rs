@@ -1,41 +1,42 @@
-//! `tollgate service`: work follows its owner across processes (docs/decisions/0005-service.md).
+//! `tollgate service`: accounts for work and limits it across processes
+//! (docs/decisions/0005-service.md).
 
 mod arguments;
 mod check;
-mod control;
-mod limit;
+mod commands;
+mod dynamic_names;
+mod explain_sockets;
+mod extension;
+mod limit_command;
 mod limits;
-mod live;
-mod machine_time;
-mod named;
-mod numbers;
-mod problems;
-mod remote;
-mod sockets;
+mod machine_cpu_time;
+mod registry;
+mod render;
+mod requests;
+mod rule_problems;
 mod top;
-mod words;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
-pub use arguments::Arguments;
-use arguments::Command;
-pub use control::{Report, Request, ServiceRow};
-pub use live::{Services, in_force, mask};
-pub use problems::{KIND, parsed};
-pub use remote::{join, own_service};
+use arguments::ServiceCommand;
+pub use arguments::ServiceCommandLine;
+pub use commands::{assign_self, own_service};
+pub use extension::{Services, activate_for_measuring, mask};
+pub use requests::{ServiceReport, ServiceRequest, ServiceRow};
+pub use rule_problems::{KIND, parsed};
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &ServiceCommandLine) -> Result<ExitCode> {
     match &arguments.command {
-        Command::Check(arguments) => check::check(arguments),
-        Command::Apply(arguments) => remote::apply(arguments),
-        Command::List(arguments) => remote::list(arguments),
-        Command::Report(arguments) => remote::report(arguments),
-        Command::Top(socket) => top::top(socket),
-        Command::Explain(arguments) => remote::explain(arguments),
-        Command::Assign(arguments) => remote::assign(arguments),
-        Command::Limit(arguments) => limit::limit(arguments),
-        Command::Warden => limits::keep(),
+        ServiceCommand::Check(arguments) => check::check(arguments),
+        ServiceCommand::Apply(arguments) => commands::apply(arguments),
+        ServiceCommand::List(arguments) => commands::list(arguments),
+        ServiceCommand::Report(arguments) => commands::report(arguments),
+        ServiceCommand::Top(socket) => top::top(socket),
+        ServiceCommand::Explain(arguments) => commands::explain(arguments),
+        ServiceCommand::Assign(arguments) => commands::assign(arguments),
+        ServiceCommand::Limit(arguments) => limit_command::limit(arguments),
+        ServiceCommand::Watchdog => limits::keep(),
     }
 }

@@ -1,4 +1,4 @@
-//! `tollgate service top`: what the services use, live.
+//! `tollgate service top`: the usage of services, live.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -11,30 +11,34 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
-use super::control::{Report, Request, ServiceRow, Used};
-use super::remote::{bytes, indented};
+use super::commands::{bytes, indented};
+use super::requests::{ServiceReport, ServiceRequest, ServiceRow, UsageReport};
 use crate::daemon::SocketOption;
-use crate::daemon::control::answer;
+use crate::daemon::control::request_one;
 use crate::format::{count, number_of};
 use crate::output::needs_terminal;
-use crate::screen;
+use crate::tui;
 
-/// What is drawn: the latest report, and what has been used since the one before.
-struct View {
-    report: Report,
-    /// By service.
-    before: HashMap<String, Used>,
+/// What is drawn: the latest report, and the usage since the one before.
+struct ServiceView {
+    report: ServiceReport,
+    /// The previous usage by service.
+    before: HashMap<String, UsageReport>,
     time: Duration,
 }
 
 pub fn top(socket: &SocketOption) -> Result<ExitCode> {
     needs_terminal("service top", "service report")?;
-    let mut view =
-        View { report: answer(socket, &Request::Report)?, before: HashMap::new(), time: Duration::ZERO };
-    screen::show(|terminal, is_due| {
+    let mut view = ServiceView {
+        report: request_one(socket, &ServiceRequest::Report)?,
+        before: HashMap::new(),
+        time: Duration::ZERO,
+    };
+    tui::run_screen(|terminal, is_due| {
         if is_due {
-            let report: Report = answer(socket, &Request::Report)?;
-            view.time = Duration::from_nanos(report.elapsed_ns.saturating_sub(view.report.elapsed_ns));
+            let report: ServiceReport = request_one(socket, &ServiceRequest::Report)?;
+            view.time =
+                Duration::from_nanos(report.elapsed_ns.saturating_sub(view.report.elapsed_ns));
             let rows = std::mem::replace(&mut view.report, report).services;
             view.before = rows.into_iter().map(|row| (row.name, row.used)).collect();
         }
@@ -44,17 +48,21 @@ pub fn top(socket: &SocketOption) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn draw(frame: &mut Frame<'_>, view: &View) {
+fn draw(frame: &mut Frame<'_>, view: &ServiceView) {
     let report = &view.report;
-    let [head, mut table] = Layout::vertical([Constraint::Length(2), Constraint::Min(4)]).areas(frame.area());
+    let [head, mut table] =
+        Layout::vertical([Constraint::Length(2), Constraint::Min(4)]).areas(frame.area());
     let strong = Style::new().add_modifier(Modifier::BOLD);
     let losses: u64 = report.losses.values().sum();
     let lost = if losses > 0 { format!("  LOSSES: {}", count(losses)) } else { String::new() };
     frame.render_widget(
         Paragraph::new(vec![
-            Line::styled(format!("tollgate service  {}  since {}{lost}", report.file, report.since), strong),
+            Line::styled(
+                format!("tollgate service  {}  since {}{lost}", report.file, report.since),
+                strong,
+            ),
             Line::raw(format!(
-                "{}, {}        a second, since the last look; q: quit",
+                "{}, {}        rates per second since the last update; q: quit",
                 number_of(report.services.len(), "service"),
                 number_of(report.rules, "rule")
             )),
@@ -65,13 +73,14 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
     let is_cut = report.services.len() > room;
     let shown = if is_cut { room.saturating_sub(1) } else { room };
     if is_cut {
-        let [above, last] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(table);
+        let [above, last] =
+            Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(table);
         table = above;
         let note = format!("and {}", number_of(report.services.len() - shown, "more service"));
         frame.render_widget(Line::raw(note), last);
     }
-    let columns = columns(frame.area().width);
-    let row = |row| Row::new(cells(row, view).into_iter().take(columns));
+    let columns = column_count(frame.area().width);
+    let row = |row| Row::new(row_cells(row, view).into_iter().take(columns));
     let rows = report.services.iter().take(shown).map(row);
     let lengths = COLUMNS[1..columns].iter().map(|(_, width)| Constraint::Length(*width));
     let widths = [Constraint::Min(COLUMNS[0].1)].into_iter().chain(lengths);
@@ -84,7 +93,7 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
     );
 }
 
-/// Together as wide as a terminal of 80 columns, with the spaces between them.
+/// Together with the spaces between them as wide as a terminal of 80 columns.
 const COLUMNS: [(&str, u16); 8] = [
     ("service", 16),
     ("cpu %", 7),
@@ -96,8 +105,8 @@ const COLUMNS: [(&str, u16); 8] = [
     ("threads", 7),
 ];
 
-/// As many as there is room for: a figure without its end is another one.
-fn columns(room: u16) -> usize {
+/// The number of columns that fit: a truncated number would be a wrong one.
+fn column_count(room: u16) -> usize {
     let ends = COLUMNS.iter().scan(0, |end, (_, width)| {
         *end += width + 1;
         Some(*end - 1)
@@ -105,14 +114,16 @@ fn columns(room: u16) -> usize {
     ends.take_while(|end| *end <= room).count().max(1)
 }
 
-/// Of the table: a line between, and the columns' names.
+/// The lines above the table's rows: a separating line and the names of the columns.
 const HEAD_LINES: usize = 2;
 
-/// Per second; 100 % are one processor, or one thread.
-fn cells(row: &ServiceRow, view: &View) -> Vec<String> {
+/// The cells of a row: rates per second, where 100 % is one processor or one thread.
+fn row_cells(row: &ServiceRow, view: &ServiceView) -> Vec<String> {
     let before = view.before.get(&row.name).copied().unwrap_or(row.used);
     let seconds = view.time.as_secs_f64().max(1e-9);
-    let rate = |value: fn(&Used) -> u64| value(&row.used).saturating_sub(value(&before)) as f64 / seconds;
+    let rate = |value: fn(&UsageReport) -> u64| {
+        value(&row.used).saturating_sub(value(&before)) as f64 / seconds
+    };
     let percent = |ns: f64| format!("{:.1}", ns / 1e7);
     vec![
         indented(row.depth, &row.name),
@@ -134,8 +145,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_shows_what_was_used_in_a_second() {
-        let used = |cpu_ns, calls| Used { cpu_ns, calls, ..Used::default() };
+    fn shows_usage_per_second() {
+        let used = |cpu_ns, calls| UsageReport { cpu_ns, calls, ..UsageReport::default() };
         let row = |name: &str, depth, used| ServiceRow {
             name: name.into(),
             depth,
@@ -143,13 +154,13 @@ mod tests {
             used,
             ..ServiceRow::default()
         };
-        let report = Report {
+        let report = ServiceReport {
             file: "/etc/services.toml".into(),
             services: vec![row("root", 0, used(0, 0)), row("shop", 1, used(1_500_000_000, 5_000))],
-            ..Report::default()
+            ..ServiceReport::default()
         };
         let before = HashMap::from([("shop".to_owned(), used(1_000_000_000, 1_000))]);
-        let view = View { report, before, time: Duration::from_secs(2) };
+        let view = ServiceView { report, before, time: Duration::from_secs(2) };
         assert!(!screen(&view).contains("more"));
         let screen = screen(&view);
         let line = screen.lines().find(|line| line.contains("  shop")).expect("a row");
@@ -160,19 +171,22 @@ mod tests {
 
     #[test]
     fn no_figure_is_cut_off() {
-        assert_eq!([10, 40, 41, 79, 80, 200].map(columns), [1, 3, 4, 7, 8, 8]);
+        assert_eq!([10, 40, 41, 79, 80, 200].map(column_count), [1, 3, 4, 7, 8, 8]);
     }
 
     #[test]
-    fn it_tells_of_those_for_which_there_is_no_room() {
-        let row = |number: usize| ServiceRow { name: format!("shop {number}"), ..ServiceRow::default() };
-        let report = Report { services: (0..20).map(row).collect(), ..Report::default() };
-        let screen = screen(&View { report, before: HashMap::new(), time: Duration::from_secs(1) });
+    fn hidden_rows_are_counted() {
+        let row =
+            |number: usize| ServiceRow { name: format!("shop {number}"), ..ServiceRow::default() };
+        let report =
+            ServiceReport { services: (0..20).map(row).collect(), ..ServiceReport::default() };
+        let screen =
+            screen(&ServiceView { report, before: HashMap::new(), time: Duration::from_secs(1) });
         let shown = screen.lines().filter(|line| line.contains("shop ")).count();
         assert!(screen.contains(&format!("and {} more services", 20 - shown)), "{screen}");
     }
 
-    fn screen(view: &View) -> String {
+    fn screen(view: &ServiceView) -> String {
         let mut terminal = Terminal::new(TestBackend::new(80, 8)).expect("a screen");
         terminal.draw(|frame| draw(frame, view)).expect("drawn");
         terminal.backend().to_string()

@@ -1,4 +1,4 @@
-//! Which content a program has.
+//! Content digests of program files.
 
 use std::fmt;
 use std::fs::File;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// SHA-256, in text as 64 small hexadecimal digits.
+/// A SHA-256 digest, written as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Digest([u8; 32]);
@@ -22,9 +22,9 @@ impl Digest {
 
     pub fn of_file(path: &Path) -> Result<Self> {
         let context = || format!("cannot read {}", path.display());
-        // A pipe would be waited for.
+        // Opening a pipe would block.
         if !path.metadata().with_context(context)?.is_file() {
-            bail!("{} is not a program: it is no plain file", path.display());
+            bail!("{} is not a program: it is not a regular file", path.display());
         }
         File::open(path).and_then(Self::of_all).with_context(context)
     }
@@ -52,7 +52,8 @@ impl FromStr for Digest {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let not_one = || format!("{text:?} is not a SHA-256 digest of 64 small hexadecimal digits");
+        let not_one =
+            || format!("{text:?} is not a SHA-256 digest of 64 lower-case hexadecimal digits");
         if text.len() != 64 || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(not_one());
         }
@@ -89,7 +90,9 @@ mod tests {
     fn digests_are_read_as_they_are_written() {
         assert_eq!(Digest::of(b"abc").to_string(), ABC);
         assert_eq!(ABC.parse(), Ok(Digest::of(b"abc")));
-        for wrong in [&ABC[1..], &ABC.to_uppercase(), &ABC.replace('b', "g"), &ABC.replacen("ba", "é", 1)] {
+        for wrong in
+            [&ABC[1..], &ABC.to_uppercase(), &ABC.replace('b', "g"), &ABC.replacen("ba", "é", 1)]
+        {
             assert!(Digest::from_str(wrong).is_err(), "{wrong}");
         }
     }
@@ -100,6 +103,8 @@ mod tests {
         let path = folder.path().join("program");
         std::fs::write(&path, "abc").expect("written");
         assert_eq!(Digest::of_file(&path).expect("a file"), Digest::of(b"abc"));
-        assert!(Digest::of_file(folder.path()).unwrap_err().to_string().contains("no plain file"));
+        assert!(
+            Digest::of_file(folder.path()).unwrap_err().to_string().contains("not a regular file")
+        );
     }
 }

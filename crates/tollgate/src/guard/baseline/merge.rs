@@ -1,27 +1,27 @@
-//! Two machines' baselines of one program, as one.
+//! Merges two baselines of one program, for example from two machines.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
-use super::{ANY_OTHER, Baseline, MOST_CALLS, Pair, State, Window};
+use super::{ANY_OTHER, Baseline, BaselinePair, BaselineState, BaselineWindow, MAX_CALLS};
 
-/// Kept of a program that is seen at ever new paths.
-const MOST_PATHS: usize = 16;
+/// How many paths a baseline keeps of a program that is seen at ever new ones.
+const MAX_PATHS: usize = 16;
 
-/// What a baseline has of another one that it had not before.
+/// What a baseline gained from a merge with another one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gain {
     pub paths: usize,
     pub calls: usize,
-    /// New, or known at more distances.
+    /// New pairs, and pairs at new distances.
     pub pairs: usize,
     pub windows: usize,
 }
 
-/// How much a baseline has seen.
+/// How much a baseline has learned from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct BaselineCounters {
     pub trained: u64,
     pub changed_at: u64,
     pub anomalies: u64,
@@ -29,19 +29,21 @@ pub struct Counts {
 }
 
 impl Baseline {
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> BaselineCounters {
         let Self { trained, changed_at, anomalies, seen_calls, .. } = *self;
-        Counts { trained, changed_at, anomalies, seen_calls }
+        BaselineCounters { trained, changed_at, anomalies, seen_calls }
     }
 
-    /// As [`Self::merge`] with another one that has what this one had seen when it was stored last, `since` then: that counts
-    /// once. Where the other one was begun anew meanwhile, it has nothing of that.
-    pub fn merge_since(&mut self, other: &Self, since: &Counts) -> Result<Gain> {
+    /// Merges another baseline that shares a history with this one: `since` has the counters of
+    /// this one when it was last stored, and what they count is added only once. If the other
+    /// baseline was started anew meanwhile, it contains nothing of that history.
+    pub fn merge_after(&mut self, other: &Self, since: &BaselineCounters) -> Result<Gain> {
         let own = self.counts();
         let is_anew = other.trained < since.trained || other.changed_at < since.changed_at;
-        let since = if is_anew { Counts::default() } else { *since };
+        let since = if is_anew { BaselineCounters::default() } else { *since };
         let gain = self.merge(other)?;
-        let sum = |other: u64, own: u64, since: u64| other.saturating_add(own.saturating_sub(since));
+        let sum =
+            |other: u64, own: u64, since: u64| other.saturating_add(own.saturating_sub(since));
         self.trained = sum(other.trained, own.trained, since.trained);
         self.anomalies = sum(other.anomalies, own.anomalies, since.anomalies);
         self.seen_calls = sum(other.seen_calls, own.seen_calls, since.seen_calls);
@@ -53,15 +55,15 @@ impl Baseline {
         Ok(gain)
     }
 
-    /// What either knows is known. Calls go by their name, as each machine has them in another order. Refused, nothing
-    /// is changed.
+    /// Unites what the two baselines know. Calls are matched by name, because each machine has them
+    /// in another order. If the merge is refused, nothing is changed.
     pub fn merge(&mut self, other: &Self) -> Result<Gain> {
-        self.refuse_unlike(other)?;
+        self.check_compatible(other)?;
         let new_calls: Vec<_> =
             other.calls.iter().filter(|call| !self.calls.contains(call)).cloned().collect();
-        if self.calls.len() + new_calls.len() > MOST_CALLS {
+        if self.calls.len() + new_calls.len() > MAX_CALLS {
             bail!(
-                "{}: together they have {} different calls, and {MOST_CALLS} are the most",
+                "{}: together they have {} different calls, but at most {MAX_CALLS} are possible",
                 self.name(),
                 self.calls.len() + new_calls.len()
             );
@@ -88,17 +90,18 @@ impl Baseline {
         Ok(gain)
     }
 
-    fn refuse_unlike(&self, other: &Self) -> Result<()> {
+    fn check_compatible(&self, other: &Self) -> Result<()> {
         if (self.digest, &self.scope) != (other.digest, &other.scope) {
             bail!(
-                "{} and {} are baselines of two programs: only those of one can be merged",
+                "{} and {} are baselines of different programs, which cannot be merged",
                 self.name(),
                 other.name()
             );
         }
         if (self.lookahead, self.sequence) != (other.lookahead, other.sequence) {
             bail!(
-                "{}: one has windows of {} and {} calls, the other of {} and {}; only equal ones can be merged",
+                "{}: one baseline has windows of {} and {} calls, the other of {} and {}; only \
+                baselines with equal windows can be merged",
                 self.name(),
                 self.lookahead,
                 self.sequence,
@@ -114,9 +117,12 @@ impl Baseline {
         place.map_or(ANY_OTHER, |place| place as u8)
     }
 
-    fn merge_pairs(&mut self, others: &[Pair], own: impl Fn(u8) -> u8) -> usize {
-        let mut all: BTreeMap<_, _> =
-            self.pairs.iter().map(|pair| ((pair.call, pair.earlier), (pair.learned, pair.normal))).collect();
+    fn merge_pairs(&mut self, others: &[BaselinePair], own: impl Fn(u8) -> u8) -> usize {
+        let mut all: BTreeMap<_, _> = self
+            .pairs
+            .iter()
+            .map(|pair| ((pair.call, pair.earlier), (pair.learned, pair.normal)))
+            .collect();
         let mut gained = 0;
         for pair in others {
             let bits = all.entry((own(pair.call), own(pair.earlier))).or_default();
@@ -124,37 +130,41 @@ impl Baseline {
             gained += usize::from(*bits != both);
             *bits = both;
         }
-        let pair = |((call, earlier), (learned, normal))| Pair { call, earlier, learned, normal };
+        let pair =
+            |((call, earlier), (learned, normal))| BaselinePair { call, earlier, learned, normal };
         self.pairs = all.into_iter().map(pair).collect();
         gained
     }
 
-    fn merge_windows(&mut self, others: &[Window], own: impl Fn(u8) -> u8) -> usize {
+    fn merge_windows(&mut self, others: &[BaselineWindow], own: impl Fn(u8) -> u8) -> usize {
         let windows = std::mem::take(&mut self.windows);
-        let mut all: BTreeMap<_, _> =
-            windows.into_iter().map(|window| (window.calls, (window.learned, window.normal))).collect();
+        let mut all: BTreeMap<_, _> = windows
+            .into_iter()
+            .map(|window| (window.calls, (window.learned, window.normal)))
+            .collect();
         let mut gained = 0;
         for window in others {
-            let known = all.entry(window.calls.iter().map(|call| own(*call)).collect()).or_default();
+            let known =
+                all.entry(window.calls.iter().map(|call| own(*call)).collect()).or_default();
             let both = (known.0 | window.learned, known.1 | window.normal);
             gained += usize::from(*known != both);
             *known = both;
         }
-        let window = |(calls, (learned, normal))| Window { calls, learned, normal };
+        let window = |(calls, (learned, normal))| BaselineWindow { calls, learned, normal };
         self.windows = all.into_iter().map(window).collect();
         gained
     }
 
-    /// The first by name are kept, so that the order of merges does not matter.
+    /// Keeps the first paths by name, so that the order of merges does not matter.
     fn merge_paths(&mut self, other: &Self) -> usize {
         let before = self.paths.clone();
-        self.paths = before.union(&other.paths).take(MOST_PATHS).cloned().collect();
+        self.paths = before.union(&other.paths).take(MAX_PATHS).cloned().collect();
         self.paths.difference(&before).count()
     }
 }
 
-impl State {
-    /// The less sure one.
+impl BaselineState {
+    /// The less certain of the two states.
     fn merged(self, other: Self) -> Self {
         match (self, other) {
             (Self::Training, _) | (_, Self::Training) => Self::Training,
@@ -184,8 +194,10 @@ mod tests {
     );
 
     fn known(it: &Baseline) -> Known<'_> {
-        let pair = |pair: &Pair| ((it.call(pair.call), it.call(pair.earlier)), (pair.learned, pair.normal));
-        let window = |window: &Window| {
+        let pair = |pair: &BaselinePair| {
+            ((it.call(pair.call), it.call(pair.earlier)), (pair.learned, pair.normal))
+        };
+        let window = |window: &BaselineWindow| {
             let names = window.calls.iter().map(|call| it.call(*call)).collect();
             (names, (window.learned, window.normal))
         };
@@ -197,7 +209,7 @@ mod tests {
         )
     }
 
-    /// All that does not depend on the order of symbols.
+    /// Everything that does not depend on the order of symbols.
     fn rest(it: &Baseline) -> Baseline {
         Baseline { calls: Vec::new(), pairs: Vec::new(), windows: Vec::new(), ..it.clone() }
     }
@@ -208,9 +220,9 @@ mod tests {
         all
     }
 
-    /// Two that began with the same one, each with what it saw of its own.
+    /// Two baselines with a common history, each with calls that only it has seen.
     #[test]
-    fn what_both_began_with_counts_once() {
+    fn common_history_counts_once() {
         let of = |trained, changed_at, anomalies, seen_calls| Baseline {
             trained,
             changed_at,
@@ -220,23 +232,23 @@ mod tests {
         };
         let begun = of(1000, 900, 3, 5000);
         let (mut one, other) = (of(1500, 900, 4, 5600), of(1200, 1100, 3, 5300));
-        one.merge_since(&other, &begun.counts()).expect("alike");
+        one.merge_after(&other, &begun.counts()).expect("alike");
         assert_eq!(one.counts(), of(1700, 1100, 4, 5900).counts());
-        // Something new 100 trained calls ago.
+        // It learned something new 100 trained calls ago.
         let (mut one, other) = (of(1500, 1400, 3, 5000), begun.clone());
-        one.merge_since(&other, &begun.counts()).expect("alike");
+        one.merge_after(&other, &begun.counts()).expect("alike");
         assert_eq!(one.counts(), of(1500, 1400, 3, 5000).counts());
-        // The other is what `normalize` leaves: it freezes only after something new.
+        // The other one has been normalized: it freezes only after it has learned something new.
         let (mut one, other) = (of(1500, 900, 3, 5000), of(0, 0, 0, 5000));
-        one.merge_since(&other, &begun.counts()).expect("alike");
+        one.merge_after(&other, &begun.counts()).expect("alike");
         assert!(one.trained == 1500 && one.changed_at == 900, "{:?}", one.counts());
     }
 
-    fn states() -> impl Strategy<Value = State> {
+    fn states() -> impl Strategy<Value = BaselineState> {
         prop_oneof![
-            Just(State::Training),
-            Just(State::Normal),
-            any::<u64>().prop_map(|normal_at| State::Frozen { normal_at })
+            Just(BaselineState::Training),
+            Just(BaselineState::Normal),
+            any::<u64>().prop_map(|normal_at| BaselineState::Frozen { normal_at })
         ]
     }
 
@@ -245,9 +257,12 @@ mod tests {
         let calls = (Just(names).prop_shuffle(), 1_usize..=6);
         (calls, states(), any::<[u32; 4]>(), any::<[u64; 3]>()).prop_flat_map(
             |((names, many), state, counters, times)| {
-                let index =
-                    || (0..=many).prop_map(move |index| if index == many { ANY_OTHER } else { index as u8 });
-                let pairs = prop::collection::btree_map((index(), index()), any::<(u8, u8)>(), 0..12);
+                let index = || {
+                    (0..=many)
+                        .prop_map(move |index| if index == many { ANY_OTHER } else { index as u8 })
+                };
+                let pairs =
+                    prop::collection::btree_map((index(), index()), any::<(u8, u8)>(), 0..12);
                 let windows = prop::collection::btree_map(
                     prop::collection::vec(index(), 3),
                     any::<(bool, bool)>(),
@@ -258,13 +273,18 @@ mod tests {
                     calls: names[..many].iter().map(|name| (*name).to_owned()).collect(),
                     pairs: pairs
                         .into_iter()
-                        .map(|((call, earlier), (learned, normal))| Pair { call, earlier, learned, normal })
+                        .map(|((call, earlier), (learned, normal))| BaselinePair {
+                            call,
+                            earlier,
+                            learned,
+                            normal,
+                        })
                         .collect(),
                     windows: windows
                         .into_iter()
-                        .map(|(calls, (learned, normal))| Window { calls, learned, normal })
+                        .map(|(calls, (learned, normal))| BaselineWindow { calls, learned, normal })
                         .collect(),
-                    paths: paths.into_iter().take(MOST_PATHS).collect(),
+                    paths: paths.into_iter().take(MAX_PATHS).collect(),
                     state,
                     trained: counters[0].into(),
                     changed_at: counters[1].into(),
@@ -317,24 +337,33 @@ mod tests {
         let there = Baseline {
             calls: ["close", "mmap", "open"].map(str::to_owned).into(),
             pairs: vec![
-                // Close after open at distance 2, as known; and at 1, which is new.
-                Pair { call: 0, earlier: 2, learned: 0b11, normal: 0 },
-                Pair { call: 1, earlier: 0, learned: 0b1, normal: 0 },
+                // Close after open at distance 2, which is known, and at distance 1, which is new.
+                BaselinePair { call: 0, earlier: 2, learned: 0b11, normal: 0 },
+                BaselinePair { call: 1, earlier: 0, learned: 0b1, normal: 0 },
             ],
-            windows: vec![Window { calls: vec![2, 0, 1], learned: true, normal: false }],
+            windows: vec![BaselineWindow { calls: vec![2, 0, 1], learned: true, normal: false }],
             paths: ["/opt/example".to_owned()].into(),
             ..example()
         };
         let gain = here.merge(&there).expect("alike");
         assert_eq!(gain, Gain { paths: 1, calls: 1, pairs: 2, windows: 1 });
         assert_eq!(here.calls, ["open", "read", "close", "mmap"]);
-        assert!(here.pairs.contains(&Pair { call: 2, earlier: 0, learned: 0b11, normal: 0 }));
-        assert!(here.windows.contains(&Window { calls: vec![0, 2, 3], learned: true, normal: false }));
+        assert!(here.pairs.contains(&BaselinePair {
+            call: 2,
+            earlier: 0,
+            learned: 0b11,
+            normal: 0
+        }));
+        assert!(here.windows.contains(&BaselineWindow {
+            calls: vec![0, 2, 3],
+            learned: true,
+            normal: false
+        }));
         assert_eq!((here.trained, here.seen_calls), (1000, 24_690));
     }
 
     #[test]
-    fn unlike_ones_are_refused() {
+    fn merge_refuses_different_programs() {
         let refusal = |other: Baseline| {
             let mut baseline = example();
             let error = baseline.merge(&other).expect_err("unlike").to_string();
@@ -342,12 +371,16 @@ mod tests {
             error
         };
         let other = Baseline { digest: Digest::of(b"other"), ..example() };
-        assert!(refusal(other).contains("are baselines of two programs"));
+        assert!(refusal(other).contains("are baselines of different programs"));
         let other = Baseline { scope: Some("script".into()), ..example() };
-        assert!(refusal(other).contains("are baselines of two programs"));
+        assert!(refusal(other).contains("are baselines of different programs"));
         let other = Baseline { lookahead: 6, ..example() };
         assert!(refusal(other).contains("windows of 9 and 3 calls, the other of 6 and 3"));
-        let other = Baseline { calls: (0..124).map(|n| format!("syscall_{n}")).collect(), ..example() };
-        assert!(refusal(other).contains("together they have 127 different calls, and 126 are the most"));
+        let other =
+            Baseline { calls: (0..124).map(|n| format!("syscall_{n}")).collect(), ..example() };
+        assert!(
+            refusal(other)
+                .contains("together they have 127 different calls, but at most 126 are possible")
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! What one program normally does, in its durable form: docs/guard.md describes it.
+//! What one program normally does, as it is stored (docs/guard.md).
 
 mod digest;
-mod form;
+mod format;
 mod merge;
 
 use std::collections::BTreeSet;
@@ -10,62 +10,64 @@ use ::guard::Parameters;
 use serde::{Deserialize, Serialize};
 
 pub use digest::Digest;
-pub use form::Fault;
-pub use merge::{Counts, Gain};
+pub use format::FormatError;
+pub use merge::{BaselineCounters, Gain};
 
-/// The kernel side has a byte a symbol, whose upper half it needs itself: 0 is no call, 127 any further one.
-pub const MOST_CALLS: usize = 126;
-/// In place of an index: a call that came when all symbols were given.
+/// The kernel side has one byte for a symbol and needs the upper half of its range itself: 0 is no
+/// call, and 127 is any further call.
+pub const MAX_CALLS: usize = 126;
+/// Stands for a call that was first made when all symbols were in use.
 pub const ANY_OTHER: u8 = 127;
 
-/// What a baseline is of.
+/// The program, and optionally the scope, of a baseline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Identity {
+pub struct BaselineId {
     pub digest: Digest,
     pub scope: Option<String>,
 }
 
-/// A program is known by the content of its file.
+/// A baseline. The content of its file identifies a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
     pub digest: Digest,
-    /// What it is of besides the content, such as a script, a unit or an image; None: the content alone.
+    /// Further restriction of the baseline, such as a script, a unit or an image. None: only the
+    /// content counts.
     pub scope: Option<String>,
     /// Where the program was seen.
     pub paths: BTreeSet<String>,
-    /// Calls in the windows of either model.
+    /// Number of calls in the windows of the two models.
     pub lookahead: usize,
     pub sequence: usize,
     #[serde(flatten)]
-    pub state: State,
-    /// Names, in the order in which they were first seen.
+    pub state: BaselineState,
+    /// Names of calls, in the order in which they were first seen.
     pub calls: Vec<String>,
-    pub pairs: Vec<Pair>,
-    pub windows: Vec<Window>,
+    pub pairs: Vec<BaselinePair>,
+    pub windows: Vec<BaselineWindow>,
     /// Calls since training began.
     pub trained: u64,
-    /// `trained` when something new was learned last.
+    /// The value of `trained` when something new was last learned.
     pub changed_at: u64,
-    /// Since it became normal.
+    /// Anomalies since the baseline became normal.
     pub anomalies: u64,
-    /// Calls ever.
+    /// All calls that the program has ever made.
     pub seen_calls: u64,
-    /// Unix seconds, as all times here.
+    /// In Unix seconds, like all times here.
     pub first_seen: u64,
     pub last_changed: u64,
     pub saved: u64,
 }
 
-/// pH's states: `guard::State` with a time that outlives a boot.
+/// pH's states: `guard::State` with a time that survives a reboot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
-pub enum State {
+pub enum BaselineState {
     Training,
     Frozen { normal_at: u64 },
     Normal,
 }
 
-impl State {
+impl BaselineState {
     pub fn name(self) -> &'static str {
         match self {
             Self::Training => "training",
@@ -75,9 +77,9 @@ impl State {
     }
 }
 
-/// Bit i - 1 is set if `earlier` was seen i calls before `call`.
+/// A lookahead pair. Bit i - 1 of an array is set if `earlier` was seen i calls before `call`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pair {
+pub struct BaselinePair {
     /// Indices into the calls.
     pub call: u8,
     pub earlier: u8,
@@ -88,14 +90,14 @@ pub struct Pair {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Window {
-    /// Indices, the latest call last.
+pub struct BaselineWindow {
+    /// Indices into the calls, the latest call last.
     pub calls: Vec<u8>,
     pub learned: bool,
     pub normal: bool,
 }
 
-/// Of the file in the store; its start is enough to name a baseline.
+/// The name of the file in the store, the start of which is enough to select a baseline.
 pub fn name(digest: &Digest, scope: Option<&str>) -> String {
     let content = &digest.to_string()[..32];
     match scope {
@@ -105,36 +107,38 @@ pub fn name(digest: &Digest, scope: Option<&str>) -> String {
 }
 
 impl Baseline {
-    pub fn identity(&self) -> Identity {
-        Identity { digest: self.digest, scope: self.scope.clone() }
+    pub fn identity(&self) -> BaselineId {
+        BaselineId { digest: self.digest, scope: self.scope.clone() }
     }
 
     pub fn name(&self) -> String {
         name(&self.digest, self.scope.as_deref())
     }
 
-    /// The name of a call, by its index.
+    /// The name of the call with this index.
     pub fn call(&self, index: u8) -> &str {
         self.calls.get(usize::from(index)).map_or("any other", String::as_str)
     }
 
-    /// Calls since training began over those until something new was learned last: how sure it is that nothing new
-    /// comes. None where nothing was learned.
+    /// The calls since training began, divided by those until something new was last learned: a
+    /// measure of how certain it is that nothing new follows. None if nothing has been learned.
     pub fn ratio(&self) -> Option<f64> {
         (self.changed_at > 0).then(|| self.trained as f64 / self.changed_at as f64)
     }
 
     pub fn has_learned(&self) -> bool {
-        self.pairs.iter().any(|pair| pair.learned != 0) || self.windows.iter().any(|window| window.learned)
+        self.pairs.iter().any(|pair| pair.learned != 0)
+            || self.windows.iter().any(|window| window.learned)
     }
 
-    /// Whether anything would not be an anomaly.
+    /// Whether any call at all could be normal.
     pub fn has_normal(&self) -> bool {
-        self.pairs.iter().any(|pair| pair.normal != 0) || self.windows.iter().any(|window| window.normal)
+        self.pairs.iter().any(|pair| pair.normal != 0)
+            || self.windows.iter().any(|window| window.normal)
     }
 
-    /// What was learned is normal from now on (pH's start_normal), and what was so before stays: above the tolerize limit
-    /// all that was learned is forgotten, also what is normal.
+    /// Makes what has been learned normal (pH's start_normal). What was normal before stays normal,
+    /// so that it is not lost when the training data is wiped above the tolerize limit.
     pub fn normalize(&mut self) {
         for pair in &mut self.pairs {
             pair.learned |= pair.normal;
@@ -146,16 +150,16 @@ impl Baseline {
         }
         self.anomalies = 0;
         (self.trained, self.changed_at) = (0, 0);
-        self.state = State::Normal;
+        self.state = BaselineState::Normal;
     }
 
-    /// No longer normal, and nothing is forgotten (pH's stop_normal).
+    /// Returns to training and wipes nothing (pH's stop_normal).
     pub fn tolerize(&mut self) {
         self.anomalies = 0;
-        self.state = State::Training;
+        self.state = BaselineState::Training;
     }
 
-    /// What was learned is forgotten, what is normal stays (as pH does above its tolerize limit).
+    /// Wipes the training data and keeps what is normal, as pH does above its tolerize limit.
     pub fn sensitize(&mut self) {
         for pair in &mut self.pairs {
             pair.learned = 0;
@@ -174,7 +178,7 @@ impl Baseline {
     }
 }
 
-/// A baseline freezes above this ratio.
+/// The ratio above which a baseline freezes.
 pub fn freezing_ratio() -> f64 {
     let (factor, denominator) = Parameters::default().normal_factor;
     factor as f64 / denominator as f64
@@ -186,14 +190,14 @@ pub(super) mod tests {
 
     /// Learned: open read close, then another read; normal: open read.
     pub(in crate::guard) fn example() -> Baseline {
-        let pair = |call, earlier, learned, normal| Pair { call, earlier, learned, normal };
+        let pair = |call, earlier, learned, normal| BaselinePair { call, earlier, learned, normal };
         Baseline {
             digest: Digest::of(b"example"),
             scope: None,
             paths: ["/usr/bin/example".to_owned()].into(),
             lookahead: 9,
             sequence: 3,
-            state: State::Frozen { normal_at: 1_700_600_000 },
+            state: BaselineState::Frozen { normal_at: 1_700_600_000 },
             calls: ["open", "read", "close"].map(str::to_owned).into(),
             pairs: vec![
                 pair(1, 0, 0b1, 0b1),
@@ -203,8 +207,8 @@ pub(super) mod tests {
                 pair(0, 2, 0, 0b1),
             ],
             windows: vec![
-                Window { calls: vec![0, 1, 2], learned: true, normal: false },
-                Window { calls: vec![1, 1, ANY_OTHER], learned: false, normal: true },
+                BaselineWindow { calls: vec![0, 1, 2], learned: true, normal: false },
+                BaselineWindow { calls: vec![1, 1, ANY_OTHER], learned: false, normal: true },
             ],
             trained: 500,
             changed_at: 100,
@@ -217,25 +221,28 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn normalized_what_was_learned_is_normal() {
+    fn normalize_makes_learned_normal() {
         let mut baseline = example();
         baseline.normalize();
-        assert_eq!((baseline.state, baseline.anomalies, baseline.ratio()), (State::Normal, 0, None));
+        assert_eq!(
+            (baseline.state, baseline.anomalies, baseline.ratio()),
+            (BaselineState::Normal, 0, None)
+        );
         assert!(baseline.pairs.iter().all(|pair| pair.learned == pair.normal));
-        // What was normal and not learned again, too.
+        // Includes what was normal and has not been learned again.
         assert_eq!((baseline.pairs.len(), baseline.windows.len()), (5, 2));
     }
 
     #[test]
-    fn tolerized_it_learns_on() {
+    fn tolerize_continues_training() {
         let mut baseline = example();
         baseline.tolerize();
-        let unlike = Baseline { state: State::Training, anomalies: 0, ..example() };
+        let unlike = Baseline { state: BaselineState::Training, anomalies: 0, ..example() };
         assert_eq!(baseline, unlike);
     }
 
     #[test]
-    fn sensitized_it_has_learned_nothing_and_keeps_its_normal() {
+    fn sensitize_forgets_training_only() {
         let mut baseline = example();
         baseline.sensitize();
         assert!(!baseline.has_learned());
@@ -247,17 +254,21 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_ratio_is_the_one_by_which_the_reference_freezes() {
+    fn freeze_ratio_matches_the_reference() {
         let parameters = Parameters::default();
         for (trained, changed_at) in [(400, 100), (401, 100), (41, 10), (7, 7)] {
             let baseline = Baseline { trained, changed_at, ..example() };
             let is_above = baseline.ratio().is_some_and(|ratio| ratio > freezing_ratio());
-            assert_eq!(is_above, parameters.freezes(trained, trained - changed_at), "{trained} {changed_at}");
+            assert_eq!(
+                is_above,
+                parameters.freezes(trained, trained - changed_at),
+                "{trained} {changed_at}"
+            );
         }
     }
 
     #[test]
-    fn names_tell_scopes_apart() {
+    fn file_names_depend_on_scope() {
         let alone = example();
         let script = Baseline { scope: Some("backup.py".into()), ..example() };
         assert_eq!(alone.name(), &alone.digest.to_string()[..32]);

@@ -1,4 +1,4 @@
-//! `tollgate guard show`: what is stored, for people and as JSON. docs/guard.md describes the latter.
+//! `tollgate guard show`: stored baselines as text and as JSON (docs/guard.md).
 
 mod text;
 
@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::arguments::ShowArguments;
-use super::baseline::{Baseline, Digest, Pair, State};
-use super::remote::serves;
-use super::select::select;
+use super::arguments::GuardShowArguments;
+use super::baseline::{Baseline, BaselinePair, BaselineState, Digest};
+use super::commands::is_served_by_daemon;
+use super::resolve::select;
 use super::store::Store;
 use super::unix_now;
 use crate::output::Output;
@@ -20,26 +20,26 @@ use crate::output::Output;
 #[derive(Serialize)]
 struct Listing<'a> {
     schema: &'static str,
-    baselines: Vec<Summary<'a>>,
+    baselines: Vec<BaselineSummary<'a>>,
 }
 
 #[derive(Serialize)]
 struct Single<'a> {
     schema: &'static str,
     #[serde(flatten)]
-    summary: Summary<'a>,
-    successors: Vec<Successors<'a>>,
+    summary: BaselineSummary<'a>,
+    successors: Vec<CallFollowers<'a>>,
 }
 
 #[derive(Serialize)]
-struct Summary<'a> {
-    /// Its start is enough to name it.
+struct BaselineSummary<'a> {
+    /// A prefix of it is enough to select the baseline.
     name: String,
     digest: Digest,
     scope: Option<&'a str>,
     paths: &'a BTreeSet<String>,
     #[serde(flatten)]
-    state: State,
+    state: BaselineState,
     seen_calls: u64,
     distinct_calls: usize,
     pairs: usize,
@@ -47,14 +47,14 @@ struct Summary<'a> {
     anomalies: u64,
     trained: u64,
     changed_at: u64,
-    /// `trained` over `changed_at`; null where nothing new was learned.
+    /// `trained` divided by `changed_at`; null if nothing new was learned.
     ratio: Option<f64>,
     first_seen: u64,
     last_changed: u64,
     saved: u64,
 }
 
-impl<'a> From<&'a Baseline> for Summary<'a> {
+impl<'a> From<&'a Baseline> for BaselineSummary<'a> {
     fn from(it: &'a Baseline) -> Self {
         Self {
             name: it.name(),
@@ -77,38 +77,38 @@ impl<'a> From<&'a Baseline> for Summary<'a> {
     }
 }
 
-/// What came right after a call.
+/// The calls that followed a call immediately.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Successors<'a> {
+struct CallFollowers<'a> {
     call: &'a str,
-    followed_by: Vec<Successor<'a>>,
+    followed_by: Vec<FollowingCall<'a>>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Successor<'a> {
+struct FollowingCall<'a> {
     call: &'a str,
     learned: bool,
     normal: bool,
 }
 
-impl Successor<'_> {
+impl FollowingCall<'_> {
     fn is_new(&self) -> bool {
         self.learned && !self.normal
     }
 }
 
-pub fn show(arguments: &ShowArguments) -> Result<ExitCode> {
+pub fn show(arguments: &GuardShowArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
-    // What a daemon knows is in the store then.
-    serves(&arguments.socket, &arguments.store.folder)?;
+    // After this call, the store has what a daemon knows.
+    is_served_by_daemon(&arguments.socket, &arguments.store.folder)?;
     let store = Store::new(&arguments.store.folder);
     let mut all = store.load_all()?;
     all.sort_by(|a, b| (&a.paths, &a.scope, a.digest).cmp(&(&b.paths, &b.scope, b.digest)));
     match &arguments.program {
         None if result.json => output.write_json(&Listing {
             schema: "tollgate.guard.baselines/1",
-            baselines: all.iter().map(Summary::from).collect(),
+            baselines: all.iter().map(BaselineSummary::from).collect(),
         })?,
         None => output.write(&text::list(&all, store.folder(), result.top, unix_now()))?,
         Some(program) => {
@@ -127,23 +127,27 @@ pub fn show(arguments: &ShowArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// In the order in which calls were first seen, but what is not normal yet first.
-fn successors(baseline: &Baseline) -> Vec<Successors<'_>> {
+/// The followers of each call, in the order in which calls were first seen, but those that are not
+/// normal yet first.
+fn successors(baseline: &Baseline) -> Vec<CallFollowers<'_>> {
     const ONE_BEFORE: u8 = 1;
-    let successor = |pair: &Pair| Successor {
+    let successor = |pair: &BaselinePair| FollowingCall {
         call: baseline.call(pair.call),
         learned: pair.learned & ONE_BEFORE != 0,
         normal: pair.normal & ONE_BEFORE != 0,
     };
-    let mut pairs: Vec<_> =
-        baseline.pairs.iter().filter(|pair| (pair.learned | pair.normal) & ONE_BEFORE != 0).collect();
+    let mut pairs: Vec<_> = baseline
+        .pairs
+        .iter()
+        .filter(|pair| (pair.learned | pair.normal) & ONE_BEFORE != 0)
+        .collect();
     pairs.sort_by_key(|pair| (pair.earlier, Reverse(successor(pair).is_new()), pair.call));
-    let of_one_call = |pairs: &[&Pair]| Successors {
+    let of_one_call = |pairs: &[&BaselinePair]| CallFollowers {
         call: baseline.call(pairs[0].earlier),
         followed_by: pairs.iter().map(|pair| successor(pair)).collect(),
     };
     let mut all: Vec<_> = pairs.chunk_by(|a, b| a.earlier == b.earlier).map(of_one_call).collect();
-    all.sort_by_key(|of_one| Reverse(of_one.followed_by.iter().any(Successor::is_new)));
+    all.sort_by_key(|of_one| Reverse(of_one.followed_by.iter().any(FollowingCall::is_new)));
     all
 }
 
@@ -153,18 +157,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_comes_right_after_follows_and_news_come_first() {
+    fn followers_are_adjacent_and_new_ones_first() {
         let baseline = example();
-        let successor = |call, learned, normal| Successor { call, learned, normal };
+        let successor = |call, learned, normal| FollowingCall { call, learned, normal };
         assert_eq!(
             successors(&baseline),
             [
-                Successors { call: "read", followed_by: vec![successor("close", true, false)] },
-                Successors {
+                CallFollowers { call: "read", followed_by: vec![successor("close", true, false)] },
+                CallFollowers {
                     call: "close",
-                    followed_by: vec![successor("read", true, false), successor("open", false, true)]
+                    followed_by: vec![
+                        successor("read", true, false),
+                        successor("open", false, true)
+                    ]
                 },
-                Successors { call: "open", followed_by: vec![successor("read", true, true)] },
+                CallFollowers { call: "open", followed_by: vec![successor("read", true, true)] },
             ]
         );
     }

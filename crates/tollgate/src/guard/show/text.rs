@@ -1,13 +1,13 @@
-//! As people read it.
+//! The text form of `guard show`.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use ::guard::Parameters;
 
-use super::super::baseline::{Baseline, State, freezing_ratio};
-use super::super::select::{short_name, title};
-use super::{Successor, Successors};
+use super::super::baseline::{Baseline, BaselineState, freezing_ratio};
+use super::super::resolve::{short_name, title};
+use super::{CallFollowers, FollowingCall};
 use crate::format::{count, number_of, printable, span};
 
 pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {
@@ -27,7 +27,7 @@ pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {
             it.calls.len(),
             count(it.pairs.len() as u64),
             count(it.windows.len() as u64),
-            ago(it.last_changed, now),
+            time_since(it.last_changed, now),
             it.ratio().map_or("-".into(), |ratio| format!("{ratio:.1}")),
             short_name(it),
             title(it)
@@ -36,13 +36,14 @@ pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {
     more(&mut out, all.len(), top);
     let _ = writeln!(
         out,
-        "ratio: calls learned from, over those until something new came last; above {} a baseline freezes",
+        "ratio: calls learned from, divided by the calls up to the last new one; a baseline \
+        freezes above {}",
         freezing_ratio()
     );
     out
 }
 
-pub fn one(it: &Baseline, successors: &[Successors<'_>], top: usize, now: u64) -> String {
+pub fn one(it: &Baseline, successors: &[CallFollowers<'_>], top: usize, now: u64) -> String {
     let mut out = format!("{}\n\n", title(it));
     let mut row = |name: &str, value: &str| {
         let _ = writeln!(out, "{name:<8} {value}");
@@ -51,9 +52,12 @@ pub fn one(it: &Baseline, successors: &[Successors<'_>], top: usize, now: u64) -
     for path in it.paths.iter().skip(1) {
         row("also at", &printable(path));
     }
-    row("seen", &format!("{} calls since {}", count(it.seen_calls), ago(it.first_seen, now)));
+    row(
+        "seen",
+        &format!("{} calls since {}", count(it.seen_calls), time_since(it.first_seen, now)),
+    );
     row("state", &state(it, now));
-    row("sure", &sureness(it, now));
+    row("ratio", &stability_text(it, now));
     row(
         "knows",
         &format!(
@@ -68,23 +72,26 @@ pub fn one(it: &Baseline, successors: &[Successors<'_>], top: usize, now: u64) -
     out
 }
 
-/// And what it waits for.
+/// The state, and what it waits for.
 fn state(it: &Baseline, now: u64) -> String {
     let Parameters { normal_wait, anomaly_limit, .. } = Parameters::default();
     match it.state {
-        State::Training => format!(
-            "training: it freezes when the ratio is above {}, and is normal {} later",
+        BaselineState::Training => format!(
+            "training: freezes when the ratio exceeds {}, and becomes normal {} later",
             freezing_ratio(),
             span(normal_wait.as_secs())
         ),
-        State::Frozen { normal_at } if normal_at < now => {
-            "frozen: normal with its next call, unless that is new".into()
+        BaselineState::Frozen { normal_at } if normal_at < now => {
+            "frozen: becomes normal at the next call, unless that call is new".into()
         }
-        State::Frozen { normal_at } => {
-            format!("frozen: normal in {}, if nothing new comes before", span(normal_at - now))
+        BaselineState::Frozen { normal_at } => {
+            format!(
+                "frozen: becomes normal in {}, unless something new comes first",
+                span(normal_at - now)
+            )
         }
-        State::Normal => format!(
-            "normal: {} since; after more than {anomaly_limit} it is training again",
+        BaselineState::Normal => format!(
+            "normal: {} since then; more than {anomaly_limit} return it to training",
             match it.anomalies {
                 1 => "1 anomaly".into(),
                 n => format!("{} anomalies", count(n)),
@@ -93,29 +100,29 @@ fn state(it: &Baseline, now: u64) -> String {
     }
 }
 
-fn sureness(it: &Baseline, now: u64) -> String {
+fn stability_text(it: &Baseline, now: u64) -> String {
     let trained = count(it.trained);
     match it.ratio() {
-        None if it.trained == 0 => "no call since training began".into(),
+        None if it.trained == 0 => "no calls since training began".into(),
         None => format!("nothing new in the {trained} calls learned from"),
         Some(ratio) => format!(
-            "ratio {ratio:.1}: {trained} calls learned from, the last new one after {} ({})",
+            "{ratio:.1}: {trained} calls learned from; the last new one was call {} ({})",
             count(it.changed_at),
-            ago(it.last_changed, now)
+            time_since(it.last_changed, now)
         ),
     }
 }
 
-fn follow(out: &mut String, all: &[Successors<'_>], is_any_normal: bool, top: usize) {
-    let is_any_new = all.iter().flat_map(|it| &it.followed_by).any(Successor::is_new);
+fn follow(out: &mut String, all: &[CallFollowers<'_>], is_any_normal: bool, top: usize) {
+    let is_any_new = all.iter().flat_map(|it| &it.followed_by).any(FollowingCall::is_new);
     let note = match (is_any_normal, is_any_new) {
         (false, _) => " (nothing is normal yet)",
         (true, true) => " (*: learned, not normal yet)",
         (true, false) => "",
     };
     let _ = writeln!(out, "\n{:<24} followed by{note}", "call");
-    for Successors { call, followed_by } in all.iter().take(top) {
-        let mark = |it: &Successor<'_>| if is_any_normal && it.is_new() { "*" } else { "" };
+    for CallFollowers { call, followed_by } in all.iter().take(top) {
+        let mark = |it: &FollowingCall<'_>| if is_any_normal && it.is_new() { "*" } else { "" };
         let mut names: Vec<_> =
             followed_by.iter().take(top).map(|it| printable(it.call) + mark(it)).collect();
         if followed_by.len() > top {
@@ -132,8 +139,8 @@ fn more(out: &mut String, all: usize, top: usize) {
     }
 }
 
-/// A time to come is of another machine's clock.
-fn ago(then: u64, now: u64) -> String {
+/// How long ago a time was; 0 for a time in the future, which comes from another machine's clock.
+fn time_since(then: u64, now: u64) -> String {
     format!("{} ago", span(now.saturating_sub(then)))
 }
 
@@ -146,36 +153,42 @@ mod tests {
     const NOW: u64 = 1_700_007_300;
 
     #[test]
-    fn states_say_what_they_wait_for() {
+    fn states_name_their_condition() {
         let said = |state_of| state(&Baseline { state: state_of, anomalies: 1, ..example() }, NOW);
         assert_eq!(
-            said(State::Training),
-            "training: it freezes when the ratio is above 4, and is normal 7 days later"
+            said(BaselineState::Training),
+            "training: freezes when the ratio exceeds 4, and becomes normal 7 days later"
         );
         assert_eq!(
-            said(State::Frozen { normal_at: NOW + 7200 }),
-            "frozen: normal in 2 h, if nothing new comes before"
+            said(BaselineState::Frozen { normal_at: NOW + 7200 }),
+            "frozen: becomes normal in 2 h, unless something new comes first"
         );
         assert_eq!(
-            said(State::Frozen { normal_at: NOW - 1 }),
-            "frozen: normal with its next call, unless that is new"
+            said(BaselineState::Frozen { normal_at: NOW - 1 }),
+            "frozen: becomes normal at the next call, unless that call is new"
         );
-        assert_eq!(said(State::Normal), "normal: 1 anomaly since; after more than 30 it is training again");
+        assert_eq!(
+            said(BaselineState::Normal),
+            "normal: 1 anomaly since then; more than 30 return it to training"
+        );
     }
 
     #[test]
-    fn sureness_is_the_ratio() {
+    fn stability_is_the_ratio() {
         assert_eq!(
-            sureness(&example(), NOW),
-            "ratio 5.0: 500 calls learned from, the last new one after 100 (2 h ago)"
+            stability_text(&example(), NOW),
+            "5.0: 500 calls learned from; the last new one was call 100 (2 h ago)"
         );
         let normal = Baseline { trained: 1234, changed_at: 0, ..example() };
-        assert_eq!(sureness(&normal, NOW), "nothing new in the 1,234 calls learned from");
-        assert_eq!(sureness(&Baseline { trained: 0, ..normal }, NOW), "no call since training began");
+        assert_eq!(stability_text(&normal, NOW), "nothing new in the 1,234 calls learned from");
+        assert_eq!(
+            stability_text(&Baseline { trained: 0, ..normal }, NOW),
+            "no calls since training began"
+        );
     }
 
     #[test]
-    fn what_follows_is_marked_where_it_is_new_and_cut() {
+    fn followers_are_marked_and_truncated() {
         let table = |it: &Baseline, top| {
             let text = one(it, &successors(it), top, NOW);
             text.split_once("\ncall ").expect("a table").1.to_owned()

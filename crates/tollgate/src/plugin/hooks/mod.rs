@@ -1,19 +1,23 @@
-//! The hooks that there are on this machine, and what they offer (docs/ecode.md).
+//! The plugin hooks of this machine, and their specifications (docs/ecode.md).
 
 mod calls;
 #[cfg(test)]
-mod generated;
+mod generated_tests;
 mod network;
 mod tasks;
 mod tracepoints;
 
-use ecode::{CALL, Ending, Entry, Field, Hooks, Integer, Offer, Refusal, Source, Stop, Type, Way};
+use ecode::{
+    CALL, DenyReturn, FieldSource, HookError, HookField, HookProgram, HookProvider, HookSpec,
+    HookVariant, Integer, ReturnPolicy, Type,
+};
 use kernel::plugins::offset_of;
 
-/// What the kernel's types say takes milliseconds and megabytes to find out, so whoever only wants to know what is in a plugin leaves
-/// that out: it changes nothing but numbers in the compiled program.
+/// Where offsets in kernel types come from. Reading the types takes milliseconds and megabytes.
+/// `ToCheck` avoids that for a caller that does not load the program: only numbers in the compiled
+/// program differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Machine {
+pub enum OffsetSource {
     ToLoad,
     ToCheck,
 }
@@ -37,47 +41,53 @@ const NAMES: [&str; 16] = [
     "timer",
 ];
 
-/// Nothing is denied there.
-const OBSERVES: Ending = Ending::Chained { goes_on: 0, stops: None };
+/// For hooks that cannot deny anything.
+const OBSERVES: ReturnPolicy = ReturnPolicy::Chained { goes_on: 0, stops: None };
 
-impl Hooks for Machine {
+impl HookProvider for OffsetSource {
     fn names(&self) -> Vec<String> {
         NAMES.map(String::from).into()
     }
 
-    fn splits(&self, hook: &str) -> bool {
+    fn has_separate_attach_points(&self, hook: &str) -> bool {
         matches!(hook, "xdp" | "ingress" | "egress" | "tracepoint" | "timer")
     }
 
-    fn offer(&self, hook: &str, selected: &[String]) -> Result<Offer, Refusal> {
+    fn spec(&self, hook: &str, selected: &[String]) -> Result<HookSpec, HookError> {
         match hook {
-            "enter" => calls::offer(*self, "tp_btf/sys_enter", selected),
-            "exit" => calls::offer(*self, calls::EXIT, selected),
-            "verdict" => calls::verdicts(*self, selected),
-            "guard" => Ok(Offer { ending: refuses(0, 1, false), ..calls::offer(*self, "guard", selected)? }),
-            "tracepoint" => tracepoints::offer(one(selected, "which one: \"sched:sched_switch\", say")?),
-            "timer" => timer(one(selected, "how often: \"100ms\", say")?),
+            "enter" => calls::spec(*self, "tp_btf/sys_enter", selected),
+            "exit" => calls::spec(*self, calls::EXIT, selected),
+            "verdict" => calls::verdict_spec(*self, selected),
+            "guard" => Ok(HookSpec {
+                return_policy: denying_policy(0, 1, false),
+                ..calls::spec(*self, "guard", selected)?
+            }),
+            "tracepoint" => tracepoints::spec(one(
+                selected,
+                "a tracepoint, for example \"sched:sched_switch\"",
+            )?),
+            "timer" => timer(one(selected, "an interval, for example \"100ms\"")?),
             "xdp" | "ingress" | "egress" => {
-                one(selected, "a network device: \"eth0\", say")?;
+                one(selected, "a network device, for example \"eth0\"")?;
                 Ok(network::packets(hook))
             }
-            _ if !selected.is_empty() => Err((Some(0), format!("`{hook}` has no events to select"))),
-            CALL => Ok(Offer {
+            _ if !selected.is_empty() => Err((Some(0), format!("`{hook}` does not select events"))),
+            CALL => Ok(HookSpec {
                 fields: Vec::new(),
-                entries: vec![always("syscall", Vec::new())],
-                ending: Ending::Returned,
-                lacks: None,
+                entries: vec![unconditional_program("syscall", Vec::new())],
+                return_policy: ReturnPolicy::Returned,
+                unavailable: None,
                 packet: None,
             }),
-            "fork" | "exec" | "end" => tasks::offer(*self, hook),
+            "fork" | "exec" | "end" => tasks::spec(*self, hook),
             _ => Ok(network::sockets(hook)),
         }
     }
 }
 
-impl Machine {
-    /// Of a member in its struct.
-    fn offset_of(self, structure: &'static str, member: &'static str) -> Result<u16, Refusal> {
+impl OffsetSource {
+    /// The offset of a member in its struct.
+    fn offset_of(self, structure: &'static str, member: &'static str) -> Result<u16, HookError> {
         match self {
             Self::ToLoad => offset_of(structure, member).map_err(|error| (None, error.to_string())),
             Self::ToCheck => Ok(0),
@@ -85,40 +95,42 @@ impl Machine {
     }
 }
 
-fn one<'a>(selected: &'a [String], what: &str) -> Result<&'a str, Refusal> {
+fn one<'a>(selected: &'a [String], what: &str) -> Result<&'a str, HookError> {
     match selected {
         [one] => Ok(one),
-        [] => Err((None, format!("this hook wants to know {what}"))),
-        [_, ..] => Err((Some(1), "one handler is for one of these".into())),
+        [] => Err((None, format!("this hook needs {what}"))),
+        [_, ..] => Err((Some(1), "a handler can have only one of these".into())),
     }
 }
 
-/// Not more often than the kernel can.
-fn timer(every: &str) -> Result<Offer, Refusal> {
-    const LEAST_US: u128 = 100;
+/// A timer, with an interval that the kernel can keep.
+fn timer(every: &str) -> Result<HookSpec, HookError> {
+    const MIN_TIMER_US: u128 = 100;
     match kernel::plugins::interval(every) {
-        Some(interval) if interval.as_micros() >= LEAST_US => {
-            Ok(observes(Vec::new(), vec![always("perf_event", Vec::new())]))
+        Some(interval) if interval.as_micros() >= MIN_TIMER_US => {
+            Ok(observing_spec(Vec::new(), vec![unconditional_program("perf_event", Vec::new())]))
         }
-        Some(_) => Err((Some(0), format!("a timer runs every {LEAST_US}us at most"))),
-        None => Err((Some(0), format!("`{every}` is no time: a number and s, ms or us"))),
+        Some(_) => Err((Some(0), format!("the shortest interval of a timer is {MIN_TIMER_US}us"))),
+        None => {
+            Err((Some(0), format!("`{every}` is not an interval: write a number and s, ms or us")))
+        }
     }
 }
 
-fn observes(fields: Vec<Field>, entries: Vec<Entry>) -> Offer {
-    Offer { fields, entries, ending: OBSERVES, lacks: None, packet: None }
+fn observing_spec(fields: Vec<HookField>, entries: Vec<HookProgram>) -> HookSpec {
+    HookSpec { fields, entries, return_policy: OBSERVES, unavailable: None, packet: None }
 }
 
-/// Whatever happens.
-fn always(section: &'static str, fields: Vec<Source>) -> Entry {
-    Entry { section, ways: vec![Way { conditions: Vec::new(), fields }] }
+/// A program with one variant and no conditions.
+fn unconditional_program(section: &'static str, fields: Vec<FieldSource>) -> HookProgram {
+    HookProgram { section, variants: vec![HookVariant { conditions: Vec::new(), fields }] }
 }
 
-fn field(name: &str, bits: u8, is_signed: bool) -> Field {
-    Field { name: name.into(), of: Type::Integer(Integer { bits, is_signed }) }
+fn field(name: &str, bits: u8, is_signed: bool) -> HookField {
+    HookField { name: name.into(), ty: Type::Integer(Integer { bits, is_signed }) }
 }
 
-/// A handler's number refuses.
-fn refuses(goes_on: i32, value: i32, sets_errno: bool) -> Ending {
-    Ending::Chained { goes_on, stops: Some(Stop { value, sets_errno }) }
+/// A return policy by which a handler's value refuses.
+fn denying_policy(goes_on: i32, value: i32, sets_errno: bool) -> ReturnPolicy {
+    ReturnPolicy::Chained { goes_on, stops: Some(DenyReturn { value, sets_errno }) }
 }

@@ -1,11 +1,14 @@
-//! Sockets and packets: what can be refused.
+//! Hooks of sockets and packets, which can refuse.
 
-use ecode::{Builtin, Condition, Entry, Field, Integer, Offer, Source, Type, Way};
+use ecode::{
+    Builtin, FieldCondition, FieldSource, HookField, HookProgram, HookSpec, HookVariant, Integer,
+    Type,
+};
 
-use super::{always, field, refuses};
+use super::{denying_policy, field, unconditional_program};
 
-/// Of who runs a plugin.
-const OF_A_PROCESS: &[Builtin] = &[
+/// Builtins about the task that runs a plugin.
+const PROCESS_BUILTINS: &[Builtin] = &[
     Builtin::Pid,
     Builtin::Tid,
     Builtin::Uid,
@@ -14,7 +17,8 @@ const OF_A_PROCESS: &[Builtin] = &[
     Builtin::ReadUser,
     Builtin::ReadUserText,
 ];
-const NOBODYS: &str = "packets are nobody's: whoever runs at that moment has nothing to do with them";
+const NO_PROCESS: &str =
+    "a packet belongs to no task: the one that runs at that moment has nothing to do with it";
 // include/uapi/linux/bpf.h, enum bpf_func_id
 const SKB_LOAD_BYTES: i32 = 26;
 const XDP_GET_BUFF_LEN: i32 = 188;
@@ -24,7 +28,7 @@ const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 const TC_ACT_SHOT: i32 = 2;
 const TCX_NEXT: i32 = -1;
-// What programs of control groups return.
+// Return values of cgroup programs.
 const DENIED: i32 = 0;
 const ALLOWED: i32 = 1;
 // struct bpf_sock_addr
@@ -44,61 +48,89 @@ const SKB_LENGTH: u16 = 0;
 const SKB_MARK: u16 = 8;
 const SKB_INTERFACE: u16 = 40;
 
-fn number(at: u16) -> Source {
-    Source::context(&[at], 4)
+fn number(at: u16) -> FieldSource {
+    FieldSource::context(&[at], 4)
 }
 
 /// `connect`, `bind`, `socket`
-pub fn sockets(hook: &str) -> Offer {
-    let ending = refuses(ALLOWED, DENIED, true);
+pub fn sockets(hook: &str) -> HookSpec {
+    let ending = denying_policy(ALLOWED, DENIED, true);
     let all = [field("family", 32, false), field("type", 32, false), field("protocol", 32, false)];
     if hook == "socket" {
         let places = [SOCKET_FAMILY, SOCKET_TYPE, SOCKET_PROTOCOL];
-        let entry = always("cgroup/sock_create", places.map(number).into());
-        return Offer { fields: all.into(), entries: vec![entry], ending, lacks: None, packet: None };
+        let entry = unconditional_program("cgroup/sock_create", places.map(number).into());
+        return HookSpec {
+            fields: all.into(),
+            entries: vec![entry],
+            return_policy: ending,
+            unavailable: None,
+            packet: None,
+        };
     }
-    let mut fields: Vec<Field> = all.into();
+    let mut fields: Vec<HookField> = all.into();
     fields.push(field("port", 16, false));
     fields.push(field("ip", 32, false));
     let word = Type::Integer(Integer { bits: 32, is_signed: false });
-    fields.push(Field { name: "ip6".into(), of: Type::Array(word.into(), 4) });
-    // What UDP sends to an address without being connected is as good as a connection.
+    fields.push(HookField { name: "ip6".into(), ty: Type::Array(word.into(), 4) });
+    // A UDP datagram that is sent to an address without a connection is treated like a connection.
     let sections: &[[&'static str; 2]] = match hook {
-        "connect" => &[["cgroup/connect4", "cgroup/connect6"], ["cgroup/sendmsg4", "cgroup/sendmsg6"]],
+        "connect" => {
+            &[["cgroup/connect4", "cgroup/connect6"], ["cgroup/sendmsg4", "cgroup/sendmsg6"]]
+        }
         _ => &[["cgroup/bind4", "cgroup/bind6"]],
     };
-    let sources = |ip: Source, ip6: Source| {
+    let sources = |ip: FieldSource, ip6: FieldSource| {
         let mut sources: Vec<_> = [USER_FAMILY, ADDRESS_TYPE, ADDRESS_PROTOCOL].map(number).into();
-        sources.push(Source::context(&[USER_PORT], 2).big_endian());
+        sources.push(FieldSource::context(&[USER_PORT], 2).big_endian());
         sources.extend([ip, ip6]);
         sources
     };
     let word = |at: u16| number(USER_IP6 + 4 * at).big_endian();
-    // ::ffff:192.0.2.1 is an address of the fourth version.
-    let is = |at, is| Condition { what: word(at), mask: u64::MAX, is };
+    // ::ffff:192.0.2.1 is an IPv4 address.
+    let is = |at, is| FieldCondition { what: word(at), mask: u64::MAX, equals: is };
     let mapped = vec![is(0, 0), is(1, 0), is(2, 0xffff)];
-    let mapped = Way { conditions: mapped, fields: sources(word(3), word(0)) };
-    let other = Way { conditions: Vec::new(), fields: sources(Source::number(0), word(0)) };
+    let mapped = HookVariant { conditions: mapped, fields: sources(word(3), word(0)) };
+    let other =
+        HookVariant { conditions: Vec::new(), fields: sources(FieldSource::number(0), word(0)) };
     let entries = sections.iter().flat_map(|[four, six]| {
-        let of_four = always(four, sources(number(USER_IP4).big_endian(), Source::number(0)));
-        [of_four, Entry { section: six, ways: vec![mapped.clone(), other.clone()] }]
+        let of_four = unconditional_program(
+            four,
+            sources(number(USER_IP4).big_endian(), FieldSource::number(0)),
+        );
+        [of_four, HookProgram { section: six, variants: vec![mapped.clone(), other.clone()] }]
     });
     let entries = entries.collect();
-    Offer { fields, entries, ending, lacks: None, packet: None }
+    HookSpec { fields, entries, return_policy: ending, unavailable: None, packet: None }
 }
 
 /// `xdp`, `ingress`, `egress`
-pub fn packets(hook: &str) -> Offer {
+pub fn packets(hook: &str) -> HookSpec {
     let mut fields = vec![field("length", 32, false), field("interface", 32, false)];
-    let lacks = Some((OF_A_PROCESS, NOBODYS));
+    let lacks = Some((PROCESS_BUILTINS, NO_PROCESS));
     if hook == "xdp" {
-        let entry = always("xdp", vec![Source::asked(XDP_GET_BUFF_LEN), number(XDP_INTERFACE)]);
-        let ending = refuses(XDP_PASS, XDP_DROP, false);
-        return Offer { fields, entries: vec![entry], ending, lacks, packet: Some(XDP_LOAD_BYTES) };
+        let entry = unconditional_program(
+            "xdp",
+            vec![FieldSource::by_helper(XDP_GET_BUFF_LEN), number(XDP_INTERFACE)],
+        );
+        let ending = denying_policy(XDP_PASS, XDP_DROP, false);
+        return HookSpec {
+            fields,
+            entries: vec![entry],
+            return_policy: ending,
+            unavailable: lacks,
+            packet: Some(XDP_LOAD_BYTES),
+        };
     }
     let section = if hook == "ingress" { "tcx/ingress" } else { "tcx/egress" };
     fields.push(field("mark", 32, false));
-    let entry = always(section, [SKB_LENGTH, SKB_INTERFACE, SKB_MARK].map(number).into());
-    let ending = refuses(TCX_NEXT, TC_ACT_SHOT, false);
-    Offer { fields, entries: vec![entry], ending, lacks, packet: Some(SKB_LOAD_BYTES) }
+    let entry =
+        unconditional_program(section, [SKB_LENGTH, SKB_INTERFACE, SKB_MARK].map(number).into());
+    let ending = denying_policy(TCX_NEXT, TC_ACT_SHOT, false);
+    HookSpec {
+        fields,
+        entries: vec![entry],
+        return_policy: ending,
+        unavailable: lacks,
+        packet: Some(SKB_LOAD_BYTES),
+    }
 }

@@ -1,45 +1,47 @@
-//! Tracepoints, with the fields that the kernel says they have.
+//! Tracepoints, with the fields that the kernel declares for them.
 
 use std::io::ErrorKind;
 
-use ecode::{Field, Integer, Offer, Refusal, Source, Type};
-use kernel::plugins::tracing;
+use ecode::{FieldSource, HookError, HookField, HookSpec, Integer, Type};
+use kernel::plugins::tracefs;
 
-use super::{always, observes};
+use super::{observing_spec, unconditional_program};
 
-/// Also plugins take no larger arrays on a function's own memory.
-const MOST_ARRAY: u64 = 64;
+/// The same limit as for arrays in a function's frame.
+const MAX_ARRAY_LEN: u64 = 64;
 
-pub fn offer(name: &str) -> Result<Offer, Refusal> {
+pub fn spec(name: &str) -> Result<HookSpec, HookError> {
     let not_there = || {
         let help = match name.split_once(':') {
             Some(_) => {
-                "/sys/kernel/tracing/available_events has those that there are (mount -t tracefs none /sys/kernel/tracing)"
+                "/sys/kernel/tracing/available_events lists the tracepoints (mount -t tracefs \
+                none /sys/kernel/tracing)"
             }
-            None => "it is written with its group: \"sched:sched_switch\"",
+            None => "write it with its group: \"sched:sched_switch\"",
         };
         (Some(0), format!("there is no tracepoint `{name}`: {help}"))
     };
     let (group, event) = name.split_once(':').ok_or_else(not_there)?;
-    // The tracers' own records are described there, too, and nothing can be attached to them.
+    // The records of tracers are described there as well, and nothing can be attached to them.
     let is_record = group == "ftrace";
     if is_record || [group, event].iter().any(|part| part.is_empty() || part.contains(['/', '.'])) {
         return Err(not_there());
     }
-    let format =
-        tracing::read(&format!("events/{group}/{event}/format")).map_err(|error| match error.kind() {
+    let format = tracefs::read(&format!("events/{group}/{event}/format")).map_err(|error| {
+        match error.kind() {
             ErrorKind::PermissionDenied => {
-                (Some(0), "the kernel's tracepoints can be read by root only: run this with sudo".into())
+                (Some(0), "only root can read the kernel's tracepoints: run this with sudo".into())
             }
             _ => not_there(),
-        })?;
-    let (fields, sources) = format.lines().filter_map(described).unzip();
-    Ok(observes(fields, vec![always("tp", sources)]))
+        }
+    })?;
+    let (fields, sources) = format.lines().filter_map(parse_field).unzip();
+    Ok(observing_spec(fields, vec![unconditional_program("tp", sources)]))
 }
 
-/// A line such as `field:char prev_comm[16]; offset:8; size:16; signed:0;`. None of those in front, which all have, nor of
-/// what is of no fixed length.
-fn described(line: &str) -> Option<(Field, Source)> {
+/// Parses a line such as `field:char prev_comm[16]; offset:8; size:16; signed:0;`. None for the
+/// common fields at the start, and for fields without a fixed length.
+fn parse_field(line: &str) -> Option<(HookField, FieldSource)> {
     let line = line.trim().strip_prefix("field:")?;
     let mut parts = line.split(';').map(str::trim);
     let declared = parts.next()?;
@@ -54,7 +56,9 @@ fn described(line: &str) -> Option<(Field, Source)> {
         None => (name, None),
     };
     let bytes = size / length.unwrap_or(1);
-    if ![1, 2, 4, 8].contains(&bytes) || length.is_some_and(|length| length == 0 || size > MOST_ARRAY) {
+    if ![1, 2, 4, 8].contains(&bytes)
+        || length.is_some_and(|length| length == 0 || size > MAX_ARRAY_LEN)
+    {
         return None;
     }
     let of = Type::Integer(Integer { bits: bytes as u8 * 8, is_signed: signed != 0 });
@@ -62,7 +66,10 @@ fn described(line: &str) -> Option<(Field, Source)> {
         Some(length) => Type::Array(of.into(), length),
         None => of,
     };
-    Some((Field { name: name.into(), of }, Source::context(&[offset as u16], bytes as u8)))
+    Some((
+        HookField { name: name.into(), ty: of },
+        FieldSource::context(&[offset as u16], bytes as u8),
+    ))
 }
 
 #[cfg(test)]
@@ -71,8 +78,10 @@ mod tests {
 
     #[test]
     fn fields_are_read_as_the_kernel_describes_them() {
-        let of =
-            |line| described(line).map(|(field, source)| (field.name, field.of.to_string(), source.path[0]));
+        let of = |line| {
+            parse_field(line)
+                .map(|(field, source)| (field.name, field.ty.to_string(), source.path[0]))
+        };
         let name = "\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;";
         assert_eq!(of(name), Some(("prev_comm".into(), "unsigned char[16]".into(), 8)));
         let state = "\tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;";

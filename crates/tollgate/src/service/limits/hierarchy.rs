@@ -1,4 +1,4 @@
-//! One hierarchy of control groups, of either version: which groups it has for services, and who is in them.
+//! One cgroup hierarchy, v1 or v2: its cgroups for services, and their members.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::{Context as _, Result};
-use kernel::services::Member;
+use kernel::service_maps::Member;
 use service::Limits;
 
-use super::origin::{TOP, folder, origin};
-use crate::cgroups::Mounts;
+use super::saved_origin::{TOP, folder, origin};
+use crate::cgroup_mounts::Mounts;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Controller {
@@ -26,28 +26,30 @@ pub struct Hierarchy {
     root: PathBuf,
     is_v2: bool,
     controllers: Vec<Controller>,
-    /// Of the second version: threads of one process may be in several groups, which memory's controller does not allow.
+    /// Only v2: threads of one process may be in several cgroups, which the memory controller does
+    /// not allow.
     is_threaded: bool,
-    /// To whom a thread's number is written, by group: opening takes as long as the move.
-    doors: Mutex<HashMap<String, File>>,
-    /// Where threads were put, who may be moved a hundred times a second; of the last minute.
-    seen: Mutex<HashMap<Thread, String>>,
+    /// Open procs files by cgroup: opening one takes as long as a migration.
+    procs_files: Mutex<HashMap<String, File>>,
+    /// The cgroups to which threads were migrated in the last minute; a thread may be migrated a
+    /// hundred times a second.
+    last_group: Mutex<HashMap<ThreadId, String>>,
 }
 
-/// One that has this number now may be another one than who had it a minute ago.
+/// A thread. Its start time distinguishes it from an earlier thread with the same TID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Thread {
+pub struct ThreadId {
     pub tid: u32,
     pub began_ns: u64,
 }
 
-impl Thread {
+impl ThreadId {
     pub fn of(member: &Member) -> Self {
         Self { tid: member.pid, began_ns: member.began_ns }
     }
 }
 
-/// That they have the same groups.
+/// Hierarchies are equal if they have the same cgroups.
 impl PartialEq for Hierarchy {
     fn eq(&self, other: &Self) -> bool {
         (&self.root, self.is_v2, &self.controllers, self.is_threaded)
@@ -55,23 +57,23 @@ impl PartialEq for Hierarchy {
     }
 }
 
-/// A group of a service.
+/// A service's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
-    /// Of the services above that have groups, and its own: "customers/shop".
+pub struct ServiceCgroup {
+    /// The names of the services above that have cgroups, and its own: "customers/shop".
     pub path: String,
     pub limits: Limits,
-    /// It has groups of services below it.
+    /// It contains cgroups of services below it.
     pub is_inner: bool,
 }
 
-/// Documentation/scheduler/sched-bwc.rst: cpu.cfs_period_us, and the same of cpu.max.
+/// Documentation/scheduler/sched-bwc.rst: cpu.cfs_period_us, and the period of cpu.max.
 const PERIOD_US: u64 = 100_000;
-/// Documentation/admin-guide/cgroup-v2.rst, "Weights"; and what the first version has in their place
+/// Documentation/admin-guide/cgroup-v2.rst, "Weights"; and the shares of v1
 /// (Documentation/scheduler/sched-design-CFS.rst).
 pub const WEIGHT: u32 = 100;
 const SHARES: u64 = 1024;
-const HIGHEST_WEIGHT: u32 = 10_000;
+const MAX_WEIGHT: u32 = 10_000;
 
 impl Controller {
     pub const ALL: [Self; 3] = [Self::Cpu, Self::Memory, Self::Pids];
@@ -84,7 +86,7 @@ impl Controller {
         }
     }
 
-    fn is_needed(self, limits: &Limits) -> bool {
+    fn is_required(self, limits: &Limits) -> bool {
         match self {
             Self::Cpu => limits.cpu_weight.is_some() || limits.cpu_max.is_some(),
             Self::Memory => limits.memory_max.is_some(),
@@ -92,10 +94,11 @@ impl Controller {
         }
     }
 
-    /// Files, and what is to be in them.
+    /// The controller's files, and the values to write.
     fn values(self, limits: &Limits, is_v2: bool) -> Vec<(&'static str, String)> {
-        let or =
-            |value: Option<u64>, none: &str| value.map_or_else(|| none.into(), |value| value.to_string());
+        let or = |value: Option<u64>, none: &str| {
+            value.map_or_else(|| none.into(), |value| value.to_string())
+        };
         let quota = limits.cpu_max.map(|percent| u64::from(percent) * PERIOD_US / 100);
         match (self, is_v2) {
             (Self::Cpu, true) => vec![
@@ -114,10 +117,10 @@ impl Controller {
     }
 }
 
-/// File, and what is to be in it.
+/// The file of a weight, and the value to write.
 fn weight(weight: u32, is_v2: bool) -> (&'static str, String) {
     match is_v2 {
-        true => ("cpu.weight", weight.min(HIGHEST_WEIGHT).to_string()),
+        true => ("cpu.weight", weight.min(MAX_WEIGHT).to_string()),
         false => ("cpu.shares", (u64::from(weight) * SHARES / u64::from(WEIGHT)).to_string()),
     }
 }
@@ -143,15 +146,16 @@ fn folders(path: &Path) -> Vec<PathBuf> {
 }
 
 impl Hierarchy {
-    /// Those that have the controllers that these limits need.
-    pub fn needed<'a>(limits: impl Iterator<Item = &'a Limits> + Clone) -> Result<Vec<Self>> {
+    /// The hierarchies of the controllers that these limits need.
+    pub fn required<'a>(limits: impl Iterator<Item = &'a Limits> + Clone) -> Result<Vec<Self>> {
         let mounts = Mounts::read();
         let mut all: Vec<Self> = Vec::new();
         for controller in Controller::ALL {
-            if limits.clone().any(|limits| controller.is_needed(limits)) {
+            if limits.clone().any(|limits| controller.is_required(limits)) {
                 let one = Self::of(&mounts, controller).with_context(|| {
                     format!(
-                        "there is no `{}` controller of control groups on this machine (`tollgate doctor` shows what there is)",
+                        "this machine has no `{}` cgroup controller (`tollgate doctor` lists the \
+                        controllers)",
                         controller.name()
                     )
                 })?;
@@ -167,24 +171,26 @@ impl Hierarchy {
         Ok(all)
     }
 
-    /// All that there are, whatever is needed.
+    /// All hierarchies, whether limits need them or not.
     pub fn all() -> Vec<Self> {
         let mounts = Mounts::read();
-        let mut all: Vec<Self> = Controller::ALL.iter().filter_map(|one| Self::of(&mounts, *one)).collect();
+        let mut all: Vec<Self> =
+            Controller::ALL.iter().filter_map(|one| Self::of(&mounts, *one)).collect();
         all.dedup_by(|a, b| a.root == b.root);
         all
     }
 
     fn of(mounts: &Mounts, controller: Controller) -> Option<Self> {
         let is_v2 = mounts.is_in_v2(controller.name());
-        let root = if is_v2 { mounts.v2.as_deref() } else { mounts.v1_place(controller.name()) };
+        let root =
+            if is_v2 { mounts.v2.as_deref() } else { mounts.v1_mount_point(controller.name()) };
         Some(Self {
             root: root?.into(),
             is_v2,
             controllers: vec![controller],
             is_threaded: false,
-            doors: Mutex::default(),
-            seen: Mutex::default(),
+            procs_files: Mutex::default(),
+            last_group: Mutex::default(),
         })
     }
 
@@ -192,30 +198,35 @@ impl Hierarchy {
         &self.root
     }
 
-    /// The limits that members have for what they are; processors are for those who work for them as well.
-    pub fn is_for_own(&self) -> bool {
+    /// Whether only a service's own members are under these limits. CPU limits also apply to
+    /// threads that work on behalf of the service.
+    pub fn applies_from_start(&self) -> bool {
         !self.controllers.contains(&Controller::Cpu)
     }
 
-    /// Makes the groups, each after those above it, with their limits. Others that there are stay.
-    pub fn set(&self, groups: &[Group]) -> Result<()> {
+    /// Makes the cgroups with their limits, each after those above it. Other existing cgroups stay.
+    pub fn set(&self, groups: &[ServiceCgroup]) -> Result<()> {
         let top = self.root.join(TOP);
-        self.hand_down(&self.root)?;
+        self.delegate_controllers(&self.root)?;
         self.group(&top)?;
-        self.hand_down(&top)?;
+        self.delegate_controllers(&top)?;
         if self.controllers.contains(&Controller::Cpu) {
-            // Each of its services is to have what somebody beside it has.
+            // The weight of all services together, so that each service has the same part as a
+            // sibling of this cgroup with the same weight.
             let weights = groups.iter().filter(|group| !group.path.contains('/'));
             let weights = weights.map(|group| group.limits.cpu_weight.unwrap_or(WEIGHT));
-            let weight = weights.sum::<u32>().clamp(1, HIGHEST_WEIGHT);
+            let weight = weights.sum::<u32>().clamp(1, MAX_WEIGHT);
             self.limit(&top, &Limits { cpu_weight: Some(weight), ..Limits::default() })?;
         }
         if self.is_threaded {
-            self.thread_group(&top.join(BESIDE))?;
+            self.thread_group(&top.join(PROCESS_GROUP_DIR))?;
         }
-        // Of the first version, a quota is refused that is more than the one above, and one above that is less.
-        for group in
-            groups.iter().rev().filter(|_| !self.is_v2 && self.controllers.contains(&Controller::Cpu))
+        // v1 refuses a quota above that of an ancestor, and a quota below that of a descendant, so
+        // all quotas are removed first.
+        for group in groups
+            .iter()
+            .rev()
+            .filter(|_| !self.is_v2 && self.controllers.contains(&Controller::Cpu))
         {
             let _ = fs::write(top.join(&group.path).join("cpu.cfs_quota_us"), "-1");
         }
@@ -226,17 +237,20 @@ impl Hierarchy {
                 false => self.group(&folder)?,
             }
             if group.is_inner {
-                self.hand_down(&folder)?;
+                self.delegate_controllers(&folder)?;
             }
-            self.limit(&folder, &self.possible(group, groups))?;
+            self.limit(&folder, &self.effective_limits(group, groups))?;
         }
         Ok(())
     }
 
-    /// The first version refuses a quota that is more than one above.
-    fn possible(&self, group: &Group, groups: &[Group]) -> Limits {
-        let is_above = |other: &&Group| {
-            group.path.strip_prefix(&other.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    /// The limits to set: v1 refuses a quota above that of an ancestor.
+    fn effective_limits(&self, group: &ServiceCgroup, groups: &[ServiceCgroup]) -> Limits {
+        let is_above = |other: &&ServiceCgroup| {
+            group
+                .path
+                .strip_prefix(&other.path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let above = groups.iter().filter(is_above).filter_map(|other| other.limits.cpu_max).min();
         let own = group.limits.cpu_max.filter(|_| !self.is_v2).and(above).or(group.limits.cpu_max);
@@ -244,7 +258,9 @@ impl Hierarchy {
     }
 
     fn group(&self, folder: &Path) -> Result<()> {
-        make(folder).with_context(|| format!("cannot make the control group {}", folder.display())).map(drop)
+        make(folder)
+            .with_context(|| format!("cannot make the control group {}", folder.display()))
+            .map(drop)
     }
 
     fn thread_group(&self, folder: &Path) -> Result<()> {
@@ -252,8 +268,8 @@ impl Hierarchy {
         write(&folder.join("cgroup.type"), "threaded")
     }
 
-    /// Lets the groups below have the controllers.
-    fn hand_down(&self, folder: &Path) -> Result<()> {
+    /// Delegates the controllers to the cgroups below.
+    fn delegate_controllers(&self, folder: &Path) -> Result<()> {
         if !self.is_v2 {
             return Ok(());
         }
@@ -267,12 +283,13 @@ impl Hierarchy {
             self.controllers.iter().flat_map(|controller| controller.values(limits, self.is_v2))
         {
             let written = write(&folder.join(file), &value);
-            // Of the first version: the second one takes any.
+            // EBUSY comes from v1; v2 accepts any value.
             written.map_err(|error| {
                 match error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
                     Some(libc::EBUSY) if limits.memory_max.is_some() => error.context(
-                        "it has more memory than that now, be it of processes that have ended, and cannot give it back: \
-                         a higher limit, or the same one later, may be possible",
+                        "the control group uses more memory than that now, perhaps left by \
+                        processes that have ended, and the kernel cannot reclaim it: try a higher \
+                        limit, or the same one later",
                     ),
                     _ => error,
                 }
@@ -281,8 +298,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// For a while.
-    pub fn weigh(&self, path: &str, counts_as: u32) -> Result<()> {
+    /// Sets a temporary weight.
+    pub fn set_weight(&self, path: &str, counts_as: u32) -> Result<()> {
         if !self.controllers.contains(&Controller::Cpu) {
             return Ok(());
         }
@@ -290,7 +307,7 @@ impl Hierarchy {
         write(&self.root.join(TOP).join(path).join(file), &text)
     }
 
-    /// What the members of a service's group have now of what is limited there.
+    /// The current use of the limited resource by the members of a service's cgroup.
     pub fn used(&self, path: &str, controller: Controller) -> Option<u64> {
         self.controllers.contains(&controller).then_some(())?;
         let file = match (controller, self.is_v2) {
@@ -302,7 +319,7 @@ impl Hierarchy {
         fs::read_to_string(self.root.join(TOP).join(path).join(file)).ok()?.trim().parse().ok()
     }
 
-    /// The group in which a thread is.
+    /// The current cgroup of a thread.
     fn group_of(&self, tid: u32) -> io::Result<Option<String>> {
         let text = fs::read_to_string(format!("/proc/{tid}/cgroup"))?;
         let is_ours = |controllers: &str| match self.is_v2 {
@@ -313,19 +330,26 @@ impl Hierarchy {
         Ok(lines.find_map(|mut line| is_ours(line.next()?).then(|| line.next())?.map(Into::into)))
     }
 
-    /// Puts a thread in a service's group, or back to where it came from. False: it is there, or it is gone.
-    pub fn place(&self, thread: Thread, path: Option<&str>) -> io::Result<bool> {
-        let known = self.seen.lock().ok().and_then(|seen| seen.get(&thread).cloned());
-        let group = self.place_from(known, thread.tid, path)?;
+    /// Migrates a thread to a service's cgroup, or back to its origin. False: it is there already,
+    /// or it has ended.
+    pub fn migrate(&self, thread: ThreadId, path: Option<&str>) -> io::Result<bool> {
+        let known = self.last_group.lock().ok().and_then(|seen| seen.get(&thread).cloned());
+        let group = self.migrate_from(known, thread.tid, path)?;
         let is_moved = group.is_some();
-        if let (Some(group), Ok(mut seen)) = (group, self.seen.lock()) {
+        if let (Some(group), Ok(mut seen)) = (group, self.last_group.lock()) {
             seen.insert(thread, group);
         }
         Ok(is_moved)
     }
 
-    /// From a group that is known, or from where it is. To which one it was moved, if it was.
-    fn place_from(&self, known: Option<String>, tid: u32, path: Option<&str>) -> io::Result<Option<String>> {
+    /// Migrates a thread from its cgroup, which is looked up unless it is known. Returns the new
+    /// cgroup if the thread was moved.
+    fn migrate_from(
+        &self,
+        known: Option<String>,
+        tid: u32,
+        path: Option<&str>,
+    ) -> io::Result<Option<String>> {
         let now = known.map_or_else(|| self.group_of(tid), |group| Ok(Some(group)));
         let moved = now.and_then(|now| match now {
             Some(now) => self.move_from(&now, tid, path),
@@ -337,7 +361,7 @@ impl Hierarchy {
         }
     }
 
-    /// To which it was moved.
+    /// Migrates a thread from `now`, and returns the new cgroup if the thread was moved.
     fn move_from(&self, now: &str, tid: u32, path: Option<&str>) -> io::Result<Option<String>> {
         let origin = origin(now);
         let below = |path: &str| format!("/{TOP}/{path}/{}", folder(&origin));
@@ -345,19 +369,22 @@ impl Hierarchy {
         if target == now {
             return Ok(None);
         }
-        let is_made = self.doors.lock().is_ok_and(|doors| doors.contains_key(&target));
+        let is_made = self.procs_files.lock().is_ok_and(|doors| doors.contains_key(&target));
         if path.is_some() && !is_made {
             self.make_leaf(&target)?;
         }
-        let targets = if path.is_none() { self.homes(&target) } else { vec![target.clone()] };
-        match to_first_free(&targets, |group| self.write_to(group, tid)) {
-            // Its process has other threads, which are not to go with it.
+        let targets =
+            if path.is_none() { self.origin_candidates(&target) } else { vec![target.clone()] };
+        match write_to_first_accepting(&targets, |group| self.write_to(group, tid)) {
+            // The thread's process has other threads, which must not move with it.
             Err(error) if self.is_threaded && error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
             written => return written.map(Some),
         }
-        let (is_alone, beside) = (fs::read_dir(format!("/proc/{tid}/task"))?.nth(1).is_none(), below(BESIDE));
+        let (is_alone, beside) =
+            (fs::read_dir(format!("/proc/{tid}/task"))?.nth(1).is_none(), below(PROCESS_GROUP_DIR));
         if is_alone {
-            return to_first_free(&targets, |group| self.write_process(group, tid)).map(Some);
+            return write_to_first_accepting(&targets, |group| self.write_process(group, tid))
+                .map(Some);
         }
         self.make_leaf(&beside)?;
         match path {
@@ -390,7 +417,9 @@ impl Hierarchy {
             (true, true) => "cgroup.threads",
             (true, false) => "cgroup.procs",
         };
-        let Ok(mut doors) = self.doors.lock() else { return Err(io::ErrorKind::Other.into()) };
+        let Ok(mut doors) = self.procs_files.lock() else {
+            return Err(io::ErrorKind::Other.into());
+        };
         let door = match doors.entry(group.to_owned()) {
             Entry::Occupied(door) => door.into_mut(),
             Entry::Vacant(door) => {
@@ -400,7 +429,7 @@ impl Hierarchy {
             }
         };
         let written = door.write_all(tid.to_string().as_bytes());
-        // Removed, and maybe made anew since.
+        // The cgroup was removed, and may have been made again since.
         if written.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV)) {
             doors.remove(group);
         }
@@ -411,51 +440,57 @@ impl Hierarchy {
         fs::write(self.folder_of(group).join("cgroup.procs"), tid.to_string())
     }
 
-    /// Removes groups in which nobody is: of origins that may be gone.
+    /// Removes cgroups without members: their origins may no longer exist.
     pub fn sweep(&self) {
         for leaf in leaves(&self.root.join(TOP)) {
             let _ = fs::remove_dir(leaf);
         }
-        self.shut();
+        self.close_files();
     }
 
-    /// Who comes next finds groups as they are then.
-    fn shut(&self) {
-        if let (Ok(mut doors), Ok(mut seen)) = (self.doors.lock(), self.seen.lock()) {
+    /// Closes the procs files and forgets the threads' cgroups, so that later migrations see the
+    /// current ones.
+    fn close_files(&self) {
+        if let (Ok(mut doors), Ok(mut seen)) = (self.procs_files.lock(), self.last_group.lock()) {
             doors.clear();
             seen.clear();
         }
     }
 
-    /// Everybody is where they came from, and the groups are gone, but for those of `kept`.
-    pub fn lift(&self, kept: &[Group]) -> Result<()> {
-        self.shut();
+    /// Moves all threads back to their origins and removes the cgroups, except `kept`.
+    pub fn tear_down(&self, kept: &[ServiceCgroup]) -> Result<()> {
+        self.close_files();
         let top = self.root.join(TOP);
         let has_beside = self.is_threaded && !kept.is_empty();
-        let kept = kept.iter().map(|group| group.path.as_str()).chain(has_beside.then_some(BESIDE));
+        let kept = kept
+            .iter()
+            .map(|group| group.path.as_str())
+            .chain(has_beside.then_some(PROCESS_GROUP_DIR));
         let kept: Vec<_> = kept.map(|path| top.join(path)).collect();
         let mut failed = Ok(());
         for leaf in leaves(&top) {
             if !kept.iter().any(|kept| leaf.parent() == Some(kept)) {
-                failed = failed.and(self.empty(&leaf, has_beside));
+                failed = failed.and(self.move_all_back(&leaf, has_beside));
             }
         }
         remove_empty(&top, &kept);
         failed
     }
 
-    /// All of whom can be put back, also where one cannot: alone, where threads of their processes stay in other groups.
-    fn empty(&self, leaf: &Path, alone: bool) -> Result<()> {
+    /// Moves all members of a leaf back, and continues if one cannot be moved: one by one with
+    /// `alone`, if other threads of their processes stay in other cgroups.
+    fn move_all_back(&self, leaf: &Path, alone: bool) -> Result<()> {
         let group = format!("/{}", leaf.strip_prefix(&self.root).unwrap_or(leaf).display());
-        let homes = self.homes(&origin(&group));
+        let homes = self.origin_candidates(&origin(&group));
         let threaded = leaf.join("cgroup.type").exists()
-            && fs::read_to_string(leaf.join("cgroup.type")).is_ok_and(|kind| kind.trim() == "threaded");
+            && fs::read_to_string(leaf.join("cgroup.type"))
+                .is_ok_and(|kind| kind.trim() == "threaded");
         let list = match (self.is_v2, threaded) {
             (false, _) => "tasks",
             (true, true) => "cgroup.threads",
             (true, false) => "cgroup.procs",
         };
-        // Who is forked meanwhile is there the next time.
+        // The next round finds threads that were forked meanwhile.
         let mut done = Ok(());
         for _ in 0..ROUNDS {
             let members = fs::read_to_string(leaf.join(list)).unwrap_or_default();
@@ -465,13 +500,16 @@ impl Hierarchy {
             let file = if self.is_v2 { "cgroup.procs" } else { "tasks" };
             for tid in members.lines() {
                 let moved = match (alone, tid.parse()) {
-                    (true, Ok(tid)) => self.place_from(None, tid, None).map(drop),
-                    _ => to_first_free(&homes, |home| fs::write(self.folder_of(home).join(file), tid))
-                        .map(drop),
+                    (true, Ok(tid)) => self.migrate_from(None, tid, None).map(drop),
+                    _ => write_to_first_accepting(&homes, |home| {
+                        fs::write(self.folder_of(home).join(file), tid)
+                    })
+                    .map(drop),
                 };
                 match moved {
                     Err(error) if !is_gone(&error) => {
-                        done = Err(error).with_context(|| format!("cannot put {tid} back into {}", homes[0]));
+                        done = Err(error)
+                            .with_context(|| format!("cannot move {tid} back to {}", homes[0]));
                     }
                     _ => {}
                 }
@@ -480,20 +518,26 @@ impl Hierarchy {
         done
     }
 
-    /// A group, and those above it, of those that are there: where somebody came from may be gone.
-    fn homes(&self, group: &str) -> Vec<String> {
+    /// A cgroup and its ancestors, as far as they exist: a thread's origin may have been removed.
+    fn origin_candidates(&self, group: &str) -> Vec<String> {
         let wanted = self.folder_of(group);
-        let above =
-            wanted.ancestors().take_while(|folder| folder.starts_with(&self.root) && **folder != self.root);
-        let there =
-            above.filter(|folder| folder.is_dir()).filter_map(|folder| folder.strip_prefix(&self.root).ok());
+        let above = wanted
+            .ancestors()
+            .take_while(|folder| folder.starts_with(&self.root) && **folder != self.root);
+        let there = above
+            .filter(|folder| folder.is_dir())
+            .filter_map(|folder| folder.strip_prefix(&self.root).ok());
         there.map(|path| format!("/{}", path.display())).chain(["/".into()]).collect()
     }
 }
 
-/// In the first of these that takes it. Of the second version, one whose controllers are handed down takes nobody, but for
-/// the root (Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint").
-fn to_first_free(groups: &[String], write: impl Fn(&str) -> io::Result<()>) -> io::Result<String> {
+/// Writes to the first of these cgroups that accepts it. In v2, a cgroup that delegates controllers
+/// accepts no members, except the root (Documentation/admin-guide/cgroup-v2.rst, "No Internal
+/// Process Constraint").
+fn write_to_first_accepting(
+    groups: &[String],
+    write: impl Fn(&str) -> io::Result<()>,
+) -> io::Result<String> {
     let mut done = Err(io::ErrorKind::NotFound.into());
     for group in groups {
         done = write(group).map(|()| group.clone());
@@ -504,33 +548,35 @@ fn to_first_free(groups: &[String], write: impl Fn(&str) -> io::Result<()>) -> i
     done
 }
 
-/// That a group is gone does not say that a thread is.
+/// Hides the errno: that a cgroup does not exist must not be taken for the end of a thread.
 fn of_group(path: &Path, error: &io::Error) -> io::Error {
     io::Error::other(format!("{}: {error}", path.display()))
 }
 
-/// Threads that are nobody's, of processes that have others elsewhere: a name that no service has.
-const BESIDE: &str = "root";
-/// So that a storm of forks does not keep anybody here for good.
+/// For threads of no service whose processes have threads in services' cgroups; no service has this
+/// name.
+const PROCESS_GROUP_DIR: &str = "root";
+/// A bound, so that processes that fork all the time do not keep this loop running.
 const ROUNDS: usize = 1000;
 
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::ENODEV))
 }
 
-/// The groups in which processes are.
+/// The cgroups that have members.
 fn leaves(folder: &Path) -> Vec<PathBuf> {
-    let is_leaf =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"%2F"));
+    let is_leaf = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"%2F"))
+    };
     let (leaves, inner): (Vec<_>, Vec<_>) = folders(folder).into_iter().partition(is_leaf);
     leaves.into_iter().chain(inner.iter().flat_map(|inner| self::leaves(inner))).collect()
 }
 
-/// From the lowest on, but for those that have one of `kept` below them.
+/// Removes cgroups from the lowest on, except those that have one of `kept` below them.
 fn remove_empty(folder: &Path, kept: &[PathBuf]) {
     folders(folder).iter().for_each(|below| remove_empty(below, kept));
     if !kept.iter().any(|kept| kept.starts_with(folder)) {
-        // It has members, or it is gone.
+        // This fails if the cgroup has members or no longer exists.
         let _ = fs::remove_dir(folder);
     }
 }
@@ -540,7 +586,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_a_number_again_is_somebody_else() {
+    fn reused_tid_is_another_thread() {
         let root = tempfile::tempdir().expect("a folder");
         fs::create_dir(root.path().join("home")).expect("it is made");
         let tasks = root.path().join("home/tasks");
@@ -550,13 +596,17 @@ mod tests {
             is_v2: false,
             controllers: vec![Controller::Cpu],
             is_threaded: false,
-            doors: Mutex::default(),
-            seen: Mutex::default(),
+            procs_files: Mutex::default(),
+            last_group: Mutex::default(),
         };
         let tid = std::process::id();
-        let [first, second] = [1, 2].map(|began_ns| Thread { tid, began_ns });
-        hierarchy.seen.lock().expect("a lock").insert(first, format!("/{TOP}/shop/{}", folder("/home")));
-        let place = |thread| hierarchy.place(thread, None).expect("it is placed");
+        let [first, second] = [1, 2].map(|began_ns| ThreadId { tid, began_ns });
+        hierarchy
+            .last_group
+            .lock()
+            .expect("a lock")
+            .insert(first, format!("/{TOP}/shop/{}", folder("/home")));
+        let place = |thread| hierarchy.migrate(thread, None).expect("it is placed");
         assert!(!place(second), "it is where it began");
         assert_eq!(fs::read_to_string(&tasks).expect("it is there"), "");
         assert!(place(first));
@@ -574,12 +624,20 @@ mod tests {
         };
         let values = |is_v2| Controller::ALL.map(|one| one.values(&limits, is_v2)).concat();
         let text = |values: Vec<(&str, String)>| {
-            values.iter().map(|(file, value)| format!("{file}={value}")).collect::<Vec<_>>().join(" ")
+            values
+                .iter()
+                .map(|(file, value)| format!("{file}={value}"))
+                .collect::<Vec<_>>()
+                .join(" ")
         };
-        assert_eq!(text(values(true)), "cpu.weight=200 cpu.max=150000 100000 memory.max=4096 pids.max=7");
+        assert_eq!(
+            text(values(true)),
+            "cpu.weight=200 cpu.max=150000 100000 memory.max=4096 pids.max=7"
+        );
         assert_eq!(
             text(values(false)),
-            "cpu.shares=2048 cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000 memory.limit_in_bytes=4096 pids.max=7"
+            "cpu.shares=2048 cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000 \
+            memory.limit_in_bytes=4096 pids.max=7"
         );
         assert_eq!(
             text(Controller::ALL.map(|one| one.values(&Limits::default(), true)).concat()),

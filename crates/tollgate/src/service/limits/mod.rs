@@ -1,11 +1,12 @@
-//! Limits in force: what control groups keep, and what the kernel side keeps where sockets are made and used.
+//! Active limits: those that cgroups enforce, and those that the kernel side enforces where sockets
+//! are created and used.
 
-mod groups;
+mod cgroups;
+mod fair_share;
 mod hierarchy;
-mod mover;
-mod origin;
-mod shares;
-mod warden;
+mod migrator;
+mod saved_origin;
+mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, RwLock};
@@ -13,63 +14,63 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use kernel::gate::Gate;
-use kernel::limits::{Beyond, Counts, Limit};
-use kernel::placements::Source;
-use kernel::services::{Figures, Member};
+use kernel::migrations::MigrationSource;
+use kernel::service_maps::{Member, ServiceUsage};
+use kernel::socket_limits::{Limit, LimitAction, LimitCounts};
 use kernel::wire;
 use service::{AtEnd, Limits};
 
-use super::control::{LimitReport, LimitRow};
-use super::numbers::Numbers;
-use crate::daemon::control::tell;
-use groups::Groups;
-use hierarchy::{Controller, Group, Thread};
-use mover::Mover;
-pub use mover::Moves;
-use shares::{Had, Sharer, Shares};
-use warden::Warden;
-pub use warden::keep;
+use super::registry::ServiceRegistry;
+use super::requests::{LimitReport, LimitRow};
+use crate::daemon::control::log_message;
+use cgroups::ServiceCgroups;
+use fair_share::{CpuShare, FairShare, ShareState};
+use hierarchy::{Controller, ServiceCgroup, ThreadId};
+pub use migrator::MigrationStats;
+use migrator::Migrator;
+use watchdog::CgroupWatchdog;
+pub use watchdog::keep;
 
-/// Of a service; services are known by the numbers that the kernel side has for them.
+/// The limits of one service. Services are identified by their numbers on the kernel side.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Own {
+pub struct OwnLimits {
     pub limits: Limits,
-    /// For whom those work who would have more sockets or connections.
+    /// The service for which threads work that would exceed the limit of sockets or connections.
     pub works_for: Option<u16>,
 }
 
 pub struct Limiter {
-    /// None: this machine has no hierarchy of the second version, on which programs ask.
-    sockets: Option<kernel::limits::Limits>,
-    groups: Arc<RwLock<Groups>>,
-    mover: Mover,
-    warden: Option<Warden>,
+    /// None: this machine has no cgroup v2 hierarchy, to which the programs attach.
+    sockets: Option<kernel::socket_limits::SocketLimiter>,
+    groups: Arc<RwLock<ServiceCgroups>>,
+    mover: Migrator,
+    watchdog: Option<CgroupWatchdog>,
     at_end: AtEnd,
-    own: BTreeMap<u16, Own>,
-    shares: Shares,
-    /// What they had used when shares were looked at last, while services compete.
-    measured: Option<(Instant, BTreeMap<u16, Figures>)>,
+    own: BTreeMap<u16, OwnLimits>,
+    shares: FairShare,
+    /// The usage at the last refresh of shares, while processors are contended.
+    measured: Option<(Instant, BTreeMap<u16, ServiceUsage>)>,
 }
 
 impl Limiter {
     pub fn start(gate: &Gate) -> Result<Self> {
-        if let Err(error) = groups::lift_abandoned() {
-            tell(&format!("{error:#}"));
+        if let Err(error) = cgroups::remove_orphaned() {
+            log_message(&format!("{error:#}"));
         }
-        let groups = Arc::new(RwLock::new(Groups::default()));
+        let groups = Arc::new(RwLock::new(ServiceCgroups::default()));
         Ok(Self {
-            sockets: kernel::limits::Limits::start(gate)?,
-            mover: Mover::start(Source::new(gate)?, Arc::clone(&groups))?,
+            sockets: kernel::socket_limits::SocketLimiter::start(gate)?,
+            mover: Migrator::start(MigrationSource::new(gate)?, Arc::clone(&groups))?,
             groups,
-            warden: None,
+            watchdog: None,
             at_end: AtEnd::default(),
             own: BTreeMap::new(),
-            shares: Shares::default(),
+            shares: FairShare::default(),
             measured: None,
         })
     }
 
-    pub fn own(&self) -> &BTreeMap<u16, Own> {
+    pub fn own(&self) -> &BTreeMap<u16, OwnLimits> {
         &self.own
     }
 
@@ -77,146 +78,196 @@ impl Limiter {
         self.at_end
     }
 
-    /// In place of those before. Where that fails, those before are to be put in force again.
-    pub fn put_in_force(
+    /// Replaces the limits. If this fails, the caller must activate the previous ones again.
+    pub fn activate(
         &mut self,
-        services: &kernel::services::Services,
-        numbers: &Numbers,
-        own: BTreeMap<u16, Own>,
+        services: &kernel::service_maps::KernelServices,
+        numbers: &ServiceRegistry,
+        own: BTreeMap<u16, OwnLimits>,
         at_end: AtEnd,
     ) -> Result<()> {
-        if self.sockets.is_none() && own.values().any(|own| own.limits.has_sockets()) {
+        if self.sockets.is_none() && own.values().any(|own| own.limits.needs_socket_hooks()) {
             bail!(
-                "limits on sockets need cgroup v2, which is not mounted here (mount -t cgroup2 none DIRECTORY)"
+                "limits on sockets need cgroup v2, which is not mounted here (mount -t cgroup2 \
+                none DIRECTORY)"
             );
         }
-        let owners: BTreeSet<u16> =
-            own.iter().filter(|(_, own)| own.limits.has_group()).map(|(number, _)| *number).collect();
+        let owners: BTreeSet<u16> = own
+            .iter()
+            .filter(|(_, own)| own.limits.needs_cgroup())
+            .map(|(number, _)| *number)
+            .collect();
         let wanted = groups_of(numbers, &own, &owners);
         let has_groups = !wanted.is_empty();
         {
-            let mut groups = self.groups.write().ok().context("a thread that moves others has failed")?;
-            let hierarchies = groups.claim(&wanted)?;
+            let mut groups = self
+                .groups
+                .write()
+                .ok()
+                .context("the thread that moves threads between control groups has failed")?;
+            let hierarchies = groups.reserve(&wanted)?;
             let kept = groups.set(hierarchies, wanted);
-            services.forget_placed(|service| kept.as_ref().is_ok_and(|kept| kept.contains(&service)));
+            services
+                .reset_cgroups(|service| kept.as_ref().is_ok_and(|kept| kept.contains(&service)));
             kept?;
         }
         self.at_end = at_end;
         self.own = own;
-        // The groups have the weights of the file, or of `limit`.
-        self.shares = Shares::default();
+        // The cgroups now have the weights of the file, or of `limit`.
+        self.shares = FairShare::default();
         self.measured = None;
         for number in numbers.all() {
-            services.place(number, self.owner(numbers, number), self.placing(numbers, number));
+            services.set_cgroup(
+                number,
+                self.cgroup_owner(numbers, number),
+                self.migrate_flags(numbers, number),
+            );
         }
         self.limit_sockets(numbers)?;
-        self.watch_over(has_groups && at_end == AtEnd::Lift)
+        self.ensure_watchdog(has_groups && at_end == AtEnd::Lift)
     }
 
-    fn placing(&self, numbers: &Numbers, number: u16) -> u32 {
-        let limits: Vec<_> =
-            numbers.way_up(number).filter_map(|above| self.own.get(&above)).map(|own| &own.limits).collect();
+    fn migrate_flags(&self, numbers: &ServiceRegistry, number: u16) -> u32 {
+        let limits: Vec<_> = numbers
+            .ancestors(number)
+            .filter_map(|above| self.own.get(&above))
+            .map(|own| &own.limits)
+            .collect();
         let mut placing = 0;
-        if limits.iter().any(|limits| limits.is_for_own()) {
-            placing |= wire::PLACE_AT_ONCE;
+        if limits.iter().any(|limits| limits.applies_from_start()) {
+            placing |= wire::MIGRATE_AT_ONCE;
         }
         if limits.iter().any(|limits| limits.cpu_max.is_some()) {
-            placing |= wire::PLACE_ALONE;
+            placing |= wire::MIGRATE_UNCONTENDED;
         }
         placing
     }
 
-    fn limit_sockets(&mut self, numbers: &Numbers) -> Result<()> {
+    fn limit_sockets(&mut self, numbers: &ServiceRegistry) -> Result<()> {
         let Some(sockets) = &mut self.sockets else { return Ok(()) };
-        for number in numbers.there() {
+        for number in numbers.active() {
             let own = self.own.get(&number).cloned().unwrap_or_default();
-            let beyond = match (own.works_for, own.limits.beyond) {
-                (Some(other), _) => Beyond::WorksFor(numbers.heir(other)),
-                (None, service::Beyond::Fails(errno)) => Beyond::Refused(errno.number()),
-                (None, service::Beyond::WorksFor(_)) => Beyond::default(),
+            let beyond = match (own.works_for, own.limits.over_limit) {
+                (Some(other), _) => LimitAction::WorksFor(numbers.successor(other)),
+                (None, service::OverLimit::Fails(errno)) => LimitAction::Refused(errno.number()),
+                (None, service::OverLimit::WorksFor(_)) => LimitAction::default(),
             };
             let limit = Limit {
                 parent: numbers.get(number).parent,
                 sockets: own.limits.sockets_max,
                 connections: own.limits.connections_max,
-                rate: own.limits.network_max,
-                beyond,
+                bytes_per_second: own.limits.network_max,
+                over_limit: beyond,
             };
             sockets.set(number, &limit);
         }
-        sockets.look_at_rates(self.own.values().any(|own| own.limits.network_max.is_some()))?;
+        sockets.set_rate_limiting(self.own.values().any(|own| own.limits.network_max.is_some()))?;
         Ok(())
     }
 
-    fn watch_over(&mut self, is_wanted: bool) -> Result<()> {
+    fn ensure_watchdog(&mut self, is_wanted: bool) -> Result<()> {
         match is_wanted {
-            true if self.warden.is_none() => self.warden = Some(Warden::start()?),
+            true if self.watchdog.is_none() => self.watchdog = Some(CgroupWatchdog::start()?),
             true => {}
-            false => self.warden = None,
+            false => self.watchdog = None,
         }
         Ok(())
     }
 
-    /// In whose group its members are; 0: in nobody's.
-    fn owner(&self, numbers: &Numbers, number: u16) -> u16 {
-        let has_group = |above: &u16| self.own.get(above).is_some_and(|own| own.limits.has_group());
-        numbers.way_up(number).find(has_group).unwrap_or(wire::SERVICE_ROOT as u16)
+    /// The service whose cgroup contains the members of this one; 0: none.
+    fn cgroup_owner(&self, numbers: &ServiceRegistry, number: u16) -> u16 {
+        let has_group =
+            |above: &u16| self.own.get(above).is_some_and(|own| own.limits.needs_cgroup());
+        numbers.ancestors(number).find(has_group).unwrap_or(wire::SERVICE_ROOT as u16)
     }
 
-    fn is_for_own(&self, numbers: &Numbers, number: u16) -> bool {
-        numbers.way_up(number).filter_map(|above| self.own.get(&above)).any(|own| own.limits.is_for_own())
+    fn applies_from_start(&self, numbers: &ServiceRegistry, number: u16) -> bool {
+        numbers
+            .ancestors(number)
+            .filter_map(|above| self.own.get(&above))
+            .any(|own| own.limits.applies_from_start())
     }
 
-    /// One that a rule has started.
-    pub fn include(&self, services: &kernel::services::Services, numbers: &Numbers, number: u16) {
-        services.place(number, self.owner(numbers, number), self.placing(numbers, number));
+    /// Adds a dynamic service.
+    pub fn add_dynamic_service(
+        &self,
+        services: &kernel::service_maps::KernelServices,
+        numbers: &ServiceRegistry,
+        number: u16,
+    ) {
+        services.set_cgroup(
+            number,
+            self.cgroup_owner(numbers, number),
+            self.migrate_flags(numbers, number),
+        );
     }
 
-    /// Puts those at once where their services' limits are for whom they are.
-    pub fn place_own(&self, services: &kernel::services::Services, numbers: &Numbers) -> Result<()> {
-        for member in services.members()?.iter().filter(|member| is_own(member)) {
-            let service = numbers.heir(member.service);
-            if self.is_for_own(numbers, service) {
-                // Whom the kernel side asks for later is told of then, if it cannot be.
-                let _ = self.place(services, member, service, numbers);
+    /// Migrates at once the members whose own service has limits that apply from the start.
+    pub fn migrate_own(
+        &self,
+        services: &kernel::service_maps::KernelServices,
+        numbers: &ServiceRegistry,
+    ) -> Result<()> {
+        for member in services.members()?.iter().filter(|member| has_all_limits(member)) {
+            let service = numbers.successor(member.service);
+            if self.applies_from_start(numbers, service) {
+                // If this fails, the kernel side requests the migration later, and a failure is
+                // logged then.
+                let _ = self.migrate(services, member, service, numbers);
             }
         }
         Ok(())
     }
 
-    /// Puts a thread, which belongs to a service from now on, where its limits are, if it has such that count from the first
-    /// moment on, or out of others'.
-    pub fn place(
+    /// Migrates a thread that belongs to a service from now on: to the service's cgroup if it has
+    /// limits that apply from the start, and otherwise out of the cgroups of other services.
+    pub fn migrate(
         &self,
-        services: &kernel::services::Services,
+        services: &kernel::service_maps::KernelServices,
         member: &Member,
         service: u16,
-        numbers: &Numbers,
+        numbers: &ServiceRegistry,
     ) -> Result<()> {
-        let is_for_own = self.is_for_own(numbers, service);
-        let owner = if is_for_own { self.owner(numbers, service) } else { wire::SERVICE_ROOT as u16 };
+        let is_for_own = self.applies_from_start(numbers, service);
+        let owner = if is_for_own {
+            self.cgroup_owner(numbers, service)
+        } else {
+            wire::SERVICE_ROOT as u16
+        };
         let mut placed = Ok(false);
-        services.place_by(member, owner, || {
-            placed =
-                self.groups.read().map_or(Ok(false), |groups| groups.place(Thread::of(member), owner, true));
+        services.migrate_with(member, owner, || {
+            placed = self
+                .groups
+                .read()
+                .map_or(Ok(false), |groups| groups.migrate(ThreadId::of(member), owner, true));
             placed.is_ok()
         });
         placed.map(drop)
     }
 
-    /// Some services have weights, and two at least with groups want processors, or did not longer `ago`.
-    pub fn have_to_share(&self, services: &kernel::services::Services, ago: Duration) -> bool {
+    /// Whether services have weights, and at least two with cgroups want processors, or did so
+    /// within `ago`.
+    pub fn is_contended(
+        &self,
+        services: &kernel::service_maps::KernelServices,
+        ago: Duration,
+    ) -> bool {
         let has_weights = self.own.values().any(|own| own.limits.cpu_weight.is_some());
-        has_weights && services.competing(ago).into_iter().filter(|owner| *owner != 0).count() > 1
+        has_weights && services.contended(ago).into_iter().filter(|owner| *owner != 0).count() > 1
     }
 
-    /// Nothing is left to even out.
-    pub fn is_even(&self) -> bool {
-        self.measured.is_none() && self.shares.is_even()
+    /// Whether no weight differs from its configured value.
+    pub fn is_balanced(&self) -> bool {
+        self.measured.is_none() && self.shares.is_balanced()
     }
 
-    /// Evens out what services have had of the machine, which have used so much by now. None: nobody has to share.
-    pub fn share(&mut self, numbers: &Numbers, used: Option<BTreeMap<u16, Figures>>) -> Result<()> {
+    /// Adjusts weights so that services get their shares; `used` is the usage so far. None:
+    /// processors are not contended.
+    pub fn balance(
+        &mut self,
+        numbers: &ServiceRegistry,
+        used: Option<BTreeMap<u16, ServiceUsage>>,
+    ) -> Result<()> {
         let now = Instant::now();
         let measured = used.map(|used| (now, used));
         let (before, after) = (std::mem::replace(&mut self.measured, measured), &self.measured);
@@ -226,17 +277,17 @@ impl Limiter {
             elapsed_ns = now.duration_since(began).as_nanos() as u64;
             for (number, figures) in after {
                 let before = before.get(number).copied().unwrap_or_default();
-                let had = Had {
+                let had = CpuShare {
                     cpu_ns: figures.cpu_ns.saturating_sub(before.cpu_ns),
                     wait_ns: figures.wait_ns.saturating_sub(before.wait_ns),
                 };
-                let owner = self.owner(numbers, *number);
+                let owner = self.cgroup_owner(numbers, *number);
                 if let Some(one) = sharers.get_mut(&owner) {
                     one.own.add(had);
                 }
-                for above in numbers.way_up(owner).skip(1) {
+                for above in numbers.ancestors(owner).skip(1) {
                     if let Some(one) = sharers.get_mut(&above) {
-                        one.below.add(had);
+                        one.descendants.add(had);
                     }
                 }
             }
@@ -244,45 +295,45 @@ impl Limiter {
         let groups = self.groups.read().ok().context("a thread that moves others has failed")?;
         let mut done = Ok(());
         for (number, weight) in self.shares.step(&sharers, elapsed_ns) {
-            match groups.weigh(number, weight) {
-                Ok(()) => self.shares.note(number, weight, sharers[&number].weight),
+            match groups.set_weight(number, weight) {
+                Ok(()) => self.shares.record_weight(number, weight, sharers[&number].weight),
                 Err(error) => done = Err(error),
             }
         }
         done
     }
 
-    /// Of all that have groups, without what they have used.
-    fn sharers(&self, numbers: &Numbers) -> BTreeMap<u16, Sharer> {
-        let sharer = |(number, own): (&u16, &Own)| {
+    /// The state of all services with cgroups, without their usage.
+    fn sharers(&self, numbers: &ServiceRegistry) -> BTreeMap<u16, ShareState> {
+        let sharer = |(number, own): (&u16, &OwnLimits)| {
             let parent = numbers.get(*number).parent;
-            let sharer = Sharer {
-                within: self.owner(numbers, parent),
+            let sharer = ShareState {
+                parent: self.cgroup_owner(numbers, parent),
                 weight: own.limits.cpu_weight.unwrap_or(hierarchy::WEIGHT),
-                most: own.limits.cpu_max.map_or(f64::INFINITY, |percent| f64::from(percent) / 100.0),
-                own: Had::default(),
-                below: Had::default(),
+                cap: own.limits.cpu_max.map_or(f64::INFINITY, |percent| f64::from(percent) / 100.0),
+                own: CpuShare::default(),
+                descendants: CpuShare::default(),
             };
             (*number, sharer)
         };
-        self.own.iter().filter(|(_, own)| own.limits.has_group()).map(sharer).collect()
+        self.own.iter().filter(|(_, own)| own.limits.needs_cgroup()).map(sharer).collect()
     }
 
-    /// A warden that was killed has a successor.
+    /// Replaces a watchdog that was killed.
     pub fn tend(&mut self) -> Result<()> {
-        if self.warden.as_mut().is_some_and(Warden::is_gone) {
-            self.warden = Some(Warden::start()?);
+        if self.watchdog.as_mut().is_some_and(CgroupWatchdog::is_gone) {
+            self.watchdog = Some(CgroupWatchdog::start()?);
         }
         Ok(())
     }
 
-    pub fn counts(&self, number: u16) -> Counts {
+    pub fn counts(&self, number: u16) -> LimitCounts {
         self.sockets.as_ref().map(|sockets| sockets.counts(number)).unwrap_or_default()
     }
 
-    /// Of all that have limits.
-    pub fn report(&self, numbers: &Numbers) -> LimitReport {
-        let limited = numbers.as_tree().into_iter().map(|(number, _)| number);
+    /// The report on all services with limits.
+    pub fn report(&self, numbers: &ServiceRegistry) -> LimitReport {
+        let limited = numbers.in_tree_order().into_iter().map(|(number, _)| number);
         let limited = limited.filter(|number| self.own.contains_key(number));
         LimitReport {
             schema: "tollgate.service.limit/1".into(),
@@ -292,12 +343,12 @@ impl Limiter {
         }
     }
 
-    fn row(&self, numbers: &Numbers, number: u16) -> LimitRow {
-        let (Own { limits, works_for }, counts) = (&self.own[&number], self.counts(number));
-        let beyond = match (works_for, limits.beyond) {
-            (Some(other), _) => numbers.get(numbers.heir(*other)).name.clone(),
-            (None, service::Beyond::Fails(errno)) => errno.name().into(),
-            (None, service::Beyond::WorksFor(_)) => service::Errno::default().name().into(),
+    fn row(&self, numbers: &ServiceRegistry, number: u16) -> LimitRow {
+        let (OwnLimits { limits, works_for }, counts) = (&self.own[&number], self.counts(number));
+        let beyond = match (works_for, limits.over_limit) {
+            (Some(other), _) => numbers.get(numbers.successor(*other)).name.clone(),
+            (None, service::OverLimit::Fails(errno)) => errno.name().into(),
+            (None, service::OverLimit::WorksFor(_)) => service::Errno::default().name().into(),
         };
         let used = |limit: Option<u64>, controller| {
             limit.and_then(|_| self.groups.read().ok()?.used(number, controller))
@@ -323,7 +374,7 @@ impl Limiter {
         }
     }
 
-    pub fn moves(&self) -> Moves {
+    pub fn moves(&self) -> MigrationStats {
         self.mover.moves()
     }
 }
@@ -332,40 +383,54 @@ impl Drop for Limiter {
     fn drop(&mut self) {
         let Ok(mut groups) = self.groups.write() else { return };
         let ended = match self.at_end {
-            AtEnd::Lift => groups.lift(),
-            // Nobody looks at shares any more: as the file has them.
+            AtEnd::Lift => groups.tear_down(),
+            // Shares are not refreshed any more, so the weights return to those of the file.
             AtEnd::Keep => {
-                // All of them, also where one fails.
-                let limited = self.own.iter().filter(|(_, own)| own.limits.has_group());
+                // Continues with the others if one fails.
+                let limited = self.own.iter().filter(|(_, own)| own.limits.needs_cgroup());
                 let weighed = limited.map(|(number, own)| {
-                    groups.weigh(*number, own.limits.cpu_weight.unwrap_or(hierarchy::WEIGHT))
+                    groups.set_weight(*number, own.limits.cpu_weight.unwrap_or(hierarchy::WEIGHT))
                 });
                 weighed.fold(Ok(()), Result::and)
             }
         };
         if let Err(error) = ended {
-            tell(&format!("{error:#}"));
+            log_message(&format!("{error:#}"));
         }
     }
 }
 
-/// It is under all limits of its service, and not for as long as it works for it.
-fn is_own(member: &Member) -> bool {
-    u32::from(member.borrowed) != wire::BORROWED_FOR_WORK
+/// Whether a thread is under all limits of its service, instead of only while it works on its
+/// behalf.
+fn has_all_limits(member: &Member) -> bool {
+    u32::from(member.binding) != wire::BINDING_REQUEST
 }
 
-/// Each after those above it.
-fn groups_of(numbers: &Numbers, own: &BTreeMap<u16, Own>, owners: &BTreeSet<u16>) -> Vec<(u16, Group)> {
-    let owners_above =
-        |number| numbers.way_up(number).filter(|above| owners.contains(above)).collect::<Vec<_>>();
+/// The cgroups, each after those above it.
+fn groups_of(
+    numbers: &ServiceRegistry,
+    own: &BTreeMap<u16, OwnLimits>,
+    owners: &BTreeSet<u16>,
+) -> Vec<(u16, ServiceCgroup)> {
+    let owners_above = |number| {
+        numbers.ancestors(number).filter(|above| owners.contains(above)).collect::<Vec<_>>()
+    };
     let group = |number: u16| {
-        let names: Vec<_> =
-            owners_above(number).into_iter().rev().map(|above| numbers.get(above).name.as_str()).collect();
-        let is_inner = owners.iter().any(|other| *other != number && owners_above(*other).contains(&number));
+        let names: Vec<_> = owners_above(number)
+            .into_iter()
+            .rev()
+            .map(|above| numbers.get(above).name.as_str())
+            .collect();
+        let is_inner =
+            owners.iter().any(|other| *other != number && owners_above(*other).contains(&number));
         (
             number,
-            Group {
-                path: names.iter().map(|name| origin::service_folder(name)).collect::<Vec<_>>().join("/"),
+            ServiceCgroup {
+                path: names
+                    .iter()
+                    .map(|name| saved_origin::service_folder(name))
+                    .collect::<Vec<_>>()
+                    .join("/"),
                 limits: own[&number].limits.clone(),
                 is_inner,
             },

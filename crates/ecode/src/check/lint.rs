@@ -1,0 +1,384 @@
+//! Warnings about valid code that is probably a mistake.
+
+use super::Checker;
+use super::scopes::Symbol;
+use crate::ast::{self, ExpressionKind as Written, StatementKind, Unary};
+use crate::diagnostic::{Diagnostic, Span};
+use crate::hooks::{HookSpec, ReturnPolicy};
+use crate::typed::{Expression, ExpressionKind, Lvalue, Operator, PlaceKind};
+use crate::types::{Integer, Type};
+
+/// Whether an expression has no parentheses of its own, which would begin before its first operand.
+fn is_bare(written: &ast::Expression, first: &ast::Expression) -> bool {
+    written.span.start == first.span.start
+}
+
+fn is_bare_binary(written: &ast::Expression, is_wanted: impl Fn(Operator) -> bool) -> bool {
+    matches!(&written.kind, Written::Binary(operator, first, _) if is_wanted(*operator) && is_bare(written, first))
+}
+
+fn is_bare_not(written: &ast::Expression) -> bool {
+    matches!(&written.kind, Written::Unary(Unary::Not, inner) if inner.span.end == written.span.end)
+}
+
+fn is_number_literal(written: &ast::Expression) -> bool {
+    match &written.kind {
+        Written::Number { .. } | Written::Character(_) | Written::Boolean(_) => true,
+        Written::Unary(_, inner) | Written::Cast(_, inner) => is_number_literal(inner),
+        _ => false,
+    }
+}
+
+/// Whether the value is always 0 or 1.
+fn is_boolean_valued(written: &ast::Expression) -> bool {
+    match &written.kind {
+        Written::Unary(Unary::Not, _) | Written::Logical { .. } | Written::Boolean(_) => true,
+        Written::Binary(operator, ..) => operator.is_comparison(),
+        _ => false,
+    }
+}
+
+/// The ways in which a statement can complete.
+#[derive(Clone, Copy, Default)]
+struct Completions {
+    /// Execution continues after it.
+    falls: bool,
+    /// It leaves the enclosing loop or `switch`.
+    breaks: bool,
+    continues: bool,
+}
+
+impl Completions {
+    fn or(self, other: Self) -> Self {
+        Self {
+            falls: self.falls || other.falls,
+            breaks: self.breaks || other.breaks,
+            continues: self.continues || other.continues,
+        }
+    }
+}
+
+/// Whether an expression may have an effect, or discards its value explicitly by a cast to void.
+fn has_side_effect(expression: &Expression) -> bool {
+    use ExpressionKind::*;
+    match &expression.kind {
+        Constant(_) | Text(_) => false,
+        Load(place) => has_effect_within(place),
+        Convert(_) if expression.ty == Type::Void => true,
+        Convert(inner) | Negate(inner) | Complement(inner) | Not(inner) => has_side_effect(inner),
+        Binary(_, left, right) => has_side_effect(left) || has_side_effect(right),
+        _ => true,
+    }
+}
+
+fn has_effect_within(place: &Lvalue) -> bool {
+    match &place.kind {
+        PlaceKind::Local(_) | PlaceKind::Global(_) => false,
+        PlaceKind::Member(outer, _) => has_effect_within(outer),
+        PlaceKind::Element(outer, index, _) => has_side_effect(index) || has_effect_within(outer),
+        PlaceKind::Entry(_, key) => has_side_effect(key),
+    }
+}
+
+impl Checker<'_> {
+    /// `=` in a condition is usually a mistake for `==`. As in gcc, an assignment in its own
+    /// parentheses is taken as intended.
+    pub(super) fn lint_assignment_in_condition(&mut self, written: &ast::Expression) {
+        match &written.kind {
+            Written::Assign(None, place, _) if is_bare(written, place) => {
+                let problem = Diagnostic::warning(
+                    written.span.clone(),
+                    "this is an assignment, not a comparison",
+                );
+                self.warn(problem.help(
+                    "write `==`, or add parentheses around the assignment if it is intended",
+                ));
+            }
+            Written::Comma(_, last) => self.lint_assignment_in_condition(last),
+            Written::Conditional(parts) => {
+                parts[1..].iter().for_each(|choice| self.lint_assignment_in_condition(choice))
+            }
+            _ => {}
+        }
+    }
+
+    /// Operators whose precedence is often mistaken, as in gcc.
+    pub(super) fn lint_precedence(
+        &mut self,
+        operator: Operator,
+        [left, right]: [&ast::Expression; 2],
+        checked: [&Expression; 2],
+        span: &Span,
+    ) {
+        use Operator::*;
+        let is_comparison = |operator: Operator| operator.is_comparison();
+        let is_sum = |operator: Operator| matches!(operator, Add | Subtract);
+        let first = [left, right].into_iter().find(|operand| match operator {
+            And | Or | Xor => is_bare_binary(operand, is_comparison),
+            ShiftLeft | ShiftRight => is_bare_binary(operand, is_sum),
+            _ => false,
+        });
+        if let Some(first) = first {
+            self.lint_parentheses(first);
+        }
+        let is_order = operator.is_comparison() && !matches!(operator, Equal | NotEqual);
+        if is_order && is_bare_binary(left, is_comparison) {
+            let message = "this compares the result of a comparison, which is 0 or 1";
+            self.warn(Diagnostic::warning(span.clone(), message).help("write `a < b && b < c`"));
+        }
+        // `!!a` is an intended conversion to 0 or 1, which may be compared with a number.
+        if let ExpressionKind::Not(inner) = &checked[0].kind
+            && operator.is_comparison()
+            && is_bare_not(left)
+            && inner.ty != Type::Bool
+            && !matches!(inner.kind, ExpressionKind::Not(_))
+            && checked[1].ty != Type::Bool
+            && !is_boolean_valued(right)
+        {
+            self.lint_parentheses(left);
+        }
+    }
+
+    /// `a || b && c`
+    pub(super) fn lint_and_in_or(&mut self, is_and: bool, operands: [&ast::Expression; 2]) {
+        let is_bare_and = |operand: &&ast::Expression| matches!(&operand.kind, Written::Logical { is_and: true, left, .. } if is_bare(operand, left));
+        if let Some(first) = operands.into_iter().find(is_bare_and).filter(|_| !is_and) {
+            self.lint_parentheses(first);
+        }
+    }
+
+    fn lint_parentheses(&mut self, first: &ast::Expression) {
+        let problem = Diagnostic::warning(
+            first.span.clone(),
+            "this is evaluated before the operator next to it",
+        );
+        self.warn(problem.help("add parentheses to show what belongs together"));
+    }
+
+    /// A comparison that is true for all numbers of a type, or for none. Only number literals
+    /// count, because a user may want to give a named constant another value.
+    pub(super) fn lint_constant_comparison(
+        &mut self,
+        operator: Operator,
+        [left, right]: [&Expression; 2],
+        written: &ast::Expression,
+        span: &Span,
+    ) {
+        use Operator::*;
+        if !is_number_literal(written) {
+            return;
+        }
+        let (ExpressionKind::Constant(value), Some(of), Some(with)) =
+            (&right.kind, left.ty.integer(), right.ty.integer())
+        else {
+            return;
+        };
+        let common = of.common(with);
+        let right = common.extend(*value);
+        // In a comparison with an unsigned number, negative numbers become other numbers.
+        if matches!(left.kind, ExpressionKind::Constant(_)) || of.is_signed && !common.is_signed {
+            return;
+        }
+        let bits =
+            if left.ty == Type::Bool { 1 } else { u32::from(of.bits) - u32::from(of.is_signed) };
+        let (least, most) = (if of.is_signed { -1_i128 << bits } else { 0 }, (1_i128 << bits) - 1);
+        let right = if common.is_signed { i128::from(right as i64) } else { i128::from(right) };
+        let (is_so, is_not) = match operator {
+            Equal => (false, right < least || right > most),
+            NotEqual => (right < least || right > most, false),
+            Less => (right > most, right <= least),
+            LessEqual => (right >= most, right < least),
+            Greater => (right < least, right >= most),
+            GreaterEqual => (right <= least, right > most),
+            _ => return,
+        };
+        if is_so || is_not {
+            let message = if is_so { "this is always true" } else { "this is never true" };
+            let help = format!("numbers of type {} range from {least} to {most}", left.ty);
+            self.warn(Diagnostic::warning(span.clone(), message).help(help));
+        }
+    }
+
+    /// An overflow of signed constants is seldom intended, although it is defined.
+    pub(super) fn lint_overflow(
+        &mut self,
+        operator: Operator,
+        of: [u64; 2],
+        value: u64,
+        number: Integer,
+        span: &Span,
+    ) {
+        let [left, right] = of.map(|constant| i128::from(constant as i64));
+        let exact = match operator {
+            Operator::Add => left + right,
+            Operator::Subtract => left - right,
+            Operator::Multiply => left * right,
+            _ => return,
+        };
+        // An overflow in an operand was reported already, and this result follows from it.
+        let is_told = self.overflow.start >= span.start
+            && self.overflow.end <= span.end
+            && !self.overflow.is_empty();
+        if number.is_signed && exact != i128::from(value as i64) && !is_told {
+            self.overflow = span.clone();
+            let message = format!(
+                "the result is {}, because {exact} does not fit into {number}",
+                value as i64
+            );
+            let problem = Diagnostic::warning(span.clone(), message);
+            let wider = if number.bits == 64 { "u64" } else { "i64" };
+            self.warn(problem.help(format!("cast the first number to {wider}")));
+        }
+    }
+
+    /// A shift of a value or an lvalue by at least its number of bits.
+    pub(super) fn lint_shift_width(
+        &mut self,
+        operator: Operator,
+        number: Integer,
+        by: &Expression,
+        is_value: bool,
+    ) {
+        let ExpressionKind::Constant(bits) = by.kind else { return };
+        let width = u64::from(number.bits);
+        if !matches!(operator, Operator::ShiftLeft | Operator::ShiftRight) || bits < width {
+            return;
+        }
+        let message =
+            format!("this shifts by {}, because {number} has only {width} bits", bits % width);
+        let problem = Diagnostic::warning(by.span.clone(), message);
+        let helps = is_value && operator == Operator::ShiftLeft && number.bits < 64 && bits < 64;
+        self.warn(if helps { problem.help("cast the shifted number to u64") } else { problem });
+    }
+
+    pub(super) fn lint_no_effect(&mut self, expression: &Expression) {
+        if !has_side_effect(expression) {
+            let problem = Diagnostic::warning(expression.span.clone(), "this has no effect");
+            self.warn(problem.help("assign it, or remove it"));
+        }
+    }
+
+    /// `if (a);`, and `while (a);` before a block. Without the block, the condition of a loop may
+    /// be all that is intended.
+    pub(super) fn lint_empty_body(&mut self, statements: &[ast::Statement]) {
+        for (at, statement) in statements.iter().enumerate() {
+            let is_before_block = statements
+                .get(at + 1)
+                .is_some_and(|next| matches!(next.kind, StatementKind::Block(_)));
+            let (body, what) = match &statement.kind {
+                StatementKind::If(_, yes, None) => (yes, "`if`"),
+                StatementKind::While(_, body) if is_before_block => (body, "`while`"),
+                StatementKind::For { body, .. } if is_before_block => (body, "`for`"),
+                _ => continue,
+            };
+            if matches!(body.kind, StatementKind::Empty) {
+                let problem =
+                    Diagnostic::warning(body.span.clone(), format!("the body of {what} is empty"));
+                self.warn(problem.help("remove the `;`, or write `{}` if that is intended"));
+            }
+        }
+    }
+
+    /// A return value that tries to deny something at a hook that only observes.
+    pub(super) fn lint_ignored_return(&mut self, value: &Expression) {
+        let only_observes = |offer: &HookSpec| {
+            matches!(offer.return_policy, ReturnPolicy::Chained { stops: None, .. })
+        };
+        let is_refusal = matches!(value.kind, ExpressionKind::Constant(value) if value != 0);
+        if is_refusal && self.current().hook_spec.as_ref().is_some_and(only_observes) {
+            let problem = Diagnostic::warning(
+                value.span.clone(),
+                "nothing can be refused at this hook: its return value has no effect",
+            );
+            self.warn(
+                problem.help("write `return 0;`; docs/ecode.md lists the hooks that can refuse"),
+            );
+        }
+    }
+
+    /// A function with a result that may end without `return`.
+    pub(super) fn lint_missing_return(
+        &mut self,
+        name: &ast::Ident,
+        result: &Type,
+        body: &[ast::Statement],
+    ) {
+        if *result != Type::Void && self.completions_of(body).falls {
+            let message = format!("`{}` may end without `return`, and then returns 0", name.text);
+            let problem = Diagnostic::warning(name.span.clone(), message);
+            self.warn(problem.help("write `return 0;` at its end if that is intended"));
+        }
+    }
+
+    fn completions_of(&self, statements: &[ast::Statement]) -> Completions {
+        let mut flow = Completions { falls: true, ..Completions::default() };
+        for statement in statements {
+            flow.falls |= matches!(statement.kind, StatementKind::Case(_) | StatementKind::Default);
+            if flow.falls {
+                flow = Completions { falls: false, ..flow }.or(self.completion_of(statement));
+            }
+        }
+        flow
+    }
+
+    fn completion_of(&self, statement: &ast::Statement) -> Completions {
+        let falls = Completions { falls: true, ..Completions::default() };
+        match &statement.kind {
+            StatementKind::Return(_) => Completions::default(),
+            StatementKind::Break => Completions { breaks: true, ..Completions::default() },
+            StatementKind::Continue => Completions { continues: true, ..Completions::default() },
+            StatementKind::Block(inner) => self.completions_of(inner),
+            StatementKind::If(_, yes, no) => {
+                self.completion_of(yes).or(no.as_ref().map_or(falls, |no| self.completion_of(no)))
+            }
+            StatementKind::Switch(_, body) => {
+                let inner = self.completions_of(body);
+                let has_default = body.iter().any(|one| matches!(one.kind, StatementKind::Default));
+                Completions {
+                    falls: inner.falls || inner.breaks || !has_default,
+                    breaks: false,
+                    ..inner
+                }
+            }
+            StatementKind::While(condition, body) => Completions {
+                falls: self.completion_of(body).breaks || !self.is_true(condition),
+                ..Completions::default()
+            },
+            StatementKind::For { condition, body, .. } => {
+                let ends = condition.as_ref().is_some_and(|condition| !self.is_true(condition));
+                Completions {
+                    falls: self.completion_of(body).breaks || ends,
+                    ..Completions::default()
+                }
+            }
+            StatementKind::Do(body, condition) => {
+                let inner = self.completion_of(body);
+                let is_asked = inner.falls || inner.continues;
+                Completions {
+                    falls: inner.breaks || is_asked && !self.is_true(condition),
+                    ..Completions::default()
+                }
+            }
+            _ => falls,
+        }
+    }
+
+    /// Whether a condition is a constant that is always true.
+    fn is_true(&self, condition: &ast::Expression) -> bool {
+        match &condition.kind {
+            Written::Number { value, .. } => *value != 0,
+            Written::Boolean(value) => *value,
+            Written::Name(name) => matches!(self.scopes.find(name), Some(Symbol::Constant(1.., _))),
+            _ => false,
+        }
+    }
+
+    pub(super) fn lint_no_handler(&mut self) {
+        if self.faults() == 0 && self.program.handlers.is_empty() {
+            let problem = Diagnostic::warning(0..0, "this plugin never runs: it has no handler");
+            self.warn(problem.help(
+                "write one, for example `on enter(openat) { … }`; docs/ecode.md lists all hooks",
+            ));
+        }
+    }
+}

@@ -1,0 +1,612 @@
+//! Interprets a program as docs/ecode.md specifies. It is the reference for the compiler.
+
+use std::collections::HashMap;
+
+use crate::arithmetic;
+use crate::data_layout::MAX_CUT_SHORT;
+use crate::records::{FormatArgument, directives, print, trim_nul};
+use crate::typed::{
+    Argument, Builtin, Expression, ExpressionKind, Loop, Lvalue, Operator, PlaceKind, Program,
+    Statement, StatementKind,
+};
+use crate::types::{Integer, Type};
+
+/// The result of reading inaccessible memory.
+const EFAULT: u64 = -14_i64 as u64;
+
+/// The interface of a program to its host.
+pub trait Runtime {
+    /// The value of a field of the hook, by its number.
+    fn field(&mut self, number: usize) -> u64;
+    /// The result of a builtin function without parameters.
+    fn ask(&mut self, what: Builtin) -> u64;
+    fn comm(&mut self) -> Vec<u8>;
+    fn read_user(&mut self, address: u64, length: u64) -> Option<Vec<u8>>;
+    /// Bytes of the packet as a number with the most significant byte first, or `None` if the
+    /// packet does not have them.
+    fn packet(&mut self, at: u64, bytes: u8) -> Option<u64>;
+    fn emit(&mut self, record: &[u8]);
+    fn print(&mut self, text: &[u8]);
+}
+
+/// The state that remains after a run, for the next run and for user space.
+pub struct ProgramState {
+    /// The bytes of each global variable.
+    pub globals: Vec<Vec<u8>>,
+    pub maps: Vec<HashMap<Vec<u8>, Vec<u8>>>,
+    pub faults: Faults,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Faults {
+    /// Accesses to elements outside of their arrays.
+    pub outside: u64,
+    /// Reads outside of the packet.
+    pub outside_packet: u64,
+    pub cut_short: u64,
+    /// Entries for which a map had no room.
+    pub full: u64,
+    /// Records that were lost because the kernel's buffer was full.
+    pub lost: u64,
+}
+
+impl ProgramState {
+    pub fn new(program: &Program) -> Self {
+        let global = |global: &crate::typed::Global| {
+            let mut bytes = global.initial.clone();
+            bytes.resize(global.ty.size() as usize, 0);
+            bytes
+        };
+        Self {
+            globals: program.globals.iter().map(global).collect(),
+            maps: program.maps.iter().map(|_| HashMap::new()).collect(),
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// Runs a handler, with a limit on the iterations of each loop, and returns its result.
+pub fn run(
+    program: &Program,
+    state: &mut ProgramState,
+    world: &mut dyn Runtime,
+    handler: usize,
+    arguments: &[u64],
+    most_rounds: u64,
+) -> u64 {
+    let cut_short_before = state.faults.cut_short;
+    let handler = &program.handlers[handler];
+    let mut run = Interpreter {
+        program,
+        state,
+        world,
+        most_rounds,
+        cut_short_before,
+        handler: handler.function,
+    };
+    let (function, fields) = (handler.function, &handler.spec.fields);
+    let parameters = &program.functions[function].locals;
+    let converted = |(value, local): (&u64, &crate::typed::Local)| match &local.ty {
+        Type::Bool => (*value != 0).into(),
+        of => number(of).extend(*value),
+    };
+    let mut values: Vec<_> = arguments.iter().zip(parameters).map(converted).collect();
+    // The fields are the first local variables.
+    for (field, local) in (0..fields.len()).zip(parameters) {
+        let value = run.world.field(field);
+        values.push(converted((&value, local)));
+    }
+    run.call(function, &values)
+}
+
+struct Interpreter<'a> {
+    program: &'a Program,
+    state: &'a mut ProgramState,
+    world: &'a mut dyn Runtime,
+    most_rounds: u64,
+    cut_short_before: u64,
+    /// The handler's function, which no other function calls.
+    handler: usize,
+}
+
+struct CallFrame {
+    locals: Vec<Vec<u8>>,
+    is_cut_short: bool,
+    is_handler: bool,
+}
+
+enum Completion {
+    On,
+    Break,
+    Continue,
+    Return(u64),
+}
+
+/// The memory that an lvalue refers to.
+enum ResolvedLvalue {
+    Local(usize, usize),
+    Global(usize, usize),
+    Entry(usize, Vec<u8>, usize),
+    /// No memory: it reads as 0 and ignores writes.
+    Nowhere,
+}
+
+/// An argument of a function on memory, before its bytes are read.
+enum MemoryOperand {
+    Text(Vec<u8>),
+    At(ResolvedLvalue, u64),
+}
+
+impl ResolvedLvalue {
+    fn at(self, by: usize) -> Self {
+        match self {
+            Self::Local(local, at) => Self::Local(local, at + by),
+            Self::Global(global, at) => Self::Global(global, at + by),
+            Self::Entry(map, key, at) => Self::Entry(map, key, at + by),
+            Self::Nowhere => Self::Nowhere,
+        }
+    }
+}
+
+fn number(of: &Type) -> Integer {
+    of.integer().unwrap_or(crate::types::U64)
+}
+
+pub fn value_of(bytes: &[u8], of: &Type) -> u64 {
+    let mut all = [0; 8];
+    let size = bytes.len().min(8);
+    all[..size].copy_from_slice(&bytes[..size]);
+    number(of).extend(u64::from_le_bytes(all))
+}
+
+impl Interpreter<'_> {
+    fn call(&mut self, function: usize, arguments: &[u64]) -> u64 {
+        let is_handler = function == self.handler;
+        let function = &self.program.functions[function];
+        let mut locals: Vec<_> =
+            function.locals.iter().map(|local| vec![0; local.ty.size() as usize]).collect();
+        for (local, value) in locals.iter_mut().zip(arguments) {
+            let size = local.len();
+            local.copy_from_slice(&value.to_le_bytes()[..size]);
+        }
+        let mut frame = CallFrame { locals, is_cut_short: false, is_handler };
+        match self.statements(&function.body, &mut frame) {
+            Completion::Return(value) => value,
+            _ => 0,
+        }
+    }
+
+    fn statements(&mut self, statements: &[Statement], frame: &mut CallFrame) -> Completion {
+        for statement in statements {
+            match self.statement(statement, frame) {
+                Completion::On => {}
+                other => return other,
+            }
+        }
+        Completion::On
+    }
+
+    fn statement(&mut self, statement: &Statement, frame: &mut CallFrame) -> Completion {
+        match &statement.kind {
+            StatementKind::Expression(expression) => {
+                self.value(expression, frame);
+                Completion::On
+            }
+            StatementKind::Clear(local) => {
+                frame.locals[*local].fill(0);
+                Completion::On
+            }
+            StatementKind::Block(statements) => self.statements(statements, frame),
+            StatementKind::If(condition, yes, no) => {
+                let chosen = if self.value(condition, frame) != 0 { yes } else { no };
+                self.statements(chosen, frame)
+            }
+            StatementKind::Loop(looped) => self.looped(looped, frame),
+            StatementKind::Switch { value, cases, default, body } => {
+                let value = self.value(value, frame);
+                let case = cases.iter().find(|(case, _)| *case == value).map(|(_, at)| *at);
+                match case.or(*default).map(|at| self.statements(&body[at..], frame)) {
+                    None | Some(Completion::Break) => Completion::On,
+                    Some(other) => other,
+                }
+            }
+            StatementKind::Break => Completion::Break,
+            StatementKind::Continue => Completion::Continue,
+            StatementKind::Return(value) => {
+                Completion::Return(value.as_ref().map_or(0, |value| self.value(value, frame)))
+            }
+        }
+    }
+
+    fn looped(&mut self, looped: &Loop, frame: &mut CallFrame) -> Completion {
+        let mut is_asked = looped.is_asked_first;
+        let cut_short = self.state.faults.cut_short - self.cut_short_before;
+        let has_rounds = frame.is_handler || cut_short < MAX_CUT_SHORT;
+        for _ in 0..if has_rounds { self.most_rounds } else { 0 } {
+            if is_asked
+                && looped
+                    .condition
+                    .as_ref()
+                    .is_some_and(|condition| self.value(condition, frame) == 0)
+            {
+                return Completion::On;
+            }
+            is_asked = true;
+            match self.statements(&looped.body, frame) {
+                Completion::Break => return Completion::On,
+                Completion::Return(value) => return Completion::Return(value),
+                Completion::On | Completion::Continue => {}
+            }
+            if let Some(after) = &looped.after {
+                self.value(after, frame);
+            }
+        }
+        self.state.faults.cut_short += 1;
+        frame.is_cut_short = true;
+        Completion::On
+    }
+
+    fn value(&mut self, expression: &Expression, frame: &mut CallFrame) -> u64 {
+        if expression.ty.is_struct() {
+            self.whole(expression, frame);
+            return 0;
+        }
+        match &expression.kind {
+            ExpressionKind::Constant(value) => *value,
+            // The value is not used: comparisons and builtin functions read the text itself.
+            ExpressionKind::Text(_) => 0,
+            ExpressionKind::Load(place) => {
+                let bytes = self.bytes(place, frame);
+                value_of(&bytes, &expression.ty)
+            }
+            ExpressionKind::Convert(inner) => {
+                let value = self.value(inner, frame);
+                match &expression.ty {
+                    Type::Bool => (value != 0).into(),
+                    of => number(of).extend(value),
+                }
+            }
+            ExpressionKind::Negate(inner) => {
+                number(&expression.ty).extend(self.value(inner, frame).wrapping_neg())
+            }
+            ExpressionKind::Complement(inner) => {
+                number(&expression.ty).extend(!self.value(inner, frame))
+            }
+            ExpressionKind::Not(inner) => (self.value(inner, frame) == 0).into(),
+            ExpressionKind::Binary(operator, left, right) if left.ty == Type::String => {
+                let is_same = self.text(left, frame) == self.text(right, frame);
+                (is_same == (*operator == Operator::Equal)).into()
+            }
+            ExpressionKind::Binary(operator, left, right) => {
+                let of = number(&left.ty);
+                let left = self.value(left, frame);
+                let right = self.value(right, frame);
+                arithmetic::binary(*operator, of, left, right)
+            }
+            ExpressionKind::Logical { is_and, left, right } => {
+                let is_left = self.value(left, frame) != 0;
+                (if is_left == *is_and { self.value(right, frame) != 0 } else { is_left }).into()
+            }
+            ExpressionKind::Conditional(parts) => {
+                let chosen = self.chosen(parts, frame);
+                self.value(chosen, frame)
+            }
+            ExpressionKind::Assign(place, value) => {
+                let bytes = self.assign(place, value, frame);
+                value_of(&bytes, &place.of)
+            }
+            ExpressionKind::Update { place, operator, common, by, is_old } => {
+                let by = self.value(by, frame);
+                let found = self.find(place, frame);
+                let old = value_of(&self.read(&found, place.of.size(), frame), &place.of);
+                let new = arithmetic::binary(*operator, *common, common.extend(old), by);
+                let new = if place.of == Type::Bool {
+                    (new != 0).into()
+                } else {
+                    number(&place.of).extend(new)
+                };
+                self.write(found, &new.to_le_bytes()[..place.of.size() as usize], frame);
+                if *is_old { old } else { new }
+            }
+            ExpressionKind::Call(function, arguments) => {
+                let arguments: Vec<_> =
+                    arguments.iter().map(|argument| self.value(argument, frame)).collect();
+                self.call(*function, &arguments)
+            }
+            ExpressionKind::Builtin(builtin, arguments) => self.builtin(*builtin, arguments, frame),
+            ExpressionKind::Comma(left, right) => {
+                self.value(left, frame);
+                self.value(right, frame)
+            }
+        }
+    }
+
+    fn chosen<'e>(
+        &mut self,
+        [condition, yes, no]: &'e [Expression; 3],
+        frame: &mut CallFrame,
+    ) -> &'e Expression {
+        if self.value(condition, frame) != 0 { yes } else { no }
+    }
+
+    fn assign(&mut self, place: &Lvalue, value: &Expression, frame: &mut CallFrame) -> Vec<u8> {
+        let bytes = self.whole(value, frame);
+        let found = self.find(place, frame);
+        self.write(found, &bytes, frame);
+        bytes
+    }
+
+    /// The bytes of a struct or a number.
+    fn whole(&mut self, expression: &Expression, frame: &mut CallFrame) -> Vec<u8> {
+        if !expression.ty.is_struct() {
+            let value = self.value(expression, frame);
+            return value.to_le_bytes()[..expression.ty.size() as usize].to_vec();
+        }
+        match &expression.kind {
+            ExpressionKind::Load(place) => self.bytes(place, frame),
+            ExpressionKind::Assign(place, value) => self.assign(place, value, frame),
+            ExpressionKind::Conditional(parts) => {
+                let chosen = self.chosen(parts, frame);
+                self.whole(chosen, frame)
+            }
+            ExpressionKind::Comma(left, right) => {
+                self.value(left, frame);
+                self.whole(right, frame)
+            }
+            _ => unreachable!("a struct is nobody's result"),
+        }
+    }
+
+    fn find(&mut self, place: &Lvalue, frame: &mut CallFrame) -> ResolvedLvalue {
+        match &place.kind {
+            PlaceKind::Local(local) => ResolvedLvalue::Local(*local, 0),
+            PlaceKind::Global(global) => ResolvedLvalue::Global(*global, 0),
+            PlaceKind::Member(outer, offset) => self.find(outer, frame).at(*offset as usize),
+            PlaceKind::Element(array, index, length) => {
+                let index = self.value(index, frame);
+                if index >= *length {
+                    self.state.faults.outside += 1;
+                    return ResolvedLvalue::Nowhere;
+                }
+                self.find(array, frame).at((index * place.of.size()) as usize)
+            }
+            PlaceKind::Entry(map, key) => ResolvedLvalue::Entry(*map, self.whole(key, frame), 0),
+        }
+    }
+
+    fn bytes(&mut self, place: &Lvalue, frame: &mut CallFrame) -> Vec<u8> {
+        let found = self.find(place, frame);
+        self.read(&found, place.of.size(), frame)
+    }
+
+    fn read(&self, found: &ResolvedLvalue, size: u64, frame: &CallFrame) -> Vec<u8> {
+        let size = size as usize;
+        match found {
+            ResolvedLvalue::Local(local, at) => frame.locals[*local][*at..at + size].to_vec(),
+            ResolvedLvalue::Global(global, at) => {
+                self.state.globals[*global][*at..at + size].to_vec()
+            }
+            ResolvedLvalue::Entry(map, key, at) => match self.state.maps[*map].get(key) {
+                Some(value) => value[*at..at + size].to_vec(),
+                None => vec![0; size],
+            },
+            ResolvedLvalue::Nowhere => vec![0; size],
+        }
+    }
+
+    /// Writes bytes. The result is whether they were stored.
+    fn write(&mut self, found: ResolvedLvalue, bytes: &[u8], frame: &mut CallFrame) -> bool {
+        let (memory, at) = match found {
+            ResolvedLvalue::Local(local, at) => (&mut frame.locals[local], at),
+            ResolvedLvalue::Global(global, at) => (&mut self.state.globals[global], at),
+            ResolvedLvalue::Entry(map, key, at) => {
+                let declared = &self.program.maps[map];
+                let entries = &mut self.state.maps[map];
+                if !entries.contains_key(&key) && entries.len() == declared.length as usize {
+                    self.state.faults.full += 1;
+                    return false;
+                }
+                (entries.entry(key).or_insert_with(|| vec![0; declared.value.size() as usize]), at)
+            }
+            ResolvedLvalue::Nowhere => return false,
+        };
+        memory[at..at + bytes.len()].copy_from_slice(bytes);
+        true
+    }
+
+    /// A text up to its NUL.
+    fn text(&mut self, expression: &Expression, frame: &mut CallFrame) -> Vec<u8> {
+        match &expression.kind {
+            ExpressionKind::Text(bytes) => bytes.clone(),
+            ExpressionKind::Conditional(parts) => {
+                let chosen = self.chosen(parts, frame);
+                self.text(chosen, frame)
+            }
+            ExpressionKind::Comma(left, right) => {
+                self.value(left, frame);
+                self.text(right, frame)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn operand(&mut self, argument: &Argument, frame: &mut CallFrame) -> MemoryOperand {
+        match argument {
+            Argument::Value(value) => MemoryOperand::Text(self.text(value, frame)),
+            Argument::Place(place) => {
+                let found = match self.find(place, frame) {
+                    ResolvedLvalue::Entry(map, key, _)
+                        if !self.state.maps[map].contains_key(&key) =>
+                    {
+                        ResolvedLvalue::Nowhere
+                    }
+                    found => found,
+                };
+                MemoryOperand::At(found, place.of.size())
+            }
+            Argument::Map(_) => unreachable!("checked: a map has no bytes"),
+        }
+    }
+
+    fn held(&self, operand: &MemoryOperand, frame: &CallFrame) -> Vec<u8> {
+        match operand {
+            MemoryOperand::Text(text) => text.clone(),
+            MemoryOperand::At(found, size) => self.read(found, *size, frame),
+        }
+    }
+
+    fn held_text(&self, operand: &MemoryOperand, frame: &CallFrame) -> Vec<u8> {
+        let mut bytes = self.held(operand, frame);
+        bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
+        bytes
+    }
+
+    fn argument_text(&mut self, argument: &Argument, frame: &mut CallFrame) -> Vec<u8> {
+        let operand = self.operand(argument, frame);
+        self.held_text(&operand, frame)
+    }
+
+    fn argument_value(&mut self, argument: &Argument, frame: &mut CallFrame) -> u64 {
+        match argument {
+            Argument::Value(value) => self.value(value, frame),
+            _ => 0,
+        }
+    }
+
+    fn builtin(&mut self, builtin: Builtin, arguments: &[Argument], frame: &mut CallFrame) -> u64 {
+        match (builtin, arguments) {
+            (Builtin::Packet8 | Builtin::Packet16 | Builtin::Packet32, [at]) => {
+                let bytes = builtin.packet_bytes().expect("it reads some");
+                let at = self.argument_value(at, frame);
+                let found = self.world.packet(at, bytes);
+                self.state.faults.outside_packet += u64::from(found.is_none());
+                found.unwrap_or(0)
+            }
+            (Builtin::CutShort, _) => frame.is_cut_short.into(),
+            (Builtin::Comm, [Argument::Place(to)]) => {
+                let mut name = self.world.comm();
+                name.truncate(to.of.size() as usize);
+                if let Some(last) = name.last_mut() {
+                    *last = 0;
+                }
+                self.copy(to, &name, to.of.size(), frame);
+                0
+            }
+            (Builtin::ReadUser, [Argument::Place(to), address, length]) => {
+                let address = self.argument_value(address, frame);
+                let length = self.argument_value(length, frame).min(to.of.size());
+                let found = self.find(to, frame);
+                let (bytes, result) = match self.world.read_user(address, length) {
+                    Some(bytes) => (bytes, 0),
+                    None => (vec![0; length as usize], EFAULT),
+                };
+                if self.write(found, &bytes, frame) { result } else { 0 }
+            }
+            (Builtin::ReadUserText, [Argument::Place(to), address]) => {
+                let address = self.argument_value(address, frame);
+                let found = self.find(to, frame);
+                let text = self.user_text(address, to.of.size());
+                let result = text.as_ref().map_or(EFAULT, |text| text.len() as u64);
+                let mut bytes = text.unwrap_or_default();
+                bytes.resize(to.of.size() as usize, 0);
+                if self.write(found, &bytes, frame) { result } else { 0 }
+            }
+            (Builtin::Memset, [Argument::Place(to), byte, length]) => {
+                let byte = self.argument_value(byte, frame) as u8;
+                let length = self.argument_value(length, frame);
+                self.copy(to, &vec![byte; length.min(to.of.size()) as usize], length, frame);
+                0
+            }
+            (Builtin::Memcpy, [Argument::Place(to), from, length]) => {
+                let length = self.argument_value(length, frame);
+                let from = self.operand(from, frame);
+                let found = self.find(to, frame);
+                let bytes = self.held(&from, frame);
+                let most = length.min(to.of.size()).min(bytes.len() as u64) as usize;
+                self.write(found, &bytes[..most], frame);
+                0
+            }
+            (Builtin::Memcmp, [one, other, length]) => {
+                let length = self.argument_value(length, frame) as usize;
+                let [one, other] = [one, other].map(|operand| self.operand(operand, frame));
+                let (one, other) = (self.held(&one, frame), self.held(&other, frame));
+                let most = length.min(one.len()).min(other.len());
+                compared(&one[..most], &other[..most])
+            }
+            (Builtin::Strlen, [text]) => self.argument_text(text, frame).len() as u64,
+            (Builtin::Strcmp | Builtin::Strncmp, [one, other, length @ ..]) => {
+                let length = match length {
+                    [length] => self.argument_value(length, frame) as usize,
+                    _ => usize::MAX,
+                };
+                let [one, other] = [one, other].map(|operand| self.operand(operand, frame));
+                let (one, other) = (self.held_text(&one, frame), self.held_text(&other, frame));
+                compared(&one[..length.min(one.len())], &other[..length.min(other.len())])
+            }
+            (Builtin::Has, [Argument::Map(map), Argument::Value(key)]) => {
+                let key = self.whole(key, frame);
+                self.state.maps[*map].contains_key(&key).into()
+            }
+            (Builtin::Erase, [Argument::Map(map), Argument::Value(key)]) => {
+                let key = self.whole(key, frame);
+                self.state.maps[*map].remove(&key).is_some().into()
+            }
+            (Builtin::Emit, [Argument::Place(record)]) => {
+                let bytes = self.bytes(record, frame);
+                self.world.emit(&bytes);
+                1
+            }
+            (Builtin::Print, [format, values @ ..]) => {
+                let text = self.printed(format, values, frame);
+                self.world.print(&text);
+                0
+            }
+            (builtin, _) => self.world.ask(builtin),
+        }
+    }
+
+    /// Reads a text from user space up to its NUL, cut so that a NUL fits into `room`.
+    fn user_text(&mut self, address: u64, room: u64) -> Option<Vec<u8>> {
+        let mut text = Vec::new();
+        for at in 0..room {
+            let byte = self.world.read_user(address.wrapping_add(at), 1)?[0];
+            if byte == 0 {
+                return Some(text);
+            }
+            text.push(byte);
+        }
+        text.pop();
+        Some(text)
+    }
+
+    /// Copies bytes, up to `length` and the sizes of source and destination.
+    fn copy(&mut self, to: &Lvalue, from: &[u8], length: u64, frame: &mut CallFrame) {
+        let most = length.min(to.of.size()).min(from.len() as u64) as usize;
+        let found = self.find(to, frame);
+        self.write(found, &from[..most], frame);
+    }
+
+    fn printed(
+        &mut self,
+        format: &Argument,
+        values: &[Argument],
+        frame: &mut CallFrame,
+    ) -> Vec<u8> {
+        let format = self.argument_text(format, frame);
+        let wants_text: Vec<_> = directives(&format).map(|directive| directive == b's').collect();
+        let mut printed: Vec<_> = values.iter().map(|_| FormatArgument::Number(0)).collect();
+        for at in (0..values.len()).filter(|at| !wants_text[*at]) {
+            printed[at] = FormatArgument::Number(self.argument_value(&values[at], frame));
+        }
+        let texts = (0..values.len()).filter(|at| wants_text[*at]);
+        let texts: Vec<_> = texts.map(|at| (at, self.operand(&values[at], frame))).collect();
+        for (at, text) in texts {
+            printed[at] = FormatArgument::Text(trim_nul(&self.held(&text, frame)));
+        }
+        print(&format, &printed)
+    }
+}
+
+fn compared(one: &[u8], other: &[u8]) -> u64 {
+    one.cmp(other) as i64 as u64
+}

@@ -1,0 +1,300 @@
+//! The kinds of programs that plugins consist of, as libbpf names them, and how each is attached
+//! outside of the gate.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
+
+use super::foreign::name_of;
+use super::load::{descriptor, instruction, load_program};
+use super::{tracefs, type_cache};
+use crate::enforcement::cgroup2_root;
+use crate::error::{Error, ErrorContext, Result};
+use crate::wire;
+
+/// One of the kernel's attach points for programs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AttachPoint {
+    /// Called on demand.
+    Call,
+    /// One of `wire::plugin_hook`.
+    Gate(u32),
+    /// A hook of control groups, by the kernel's name; attached to their root.
+    ControlGroups(&'static str),
+    /// A network device, by its name.
+    Xdp(String),
+    Ingress(String),
+    Egress(String),
+    /// `sched:sched_switch`
+    Tracepoint(String),
+    /// On the first processor.
+    Timer(Duration),
+}
+
+/// Hooks of control groups: the program type and the attach type.
+const CONTROL_GROUPS: [(&str, u32, u32); 7] = [
+    (
+        "cgroup/connect4",
+        libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+        libbpf_sys::BPF_CGROUP_INET4_CONNECT,
+    ),
+    (
+        "cgroup/connect6",
+        libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+        libbpf_sys::BPF_CGROUP_INET6_CONNECT,
+    ),
+    (
+        "cgroup/sendmsg4",
+        libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+        libbpf_sys::BPF_CGROUP_UDP4_SENDMSG,
+    ),
+    (
+        "cgroup/sendmsg6",
+        libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+        libbpf_sys::BPF_CGROUP_UDP6_SENDMSG,
+    ),
+    ("cgroup/bind4", libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, libbpf_sys::BPF_CGROUP_INET4_BIND),
+    ("cgroup/bind6", libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, libbpf_sys::BPF_CGROUP_INET6_BIND),
+    (
+        "cgroup/sock_create",
+        libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK,
+        libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE,
+    ),
+];
+
+/// The gate hooks, in the order of `wire::plugin_hook`.
+pub const GATE: [&str; wire::PLUGIN_HOOKS as usize] = [
+    "tp_btf/sys_enter",
+    "tp_btf/sys_exit",
+    "tp_btf/sched_process_fork",
+    "tp_btf/sched_process_exec",
+    "tp_btf/sched_process_exit",
+    // libbpf has no names for these: they are programs of sys_enter as well.
+    "guard",
+    "verdict",
+];
+
+/// What the kernel needs to load a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadAttributes {
+    pub program: u32,
+    pub attach: u32,
+    /// Number of the tracepoint among the kernel's types.
+    pub types: u32,
+    pub flags: u32,
+}
+
+impl AttachPoint {
+    /// By a program's section, and what its handler has selected.
+    pub fn new(section: &str, selected: &[String]) -> Result<Self> {
+        if let Some(hook) = GATE.iter().position(|gate| *gate == section) {
+            return Ok(Self::Gate(hook as u32));
+        }
+        if let Some((name, ..)) = CONTROL_GROUPS.iter().find(|(name, ..)| *name == section) {
+            return Ok(Self::ControlGroups(name));
+        }
+        let first = || selected.first().cloned().unwrap_or_default();
+        Ok(match section {
+            "xdp" => Self::Xdp(first()),
+            "tcx/ingress" => Self::Ingress(first()),
+            "tcx/egress" => Self::Egress(first()),
+            "tp" => Self::Tracepoint(first()),
+            "perf_event" => Self::Timer(interval(&first()).unwrap_or_default()),
+            _ => Self::Call,
+        })
+    }
+
+    pub fn load_attributes(&self) -> Result<LoadAttributes> {
+        let kind = |program, attach| LoadAttributes { program, attach, types: 0, flags: 0 };
+        Ok(match self {
+            // The program may wait for pages of user space.
+            Self::Call => LoadAttributes {
+                flags: libbpf_sys::BPF_F_SLEEPABLE,
+                ..kind(libbpf_sys::BPF_PROG_TYPE_SYSCALL, 0)
+            },
+            Self::Gate(hook) => {
+                let types =
+                    type_cache::tracepoint(type_cache::tracepoint_of(GATE[*hook as usize]))?;
+                LoadAttributes {
+                    types,
+                    ..kind(libbpf_sys::BPF_PROG_TYPE_TRACING, libbpf_sys::BPF_TRACE_RAW_TP)
+                }
+            }
+            Self::ControlGroups(name) => {
+                let row = CONTROL_GROUPS.iter().find(|(known, ..)| known == name);
+                let (_, program, attach) = row.expect("it is made from one of them");
+                kind(*program, *attach)
+            }
+            Self::Xdp(_) => kind(libbpf_sys::BPF_PROG_TYPE_XDP, libbpf_sys::BPF_XDP),
+            Self::Ingress(_) => {
+                kind(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, libbpf_sys::BPF_TCX_INGRESS)
+            }
+            Self::Egress(_) => {
+                kind(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, libbpf_sys::BPF_TCX_EGRESS)
+            }
+            Self::Tracepoint(_) => kind(libbpf_sys::BPF_PROG_TYPE_TRACEPOINT, 0),
+            Self::Timer(_) => kind(libbpf_sys::BPF_PROG_TYPE_PERF_EVENT, 0),
+        })
+    }
+
+    pub fn is_device_hook(&self) -> bool {
+        matches!(self, Self::Xdp(_) | Self::Ingress(_) | Self::Egress(_))
+    }
+
+    /// What the kernel gets where there is no plugin.
+    pub fn default_return(&self) -> i32 {
+        match self {
+            Self::ControlGroups(_) => 1,
+            Self::Xdp(_) => libbpf_sys::XDP_PASS as i32,
+            // TCX_NEXT
+            Self::Ingress(_) | Self::Egress(_) => -1,
+            _ => 0,
+        }
+    }
+
+    /// A program that does nothing.
+    pub fn empty_program(&self) -> Result<OwnedFd> {
+        load_program(
+            &[instruction(0xb7, 0, 0, self.default_return()), instruction(0x95, 0, 0, 0)],
+            &self.load_attributes()?,
+            None,
+        )
+    }
+
+    /// Attaches a program, until the result is dropped.
+    pub fn attach(&self, program: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
+        let attach = self.load_attributes()?.attach;
+        match self {
+            Self::Call | Self::Gate(_) => Ok(Vec::new()),
+            Self::ControlGroups(_) => {
+                let root = cgroup2_root().ok_or(Error::NoCgroup2)?;
+                let root = File::open(&root).doing(format!("open {root}"))?;
+                let link = link(program, root.as_raw_fd(), attach, 0);
+                Ok(vec![link.doing("attach a plugin to the root of the control groups")?])
+            }
+            Self::Xdp(name) => {
+                let device = device(name)?;
+                // Not every driver runs programs itself.
+                let link = link(program, device, attach, 0)
+                    .or_else(|_| link(program, device, attach, libbpf_sys::XDP_FLAGS_SKB_MODE));
+                let link = link.or_else(|error| match xdp_program_of(device) {
+                    Some(number) => Err(Error::XdpOccupied {
+                        device: name.clone(),
+                        number,
+                        name: name_of(number).unwrap_or_default(),
+                    }),
+                    None => Err(error).doing(format!("attach a plugin to {name}")),
+                });
+                Ok(vec![link?])
+            }
+            Self::Ingress(name) | Self::Egress(name) => {
+                let link = link(program, device(name)?, attach, 0);
+                Ok(vec![link.doing(format!("attach a plugin to {name} (needs Linux 6.6)"))?])
+            }
+            Self::Tracepoint(name) => {
+                let event =
+                    perf_event(libbpf_sys::PERF_TYPE_TRACEPOINT, tracepoint_number(name)?, 0);
+                attach_to_event(program, event.doing(format!("open the tracepoint {name}"))?)
+            }
+            Self::Timer(every) => {
+                let period = every.as_nanos() as u64;
+                let clock = libbpf_sys::PERF_COUNT_SW_CPU_CLOCK.into();
+                let event = perf_event(libbpf_sys::PERF_TYPE_SOFTWARE, clock, period);
+                attach_to_event(program, event.doing("start a timer")?)
+            }
+        }
+    }
+}
+
+fn link(program: BorrowedFd<'_>, to: i32, attach: u32, flags: u32) -> io::Result<OwnedFd> {
+    let options = bpf_link_create_opts {
+        sz: size_of::<bpf_link_create_opts>() as _,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: descriptors or numbers, and options that live until the call is over.
+    descriptor(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), to, attach, &options) })
+}
+
+fn attach_to_event(program: BorrowedFd<'_>, event: OwnedFd) -> Result<Vec<OwnedFd>> {
+    let link = link(program, event.as_fd().as_raw_fd(), libbpf_sys::BPF_PERF_EVENT, 0);
+    Ok(vec![link.doing("attach a plugin to an event")?, event])
+}
+
+fn perf_event(kind: u32, config: u64, period: u64) -> io::Result<OwnedFd> {
+    // SAFETY: all zeros is an event without options.
+    let mut attributes: libbpf_sys::perf_event_attr = unsafe { std::mem::zeroed() };
+    attributes.type_ = kind;
+    attributes.size = size_of::<libbpf_sys::perf_event_attr>() as u32;
+    attributes.config = config;
+    attributes.__bindgen_anon_1.sample_period = period;
+    const EVERY_PROCESS: i32 = -1;
+    const FIRST_CPU: i32 = 0;
+    const NO_GROUP: i32 = -1;
+    // SAFETY: the attributes live until the call is over.
+    let event = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            EVERY_PROCESS,
+            FIRST_CPU,
+            NO_GROUP,
+            libbpf_sys::PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    if event < 0 { Err(io::Error::last_os_error()) } else { descriptor(event as i32) }
+}
+
+fn device(name: &str) -> Result<i32> {
+    let text = CString::new(name).unwrap_or_default();
+    // SAFETY: a text with its NUL.
+    match unsafe { libc::if_nametoindex(text.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()).doing(format!("find the network device {name}")),
+        number => Ok(number as i32),
+    }
+}
+
+/// Whether the network device of a link is gone.
+pub fn is_detached(link: BorrowedFd<'_>) -> bool {
+    // SAFETY: all zeros is a valid value of it.
+    let mut info: libbpf_sys::bpf_link_info = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&info) as u32;
+    // SAFETY: a destination for the result, with its size.
+    let done =
+        unsafe { libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut size) };
+    // SAFETY: the device's number is the first field of a link of XDP, and of a link of tcx.
+    done == 0 && unsafe { info.__bindgen_anon_1.tcx.ifindex } == 0
+}
+
+/// The number of the device's XDP program.
+fn xdp_program_of(device: i32) -> Option<u32> {
+    let mut number = 0;
+    // SAFETY: a destination for the result.
+    let asked = unsafe { libbpf_sys::bpf_xdp_query_id(device, 0, &mut number) };
+    (asked == 0 && number != 0).then_some(number)
+}
+
+fn tracepoint_number(name: &str) -> Result<u64> {
+    let (group, event) = name.split_once(':').unwrap_or(("", name));
+    let text = tracefs::read(&format!("events/{group}/{event}/id")).unwrap_or_default();
+    text.trim()
+        .parse()
+        .map_err(|_| io::Error::from_raw_os_error(libc::ENOENT))
+        .doing(format!("find the tracepoint {name}"))
+}
+
+/// Parses "100ms", "2s", "50us".
+pub fn interval(text: &str) -> Option<Duration> {
+    let unit = text.find(|letter: char| !letter.is_ascii_digit())?;
+    let number: u64 = text[..unit].parse().ok()?;
+    Some(match &text[unit..] {
+        "s" => Duration::from_secs(number),
+        "ms" => Duration::from_millis(number),
+        "us" => Duration::from_micros(number),
+        _ => return None,
+    })
+}

@@ -1,0 +1,75 @@
+//! Another process's plugin, to be called from this one.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+
+use ecode::interpreter::Faults;
+use libbpf_rs::libbpf_sys::{self, bpf_prog_info};
+use libbpf_rs::{MapCore as _, MapHandle};
+
+use super::load::descriptor;
+use super::{Data, run, value};
+use crate::error::{ErrorContext, Result};
+
+/// The kernel's IDs of the program of a handler for calls, and of the plugin's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PluginIds {
+    pub program: u32,
+    pub data: u32,
+    pub control: u32,
+}
+
+pub struct ForeignPlugin {
+    program: OwnedFd,
+    data: Data,
+    control: MapHandle,
+}
+
+impl ForeignPlugin {
+    pub fn new(numbers: PluginIds) -> Result<Self> {
+        const OPENING: &str = "open the plugin";
+        // SAFETY: asks the kernel for a new descriptor of a program by its ID.
+        let program = descriptor(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(numbers.program) })
+            .doing(OPENING)?;
+        let map = |number| MapHandle::from_map_id(number).doing(OPENING);
+        let data = map(numbers.data)?;
+        let bytes = data.value_size() as usize;
+        Ok(Self { program, data: Data::new(data, bytes)?, control: map(numbers.control)? })
+    }
+
+    /// See [`super::LoadedPlugin::call`].
+    pub fn call(&self, arguments: &[u64]) -> Result<i32> {
+        run(self.program.as_fd(), arguments)
+    }
+
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    pub fn faults(&self) -> Result<Faults> {
+        Ok(Faults::of(&value(&self.control)?))
+    }
+}
+
+pub fn program_id(program: BorrowedFd<'_>) -> Result<u32> {
+    Ok(info(program).doing("read the ID of a plugin's program")?.id)
+}
+
+/// A program's name, by its ID; some have an empty one.
+pub fn name_of(number: u32) -> io::Result<String> {
+    // SAFETY: asks the kernel for a new descriptor of a program by its ID.
+    let program = descriptor(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(number) })?;
+    let letters = info(program.as_fd())?.name.map(|letter| letter as u8);
+    let end = letters.iter().position(|letter| *letter == 0).unwrap_or(letters.len());
+    Ok(String::from_utf8_lossy(&letters[..end]).into_owned())
+}
+
+fn info(program: BorrowedFd<'_>) -> io::Result<bpf_prog_info> {
+    // SAFETY: all zeros is a valid value of it.
+    let mut info: bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&info) as u32;
+    // SAFETY: a destination for the result, with its size.
+    let done =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut size) };
+    if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(info) }
+}

@@ -1,0 +1,69 @@
+//! What is looked up once in the kernel's types, because that takes some milliseconds.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use super::attach_point::GATE;
+use crate::error::{Error, Result};
+use crate::probe::Types;
+
+/// Members that are fields of plugins.
+const MEMBERS: [(&str, &str); 6] = [
+    ("task_struct", "thread_info"),
+    ("thread_info", "status"),
+    ("task_struct", "pid"),
+    ("task_struct", "tgid"),
+    ("task_struct", "exit_code"),
+    ("linux_binprm", "filename"),
+];
+
+struct TypeCache {
+    tracepoints: BTreeMap<String, u32>,
+    members: BTreeMap<(&'static str, &'static str), u32>,
+}
+
+/// The types, and how long reading them took.
+static KNOWN: OnceLock<(Option<TypeCache>, Duration)> = OnceLock::new();
+
+/// Zero until it is done.
+pub fn btf_read_time() -> Duration {
+    KNOWN.get().map_or(Duration::ZERO, |(_, took)| *took)
+}
+
+fn type_cache() -> Result<&'static TypeCache> {
+    let timed = || {
+        let began = Instant::now();
+        (read(), began.elapsed())
+    };
+    KNOWN.get_or_init(timed).0.as_ref().ok_or(Error::NoBtf)
+}
+
+fn read() -> Option<TypeCache> {
+    let types = Types::read().ok()?;
+    let tracepoint = |section: &&str| {
+        let name = tracepoint_of(section);
+        Some((name.to_owned(), types.tracepoint(name)?))
+    };
+    let member = |member: &(&'static str, &'static str)| {
+        Some((*member, types.offset_of(member.0, member.1)?))
+    };
+    Some(TypeCache {
+        tracepoints: GATE.iter().filter_map(tracepoint).collect(),
+        members: MEMBERS.iter().filter_map(member).collect(),
+    })
+}
+
+pub fn tracepoint_of(section: &str) -> &str {
+    section.strip_prefix("tp_btf/").unwrap_or("sys_enter")
+}
+
+/// The type number of one of the gate's tracepoints.
+pub fn tracepoint(name: &str) -> Result<u32> {
+    type_cache()?.tracepoints.get(name).copied().ok_or(Error::NoBtf)
+}
+
+/// A member's offset in its struct, in bytes.
+pub fn offset_of(structure: &'static str, member: &'static str) -> Result<u16> {
+    type_cache()?.members.get(&(structure, member)).map(|offset| *offset as u16).ok_or(Error::NoBtf)
+}

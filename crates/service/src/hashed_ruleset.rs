@@ -1,0 +1,237 @@
+//! The tables as the kernel side has them, with the values of conditions as hashes.
+//! bpf/service_rules.bpf.h computes the same hashes.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use crate::conditions::{AddressFamily, Conditions, Listen, Shape};
+use crate::rule::{Rule, RuleEvent};
+use crate::ruleset::Ruleset;
+use crate::tree::Id;
+use crate::tuple_space::{MAX_TUPLES, TooManyTuples};
+
+/// The conditions of a tuple: one bit each, in the order in which their values are hashed.
+pub mod field {
+    pub const EXE: u16 = 1 << 0;
+    pub const USER: u16 = 1 << 1;
+    pub const UNIT: u16 = 1 << 2;
+    pub const SERVICE: u16 = 1 << 3;
+    pub const LISTEN_PATH: u16 = 1 << 4;
+    pub const LISTEN_ADDRESS: u16 = 1 << 5;
+    pub const LISTEN_PORT: u16 = 1 << 6;
+    pub const CLIENT: u16 = 1 << 7;
+    pub const PEER: u16 = 1 << 8;
+    pub const CGROUP: u16 = 1 << 9;
+    pub const FILE: u16 = 1 << 10;
+}
+
+/// Rules of the same shape, no two of which have equal conditions. One look-up matches them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuple {
+    /// Bits of [`field`].
+    pub fields: u16,
+    pub cgroup_depth: u8,
+    /// 4 or 6 and the length of the prefix; zeroes without [`field::CLIENT`].
+    pub client: (u8, u8),
+    pub file_depth: u8,
+}
+
+/// The key under which the kernel side finds a rule, and the rule's precedence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HashedRule {
+    /// Index into [`HashedRuleset::tuples`].
+    pub set: usize,
+    pub hash: u64,
+    /// In the ruleset.
+    pub precedence: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct HashedRuleset {
+    pub tuples: Vec<Tuple>,
+    /// For each event of [`RuleEvent::ALL`], indices into `tuples`.
+    pub tuples_by_event: [Vec<usize>; RuleEvent::ALL.len()],
+    pub rules: Vec<HashedRule>,
+}
+
+impl HashedRuleset {
+    /// Hashes the rules of a ruleset with the salt of a gate. `number` gives the gate's number of a
+    /// service.
+    pub fn new(
+        book: &Ruleset,
+        salt: u64,
+        number: impl Fn(Id) -> u16,
+    ) -> Result<Self, TooManyTuples> {
+        let mut keys = Self::default();
+        let mut known: Vec<(Shape, HashSet<&Conditions>)> = Vec::new();
+        for (place, rule) in book.rules().iter().enumerate() {
+            let shape = rule.when.shape();
+            // Rules on different events may have equal conditions: these need different tuples.
+            let has_room =
+                |(other, when): &(Shape, HashSet<_>)| *other == shape && !when.contains(&rule.when);
+            let set = known.iter().position(has_room).unwrap_or(known.len());
+            if set == known.len() {
+                known.push((shape, HashSet::new()));
+                keys.tuples.push(Tuple::of(&shape));
+            }
+            known[set].1.insert(&rule.when);
+            keys.add_to_event(set, rule)?;
+            keys.rules.push(HashedRule {
+                set,
+                hash: hash(salt, &rule.when, &number),
+                precedence: place,
+            });
+        }
+        Ok(keys)
+    }
+
+    fn add_to_event(&mut self, set: usize, rule: &Rule) -> Result<(), TooManyTuples> {
+        for (event, asked) in RuleEvent::ALL.into_iter().zip(&mut self.tuples_by_event) {
+            if rule.events.contains(&event) && !asked.contains(&set) {
+                asked.push(set);
+                if asked.len() > MAX_TUPLES {
+                    return Err(TooManyTuples { event, sets: asked.len() });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tuple {
+    fn of(shape: &Shape) -> Self {
+        let bits = [
+            (shape.exe, field::EXE),
+            (shape.user, field::USER),
+            (shape.unit, field::UNIT),
+            (shape.service, field::SERVICE),
+            (shape.listen_path, field::LISTEN_PATH),
+            (shape.listen_address, field::LISTEN_ADDRESS),
+            (shape.listen_port, field::LISTEN_PORT),
+            (shape.client.is_some(), field::CLIENT),
+            (shape.peer, field::PEER),
+            (shape.cgroup_depth > 0, field::CGROUP),
+            (shape.file_depth > 0, field::FILE),
+        ];
+        Self {
+            fields: bits
+                .into_iter()
+                .filter(|(is_there, _)| *is_there)
+                .fold(0, |all, (_, bit)| all | bit),
+            cgroup_depth: shape.cgroup_depth,
+            client: shape.client.map_or((0, 0), |(family, bits)| {
+                (if family == AddressFamily::V4 { 4 } else { 6 }, bits)
+            }),
+            file_depth: shape.file_depth,
+        }
+    }
+}
+
+fn hash_mix(hash: u64, value: u64) -> u64 {
+    // 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 3, 6.4).
+    (hash ^ (hash >> 32) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Hashes the text in words of eight bytes, the last of which is padded with zeroes, and then its
+/// length.
+fn text(salt: u64, text: &str) -> u64 {
+    let word = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    };
+    hash_mix(text.as_bytes().chunks(8).map(word).fold(salt, hash_mix), text.len() as u64)
+}
+
+fn path(salt: u64, path: &str) -> u64 {
+    path.split('/')
+        .filter(|part| !part.is_empty())
+        .map(|part| text(salt, part))
+        .fold(salt, hash_mix)
+}
+
+/// The address as IPv6; an IPv4 address is mapped.
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn address_words(octets: [u8; 16], word: fn([u8; 8]) -> u64) -> [u64; 2] {
+    let half = |at| word(octets[at..at + 8].try_into().expect("8 bytes"));
+    [half(0), half(8)]
+}
+
+fn hash(salt: u64, when: &Conditions, number: impl Fn(Id) -> u16) -> u64 {
+    let Listen { address, port, path: listen_path } = &when.listen;
+    let address = address.map(|address| {
+        address_words(octets(address), u64::from_le_bytes).into_iter().fold(salt, hash_mix)
+    });
+    let [upper, lower] = match when.client {
+        Some(network) => address_words(octets(network.network()), u64::from_be_bytes).map(Some),
+        None => [None; 2],
+    };
+    let values = [
+        when.exe.as_deref().map(|exe| path(salt, exe)),
+        when.user.map(u64::from),
+        when.unit.as_deref().map(|unit| text(salt, unit)),
+        when.service.map(|id| number(id).into()),
+        listen_path.as_deref().map(|path| text(salt, path)),
+        address,
+        port.map(u64::from),
+        upper,
+        lower,
+        when.peer.map(|id| number(id).into()),
+        when.cgroup.as_ref().map(|folder| path(salt, folder.as_str())),
+        when.file.as_ref().map(|folder| path(salt, folder.as_str())),
+    ];
+    values.into_iter().flatten().fold(salt, hash_mix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::RuleAction;
+
+    fn rule(when: Conditions, events: &[RuleEvent]) -> Rule {
+        Rule {
+            name: None,
+            span: 0..0,
+            priority: 0,
+            events: events.to_vec(),
+            has_explicit_events: true,
+            when,
+            then: RuleAction::Inherits,
+        }
+    }
+
+    #[test]
+    fn same_conditions_on_other_events_are_another_tuple() {
+        let user = |user| Conditions { user: Some(user), ..Conditions::default() };
+        let book = Ruleset::new(vec![
+            rule(user(1), &[RuleEvent::Exec]),
+            rule(user(2), &[RuleEvent::Exec, RuleEvent::Found]),
+            rule(user(1), &[RuleEvent::Found]),
+        ]);
+        let keys = HashedRuleset::new(&book, 7, |id| id.0).expect("few sets");
+        assert_eq!(
+            keys.tuples,
+            [Tuple { fields: field::USER, cgroup_depth: 0, client: (0, 0), file_depth: 0 }; 2]
+        );
+        assert_eq!(keys.rules.iter().map(|key| key.set).collect::<Vec<_>>(), [0, 0, 1]);
+        assert_eq!(keys.tuples_by_event[1], [0]);
+        assert_eq!(keys.tuples_by_event[2], [0, 1]);
+        assert_eq!(keys.rules[0].hash, keys.rules[2].hash);
+        assert_ne!(keys.rules[0].hash, keys.rules[1].hash);
+    }
+
+    #[test]
+    fn different_conditions_have_different_hashes() {
+        assert_ne!(path(1, "/usr/bin"), path(1, "/usr/sbin"));
+        assert_ne!(path(1, "/usr/bin"), path(2, "/usr/bin"));
+        assert_ne!(path(1, "/a/b"), path(1, "/b/a"));
+        assert_ne!(text(1, "a"), text(1, "a\0"));
+        assert_eq!(path(1, "/usr/bin/"), path(1, "/usr/bin"));
+    }
+}

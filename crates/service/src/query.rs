@@ -1,0 +1,36 @@
+//! The facts about a thread at an event, which rules are matched against.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::rule::RuleEvent;
+use crate::tree::Id;
+
+/// The thread's end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalEnd<'a> {
+    Internet(SocketAddr),
+    /// A path, or an abstract name that begins with `@`.
+    Unix(&'a str),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleQuery<'a> {
+    pub event: RuleEvent,
+    /// Whether the thread works for its service because of a request or an explicit assignment, and
+    /// not because of its identity.
+    pub on_behalf: bool,
+    /// The path of the thread's executable.
+    pub exe: &'a str,
+    /// The effective user.
+    pub user: u32,
+    pub unit: Option<&'a str>,
+    pub cgroup: &'a str,
+    /// The thread's service, or the parent of that if it is a dynamic service.
+    pub service: Id,
+    pub listen: Option<LocalEnd<'a>>,
+    pub client: Option<IpAddr>,
+    /// The service of the connection's other end, if that end is known.
+    pub peer: Option<Id>,
+    /// The path of the opened file.
+    pub file: Option<&'a str>,
+}

@@ -1,0 +1,27 @@
+//! All rules, in the order of their precedence.
+
+use crate::query::RuleQuery;
+use crate::rule::Rule;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ruleset {
+    rules: Vec<Rule>,
+}
+
+impl Ruleset {
+    /// Sorts the rules. Rules with equal priority and equally specific conditions keep their order.
+    pub fn new(mut rules: Vec<Rule>) -> Self {
+        rules.sort_by(Rule::compare);
+        Self { rules }
+    }
+
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The precedence of the first rule that matches. This is the reference for
+    /// [`crate::TupleSpace`].
+    pub fn match_rule(&self, facts: &RuleQuery) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.matches(facts))
+    }
+}

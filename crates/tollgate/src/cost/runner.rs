@@ -1,0 +1,439 @@
+//! The run: a pilot determines the counts, then quads of blocks are measured, with looks that
+//! decide when to stop.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use kernel::benchmark::Benchmark;
+use serde::{Deserialize, Serialize};
+use stats::interval::{median, median_interval};
+use stats::order::{Quads, Random};
+use stats::sequential::{MAX_QUADS, is_look, is_precise, rightspeed};
+
+use super::analysis::{
+    ArmTimes, BlockPair, BlockTime, CONFIDENCE, StoppedBy, can_detect_injection, differences,
+};
+use super::arms::{Arm, BlockResult, Interleave};
+use super::progress::{LeastPrecise, Progress};
+use super::worker::{TimedBenchmark, WorkerReply, WorkerRequest};
+
+/// The indices of the arms that every run has.
+pub const BASE: usize = 0;
+pub const AA: usize = 1;
+pub const INJECTED: usize = 2;
+
+/// The injected time, as a fraction of the benchmark's own time.
+pub const INJECTION: f64 = 0.02;
+
+/// How long a benchmark's part of a block takes; with the slowest arm, not much longer than
+/// `MAX_DURATION`.
+const TARGET_DURATION: Duration = Duration::from_millis(12);
+const MAX_DURATION: Duration = Duration::from_millis(250);
+const MIN_BATCHES: usize = 7;
+const MAX_BATCHES: usize = 101;
+const PILOT_BATCHES: usize = 7;
+
+/// A benchmark in one placement.
+#[derive(Clone)]
+pub struct BenchmarkRun {
+    pub name: Arc<str>,
+    pub benchmark: &'static Benchmark,
+    pub cpu: Option<usize>,
+}
+
+pub struct Plan {
+    /// Off, A/A and injected first.
+    pub arms: Vec<Arm>,
+    pub exercises: Vec<BenchmarkRun>,
+    pub stop: StopRule,
+    pub precision: f64,
+    /// The minimum time between two workers.
+    pub settle: Duration,
+    pub budget: Duration,
+    pub seed: u64,
+}
+
+/// When a benchmark has been run often enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum StopRule {
+    /// When each interval of a ratio is as narrow as --precision, checked after 12, 24, 48 … quads
+    Precision,
+    /// As in RightSpeed: when each arm's mean is known to 0.01 %, after 10,000 runs, or after 2,000
+    /// s
+    Rightspeed,
+}
+
+impl StopRule {
+    fn most_quads(self) -> usize {
+        match self {
+            Self::Precision => MAX_QUADS,
+            // A quad has two runs of each arm.
+            Self::Rightspeed => rightspeed::RUNS / 2,
+        }
+    }
+}
+
+/// Every batch of one benchmark in one block.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RawBlock {
+    pub quad: usize,
+    /// The position in the quad.
+    pub place: usize,
+    pub arm: Arc<str>,
+    pub benchmark: Arc<str>,
+    /// In nanoseconds per unit; the worker's own clock and loop, below, are subtracted already.
+    pub ns: Vec<f64>,
+    pub clock_ns: f64,
+    pub loop_ns: f64,
+    /// Nanoseconds per batch that the injected chain took; 0 without one.
+    pub injected_ns: f64,
+}
+
+/// Counts that are the same for all arms.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BatchCounts {
+    pub benchmark: String,
+    pub units: u32,
+    pub batches: usize,
+    /// Steps of the injected chain per batch.
+    pub spin: u64,
+}
+
+#[derive(Default)]
+pub struct Measured {
+    pub counts: Vec<BatchCounts>,
+    /// By exercise and arm.
+    pub times: Vec<ArmTimes>,
+    /// By exercise: the injected time relative to the benchmark's own, one value for each quad.
+    pub injected: Vec<Vec<f64>>,
+    /// By exercise and preceding arm: log ratios of a base block to the other one of the quad.
+    pub after: Vec<BTreeMap<String, Vec<f64>>>,
+    pub stopped_by: Vec<Option<StoppedBy>>,
+    /// By arm.
+    pub losses: Vec<Option<u64>>,
+    pub raw: Vec<RawBlock>,
+    pub pace: Interleave,
+    pub clock_ns: f64,
+    pub loop_ns: f64,
+    pub elapsed: Duration,
+}
+
+impl Plan {
+    /// Runs the plan and fills `measured` on the way, so that after an error or an interrupt it has
+    /// all that was measured before.
+    pub fn run(
+        &self,
+        measured: &mut Measured,
+        given_up: &AtomicBool,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let began = Instant::now();
+        let result = self.measure(measured, began, given_up, progress);
+        measured.elapsed = began.elapsed();
+        for stopped in measured.stopped_by.iter_mut().filter(|stopped| stopped.is_none()) {
+            *stopped = Some(StoppedBy::Interrupt);
+        }
+        result
+    }
+
+    fn measure(
+        &self,
+        measured: &mut Measured,
+        began: Instant,
+        given_up: &AtomicBool,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let exercises = self.exercises.len();
+        measured.times = vec![vec![Vec::new(); self.arms.len()]; exercises];
+        measured.injected = vec![Vec::new(); exercises];
+        measured.after = vec![BTreeMap::new(); exercises];
+        measured.stopped_by = vec![None; exercises];
+        measured.losses = vec![None; self.arms.len()];
+        progress.show("finding the number of repetitions");
+        let Some(counts) = self.pilot(measured, given_up)? else { return Ok(()) };
+        measured.counts = counts;
+        let mut quads = Quads::new(self.arms.len(), self.seed);
+        let mut random = Random::new(self.seed);
+        let mut previous = BASE;
+        let first = Instant::now();
+        for quad in 0..self.stop.most_quads() {
+            let open: Vec<_> =
+                (0..exercises).filter(|index| measured.stopped_by[*index].is_none()).collect();
+            if open.is_empty() {
+                return Ok(());
+            }
+            // A quad that would exceed the budget is not started; at least one is measured in any
+            // case.
+            let a_quad = first.elapsed().checked_div(quad as u32).unwrap_or_default();
+            if quad > 0 && began.elapsed() + a_quad > self.budget {
+                stop(measured, &open, StoppedBy::Time);
+                return Ok(());
+            }
+            let order = quads.next_quad();
+            let Some(blocks) = self.quad(&order, &open, measured, &mut random, given_up)? else {
+                return Ok(());
+            };
+            self.record_quad(quad, &order, previous, &open, &blocks, measured);
+            previous = order[order.len() - 1];
+            self.interim_look(quad + 1, &open, measured);
+            progress.quad(quad + 1, began.elapsed(), || self.widest(measured));
+        }
+        let open: Vec<_> =
+            (0..exercises).filter(|index| measured.stopped_by[*index].is_none()).collect();
+        stop(measured, &open, StoppedBy::Runs);
+        Ok(())
+    }
+
+    /// Determines the units per batch with nothing on, and the batches per block with the slowest
+    /// arm.
+    fn pilot(
+        &self,
+        measured: &mut Measured,
+        given_up: &AtomicBool,
+    ) -> Result<Option<Vec<BatchCounts>>> {
+        let mut tasks: Vec<_> = self
+            .exercises
+            .iter()
+            .map(|exercise| TimedBenchmark {
+                benchmark: exercise.benchmark.name.into(),
+                cpu: exercise.cpu,
+                units: 0,
+                batches: PILOT_BATCHES,
+                spin: 0,
+            })
+            .collect();
+        let pace = &mut measured.pace;
+        let Some(base) = self.block(BASE, &tasks, pace, given_up)? else { return Ok(None) };
+        (measured.clock_ns, measured.loop_ns) = (base.answer.clock_ns, base.answer.loop_ns);
+        let batch_ns = |answer: &WorkerReply| -> Vec<f64> {
+            answer.tasks.iter().map(|timing| median(&timing.ns) * f64::from(timing.units)).collect()
+        };
+        let own = batch_ns(&base.answer);
+        for (task, timing) in tasks.iter_mut().zip(&base.answer.tasks) {
+            task.units = timing.units;
+        }
+        let mut slowest = own.clone();
+        for arm in INJECTED + 1..self.arms.len() {
+            let Some(block) = self.block(arm, &tasks, pace, given_up)? else { return Ok(None) };
+            for (slowest, ns) in slowest.iter_mut().zip(batch_ns(&block.answer)) {
+                *slowest = slowest.max(ns);
+            }
+        }
+        pace.settle(self.settle);
+        let counts = self.exercises.iter().zip(&tasks).zip(own.iter().zip(&slowest));
+        Ok(Some(
+            counts
+                .map(|((exercise, task), (own, slowest))| BatchCounts {
+                    benchmark: exercise.name.to_string(),
+                    units: task.units,
+                    batches: batches(*own, *slowest),
+                    spin: (own * INJECTION / base.answer.spin_ns).round().max(1.0) as u64,
+                })
+                .collect(),
+        ))
+    }
+
+    fn block(
+        &self,
+        arm: usize,
+        tasks: &[TimedBenchmark],
+        pace: &mut Interleave,
+        given_up: &AtomicBool,
+    ) -> Result<Option<BlockResult>> {
+        self.arms[arm].run_block(&WorkerRequest { tasks: tasks.to_vec() }, pace, given_up)
+    }
+
+    /// Measures a quad. Returns the reply of each block, in the order of `open`.
+    fn quad(
+        &self,
+        order: &[usize],
+        open: &[usize],
+        measured: &mut Measured,
+        random: &mut Random,
+        given_up: &AtomicBool,
+    ) -> Result<Option<Vec<WorkerReply>>> {
+        let mut answers = Vec::new();
+        for arm in order {
+            // Shuffled, so that a benchmark does not always follow the same one.
+            let mut shuffled: Vec<_> = (0..open.len()).collect();
+            random.shuffle(&mut shuffled);
+            let task = |place: &usize| {
+                let (index, counts) = (open[*place], &measured.counts[open[*place]]);
+                TimedBenchmark {
+                    benchmark: self.exercises[index].benchmark.name.into(),
+                    cpu: self.exercises[index].cpu,
+                    units: counts.units,
+                    batches: counts.batches,
+                    spin: if *arm == INJECTED { counts.spin } else { 0 },
+                }
+            };
+            let tasks: Vec<_> = shuffled.iter().map(task).collect();
+            let Some(block) = self.block(*arm, &tasks, &mut measured.pace, given_up)? else {
+                return Ok(None);
+            };
+            if let Some(lost) = block.loss {
+                *measured.losses[*arm].get_or_insert(0) += lost;
+            }
+            let mut answer = block.answer;
+            let mut timings: Vec<_> =
+                shuffled.into_iter().zip(std::mem::take(&mut answer.tasks)).collect();
+            timings.sort_by_key(|(place, _)| *place);
+            answer.tasks = timings.into_iter().map(|(_, timing)| timing).collect();
+            answers.push(answer);
+        }
+        Ok((!given_up.load(Ordering::Relaxed)).then_some(answers))
+    }
+
+    /// Adds a finished quad to the measurements.
+    fn record_quad(
+        &self,
+        quad: usize,
+        order: &[usize],
+        previous: usize,
+        open: &[usize],
+        answers: &[WorkerReply],
+        measured: &mut Measured,
+    ) {
+        for (part, index) in open.iter().enumerate() {
+            let time = |place: usize| BlockTime::of(&answers[place].tasks[part].ns);
+            // A time that is a difference can be below an arm's noise; then it has no logarithm.
+            if (0..order.len()).any(|place| time(place).median <= 0.0) {
+                measured.stopped_by[*index] = Some(StoppedBy::Noise);
+                continue;
+            }
+            let places = |arm: usize| -> [usize; 2] {
+                let mut places =
+                    order.iter().enumerate().filter(|(_, of)| **of == arm).map(|(place, _)| place);
+                [
+                    places.next().expect("twice in each quad"),
+                    places.next().expect("twice in each quad"),
+                ]
+            };
+            for arm in 0..self.arms.len() {
+                let pair: BlockPair = places(arm).map(time);
+                measured.times[*index][arm].push(pair);
+            }
+            let base = places(BASE);
+            for (own, other) in [(base[0], base[1]), (base[1], base[0])] {
+                let before = if own == 0 { previous } else { order[own - 1] };
+                let log = (time(own).median / time(other).median).ln();
+                measured.after[*index]
+                    .entry(self.arms[before].name.to_string())
+                    .or_default()
+                    .push(log);
+            }
+            // The time of the injected chain in this quad, relative to the benchmark's own time.
+            let units = f64::from(measured.counts[*index].units);
+            let chain: f64 =
+                places(INJECTED).map(|place| answers[place].tasks[part].injected_ns).iter().sum();
+            let own: f64 = base.map(|place| time(place).median * units).iter().sum();
+            measured.injected[*index].push(chain / own);
+            for (place, arm) in order.iter().enumerate() {
+                measured.raw.push(RawBlock {
+                    quad,
+                    place,
+                    arm: self.arms[*arm].name.clone(),
+                    benchmark: self.exercises[*index].name.clone(),
+                    ns: answers[place].tasks[part].ns.clone(),
+                    clock_ns: answers[place].clock_ns,
+                    loop_ns: answers[place].loop_ns,
+                    injected_ns: answers[place].tasks[part].injected_ns,
+                });
+            }
+        }
+    }
+
+    /// Closes the benchmarks whose rows are as precise as requested and whose controls are
+    /// conclusive.
+    fn interim_look(&self, quads: usize, open: &[usize], measured: &mut Measured) {
+        if self.stop == StopRule::Precision && !is_look(quads) {
+            return;
+        }
+        for index in open {
+            let times = &measured.times[*index];
+            let is_precise = |arm: usize| match self.stop {
+                StopRule::Precision => is_precise(
+                    &differences(&times[arm], &times[BASE]).logs,
+                    self.precision,
+                    CONFIDENCE,
+                ),
+                StopRule::Rightspeed => rightspeed::is_precise(&runs(&times[arm])),
+            };
+            // The base is not compared with anything, but RightSpeed's rule applies to each arm by
+            // itself.
+            let first = if self.stop == StopRule::Precision { AA } else { BASE };
+            let tells = || {
+                let injected = differences(&times[INJECTED], &times[BASE]).logs;
+                self.stop == StopRule::Rightspeed
+                    || can_detect_injection(&injected, 2 * self.exercises.len())
+            };
+            if (first..self.arms.len()).all(is_precise) && tells() {
+                measured.stopped_by[*index] = Some(StoppedBy::Precision);
+            }
+        }
+    }
+
+    /// The least precise row of the open benchmarks.
+    fn widest(&self, measured: &Measured) -> Option<LeastPrecise> {
+        let mut widest: Option<LeastPrecise> = None;
+        for (index, exercise) in self.exercises.iter().enumerate() {
+            if measured.stopped_by[index].is_some() {
+                continue;
+            }
+            let times = &measured.times[index];
+            for arm in AA..self.arms.len() {
+                let logs = differences(&times[arm], &times[BASE]).logs;
+                let Some(interval) = median_interval(&logs, CONFIDENCE) else {
+                    continue;
+                };
+                let half = (interval.high - interval.low) / 2.0;
+                if widest.as_ref().is_none_or(|(_, _, most)| half > *most) {
+                    widest =
+                        Some((exercise.name.to_string(), self.arms[arm].name.to_string(), half));
+                }
+            }
+        }
+        widest
+    }
+}
+
+/// The means of an arm's blocks.
+fn runs(pairs: &[BlockPair]) -> Vec<f64> {
+    pairs.iter().flatten().map(|time| time.mean).collect()
+}
+
+fn stop(measured: &mut Measured, open: &[usize], by: StoppedBy) {
+    for index in open {
+        measured.stopped_by[*index] = Some(by);
+    }
+}
+
+/// The number of batches that fit; odd, so that the median is one of them.
+fn batches(own_ns: f64, slowest_ns: f64) -> usize {
+    let fit = (TARGET_DURATION.as_nanos() as f64 / own_ns)
+        .min(MAX_DURATION.as_nanos() as f64 / slowest_ns);
+    (fit as usize).clamp(MIN_BATCHES, MAX_BATCHES) | 1
+}
+
+/// The processor that benchmarks are pinned to: the last one that this process may use, because the
+/// first takes most interrupts.
+pub fn pinned_cpu() -> Result<usize> {
+    kernel::cpus::allowed().last().copied().context("this process may run on no processor")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_arms_have_fewer_batches() {
+        assert_eq!(batches(60_000.0, 60_000.0), 101);
+        assert_eq!(batches(120_000.0, 240_000.0), 101);
+        assert_eq!(batches(600_000.0, 700_000.0), 21);
+        assert_eq!(batches(60_000.0, 20_000_000.0), 13);
+        assert_eq!(batches(5e6, 5e9), 7);
+    }
+}

@@ -1,0 +1,98 @@
+//! Logs events: with fields in the journal if that is available, otherwise on stderr.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use libsystemd::logging::{Priority, connected_to_journal, journal_send};
+
+use super::control::log_message;
+use crate::format::{count, printable};
+use crate::report::{GuardEvent, with_scope};
+
+/// Events that are logged of one program within [`INTERVAL`]; further ones are only counted.
+/// `tollgate guard events` lists all of them.
+const MAX_EVENTS_PER_MINUTE: u64 = 20;
+const INTERVAL: Duration = Duration::from_secs(60);
+
+pub struct EventLog {
+    is_journal: bool,
+    began: Instant,
+    logged: BTreeMap<String, u64>,
+}
+
+/// An event as a self-contained line.
+pub fn event_line(event: &GuardEvent) -> String {
+    let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
+    let place = event
+        .unit
+        .iter()
+        .chain(&event.container)
+        .map(|name| format!(" in {name}"))
+        .collect::<String>();
+    printable(&format!(
+        "{} {} ({}){place}: {} after {} (LFC {}): {}",
+        event.command,
+        event.pid,
+        with_scope(&event.program, event.scope.as_deref()),
+        event.call,
+        before.join(" "),
+        event.lfc,
+        event.action_text()
+    ))
+}
+
+impl EventLog {
+    pub fn new() -> Self {
+        Self { is_journal: connected_to_journal(), began: Instant::now(), logged: BTreeMap::new() }
+    }
+
+    pub fn log_event(&mut self, event: &GuardEvent) {
+        let program = with_scope(&event.program, event.scope.as_deref());
+        let told = self.logged.entry(program).or_default();
+        *told += 1;
+        if *told > MAX_EVENTS_PER_MINUTE {
+            return;
+        }
+        if !self.is_journal {
+            log_message(&event_line(event));
+            return;
+        }
+        let priority = if event.action == "observe" { Priority::Notice } else { Priority::Warning };
+        let fields = [
+            ("TOLLGATE_PID", event.pid.to_string()),
+            ("TOLLGATE_TID", event.tid.to_string()),
+            ("TOLLGATE_PROGRAM", event.program.clone()),
+            ("TOLLGATE_SCOPE", event.scope.clone().unwrap_or_default()),
+            ("TOLLGATE_UNIT", event.unit.clone().unwrap_or_default()),
+            ("TOLLGATE_CONTAINER", event.container.clone().unwrap_or_default()),
+            ("TOLLGATE_CALL", event.call.clone()),
+            ("TOLLGATE_SEQUENCE", event.sequence.join(" ")),
+            ("TOLLGATE_EXPECTED", event.expected.join(" ")),
+            ("TOLLGATE_LFC", event.lfc.to_string()),
+            ("TOLLGATE_ACTION", event.action.clone()),
+            ("TOLLGATE_HELD_NS", event.held_ns.to_string()),
+            ("TOLLGATE_LATE_NS", event.late_ns.to_string()),
+        ];
+        if journal_send(priority, &event_line(event), fields.into_iter()).is_err() {
+            log_message(&event_line(event));
+        }
+    }
+
+    /// Logs the number of events that were not logged.
+    pub fn tend(&mut self) {
+        if self.began.elapsed() < INTERVAL {
+            return;
+        }
+        self.began = Instant::now();
+        for (program, told) in std::mem::take(&mut self.logged)
+            .into_iter()
+            .filter(|(_, told)| *told > MAX_EVENTS_PER_MINUTE)
+        {
+            let more = count(told - MAX_EVENTS_PER_MINUTE);
+            log_message(&format!(
+                "{more} more unusual calls of {} in the last minute",
+                printable(&program)
+            ));
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Reads documents that Tollgate has written.
+
+use std::path::Path;
+use std::{fs, io};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Read first, because the rest of a document with another schema may be anything.
+#[derive(Deserialize)]
+struct Header {
+    schema: Option<serde_json::Value>,
+}
+
+/// Reads the document in a file, or on stdin for the name "-", if it has this schema; `origin` is
+/// the command that writes such documents.
+pub fn read<T: DeserializeOwned>(path: &Path, schema: &str, origin: &str) -> Result<T> {
+    let (name, text) = match path.to_str() {
+        Some("-") => (Path::new("stdin").display(), io::read_to_string(io::stdin())),
+        _ => (path.display(), fs::read_to_string(path)),
+    };
+    let text = text.with_context(|| format!("cannot read {name}"))?;
+    let not_one = || format!("{name} is not a document written by `{origin}`");
+    let header: Header = serde_json::from_str(&text).with_context(not_one)?;
+    match header.schema.as_ref().and_then(|schema| schema.as_str()) {
+        Some(found) if found == schema => serde_json::from_str(&text).with_context(not_one),
+        Some(found) => bail!("{name} has schema {found:?}; this version reads {schema:?}"),
+        None => bail!("{}: it has no field `schema`", not_one()),
+    }
+}

@@ -1,0 +1,216 @@
+//! Commands that a daemon executes, and commands on the store that a daemon must learn of.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use kernel::process::is_root;
+
+use super::arguments::{
+    EventsArguments, HoldArguments, OffArguments, ProgramArguments, ReleaseArguments,
+    StatusArguments,
+};
+use super::requests::{GuardRequest, Status};
+use super::resolve::split_scope;
+use super::store::Store;
+use super::transitions::{Transition, TransitionResult, apply};
+use crate::daemon::SocketOption;
+use crate::daemon::control::{connect, connect_required, request_one, send_request};
+use crate::format::{number_of, printable};
+use crate::output::{self, Output};
+use crate::report::{GuardEvent, GuardedProgram, losses, with_scope};
+
+/// Applies a transition: through the daemon if one uses this store.
+pub fn verb(verb: Transition, arguments: &ProgramArguments) -> Result<ExitCode> {
+    let store = &arguments.store.folder;
+    let absolute = |program: &String| {
+        let (path, scope) = split_scope(program);
+        let absolute = path.contains('/').then(|| std::path::absolute(path)).and_then(Result::ok);
+        let scope = scope.map_or_else(String::new, |scope| format!("[{scope}]"));
+        absolute
+            .map_or_else(|| program.clone(), |path| path.to_string_lossy().into_owned() + &scope)
+    };
+    let programs: Vec<_> = arguments.programs.iter().map(absolute).collect();
+    let done: Vec<TransitionResult> = if is_served_by_daemon(&arguments.socket, store)? {
+        request_one(&arguments.socket, &GuardRequest::Verb { verb, programs })?
+    } else {
+        apply(&Store::new(store), verb, &programs)?
+    };
+    done.iter().try_for_each(|done| Output::Stdout.write(&format!("{}\n", done.line)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a daemon uses this store. If so, the daemon has written everything that it knows to the
+/// store when this returns.
+pub fn is_served_by_daemon(socket: &SocketOption, store: &std::path::Path) -> Result<bool> {
+    // A process that may not connect to a daemon has no access to the daemon's store either.
+    let Ok(Some(stream)) = connect(&socket.path) else { return Ok(false) };
+    let (folder, _) = send_request(&stream, &GuardRequest::Store)?;
+    Ok(store.canonicalize().is_ok_and(|store| folder.as_str() == store.to_str()))
+}
+
+pub fn status(arguments: &StatusArguments) -> Result<ExitCode> {
+    let status: Status = request_one(&arguments.socket, &GuardRequest::Status)?;
+    let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+    if arguments.json {
+        output.write_json(&status)?
+    } else {
+        output.write(&text(&status, arguments.top))?
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Wide enough for the number of calls of some weeks.
+const CALLS_WIDTH: usize = 14;
+
+fn text(status: &Status, top: usize) -> String {
+    use std::fmt::Write as _;
+    let mut out = losses(&status.losses);
+    let off =
+        if status.is_off { ", OFF: no process is held until `tollgate guard on`" } else { "" };
+    let _ = writeln!(
+        out,
+        "guard ({}) since {}, process {}{off}",
+        status.mode, status.since, status.pid
+    );
+    if status.mode == "enforce" {
+        let _ = writeln!(
+            out,
+            "response: {}; at most {} processes are held",
+            status.response, status.held_most
+        );
+    }
+    let unheld: u64 = status.programs.iter().map(|program| program.unheld).sum();
+    if unheld > 0 {
+        let unheld = number_of(unheld as usize, "call");
+        let _ = writeln!(out, "{unheld} not held, because --max-held processes were held already");
+    }
+    let states =
+        |state: &str| status.programs.iter().filter(|program| program.state == state).count();
+    let _ = writeln!(
+        out,
+        "{}: {} training, {} frozen, {} normal",
+        number_of(status.programs.len(), "program"),
+        states("training"),
+        states("frozen"),
+        states("normal")
+    );
+    let _ = writeln!(out, "\nheld now: {}", number_of(status.held.len(), "process"));
+    for held in &status.held {
+        let place = held
+            .unit
+            .iter()
+            .chain(&held.container)
+            .map(|name| format!("  {name}"))
+            .collect::<String>();
+        let _ = writeln!(
+            out,
+            "{}",
+            printable(&format!(
+                "  {:>7}  {}  {}{place}  {}",
+                held.pid,
+                held.command,
+                with_scope(&held.program, held.scope.as_deref()),
+                held.left()
+            ))
+        );
+    }
+    let _ = writeln!(out, "\n{}", GuardedProgram::heading(CALLS_WIDTH));
+    for program in status.programs.iter().take(top) {
+        let _ = writeln!(out, "{}", program.row(CALLS_WIDTH));
+    }
+    if status.programs.len() > top {
+        let _ = writeln!(out, "… and {} more (--top)", status.programs.len() - top);
+    }
+    out
+}
+
+pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
+    let stream = connect_required(&arguments.socket.path)?;
+    let (_, lines) = send_request(&stream, &GuardRequest::Events { follow: arguments.follow })?;
+    for line in lines {
+        let text = if arguments.json { line } else { shown(&line)? };
+        if !output::line(&text)? {
+            break;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shown(line: &str) -> Result<String> {
+    let event: GuardEvent = serde_json::from_str(line)?;
+    let mut text = format!("{}  {}", event.time, crate::daemon::event_line(&event));
+    if let Some(usual) = event.expected_text(usize::MAX) {
+        text += &format!("\n    {usual}");
+    }
+    Ok(text)
+}
+
+/// Uses the tables of holds first, because they need no daemon that responds.
+pub fn off(arguments: &OffArguments) -> Result<ExitCode> {
+    if !is_root() {
+        bail!("only root may switch guards off");
+    }
+    let mut failures = Vec::new();
+    if !arguments.daemon {
+        let released = kernel::hold_table::release_orphaned_holds(!arguments.killed)?;
+        if released.of_killed > 0 || arguments.killed {
+            let processes = number_of(released.of_killed, "process");
+            print(&format!("released {processes} whose guard was killed"))?;
+        }
+        for (process, held) in released.of_living {
+            let held = number_of(held, "process");
+            print(&format!("switched off the guard of process {process}; released {held}"))?;
+        }
+        failures = released.failures;
+    }
+    if !arguments.killed
+        && let Err(error) = off_at(&arguments.socket, arguments.daemon)
+    {
+        failures.push(format!("{error:#}"));
+    }
+    if !failures.is_empty() {
+        bail!(failures.join("; "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// With `is_meant`, the user chose only the daemon, so it is an error if none is listening.
+fn off_at(socket: &SocketOption, is_meant: bool) -> Result<ExitCode> {
+    let stream =
+        if is_meant { Some(connect_required(&socket.path)?) } else { connect(&socket.path)? };
+    let Some(stream) = stream else {
+        return print(&format!("no daemon is listening at {}", socket.path.display()));
+    };
+    let (value, _) = send_request(&stream, &GuardRequest::Off)?;
+    let released: Vec<String> = serde_json::from_value(value)?;
+    released.iter().try_for_each(|line| print(line).map(drop))?;
+    print("off: unusual calls are only reported, and no process is held, until `tollgate guard on`")
+}
+
+pub fn on(socket: &SocketOption) -> Result<ExitCode> {
+    let _: Vec<String> = request_one(socket, &GuardRequest::On)?;
+    print("on: the guard responds to unusual calls again")
+}
+
+pub fn hold(arguments: &HoldArguments) -> Result<ExitCode> {
+    for pid in &arguments.pids {
+        let () = request_one(&arguments.socket, &GuardRequest::Hold { pid: *pid })?;
+        print(&format!("{pid}: held until `tollgate guard release {pid}`"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn release(arguments: &ReleaseArguments) -> Result<ExitCode> {
+    let request = GuardRequest::Release { whom: arguments.targets.clone() };
+    let released: Vec<String> = request_one(&arguments.socket, &request)?;
+    if released.is_empty() {
+        return print("no process is held");
+    }
+    released.iter().try_for_each(|line| print(line).map(drop))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(line: &str) -> Result<ExitCode> {
+    Output::Stdout.write(&format!("{line}\n"))?;
+    Ok(ExitCode::SUCCESS)
+}

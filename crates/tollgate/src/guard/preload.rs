@@ -1,0 +1,115 @@
+//! Loads baselines before their programs start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use kernel::gate::{Gate, Lock};
+use kernel::wire;
+
+use super::baseline::BaselineId;
+use super::extension::{Guard, IdentifiedProgram};
+use super::file_hasher::MAX_INLINE_BYTES;
+use super::program_file::{key, open_file, opened_path};
+use super::scopes::{ProcessInfo, Scope, has_free_scope, interpreter_of_script};
+
+impl Guard {
+    /// Preloads the baseline of a command's own program, which then applies from its first call on.
+    pub fn preload_command(
+        &mut self,
+        gate: &Gate,
+        lock: &Lock,
+        command: &Path,
+        words: &[OsString],
+    ) -> Result<()> {
+        let scope = self.scopes.of_process(|| ProcessInfo::for_command(command, words));
+        self.preload(gate, lock, &[(interpreter_of_script(command, words).0, scope)], u64::MAX)
+    }
+
+    /// Preloads the baselines of processes that the session is about to attach. Returns the numbers
+    /// of their scopes.
+    pub fn preload_processes(&mut self, gate: &Gate, pids: &[u32]) -> Result<BTreeMap<u32, u64>> {
+        let scopes: Vec<_> =
+            pids.iter().map(|pid| self.scopes.of_process(|| ProcessInfo::from_pid(*pid))).collect();
+        let numbers = pids.iter().copied().zip(scopes.iter().map(|scope| scope.number)).collect();
+        let paths = pids.iter().map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
+        self.preload(
+            gate,
+            &Lock::take()?,
+            &paths.zip(scopes).collect::<Vec<_>>(),
+            MAX_INLINE_BYTES,
+        )?;
+        Ok(numbers)
+    }
+
+    /// Preloads the baselines of all programs in the store.
+    pub fn preload_stored(&mut self, gate: &Gate) -> Result<()> {
+        /// The other half of the profiles is for programs that are not in the store.
+        const MAX_PRELOADED: usize = wire::GUARD_PROFILES as usize / 2;
+        let stored = self.store.load_all()?;
+        let scope = |name: &Option<String>| match name {
+            None => Some(Scope::default()),
+            Some(name) => self.scopes.kind()?.of_baseline_name(name),
+        };
+        let found = stored.iter().filter_map(|baseline| Some((baseline, scope(&baseline.scope)?)));
+        let paths = found.flat_map(|(baseline, scope)| {
+            baseline.paths.iter().map(move |path| (PathBuf::from(path), scope.clone()))
+        });
+        let paths: Vec<_> = paths.take(MAX_PRELOADED).collect();
+        self.preload(gate, &Lock::take()?, &paths, MAX_INLINE_BYTES)
+    }
+
+    /// Preloads programs of at most `longest` bytes; a longer one gets its baseline when it starts.
+    fn preload(
+        &mut self,
+        gate: &Gate,
+        lock: &Lock,
+        programs: &[(PathBuf, Scope)],
+        longest: u64,
+    ) -> Result<()> {
+        let mut expected: Vec<(wire::guard_program, IdentifiedProgram)> = Vec::new();
+        let (mut seen, mut spared) = (BTreeSet::new(), Vec::new());
+        for (path, scope) in programs {
+            // A program that cannot be read now gets its baseline when it starts, if it can start
+            // at all.
+            let Ok((file, metadata)) = open_file(path) else { continue };
+            if metadata.len() > longest
+                || !seen.insert((metadata.dev(), metadata.ino(), scope.number))
+            {
+                continue;
+            }
+            let path = opened_path(&file).unwrap_or_else(|| path.clone());
+            let Some(digest) = self.reader.digest(&file, &metadata) else { continue };
+            let identity = BaselineId { digest, scope: scope.name.clone() };
+            if self.policy.selection.is_exempt(&metadata) {
+                spared.push(identity.clone());
+            }
+            // A copy shares the profile of the first one when it starts.
+            let is_first = !self.profile_slots.contains_key(&identity)
+                && !expected.iter().any(|(_, other)| other.identity.as_ref() == Some(&identity));
+            let others = expected.iter().filter_map(|(_, other)| other.identity.as_ref());
+            if is_first
+                && has_free_scope(&identity, self.profile_slots.keys().chain(others))
+                && self.policy.selection.is_selected(&path, &metadata)
+            {
+                let key = key(&metadata, self.session, scope.number);
+                expected
+                    .push((key, IdentifiedProgram { path, metadata, identity: Some(identity) }));
+            }
+        }
+        let (keys, programs): (Vec<_>, Vec<_>) = expected.into_iter().unzip();
+        let places = gate.assign_profiles(lock, &keys)?;
+        for (place, known) in places.into_iter().zip(programs) {
+            self.track(gate, lock, place, known)?;
+        }
+        // The first one may be a copy, which any user can make, of an exempt program.
+        for place in spared.iter().filter_map(|identity| self.profile_slots.get(identity)) {
+            if let Some((program, _)) = self.programs.get(place) {
+                program.profile.set_exempt();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! A program's file, and the key by which the gate identifies it.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use kernel::wire;
+
+use crate::slow_calls;
+
+/// `dev_t` in the kernel has 20 bits for the minor number (include/linux/kdev_t.h).
+const MINOR_BITS: u32 = 20;
+
+/// The gate's key of a file. On a file system with several device numbers (btrfs), this number is
+/// not the kernel's own; then a program gets its baseline when it starts.
+pub fn key(metadata: &fs::Metadata, session: u32, scope: u64) -> wire::guard_program {
+    let device = metadata.dev();
+    wire::guard_program {
+        inode: metadata.ino(),
+        ctime_ns: metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec(),
+        size: metadata.size(),
+        scope,
+        device: libc::major(device) << MINOR_BITS | libc::minor(device),
+        session,
+    }
+}
+
+fn is_same_file(metadata: &fs::Metadata, key: &wire::guard_program) -> bool {
+    let wire::guard_program { inode, ctime_ns, size, .. } =
+        self::key(metadata, key.session, key.scope);
+    (inode, ctime_ns, size) == (key.inode, key.ctime_ns, key.size)
+}
+
+/// Opens the file that was executed: that of the process, if the process still runs, or the one at
+/// the path. The file is opened first because what either stands for may change at any time.
+pub fn open_program(record: &wire::guard_program_record) -> Option<File> {
+    let same = |file: &File| {
+        file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program))
+    };
+    let ways = [format!("/proc/{}/exe", record.pid), slow_calls::path(&record.path)];
+    ways.iter().find_map(|way| open_file(Path::new(way)).ok().map(|(file, _)| file).filter(same))
+}
+
+/// Opens a regular file. Another file may be at the path meanwhile: opening a pipe would block, and
+/// some devices act as soon as they are opened.
+pub fn open_file(path: &Path) -> std::io::Result<(File, fs::Metadata)> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let place = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let metadata = place.metadata()?;
+    if !metadata.is_file() {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    Ok((File::open(descriptor_path(&place))?, metadata))
+}
+
+fn descriptor_path(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The kernel appends this to the path of a file that was unlinked or replaced.
+const DELETED: &[u8] = b" (deleted)";
+
+pub fn opened_path(file: &File) -> Option<PathBuf> {
+    file_of_link(&descriptor_path(file))
+}
+
+/// The path that a link of /proc leads to.
+pub fn file_of_link(link: &Path) -> Option<PathBuf> {
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    let path = fs::read_link(link).ok()?;
+    let bytes = path.as_os_str().as_bytes();
+    let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
+    Some(std::ffi::OsString::from_vec(bytes).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_pipe_and_no_device_is_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().expect("a text")).expect("no NUL");
+        // SAFETY: a valid path.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        for path in [pipe.as_path(), Path::new("/dev/null"), folder.path()] {
+            let error = open_file(path).expect_err("it is not a regular file");
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{}", path.display());
+        }
+        let (file, metadata) = open_file(Path::new("/proc/self/exe")).expect("this program");
+        assert_eq!(file.metadata().expect("it is open").ino(), metadata.ino());
+    }
+}

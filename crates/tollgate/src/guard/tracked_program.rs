@@ -1,0 +1,361 @@
+//! A guarded program: its profile in the kernel, the baseline that the profile was loaded from, and
+//! the one that it is stored as.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use kernel::profile::{self, Contents, KernelProfile};
+use kernel::wire;
+
+use super::baseline::{
+    ANY_OTHER, Baseline, BaselineCounters, BaselineId, BaselinePair, BaselineState, BaselineWindow,
+    Digest, Gain,
+};
+use super::policy::Mode;
+use super::unix_now;
+use crate::report::call_name;
+
+/// A program whose baseline is in use.
+pub struct TrackedProgram {
+    pub profile: KernelProfile,
+    /// Where the program was seen; none: it ended before its file could be opened.
+    pub path: Option<PathBuf>,
+    pub digest: Option<Digest>,
+    pub scope: Option<String>,
+    /// The stored baseline that was installed.
+    pub stored: Option<Baseline>,
+    /// Calls of the profile that the stored baseline already counts.
+    stored_calls: u64,
+    pub saved: StoredState,
+    /// Calls that the program made before its baseline was installed.
+    pub early_calls: u64,
+    first_seen: u64,
+    /// The sizes of the baseline, and since when it has had them.
+    changed: Option<((usize, usize), u64)>,
+    /// The freeze count, and when the baseline becomes normal if it stays frozen since, in Unix
+    /// seconds.
+    normal_at: Option<(u32, u64)>,
+    /// Slots of the calls that have symbols so far.
+    calls: Vec<Option<u32>>,
+    /// The wipe count, and for each symbol those that normally follow it, as of that count.
+    next: Option<(u32, BTreeMap<u8, BTreeSet<u8>>)>,
+}
+
+/// The state of a program in the store.
+#[derive(Default)]
+pub struct StoredState {
+    pub at: Option<u64>,
+    /// The store has something that the profile lacks, because another Tollgate process stored it.
+    pub has_more: bool,
+    counts: BaselineCounters,
+    state: Option<BaselineState>,
+    sizes: (usize, usize),
+}
+
+impl StoredState {
+    /// Records that the file written at that time contains the profile's own baseline.
+    pub fn note(&mut self, own: &Baseline, at: u64) {
+        *self = Self {
+            at: Some(at),
+            has_more: false,
+            counts: own.counts(),
+            state: Some(own.state),
+            sizes: sizes(own),
+        };
+    }
+
+    pub fn needs_save(&self, own: &Baseline, also_calls: bool) -> bool {
+        let is_idle = self.at.is_some() && self.counts.seen_calls == own.seen_calls;
+        // In this mode, a baseline that was normal returns to training; this is stored only if the
+        // program has run.
+        if is_idle && own.state == BaselineState::Training {
+            return false;
+        }
+        self.state != Some(own.state)
+            || self.sizes != sizes(own)
+            || also_calls && self.counts.seen_calls != own.seen_calls
+    }
+
+    /// What to store in place of `stored`, and whether that contains something of another Tollgate
+    /// process, which is kept.
+    pub fn merged_into(&self, own: &Baseline, stored: &Baseline) -> Result<(Baseline, bool)> {
+        let mut all = own.clone();
+        let mut gain = Gain::default();
+        if Some(stored.saved) != self.at {
+            gain = all.merge_after(stored, &self.counts)?;
+        }
+        all.saved = stored.saved;
+        let has_more = gain != Gain::default() || all.state != own.state;
+        Ok((all, has_more))
+    }
+}
+
+impl TrackedProgram {
+    /// A new program; without an identity, nothing of it is stored.
+    pub fn new(
+        profile: KernelProfile,
+        path: Option<PathBuf>,
+        identity: Option<BaselineId>,
+    ) -> Self {
+        let (digest, scope) = identity.map(|of| (of.digest, of.scope)).unzip();
+        Self {
+            profile,
+            path,
+            digest,
+            scope: scope.flatten(),
+            stored: None,
+            stored_calls: 0,
+            saved: StoredState::default(),
+            early_calls: 0,
+            first_seen: unix_now(),
+            changed: None,
+            normal_at: None,
+            calls: Vec::new(),
+            next: None,
+        }
+    }
+
+    /// The program's identity. None: nothing of it is stored.
+    pub fn identity(&self) -> Option<BaselineId> {
+        Some(BaselineId { digest: self.digest?, scope: self.scope.clone() })
+    }
+
+    /// Clears the program before another baseline is installed, or none.
+    pub fn reset(&mut self) {
+        self.profile.empty();
+        self.stored = None;
+        self.stored_calls = self.profile.read().calls;
+        self.saved = StoredState::default();
+        (self.first_seen, self.changed) = (unix_now(), None);
+        self.normal_at = None;
+        self.calls.clear();
+        self.next = None;
+    }
+
+    /// Loads the stored baseline into the profile. Returns the number of pairs and windows that did
+    /// not fit.
+    pub fn install(&mut self, baseline: Baseline, mode: Mode) -> usize {
+        self.early_calls += self.profile.read().calls - self.stored_calls;
+        self.saved.note(&baseline, baseline.saved);
+        self.first_seen = baseline.first_seen;
+        self.changed = Some((sizes(&baseline), baseline.last_changed));
+        let contents = contents(&baseline, mode);
+        let unfit = self.profile.add(&contents);
+        if let BaselineState::Frozen { normal_at } = baseline.state {
+            self.normal_at = Some((self.profile.freeze_count(), normal_at));
+        }
+        self.stored = Some(baseline);
+        unfit
+    }
+
+    /// Makes the baseline normal if it has been frozen for long enough.
+    pub fn tick(&mut self, now: u64, normal_wait: Duration, mode: Mode) {
+        if self.profile.state() != wire::GUARD_FROZEN {
+            return;
+        }
+        let freezings = self.profile.freeze_count();
+        let normal_at = match self.normal_at {
+            Some((of, normal_at)) if of == freezings => normal_at,
+            _ => now.saturating_add(normal_wait.as_secs()),
+        };
+        self.normal_at = Some((freezings, normal_at));
+        if now > normal_at && mode != Mode::Learn {
+            self.profile.normalize();
+        }
+    }
+
+    /// The name of the call with this symbol.
+    pub fn call(&mut self, symbol: u8) -> String {
+        let known = |calls: &[Option<u32>]| calls.get(usize::from(symbol) - 1).copied().flatten();
+        if known(&self.calls).is_none() {
+            self.calls = self.profile.contents().calls;
+        }
+        known(&self.calls).map_or_else(|| "any other".to_owned(), name)
+    }
+
+    /// The calls that normally follow a call immediately.
+    pub fn expected_after(&mut self, symbol: u8) -> Vec<String> {
+        let forgettings = self.profile.wipe_count();
+        if self.next.as_ref().is_none_or(|(of, _)| *of != forgettings) {
+            let mut next = BTreeMap::<_, BTreeSet<_>>::new();
+            for pair in self.profile.contents().pairs.iter().filter(|pair| pair.normal & 1 != 0) {
+                next.entry(pair.earlier).or_default().insert(pair.current);
+            }
+            self.next = Some((forgettings, next));
+        }
+        let next =
+            self.next.as_ref().and_then(|(_, next)| next.get(&symbol)).cloned().unwrap_or_default();
+        next.into_iter().map(|symbol| self.call(symbol)).collect()
+    }
+
+    /// The current baseline, to be stored. None: the file could not be read, so the baseline could
+    /// not be found again.
+    pub fn baseline(&mut self, wire: &wire::guard_parameters, now: u64) -> Option<Baseline> {
+        let contents = self.profile.contents();
+        let before = self.stored.as_ref();
+        let state = match contents.state {
+            wire::GUARD_NORMAL => BaselineState::Normal,
+            wire::GUARD_FROZEN => BaselineState::Frozen {
+                normal_at: self.normal_at.map_or(now, |(_, normal_at)| normal_at),
+            },
+            _ => BaselineState::Training,
+        };
+        let mut paths: BTreeSet<_> = before.map(|stored| stored.paths.clone()).unwrap_or_default();
+        paths.extend(self.path.as_ref().map(|path| path.to_string_lossy().into_owned()));
+        let places = SymbolIndex::of(&contents);
+        let mut baseline = Baseline {
+            digest: self.digest?,
+            scope: self.scope.clone(),
+            paths,
+            lookahead: wire.lookahead.into(),
+            sequence: wire.sequence.into(),
+            state,
+            calls: places.names.clone(),
+            pairs: contents.pairs.iter().map(|pair| places.pair(pair)).collect(),
+            windows: contents.windows.iter().map(|window| places.window(window)).collect(),
+            trained: contents.trained,
+            changed_at: contents.changed_at,
+            anomalies: contents.anomalies,
+            seen_calls: contents.made - self.stored_calls
+                + before.map_or(0, |stored| stored.seen_calls),
+            first_seen: self.first_seen,
+            last_changed: now,
+            saved: 0,
+        };
+        let changed = self.changed.filter(|(before, _)| *before == sizes(&baseline));
+        (_, baseline.last_changed) =
+            *self.changed.insert(changed.unwrap_or((sizes(&baseline), now)));
+        Some(baseline)
+    }
+}
+
+fn sizes(baseline: &Baseline) -> (usize, usize) {
+    (baseline.pairs.len(), baseline.windows.len())
+}
+
+/// The name of a call in reports; calls of ABIs other than x86-64 carry the ABI's name.
+pub fn name(slot: u32) -> String {
+    match call_name(slot) {
+        (calls::Abi::X86_64, name) => name,
+        (abi, name) => format!("{name} ({})", abi.as_str()),
+    }
+}
+
+/// The slot of the call with this [`name`].
+fn slot(name: &str) -> Option<u32> {
+    let slots = calls::Abi::ALL.into_iter().flat_map(|abi| {
+        let base = abi as u32 * wire::CALLS_PER_ABI;
+        base..base + wire::CALLS_PER_ABI
+    });
+    slots.into_iter().find(|slot| self::name(*slot) == name)
+}
+
+/// Maps symbols of a profile to indices of a baseline's calls.
+struct SymbolIndex {
+    names: Vec<String>,
+    of_symbol: Vec<u8>,
+}
+
+impl SymbolIndex {
+    fn of(contents: &Contents) -> Self {
+        let (mut names, mut of_symbol) =
+            (Vec::new(), vec![ANY_OTHER; wire::GUARD_SYMBOLS as usize]);
+        for (symbol, call) in (1..).zip(&contents.calls) {
+            if let Some(call) = call {
+                of_symbol[symbol] = names.len() as u8;
+                names.push(name(*call));
+            }
+        }
+        Self { names, of_symbol }
+    }
+
+    fn index(&self, symbol: u8) -> u8 {
+        self.of_symbol[usize::from(symbol)]
+    }
+
+    fn pair(&self, pair: &profile::ProfilePair) -> BaselinePair {
+        BaselinePair {
+            call: self.index(pair.current),
+            earlier: self.index(pair.earlier),
+            learned: pair.learned,
+            normal: pair.normal,
+        }
+    }
+
+    fn window(&self, window: &profile::ProfileWindow) -> BaselineWindow {
+        let calls = window.calls.iter().map(|symbol| self.index(*symbol)).collect();
+        BaselineWindow { calls, learned: window.learned, normal: window.normal }
+    }
+}
+
+/// The contents of a profile whose symbols are the baseline's indices plus one.
+fn contents(baseline: &Baseline, mode: Mode) -> Contents {
+    let symbol = |index: u8| if index == ANY_OTHER { index } else { index + 1 };
+    let state = match baseline.state {
+        // It returns to training in this mode.
+        BaselineState::Normal if mode == Mode::Learn => wire::GUARD_TRAINING,
+        BaselineState::Normal => wire::GUARD_NORMAL,
+        BaselineState::Frozen { .. } => wire::GUARD_FROZEN,
+        BaselineState::Training => wire::GUARD_TRAINING,
+    };
+    let pair = |pair: &BaselinePair| profile::ProfilePair {
+        current: symbol(pair.call),
+        earlier: symbol(pair.earlier),
+        learned: pair.learned,
+        normal: pair.normal,
+    };
+    let window = |window: &BaselineWindow| profile::ProfileWindow {
+        calls: window.calls.iter().map(|index| symbol(*index)).collect(),
+        learned: window.learned,
+        normal: window.normal,
+    };
+    Contents {
+        state,
+        calls: baseline.calls.iter().map(|name| slot(name)).collect(),
+        pairs: baseline.pairs.iter().map(pair).collect(),
+        windows: baseline.windows.iter().map(window).collect(),
+        trained: baseline.trained,
+        changed_at: baseline.changed_at,
+        anomalies: baseline.anomalies,
+        made: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_names_round_trip() {
+        for call in [0, 59, 435, wire::CALLS_PER_ABI + 11, 2 * wire::CALLS_PER_ABI + 513, 570] {
+            assert_eq!(slot(&name(call)), Some(call), "{}", name(call));
+        }
+        assert_eq!(slot("no such call"), None);
+    }
+
+    #[test]
+    fn a_baseline_survives_a_profile() {
+        let window = |calls: &[u8]| profile::ProfileWindow {
+            calls: calls.to_vec(),
+            learned: true,
+            normal: false,
+        };
+        let before = Contents {
+            state: wire::GUARD_TRAINING,
+            // Two processors took the second symbol at once.
+            calls: vec![Some(0), None, Some(3)],
+            pairs: vec![profile::ProfilePair { current: 3, earlier: 127, learned: 5, normal: 0 }],
+            windows: vec![window(&[1, 3, 3, 127, 1, 1])],
+            ..Contents::default()
+        };
+        let places = SymbolIndex::of(&before);
+        assert_eq!(places.names, ["read", "close"]);
+        assert_eq!(
+            places.pair(&before.pairs[0]),
+            BaselinePair { call: 1, earlier: ANY_OTHER, learned: 5, normal: 0 }
+        );
+        assert_eq!(places.window(&before.windows[0]).calls, [0, 1, 1, ANY_OTHER, 0, 0]);
+    }
+}

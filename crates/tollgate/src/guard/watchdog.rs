@@ -1,0 +1,86 @@
+//! The watchdog: a separate process that releases held processes if Tollgate is killed.
+
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result};
+use kernel::gate::Gate;
+use kernel::holds::{WatchdogTarget, liveness_pipe, watch_owner};
+
+use super::arguments::WatchdogArguments;
+use crate::output::{Output, print_message};
+
+pub struct HoldWatchdog {
+    child: Child,
+    _lifeline: OwnedFd,
+}
+
+const PURPOSE: &str =
+    "cannot start the watchdog, which releases held processes if Tollgate is killed";
+/// What the watchdog prints when it is ready.
+const READY_LINE: &str = "ready\n";
+
+fn start(gate: &Gate, session: u32) -> Result<HoldWatchdog> {
+    let WatchdogTarget { owner, session, threads_map, sessions_map } =
+        gate.watchdog_target(session)?;
+    let numbers = [owner, session, threads_map, sessions_map].map(|number| number.to_string());
+    let (near, lifeline) = liveness_pipe().context(PURPOSE)?;
+    let mut child = Command::new("/proc/self/exe")
+        .args(["guard", "watchdog"])
+        .args(numbers)
+        .stdin(near)
+        .stdout(Stdio::piped())
+        // It must not be in the terminal's foreground process group: a signal that ends Tollgate
+        // must not end its watchdog.
+        .process_group(0)
+        .spawn()
+        .context(PURPOSE)?;
+    // No process is held before the watchdog is ready.
+    let mut word = [0; READY_LINE.len()];
+    child.stdout.take().expect("a pipe").read_exact(&mut word).context(PURPOSE)?;
+    Ok(HoldWatchdog { child, _lifeline: lifeline })
+}
+
+impl HoldWatchdog {
+    pub fn start(gate: &Gate, session: u32) -> Result<Self> {
+        start(gate, session)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Replaces the watchdog if it was killed.
+    pub fn tend(&mut self, gate: &Gate, session: u32) -> Result<()> {
+        if self.child.try_wait()?.is_some() {
+            let what = match start(gate, session) {
+                Ok(other) => {
+                    *self = other;
+                    "a new one was started".into()
+                }
+                // That watchdog may have been killed as well; the next poll tries again.
+                Err(error) => format!("{error:#}"),
+            };
+            let _ = print_message(&format!("tollgate: the guard's watchdog was killed; {what}"));
+        }
+        Ok(())
+    }
+
+    pub fn stop(mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The watchdog's own command.
+pub fn run_watchdog(arguments: &WatchdogArguments) -> Result<ExitCode> {
+    let WatchdogArguments { owner, session, threads_map, sessions_map } = *arguments;
+    watch_owner(WatchdogTarget { owner, session, threads_map, sessions_map }, || {
+        // Its owner may have ended already; then it has work to do.
+        let _ = Output::Stdout.write(READY_LINE);
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,176 @@
+//! Commands on the plugins of a daemon.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::arguments::{
+    LoadArguments, LogArguments, PluginListArguments, PluginShowArguments, SetArguments,
+    SwapArguments, UnloadArguments,
+};
+use super::compile::{checked, compiled, name_of, read};
+use super::extension::LoadReport;
+use super::problems::print_problems;
+use super::records::{Line, PluginOutput};
+use super::requests::{PluginRequest, PluginSource};
+use super::state::PluginState;
+use crate::cli::ResultOptions;
+use crate::daemon::SocketOption;
+use crate::daemon::control::{OTHER_VERSION, connect_required, request_one, send_request};
+use crate::format::printable;
+use crate::output::{self, Output, print_message};
+use crate::source_file::SourceFile;
+
+/// Sends a source file to the daemon, which compiles it. Problems are printed here, where the
+/// source is: this process also checks it, and compiles it to explain a failure of the daemon.
+fn send_source(
+    socket: &SocketOption,
+    source: SourceFile,
+    top: usize,
+    request: impl FnOnce(PluginSource) -> PluginRequest,
+) -> Result<LoadReport> {
+    let program = checked(&source, top)?;
+    let text = PluginSource { name: source.name.clone(), text: source.text.clone() };
+    request_one(socket, &request(text)).or_else(|error| {
+        if let Err(problem) = compiled(&program, &source) {
+            print_problems(&[*problem], &source, top)?;
+        }
+        Err(error)
+    })
+}
+
+pub fn load(arguments: &LoadArguments) -> Result<ExitCode> {
+    let source = read(&arguments.file)?;
+    let name = arguments.name.clone().unwrap_or_else(|| name_of(&source));
+    let priority = arguments.priority;
+    let request = |text| PluginRequest::Load { name, priority, text };
+    print_load_report(
+        &send_source(&arguments.socket, source, arguments.result.top, request)?,
+        "loaded",
+        &arguments.result,
+    )
+}
+
+pub fn swap(arguments: &SwapArguments) -> Result<ExitCode> {
+    let source = read(&arguments.file)?;
+    let request = |text| PluginRequest::Swap { name: arguments.name.clone(), text };
+    print_load_report(
+        &send_source(&arguments.socket, source, arguments.result.top, request)?,
+        "swapped",
+        &arguments.result,
+    )
+}
+
+fn print_load_report(report: &LoadReport, what: &str, result: &ResultOptions) -> Result<ExitCode> {
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    for idle in &report.idle {
+        print_message(&format!("tollgate: {} has {idle}", printable(&report.name)))?;
+    }
+    for lost in &report.not_kept {
+        print_message(&format!("not kept: {}", printable(lost)))?;
+    }
+    if result.json {
+        output.write_json(report)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !report.copied.is_empty() {
+        let names = report.copied.join(", ");
+        print_message(&format!(
+            "copied, without changes made during the copy: {}",
+            printable(&names)
+        ))?;
+    }
+    let times = &report.times;
+    output.write(&format!(
+        "{} is {what}: check {:.0} us, compile {:.0} us, load {:.0} us, link {:.2} us; {} \
+        instructions\n",
+        printable(&report.name),
+        times.parse_us,
+        times.codegen_us,
+        times.verify_us,
+        report.link_us,
+        times.instructions,
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn unload(arguments: &UnloadArguments) -> Result<ExitCode> {
+    let took: f64 =
+        request_one(&arguments.socket, &PluginRequest::Unload { name: arguments.name.clone() })?;
+    let (name, result) = (&arguments.name, &arguments.result);
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        let schema = "tollgate.plugin.unload/1";
+        output.write_json(
+            &serde_json::json!({ "schema": schema, "name": name, "unlink_us": took }),
+        )?;
+    } else {
+        output.write(&format!("{} is unloaded: unlink {took:.2} us\n", printable(name)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn list(arguments: &PluginListArguments) -> Result<ExitCode> {
+    let list: Vec<PluginState> = request_one(&arguments.socket, &PluginRequest::List)?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        output.write_json(
+            &serde_json::json!({ "schema": "tollgate.plugin.list/1", "plugins": list }),
+        )?;
+    } else {
+        output.write(&list.iter().map(PluginState::line).collect::<String>())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn show(arguments: &PluginShowArguments) -> Result<ExitCode> {
+    let result = &arguments.result;
+    let request = PluginRequest::Show { name: arguments.name.clone(), top: result.top.max(1) };
+    let state: PluginState = request_one(&arguments.socket, &request)?;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        output.write_json(
+            &serde_json::json!({ "schema": "tollgate.plugin.show/1", "plugin": state }),
+        )?;
+    } else {
+        output.write(&format!("{}{}", state.line(), state.memory(result.top)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn set(arguments: &SetArguments) -> Result<ExitCode> {
+    let request =
+        PluginRequest::Set { name: arguments.name.clone(), variables: arguments.variables.clone() };
+    let _: bool = request_one(&arguments.socket, &request)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn log(arguments: &LogArguments) -> Result<ExitCode> {
+    let LogArguments { name, follow, json, socket: SocketOption { path } } = arguments;
+    let (_, lines) = send_request(
+        &connect_required(path)?,
+        &PluginRequest::Log { name: name.clone(), follow: *follow },
+    )?;
+    let mut is_unloaded = false;
+    for text in lines {
+        let line: Line = serde_json::from_str(&text).context(OTHER_VERSION)?;
+        is_unloaded = matches!(line.told, PluginOutput::Unloaded { .. });
+        if !json && !line.told.is_plugin_output() {
+            print_message(&line.with_name())?;
+            continue;
+        }
+        let text = match (json, name) {
+            (true, _) => text,
+            (false, Some(_)) => line.told.line(),
+            (false, None) => line.with_name(),
+        };
+        if !output::line(&text)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    if *follow && (name.is_none() || !is_unloaded) {
+        bail!("the daemon has gone away");
+    }
+    Ok(ExitCode::SUCCESS)
+}

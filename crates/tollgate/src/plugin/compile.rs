@@ -1,0 +1,157 @@
+//! Compiles and loads a plugin, and measures the time that takes.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ecode::{Diagnostic, Object, Program};
+use kernel::gate::Gate;
+use kernel::plugins::{ChainOrder, LoadedPlugin, PluginHooks, SharedMemory, btf_read_time};
+use kernel::probe::loops;
+use serde::{Deserialize, Serialize};
+
+use super::hooks::OffsetSource;
+use super::problems::{kernel_refusal, print_problems, problem_summary};
+use crate::format::printable;
+use crate::source_file::SourceFile;
+
+/// The kind of file, in messages.
+const KIND: &str = "plugin";
+
+/// Enough for a hundred thousand lines. Each byte may be a statement, which takes some 300 bytes of
+/// memory, in the daemon as well.
+const MAX_SOURCE_BYTES: usize = 4 << 20;
+
+pub struct CompiledPlugin {
+    pub program: Program,
+    pub object: Object,
+    pub parse_us: f64,
+    pub codegen_us: f64,
+}
+
+/// How long the steps took.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct CompileTimes {
+    pub parse_us: f64,
+    pub codegen_us: f64,
+    pub verify_us: f64,
+    pub instructions: usize,
+}
+
+pub fn read(path: &Path) -> Result<SourceFile> {
+    let source = SourceFile::read(path, KIND)?;
+    let name = printable(&source.name);
+    ensure!(
+        source.text.len() <= MAX_SOURCE_BYTES,
+        "{name} is larger than {} MiB, which no {KIND} is",
+        MAX_SOURCE_BYTES >> 20
+    );
+    Ok(source)
+}
+
+/// The name of a plugin: that of its file, without the extension.
+pub fn name_of(source: &SourceFile) -> String {
+    Path::new(&source.name).file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+pub fn compiled(
+    program: &Program,
+    source: &SourceFile,
+) -> std::result::Result<Object, Box<Diagnostic>> {
+    ecode::compile(program, &source.text, &source.name, loops())
+}
+
+/// Checks and compiles a plugin; in either case returns the diagnostics.
+pub fn build(
+    source: &SourceFile,
+    machine: OffsetSource,
+) -> (Option<CompiledPlugin>, Vec<Diagnostic>) {
+    let (began, read_before) = (Instant::now(), btf_read_time());
+    let (program, mut problems) = ecode::check(&source.text, &machine);
+    // A process reads the kernel's types with its first plugin; this time does not count for the
+    // source.
+    let parse_us = us(began) - micros(btf_read_time() - read_before);
+    let Some(program) = program else { return (None, problems) };
+    let began = Instant::now();
+    match compiled(&program, source) {
+        Ok(object) => {
+            let codegen_us = us(began);
+            (Some(CompiledPlugin { program, object, parse_us, codegen_us }), problems)
+        }
+        Err(problem) => {
+            problems.push(*problem);
+            (None, problems)
+        }
+    }
+}
+
+/// Checks a plugin that another process compiles, and prints its diagnostics.
+pub fn checked(source: &SourceFile, top: usize) -> Result<Program> {
+    let (program, problems) = ecode::check(&source.text, &OffsetSource::ToCheck);
+    print_problems(&problems, source, top)?;
+    program.with_context(|| has_problems(source, &problems))
+}
+
+/// Compiles a valid plugin of which nothing but `on call` is loaded, and prints its diagnostics.
+pub fn built(source: &SourceFile, top: usize) -> Result<CompiledPlugin> {
+    let (built, problems) = build(source, OffsetSource::ToCheck);
+    print_problems(&problems, source, top)?;
+    built.with_context(|| has_problems(source, &problems))
+}
+
+pub fn has_problems(source: &SourceFile, problems: &[Diagnostic]) -> String {
+    format!("{} has {}", printable(&source.name), problem_summary(problems))
+}
+
+impl CompiledPlugin {
+    /// Loads only its `on call`.
+    pub fn load(&self, source: &SourceFile) -> Result<(LoadedPlugin, CompileTimes)> {
+        self.timed(source, || LoadedPlugin::load(&self.object))
+    }
+
+    /// Loads it for its hooks. `over` is the plugin that it replaces, and the memory that they
+    /// share.
+    pub fn load_at(
+        &self,
+        source: &SourceFile,
+        hooks: &mut PluginHooks,
+        gate: &Gate,
+        turn: ChainOrder,
+        over: Option<(&LoadedPlugin, &SharedMemory)>,
+    ) -> Result<(LoadedPlugin, CompileTimes)> {
+        self.timed(source, || LoadedPlugin::load_at(&self.object, hooks, gate, turn, over))
+    }
+
+    fn timed(
+        &self,
+        source: &SourceFile,
+        load: impl FnOnce() -> kernel::Result<LoadedPlugin>,
+    ) -> Result<(LoadedPlugin, CompileTimes)> {
+        let began = Instant::now();
+        let plugin = load().or_else(|error| kernel_refusal(error, source))?;
+        let times = CompileTimes {
+            parse_us: self.parse_us,
+            codegen_us: self.codegen_us,
+            verify_us: us(began),
+            instructions: self.instructions(),
+        };
+        Ok((plugin, times))
+    }
+
+    pub fn instructions(&self) -> usize {
+        self.object.programs.iter().map(|program| program.instructions.len()).sum()
+    }
+
+    /// The index of the program for a hook, if the plugin handles the hook.
+    pub fn handler(&self, hook: &str) -> Option<usize> {
+        self.object.programs.iter().position(|program| program.hook == hook)
+    }
+}
+
+fn us(began: Instant) -> f64 {
+    micros(began.elapsed())
+}
+
+pub fn micros(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e3
+}

@@ -1,0 +1,480 @@
+//! The plugins of a running session: loads, links, swaps and unloads them, and reads their output.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use ecode::MAX_CUT_SHORT;
+use kernel::clock::now_ns;
+use kernel::gate::Gate;
+use kernel::plugins::{
+    ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks, PluginIds, RECORDS_BYTES,
+};
+use kernel::wire;
+use serde::{Deserialize, Serialize};
+use serde_json::Number;
+
+use super::call::call_handler;
+use super::compile::{CompileTimes, CompiledPlugin, build, built, has_problems, micros, name_of};
+use super::hooks::OffsetSource;
+use super::records::{Line, PluginOutput, decode_records};
+use super::state::{HandlerState, PluginState, memory};
+use super::state_transfer::StateTransfer;
+use super::variables::Variables;
+use crate::format::printable;
+use crate::output::print_message;
+use crate::source_file::SourceFile;
+
+/// Lines of output that are kept, of all plugins together.
+const MAX_LINES: usize = 10_000;
+/// The length of a name, which is an argument of commands.
+const MAX_NAME_LEN: usize = 64;
+/// The network device was removed; a new device of the same name is another one.
+const DEVICE_GONE: &str = "its network device was removed: unload the plugin and load it again";
+
+/// A buffer that fills by more than this fraction in one polling interval is read this many times
+/// more often.
+const EARLY_TEND_FRACTION: usize = 16;
+
+/// The limit of each map's entries in a report.
+const MAX_REPORTED_ENTRIES: usize = 1000;
+
+pub struct Plugins {
+    hooks: PluginHooks,
+    all: Vec<RunningPlugin>,
+    /// The latest lines of all plugins, in their order.
+    lines: VecDeque<Line>,
+    /// How many lines there were before these.
+    dropped_lines: u64,
+    /// Lines that `tend` has not returned yet.
+    new: Vec<Line>,
+    /// Lost records of all plugins.
+    lost: u64,
+    /// The session whose tasks run the plugins at the hooks of the gate, or all sessions.
+    session: u32,
+    /// Whether this session has a guard; other sessions' guards may be in the same gate.
+    has_guard: bool,
+}
+
+struct RunningPlugin {
+    name: String,
+    priority: i32,
+    built: CompiledPlugin,
+    plugin: LoadedPlugin,
+    told: u64,
+    /// Bytes of records at the last reading.
+    read_bytes: usize,
+    /// The part of `lost` that was reported.
+    lost_reported: u64,
+    /// The value of `cut_short` when the plugin was linked.
+    cut_short_before: u64,
+    /// Why it does not run any more.
+    taken_out: Option<String>,
+}
+
+/// `tollgate plugin load --json`, and `swap`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LoadReport {
+    pub schema: String,
+    pub name: String,
+    #[serde(flatten)]
+    pub times: CompileTimes,
+    /// How long it took to link it at all its hooks.
+    pub link_us: f64,
+    /// After a swap: what the new version did not receive from the old one, and why.
+    pub not_kept: Vec<String>,
+    /// After a swap: variables that were copied, because they have moved in memory.
+    pub copied: Vec<String>,
+    /// Parts of it that have no effect in this session.
+    pub idle: Vec<String>,
+}
+
+/// What a process needs to call a plugin by itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct OpenReport {
+    pub program: u32,
+    pub data: u32,
+    pub control: u32,
+    pub variables: Variables,
+    pub parameters: usize,
+    /// How many lines all plugins have output so far.
+    pub lines: u64,
+}
+
+/// What the gate must do for a plugin: bits of [`wire::gate_mask`].
+fn required_mask(built: &CompiledPlugin) -> u32 {
+    let sections = built.object.programs.iter().map(|program| program.section);
+    sections.fold(0, |needs, section| match section {
+        "tp_btf/sys_exit" => needs | wire::PLUGIN | wire::PLUGIN_EXIT,
+        section if section.starts_with("tp_btf/") || ["guard", "verdict"].contains(&section) => {
+            needs | wire::PLUGIN
+        }
+        _ => needs,
+    })
+}
+
+fn is_name(name: &str) -> bool {
+    let is_of_name = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
+    (1..=MAX_NAME_LEN).contains(&name.len())
+        && name.chars().all(is_of_name)
+        && !name.starts_with('-')
+}
+
+fn name_error(name: &str) -> String {
+    format!(
+        "{} is not a name for a plugin: a name has at most {MAX_NAME_LEN} letters, digits, `.`, \
+        `_` and `-`",
+        printable(name)
+    )
+}
+
+/// The mask of a session that is going to run these plugins; prints their problems.
+pub fn mask(sources: &[SourceFile], top: usize, is_machine: bool, has_guard: bool) -> Result<u32> {
+    let mut mask = 0;
+    for source in sources {
+        let name = name_of(source);
+        ensure!(is_name(&name), "{}: rename the file", name_error(&name));
+        let built = built(source, top)?;
+        let mut denies = built
+            .program
+            .handlers
+            .iter()
+            .filter(|handler| handler.spec.can_deny() && handler.hook != "guard");
+        if let Some(handler) = denies.next().filter(|_| !is_machine) {
+            bail!(
+                "`on {}` applies to the whole machine, not only to the command: load the plugin \
+                into a daemon with `tollgate plugin load`",
+                handler.hook
+            );
+        }
+        for idle in never_run(&built, has_guard) {
+            print_message(&format!("tollgate: {} has {idle}", printable(&source.name)))?;
+        }
+        mask |= wire::PLUGIN | required_mask(&built);
+    }
+    Ok(mask)
+}
+
+/// Parts of a plugin that never run.
+fn never_run(built: &CompiledPlugin, has_guard: bool) -> Vec<String> {
+    let is_of_guard = |section: &str| ["guard", "verdict"].contains(&section);
+    let has_handlers = built.object.programs.iter().any(|program| is_of_guard(program.section));
+    (has_handlers && !has_guard)
+        .then(|| "handlers for the guard, which never run because no guard is on (--guard)".into())
+        .into_iter()
+        .collect()
+}
+
+/// Compiles a plugin. The client that requested the load has printed its warnings.
+fn compiled(source: &SourceFile) -> Result<CompiledPlugin> {
+    let (built, problems) = build(source, OffsetSource::ToLoad);
+    built.with_context(|| has_problems(source, &problems))
+}
+
+impl Plugins {
+    pub fn of_session(session: u32, has_guard: bool) -> Self {
+        Self {
+            hooks: PluginHooks::default(),
+            all: Vec::new(),
+            lines: VecDeque::new(),
+            dropped_lines: 0,
+            new: Vec::new(),
+            lost: 0,
+            session,
+            has_guard,
+        }
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.all.iter().any(|live| live.name == name)
+    }
+
+    fn index_of(&self, name: &str) -> Result<usize> {
+        match self.all.iter().position(|live| live.name == name) {
+            Some(place) => Ok(place),
+            None => match ecode::closest_name(name, self.all.iter().map(|live| live.name.as_str()))
+            {
+                Some(near) => bail!("there is no plugin {name}; did you mean {near}?"),
+                None => {
+                    bail!("there is no plugin {name}: `tollgate plugin list` lists the plugins")
+                }
+            },
+        }
+    }
+
+    /// Loads plugins, each under the name of its file. Further plugins of the same name x become
+    /// x-2, x-3 and so on.
+    pub fn load_files(&mut self, gate: &mut Gate, sources: &[SourceFile]) -> Result<()> {
+        for source in sources {
+            let name = name_of(source);
+            let others = (2..).map(|number| format!("{name}-{number}"));
+            let free = [name.clone()].into_iter().chain(others).find(|name| !self.contains(name));
+            self.add(gate, source, &free.expect("there is no end of numbers"), 0)?;
+        }
+        Ok(())
+    }
+
+    pub fn load(
+        &mut self,
+        gate: &mut Gate,
+        source: &SourceFile,
+        name: &str,
+        priority: i32,
+    ) -> Result<LoadReport> {
+        ensure!(is_name(name), "{}: give it a --name", name_error(name));
+        ensure!(
+            !self.contains(name),
+            "a plugin {name} is already loaded: swap or unload it, or give this one another --name"
+        );
+        self.add(gate, source, name, priority)
+    }
+
+    fn add(
+        &mut self,
+        gate: &mut Gate,
+        source: &SourceFile,
+        name: &str,
+        priority: i32,
+    ) -> Result<LoadReport> {
+        let built = compiled(source)?;
+        extend(gate, required_mask(&built))?;
+        let turn = ChainOrder { session: self.session, priority };
+        let (plugin, times) = built.load_at(source, &mut self.hooks, gate, turn, None)?;
+        let idle = never_run(&built, self.has_guard);
+        let live = RunningPlugin::new(name, priority, built, plugin)?;
+        let link_us = micros(live.plugin.link(None)?);
+        self.all.push(live);
+        self.update_ownership(gate);
+        let name = name.to_owned();
+        let (not_kept, copied) = (Vec::new(), Vec::new());
+        let schema = "tollgate.plugin.load/1".into();
+        Ok(LoadReport { schema, name, times, link_us, not_kept, copied, idle })
+    }
+
+    pub fn swap(&mut self, gate: &mut Gate, source: &SourceFile, name: &str) -> Result<LoadReport> {
+        let place = self.index_of(name)?;
+        let built = compiled(source)?;
+        extend(gate, required_mask(&built))?;
+        let old = &self.all[place];
+        ensure!(!old.plugin.is_device_gone(), "{name}: {DEVICE_GONE}");
+        let kept = StateTransfer::between(&old.built, &built);
+        let turn = ChainOrder { session: self.session, priority: old.priority };
+        let (plugin, times) = built.load_at(
+            source,
+            &mut self.hooks,
+            gate,
+            turn,
+            Some((&old.plugin, &kept.shared)),
+        )?;
+        kept.copy(old.plugin.data(), plugin.data());
+        let idle = never_run(&built, self.has_guard);
+        let new = RunningPlugin::new(name, old.priority, built, plugin)?;
+        let link_us = micros(new.plugin.link(Some(&old.plugin))?);
+        let mut old = std::mem::replace(&mut self.all[place], new);
+        // Its last output is not lost either.
+        let told = old.drain_output();
+        self.hooks.retire(old.plugin);
+        self.all[place].told = old.told;
+        self.append(name, told?);
+        let (name, not_kept, copied) = (name.to_owned(), kept.not_kept, kept.copied_names);
+        let schema = "tollgate.plugin.swap/1".into();
+        Ok(LoadReport { schema, name, times, link_us, not_kept, copied, idle })
+    }
+
+    /// Unloads a plugin. Returns how long it took to unlink it, in microseconds.
+    pub fn unload(&mut self, gate: &mut Gate, name: &str) -> Result<f64> {
+        let place = self.index_of(name)?;
+        let unlink_us = micros(self.all[place].plugin.unlink()?);
+        let mut live = self.all.remove(place);
+        self.update_ownership(gate);
+        let told = live.drain_output();
+        self.hooks.retire(live.plugin);
+        let noted = told.map(|told| self.append(name, told));
+        self.append(name, vec![(now_ns(), PluginOutput::Unloaded { unlink_us })]);
+        noted.map(|()| unlink_us)
+    }
+
+    /// While the session has plugins, its tasks run these, and not those of an enclosing session.
+    fn update_ownership(&self, gate: &mut Gate) {
+        if self.session != ALL_SESSIONS {
+            gate.set_own_plugins(self.session, !self.all.is_empty());
+        }
+    }
+
+    /// Unloads all plugins. No thread runs one of them when this returns.
+    pub fn unload_all(&mut self) {
+        self.all.drain(..).for_each(|live| self.hooks.retire(live.plugin));
+        self.hooks.wait_for_retired();
+    }
+
+    /// Losses by reason, like those of the gate.
+    pub fn losses(&self) -> BTreeMap<String, u64> {
+        let lost =
+            (self.lost > 0).then(|| ("plugin records lost (buffer full)".to_owned(), self.lost));
+        lost.into_iter().collect()
+    }
+
+    pub fn list(&self) -> Result<Vec<PluginState>> {
+        self.all.iter().map(|live| live.state(None)).collect()
+    }
+
+    /// The states of all plugins, with variables and some of each map's entries.
+    pub fn states(&self) -> Result<Vec<PluginState>> {
+        self.all.iter().map(|live| live.state(Some(MAX_REPORTED_ENTRIES))).collect()
+    }
+
+    /// The state of a plugin, with its variables and up to `top` of each map's entries.
+    pub fn show(&self, name: &str, top: usize) -> Result<PluginState> {
+        self.all[self.index_of(name)?].state(Some(top))
+    }
+
+    /// Sets either all of these variables or none.
+    pub fn set(&self, name: &str, values: &[(String, Number)]) -> Result<()> {
+        let live = &self.all[self.index_of(name)?];
+        let variables = Variables::of(&live.built);
+        for (variable, value) in values {
+            ensure!(
+                !live.built.program.is_constant(variable),
+                "`{variable}` is a constant, whose value was compiled in: declare it without \
+                `const` to set it"
+            );
+            variables.parse_value(variable, value)?;
+        }
+        values
+            .iter()
+            .try_for_each(|(variable, value)| variables.set(variable, value, live.plugin.data()))
+    }
+
+    pub fn lines(&self, name: Option<&str>) -> Result<Vec<&Line>> {
+        let is_asked_for = |line: &&Line| name.is_none_or(|name| line.plugin == name);
+        let lines: Vec<_> = self.lines.iter().filter(is_asked_for).collect();
+        // The lines of an unloaded plugin are still available.
+        if let Some(name) = name.filter(|_| lines.is_empty()) {
+            self.index_of(name)?;
+        }
+        Ok(lines)
+    }
+
+    /// The output of a plugin, loaded or not, after the first `after` lines of all plugins.
+    pub fn output_since(&self, name: &str, after: u64) -> Vec<&Line> {
+        let new = self.lines.iter().skip(after.saturating_sub(self.dropped_lines) as usize);
+        new.filter(|line| line.plugin == name && line.told.is_plugin_output()).collect()
+    }
+
+    pub fn open(&self, name: &str) -> Result<OpenReport> {
+        let live = &self.all[self.index_of(name)?];
+        let (handler, parameters) = call_handler(&live.built)?;
+        let PluginIds { program, data, control } = live.plugin.bpf_ids(handler)?;
+        let variables = Variables::of(&live.built);
+        let lines = self.dropped_lines + self.lines.len() as u64;
+        Ok(OpenReport { program, data, control, variables, parameters, lines })
+    }
+
+    /// Reads the output of plugins, and unlinks those that keep exceeding their limits. Returns the
+    /// new lines in the order in which they were written.
+    pub fn tend(&mut self) -> Result<Vec<Line>> {
+        let mut all = Vec::new();
+        for live in &mut self.all {
+            let told = live.drain_output()?.into_iter().chain(live.unlink_if_faulting()?);
+            all.extend(told.map(|(at_ns, told)| (at_ns, live.name.clone(), told)));
+        }
+        all.sort_by_key(|(at_ns, ..)| *at_ns);
+        for (at_ns, name, told) in all {
+            self.append(&name, vec![(at_ns, told)]);
+        }
+        Ok(std::mem::take(&mut self.new))
+    }
+
+    /// The time until the next call of `tend`: `usual`, or less if a buffer fills fast.
+    pub fn deadline(&self, usual: Duration) -> Duration {
+        let is_filling =
+            |live: &RunningPlugin| live.read_bytes > RECORDS_BYTES as usize / EARLY_TEND_FRACTION;
+        if self.all.iter().any(is_filling) { usual / EARLY_TEND_FRACTION as u32 } else { usual }
+    }
+
+    fn append(&mut self, name: &str, told: Vec<(u64, PluginOutput)>) {
+        for (at_ns, told) in told {
+            if let PluginOutput::Lost(records) = told {
+                self.lost += records;
+            }
+            let line = Line::new(name, at_ns, told);
+            self.lines.push_back(line.clone());
+            self.new.push(line);
+        }
+        let too_many = self.lines.len().saturating_sub(MAX_LINES);
+        self.dropped_lines += too_many as u64;
+        self.lines.drain(..too_many);
+    }
+}
+
+fn extend(gate: &mut Gate, mask: u32) -> Result<()> {
+    if mask != 0 && gate.enabled() & mask != mask {
+        gate.extend(mask)?;
+    }
+    Ok(())
+}
+
+impl RunningPlugin {
+    fn new(name: &str, priority: i32, built: CompiledPlugin, plugin: LoadedPlugin) -> Result<Self> {
+        let cut_short_before = plugin.faults()?.cut_short;
+        let (name, told, read_bytes, lost_told, taken_out) = (name.into(), 0, 0, 0, None);
+        Ok(Self {
+            name,
+            priority,
+            built,
+            plugin,
+            told,
+            read_bytes,
+            lost_reported: lost_told,
+            cut_short_before,
+            taken_out,
+        })
+    }
+
+    fn drain_output(&mut self) -> Result<Vec<(u64, PluginOutput)>> {
+        let records = self.plugin.records()?;
+        self.read_bytes = records.iter().map(Vec::len).sum();
+        let mut told = decode_records(&self.built.program, &records)?;
+        self.told += told.len() as u64;
+        let lost = self.plugin.faults()?.lost;
+        if lost > self.lost_reported {
+            told.push((now_ns(), PluginOutput::Lost(lost - self.lost_reported)));
+            self.lost_reported = lost;
+        }
+        Ok(told)
+    }
+
+    fn unlink_if_faulting(&mut self) -> Result<Option<(u64, PluginOutput)>> {
+        let cut_short = self.plugin.faults()?.cut_short - self.cut_short_before;
+        if cut_short < MAX_CUT_SHORT || self.taken_out.is_some() || !self.plugin.is_linked() {
+            return Ok(None);
+        }
+        self.plugin.unlink()?;
+        let why = format!("its loops were cut short {cut_short} times");
+        self.taken_out = Some(why.clone());
+        Ok(Some((now_ns(), PluginOutput::TakenOut(why))))
+    }
+
+    /// Its state; with `top`, also its memory with up to that many of each map's entries.
+    fn state(&self, top: Option<usize>) -> Result<PluginState> {
+        let handlers = self.built.object.programs.iter().map(|program| HandlerState {
+            hook: program.hook.clone(),
+            selected: program.selected.clone(),
+            instructions: program.instructions.len(),
+        });
+        let memory = top.map(|top| memory(&self.built, &self.plugin, top)).transpose()?;
+        let (variables, maps) = memory.unzip();
+        let is_lost = self.plugin.is_device_gone();
+        Ok(PluginState {
+            name: self.name.clone(),
+            priority: self.priority,
+            handlers: handlers.collect(),
+            is_linked: self.plugin.is_linked() && !is_lost,
+            taken_out: self.taken_out.clone().or_else(|| is_lost.then(|| DEVICE_GONE.into())),
+            told: self.told,
+            variables,
+            maps,
+            counted: self.plugin.faults()?.into(),
+        })
+    }
+}

@@ -1,0 +1,53 @@
+//! Requests about plugins to the daemon.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Number;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask-plugins", rename_all = "kebab-case")]
+pub enum PluginRequest {
+    Load {
+        name: String,
+        priority: i32,
+        text: PluginSource,
+    },
+    Swap {
+        name: String,
+        text: PluginSource,
+    },
+    Unload {
+        name: String,
+    },
+    List,
+    /// With up to `top` of each map's entries.
+    Show {
+        name: String,
+        top: usize,
+    },
+    /// Sets either all variables or none.
+    Set {
+        name: String,
+        variables: Vec<(String, Number)>,
+    },
+    /// Opens a plugin that the client is going to call.
+    Open {
+        name: String,
+    },
+    /// The output of a plugin after the first `after` lines of all plugins.
+    Told {
+        name: String,
+        after: u64,
+    },
+    /// The output of one plugin or of all; with `follow`, also new output.
+    Log {
+        name: Option<String>,
+        follow: bool,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PluginSource {
+    /// The name of its file.
+    pub name: String,
+    pub text: String,
+}

@@ -1,0 +1,189 @@
+//! Selects running processes to watch.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::cli::Select;
+use crate::format::command_line;
+use crate::output::print_message;
+
+/// The kernel keeps 15 bytes of a command name (TASK_COMM_LEN).
+const COMM_BYTES: usize = 15;
+
+impl Select {
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.pid.is_empty() && !self.is_dynamic()
+    }
+
+    /// Whether processes that start later may match, though no watched process forked them.
+    pub fn is_dynamic(&self) -> bool {
+        !(self.comm.is_empty() && self.cgroup.is_empty() && self.unit.is_empty())
+    }
+
+    fn matches(&self, comm: &[u8], cgroups: &str) -> bool {
+        let short =
+            |name: &OsString| name.as_bytes().iter().take(COMM_BYTES).copied().collect::<Vec<_>>();
+        self.all
+            || self.comm.iter().any(|name| short(name) == comm)
+            || self.cgroup.iter().any(|path| in_cgroup(cgroups, path))
+            || self.unit.iter().any(|unit| in_unit(cgroups, unit))
+    }
+}
+
+/// The processes that were selected by PID, each of which must exist.
+pub fn by_pid(select: &Select) -> Result<Vec<u32>> {
+    select.pid.iter().map(|pid| process_of_thread(*pid)).collect()
+}
+
+/// The processes that currently match by their properties, without Tollgate itself.
+pub fn by_properties(select: &Select) -> Vec<u32> {
+    if !select.all && !select.is_dynamic() {
+        return Vec::new();
+    }
+    let own = std::process::id();
+    running().into_iter().filter(|pid| *pid != own && matches(select, *pid)).collect()
+}
+
+fn matches(select: &Select, pid: u32) -> bool {
+    let read = |file| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let comm = read("comm");
+    select.matches(
+        comm.strip_suffix(b"\n").unwrap_or(&comm),
+        &String::from_utf8_lossy(&read("cgroup")),
+    )
+}
+
+fn running() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The process of a PID or TID: a TID selects its process, as with ps -L and strace -p.
+fn process_of_thread(pid: u32) -> Result<u32> {
+    if pid == std::process::id() {
+        bail!("process {pid} is Tollgate itself, which cannot be watched");
+    }
+    let status = match fs::read_to_string(format!("/proc/{pid}/status")) {
+        Ok(status) => status,
+        Err(_) if !Path::new("/proc/self").exists() => {
+            bail!("/proc is not mounted: processes cannot be found")
+        }
+        Err(_) => bail!("there is no process {pid}; it may have ended"),
+    };
+    let leader = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:"))
+        .and_then(|tgid| tgid.trim().parse().ok());
+    Ok(leader.unwrap_or(pid))
+}
+
+/// `cgroups` is /proc/PID/cgroup: "hierarchy:controllers:path" lines.
+fn in_cgroup(cgroups: &str, wanted: &str) -> bool {
+    let wanted = without_mount_point(wanted);
+    cgroups.lines().any(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let controllers = fields.next().unwrap_or("");
+        let path = fields.next().unwrap_or("").trim_matches('/');
+        let hierarchy = controllers.strip_prefix("name=").unwrap_or(controllers);
+        let full = format!("{hierarchy}/{path}");
+        let unified = format!("unified/{path}");
+        is_within(path, wanted)
+            || (!hierarchy.is_empty() && is_within(&full, wanted))
+            || (hierarchy.is_empty() && is_within(&unified, wanted))
+    })
+}
+
+/// Removes the mount point, which is not part of the paths in /proc; what follows it is, and for v1
+/// the controller.
+fn without_mount_point(path: &str) -> &str {
+    path.strip_prefix("/sys/fs/cgroup").unwrap_or(path).trim_matches('/')
+}
+
+/// Parses a cgroup of the command line.
+pub fn parse_cgroup(path: &str) -> Result<String, String> {
+    if without_mount_point(path).is_empty() {
+        return Err("every process is in the root control group: use --all".into());
+    }
+    Ok(path.to_owned())
+}
+
+/// Warns about cgroups that do not exist: they may be created later, but may also be mistyped.
+pub fn warn_missing_cgroups(select: &Select) {
+    for cgroup in select.cgroup.iter().filter(|cgroup| !cgroup_exists(cgroup)) {
+        let name = command_line(std::slice::from_ref(cgroup));
+        let _ = print_message(&format!("tollgate: there is no control group {name} now"));
+    }
+}
+
+/// Whether the cgroup exists in any hierarchy that is mounted below /sys/fs/cgroup.
+fn cgroup_exists(path: &str) -> bool {
+    let wanted = without_mount_point(path);
+    let root = Path::new("/sys/fs/cgroup");
+    let hierarchies = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+    std::iter::once(root.to_owned())
+        .chain(hierarchies)
+        .any(|hierarchy| hierarchy.join(wanted).join("cgroup.procs").exists())
+}
+
+fn is_within(path: &str, folder: &str) -> bool {
+    !folder.is_empty()
+        && (path == folder || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
+}
+
+fn in_unit(cgroups: &str, unit: &str) -> bool {
+    let unit = if unit.contains('.') { unit.to_owned() } else { format!("{unit}.service") };
+    cgroups.lines().any(|line| {
+        line.rsplit(':').next().is_some_and(|path| path.split('/').any(|part| part == unit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V2: &str = "0::/system.slice/nginx.service\n";
+    const V1: &str = "4:memory:/jobs/a\n1:name=systemd:/system.slice/db.service/worker\n0::/\n";
+
+    #[test]
+    fn a_unit_is_a_part_of_the_path() {
+        assert!(in_unit(V2, "nginx.service"));
+        assert!(in_unit(V2, "nginx"));
+        assert!(in_unit(V1, "db.service"));
+        assert!(!in_unit(V2, "ngin"));
+    }
+
+    #[test]
+    fn a_cgroup_has_what_is_below_it() {
+        for path in ["/system.slice", "system.slice/nginx.service/", "/sys/fs/cgroup/system.slice"]
+        {
+            assert!(in_cgroup(V2, path), "{path}");
+        }
+        assert!(!in_cgroup(V2, "/system"));
+        assert!(!in_cgroup(V2, "/"));
+        assert!(in_cgroup(V1, "/sys/fs/cgroup/memory/jobs"));
+        assert!(in_cgroup(V1, "/jobs/a"));
+        assert!(!in_cgroup(V1, "/sys/fs/cgroup/cpu/jobs"));
+    }
+
+    #[test]
+    fn long_command_names_match_as_the_kernel_cuts_them() {
+        let select = Select { comm: vec!["a-very-long-command".into()], ..Select::default() };
+        assert!(select.matches(b"a-very-long-com", ""));
+        assert!(!select.matches(b"a-very-long", ""));
+        // The limit may cut a character in two.
+        let select = Select { comm: vec!["abcdefghijklmn\u{e9}".into()], ..Select::default() };
+        assert!(select.matches(b"abcdefghijklmn\xc3", ""));
+    }
+
+    #[test]
+    fn root_cgroup_is_refused() {
+        for path in ["", "/", "/sys/fs/cgroup", "/sys/fs/cgroup/"] {
+            assert!(parse_cgroup(path).unwrap_err().contains("--all"), "{path}");
+        }
+        assert_eq!(parse_cgroup("/jobs").as_deref(), Ok("/jobs"));
+    }
+}

@@ -1,0 +1,60 @@
+//! Names of dynamic services: by the user, unit, program or client that each is for.
+
+use std::fs;
+
+use kernel::service_maps::{DynamicKey, DynamicService, Member};
+use kernel::wire;
+
+/// The kernel side knows units and programs by hashes; their names come from a present member, or
+/// from the first one.
+pub fn dynamic_name(started: &DynamicService, members: &[Member]) -> String {
+    // Members that a rule put into the service, not the processes that these started.
+    let is_its = |member: &&Member| {
+        member.service == started.number && u32::from(member.why) != wire::WHY_FORKED
+    };
+    let of_members = |name: fn(u32) -> Option<String>, hash: u64| {
+        let found = members.iter().filter(is_its).find_map(|member| name(member.tgid));
+        let called = (!started.first_member.is_empty()).then(|| started.first_member.clone());
+        found.or(called).unwrap_or_else(|| format!("{:08x}", hash as u32))
+    };
+    match started.key {
+        DynamicKey::User(uid) => crate::user::name(uid).unwrap_or_else(|| uid.to_string()),
+        DynamicKey::Client(address) => address.to_string(),
+        DynamicKey::Exe(hash) => of_members(program, hash),
+        DynamicKey::Unit(hash) => of_members(unit, hash),
+    }
+}
+
+fn program(pid: u32) -> Option<String> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()?.into_os_string().into_string().ok()
+}
+
+fn unit(pid: u32) -> Option<String> {
+    unit_of(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// The innermost unit, as bpf/scope.bpf.h finds it.
+fn unit_of(cgroups: &str) -> Option<String> {
+    let paths = cgroups.lines().rev().filter_map(|line| line.splitn(3, ':').nth(2));
+    let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");
+    paths.filter_map(|path| path.rsplit('/').find(is_unit)).map(str::to_owned).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_the_innermost_services_or_scopes() {
+        let unit = |text| unit_of(text);
+        assert_eq!(
+            unit("0::/system.slice/nginx.service/worker\n").as_deref(),
+            Some("nginx.service")
+        );
+        assert_eq!(
+            unit("4:pids:/user.slice/user-0.slice/session-1.scope\n0::/\n").as_deref(),
+            Some("session-1.scope")
+        );
+        assert_eq!(unit("0::/a\n"), None);
+    }
+}

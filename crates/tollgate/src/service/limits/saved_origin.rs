@@ -1,0 +1,105 @@
+//! Saves the origin of a cgroup's members in the cgroup's name, so that they can be moved back
+//! whatever happens to Tollgate, and so that children return to where their parents came from.
+
+/// The folder of all service cgroups, below each hierarchy's root.
+pub const TOP: &str = "tollgate";
+/// A cgroup v2 beside that, without members. It exists while the mount option must be restored.
+pub const FAVORDYNMODS_MARKER: &str = "tollgate%favordynmods";
+/// NAME_MAX: include/uapi/linux/limits.h
+const MAX_NAME_LEN: usize = 255;
+
+/// kernel/cgroup/cgroup-v1.c, cgroup1_base_files; other files begin with their subsystem's name and
+/// a dot.
+const FILES: [&str; 3] = ["tasks", "notify_on_release", "release_agent"];
+/// include/linux/cgroup_subsys.h of v6.18, and what every cgroup has besides
+/// (kernel/cgroup/cgroup.c).
+const SUBSYSTEMS: [&str; 19] = [
+    "cgroup",
+    "irq",
+    "cpuset",
+    "cpu",
+    "cpuacct",
+    "io",
+    "blkio",
+    "memory",
+    "devices",
+    "freezer",
+    "net_cls",
+    "perf_event",
+    "net_prio",
+    "hugetlb",
+    "pids",
+    "rdma",
+    "misc",
+    "dmem",
+    "debug",
+];
+
+/// The folder of a service, with a name that no file of a cgroup has.
+pub fn service_folder(name: &str) -> String {
+    let subsystem = name.split_once('.').map(|(subsystem, _)| subsystem);
+    let is_file = FILES.contains(&name) || subsystem.is_some_and(|name| SUBSYSTEMS.contains(&name));
+    if is_file { format!("%{}", folder(name)) } else { folder(name) }
+}
+
+/// The folder, below the service's, for threads from `origin`. If the name is too long, it stands
+/// for an ancestor of the cgroup.
+pub fn folder(origin: &str) -> String {
+    let mut origin = origin;
+    loop {
+        let name = origin.replace('%', "%25").replace('/', "%2F");
+        if name.len() <= MAX_NAME_LEN {
+            return name;
+        }
+        origin = origin.rfind('/').filter(|slash| *slash > 0).map_or("/", |slash| &origin[..slash]);
+    }
+}
+
+/// The origin of a cgroup's members; the cgroup itself, if it is not one of Tollgate's.
+pub fn origin(group: &str) -> String {
+    let is_ours = group
+        .strip_prefix('/')
+        .and_then(|path| path.strip_prefix(TOP))
+        .is_some_and(|rest| rest.starts_with('/'));
+    match group.rsplit_once('/') {
+        Some((_, name)) if is_ours && name.starts_with("%2F") => {
+            name.replace("%2F", "/").replace("%25", "%")
+        }
+        _ => group.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origin_round_trips() {
+        for path in
+            ["/", "/system.slice/php8.2-fpm.service", "/a%2Fb/100%", "/user.slice/x@y\\x2d:z"]
+        {
+            let name = folder(path);
+            assert!(!name.contains('/'));
+            assert_eq!(origin(&format!("/{TOP}/shop/{name}")), path);
+        }
+        assert_eq!(origin("/system.slice/%2Fodd"), "/system.slice/%2Fodd");
+        assert_eq!(origin("/tollgates/a/%2F"), "/tollgates/a/%2F");
+    }
+
+    #[test]
+    fn service_names_avoid_cgroup_files() {
+        for (name, folder) in [("shop", "shop"), ("shop.de", "shop.de"), ("of:/a", "of:%2Fa")] {
+            assert_eq!(service_folder(name), folder);
+        }
+        for name in ["tasks", "cpu.max", "cgroup.procs", "memory.limit_in_bytes"] {
+            assert_eq!(service_folder(name), format!("%{name}"));
+        }
+    }
+
+    #[test]
+    fn too_long_origins_use_an_ancestor() {
+        let long = format!("/a/{}", "b".repeat(255));
+        assert_eq!(origin(&format!("/{TOP}/x/{}", folder(&long))), "/a");
+        assert_eq!(folder(&format!("/{}", "b".repeat(300))), folder("/"));
+    }
+}

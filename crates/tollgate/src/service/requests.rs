@@ -1,0 +1,305 @@
+//! Requests about services to the daemon, and its replies.
+
+use std::collections::BTreeMap;
+
+use kernel::service_maps::ServiceUsage;
+use serde::{Deserialize, Serialize};
+
+use super::limits::MigrationStats;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask-services", rename_all = "kebab-case")]
+pub enum ServiceRequest {
+    /// Without a file, the daemon reads its own file again.
+    Apply {
+        file: Option<RuleText>,
+    },
+    Report,
+    /// All services; or one, with the threads that work for it.
+    List {
+        service: Option<String>,
+    },
+    Explain {
+        who: RequestedTask,
+    },
+    ExplainSocket {
+        socket: String,
+    },
+    Assign {
+        who: RequestedTask,
+        service: String,
+    },
+    /// Changes the limits of a service, if requested, and returns all limits.
+    Limit {
+        change: Option<LimitChange>,
+    },
+}
+
+/// A task, by its ID in the daemon's PID namespace, except for tasks of the requesting process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RequestedTask {
+    OwnProcess,
+    /// By its ID in its own PID namespace.
+    OwnThread(u32),
+    /// A process with all its threads.
+    Process(u32),
+    Thread(u32),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleText {
+    pub name: String,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitChange {
+    pub service: String,
+    pub cpu_weight: Option<LimitSetting>,
+    pub cpu_max: Option<LimitSetting>,
+    pub memory_max: Option<LimitSetting>,
+    pub tasks_max: Option<LimitSetting>,
+    pub sockets_max: Option<LimitSetting>,
+    pub connections_max: Option<LimitSetting>,
+    pub network_max: Option<LimitSetting>,
+    /// The name of an errno or of a service.
+    pub over_limit: Option<String>,
+}
+
+/// A value in the unit of the limit, or no limit of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitSetting {
+    None,
+    To(u64),
+}
+
+/// `tollgate service limit --json`
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct LimitReport {
+    pub schema: String,
+    pub services: Vec<LimitRow>,
+    /// `lift` or `keep`.
+    pub at_end: String,
+    pub moves: MigrationReport,
+}
+
+/// The limits of a service, and the usage of the service with those below it. A limit is null if
+/// the service has none of its own.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub struct LimitRow {
+    pub name: String,
+    pub cpu_weight: Option<u32>,
+    /// In hundredths of one processor.
+    pub cpu_max_percent: Option<u32>,
+    pub memory_max_bytes: Option<u64>,
+    /// The current use of its cgroup, if that is limited; the same for `tasks`.
+    pub memory_bytes: Option<u64>,
+    pub tasks_max: Option<u64>,
+    pub tasks: Option<u64>,
+    pub sockets_max: Option<u64>,
+    pub connections_max: Option<u64>,
+    pub network_max_bytes_per_second: Option<u64>,
+    /// The errno of a refused request, or the service that work beyond the limit goes to.
+    pub beyond: String,
+    /// Open IPv4 and IPv6 sockets that its threads made.
+    pub sockets: u64,
+    /// The TCP sockets among these that its threads connected.
+    pub connections: u64,
+    pub refused: u64,
+    /// Requests that went to the service for work beyond the limit.
+    pub went_over: u64,
+    pub slowed_packets: u64,
+    pub dropped_packets: u64,
+}
+
+/// Migrations of threads between cgroups.
+#[derive(Debug, Default, Clone, Copy, Serialize, Deserialize)]
+pub struct MigrationReport {
+    pub moved: u64,
+    pub total_ns: u64,
+    pub longest_ns: u64,
+    pub needless: u64,
+    pub put_off: u64,
+    pub failed: u64,
+}
+
+impl From<MigrationStats> for MigrationReport {
+    fn from(moves: MigrationStats) -> Self {
+        let MigrationStats { moved, total_ns, longest_ns, needless, put_off, failed } = moves;
+        Self { moved, total_ns, longest_ns, needless, put_off, failed }
+    }
+}
+
+/// `tollgate service report --json` (docs/service.md).
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ServiceReport {
+    pub schema: String,
+    /// RFC 3339
+    pub since: String,
+    pub elapsed_ns: u64,
+    /// The active rule file.
+    pub file: String,
+    pub rules: usize,
+    /// In tree order, each before those below it.
+    pub services: Vec<ServiceRow>,
+    /// The CPU time of the whole machine in that time, in steps of 10 ms.
+    pub machine_cpu_ns: u64,
+    /// The part of it that belongs to no service: kernel threads, interrupts, and what ran before
+    /// the daemon started to account.
+    pub kernel_cpu_ns: u64,
+    pub moves: MigrationReport,
+    pub losses: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub struct ServiceRow {
+    pub name: String,
+    /// Valid for as long as the daemon runs.
+    pub id: u16,
+    pub parent: Option<String>,
+    pub depth: usize,
+    pub processes: usize,
+    pub threads: usize,
+    /// Open IPv4 and IPv6 sockets that it, or a service below it, has made.
+    pub sockets: u64,
+    /// Sockets and connections that it, or a service below it, requested beyond its limits.
+    pub refused: u64,
+    #[serde(flatten)]
+    pub used: UsageReport,
+}
+
+/// The usage of the service itself, without those below it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageReport {
+    pub cpu_ns: u64,
+    pub wait_ns: u64,
+    pub blocked_ns: u64,
+    pub calls: u64,
+    pub switches: u64,
+    pub preemptions: u64,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub storage_read_bytes: u64,
+    pub storage_written_bytes: u64,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// How often a thread of the service has ended or changed to another service.
+    pub labels: u64,
+    /// Shared replies: replies by threads that worked for this service by then, because they serve
+    /// several clients at once.
+    pub overlaps: u64,
+}
+
+impl From<ServiceUsage> for UsageReport {
+    fn from(figures: ServiceUsage) -> Self {
+        Self {
+            cpu_ns: figures.cpu_ns,
+            wait_ns: figures.wait_ns,
+            blocked_ns: figures.blocked_ns,
+            calls: figures.calls,
+            switches: figures.switches,
+            preemptions: figures.preemptions,
+            minor_faults: figures.minor_faults,
+            major_faults: figures.major_faults,
+            read_bytes: figures.read_bytes,
+            written_bytes: figures.written_bytes,
+            storage_read_bytes: figures.storage_read_bytes,
+            storage_written_bytes: figures.storage_written_bytes,
+            received_bytes: figures.received_bytes,
+            sent_bytes: figures.sent_bytes,
+            labels: figures.charges,
+            overlaps: figures.shared_replies,
+        }
+    }
+}
+
+/// `tollgate service list --json`
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct List {
+    pub schema: String,
+    /// In tree order, each before those below it; or only the requested one.
+    pub services: Vec<ListRow>,
+    /// The threads that work for the requested service.
+    pub threads: Vec<ExplainedThread>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ListRow {
+    pub name: String,
+    pub parent: Option<String>,
+    pub depth: usize,
+    pub processes: usize,
+    pub threads: usize,
+}
+
+/// `tollgate service explain --json`
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Explanation {
+    pub schema: String,
+    pub pid: u32,
+    pub threads: Vec<ExplainedThread>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ExplainedThread {
+    pub tid: u32,
+    pub command: String,
+    pub service: String,
+    /// The thread works on behalf of the service, instead of belonging to it.
+    pub borrowed: bool,
+    /// fork, exec, found, user, receive, open, reply, assigned, io_uring, several, limit, asked, or
+    /// inherited.
+    pub why: String,
+    /// The rule that decided, if it is in one of the latest rulesets.
+    pub rule: Option<ExplainedRule>,
+    /// Nanoseconds since the thread changed to this service.
+    pub since_ns: u64,
+}
+
+/// `tollgate service explain --json SOCKET`
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct SocketExplanation {
+    pub schema: String,
+    pub socket: String,
+    pub listeners: Vec<ExplainedListener>,
+    /// Connections, each with one or two ends.
+    pub connections: Vec<Vec<ExplainedEnd>>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ExplainedListener {
+    pub socket: String,
+    pub processes: Vec<SocketProcess>,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketProcess {
+    pub pid: u32,
+    pub command: String,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ExplainedEnd {
+    pub socket: String,
+    /// accepted, opened, neither, or unknown.
+    pub role: String,
+    pub processes: Vec<SocketProcess>,
+    /// The service for which the last sender worked, and the thread that sent, if it still exists.
+    pub sends_for: Option<String>,
+    pub sender: Option<u32>,
+    /// The rule that decided for the last receiver, if it is in one of the latest rulesets.
+    pub rule: Option<ExplainedRule>,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedRule {
+    pub file: String,
+    pub line: usize,
+    pub name: Option<String>,
+    /// The file was applied again since; the line is the one that the rule had then.
+    pub is_former: bool,
+}

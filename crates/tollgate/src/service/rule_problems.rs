@@ -1,0 +1,186 @@
+//! Problems of a rule file, as text and as documents.
+
+use annotate_snippets::Level;
+use anyhow::{Result, anyhow};
+use serde::Serialize;
+use service::{Problem, RuleFile};
+
+use super::check::SystemHost;
+use crate::format::{number_of, printable};
+use crate::source_file::SourceFile;
+use crate::source_message::{SourceMessage, sanitized};
+
+/// The kind of file, in messages.
+pub const KIND: &str = "file of services";
+
+/// Parses a rule file that must be valid.
+pub fn parsed(source: &SourceFile) -> Result<RuleFile> {
+    /// Enough to fill a screen.
+    const MAX_SHOWN: usize = 5;
+    service::parse(&source.text, &SystemHost::default()).map_err(|problems| {
+        let shown = sanitized(&source.text);
+        let excerpts: String = problems
+            .iter()
+            .take(MAX_SHOWN)
+            .map(|problem| excerpt(problem, &source.name, &shown))
+            .collect();
+        anyhow!(
+            "{} has {}:\n{excerpts}",
+            printable(&source.name),
+            number_of(problems.len(), "problem")
+        )
+    })
+}
+
+#[derive(Serialize)]
+pub struct RuleProblem<'a> {
+    line: usize,
+    column: usize,
+    message: &'a str,
+    help: Option<&'a str>,
+    /// The line of a related position.
+    other_line: Option<usize>,
+}
+
+impl<'a> RuleProblem<'a> {
+    pub fn new(problem: &'a Problem, source: &SourceFile) -> Self {
+        let (line, column) = source.line_and_column(problem.span.start);
+        let other_line = problem.other.as_ref().map(|(span, _)| source.line(span.start));
+        Self { line, column, message: &problem.message, help: problem.help.as_deref(), other_line }
+    }
+}
+
+pub fn excerpt(problem: &Problem, name: &str, text: &str) -> String {
+    let finding = SourceMessage {
+        level: Level::Error,
+        span: &problem.span,
+        label: None,
+        other: problem.other.as_ref().map(|(span, why)| (span, why.as_str())),
+        message: &problem.message,
+        help: problem.help.as_deref(),
+    };
+    finding.render_message(name, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+
+    /// Has an instance of everything that a rule file may contain.
+    const FILE: &str = r#"
+[service.customers]
+cpu-max = "150%"
+[service."shop.example"]
+parent = "customers"
+cpu-weight = 200
+memory-max = "2G"
+sockets-max = 1000
+over-limit-errno = "EMFILE"
+[service.blog]
+network-max = "10M"
+connections-max = 5
+over-limit-service = "customers"
+[limits]
+at-end = "keep"
+[[rule]]
+name = "the shop's"
+exe = "/usr/sbin/nginx"
+listen = "127.0.0.1:8081"
+client = "10.0.0.0/8"
+priority = -3
+belongs-to = "shop.example"
+[[rule]]
+cgroup = "/system.slice/php.service"
+user = "0"
+on = ["exec", "found"]
+starts-below = "blog"
+each = "user"
+[[rule]]
+file = "/srv/blog"
+unit = "backup"
+inherits = true
+[[rule]]
+peer = "blog"
+service = "blog"
+listen = "@name"
+adopts-peer = true
+"#;
+    const PARTS: [&str; 24] = [
+        "\"",
+        "[",
+        "]",
+        "=",
+        "\n",
+        "\u{feff}",
+        "\0",
+        "é",
+        "\u{202e}",
+        "'''",
+        "\\u0000",
+        "-",
+        "1e999",
+        "99999999999999999999",
+        "service",
+        "rule",
+        "[[rule]]\n",
+        "parent = \"blog\"\n",
+        "/",
+        "%",
+        ":",
+        "true",
+        "{}",
+        "1979-05-27",
+    ];
+
+    /// Replacements of bytes: the position, the number of bytes, and the new text.
+    fn edits() -> impl Strategy<Value = Vec<(usize, usize, &'static str)>> {
+        vec((0..FILE.len(), 0..40_usize, select(&PARTS[..])), 1..6)
+    }
+
+    /// Checks that each problem of a text has a position within it and can be shown.
+    fn is_told_of(text: &str) {
+        let source = SourceFile::new("fuzz".into(), text.into());
+        let Err(problems) = service::parse(text, &SystemHost::default()) else { return };
+        assert!(!problems.is_empty());
+        let shown = sanitized(text);
+        for problem in &problems {
+            let told = RuleProblem::new(problem, &source);
+            assert!(
+                told.line >= 1 && told.column >= 1 && told.line <= 1 + text.matches('\n').count()
+            );
+            assert!(excerpt(problem, "fuzz", &shown).contains("error"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gets_located_problems(text in any::<String>()) {
+            is_told_of(&text);
+        }
+
+        #[test]
+        fn any_edit_gets_located_problems(edits in edits()) {
+            let mut text = FILE.to_owned();
+            for (from, length, by) in edits {
+                let mut at = from.min(text.len());
+                let mut end = (at + length).min(text.len());
+                while !text.is_char_boundary(at) { at -= 1; }
+                while !text.is_char_boundary(end) { end += 1; }
+                text.replace_range(at..end, by);
+            }
+            is_told_of(&text);
+        }
+    }
+
+    #[test]
+    fn it_is_right_as_it_is() {
+        assert_eq!(
+            service::parse(FILE, &SystemHost::default()).map(|file| file.book.rules().len()),
+            Ok(4)
+        );
+    }
+}

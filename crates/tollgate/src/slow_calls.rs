@@ -1,0 +1,236 @@
+//! `--slower-than`: the slowest calls, each with its arguments and where it slept.
+
+use blazesym::Pid;
+use blazesym::symbolize::source::{Process, Source};
+use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+use calls::ArgumentKind;
+use kernel::symbols::KernelSymbols;
+use kernel::wire;
+
+use crate::report::{SlowCall, call_name};
+
+/// How many calls are kept for the report.
+const MAX_SLOW_CALLS: usize = 100;
+
+/// The slowest calls so far, slowest first.
+pub struct SlowCalls {
+    began_ns: u64,
+    symbolizer: Symbolizer,
+    calls: Vec<SlowCall>,
+    seen: u64,
+}
+
+impl SlowCalls {
+    pub fn new(began_ns: u64) -> Self {
+        Self { began_ns, symbolizer: Symbolizer::new(), calls: Vec::new(), seen: 0 }
+    }
+
+    /// Adds a record. Addresses are resolved at once, because the process may end.
+    pub fn add_record(&mut self, record: &wire::slow_call) {
+        self.seen += 1;
+        let place = self.calls.partition_point(|call| call.wall_ns >= record.wall_ns);
+        if place >= MAX_SLOW_CALLS {
+            return;
+        }
+        let call = self.describe(record);
+        self.calls.insert(place, call);
+        self.calls.truncate(MAX_SLOW_CALLS);
+    }
+
+    /// The calls, and the number of all slow calls.
+    pub fn finish(self) -> (Vec<SlowCall>, u64) {
+        (self.calls, self.seen)
+    }
+
+    fn describe(&self, record: &wire::slow_call) -> SlowCall {
+        let (abi, name) = call_name(record.call);
+        let began = record.ended_ns - record.wall_ns;
+        SlowCall {
+            at_ns: began.saturating_sub(self.began_ns),
+            pid: record.tgid,
+            tid: record.pid,
+            command: text(&record.comm),
+            call: format!(
+                "{name}({})",
+                if replaces_registers(&name, record.result) {
+                    "…".into()
+                } else {
+                    arguments(record)
+                }
+            ),
+            name,
+            abi: abi.as_str().into(),
+            result: result(record.result),
+            wall_ns: record.wall_ns,
+            cpu_ns: record.wall_ns.saturating_sub(record.blocked_ns + record.runqueue_ns),
+            blocked_ns: record.blocked_ns,
+            runqueue_ns: record.runqueue_ns,
+            kernel_stack: Self::kernel_stack(frames(&record.kernel_stack, record.kernel_frames)),
+            user_stack: self
+                .user_stack(record.tgid, frames(&record.user_stack, record.user_frames)),
+        }
+    }
+
+    fn kernel_stack(addresses: &[u64]) -> Vec<String> {
+        let symbols = KernelSymbols::get();
+        let name = |address: &u64| {
+            let function = symbols.function(*address);
+            function.map_or_else(|| format!("{address:#x}"), str::to_owned)
+        };
+        addresses.iter().map(name).collect()
+    }
+
+    fn user_stack(&self, pid: u32, addresses: &[u64]) -> Vec<String> {
+        let plain = |address: &u64| format!("{address:#x}");
+        let mut process = Process::new(Pid::from(pid));
+        // A process's own perf map may contain anything; only files that the kernel lists as mapped
+        // are read.
+        process.perf_map = false;
+        let Ok(symbols) =
+            self.symbolizer.symbolize(&Source::Process(process), Input::AbsAddr(addresses))
+        else {
+            return addresses.iter().map(plain).collect();
+        };
+        let name = |(symbol, address): (&Symbolized, &u64)| match symbol.as_sym() {
+            Some(symbol) => symbol.name.clone().into_owned(),
+            None => plain(address),
+        };
+        symbols.iter().zip(addresses).map(name).collect()
+    }
+}
+
+fn frames(stack: &[u64], count: u32) -> &[u64] {
+    &stack[..(count as usize).min(stack.len())]
+}
+
+pub fn text(bytes: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether a text fills its buffer, so that a part may be missing.
+fn is_truncated(bytes: &[std::ffi::c_char]) -> bool {
+    bytes.iter().position(|c| *c == 0).is_none_or(|length| length == bytes.len() - 1)
+}
+
+fn result(value: i64) -> String {
+    match i32::try_from(-value) {
+        Ok(errno @ 1..=4095) => format!("-{}", calls::display_errno(errno)),
+        // Addresses, such as mmap and brk return.
+        _ if !(-4095..=0xffff_ffff).contains(&value) => format!("{value:#x}"),
+        _ => value.to_string(),
+    }
+}
+
+/// Whether the arguments are lost: they are read when the call ends, and these calls have new
+/// registers by then.
+fn replaces_registers(name: &str, result: i64) -> bool {
+    (name.starts_with("execve") && result == 0) || name.ends_with("sigreturn")
+}
+
+fn arguments(record: &wire::slow_call) -> String {
+    let (abi, _) = call_name(record.call);
+    let number = record.call % wire::CALLS_PER_ABI;
+    let count = calls::argument_count(abi, number);
+    let kinds = calls::arguments(abi, number);
+    let one = |index: usize| argument(record, abi, index, kinds[index]);
+    (0..count).map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn argument(record: &wire::slow_call, abi: calls::Abi, index: usize, kind: ArgumentKind) -> String {
+    let register = record.args[index];
+    if let Some(path) = record.path.iter().find(|path| path.arg == index as u32) {
+        let cut = if is_truncated(&path.text) { "…" } else { "" };
+        return format!("{:?}{cut}", text(&path.text));
+    }
+    let file = record.fd.iter().find(|fd| fd.arg == index as u32);
+    let value = kind.value(abi, register);
+    match kind {
+        ArgumentKind::DirFd if value == i64::from(calls::AT_FDCWD) => "AT_FDCWD".into(),
+        ArgumentKind::Fd | ArgumentKind::DirFd | ArgumentKind::Int | ArgumentKind::Long => {
+            file.map_or_else(|| value.to_string(), |file| format!("{value}<{}>", path(file)))
+        }
+        ArgumentKind::Mode if value != 0 => format!("0{value:o}"),
+        ArgumentKind::Mode => "0".into(),
+        ArgumentKind::None | ArgumentKind::Hex | ArgumentKind::Path if register == 0 => "0".into(),
+        ArgumentKind::None | ArgumentKind::Hex | ArgumentKind::Path => format!("{register:#x}"),
+    }
+}
+
+/// The name of a file, as /proc/PID/fd shows it.
+pub fn path(fd: &wire::fd_path) -> String {
+    match u32::from(fd.mode) & libc::S_IFMT {
+        libc::S_IFSOCK => return format!("socket:[{}]", fd.inode),
+        libc::S_IFIFO if fd.parts <= 1 => return format!("pipe:[{}]", fd.inode),
+        0 => return format!("anon_inode:{}", text(&fd.part[0])),
+        _ => {}
+    }
+    let parts = &fd.part[..usize::from(fd.parts)];
+    let name = |part: &[std::ffi::c_char; wire::PATH_PART_LEN as usize]| {
+        text(part) + if is_truncated(part) { "…" } else { "" }
+    };
+    let names: Vec<_> = parts.iter().rev().map(name).collect();
+    let begin = if fd.complete == 0 { "…/" } else { "/" };
+    format!("{begin}{}", names.join("/").trim_start_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(call: u32, args: &[u64]) -> wire::slow_call {
+        let mut record = wire::slow_call { call, ..wire::slow_call::default() };
+        record.fd.iter_mut().for_each(|fd| fd.arg = wire::CALL_ARGS);
+        record.path.iter_mut().for_each(|path| path.arg = wire::CALL_ARGS);
+        record.args[..args.len()].copy_from_slice(args);
+        record
+    }
+
+    fn set(place: &mut [std::ffi::c_char], value: &str) {
+        for (to, from) in place.iter_mut().zip(value.bytes()) {
+            *to = from as std::ffi::c_char;
+        }
+    }
+
+    #[test]
+    fn descriptors_are_shown_as_paths() {
+        let mut read = record(0, &[3, 0x7fff_0000_1000, 4096]);
+        read.fd[0].arg = 0;
+        read.fd[0].mode = libc::S_IFREG as u16;
+        read.fd[0].parts = 2;
+        read.fd[0].complete = 1;
+        set(&mut read.fd[0].part[0], "syslog");
+        set(&mut read.fd[0].part[1], "log");
+        assert_eq!(arguments(&read), "3</log/syslog>, 0x7fff00001000, 4096");
+        set(&mut read.fd[0].part[0], &"n".repeat(47));
+        read.fd[0].complete = 0;
+        assert!(arguments(&read).starts_with("3<…/log/nnn"), "{}", arguments(&read));
+        assert!(arguments(&read).contains("nnn…>, "), "{}", arguments(&read));
+        read.fd[0].mode = libc::S_IFSOCK as u16;
+        read.fd[0].inode = 77;
+        assert_eq!(arguments(&read), "3<socket:[77]>, 0x7fff00001000, 4096");
+    }
+
+    #[test]
+    fn strings_are_shown_as_such() {
+        let number = calls::number(calls::Abi::X86_64, "openat").unwrap();
+        let mut open = record(number, &[(-100i32) as u32 as u64, 0x1000, 0, 0]);
+        open.path[0].arg = 1;
+        set(&mut open.path[0].text, "/tmp/x");
+        assert!(arguments(&open).starts_with("AT_FDCWD, \"/tmp/x\", "), "{}", arguments(&open));
+        let mut rename = record(82, &[0x1000, 0x2000]);
+        for (arg, name) in ["old", "new"].into_iter().enumerate() {
+            rename.path[arg].arg = arg as u32;
+            set(&mut rename.path[arg].text, name);
+        }
+        assert_eq!(arguments(&rename), r#""old", "new""#);
+    }
+
+    #[test]
+    fn results_are_errors_numbers_or_addresses() {
+        assert_eq!(result(-2), "-ENOENT");
+        assert_eq!(result(4096), "4096");
+        assert_eq!(result(-512), "-ERESTARTSYS");
+        assert_eq!(result(0x7f00_0000_0000), "0x7f0000000000");
+    }
+}

@@ -1,0 +1,63 @@
+//! Renders messages about a text, with an excerpt at their positions.
+
+use std::ops::Range;
+
+use annotate_snippets::{Level, Renderer, Snippet};
+
+use crate::format::{is_terminal_control, printable};
+
+/// The length of a mark in characters; the lines of a longer one would be shown as a whole.
+const MAX_MARK_LEN: usize = 80;
+
+pub struct SourceMessage<'a> {
+    pub level: Level,
+    /// A range of bytes in the text.
+    pub span: &'a Range<usize>,
+    /// The label at the mark.
+    pub label: Option<&'a str>,
+    /// A related position, and why it is related.
+    pub other: Option<(&'a Range<usize>, &'a str)>,
+    pub message: &'a str,
+    pub help: Option<&'a str>,
+}
+
+impl SourceMessage<'_> {
+    /// Renders the message with the lines that it is about; the text must be [`sanitized`].
+    pub fn render_message(&self, name: &str, text: &str) -> String {
+        let within = |span: &Range<usize>| {
+            let start = span.start.min(text.len());
+            let longest = text[start..].char_indices().nth(MAX_MARK_LEN);
+            start..span.end.min(longest.map_or(text.len(), |(length, _)| start + length))
+        };
+        let name = printable(name);
+        let mut mark = self.level.span(within(self.span));
+        if let Some(label) = self.label {
+            mark = mark.label(label);
+        }
+        let mut snippet = Snippet::source(text).origin(&name).fold(true).annotation(mark);
+        // The renderer does not count "note: " when it checks whether this label would overlap the
+        // mark, so blanks of the same length are appended.
+        let why = self.other.map(|(span, why)| (span, format!("{why}{:6}", "")));
+        if let Some((span, why)) = &why {
+            snippet = snippet.annotation(Level::Note.span(within(span)).label(why));
+        }
+        let mut message = self.level.title(self.message).snippet(snippet);
+        if let Some(help) = self.help {
+            message = message.footer(Level::Help.title(help));
+        }
+        let drawn = Renderer::plain().render(message).to_string();
+        drawn.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    }
+}
+
+/// The text with the same length, but without characters that control the terminal, and without
+/// tabs, which would shift the mark below them.
+pub fn sanitized(text: &str) -> String {
+    let one = |c: char| match c {
+        '\n' => c,
+        '\t' | '\r' => ' ',
+        c if !is_terminal_control(c) => c,
+        c => ['?', '\u{bf}', '\u{fffd}'][c.len_utf8() - 1],
+    };
+    text.chars().map(one).collect()
+}

@@ -1,0 +1,73 @@
+//! Draws the whole screen repeatedly until the user quits.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use kernel::process;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+
+const REFRESH: Duration = Duration::from_secs(1);
+/// A delay of this length is not visible.
+const KEY_POLL: Duration = Duration::from_millis(50);
+
+/// The terminal is restored after a signal as well.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Calls `look`, which draws, at least once a second until q, Esc or Ctrl-C. Its argument says
+/// whether a second has passed.
+pub fn run_screen(look: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>) -> Result<()> {
+    kernel::signals::on_interrupt(&INTERRUPTED)?;
+    // The same choice as in crossterm: `event` reads from this file.
+    let other = if io::stdin().is_terminal() { None } else { Some(File::open("/dev/tty")?) };
+    let keys = other.as_ref().map_or_else(|| io::stdin().as_raw_fd(), |file| file.as_raw_fd());
+    let mut terminal = ratatui::init();
+    let result = run(&mut terminal, keys, look);
+    if process::has_hung_up(keys) {
+        // There is no terminal to restore. To drop this value would print an error on stderr, which
+        // is gone with the terminal, and so panic.
+        std::mem::forget(terminal);
+        return Ok(());
+    }
+    ratatui::restore();
+    result
+}
+
+fn run(
+    terminal: &mut DefaultTerminal,
+    keys: RawFd,
+    mut look: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>,
+) -> Result<()> {
+    let mut read = Instant::now();
+    while !INTERRUPTED.load(Ordering::SeqCst) {
+        let is_due = read.elapsed() >= REFRESH;
+        if is_due {
+            read = Instant::now();
+        }
+        look(terminal, is_due)?;
+        // If the terminal is gone, `event::poll` reads nothing repeatedly and does not return.
+        let is_readable = process::wait_readable(keys, REFRESH.saturating_sub(read.elapsed()));
+        if process::has_hung_up(keys) {
+            return Ok(());
+        }
+        // If very many keys come at once, it has read only a part and would wait for the next one.
+        let mut wait = if is_readable { KEY_POLL } else { Duration::ZERO };
+        while event::poll(std::mem::take(&mut wait))? {
+            if is_end(&event::read()?) {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_end(event: &Event) -> bool {
+    let Event::Key(key) = event else { return false };
+    let is_interrupt =
+        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+}

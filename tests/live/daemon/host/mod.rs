@@ -1,0 +1,3 @@
+//! Tests of the daemon that need strace, servers, shells or much time.
+
+mod control_socket;

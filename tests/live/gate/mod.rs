@@ -1,0 +1,3 @@
+//! Tests of the gate.
+
+mod shared_sessions;

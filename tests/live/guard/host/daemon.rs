@@ -1,0 +1,287 @@
+//! `tollgate daemon`: it guards a cgroup, and an operator sends it requests.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::cgroup::ControlGroup;
+use crate::harness::daemon::{CommandServer, GuardDaemon};
+use crate::harness::guarded_program::Guarded;
+use crate::harness::job::{copy, kill, stop};
+use crate::harness::metrics::Metrics;
+use crate::harness::{Job, NOBODY, eventually};
+
+const STOPS: &str = "--guard=enforce --respond stop";
+
+/// Starts a daemon, and a program whose baseline it learns while the program works.
+fn learned(it: &Guarded, group: &ControlGroup, options: &str) -> (GuardDaemon, CommandServer) {
+    let daemon = GuardDaemon::start(it, group, options);
+    let mut servant = joined(it, group, &daemon);
+    daemon.request("normalize guarded");
+    servant.send_and_wait(&[b'u'; 1000]);
+    assert_eq!(daemon.program().expect("it is known")["state"], "normal");
+    (daemon, servant)
+}
+
+/// Starts another process and waits until the daemon guards it.
+fn joined(it: &Guarded, group: &ControlGroup, daemon: &GuardDaemon) -> CommandServer {
+    let mut servant = CommandServer::start(it, group);
+    let calls = || daemon.program().and_then(|program| program["calls"].as_u64()).unwrap_or(0);
+    let before = calls();
+    // A thread reports its normal calls every 1,024.
+    eventually("it is guarded", || {
+        servant.send_and_wait(&[b'u'; 500]);
+        calls() > before + 1000
+    });
+    servant
+}
+
+#[track_caller]
+fn hold(servant: &mut CommandServer) {
+    servant.send(b"xxxx");
+    eventually("the hold", || servant.is_stopped());
+}
+
+#[track_caller]
+fn runs_again(servant: &mut CommandServer) {
+    let began = Instant::now();
+    eventually("it runs again", || servant.pending_replies() == 0 && !servant.is_stopped());
+    // On a busy machine, the kernel needs seconds to end a process with this many BPF maps.
+    assert!(began.elapsed() < Duration::from_secs(20), "after {:?}", began.elapsed());
+}
+
+#[test]
+fn operator_releases_held_processes() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (daemon, mut servant) = learned(&it, &group, &format!("{STOPS} --anomaly-limit 1000"));
+    assert_eq!(daemon.events(), Vec::<Value>::new());
+    hold(&mut servant);
+    let status = daemon.status();
+    let held = &status["held"].as_array().expect("a list")[0];
+    assert_eq!(
+        (held["pid"].as_u64(), &held["left_ns"]),
+        (Some(servant.pid().into()), &Value::Null)
+    );
+    assert!(daemon.request("status").text().contains("held now: 1 process"));
+    kill(servant.pid() as i32, libc::SIGCONT);
+    eventually("the hold again", || servant.is_stopped());
+    assert_eq!(daemon.request(&format!("release {}", servant.pid())).text().lines().count(), 1);
+    // Its next anomalous call, and the calls whose windows contain it, are held anew.
+    eventually("it goes on", || servant.pending_replies() < 4);
+    servant.send(&[b'u'; 20]);
+    eventually("all its calls", || {
+        daemon.client_job("release").finish();
+        servant.pending_replies() == 0
+    });
+
+    let event = &daemon.events()[0];
+    assert_eq!(
+        (&event["call"], &event["action"], &event["lfc"]),
+        (&"getgid".into(), &"stop".into(), &1.into())
+    );
+    assert!(
+        event["time"].as_str().is_some_and(|time| time.len() > 20 && time.ends_with('Z')),
+        "{event}"
+    );
+    assert!(event["late_ns"].as_u64().is_some_and(|late| late > 0));
+    assert!(daemon.request("events").text().contains("usual here: "));
+
+    let own = daemon.client_job(&format!("hold {}", daemon.running.pid())).finish();
+    own.exits_with(125).says("is part of the guard");
+    daemon.request(&format!("hold {}", servant.pid()));
+    eventually("the operator's hold", || servant.is_stopped());
+    daemon.request("off --daemon");
+    runs_again(&mut servant);
+    servant.send_and_wait(b"xxxxxxxxxxxxuuuuuuuuuuuuuuuuuuuu");
+    assert!(daemon.request("status").text().contains("OFF"));
+    daemon.request("on");
+    hold(&mut servant);
+    daemon.running.signal(libc::SIGTERM);
+    runs_again(&mut servant);
+    let ended = daemon.running.finish().success();
+    assert!(ended.err.contains("no process is held"), "{}", ended.err);
+}
+
+/// The baseline does not contain a shell's calls, and all of the program's own calls are tested.
+#[test]
+fn calls_before_execve_do_not_count() {
+    let (it, group) = (Guarded::normal(&["calls 1000"]), ControlGroup::new());
+    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    let script = format!(
+        "echo $$ >{}/cgroup.procs; sleep 2; cd /; exec {} calls 1000",
+        group.0.display(),
+        it.program.display()
+    );
+    eventually("it is guarded", || {
+        Job::of(vec!["sh".into(), "-ec".into(), script.clone().into()]).finish().success();
+        daemon.program().is_some_and(|program| program["calls"].as_u64() >= Some(1000))
+    });
+    let program = daemon.program().expect("it is known");
+    assert_eq!(
+        (&program["state"], &program["early_calls"], &program["anomalies"]),
+        (&"normal".into(), &0.into(), &0.into())
+    );
+}
+
+#[test]
+fn transitions_apply_to_baselines_in_use() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (daemon, mut servant) = learned(&it, &group, "--guard=watch");
+    servant.send_and_wait(b"x");
+    let unusual = daemon.program().expect("known")["anomalies"].as_u64().expect("a number");
+    assert!(unusual > 0);
+    daemon.request("tolerize guarded");
+    assert_eq!(daemon.program().expect("known")["state"], "training");
+    let all = [[b'x'; 60], [b'u'; 60]].concat();
+    servant.send_and_wait(&all.repeat(3));
+    assert_eq!(
+        daemon.program().expect("known")["anomalies"],
+        unusual,
+        "training programs are not tested"
+    );
+    daemon.request("normalize guarded");
+    servant.send_and_wait(&all.repeat(3));
+    let now = daemon.program().expect("known");
+    assert_eq!((&now["state"], &now["anomalies"]), (&"normal".into(), &unusual.into()), "{now}");
+    assert!(daemon.request("show guarded").text().contains("getgid"));
+    daemon.request("reset guarded");
+    let now = daemon.program().expect("known");
+    assert_eq!((&now["state"], &now["windows"]), (&"training".into(), &0.into()), "{now}");
+    daemon.client_job("normalize guarded").finish().exits_with(125).says("no baseline of guarded");
+    daemon
+        .client_job("release nobody")
+        .finish()
+        .exits_with(125)
+        .says("no held process has this ID or name");
+    daemon
+        .client_job(&format!("hold {}", servant.pid()))
+        .finish()
+        .exits_with(125)
+        .says("--guard=enforce");
+}
+
+#[test]
+fn learned_baseline_survives_restart() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (daemon, mut servant) = learned(&it, &group, "--guard=watch");
+    daemon.running.signal(libc::SIGTERM);
+    daemon.running.finish().success();
+    servant.send_and_wait(b"x");
+    let later = GuardDaemon::start(&it, &group, "--guard=watch");
+    servant.send_and_wait(b"uuuuuuuuuuuu");
+    assert_eq!(later.program().expect("it is there already")["state"], "normal");
+    servant.send_and_wait(b"x");
+    eventually("its event", || !later.events().is_empty());
+}
+
+#[test]
+fn killed_daemon_leaves_nobody_held() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (daemon, mut servant) = learned(&it, &group, STOPS);
+    hold(&mut servant);
+    daemon.running.signal(libc::SIGKILL);
+    runs_again(&mut servant);
+    daemon.running.finish().exits_with(137);
+    // The socket that the killed daemon left does not keep another from starting.
+    let again = GuardDaemon::start(&it, &group, STOPS);
+    again.request("status");
+}
+
+#[test]
+fn failed_daemon_leaves_nobody_held() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (daemon, mut servant) = learned(&it, &group, STOPS);
+    hold(&mut servant);
+    daemon.limit_open_files(0);
+    // A second program that starts.
+    let other = it.folder.path().join("other");
+    copy(&it.program, &other);
+    let _stranger = CommandServer::of(&other, &group, 0);
+    runs_again(&mut servant);
+    daemon.running.finish().exits_with(125).says("open files");
+}
+
+#[test]
+fn off_releases_holds_of_killed_daemon_and_watchdog() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (daemon, mut servant) = learned(&it, &group, STOPS);
+    let watchdog = daemon.running.child_running("tollgate-wdog");
+    hold(&mut servant);
+    // Both die at once, as when the kernel is out of memory.
+    stop(daemon.running.pid());
+    kill(watchdog as i32, libc::SIGKILL);
+    daemon.running.signal(libc::SIGKILL);
+    let (store, socket) = (daemon.store.clone(), daemon.socket.clone());
+    daemon.running.finish().exits_with(137);
+    assert!(servant.is_stopped());
+    let mut off = Job::from_command_line("guard off --killed");
+    off.command.env("TOLLGATE_STORE", store).env("TOLLGATE_SOCKET", socket);
+    assert!(off.finish().success().text().contains("released 1 process whose guard was killed"));
+    runs_again(&mut servant);
+}
+
+#[test]
+fn control_is_root_only_and_exclusive() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    for command in ["status", "off", "release", "events", "top"] {
+        let mut job = daemon.client_job(command);
+        job.command.uid(NOBODY).gid(NOBODY);
+        let words = if command == "top" { "needs a terminal" } else { "only root may" };
+        job.finish().exits_with(125).says(words);
+    }
+    GuardDaemon::job(&it, "--guard=watch")
+        .finish()
+        .exits_with(125)
+        .says("a daemon is already listening at");
+    // The daemon rejects a request that it does not understand, and continues.
+    let mut stream = std::os::unix::net::UnixStream::connect(&daemon.socket).expect("it listens");
+    stream.write_all(b"{\"ask\":\"everything\"}\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    assert!(answer.contains("does not understand"), "{answer}");
+    daemon.request("status");
+}
+
+#[test]
+fn exemptions_and_max_held() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (daemon, mut first) = learned(&it, &group, "--guard=enforce --respond stop --max-held 1");
+    let mut second = joined(&it, &group, &daemon);
+    hold(&mut first);
+    let counted = || daemon.status()["held"].as_array().is_some_and(|held| held.len() == 1);
+    eventually("the daemon has counted it", counted);
+    second.send_and_wait(b"xxxx");
+    assert!(!second.is_stopped());
+    let events = daemon.events();
+    assert!(events.iter().any(|event| event["restraint"] == "too many are held"), "{events:?}");
+    drop(daemon);
+    runs_again(&mut first);
+
+    let sparing = format!("{STOPS} --exempt {}", it.program.display());
+    let daemon = GuardDaemon::start(&it, &group, &sparing);
+    first.send_and_wait(&[b'u'; 20]);
+    first.send_and_wait(b"xxxx");
+    assert_eq!(daemon.status()["held"], serde_json::json!([]));
+    let events = daemon.events();
+    assert!(events.iter().any(|event| event["restraint"] == "never held"), "{events:?}");
+}
+
+#[test]
+fn prometheus_metrics_and_event_file() {
+    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let events = it.folder.path().join("events.jsonl");
+    let options = format!("--guard=watch --metrics 127.0.0.1:0 --events {}", events.display());
+    let (daemon, mut servant) = learned(&it, &group, &options);
+    servant.send_and_wait(b"xxx");
+    eventually("events in the file", || {
+        std::fs::read_to_string(&events).is_ok_and(|text| text.lines().count() >= 3)
+    });
+    let metrics = Metrics::of(&daemon.running);
+    let is_its = |series: &str| {
+        series.starts_with("tollgate_guard_anomalies_total{") && series.contains("/guarded")
+    };
+    eventually("the counts", || metrics.value(is_its).is_some_and(|count| count >= 3.0));
+}

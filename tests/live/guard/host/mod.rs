@@ -1,0 +1,12 @@
+//! Tests of the guard that need strace, servers, shells or much time.
+
+mod daemon;
+mod evasion;
+mod holds;
+mod kill9;
+mod model;
+mod precall_cgroup;
+mod scopes;
+mod store;
+mod switch_off;
+mod systemd_operator;

@@ -1,0 +1,5 @@
+//! Tests of the guard.
+
+mod host;
+mod responses;
+mod scopes;

@@ -1,0 +1,45 @@
+//! Which processor a process runs on, and which processes run before others.
+
+use std::fs;
+
+use super::job::{is_running, threads_of};
+
+/// Applies a change to each thread of a process. A thread may end meanwhile.
+#[track_caller]
+fn for_each_thread(pid: u32, what: &str, change: impl Fn(i32) -> i32) {
+    let threads = threads_of(pid);
+    assert!(!threads.is_empty(), "{pid} has ended");
+    for thread in threads {
+        assert!(change(thread as i32) == 0 || !is_running(thread), "{what} of thread {thread}");
+    }
+}
+
+/// Keeps a process on one processor: its threads, and those that they start.
+#[track_caller]
+pub fn pin(pid: u32, processor: usize) {
+    for_each_thread(pid, "the processor", |thread| {
+        // SAFETY: a valid set of processors.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(processor, &mut set);
+            libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &set)
+        }
+    });
+}
+
+/// Gives all threads of a process a real-time priority (sched(7)): only threads of a higher one
+/// preempt it.
+#[track_caller]
+pub fn run_first(pid: u32, priority: i32) {
+    let parameter = libc::sched_param { sched_priority: priority };
+    // SAFETY: a valid parameter.
+    let set = |thread| unsafe { libc::sched_setscheduler(thread, libc::SCHED_FIFO, &parameter) };
+    for_each_thread(pid, "the priority", set);
+}
+
+/// How often the first thread of a process was preempted.
+pub fn preemptions(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+    line.and_then(|number| number.trim().parse().ok()).expect("the kernel counts them")
+}

@@ -1,0 +1,113 @@
+//! `--per`: rows of processes, threads and commands, which add up to the totals.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::harness::report::{Call, CallKey};
+use crate::harness::{Report, observe};
+
+/// The values that must add up.
+type Sums = BTreeMap<CallKey, [u64; 8]>;
+
+fn sums<'a>(calls: impl Iterator<Item = &'a Call>) -> Sums {
+    let mut sums = Sums::new();
+    for call in calls {
+        let sum = sums.entry((call.name.clone(), call.abi.clone())).or_default();
+        let parts = [
+            call.count,
+            call.errors.values().sum(),
+            call.wall_ns,
+            call.cpu_ns,
+            call.blocked_ns,
+            call.runqueue_ns,
+            call.unfinished,
+            call.minor_faults,
+        ];
+        for (sum, part) in sum.iter_mut().zip(parts) {
+            *sum += part;
+        }
+    }
+    sums
+}
+
+#[track_caller]
+fn check_sums(report: &Report) {
+    let rows = report.groups.iter().flat_map(|group| &group.calls);
+    assert_eq!(sums(rows), sums(report.calls.iter()));
+}
+
+fn of_getppid(report: &Report) -> Vec<u64> {
+    let calls = report.groups.iter().flat_map(|group| &group.calls);
+    calls.filter(|call| call.name == "getppid").map(|call| call.count).collect()
+}
+
+#[test]
+fn without_per_there_are_no_rows() {
+    assert!(observe("", "calls 10").groups.is_empty());
+}
+
+#[test]
+fn rows_of_processes() {
+    let report = observe("--per process", "short-processes 200");
+    check_sums(&report);
+    assert_eq!(report.groups.len(), 201);
+    let pids: BTreeSet<_> = report.groups.iter().map(|group| group.pid).collect();
+    assert_eq!(pids.len(), 201);
+    assert_eq!(of_getppid(&report), [3; 200]);
+    assert!(report.groups.iter().all(|group| group.command == "workloads"));
+    assert!(report.groups.iter().all(|group| group.tid.is_none()));
+}
+
+#[test]
+fn threads_of_a_process_share_its_row() {
+    let report = observe("--per process", "threads 20 5");
+    check_sums(&report);
+    assert_eq!(report.groups.len(), 1);
+    assert_eq!(of_getppid(&report), [100]);
+}
+
+#[test]
+fn rows_of_threads() {
+    let report = observe("--per thread", "threads 200 5");
+    check_sums(&report);
+    assert_eq!(report.groups.len(), 201);
+    assert_eq!(of_getppid(&report), [5; 200]);
+    let pids: BTreeSet<_> = report.groups.iter().map(|group| group.pid).collect();
+    let tids: BTreeSet<_> = report.groups.iter().map(|group| group.tid).collect();
+    assert_eq!((pids.len(), tids.len()), (1, 201));
+}
+
+#[test]
+fn rows_of_commands() {
+    // Their children execute /proc/self/exe, whose command name is "exe".
+    let report = observe("--per command", "fork-exec 20");
+    check_sums(&report);
+    let by_name = |name: &str| {
+        let group = report.groups.iter().find(|group| group.command == name);
+        group.unwrap_or_else(|| panic!("no {name} in {:?}", report.groups))
+    };
+    assert_eq!(report.groups.len(), 2, "{:?}", report.groups);
+    let (parent, child) = (by_name("workloads"), by_name("exe"));
+    let count = |calls: &[Call], name| {
+        let call = calls.iter().find(|call| call.name == name);
+        call.map_or(0, |call| call.count)
+    };
+    assert_eq!(count(&parent.calls, "clone"), 20);
+    assert_eq!(count(&child.calls, "getppid"), 20);
+    assert_eq!(count(&parent.calls, "getppid"), 0);
+}
+
+/// Uses all rows of the gate.
+mod alone {
+    use super::check_sums;
+    use crate::harness::observe_crowd;
+
+    #[test]
+    fn rows_are_reused() {
+        // The gate has 960 rows; those of ended threads are read and reused. If that is not done in
+        // time, calls count in a common row, and no call is lost.
+        let report = observe_crowd("--per thread", "short-threads 1500");
+        check_sums(&report);
+        assert_eq!(report.count("getppid"), 4500);
+        assert_eq!(report.unfinished("exit"), 1500);
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of plugins.
+
+mod chains;
+mod examples;
+mod hooks;
+mod host;
+mod refusals;

@@ -1,0 +1,232 @@
+//! Tollgate passes on how a command ends, whatever happens to the command, its terminal or
+//! Tollgate.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd as _;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::harness::bpf::abandoned_links;
+use crate::harness::job::{comm, is_in_call, is_running, kill};
+use crate::harness::pty::Terminal;
+use crate::harness::{Job, eventually, workload};
+
+#[test]
+fn exit_status() {
+    for status in [0, 1, 3, 125, 255] {
+        let ran = Job::run("", workload(&format!("exit {status}"))).finish();
+        assert_eq!(ran.exits_with(status).report().exit, Some(status));
+    }
+}
+
+#[test]
+fn death_by_signal() {
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGINT] {
+        let ran = Job::run("", workload(&format!("kill-self {signal}"))).finish();
+        let report = ran.exits_with(128 + signal).report().complete();
+        assert_eq!(report.exit, Some(128 + signal));
+        assert_eq!(report.count("kill") + report.call("kill").unfinished, 1);
+        assert_eq!(report.unfinished("exit_group"), 0);
+    }
+}
+
+#[test]
+fn killed_during_a_call() {
+    let running = Job::run("", workload("hang")).start();
+    let command = running.child_running("workloads");
+    eventually("pause", || crate::harness::job::state(command) == Some('S'));
+    kill(command as i32, libc::SIGKILL);
+    let report = running.finish().exits_with(137).report().complete();
+    let pause = report.call("pause");
+    assert_eq!(pause.count + pause.unfinished, 1, "{pause:?}");
+    assert!(report.in_progress.is_empty());
+}
+
+#[test]
+fn sigint_goes_to_the_command() {
+    // Killed by the signal and not "exit 130", which is how a command that handles the signal might
+    // end.
+    let running = Job::run("", workload("hang")).start();
+    running.child_running("workloads");
+    running.signal_group(libc::SIGINT);
+    let report = running.finish().exits_with(130).report().complete();
+    assert_eq!(report.exit, Some(130));
+    assert_eq!(report.count("execve"), 1);
+}
+
+#[test]
+fn signals_to_tollgate_are_forwarded() {
+    let all =
+        [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+    for signal in all {
+        let running = Job::run("", workload("hang")).start();
+        running.child_running("workloads");
+        running.signal(signal);
+        let report = running.finish().exits_with(128 + signal).report().complete();
+        assert_eq!(report.exit, Some(128 + signal));
+    }
+}
+
+#[test]
+fn control_c_at_a_terminal() {
+    let mut terminal = Terminal::new();
+    let mut job = Job::from_command_line("run --");
+    job.command.args(workload("hang"));
+    let running = job.on(&terminal).start();
+    let command = running.child_running("workloads");
+    eventually("its call that never ends", || is_in_call(command, libc::SYS_pause));
+    terminal.press(b"\x03");
+    let shown = terminal.read_until("toll: ");
+    running.finish().exits_with(130);
+    assert!(shown.contains("exit status 130"), "{shown}");
+    assert!(shown.contains("pause"), "{shown}");
+}
+
+#[test]
+fn hangup_ends_the_command_not_the_report() {
+    let terminal = Terminal::new();
+    let running = Job::run("", workload("hang")).on(&terminal).start();
+    running.child_running("workloads");
+    terminal.hang_up();
+    let ran = running.finish().exits_with(128 + libc::SIGHUP);
+    assert_eq!(ran.report().complete().count("execve"), 1);
+}
+
+#[test]
+fn hangup_ignored_by_the_command() {
+    let terminal = Terminal::new();
+    let ignore = || {
+        // SAFETY: SIG_IGN is a valid disposition.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+        Ok(())
+    };
+    let mut job = Job::run("", workload("slow-open")).on(&terminal);
+    let folder = job.path("");
+    job.command.arg(folder);
+    let running = job.before_exec(ignore).start();
+    running.child_running("workloads");
+    terminal.hang_up();
+    let report = running.finish().success().report().complete();
+    assert_eq!(report.count("nanosleep"), 2);
+    assert_eq!(report.unfinished("exit_group"), 2);
+}
+
+#[test]
+fn background_daemon_is_not_waited_for() {
+    let began = Instant::now();
+    let ran = Job::run("", workload("daemon 20000")).finish().success();
+    let daemon: u32 = ran.text().trim().parse().expect("it prints a number");
+    assert_eq!(comm(daemon).as_deref(), Some("workloads"));
+    kill(daemon as i32, libc::SIGKILL);
+    assert!(began.elapsed() < Duration::from_secs(15));
+    let report = ran.report().complete();
+    let [call] = &report.in_progress[..] else {
+        panic!("{:?}", report.in_progress);
+    };
+    assert_eq!((call.tid, call.name.as_str()), (daemon, "nanosleep"));
+    assert!(call.ns.is_some_and(|ns| ns < 20_000_000_000), "{call:?}");
+    assert_eq!(report.count("nanosleep"), 0);
+    assert_eq!(report.count("setsid"), 1);
+    let told = report.notes.iter().any(|note| note.contains("still run"));
+    assert!(told, "{:?}", report.notes);
+}
+
+#[test]
+fn closed_stderr_keeps_the_status() {
+    let close = || {
+        // SAFETY: closes a descriptor that nothing else in the child uses before it executes.
+        unsafe { libc::close(2) };
+        Ok(())
+    };
+    let mut job = Job::from_command_line("run --");
+    job.command.args(workload("exit 3"));
+    job.before_exec(close).finish().exits_with(3);
+    let close = || {
+        for descriptor in 0..=2 {
+            // SAFETY: as above.
+            unsafe { libc::close(descriptor) };
+        }
+        Ok(())
+    };
+    let ran = Job::run("", workload("exit 3")).before_exec(close).finish();
+    assert_eq!(ran.exits_with(3).report().exit, Some(3));
+}
+
+#[test]
+fn broken_stderr_pipe_keeps_the_status() {
+    let mut ends = [-1; 2];
+    // SAFETY: room for two descriptors.
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    assert_eq!(made, 0, "{}", io::Error::last_os_error());
+    // SAFETY: new descriptors that nothing else owns.
+    let [reader, writer] = ends.map(|end| unsafe { File::from_raw_fd(end) });
+    drop(reader);
+    let mut job = Job::from_command_line("run --");
+    job.command.args(workload("exit 0"));
+    job.command.stderr(Stdio::from(writer));
+    job.finish().success();
+}
+
+#[test]
+fn full_disk_keeps_the_status() {
+    let mut job = Job::from_command_line("run -o /dev/full --");
+    job.command.args(workload("exit 3"));
+    let ran = job.finish().exits_with(3);
+    ran.says("cannot write the result to /dev/full");
+}
+
+#[test]
+fn signal_dispositions_are_inherited() {
+    // The command gets the default action, although Tollgate ignores the signal; if it was ignored
+    // before, it stays ignored.
+    for (ignored, status) in [(false, 128 + libc::SIGPIPE), (true, 1)] {
+        let action = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+        let set = move || {
+            // SAFETY: both are valid dispositions.
+            unsafe { libc::signal(libc::SIGPIPE, action) };
+            Ok(())
+        };
+        let mut ends = [-1; 2];
+        // SAFETY: room for two descriptors.
+        unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+        // SAFETY: new descriptors that nothing else owns.
+        let [reader, writer] = ends.map(|end| unsafe { File::from_raw_fd(end) });
+        drop(reader);
+        let mut job = Job::run("", workload("sleep 0"));
+        job.command.stdout(Stdio::from(writer));
+        let ran = job.before_exec(set).finish();
+        assert_eq!(ran.status, status, "ignored before: {ignored}; {}", ran.err);
+    }
+}
+
+#[test]
+fn sigint_before_exec_ends_tollgate() {
+    for milliseconds in [0, 30, 60, 120, 240] {
+        let running = Job::run("", workload("hang")).start();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        running.signal_group(libc::SIGINT);
+        running.finish().exits_with(130);
+    }
+}
+
+/// Links are abandoned if no other process holds the gate.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn killed_tollgate_leaves_only_its_command() {
+        let mut job = Job::run("", workload("calls-on-input 1"));
+        job.command.stdin(Stdio::piped());
+        let mut running = job.start();
+        let command = running.child_running("workloads");
+        running.signal(libc::SIGKILL);
+        eventually("the end of a killed process", || running.is_over());
+        eventually("an end of all links", || abandoned_links().is_empty());
+        // The command may be slow, but it still runs.
+        assert!(is_running(command), "the command ended with Tollgate");
+        drop(running.stdin());
+        eventually("the command's end", || !is_running(command));
+        assert!(!running.path("report").exists() || running.read("report").is_empty());
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the command `run` that need strace, servers, shells or much time.
+
+mod transparency;

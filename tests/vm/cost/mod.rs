@@ -1,0 +1,3 @@
+//! Tests of the cost lab.
+
+mod alone;

@@ -1,0 +1,3 @@
+//! Tests of the gate that load their own gates; they run one by one.
+
+mod versions;

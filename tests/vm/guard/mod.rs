@@ -1,0 +1,4 @@
+//! Tests of the guard.
+
+mod alone;
+mod precall_lsm;
