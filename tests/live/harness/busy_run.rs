@@ -1,4 +1,5 @@
-//! A command below `tollgate run` that makes calls until it is told to end, and reports how many.
+//! A command below `tollgate run` that makes calls until its input ends, and reports
+//! their number.
 
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;

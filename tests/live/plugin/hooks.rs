@@ -31,12 +31,12 @@ fn connect_is_denied_with_errno() {
     at_work.load("refuses", &text, "");
     let error = TcpStream::connect(("127.0.0.1", refused)).expect_err("it is refused");
     assert_eq!(error.raw_os_error(), Some(libc::EACCES));
-    TcpStream::connect(("127.0.0.1", free)).expect("nobody refuses it");
+    TcpStream::connect(("127.0.0.1", free)).expect("no plugin refuses it");
     let error = TcpStream::connect((Ipv6Addr::LOCALHOST, free)).expect_err("it is refused");
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
     // An IPv4-mapped address counts as IPv4.
     TcpStream::connect((Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0x7f00, 1), free))
-        .expect("nobody refuses it");
+        .expect("no plugin refuses it");
     let error = TcpStream::connect((Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0x7f00, 1), refused));
     assert_eq!(error.expect_err("it is refused").raw_os_error(), Some(libc::EACCES));
     assert_eq!(
@@ -47,9 +47,9 @@ fn connect_is_denied_with_errno() {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let error = udp.send_to(b"x", ("127.0.0.1", refused)).expect_err("it is refused");
     assert_eq!(error.raw_os_error(), Some(libc::EACCES));
-    udp.send_to(b"x", ("127.0.0.1", free)).expect("nobody refuses it");
+    udp.send_to(b"x", ("127.0.0.1", free)).expect("no plugin refuses it");
     at_work.request("unload refuses").success();
-    TcpStream::connect(("127.0.0.1", refused)).expect("nobody refuses it any more");
+    TcpStream::connect(("127.0.0.1", refused)).expect("no plugin refuses it any more");
 }
 
 #[test]
@@ -75,14 +75,14 @@ fn bind_and_socket_are_denied() {
             Ok(unsafe { OwnedFd::from_raw_fd(made) })
         }
     };
-    make().expect("nobody refuses it");
+    make().expect("no plugin refuses it");
     let text =
         format!("on socket {{ return type == 3 && protocol == 253 && pid() == {own} ? -93 : 0; }}");
     at_work.load("sockets", &text, "");
     let error = make().expect_err("it is refused");
     assert_eq!(error.raw_os_error(), Some(libc::EPROTONOSUPPORT));
     at_work.request("unload sockets").success();
-    make().expect("nobody refuses it any more");
+    make().expect("no plugin refuses it any more");
 }
 
 #[test]

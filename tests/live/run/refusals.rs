@@ -122,7 +122,7 @@ fn held_lock_is_reported_and_waited_for() {
     copy(&tollgate(), &root.path().join("tollgate"));
     fs::create_dir(root.path().join("run")).expect("a folder can be made");
     let lock = File::create(root.path().join("run/tollgate.lock")).expect("a file can be made");
-    lock.lock().expect("nobody else knows it");
+    lock.lock().expect("no other process knows it");
     let path = CString::new(root.path().as_os_str().as_bytes()).expect("no NUL");
     let waiting = Job::of(words("/tollgate lens --all --for 1ms")).before_exec(move || {
         // SAFETY: a NUL-terminated path.

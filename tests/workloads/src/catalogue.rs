@@ -60,8 +60,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Starts `workloads calls 1` N times by posix_spawn (CLONE_VM and CLONE_VFORK)."),
     workload("backend", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS [--forks N] \
         [--threads 1] [--children 1] [--io-uring CALL]", tenants::backend,
-        "Works for tenants until it is told to end, then says how long for which; with --children \
-        each request is a child's."),
+        "Works for tenants until one ends it, then prints how long it worked for each; with \
+        --children, a child serves each request."),
     workload("assign", "PID SERVICE", tenants::assign,
         "Gives a process, itself if that is 0, to a service by the library, and says for which it \
         works then."),
@@ -73,15 +73,15 @@ pub const WORKLOADS: &[Workload] = &[
          received from the other; or sends before, and is stuck in another send after."),
     workload("tenant", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS TAG MS \
         REQUESTS [PER-CONNECTION]", tenants::tenant,
-        "Asks a backend for work, once a line comes from stdin; TAG z tells it to end."),
+        "Asks a backend for work, once a line comes from stdin; TAG z ends the backend."),
     workload("consumer", "", consumer::consumer,
         "Does what each line of its input says, and answers with a line: burn MS [THREADS], sockets N, connect PORT N, \
          connections N, fork N, memory BYTES, send PORT BYTES, close."),
     workload("resolve", "ADDRESS NAME TIMES", datagrams::resolve,
         "Asks a name server TIMES times for a name, once a line comes from stdin."),
     workload("master", "MS", signal_forker::signal_forker,
-        "Forks a child that works MS ms for each SIGUSR1 and SIGHUP, until SIGTERM, then says how \
-        long for whom."),
+        "Forks a child that works MS ms for each SIGUSR1 and SIGHUP, until SIGTERM, then prints \
+        how long each worked."),
     workload("ask-master", "PID SIGNAL TIMES", signal_forker::ask,
         "Sends a master signals, once a line comes from stdin, each after the answer to the one \
         before."),

@@ -172,14 +172,14 @@ impl KillTest {
         eventually("all run again", || {
             assert!(
                 began.elapsed() < END_TIMEOUT,
-                "{whom:?} killed while {then:?}: somebody is held"
+                "{whom:?} killed while {then:?}: a process is held"
             );
             self.victims.iter_mut().all(is_free)
         });
         self.victims.iter_mut().for_each(|victim| victim.send_and_wait(b"xuxuxu"));
         assert!(
             self.victims.iter_mut().all(is_free),
-            "{whom:?} killed while {then:?}: somebody is held"
+            "{whom:?} killed while {then:?}: a process is held"
         );
     }
 }
@@ -214,13 +214,13 @@ fn kill_at_random_moments(rounds: usize) {
             began.elapsed()
         );
     }
-    println!("in {} of {rounds} rounds somebody was held then", range.hits);
+    println!("in {} of {rounds} rounds a process was held then", range.hits);
     drop(kept);
     eventually("an end of all links", || abandoned_links().is_empty());
     // In three of the twelve combinations, the kill comes while a process is held.
     assert!(
         range.hits >= rounds / 12 * 3,
-        "only in {} of {rounds} rounds somebody was held",
+        "only in {} of {rounds} rounds a process was held",
         range.hits
     );
     for victim in range.victims {
