@@ -172,67 +172,73 @@ fn children_ns(pid: u32) -> u64 {
     fields[13..15].iter().map(|ticks| ticks.parse::<u64>().expect("ticks") * 10_000_000).sum()
 }
 
-#[test]
-fn postgres_parallel_workers_follow_their_query() {
-    let place = postgres::programs();
-    let folder = programs(&[]);
-    for name in ["shop", "blog"] {
-        job::copy(&place.join("psql"), &folder.path().join(name));
-    }
-    let server = format!(
-        "exe = \"{}/postgres\"\non = [\"receive\", \"fork\"]\nadopts-peer = true\n",
-        place.display()
-    );
-    let services = ActiveServices::start(folder, &of_tenants(&server));
-    let folder = services.folder.path();
-    let database = Postgres::start(
-        "-c max_parallel_workers_per_gather=2 -c parallel_setup_cost=0 -c parallel_tuple_cost=0 \
-         -c min_parallel_table_scan_size=0 -c parallel_leader_participation=off",
-    );
-    let mut clients = ["shop", "blog"].map(|name| Client::new(folder, name, database.host()));
-    clients[0].query(
-        "create unlogged table numbers as select generate_series(1, 300000) as n; analyze numbers;",
-    );
-    clients[0].said += 1;
-    clients[0].answer();
-    let query = "select sum(sqrt(a.n)) from numbers a, generate_series(1, 10) b;";
-    let read = |clients: &[Client; 2]| {
-        let own = clients.each_ref().map(Client::own_ns);
-        (services.usage_by_service("cpu_ns"), own, children_ns(database.running.pid()))
-    };
-    for (index, name) in ["shop", "blog"].into_iter().enumerate() {
-        let before = read(&clients);
-        for _ in 0..4 {
-            clients[index].query(query);
+/// Work that two clients request at the same moment is shared, and beside other tests the server gets
+/// to its requests too late to distinguish them.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn postgres_parallel_workers_follow_their_query() {
+        let place = postgres::programs();
+        let folder = programs(&[]);
+        for name in ["shop", "blog"] {
+            job::copy(&place.join("psql"), &folder.path().join(name));
         }
+        let server = format!(
+            "exe = \"{}/postgres\"\non = [\"receive\", \"fork\"]\nadopts-peer = true\n",
+            place.display()
+        );
+        let services = ActiveServices::start(folder, &of_tenants(&server));
+        let folder = services.folder.path();
+        let database = Postgres::start(
+            "-c max_parallel_workers_per_gather=2 -c parallel_setup_cost=0 -c parallel_tuple_cost=0 \
+             -c min_parallel_table_scan_size=0 -c parallel_leader_participation=off",
+        );
+        let mut clients = ["shop", "blog"].map(|name| Client::new(folder, name, database.host()));
+        clients[0].query(
+            "create unlogged table numbers as select generate_series(1, 300000) as n; analyze numbers;",
+        );
+        clients[0].said += 1;
+        clients[0].answer();
+        let query = "select sum(sqrt(a.n)) from numbers a, generate_series(1, 10) b;";
+        let read = |clients: &[Client; 2]| {
+            let own = clients.each_ref().map(Client::own_ns);
+            (services.usage_by_service("cpu_ns"), own, children_ns(database.running.pid()))
+        };
+        for (index, name) in ["shop", "blog"].into_iter().enumerate() {
+            let before = read(&clients);
+            for _ in 0..4 {
+                clients[index].query(query);
+            }
+            let after = read(&clients);
+            let workers = after.2 - before.2;
+            // Enough work that a fiftieth of it is more than the steps.
+            assert!(workers > 10 * OF_STEPS, "{name}: {workers}");
+            let charged = after.0[name] - before.0[name];
+            let work = workers + after.1[index] - before.1[index];
+            assert!(
+                charged.abs_diff(work) <= work / 50 + OF_STEPS,
+                "{name}: {charged} ns were charged of {work} ns"
+            );
+        }
+        // Both at once: workers that both tenants requested at the same moment are shared.
+        let before = read(&clients);
+        for _ in 0..20 {
+            clients.iter_mut().for_each(|client| client.begin(query));
+        }
+        clients.iter().for_each(|client| drop(client.answer()));
         let after = read(&clients);
-        let workers = after.2 - before.2;
-        // Enough work that a fiftieth of it is more than the steps.
-        assert!(workers > 10 * OF_STEPS, "{name}: {workers}");
-        let charged = after.0[name] - before.0[name];
-        let work = workers + after.1[index] - before.1[index];
+        let work =
+            after.2 - before.2 + (0..2).map(|index| after.1[index] - before.1[index]).sum::<u64>();
+        let [shop, blog, shared] =
+            ["shop", "blog", "shared"].map(|name| after.0[name] - before.0[name]);
+        let charged = shop + blog + shared;
         assert!(
             charged.abs_diff(work) <= work / 50 + OF_STEPS,
-            "{name}: {charged} ns were charged of {work} ns"
+            "{shop}, {blog} and {shared} ns of {work} ns"
         );
+        assert!(shop.min(blog) > work / 4, "{shop}, {blog} and {shared} ns of {work} ns");
+        clients.into_iter().for_each(|client| finish_tenant(client.psql));
+        database.end();
     }
-    // Both at once: workers that both tenants requested at the same moment are shared.
-    let before = read(&clients);
-    for _ in 0..20 {
-        clients.iter_mut().for_each(|client| client.begin(query));
-    }
-    clients.iter().for_each(|client| drop(client.answer()));
-    let after = read(&clients);
-    let work =
-        after.2 - before.2 + (0..2).map(|index| after.1[index] - before.1[index]).sum::<u64>();
-    let [shop, blog, shared] =
-        ["shop", "blog", "shared"].map(|name| after.0[name] - before.0[name]);
-    let charged = shop + blog + shared;
-    assert!(
-        charged.abs_diff(work) <= work / 50 + OF_STEPS,
-        "{shop}, {blog} and {shared} ns of {work} ns"
-    );
-    assert!(shop.min(blog) > work / 4, "{shop}, {blog} and {shared} ns of {work} ns");
-    clients.into_iter().for_each(|client| finish_tenant(client.psql));
-    database.end();
 }
