@@ -172,8 +172,8 @@ fn children_ns(pid: u32) -> u64 {
     fields[13..15].iter().map(|ticks| ticks.parse::<u64>().expect("ticks") * 10_000_000).sum()
 }
 
-/// Work that two clients request at the same moment is shared, and beside other tests the server gets
-/// to its requests too late to distinguish them.
+/// Work that two clients request at the same moment is shared, and beside other tests the server
+/// receives their requests too late to distinguish them.
 mod alone {
     use super::*;
 
