@@ -6,9 +6,11 @@ mod cost;
 mod daemon;
 mod doctor;
 mod document_input;
+mod exit_status;
 mod format;
 mod guard;
 mod lens;
+mod options;
 mod output;
 mod plugin;
 mod process_selection;
@@ -37,7 +39,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // If the terminal is gone, there is no place to print the error.
             let _ = output::print_message(&format!("tollgate: {error:#}"));
-            ExitCode::from(cli::OWN_FAILURE)
+            ExitCode::from(exit_status::OWN_FAILURE)
         }
     }
 }

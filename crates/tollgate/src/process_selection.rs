@@ -6,13 +6,41 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use clap::Args;
+use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser as _};
 
-use crate::cli::Select;
 use crate::format::command_line;
 use crate::output::print_message;
 
 /// The kernel keeps 15 bytes of a command name (TASK_COMM_LEN).
 const COMM_BYTES: usize = 15;
+
+// The processes to watch; several options add up.
+#[derive(Args, Debug, Default)]
+pub struct Select {
+    /// Watch the process with this ID, its threads, and the processes that it forks; may be
+    /// repeated
+    #[arg(short, long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// Watch processes with this command name (the first 15 bytes are compared), also those that
+    /// start later (Tollgate looks twice a second)
+    #[arg(long, value_name = "NAME", value_parser = OsStringValueParser::new().try_map(not_empty))]
+    pub comm: Vec<OsString>,
+    /// Watch processes in this control group or below it (a path under /sys/fs/cgroup, or one from
+    /// /proc/PID/cgroup), also those that start later
+    #[arg(long, value_name = "PATH", value_parser = parse_cgroup)]
+    pub cgroup: Vec<String>,
+    /// Watch processes of this systemd unit, also those that start later
+    #[arg(long, value_name = "UNIT", value_parser = NonEmptyStringValueParser::new())]
+    pub unit: Vec<String>,
+    /// Watch every process of the machine except Tollgate itself
+    #[arg(long)]
+    pub all: bool,
+}
+
+fn not_empty(name: OsString) -> Result<OsString, &'static str> {
+    if name.is_empty() { Err("the name is empty") } else { Ok(name) }
+}
 
 impl Select {
     pub fn is_empty(&self) -> bool {

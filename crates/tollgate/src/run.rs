@@ -7,17 +7,71 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use kernel::gate::Lock;
 use kernel::process::{Credentials, GatedCommand};
-use kernel::session::SessionOptions;
 use kernel::signals::Dispositions;
 
-use crate::cli::{CANNOT_EXECUTE, LensOptions, NOT_FOUND, RunArguments};
+use crate::exit_status::{CANNOT_EXECUTE, NOT_FOUND};
 use crate::format::command_line;
+use crate::guard::GuardArguments;
+use crate::lens::LensOptions;
+use crate::options::{ResultOptions, SocketOption};
 use crate::output::{Output, print_message};
 use crate::plugin;
+use crate::report::print;
 use crate::session_runner::{SessionEnd, SessionRunner};
 use crate::user;
+
+#[derive(Args)]
+#[command(after_long_help = RUN_EXAMPLES)]
+pub struct RunArguments {
+    /// Time calls and report where they block (default if no other extension is selected)
+    #[arg(long)]
+    pub lens: bool,
+    #[command(flatten)]
+    pub lens_options: LensOptions,
+    #[command(flatten)]
+    pub result: ResultOptions,
+    /// Run the command as this user (a name, UID or UID:GID) while Tollgate stays root
+    #[arg(short, long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Charge the command's work to this service of a running daemon (`tollgate service list` shows
+    /// the services)
+    ///
+    /// Without --lens, --guard and --plugin, Tollgate executes the command in its own place, and
+    /// there is no report.
+    #[arg(long, value_name = "NAME")]
+    pub service: Option<String>,
+    /// Run this plugin at its hooks for the command's threads; may be repeated (docs/ecode.md
+    /// describes the language)
+    ///
+    /// Its output goes to stderr; its variables and maps are in the report. Its name is that of the
+    /// file without the extension. If several files have the same name, the later ones are named
+    /// NAME-2, NAME-3 and so on.
+    #[arg(long = "plugin", value_name = "FILE")]
+    pub plugins: Vec<PathBuf>,
+    #[command(flatten)]
+    pub socket: SocketOption,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+    // Last, because the heading applies to everything that follows.
+    #[command(flatten, next_help_heading = "Guard")]
+    pub guard: GuardArguments,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  tollgate run -- tar cf /dev/null /usr/include
+  tollgate run --per process --top 5 -- make -j4
+  tollgate run --slower-than 10ms -u www-data -- ./server --port 8080
+  tollgate run --json -o report.json -- ./benchmark
+  tollgate run --service shop -- ./nightly-report
+  tollgate run --plugin examples/reads.ec -- tar cf /dev/null /usr/include
+  tollgate run --guard=learn -- ./server
+  tollgate guard normalize ./server
+  tollgate run --guard=enforce -- ./server";
 
 pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stderr)?;
@@ -46,7 +100,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         None => None,
     };
     let policy = arguments.guard.policy()?;
-    let mut options = options(&arguments.lens_options);
+    let mut options = arguments.lens_options.session();
     if has_others && !arguments.lens {
         if arguments.lens_options.is_given() {
             bail!(
@@ -96,7 +150,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let document = watch.finish(ending)?;
     // The command's status matters more than a report that has no reader any more.
-    if let Err(error) = arguments.result.print(&document, &mut output) {
+    if let Err(error) = print(&document, &arguments.result, &mut output) {
         let _ = print_message(&format!("tollgate: {error:#}"));
     }
     Ok(ExitCode::from(exit as u8))
@@ -117,15 +171,6 @@ fn command(
         identity,
         signals,
     ))
-}
-
-pub fn options(lens: &LensOptions) -> SessionOptions {
-    SessionOptions {
-        mask: lens.mask(),
-        per: lens.per(),
-        slower_ns: lens.slower_than.map_or(0, |limit| limit.as_nanos() as u64),
-        ..SessionOptions::default()
-    }
 }
 
 fn c_string(text: OsString) -> Result<CString> {

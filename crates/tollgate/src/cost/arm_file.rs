@@ -25,7 +25,7 @@ use kernel::floor::GateHook;
 use kernel::wire;
 use serde::Deserialize;
 
-use crate::cli::duration;
+use crate::options::duration;
 
 /// How to switch an agent, a tracer or a setting on and off around a block. /bin/sh runs the
 /// commands.

@@ -11,10 +11,10 @@ use stats::interval::{median, median_interval};
 use stats::sign::Verdict;
 
 use super::analysis::{BlockTime, CONFIDENCE, ControlVerdict, Row, differences};
+use super::arguments::CostCompareArguments;
 use super::arms::{CONTROLS, OFF};
 use super::document::{Conclusion, CostDocument, SCHEMA};
 use super::text::in_percent;
-use crate::cli::CostCompareArguments;
 use crate::document_input;
 use crate::output::Output;
 

@@ -65,7 +65,7 @@ impl CostDocument {
 }
 
 impl Conclusion {
-    /// From 125 on, the status is an error (crate::cli).
+    /// From 125 on, the status is an error (crate::exit_status).
     pub fn status(self) -> u8 {
         match self {
             Self::Within => 0,

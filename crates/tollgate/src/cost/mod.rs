@@ -2,6 +2,7 @@
 //! (docs/decisions/0002-cost.md).
 
 mod analysis;
+mod arguments;
 mod arm_file;
 mod arms;
 mod compare;
@@ -11,92 +12,24 @@ mod list;
 mod plan;
 mod process_group;
 mod progress;
+mod run;
 mod runner;
 mod summarize;
 mod text;
 mod worker;
 
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, bail};
-use stats::sequential::rightspeed;
+use anyhow::Result;
 
-pub use compare::compare;
-pub use list::list;
-pub use worker::worker;
+pub use arguments::CostArguments;
+use arguments::CostCommand;
 
-use crate::cli::CostRunArguments;
-use crate::output::{Output, print_message};
-use analysis::ControlVerdict;
-use arms::is_gated;
-use environment::Environment;
-use plan::{select_arms, select_benchmarks};
-use progress::Progress;
-pub use runner::StopRule;
-use runner::{Measured, Plan, pinned_cpu};
-use summarize::conclude;
-
-/// Enough for some hundred quads of all benchmarks.
-const BUDGET: Duration = Duration::from_secs(600);
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-pub fn run(arguments: &CostRunArguments) -> Result<ExitCode> {
-    let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
-    let cpu = pinned_cpu()?;
-    let plan = Plan {
-        arms: select_arms(arguments)?,
-        exercises: select_benchmarks(&arguments.bench, cpu)?,
-        stop: arguments.stop,
-        precision: arguments.precision,
-        settle: arguments.settle,
-        budget: arguments.budget.unwrap_or(match arguments.stop {
-            StopRule::Precision => BUDGET,
-            StopRule::Rightspeed => rightspeed::TIME,
-        }),
-        seed: arguments.seed.unwrap_or_else(any_seed),
-    };
-    if is_gated() {
-        bail!(
-            "a gate is loaded already: end the other Tollgate sessions, whose cost would be in \
-            every arm"
-        );
+pub fn run(arguments: &CostArguments) -> Result<ExitCode> {
+    match &arguments.command {
+        CostCommand::Run(arguments) => run::run(arguments),
+        CostCommand::List { json } => list::list(*json),
+        CostCommand::Compare(arguments) => compare::compare(arguments),
+        CostCommand::Worker => worker::worker(),
     }
-    kernel::signals::on_interrupt(&INTERRUPTED)?;
-    let mut environment = Environment::now(cpu);
-    let mut progress = Progress::new(plan.budget, plan.precision);
-    let mut measured = Measured::default();
-    let result = plan.run(&mut measured, &INTERRUPTED, &mut progress);
-    progress.finish();
-    environment.ended(measured.clock_ns, measured.loop_ns);
-    let error = result.err().map(|error| format!("{error:#}"));
-    let failed = error.is_some();
-    if let Some(error) = &error {
-        let _ = print_message(&format!("tollgate: {error}"));
-    }
-    let document = conclude(&plan, measured, environment, arguments.limit, error);
-    let untrusted = document.controls_with(ControlVerdict::Failed);
-    if arguments.json && untrusted > 0 {
-        let _ = print_message(&format!(
-            "tollgate: {untrusted} of {} controls failed: the figures cannot be trusted",
-            document.controls.len()
-        ));
-    }
-    if arguments.json {
-        output.write_json(&document)?;
-    } else {
-        output.write(&text::text(&document))?;
-    }
-    Ok(ExitCode::from(if failed {
-        crate::cli::OWN_FAILURE
-    } else {
-        document.conclusion().status()
-    }))
-}
-
-/// A seed that JSON readers keep exact: below 2^53.
-fn any_seed() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64 >> 11)
 }

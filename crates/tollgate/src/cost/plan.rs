@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail};
 use kernel::benchmark::{BENCHMARKS, Benchmark};
 
+use super::arguments::CostRunArguments;
 use super::arm_file;
 use super::arms::{Arm, ArmKind, CONTROLS, OFF, built_in};
 use super::runner::{BenchmarkRun, INJECTED};
 use super::worker;
-use crate::cli::CostRunArguments;
 
 /// `off` and the controls, the requested arms, and the floors of their hooks where floors are
 /// possible.

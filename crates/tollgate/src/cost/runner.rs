@@ -16,6 +16,7 @@ use stats::sequential::{MAX_QUADS, is_look, is_precise, rightspeed};
 use super::analysis::{
     ArmTimes, BlockPair, BlockTime, CONFIDENCE, StoppedBy, can_detect_injection, differences,
 };
+use super::arguments::StopRule;
 use super::arms::{Arm, BlockResult, Interleave};
 use super::progress::{LeastPrecise, Progress};
 use super::worker::{TimedBenchmark, WorkerReply, WorkerRequest};
@@ -56,23 +57,11 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// When a benchmark has been run often enough.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum StopRule {
-    /// When each interval of a ratio is as narrow as --precision, checked after 12, 24, 48 … quads
-    Precision,
-    /// As in RightSpeed: when each arm's mean is known to 0.01 %, after 10,000 runs, or after 2,000
-    /// s
-    Rightspeed,
-}
-
-impl StopRule {
-    fn most_quads(self) -> usize {
-        match self {
-            Self::Precision => MAX_QUADS,
-            // A quad has two runs of each arm.
-            Self::Rightspeed => rightspeed::RUNS / 2,
-        }
+fn most_quads(stop: StopRule) -> usize {
+    match stop {
+        StopRule::Precision => MAX_QUADS,
+        // A quad has two runs of each arm.
+        StopRule::Rightspeed => rightspeed::RUNS / 2,
     }
 }
 
@@ -119,6 +108,7 @@ pub struct Measured {
     pub clock_ns: f64,
     pub loop_ns: f64,
     pub elapsed: Duration,
+    pub was_interrupted: bool,
 }
 
 impl Plan {
@@ -133,6 +123,7 @@ impl Plan {
         let began = Instant::now();
         let result = self.measure(measured, began, given_up, progress);
         measured.elapsed = began.elapsed();
+        measured.was_interrupted = given_up.load(Ordering::Relaxed);
         for stopped in measured.stopped_by.iter_mut().filter(|stopped| stopped.is_none()) {
             *stopped = Some(StoppedBy::Interrupt);
         }
@@ -159,7 +150,7 @@ impl Plan {
         let mut random = Random::new(self.seed);
         let mut previous = BASE;
         let first = Instant::now();
-        for quad in 0..self.stop.most_quads() {
+        for quad in 0..most_quads(self.stop) {
             let open: Vec<_> =
                 (0..exercises).filter(|index| measured.stopped_by[*index].is_none()).collect();
             if open.is_empty() {

@@ -1,10 +1,7 @@
 //! Summarizes the measurements as a document.
 
-use std::sync::atomic::Ordering;
-
 use stats::interval::median;
 
-use super::INTERRUPTED;
 use super::analysis::{
     Differences, RowLabel, StoppedBy, aa, carry_over, differences, injected, judge, row,
 };
@@ -80,7 +77,7 @@ pub fn conclude(
         budget_s: plan.budget.as_secs_f64(),
         elapsed_s: measured.elapsed.as_secs_f64(),
         seed: plan.seed,
-        partial: error.is_some() || INTERRUPTED.load(Ordering::Relaxed),
+        partial: error.is_some() || measured.was_interrupted,
         error,
         counts: measured.counts,
         controls,
@@ -106,8 +103,9 @@ mod tests {
     use kernel::floor::GateHook;
 
     use super::super::analysis::BlockTime;
+    use super::super::arguments::StopRule;
     use super::super::arms::built_in;
-    use super::super::runner::{BenchmarkRun, RawBlock, StopRule};
+    use super::super::runner::{BenchmarkRun, RawBlock};
     use super::*;
     use crate::output::Output;
 

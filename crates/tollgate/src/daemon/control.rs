@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::SocketOption;
+use crate::options::SocketOption;
 use crate::output::print_message;
 use crate::{guard, plugin, service};
 

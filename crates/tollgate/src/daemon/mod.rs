@@ -24,13 +24,13 @@ use kernel::session::SessionOptions;
 use kernel::wire;
 use libsystemd::daemon::{NotifyState, notify};
 
-use crate::cli::Select;
 use crate::format::number_of;
 use crate::guard::{
     GuardOptions, GuardRequest, Mode, Policy, ProgramFilter, SaveScope, StoreOption,
 };
+use crate::options::SocketOption;
 use crate::plugin::{self, PluginOutput, Plugins};
-use crate::process_selection;
+use crate::process_selection::{self, Select};
 use crate::report::GuardEvent;
 use crate::service::{self, KIND, Services, parsed};
 use crate::session_runner::SessionRunner;
@@ -81,19 +81,6 @@ pub struct DaemonArguments {
     pub store: StoreOption,
     #[command(flatten, next_help_heading = "Guard")]
     pub options: GuardOptions,
-}
-
-#[derive(Args)]
-pub struct SocketOption {
-    /// The daemon's control socket
-    #[arg(
-        long = "socket",
-        value_name = "PATH",
-        env = "TOLLGATE_SOCKET",
-        hide_env_values = true,
-        default_value = "/run/tollgate/control.sock"
-    )]
-    pub path: PathBuf,
 }
 
 const EXAMPLES: &str = "\

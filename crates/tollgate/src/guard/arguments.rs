@@ -6,8 +6,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Subcommand};
 
 use super::replay::ModelOption;
-use crate::cli::{ResultOptions, duration};
-use crate::daemon::SocketOption;
+use crate::options::{ResultOptions, SocketOption, duration};
 
 #[derive(Args)]
 pub struct GuardCommandLine {

@@ -13,9 +13,9 @@ use super::requests::{GuardRequest, Status};
 use super::resolve::split_scope;
 use super::store::Store;
 use super::transitions::{Transition, TransitionResult, apply};
-use crate::daemon::SocketOption;
 use crate::daemon::control::{connect, connect_required, request_one, send_request};
 use crate::format::{number_of, printable};
+use crate::options::SocketOption;
 use crate::output::{self, Output};
 use crate::report::{GuardEvent, GuardedProgram, losses, with_scope};
 

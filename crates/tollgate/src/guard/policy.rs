@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::arguments::StoreOption;
 use super::filter::ProgramFilter;
 use super::scopes::ScopeKind;
-use crate::cli::duration;
+use crate::options::duration;
 
 /// `run --guard=MODE`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -14,9 +14,9 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
 use super::requests::{GuardRequest, Status};
-use crate::daemon::SocketOption;
 use crate::daemon::control::{connect_required, request_one, send_request};
 use crate::format::{count, printable};
+use crate::options::SocketOption;
 use crate::output::needs_terminal;
 use crate::report::{GuardEvent, held_for, with_scope};
 use crate::tui;

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::cli::ResultOptions;
 use crate::document_input;
 use crate::format::{count, duration, short_command_line};
+use crate::options::ResultOptions;
 use crate::output::Output;
 use crate::report::{Call, Report, SCHEMA};
 

@@ -6,8 +6,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use serde_json::Number;
 
-use crate::cli::ResultOptions;
-use crate::daemon::SocketOption;
+use crate::options::{ResultOptions, SocketOption};
 use crate::output::{Output, is_stdio};
 
 #[derive(Args)]

@@ -14,10 +14,9 @@ use super::problems::print_problems;
 use super::records::{Line, PluginOutput};
 use super::requests::{PluginRequest, PluginSource};
 use super::state::PluginState;
-use crate::cli::ResultOptions;
-use crate::daemon::SocketOption;
 use crate::daemon::control::{OTHER_VERSION, connect_required, request_one, send_request};
 use crate::format::printable;
+use crate::options::{ResultOptions, SocketOption};
 use crate::output::{self, Output, print_message};
 use crate::source_file::SourceFile;
 

@@ -13,7 +13,7 @@ use crate::plugin::PluginState;
 
 pub use build::{SessionResult, call_name, document};
 pub use guard::{GuardEvent, GuardReport, GuardedProgram, held_for, with_scope};
-pub use text::{TextOptions, losses, text};
+pub use text::{TextOptions, losses, print};
 
 /// The name and version of the document's schema.
 pub const SCHEMA: &str = "tollgate.lens/1";

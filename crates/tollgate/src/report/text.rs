@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use anyhow::Result;
+
 use super::{Call, Report, RowReport, SlowCall, Toll};
 use crate::format::{count, duration, printable, share, short_command_line};
+use crate::options::ResultOptions;
+use crate::output::Output;
 
 pub struct TextOptions {
     /// How many calls of each list are shown.
@@ -22,7 +26,17 @@ pub fn losses(losses: &BTreeMap<String, u64>) -> String {
     if losses.is_empty() { String::new() } else { format!("LOSSES: {}\n", losses.join(", ")) }
 }
 
-pub fn text(document: &Report, layout: &TextOptions) -> String {
+/// Writes the document in the form that the options select.
+pub fn print(document: &Report, options: &ResultOptions, output: &mut Output) -> Result<()> {
+    let body = if options.json {
+        serde_json::to_string_pretty(document)? + "\n"
+    } else {
+        text(document, &TextOptions { top: options.top })
+    };
+    output.write(&body)
+}
+
+fn text(document: &Report, layout: &TextOptions) -> String {
     let mut out = String::new();
     out += &losses(&document.losses);
     headline(&mut out, document);

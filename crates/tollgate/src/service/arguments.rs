@@ -9,8 +9,7 @@ use service::{
 };
 
 use super::requests::LimitSetting;
-use crate::cli::ResultOptions;
-use crate::daemon::SocketOption;
+use crate::options::{ResultOptions, SocketOption};
 
 #[derive(Args)]
 pub struct ServiceCommandLine {

@@ -15,9 +15,9 @@ use super::requests::{
     ServiceReport, ServiceRequest, SocketExplanation, SocketProcess,
 };
 use super::rule_problems::{KIND, parsed};
-use crate::daemon::SocketOption;
 use crate::daemon::control::request_one;
 use crate::format::{and_more, count, duration, number_of, printable, share, span};
+use crate::options::SocketOption;
 use crate::output::Output;
 use crate::report::losses;
 use crate::source_file::SourceFile;

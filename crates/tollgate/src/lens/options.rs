@@ -1,0 +1,78 @@
+//! What the lens records.
+
+use std::time::Duration;
+
+use clap::builder::FalseyValueParser;
+use clap::{Args, ValueEnum};
+use kernel::session::SessionOptions;
+use kernel::wire;
+
+use crate::options::duration;
+
+// What the lens records.
+#[derive(Args)]
+pub struct LensOptions {
+    /// Do not record where calls block (saves a stack walk at some of the sleeps)
+    #[arg(long)]
+    no_sites: bool,
+    /// Count all calls, but time only one in sixteen of the cheap ones on average; the report has
+    /// intervals for the estimated times
+    #[arg(long)]
+    sample: bool,
+    /// Also list the slowest calls of those that take at least this long (10ms, 1s): time, thread,
+    /// arguments and stacks of each
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub slower_than: Option<Duration>,
+    /// Give each process, thread or command its own table
+    #[arg(long, value_enum, value_name = "WHAT")]
+    per: Option<Per>,
+    /// Do not measure the toll at the end, which takes about 0.2 s
+    #[arg(long, env = "TOLLGATE_NO_TOLL", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub no_toll: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Per {
+    Process,
+    Thread,
+    Command,
+}
+
+impl LensOptions {
+    /// The options of a session with the lens.
+    pub fn session(&self) -> SessionOptions {
+        SessionOptions {
+            mask: self.mask(),
+            per: self.per(),
+            slower_ns: self.slower_than.map_or(0, |limit| limit.as_nanos() as u64),
+            ..SessionOptions::default()
+        }
+    }
+
+    pub fn is_given(&self) -> bool {
+        self.no_sites || self.sample || self.slower_than.is_some() || self.per.is_some()
+    }
+
+    fn mask(&self) -> u32 {
+        let mut mask = wire::LENS;
+        if !self.no_sites {
+            mask |= wire::LENS_SITES;
+        }
+        if self.sample {
+            mask |= wire::LENS_SAMPLE;
+        }
+        if self.slower_than.is_some() {
+            mask |= wire::LENS_SLOW;
+        }
+        mask
+    }
+
+    fn per(&self) -> u32 {
+        match self.per {
+            None => wire::PER_ALL,
+            Some(Per::Process) => wire::PER_PROCESS,
+            Some(Per::Thread) => wire::PER_THREAD,
+            Some(Per::Command) => wire::PER_COMMAND,
+        }
+    }
+}

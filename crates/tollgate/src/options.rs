@@ -1,0 +1,72 @@
+//! Options that several commands have, and the parsers of their values.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+// The format and destination of a result.
+#[derive(Args)]
+pub struct ResultOptions {
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the result to this file; - is stdout (default: stdout; for run, stderr)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Show at most this many rows of each list in the text output
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+}
+
+#[derive(Args)]
+pub struct SocketOption {
+    /// The daemon's control socket
+    #[arg(
+        long = "socket",
+        value_name = "PATH",
+        env = "TOLLGATE_SOCKET",
+        hide_env_values = true,
+        default_value = "/run/tollgate/control.sock"
+    )]
+    pub path: PathBuf,
+}
+
+/// Parses "10ms", "2s", "1.5s", "2m" or "300us".
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 =
+        number.parse().map_err(|_| format!("{text:?} is not a time such as 10ms, 1.5s or 2m"))?;
+    let seconds = match unit {
+        "ns" => 1e-9,
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        "" => return Err(format!("{text:?} has no unit: write {text}ms or {text}s")),
+        _ => {
+            return Err(format!("{unit:?} is not a unit of time: ns, us, ms, s, m, h or d"));
+        }
+    };
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("{text:?} is too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_need_a_unit() {
+        assert_eq!(duration("10ms"), Ok(Duration::from_millis(10)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(604_800)));
+        assert!(duration("10").unwrap_err().contains("10ms"));
+        assert!(duration("10x").unwrap_err().contains("unit"));
+        assert!(duration("fast").is_err());
+        assert!(duration("-1s").is_err());
+    }
+}
