@@ -1,25 +1,18 @@
-//! Sends a request to the daemon's control socket: one line of JSON in each direction
-//! (crates/tollgate/src/daemon/control.rs).
+//! Sends requests to the daemon.
 
 use std::env;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
+use control::{
+    DEFAULT_SOCKET, NoReply, OTHER_VERSION, PendingReply, REPLY_TIMEOUT, Reply, SOCKET_VARIABLE,
+};
 use serde_json::Value;
 
 use crate::Error;
 
-/// The variable and the default of `tollgate daemon --socket`.
-const SOCKET_VARIABLE: &str = "TOLLGATE_SOCKET";
-const DEFAULT_SOCKET: &str = "/run/tollgate/control.sock";
-/// Long, because the daemon does one thing after another and an earlier request can take long.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-
 pub fn not_understood(answer: &Value) -> Error {
-    Error::Refused(format!(
-        "cannot parse the daemon's answer, which may be from another version of Tollgate: {answer}"
-    ))
+    Error::Refused(format!("{OTHER_VERSION}: {answer}"))
 }
 
 pub fn ask(request: &Value) -> Result<Value, Error> {
@@ -31,25 +24,18 @@ pub fn ask(request: &Value) -> Result<Value, Error> {
         }
         _ => Error::Unreachable(error, path),
     })?;
-    let answer: Value = serde_json::from_str(&line).unwrap_or_default();
-    match (answer.get("ok"), answer.get("error").and_then(Value::as_str)) {
-        (Some(value), _) => Ok(value.clone()),
-        (None, Some(sentence)) => Err(Error::Refused(sentence.into())),
-        (None, None) => Err(not_understood(&answer)),
+    match Reply::parse(&line) {
+        Ok(Reply::Ok(value)) => Ok(value),
+        Ok(Reply::Error(sentence)) => Err(Error::Refused(sentence)),
+        Err(_) => Err(not_understood(&serde_json::from_str(&line).unwrap_or_default())),
     }
 }
 
 fn exchange(path: &str, request: &Value) -> io::Result<String> {
-    let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    let stream = UnixStream::connect(path)?;
     stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
-    // The daemon may refuse a connection before it reads the request: the write fails, but the
-    // reply with the reason can still be read.
-    let written = stream.write_all(format!("{request}\n").as_bytes());
-    let mut line = String::new();
-    if BufReader::new(stream).read_line(&mut line)? == 0 {
-        written?;
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(line)
+    let reply = PendingReply::send(stream, &request.to_string()).receive();
+    reply.map(|(line, _)| line).map_err(|NoReply { read, written }| {
+        read.or(written).unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    })
 }

@@ -4,6 +4,7 @@ mod cgroup_mounts;
 mod cli;
 mod cost;
 mod daemon;
+mod daemon_client;
 mod doctor;
 mod document_input;
 mod exit_status;

@@ -25,9 +25,9 @@ pub struct SocketOption {
     #[arg(
         long = "socket",
         value_name = "PATH",
-        env = "TOLLGATE_SOCKET",
+        env = control::SOCKET_VARIABLE,
         hide_env_values = true,
-        default_value = "/run/tollgate/control.sock"
+        default_value = control::DEFAULT_SOCKET
     )]
     pub path: PathBuf,
 }

@@ -130,6 +130,11 @@ pub fn print_message(message: &str) -> io::Result<()> {
     writeln!(io::stderr(), "{}", without_numbers(message))
 }
 
+/// Logs a message; if stderr is gone, the message is lost.
+pub fn log_message(message: &str) {
+    let _ = print_message(&format!("tollgate: {message}"));
+}
+
 fn without_numbers(message: &str) -> String {
     let mut text = message.to_owned();
     while let Some(begin) = text.find(" (os error ") {

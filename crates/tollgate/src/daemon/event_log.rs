@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use libsystemd::logging::{Priority, connected_to_journal, journal_send};
 
-use super::control::log_message;
 use crate::format::{count, printable};
+use crate::output::log_message;
 use crate::report::{GuardEvent, with_scope};
 
 /// Events that are logged of one program within [`INTERVAL`]; further ones are only counted.

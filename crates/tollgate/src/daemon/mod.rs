@@ -1,7 +1,7 @@
 //! `tollgate daemon`: runs extensions on the whole machine, or on a part of it, until it is
 //! stopped.
 
-pub mod control;
+mod control_socket;
 mod event_log;
 mod metrics;
 mod plugin_log;
@@ -18,24 +18,28 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use control::{EventSender, Response};
 use kernel::plugins::ALL_SESSIONS;
 use kernel::process::wait_for;
 use kernel::session::SessionOptions;
 use kernel::wire;
 use libsystemd::daemon::{NotifyState, notify};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::format::number_of;
 use crate::guard::{
     GuardOptions, GuardRequest, Mode, Policy, ProgramFilter, SaveScope, StoreOption,
 };
 use crate::options::SocketOption;
+use crate::output::log_message;
 use crate::plugin::{self, PluginOutput, Plugins};
 use crate::process_selection::{self, Select};
 use crate::report::GuardEvent;
 use crate::service::{self, KIND, Services, parsed};
 use crate::session_runner::SessionRunner;
 use crate::source_file::SourceFile;
-use control::{ControlSocket, EventSender, PendingRequest, Response, log_message};
+use control_socket::{ControlSocket, NOT_UNDERSTOOD, PendingRequest};
 use event_log::EventLog;
 pub use event_log::event_line;
 use metrics::Page;
@@ -142,6 +146,10 @@ fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
     policy.reports_holds = false;
     policy.wire.exempt_sid = policy.selection.exempt_sid.unwrap_or(wire::GUARD_NO_SID);
     Ok(Some(policy))
+}
+
+fn understood<T: DeserializeOwned>(request: Value) -> Result<T> {
+    serde_json::from_value(request).context(NOT_UNDERSTOOD)
 }
 
 pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
@@ -311,7 +319,7 @@ impl Daemon<'_> {
             self.publish_events();
             let mut is_told = false;
             for PendingRequest { process, request, answer } in asked {
-                is_told |= matches!(request, control::Request::Plugin(_));
+                is_told |= request.get(plugin::REQUEST_KEY).is_some();
                 if let Some((guard, gate)) = self.watch.guard() {
                     guard.note_operator(gate, process);
                 }
@@ -422,22 +430,36 @@ impl Daemon<'_> {
         }
     }
 
-    fn handle(&mut self, process: u32, request: control::Request) -> Result<Response> {
-        let request = match request {
-            control::Request::Guard(request) => request,
-            control::Request::Plugin(request) => return self.handle_plugin(request),
-            control::Request::Service(service::ServiceRequest::Report) => {
-                return Ok(Response::Value(serde_json::to_value(self.service_report()?)?));
-            }
-            control::Request::Service(request) => {
+    /// Handles a request, whose key says which extension it is for.
+    fn handle(&mut self, process: u32, request: Value) -> Result<Response> {
+        let is_for = |key| request.get(key).is_some();
+        if is_for(crate::guard::REQUEST_KEY) {
+            self.handle_guard(understood(request)?)
+        } else if is_for(service::REQUEST_KEY) {
+            self.handle_service(process, understood(request)?)
+        } else if is_for(plugin::REQUEST_KEY) {
+            self.handle_plugin(understood(request)?)
+        } else {
+            bail!(NOT_UNDERSTOOD)
+        }
+    }
+
+    fn handle_service(
+        &mut self,
+        process: u32,
+        request: service::ServiceRequest,
+    ) -> Result<Response> {
+        let value = match request {
+            service::ServiceRequest::Report => serde_json::to_value(self.service_report()?)?,
+            request => {
                 let services = self.services.as_mut().context(NO_SERVICES)?;
-                return Ok(Response::Value(services.answer(
-                    &mut self.watch.gate,
-                    process,
-                    request,
-                )?));
+                services.answer(&mut self.watch.gate, process, request)?
             }
         };
+        Ok(Response::Value(value))
+    }
+
+    fn handle_guard(&mut self, request: GuardRequest) -> Result<Response> {
         let status = match request {
             GuardRequest::Status => Some(self.status()?),
             _ => None,

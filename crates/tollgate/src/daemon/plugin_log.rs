@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use kernel::clock::now_ns;
 
-use super::control::{EventReceiver, EventSender};
 use crate::plugin::{Line, PluginOutput};
+use control::{EventReceiver, EventSender};
 
 #[derive(Default)]
 pub struct LogFollowers(Vec<LogFollower>);

@@ -13,7 +13,7 @@ use super::requests::{GuardRequest, Status};
 use super::resolve::split_scope;
 use super::store::Store;
 use super::transitions::{Transition, TransitionResult, apply};
-use crate::daemon::control::{connect, connect_required, request_one, send_request};
+use crate::daemon_client::{connect, connect_required, request_one, send_request};
 use crate::format::{number_of, printable};
 use crate::options::SocketOption;
 use crate::output::{self, Output};
@@ -44,7 +44,7 @@ pub fn verb(verb: Transition, arguments: &ProgramArguments) -> Result<ExitCode> 
 pub fn is_served_by_daemon(socket: &SocketOption, store: &std::path::Path) -> Result<bool> {
     // A process that may not connect to a daemon has no access to the daemon's store either.
     let Ok(Some(stream)) = connect(&socket.path) else { return Ok(false) };
-    let (folder, _) = send_request(&stream, &GuardRequest::Store)?;
+    let (folder, _) = send_request(stream, &GuardRequest::Store)?;
     Ok(store.canonicalize().is_ok_and(|store| folder.as_str() == store.to_str()))
 }
 
@@ -126,7 +126,7 @@ fn text(status: &Status, top: usize) -> String {
 
 pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
     let stream = connect_required(&arguments.socket.path)?;
-    let (_, lines) = send_request(&stream, &GuardRequest::Events { follow: arguments.follow })?;
+    let (_, lines) = send_request(stream, &GuardRequest::Events { follow: arguments.follow })?;
     for line in lines {
         let text = if arguments.json { line } else { shown(&line)? };
         if !output::line(&text)? {
@@ -181,7 +181,7 @@ fn off_at(socket: &SocketOption, is_meant: bool) -> Result<ExitCode> {
     let Some(stream) = stream else {
         return print(&format!("no daemon is listening at {}", socket.path.display()));
     };
-    let (value, _) = send_request(&stream, &GuardRequest::Off)?;
+    let (value, _) = send_request(stream, &GuardRequest::Off)?;
     let released: Vec<String> = serde_json::from_value(value)?;
     released.iter().try_for_each(|line| print(line).map(drop))?;
     print("off: unusual calls are only reported, and no process is held, until `tollgate guard on`")

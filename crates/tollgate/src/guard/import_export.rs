@@ -14,7 +14,7 @@ use super::requests::GuardRequest;
 use super::resolve::{select_all, short_name, title};
 use super::store::Store;
 use super::transitions::TransitionResult;
-use crate::daemon::control::request_one;
+use crate::daemon_client::request_one;
 use crate::document_input;
 use crate::output::Output;
 

@@ -39,7 +39,7 @@ pub use extension::{Guard, GuardRecord};
 pub use filter::ProgramFilter;
 pub use persist::SaveScope;
 pub use policy::{GuardArguments, GuardOptions, Mode, Policy, watching};
-pub use requests::{GuardRequest, Status};
+pub use requests::{GuardRequest, REQUEST_KEY, Status};
 use transitions::Transition;
 
 pub fn run(arguments: &GuardCommandLine) -> Result<ExitCode> {

@@ -50,6 +50,9 @@ pub enum GuardRequest {
     },
 }
 
+/// The key that a request about the guard has, and no other one: the tag of [`GuardRequest`].
+pub const REQUEST_KEY: &str = "ask";
+
 /// `tollgate guard status --json`
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Status {
@@ -248,5 +251,16 @@ impl HeldProcessReport {
             || "until released".into(),
             |ns| format!("{} more", crate::format::span(Duration::from_nanos(ns).as_secs())),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_their_key() {
+        let request = serde_json::to_value(GuardRequest::Status).expect("JSON");
+        assert!(request.get(REQUEST_KEY).is_some(), "{request}");
     }
 }

@@ -14,7 +14,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
 use super::requests::{GuardRequest, Status};
-use crate::daemon::control::{connect_required, request_one, send_request};
+use crate::daemon_client::{connect_required, request_one, send_request};
 use crate::format::{count, printable};
 use crate::options::SocketOption;
 use crate::output::needs_terminal;
@@ -61,7 +61,7 @@ pub fn top(socket: &SocketOption) -> Result<ExitCode> {
 
 fn follow(socket: &SocketOption) -> Result<Receiver<GuardEvent>> {
     let stream = connect_required(&socket.path)?;
-    let (_, lines) = send_request(&stream, &GuardRequest::Events { follow: true })?;
+    let (_, lines) = send_request(stream, &GuardRequest::Events { follow: true })?;
     let (to, events) = channel();
     thread::spawn(move || {
         for line in lines {

@@ -16,7 +16,7 @@ use super::faults::FaultCounts;
 use super::records::{Line, PluginOutput, decode_records};
 use super::requests::PluginRequest;
 use super::variables::Variables;
-use crate::daemon::control::request_one;
+use crate::daemon_client::request_one;
 use crate::format::number_of;
 use crate::options::SocketOption;
 use crate::output::{Output, is_stdio, print_message};

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use control::OTHER_VERSION;
 
 use super::arguments::{
     LoadArguments, LogArguments, PluginListArguments, PluginShowArguments, SetArguments,
@@ -14,7 +15,7 @@ use super::problems::print_problems;
 use super::records::{Line, PluginOutput};
 use super::requests::{PluginRequest, PluginSource};
 use super::state::PluginState;
-use crate::daemon::control::{OTHER_VERSION, connect_required, request_one, send_request};
+use crate::daemon_client::{connect_required, request_one, send_request};
 use crate::format::printable;
 use crate::options::{ResultOptions, SocketOption};
 use crate::output::{self, Output, print_message};
@@ -148,7 +149,7 @@ pub fn set(arguments: &SetArguments) -> Result<ExitCode> {
 pub fn log(arguments: &LogArguments) -> Result<ExitCode> {
     let LogArguments { name, follow, json, socket: SocketOption { path } } = arguments;
     let (_, lines) = send_request(
-        &connect_required(path)?,
+        connect_required(path)?,
         &PluginRequest::Log { name: name.clone(), follow: *follow },
     )?;
     let mut is_unloaded = false;

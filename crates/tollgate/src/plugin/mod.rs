@@ -26,7 +26,7 @@ pub use arguments::PluginCommandLine;
 pub use compile::read;
 pub use extension::{Plugins, mask};
 pub use records::{Line, PluginOutput};
-pub use requests::PluginRequest;
+pub use requests::{PluginRequest, REQUEST_KEY};
 pub use state::PluginState;
 
 pub fn run(arguments: &PluginCommandLine) -> Result<ExitCode> {

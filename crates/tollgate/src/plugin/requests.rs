@@ -45,9 +45,23 @@ pub enum PluginRequest {
     },
 }
 
+/// The key that a request about plugins has, and no other one: the tag of [`PluginRequest`].
+pub const REQUEST_KEY: &str = "ask-plugins";
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PluginSource {
     /// The name of its file.
     pub name: String,
     pub text: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_their_key() {
+        let request = serde_json::to_value(PluginRequest::List).expect("JSON");
+        assert!(request.get(REQUEST_KEY).is_some(), "{request}");
+    }
 }

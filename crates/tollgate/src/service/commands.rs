@@ -15,7 +15,7 @@ use super::requests::{
     ServiceReport, ServiceRequest, SocketExplanation, SocketProcess,
 };
 use super::rule_problems::{KIND, parsed};
-use crate::daemon::control::request_one;
+use crate::daemon_client::request_one;
 use crate::format::{and_more, count, duration, number_of, printable, share, span};
 use crate::options::SocketOption;
 use crate::output::Output;

@@ -24,7 +24,7 @@ use super::requests::{
     LimitChange, LimitReport, RequestedTask, RuleText, ServiceReport, ServiceRequest, ServiceRow,
 };
 use super::rule_problems::{KIND, parsed};
-use crate::daemon::control::log_message;
+use crate::output::log_message;
 use crate::source_file::SourceFile;
 
 /// The rules of a ruleset, as reports name them.

@@ -14,7 +14,7 @@ use super::requests::{
     LimitChange, LimitReport, LimitRow, LimitSetting, MigrationReport, ServiceReport,
     ServiceRequest,
 };
-use crate::daemon::control::request_one;
+use crate::daemon_client::request_one;
 use crate::format::{and_more, count, duration, number_of, printable};
 use crate::output::Output;
 

@@ -24,7 +24,7 @@ use arguments::ServiceCommand;
 pub use arguments::ServiceCommandLine;
 pub use commands::{assign_self, own_service};
 pub use extension::{Services, activate_for_measuring, mask};
-pub use requests::{ServiceReport, ServiceRequest, ServiceRow};
+pub use requests::{REQUEST_KEY, ServiceReport, ServiceRequest, ServiceRow};
 pub use rule_problems::{KIND, parsed};
 
 pub fn run(arguments: &ServiceCommandLine) -> Result<ExitCode> {

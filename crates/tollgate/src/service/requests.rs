@@ -35,6 +35,9 @@ pub enum ServiceRequest {
     },
 }
 
+/// The key that a request about services has, and no other one: the tag of [`ServiceRequest`].
+pub const REQUEST_KEY: &str = "ask-services";
+
 /// A task, by its ID in the daemon's PID namespace, except for tasks of the requesting process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -302,4 +305,15 @@ pub struct ExplainedRule {
     pub name: Option<String>,
     /// The file was applied again since; the line is the one that the rule had then.
     pub is_former: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_their_key() {
+        let request = serde_json::to_value(ServiceRequest::Report).expect("JSON");
+        assert!(request.get(REQUEST_KEY).is_some(), "{request}");
+    }
 }

@@ -13,7 +13,7 @@ use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
 use super::commands::{bytes, indented};
 use super::requests::{ServiceReport, ServiceRequest, ServiceRow, UsageReport};
-use crate::daemon::control::request_one;
+use crate::daemon_client::request_one;
 use crate::format::{count, number_of};
 use crate::options::SocketOption;
 use crate::output::needs_terminal;

@@ -14,7 +14,7 @@ use kernel::wire;
 
 use super::cgroups::ServiceCgroups;
 use super::hierarchy::ThreadId;
-use crate::daemon::control::log_message;
+use crate::output::log_message;
 
 /// Number and cost of migrations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use service::{AtEnd, Limits};
 
 use super::registry::ServiceRegistry;
 use super::requests::{LimitReport, LimitRow};
-use crate::daemon::control::log_message;
+use crate::output::log_message;
 use cgroups::ServiceCgroups;
 use fair_share::{CpuShare, FairShare, ShareState};
 use hierarchy::{Controller, ServiceCgroup, ThreadId};

@@ -1,5 +1,4 @@
-//! The control socket: one request for each connection, as a line of JSON. The reply is a line,
-//! with further lines for events.
+//! Serves the control socket.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
@@ -7,19 +6,14 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use control::{Reply, Response, write_line};
 use serde_json::Value;
-
-use crate::options::SocketOption;
-use crate::output::print_message;
-use crate::{guard, plugin, service};
 
 /// Only root sends requests; the largest is a document of all baselines of a large store.
 const MAX_REQUEST_LEN: u64 = 1 << 30;
@@ -30,80 +24,19 @@ const MAX_CONNECTIONS: usize = 400;
 /// Idle threads that wait for connections. To start a thread takes longer than most replies, so a
 /// thread that accepts a connection leaves another one for the next.
 const WAITING_THREADS: usize = 2;
-/// The daemon handles requests one after the other, and a request may have to store all baselines.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-/// After this time, the client prints that it is waiting.
-const PROGRESS_NOTICE: Duration = Duration::from_secs(3);
-/// A follower that does not read loses further lines.
-const MAX_QUEUED_LINES: usize = 10_000;
 /// How often to check whether a follower has disconnected, and how long to wait after a failed
 /// accept.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-pub const OTHER_VERSION: &str =
-    "cannot parse the daemon's answer, which may be from another version of Tollgate";
-
-/// A request to an extension.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub enum Request {
-    Guard(guard::GuardRequest),
-    Service(service::ServiceRequest),
-    Plugin(plugin::PluginRequest),
-}
-
-/// A reply to a request.
-pub enum Response {
-    Value(Value),
-    /// Existing lines, and optionally new ones as they come.
-    Lines(Vec<Arc<str>>, Option<EventReceiver>),
-}
-
-/// The receiving side of a follower's events.
-pub struct EventReceiver {
-    lines: Receiver<Arc<str>>,
-    /// Exists as long as the follower reads.
-    _reads: Arc<()>,
-}
-
-/// The sending side of an [`EventReceiver`].
-pub struct EventSender {
-    lines: SyncSender<Arc<str>>,
-    reads: Weak<()>,
-}
-
-impl EventSender {
-    /// A channel of [`MAX_QUEUED_LINES`] lines; while it is full, further lines are lost.
-    pub fn new() -> (Self, EventReceiver) {
-        let (to, lines) = sync_channel(MAX_QUEUED_LINES);
-        let reads = Arc::new(());
-        (Self { lines: to, reads: Arc::downgrade(&reads) }, EventReceiver { lines, _reads: reads })
-    }
-
-    pub fn is_followed(&self) -> bool {
-        self.reads.strong_count() > 0
-    }
-
-    /// Sends a line. Returns whether there was room for it.
-    pub fn send_line(&self, line: &Arc<str>) -> bool {
-        self.lines.try_send(Arc::clone(line)).is_ok()
-    }
-}
+/// The reply to what is not a request of any extension.
+pub const NOT_UNDERSTOOD: &str = "the daemon does not understand this request";
 
 /// A request, and the channel for its reply.
 pub struct PendingRequest {
     /// The requesting process.
     pub process: u32,
-    pub request: Request,
+    pub request: Value,
     pub answer: Sender<Result<Response>>,
-}
-
-/// The first line of every reply.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ReplyLine {
-    Ok(Value),
-    Error(String),
 }
 
 /// A listening control socket; its file exists as long as this value.
@@ -244,12 +177,12 @@ impl Drop for ControlSocket {
     }
 }
 
-fn write_line(mut stream: &UnixStream, line: &str) -> Result<()> {
-    Ok(stream.write_all(format!("{line}\n").as_bytes())?)
+fn write_reply(stream: &UnixStream, reply: &Reply) -> Result<()> {
+    Ok(write_line(stream, &serde_json::to_string(reply)?)?)
 }
 
 fn write_error(stream: &UnixStream, error: &anyhow::Error) -> Result<()> {
-    write_line(stream, &serde_json::to_string(&ReplyLine::Error(format!("{error:#}")))?)
+    write_reply(stream, &Reply::Error(format!("{error:#}")))
 }
 
 fn forward(
@@ -263,8 +196,7 @@ fn forward(
     BufReader::new(stream.take(MAX_REQUEST_LEN))
         .read_line(&mut line)
         .context("this is not a request")?;
-    let request =
-        serde_json::from_str(&line).context("the daemon does not understand this request")?;
+    let request = serde_json::from_str(&line).context(NOT_UNDERSTOOD)?;
     let (answer, answered) = channel();
     const ENDING: &str = "the daemon is ending";
     asks.send(PendingRequest { process, request, answer }).ok().context(ENDING)?;
@@ -276,93 +208,20 @@ fn serve_one(stream: &UnixStream, asks: &Sender<PendingRequest>, wake: &UnixStre
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let (lines, follower) = match forward(stream, asks, wake) {
         Ok(Response::Value(value)) => {
-            return write_line(stream, &serde_json::to_string(&ReplyLine::Ok(value))?);
+            return write_reply(stream, &Reply::Ok(value));
         }
         Err(error) => return write_error(stream, &error),
         Ok(Response::Lines(lines, follower)) => (lines, follower),
     };
-    write_line(stream, &serde_json::to_string(&ReplyLine::Ok(Value::Null))?)?;
+    write_reply(stream, &Reply::Ok(Value::Null))?;
     lines.iter().try_for_each(|line| write_line(stream, line))?;
     let Some(follower) = follower else { return Ok(()) };
     while !kernel::process::has_hung_up(stream.as_raw_fd()) {
-        match follower.lines.recv_timeout(POLL_INTERVAL) {
+        match follower.next_line(POLL_INTERVAL) {
             Ok(line) => write_line(stream, &line)?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     Ok(())
-}
-
-/// Connects to the daemon, if one listens at the path.
-pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
-    match UnixStream::connect(path) {
-        Ok(stream) => Ok(Some(stream)),
-        Err(error)
-            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
-        {
-            Ok(None)
-        }
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            bail!("only root may control the daemon that listens at {}", path.display())
-        }
-        Err(error) => {
-            Err(error).with_context(|| format!("cannot reach the daemon at {}", path.display()))
-        }
-    }
-}
-
-/// Sends a request. Returns the daemon's reply and the lines after it.
-pub fn send_request<R: Serialize>(
-    stream: &UnixStream,
-    request: &R,
-) -> Result<(Value, impl Iterator<Item = String> + use<R>)> {
-    const GONE: &str = "the daemon closed the connection";
-    // Writing may fail because the daemon has already refused the connection; its reply is read in
-    // any case.
-    let written = write_line(stream, &serde_json::to_string(request)?);
-    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-    if !kernel::process::wait_readable(stream.as_raw_fd(), PROGRESS_NOTICE) {
-        log_message("waiting for the daemon's answer");
-    }
-    let mut lines = BufReader::new(stream.try_clone()?).lines();
-    let answer = match lines.next() {
-        Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
-            bail!("the daemon has not answered for {} s: is it stopped?", REPLY_TIMEOUT.as_secs())
-        }
-        Some(Ok(answer)) => answer,
-        _ => bail!(written.err().map_or(GONE.into(), |error| format!("{GONE}: {error}"))),
-    };
-    // Events may come at any time.
-    stream.set_read_timeout(None)?;
-    let lines = lines.map_while(Result::ok);
-    match serde_json::from_str(&answer)? {
-        ReplyLine::Ok(value) => Ok((value, lines)),
-        ReplyLine::Error(sentence) => bail!(sentence),
-    }
-}
-
-/// Connects to the daemon, for commands that only a daemon can execute.
-pub fn connect_required(path: &Path) -> Result<UnixStream> {
-    connect(path)?.with_context(|| {
-        format!(
-            "no daemon is listening at {}: start one (see `tollgate daemon --help`), or give its \
-            --socket",
-            path.display()
-        )
-    })
-}
-
-/// Sends a request to a daemon that must be there, and returns its reply.
-pub fn request_one<T: DeserializeOwned>(
-    socket: &SocketOption,
-    request: &impl Serialize,
-) -> Result<T> {
-    let (value, _) = send_request(&connect_required(&socket.path)?, request)?;
-    serde_json::from_value(value).context(OTHER_VERSION)
-}
-
-/// Logs a message; if stderr is gone, the message is lost.
-pub fn log_message(message: &str) {
-    let _ = print_message(&format!("tollgate: {message}"));
 }
