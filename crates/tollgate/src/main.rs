@@ -1,5 +1,6 @@
 //! The `tollgate` binary.
 
+mod call_name;
 mod cgroup_mounts;
 mod cli;
 mod cost;
@@ -10,6 +11,7 @@ mod document_input;
 mod exit_status;
 mod format;
 mod guard;
+mod kernel_text;
 mod lens;
 mod options;
 mod output;
@@ -20,7 +22,6 @@ mod run;
 mod service;
 mod session_runner;
 mod session_toll;
-mod slow_calls;
 mod source_file;
 mod source_message;
 mod tui;

@@ -18,13 +18,14 @@ use kernel::symbols::KernelSymbols;
 use kernel::wire;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 
+use crate::call_name::call_name;
 use crate::format::number_of;
 use crate::guard::{Guard, GuardRecord, Policy};
+use crate::lens::SlowCalls;
 use crate::output::print_message;
 use crate::plugin::Plugins;
-use crate::report::{InProgress, Report, SessionResult, call_name, document};
+use crate::report::{InProgress, Report, SessionResult, document};
 use crate::session_toll;
-use crate::slow_calls::SlowCalls;
 use crate::source_file::SourceFile;
 
 /// How often to tend the gate.

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::guard::Status;
-use crate::report::GuardedProgram;
+use crate::guard::{GuardedProgram, Status};
 use crate::service::{ServiceReport, ServiceRow};
 
 const FORMAT: &str = "text/plain; version=0.0.4";

@@ -2,9 +2,7 @@
 //! stopped.
 
 mod control_socket;
-mod event_log;
 mod metrics;
-mod plugin_log;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -29,19 +27,17 @@ use serde_json::Value;
 
 use crate::format::number_of;
 use crate::guard::{
-    GuardOptions, GuardRequest, Mode, Policy, ProgramFilter, SaveScope, StoreOption,
+    EventLog, GuardEvent, GuardOptions, GuardRequest, Mode, Policy, ProgramFilter, SaveScope,
+    StoreOption,
 };
 use crate::options::SocketOption;
 use crate::output::log_message;
 use crate::plugin::{self, PluginOutput, Plugins};
 use crate::process_selection::{self, Select};
-use crate::report::GuardEvent;
 use crate::service::{self, KIND, Services, parsed};
 use crate::session_runner::SessionRunner;
 use crate::source_file::SourceFile;
 use control_socket::{ControlSocket, NOT_UNDERSTOOD, PendingRequest};
-use event_log::EventLog;
-pub use event_log::event_line;
 use metrics::Page;
 
 #[derive(Args)]
@@ -120,7 +116,7 @@ struct Daemon<'a> {
     file: Option<File>,
     recent_events: VecDeque<Arc<str>>,
     followers: Vec<EventSender>,
-    plugin_log: plugin_log::LogFollowers,
+    plugin_log: plugin::LogFollowers,
     page: Page,
     last_refresh: Instant,
     saved: Instant,
@@ -209,7 +205,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         file,
         recent_events: VecDeque::new(),
         followers: Vec::new(),
-        plugin_log: plugin_log::LogFollowers::default(),
+        plugin_log: plugin::LogFollowers::default(),
         page,
         last_refresh: Instant::now(),
         saved: Instant::now(),
@@ -526,7 +522,7 @@ impl Daemon<'_> {
                 let lines = plugins
                     .lines(name.as_deref())?
                     .into_iter()
-                    .map(plugin_log::json)
+                    .map(plugin::json)
                     .collect::<Result<_>>()?;
                 // An unloaded plugin has no further output.
                 let is_there = name.as_ref().is_none_or(|name| plugins.contains(name));

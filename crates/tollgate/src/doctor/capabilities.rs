@@ -7,7 +7,7 @@ use kernel::probe::{self, ProbeResult};
 use kernel::{enforcement, wire};
 
 use super::finding::{AS_ROOT, Capability, Finding, KernelFacts, without_types};
-use super::{cgroups, files, security};
+use super::{bpf_lsm, cgroups, files};
 
 type ProbeFn = fn(&KernelFacts) -> Finding;
 type Users = &'static [&'static str];
@@ -175,7 +175,7 @@ const GUARDING: &[Capability] = &[
         "connect, bind, sendmsg and socket are held before they take effect; other calls where a \
         signal stops them",
         "a kernel with CONFIG_BPF_LSM=y",
-        security::bpf_lsm,
+        bpf_lsm::bpf_lsm,
     ),
     optional(
         "fmod_ret on system calls",

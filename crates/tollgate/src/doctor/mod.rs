@@ -1,8 +1,10 @@
 //! `tollgate doctor`: tries what this kernel offers, and shows which extensions need it and what
 //! replaces it.
 
+mod bpf_lsm;
 mod capabilities;
 mod cgroups;
+mod document;
 mod files;
 mod finding;
 mod security;
@@ -10,44 +12,10 @@ mod text;
 
 use anyhow::Result;
 use kernel::probe;
-use serde::Serialize;
 
 use capabilities::GROUPS;
+use document::{DoctorDocument, ExaminedCapability, SCHEMA};
 use finding::{Capability, Finding, KernelFacts};
-
-/// The name and version of the document's schema.
-const SCHEMA: &str = "tollgate.doctor/1";
-
-#[derive(Serialize)]
-struct DoctorDocument {
-    schema: &'static str,
-    /// The kernel's release.
-    kernel: String,
-    /// The architecture.
-    machine: String,
-    capabilities: Vec<ExaminedCapability>,
-    /// Can `tollgate run` work here?
-    can_run: bool,
-}
-
-/// A capability and the result of its test.
-#[derive(Serialize)]
-struct ExaminedCapability {
-    #[serde(skip)]
-    group: &'static str,
-    name: &'static str,
-    /// None: could not be tried.
-    have: Option<bool>,
-    /// Extensions, or "all".
-    needed_by: &'static [&'static str],
-    /// What is used if it is missing; none: nothing.
-    instead: Option<String>,
-    /// How to get it if it is missing, or tested.
-    how: Option<String>,
-    detail: String,
-    #[serde(skip)]
-    required: bool,
-}
 
 /// The text or JSON, and whether `tollgate run` can work on this machine.
 pub fn report(json: bool) -> Result<(String, bool)> {

@@ -2,9 +2,7 @@
 
 use std::fs;
 
-use kernel::probe::{self, ProbeError};
-
-use super::finding::{Finding, KernelFacts};
+use kernel::probe;
 
 const LSM: &str = "/sys/kernel/security/lsm";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
@@ -36,7 +34,7 @@ impl Security {
         format!("lockdown or a policy of this host refuses it ({})", self.attached())
     }
 
-    fn attached(&self) -> String {
+    pub fn attached(&self) -> String {
         let modules = self.modules.as_deref().unwrap_or("unknown");
         format!("security modules: {modules}; lockdown: {}", self.lockdown_mode())
     }
@@ -49,12 +47,12 @@ impl Security {
         }
     }
 
-    fn is_active(&self, module: &str) -> bool {
+    pub fn is_active(&self, module: &str) -> bool {
         self.modules.as_deref().is_some_and(|list| list.split(',').any(|name| name == module))
     }
 
     /// How to add BPF to the active security modules.
-    fn boot_with_bpf(&self) -> String {
+    pub fn boot_with_bpf(&self) -> String {
         match &self.modules {
             Some(list) => format!("boot with lsm={} on the kernel's command line", with_bpf(list)),
             None => format!(
@@ -84,42 +82,6 @@ fn with_bpf(list: &str) -> String {
     names.join(",")
 }
 
-/// BPF LSM, which must be compiled in, active and permitted.
-pub fn bpf_lsm(machine: &KernelFacts) -> Finding {
-    if machine.types.is_err() {
-        return super::finding::without_types();
-    }
-    match probe::lsm_runs() {
-        Ok(true) => Finding::yes("active"),
-        Ok(false) => Finding::no("built in, not active").remedy(machine.security.boot_with_bpf()),
-        Err(refusal) => lsm_refused(machine, &refusal),
-    }
-}
-
-fn lsm_refused(machine: &KernelFacts, refusal: &ProbeError) -> Finding {
-    let security = &machine.security;
-    let finding = machine.refusal_finding(refusal);
-    if finding.have.is_none() {
-        return finding;
-    }
-    if !refusal.is_permission() {
-        return finding
-            .remedy(format!("a kernel with CONFIG_BPF_LSM=y, then {}", security.boot_with_bpf()));
-    }
-    if security.is_active("bpf") {
-        return finding.remedy(format!(
-            "not by lsm=, as bpf is active already: lockdown or a policy of this host refuses it \
-            ({})",
-            security.attached()
-        ));
-    }
-    finding.remedy(format!(
-        "{}; if it is refused even then, lockdown or a policy of this host does it ({})",
-        security.boot_with_bpf(),
-        security.attached()
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,18 +89,6 @@ mod tests {
     fn security(modules: Option<&str>) -> Security {
         Security { modules: modules.map(Into::into), lockdown: Some("integrity".into()) }
     }
-
-    fn machine(modules: Option<&str>) -> KernelFacts {
-        let types = Err(ProbeError { what: String::new(), errno: 2 });
-        KernelFacts { may_use_bpf: Ok(()), types, security: security(modules) }
-    }
-
-    fn refusal(errno: i32) -> ProbeError {
-        ProbeError { what: "lsm".into(), errno }
-    }
-
-    const EPERM: i32 = 1;
-    const ESRCH: i32 = 3;
 
     #[test]
     fn bpf_is_added_to_the_machines_own_list() {
@@ -174,26 +124,5 @@ mod tests {
         assert!(known(Some("yama")).ends_with("lockdown: not active"));
         assert!(known(Some("lockdown,yama")).contains("unknown"));
         assert!(known(None).contains("unknown"));
-    }
-
-    #[test]
-    fn refusal_with_active_bpf_lsm() {
-        let how = lsm_refused(&machine(Some("capability,bpf")), &refusal(EPERM)).remedy.unwrap();
-        assert!(how.contains("not by lsm=") && how.contains("lockdown: integrity"), "{how}");
-        let how = lsm_refused(&machine(Some("capability")), &refusal(EPERM)).remedy.unwrap();
-        assert!(how.contains("lsm=capability,bpf") && how.contains("lockdown: integrity"), "{how}");
-    }
-
-    #[test]
-    fn missing_bpf_lsm_needs_another_kernel() {
-        let how = lsm_refused(&machine(Some("capability")), &refusal(ESRCH)).remedy.unwrap();
-        assert!(how.contains("CONFIG_BPF_LSM=y") && how.contains("lsm=capability,bpf"), "{how}");
-    }
-
-    #[test]
-    fn without_root_is_unknown() {
-        let mut machine = machine(Some("capability"));
-        machine.may_use_bpf = Err(refusal(EPERM));
-        assert_eq!(lsm_refused(&machine, &refusal(EPERM)).have, None);
     }
 }

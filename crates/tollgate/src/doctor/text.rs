@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::document::{DoctorDocument, ExaminedCapability};
 use super::finding::AS_ROOT;
-use super::{DoctorDocument, ExaminedCapability};
 
 const WIDTH: usize = 100;
 const NAME: usize = 36;
@@ -121,7 +121,7 @@ mod tests {
 
     fn document(capabilities: Vec<ExaminedCapability>) -> DoctorDocument {
         DoctorDocument {
-            schema: super::super::SCHEMA,
+            schema: super::super::document::SCHEMA,
             kernel: "6.1.0".into(),
             machine: "x86_64".into(),
             can_run: super::super::can_run(&capabilities),

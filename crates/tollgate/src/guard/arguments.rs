@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
-use super::replay::ModelOption;
 use crate::options::{ResultOptions, SocketOption, duration};
 
 #[derive(Args)]
@@ -281,6 +280,15 @@ pub struct ReplayArguments {
     /// Write the result to a file, or - for stdout (the default)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// `--model`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ModelOption {
+    /// Lookahead pairs: which call came how many calls before another (pH)
+    Lookahead,
+    /// Whole sequences of calls (stide)
+    Sequence,
 }
 
 const REPLAY_EXAMPLES: &str = "\

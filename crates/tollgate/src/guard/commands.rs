@@ -9,6 +9,7 @@ use super::arguments::{
     EventsArguments, HoldArguments, OffArguments, ProgramArguments, ReleaseArguments,
     StatusArguments,
 };
+use super::report::{GuardEvent, GuardedProgram, with_scope};
 use super::requests::{GuardRequest, Status};
 use super::resolve::split_scope;
 use super::store::Store;
@@ -17,7 +18,7 @@ use crate::daemon_client::{connect, connect_required, request_one, send_request}
 use crate::format::{number_of, printable};
 use crate::options::SocketOption;
 use crate::output::{self, Output};
-use crate::report::{GuardEvent, GuardedProgram, losses, with_scope};
+use crate::report::losses;
 
 /// Applies a transition: through the daemon if one uses this store.
 pub fn verb(verb: Transition, arguments: &ProgramArguments) -> Result<ExitCode> {
@@ -138,7 +139,7 @@ pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
 
 fn shown(line: &str) -> Result<String> {
     let event: GuardEvent = serde_json::from_str(line)?;
-    let mut text = format!("{}  {}", event.time, crate::daemon::event_line(&event));
+    let mut text = format!("{}  {}", event.time, event.line());
     if let Some(usual) = event.expected_text(usize::MAX) {
         text += &format!("\n    {usual}");
     }

@@ -16,20 +16,20 @@ use kernel::signals::was_termination_requested;
 use kernel::wire;
 
 use super::baseline::{BaselineId, Digest};
+use super::clock::unix_now;
 use super::file_hasher::{FileHasher, StartedProgram};
 use super::placement::UnitAndContainer;
 use super::policy::{Mode, Policy};
 use super::program_file::{open_program, opened_path};
+use super::report::{GuardEvent, with_scope};
 use super::scopes::{MAX_SCOPES, SessionScopes, has_free_scope};
 use super::store::Store;
 use super::tracked_program::{TrackedProgram, name};
 use super::training_stops::TrainingStops;
-use super::unix_now;
 use super::watchdog::HoldWatchdog;
 use crate::format::number_of;
+use crate::kernel_text;
 use crate::output::print_message;
-use crate::report::{GuardEvent, with_scope};
-use crate::slow_calls;
 
 /// The limit of kept events; further ones are only counted.
 const EVENTS: usize = 10_000;
@@ -356,7 +356,7 @@ impl Guard {
             tid: event.pid,
             program: path_of(program),
             scope: program.scope.clone(),
-            command: slow_calls::text(&event.comm),
+            command: kernel_text::text(&event.comm),
             call: name(event.call),
             sequence: window.iter().map(|symbol| program.call(*symbol)).collect(),
             expected: expected.unwrap_or_default(),

@@ -3,12 +3,16 @@
 
 mod arguments;
 mod baseline;
+mod clock;
 mod commands;
 mod container_image;
+mod event_log;
 mod extension;
 mod file_hasher;
 mod filter;
+mod import;
 mod import_export;
+mod operator;
 mod persist;
 mod placement;
 mod policy;
@@ -16,6 +20,7 @@ mod preload;
 mod program_file;
 mod replay;
 mod replay_report;
+mod report;
 mod requests;
 mod resolve;
 mod scopes;
@@ -29,16 +34,17 @@ mod transitions;
 mod watchdog;
 
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
 use arguments::GuardCommand;
 pub use arguments::{GuardCommandLine, StoreOption};
+pub use event_log::EventLog;
 pub use extension::{Guard, GuardRecord};
 pub use filter::ProgramFilter;
 pub use persist::SaveScope;
 pub use policy::{GuardArguments, GuardOptions, Mode, Policy, watching};
+pub use report::{GuardEvent, GuardReport, GuardedProgram, guard_text};
 pub use requests::{GuardRequest, REQUEST_KEY, Status};
 use transitions::Transition;
 
@@ -62,9 +68,4 @@ pub fn run(arguments: &GuardCommandLine) -> Result<ExitCode> {
         GuardCommand::Release(arguments) => commands::release(arguments),
         GuardCommand::Watchdog(arguments) => watchdog::run_watchdog(arguments),
     }
-}
-
-/// The time of day; 0 for a clock before 1970, which is set wrongly and not worth a failure.
-fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

@@ -6,13 +6,13 @@ use kernel::gate::{Gate, Lock};
 use kernel::{enforcement, wire};
 
 use super::baseline::BaselineId;
+use super::clock::unix_now;
 use super::extension::{Activity, Guard, path_of, title};
 use super::policy::{Mode, Policy};
+use super::report::{GuardReport as Report, GuardedProgram};
 use super::store::{LockedStore, Store};
 use super::tracked_program::TrackedProgram;
-use super::unix_now;
 use crate::output::print_message;
-use crate::report::{GuardReport as Report, GuardedProgram};
 
 /// Which programs are stored.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use kernel::wire;
 
-use crate::slow_calls;
+use crate::kernel_text;
 
 /// `dev_t` in the kernel has 20 bits for the minor number (include/linux/kdev_t.h).
 const MINOR_BITS: u32 = 20;
@@ -38,7 +38,7 @@ pub fn open_program(record: &wire::guard_program_record) -> Option<File> {
     let same = |file: &File| {
         file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program))
     };
-    let ways = [format!("/proc/{}/exe", record.pid), slow_calls::path(&record.path)];
+    let ways = [format!("/proc/{}/exe", record.pid), kernel_text::path(&record.path)];
     ways.iter().find_map(|way| open_file(Path::new(way)).ok().map(|(file, _)| file).filter(same))
 }
 

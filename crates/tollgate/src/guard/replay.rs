@@ -8,21 +8,12 @@ use std::time::Duration;
 use ::guard::{CallVerdict, GuardThread, ModelKind, Parameters, Profile, auc, rate_at_least};
 use anyhow::{Result, bail};
 
-use super::arguments::ReplayArguments;
+use super::arguments::{ModelOption, ReplayArguments};
 use super::replay_report::{
     Label, ModelSummary, ReplayReport, ReplayedProcess, SCHEMA, Trained, text,
 };
 use super::traces::{CallTrace, Names, read};
 use crate::output::Output;
-
-/// `--model`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum ModelOption {
-    /// Lookahead pairs: which call came how many calls before another (pH)
-    Lookahead,
-    /// Whole sequences of calls (stide)
-    Sequence,
-}
 
 /// Traces have no times, and a profile that a command normalized needs none.
 const NOW: Duration = Duration::ZERO;

@@ -16,7 +16,7 @@ use super::baseline::BaselineId;
 use super::container_image::image_of;
 use super::placement::container_of;
 use super::program_file::{file_of_link, open_file};
-use crate::slow_calls;
+use crate::kernel_text;
 
 /// How many scopes of one program have profiles at the same time. An unlimited number of files,
 /// such as scripts that are created and run once, must not use up the profiles of all other
@@ -51,12 +51,12 @@ impl ScopeKind {
     /// The scope's name in baselines. None: the process is in no container, whatever its cgroup
     /// looks like.
     fn name(self, found: &wire::scope_name) -> Option<String> {
-        let text = slow_calls::text(&found.text);
+        let text = kernel_text::text(&found.text);
         match self {
             Self::Script if text.starts_with('/') => Some(format!("script:{text}")),
             Self::Script => {
                 let folder = wire::fd_path { mode: libc::S_IFDIR as u16, ..found.folder };
-                let (folder, file) = (slow_calls::path(&folder), text.trim_start_matches("./"));
+                let (folder, file) = (kernel_text::path(&folder), text.trim_start_matches("./"));
                 Some(format!("script:{}/{file}", folder.trim_end_matches('/')))
             }
             Self::Unit => Some(format!("unit:{text}")),

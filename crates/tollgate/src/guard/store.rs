@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::baseline::{Baseline, Digest, FormatError, name};
-use super::unix_now;
+use super::clock::unix_now;
 use crate::output::print_message;
 
 const SUFFIX: &str = ".baseline";

@@ -13,12 +13,12 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
+use super::report::{GuardEvent, held_for, with_scope};
 use super::requests::{GuardRequest, Status};
 use crate::daemon_client::{connect_required, request_one, send_request};
 use crate::format::{count, printable};
 use crate::options::SocketOption;
 use crate::output::needs_terminal;
-use crate::report::{GuardEvent, held_for, with_scope};
 use crate::tui;
 
 const MAX_EVENTS: usize = 200;
@@ -170,7 +170,7 @@ fn draw(frame: &mut Frame<'_>, view: &GuardView) {
     let latest = view.events.iter().rev().take(events.height.saturating_sub(1).into());
     let latest = latest.map(|event| {
         let time = event.time.get(11..19).unwrap_or_default();
-        format!("{time}  {}", crate::daemon::event_line(event))
+        format!("{time}  {}", event.line())
     });
     frame.render_widget(list(latest.collect(), " unusual calls, the latest first "), events);
 }
@@ -180,9 +180,9 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    use super::super::report::GuardedProgram;
     use super::super::requests::HeldProcessReport;
     use super::*;
-    use crate::report::GuardedProgram;
 
     #[test]
     fn shows_held_processes_and_anomalies() {

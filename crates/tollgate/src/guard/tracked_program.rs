@@ -13,9 +13,9 @@ use super::baseline::{
     ANY_OTHER, Baseline, BaselineCounters, BaselineId, BaselinePair, BaselineState, BaselineWindow,
     Digest, Gain,
 };
+use super::clock::unix_now;
 use super::policy::Mode;
-use super::unix_now;
-use crate::report::call_name;
+use crate::call_name::call_name;
 
 /// A program whose baseline is in use.
 pub struct TrackedProgram {

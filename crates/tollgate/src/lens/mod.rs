@@ -3,6 +3,7 @@
 mod arguments;
 mod diff;
 mod options;
+mod slow_calls;
 mod watch;
 
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ use anyhow::Result;
 pub use arguments::LensArguments;
 use arguments::LensCommand;
 pub use options::LensOptions;
+pub use slow_calls::SlowCalls;
 
 pub fn run(arguments: &LensArguments) -> Result<ExitCode> {
     match &arguments.command {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use stats::interval::{median, median_interval};
 
 use super::arguments::BenchArguments;
-use super::call::{call_handler, check_argument_count, warn_faults};
+use super::call::{check_argument_count, warn_faults};
 use super::compile::{CompileTimes, build, built, read};
 use super::hooks::OffsetSource;
 use super::variables::Variables;
@@ -51,7 +51,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     arguments.with.check_stdin_use(&arguments.file)?;
     let source = read(&arguments.file)?;
     let built_once = built(&source, result.top)?;
-    let (handler, parameters) = call_handler(&built_once)?;
+    let (handler, parameters) = built_once.call_handler()?;
     check_argument_count(parameters, &arguments.with)?;
     let (plugin, _) = built_once.load(&source)?;
     Variables::of(&built_once).write_input(&arguments.with, plugin.data())?;

@@ -5,16 +5,14 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use ecode::CALL;
 use kernel::plugins::{ForeignPlugin, PluginIds};
 use serde::Serialize;
 
 use super::arguments::{CallArguments, CallInput};
-use super::compile::{CompileTimes, CompiledPlugin, built, read};
-use super::extension::OpenReport;
+use super::compile::{CompileTimes, built, read};
 use super::faults::FaultCounts;
 use super::records::{Line, PluginOutput, decode_records};
-use super::requests::PluginRequest;
+use super::requests::{OpenReport, PluginRequest};
 use super::variables::Variables;
 use crate::daemon_client::request_one;
 use crate::format::number_of;
@@ -54,7 +52,7 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     with.check_stdin_use(&arguments.plugin)?;
     let source = read(&arguments.plugin)?;
     let built = built(&source, result.top)?;
-    let (program, parameters) = call_handler(&built)?;
+    let (program, parameters) = built.call_handler()?;
     check_argument_count(parameters, with)?;
     let (plugin, times) = built.load(&source)?;
     let variables = Variables::of(&built);
@@ -132,15 +130,6 @@ impl CallDocument {
         output.write(&format!("{}\n", self.result))?;
         warn_faults(self.counted)
     }
-}
-
-/// The program of `on call`, and its number of parameters.
-pub fn call_handler(built: &CompiledPlugin) -> Result<(usize, usize)> {
-    let Some(program) = built.handler(CALL) else {
-        bail!("the plugin has no `on call`");
-    };
-    let handler = &built.program.handlers[built.object.programs[program].handler];
-    Ok((program, built.program.functions[handler.function].parameters))
 }
 
 pub fn check_argument_count(parameters: usize, with: &CallInput) -> Result<()> {

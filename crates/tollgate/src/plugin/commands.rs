@@ -10,10 +10,9 @@ use super::arguments::{
     SwapArguments, UnloadArguments,
 };
 use super::compile::{checked, compiled, name_of, read};
-use super::extension::LoadReport;
 use super::problems::print_problems;
 use super::records::{Line, PluginOutput};
-use super::requests::{PluginRequest, PluginSource};
+use super::requests::{LoadReport, PluginRequest, PluginSource};
 use super::state::PluginState;
 use crate::daemon_client::{connect_required, request_one, send_request};
 use crate::format::printable;

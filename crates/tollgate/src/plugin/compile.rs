@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use ecode::{Diagnostic, Object, Program};
+use anyhow::{Context as _, Result, bail, ensure};
+use ecode::{CALL, Diagnostic, Object, Program};
 use kernel::gate::Gate;
 use kernel::plugins::{ChainOrder, LoadedPlugin, PluginHooks, SharedMemory, btf_read_time};
 use kernel::probe::loops;
@@ -145,6 +145,15 @@ impl CompiledPlugin {
     /// The index of the program for a hook, if the plugin handles the hook.
     pub fn handler(&self, hook: &str) -> Option<usize> {
         self.object.programs.iter().position(|program| program.hook == hook)
+    }
+
+    /// The program of `on call`, and its number of parameters.
+    pub fn call_handler(&self) -> Result<(usize, usize)> {
+        let Some(program) = self.handler(CALL) else {
+            bail!("the plugin has no `on call`");
+        };
+        let handler = &self.program.handlers[self.object.programs[program].handler];
+        Ok((program, self.program.functions[handler.function].parameters))
     }
 }
 

@@ -11,13 +11,12 @@ use kernel::plugins::{
     ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks, PluginIds, RECORDS_BYTES,
 };
 use kernel::wire;
-use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use super::call::call_handler;
-use super::compile::{CompileTimes, CompiledPlugin, build, built, has_problems, micros, name_of};
+use super::compile::{CompiledPlugin, build, built, has_problems, micros, name_of};
 use super::hooks::OffsetSource;
 use super::records::{Line, PluginOutput, decode_records};
+use super::requests::{LoadReport, OpenReport};
 use super::state::{HandlerState, PluginState, memory};
 use super::state_transfer::StateTransfer;
 use super::variables::Variables;
@@ -70,35 +69,6 @@ struct RunningPlugin {
     cut_short_before: u64,
     /// Why it does not run any more.
     taken_out: Option<String>,
-}
-
-/// `tollgate plugin load --json`, and `swap`
-#[derive(Debug, Serialize, Deserialize)]
-pub struct LoadReport {
-    pub schema: String,
-    pub name: String,
-    #[serde(flatten)]
-    pub times: CompileTimes,
-    /// How long it took to link it at all its hooks.
-    pub link_us: f64,
-    /// After a swap: what the new version did not receive from the old one, and why.
-    pub not_kept: Vec<String>,
-    /// After a swap: variables that were copied, because they have moved in memory.
-    pub copied: Vec<String>,
-    /// Parts of it that have no effect in this session.
-    pub idle: Vec<String>,
-}
-
-/// What a process needs to call a plugin by itself.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct OpenReport {
-    pub program: u32,
-    pub data: u32,
-    pub control: u32,
-    pub variables: Variables,
-    pub parameters: usize,
-    /// How many lines all plugins have output so far.
-    pub lines: u64,
 }
 
 /// What the gate must do for a plugin: bits of [`wire::gate_mask`].
@@ -363,7 +333,7 @@ impl Plugins {
 
     pub fn open(&self, name: &str) -> Result<OpenReport> {
         let live = &self.all[self.index_of(name)?];
-        let (handler, parameters) = call_handler(&live.built)?;
+        let (handler, parameters) = live.built.call_handler()?;
         let PluginIds { program, data, control } = live.plugin.bpf_ids(handler)?;
         let variables = Variables::of(&live.built);
         let lines = self.dropped_lines + self.lines.len() as u64;

@@ -10,6 +10,7 @@ mod disassembly;
 pub mod extension;
 mod faults;
 mod hooks;
+mod log_followers;
 mod problems;
 mod records;
 pub mod requests;
@@ -25,7 +26,8 @@ use arguments::PluginCommand;
 pub use arguments::PluginCommandLine;
 pub use compile::read;
 pub use extension::{Plugins, mask};
-pub use records::{Line, PluginOutput};
+pub use log_followers::{LogFollowers, json};
+pub use records::PluginOutput;
 pub use requests::{PluginRequest, REQUEST_KEY};
 pub use state::PluginState;
 

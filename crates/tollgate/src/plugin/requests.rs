@@ -1,7 +1,10 @@
-//! Requests about plugins to the daemon.
+//! Requests about plugins to the daemon, and its replies.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
+
+use super::compile::CompileTimes;
+use super::variables::Variables;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask-plugins", rename_all = "kebab-case")]
@@ -53,6 +56,35 @@ pub struct PluginSource {
     /// The name of its file.
     pub name: String,
     pub text: String,
+}
+
+/// `tollgate plugin load --json`, and `swap`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LoadReport {
+    pub schema: String,
+    pub name: String,
+    #[serde(flatten)]
+    pub times: CompileTimes,
+    /// How long it took to link it at all its hooks.
+    pub link_us: f64,
+    /// After a swap: what the new version did not receive from the old one, and why.
+    pub not_kept: Vec<String>,
+    /// After a swap: variables that were copied, because they have moved in memory.
+    pub copied: Vec<String>,
+    /// Parts of it that have no effect in this session.
+    pub idle: Vec<String>,
+}
+
+/// What a process needs to call a plugin by itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct OpenReport {
+    pub program: u32,
+    pub data: u32,
+    pub control: u32,
+    pub variables: Variables,
+    pub parameters: usize,
+    /// How many lines all plugins have output so far.
+    pub lines: u64,
 }
 
 #[cfg(test)]

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use calls::Abi;
 use kernel::call_stats::{CallStats, RowName, RowStats, SiteStats, errno_of_index};
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
-use crate::plugin::PluginState;
-
-use super::{
-    BlockedIn, Call, GuardReport, InProgress, Report, RowReport, SCHEMA, SlowCall, Toll,
-    WallInterval,
+use super::document::{
+    BlockedIn, Call, InProgress, Report, RowReport, SCHEMA, SlowCall, Toll, WallInterval,
 };
+use crate::call_name::call_name;
+use crate::guard::GuardReport;
+use crate::plugin::PluginState;
 
 /// All results of a session.
 pub struct SessionResult {
@@ -138,15 +137,6 @@ fn one_call(slot: u32, figures: &CallStats, group: &RowStats, symbols: &KernelSy
         untimed: figures.skipped,
         wall_interval_ns,
     }
-}
-
-pub fn call_name(slot: u32) -> (Abi, String) {
-    let abi = Abi::ALL[(slot / wire::CALLS_PER_ABI) as usize];
-    let number = slot % wire::CALLS_PER_ABI;
-    if number == wire::CALL_UNKNOWN {
-        return (abi, "unknown".into());
-    }
-    (abi, calls::display_name(abi, number).into_owned())
 }
 
 /// The estimated time of the calls that sampling did not time, and the interval of the total.
@@ -278,12 +268,5 @@ mod tests {
         let half = 1.96 * 700.0 * 1.005;
         assert!((interval.low as f64 - (1_160_000.0 - half)).abs() < 2.0, "{interval:?}");
         assert!((interval.high as f64 - (1_160_000.0 + half)).abs() < 2.0, "{interval:?}");
-    }
-
-    #[test]
-    fn x32_and_i386_calls_have_their_own_names() {
-        assert_eq!(call_name(wire::CALLS_PER_ABI + 20), (Abi::I386, "getpid".into()));
-        assert_eq!(call_name(2 * wire::CALLS_PER_ABI + 39), (Abi::X32, "getpid".into()));
-        assert_eq!(call_name(wire::CALL_UNKNOWN).1, "unknown");
     }
 }

@@ -1,30 +1,19 @@
 //! The text form of the document.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::{Call, Report, RowReport, SlowCall, Toll};
+use super::document::{Call, Report, RowReport, SlowCall, Toll};
+use super::layout::{TextOptions, losses, more_rows};
 use crate::format::{count, duration, printable, share, short_command_line};
+use crate::guard::guard_text;
 use crate::options::ResultOptions;
 use crate::output::Output;
-
-pub struct TextOptions {
-    /// How many calls of each list are shown.
-    pub top: usize,
-}
 
 /// Blocking sites with less than this share of a call's blocked time are only in the JSON.
 const SITE_SHARE_MIN: f64 = 0.05;
 const SITES_SHOWN: usize = 3;
-
-/// A line that lists losses; empty if there are none.
-pub fn losses(losses: &BTreeMap<String, u64>) -> String {
-    let losses: Vec<_> =
-        losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
-    if losses.is_empty() { String::new() } else { format!("LOSSES: {}\n", losses.join(", ")) }
-}
 
 /// Writes the document in the form that the options select.
 pub fn print(document: &Report, options: &ResultOptions, output: &mut Output) -> Result<()> {
@@ -56,7 +45,7 @@ fn text(document: &Report, layout: &TextOptions) -> String {
     slow_calls(&mut out, &document.slow, layout);
     in_progress(&mut out, document, layout);
     if let Some(guard) = &document.guard {
-        super::guard::text(&mut out, guard, layout);
+        guard_text(&mut out, guard, layout);
     }
     for plugin in &document.plugins {
         let _ = write!(out, "\nplugin {}{}", plugin.line(), plugin.memory(layout.top));
@@ -221,16 +210,6 @@ fn details(call: &Call) -> Vec<String> {
         ));
     }
     lines
-}
-
-pub fn more_rows(out: &mut String, all: usize, shown: usize, what: &str) {
-    if all > shown {
-        let _ = writeln!(
-            out,
-            "… {} of {all} {what} are not shown (--top {all} shows all)",
-            all - shown
-        );
-    }
 }
 
 fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &TextOptions) {

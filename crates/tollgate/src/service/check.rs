@@ -1,50 +1,24 @@
 //! `tollgate service check`: checks a rule file and prints how its rules are evaluated.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
-use service::{AtEnd, Host, Id, Problem, Rule, RuleEvent, RuleFile};
+use service::{AtEnd, Id, Problem, Rule, RuleEvent, RuleFile};
 
 use super::arguments::ServiceCheckArguments;
 use super::render;
 use super::rule_problems::{KIND, RuleProblem, excerpt};
+use super::system_host::SystemHost;
 use crate::format::{and_more, number_of, printable};
 use crate::output::{Output, print_message};
 use crate::source_file::SourceFile;
 use crate::source_message::sanitized;
-use crate::user;
-
-/// The users and paths of this machine.
-#[derive(Default)]
-pub struct SystemHost {
-    users: RefCell<HashMap<String, Option<u32>>>,
-}
-
-impl Host for SystemHost {
-    fn user(&self, name: &str) -> Option<u32> {
-        let find =
-            || user::find(name).ok().filter(|_| !name.contains(':')).map(|identity| identity.uid);
-        *self.users.borrow_mut().entry(name.into()).or_insert_with(find)
-    }
-
-    fn real_path(&self, path: &str) -> String {
-        let exists =
-            Path::new(path).ancestors().find_map(|part| Some((part, fs::canonicalize(part).ok()?)));
-        let whole = exists.and_then(|(part, real)| {
-            let rest = Path::new(path).strip_prefix(part).ok()?;
-            real.join(rest).into_os_string().into_string().ok()
-        });
-        whole.unwrap_or_else(|| path.into())
-    }
-}
 
 /// The result as JSON (docs/service.md).
 #[derive(Serialize)]

@@ -9,7 +9,7 @@ use super::arguments::{
     ApplyArguments, AssignArguments, ExplainArguments, ExplainTarget, ReportArguments,
     ServiceListArguments,
 };
-use super::limit_command::moves;
+use super::format::{bytes, indented, moves};
 use super::requests::{
     ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, List, RequestedTask, RuleText,
     ServiceReport, ServiceRequest, SocketExplanation, SocketProcess,
@@ -75,28 +75,6 @@ pub fn list(arguments: &ServiceListArguments) -> Result<ExitCode> {
     text.push_str(&threads(&list.threads, result.top));
     output.write(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A service's name, indented by its depth in the tree.
-pub fn indented(depth: usize, name: &str) -> String {
-    format!("{:width$}{}", "", printable(name), width = 2 * depth)
-}
-
-/// Bytes in units of 1024, with three digits.
-pub fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    match unit {
-        0 => format!("{bytes} B"),
-        _ if value < 9.995 => format!("{value:.2} {}", UNITS[unit]),
-        _ if value < 99.95 => format!("{value:.1} {}", UNITS[unit]),
-        _ => format!("{value:.0} {}", UNITS[unit]),
-    }
 }
 
 pub fn text(report: &ServiceReport, top: usize) -> String {
@@ -318,23 +296,4 @@ pub fn assign_self(socket: &SocketOption, service: &str) -> Result<()> {
     let request =
         ServiceRequest::Assign { who: RequestedTask::OwnProcess, service: service.into() };
     request_one::<usize>(socket, &request).map(drop)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_have_three_digits() {
-        let cases = [
-            (0, "0 B"),
-            (999, "999 B"),
-            (1000, "0.98 KiB"),
-            (10_240, "10.0 KiB"),
-            (1 << 30, "1.00 GiB"),
-        ];
-        for (value, text) in cases {
-            assert_eq!(bytes(value), text);
-        }
-    }
 }

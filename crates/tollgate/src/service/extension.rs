@@ -16,7 +16,6 @@ use kernel::wire;
 use service::{AtEnd, HashedRuleset, RuleAction, RuleEvent, RuleFile, SplitBy, Tree};
 
 use super::dynamic_names;
-use super::limit_command::changed;
 use super::limits::{Limiter, OwnLimits};
 use super::machine_cpu_time::busy_ns;
 use super::registry::ServiceRegistry;
@@ -364,7 +363,7 @@ impl Services {
             if number == wire::SERVICE_ROOT as u16 || number == wire::SERVICE_SHARED as u16 {
                 bail!("{} cannot have limits: it is for work of no service", change.service);
             }
-            changed(own.entry(number).or_default(), &change, &self.registry)?;
+            own.entry(number).or_default().change(&change, &self.registry)?;
             own.retain(|_, own| *own != OwnLimits::default());
             let before = (self.limiter.own().clone(), self.limiter.at_end());
             if let Err(error) = self.limiter.activate(&self.kernel, &self.registry, own, before.1) {

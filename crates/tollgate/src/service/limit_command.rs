@@ -3,19 +3,13 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
-use service::{Errno, OverLimit};
+use anyhow::{Result, bail};
 
 use super::arguments::{ChangeArguments, LimitArguments};
-use super::commands::bytes;
-use super::limits::OwnLimits;
-use super::registry::ServiceRegistry;
-use super::requests::{
-    LimitChange, LimitReport, LimitRow, LimitSetting, MigrationReport, ServiceReport,
-    ServiceRequest,
-};
+use super::format::{bytes, moves};
+use super::requests::{LimitChange, LimitReport, LimitRow, ServiceReport, ServiceRequest};
 use crate::daemon_client::request_one;
-use crate::format::{and_more, count, duration, number_of, printable};
+use crate::format::{and_more, count, printable};
 use crate::output::Output;
 
 pub fn limit(arguments: &LimitArguments) -> Result<ExitCode> {
@@ -69,53 +63,6 @@ fn wanted(service: &str, arguments: &ChangeArguments) -> Option<LimitChange> {
     })
 }
 
-/// Applies a change to a service's own limits, in the daemon.
-pub fn changed(own: &mut OwnLimits, change: &LimitChange, numbers: &ServiceRegistry) -> Result<()> {
-    fn set<T>(value: &mut Option<T>, setting: Option<LimitSetting>) -> Result<()>
-    where
-        T: TryFrom<u64>,
-        T::Error: std::error::Error + Send + Sync + 'static,
-    {
-        match setting {
-            Some(LimitSetting::To(wanted)) => *value = Some(wanted.try_into()?),
-            Some(LimitSetting::None) => *value = None,
-            None => {}
-        }
-        Ok(())
-    }
-    let limits = &mut own.limits;
-    set(&mut limits.cpu_weight, change.cpu_weight)?;
-    set(&mut limits.cpu_max, change.cpu_max)?;
-    set(&mut limits.memory_max, change.memory_max)?;
-    set(&mut limits.tasks_max, change.tasks_max)?;
-    set(&mut limits.sockets_max, change.sockets_max)?;
-    set(&mut limits.connections_max, change.connections_max)?;
-    set(&mut limits.network_max, change.network_max)?;
-    if let Some(beyond) = &change.over_limit {
-        match Errno::parse(beyond) {
-            Some(errno) => (limits.over_limit, own.works_for) = (OverLimit::Fails(errno), None),
-            None if beyond == "none" => {
-                (limits.over_limit, own.works_for) = (OverLimit::default(), None)
-            }
-            None => {
-                let errnos = || {
-                    let all = Errno::names().collect::<Vec<_>>().join(", ");
-                    format!("{beyond:?} is neither a service nor one of {all}")
-                };
-                let other = numbers.find(beyond).with_context(errnos)?;
-                if numbers.ancestors(other).any(|above| numbers.get(above).name == change.service) {
-                    bail!(
-                        "over-limit-service of {} must be a service outside of it",
-                        change.service
-                    );
-                }
-                own.works_for = Some(other);
-            }
-        }
-    }
-    Ok(())
-}
-
 fn text(report: &LimitReport, top: usize) -> String {
     let mut out = String::new();
     if report.services.is_empty() {
@@ -137,25 +84,6 @@ fn text(report: &LimitReport, top: usize) -> String {
     }
     out.push_str(&moves(&report.moves));
     out
-}
-
-/// The cost of migrations, if there were any.
-pub fn moves(moves: &MigrationReport) -> String {
-    let mut parts = Vec::new();
-    if moves.moved > 0 {
-        parts.push(format!(
-            "{} between control groups: {} on average, {} at most",
-            number_of(moves.moved as usize, "move"),
-            duration(moves.total_ns / moves.moved),
-            duration(moves.longest_ns)
-        ));
-    }
-    for (value, what) in [(moves.put_off, "put off"), (moves.failed, "failed")] {
-        if value > 0 {
-            parts.push(format!("{} {what}", number_of(value as usize, "move")));
-        }
-    }
-    if parts.is_empty() { String::new() } else { format!("\n{}\n", parts.join("; ")) }
 }
 
 fn line(row: &LimitRow) -> String {

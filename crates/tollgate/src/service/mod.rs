@@ -7,6 +7,7 @@ mod commands;
 mod dynamic_names;
 mod explain_sockets;
 mod extension;
+mod format;
 mod limit_command;
 mod limits;
 mod machine_cpu_time;
@@ -14,6 +15,7 @@ mod registry;
 mod render;
 mod requests;
 mod rule_problems;
+mod system_host;
 mod top;
 
 use std::process::ExitCode;

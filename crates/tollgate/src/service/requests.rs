@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use kernel::service_maps::ServiceUsage;
 use serde::{Deserialize, Serialize};
 
-use super::limits::MigrationStats;
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask-services", rename_all = "kebab-case")]
 pub enum ServiceRequest {
@@ -126,13 +124,6 @@ pub struct MigrationReport {
     pub needless: u64,
     pub put_off: u64,
     pub failed: u64,
-}
-
-impl From<MigrationStats> for MigrationReport {
-    fn from(moves: MigrationStats) -> Self {
-        let MigrationStats { moved, total_ns, longest_ns, needless, put_off, failed } = moves;
-        Self { moved, total_ns, longest_ns, needless, put_off, failed }
-    }
 }
 
 /// `tollgate service report --json` (docs/service.md).

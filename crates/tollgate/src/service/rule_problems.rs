@@ -5,7 +5,7 @@ use anyhow::{Result, anyhow};
 use serde::Serialize;
 use service::{Problem, RuleFile};
 
-use super::check::SystemHost;
+use super::system_host::SystemHost;
 use crate::format::{number_of, printable};
 use crate::source_file::SourceFile;
 use crate::source_message::{SourceMessage, sanitized};

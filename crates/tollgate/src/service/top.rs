@@ -11,7 +11,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
-use super::commands::{bytes, indented};
+use super::format::{bytes, indented};
 use super::requests::{ServiceReport, ServiceRequest, ServiceRow, UsageReport};
 use crate::daemon_client::request_one;
 use crate::format::{count, number_of};

@@ -1,8 +1,8 @@
 //! `tollgate guard show`: stored baselines as text and as JSON (docs/guard.md).
 
+mod followers;
 mod text;
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
@@ -10,12 +10,13 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::arguments::GuardShowArguments;
-use super::baseline::{Baseline, BaselinePair, BaselineState, Digest};
+use super::baseline::{Baseline, BaselineState, Digest};
+use super::clock::unix_now;
 use super::commands::is_served_by_daemon;
 use super::resolve::select;
 use super::store::Store;
-use super::unix_now;
 use crate::output::Output;
+use followers::{CallFollowers, successors};
 
 #[derive(Serialize)]
 struct Listing<'a> {
@@ -77,26 +78,6 @@ impl<'a> From<&'a Baseline> for BaselineSummary<'a> {
     }
 }
 
-/// The calls that followed a call immediately.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct CallFollowers<'a> {
-    call: &'a str,
-    followed_by: Vec<FollowingCall<'a>>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct FollowingCall<'a> {
-    call: &'a str,
-    learned: bool,
-    normal: bool,
-}
-
-impl FollowingCall<'_> {
-    fn is_new(&self) -> bool {
-        self.learned && !self.normal
-    }
-}
-
 pub fn show(arguments: &GuardShowArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
@@ -125,54 +106,4 @@ pub fn show(arguments: &GuardShowArguments) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The followers of each call, in the order in which calls were first seen, but those that are not
-/// normal yet first.
-fn successors(baseline: &Baseline) -> Vec<CallFollowers<'_>> {
-    const ONE_BEFORE: u8 = 1;
-    let successor = |pair: &BaselinePair| FollowingCall {
-        call: baseline.call(pair.call),
-        learned: pair.learned & ONE_BEFORE != 0,
-        normal: pair.normal & ONE_BEFORE != 0,
-    };
-    let mut pairs: Vec<_> = baseline
-        .pairs
-        .iter()
-        .filter(|pair| (pair.learned | pair.normal) & ONE_BEFORE != 0)
-        .collect();
-    pairs.sort_by_key(|pair| (pair.earlier, Reverse(successor(pair).is_new()), pair.call));
-    let of_one_call = |pairs: &[&BaselinePair]| CallFollowers {
-        call: baseline.call(pairs[0].earlier),
-        followed_by: pairs.iter().map(|pair| successor(pair)).collect(),
-    };
-    let mut all: Vec<_> = pairs.chunk_by(|a, b| a.earlier == b.earlier).map(of_one_call).collect();
-    all.sort_by_key(|of_one| Reverse(of_one.followed_by.iter().any(FollowingCall::is_new)));
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::baseline::tests::example;
-    use super::*;
-
-    #[test]
-    fn followers_are_adjacent_and_new_ones_first() {
-        let baseline = example();
-        let successor = |call, learned, normal| FollowingCall { call, learned, normal };
-        assert_eq!(
-            successors(&baseline),
-            [
-                CallFollowers { call: "read", followed_by: vec![successor("close", true, false)] },
-                CallFollowers {
-                    call: "close",
-                    followed_by: vec![
-                        successor("read", true, false),
-                        successor("open", false, true)
-                    ]
-                },
-                CallFollowers { call: "open", followed_by: vec![successor("read", true, true)] },
-            ]
-        );
-    }
 }

@@ -7,7 +7,7 @@ use ::guard::Parameters;
 
 use super::super::baseline::{Baseline, BaselineState, freezing_ratio};
 use super::super::resolve::{short_name, title};
-use super::{CallFollowers, FollowingCall};
+use super::followers::{CallFollowers, FollowingCall};
 use crate::format::{count, number_of, printable, span};
 
 pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {

@@ -9,7 +9,7 @@ use ecode::{
 };
 use kernel::wire;
 
-use super::{OffsetSource, field, observing_spec};
+use super::parts::{OffsetSource, field, observing_spec};
 
 /// How many arguments a call may have.
 const ARGUMENTS: usize = 6;

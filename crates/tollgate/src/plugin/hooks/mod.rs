@@ -4,23 +4,14 @@ mod calls;
 #[cfg(test)]
 mod generated_tests;
 mod network;
+mod parts;
 mod tasks;
 mod tracepoints;
 
-use ecode::{
-    CALL, DenyReturn, FieldSource, HookError, HookField, HookProgram, HookProvider, HookSpec,
-    HookVariant, Integer, ReturnPolicy, Type,
-};
-use kernel::plugins::offset_of;
+use ecode::{CALL, HookError, HookProvider, HookSpec, ReturnPolicy};
 
-/// Where offsets in kernel types come from. Reading the types takes milliseconds and megabytes.
-/// `ToCheck` avoids that for a caller that does not load the program: only numbers in the compiled
-/// program differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OffsetSource {
-    ToLoad,
-    ToCheck,
-}
+pub use parts::OffsetSource;
+use parts::{denying_policy, observing_spec, unconditional_program};
 
 const NAMES: [&str; 16] = [
     CALL,
@@ -40,9 +31,6 @@ const NAMES: [&str; 16] = [
     "tracepoint",
     "timer",
 ];
-
-/// For hooks that cannot deny anything.
-const OBSERVES: ReturnPolicy = ReturnPolicy::Chained { goes_on: 0, stops: None };
 
 impl HookProvider for OffsetSource {
     fn names(&self) -> Vec<String> {
@@ -85,16 +73,6 @@ impl HookProvider for OffsetSource {
     }
 }
 
-impl OffsetSource {
-    /// The offset of a member in its struct.
-    fn offset_of(self, structure: &'static str, member: &'static str) -> Result<u16, HookError> {
-        match self {
-            Self::ToLoad => offset_of(structure, member).map_err(|error| (None, error.to_string())),
-            Self::ToCheck => Ok(0),
-        }
-    }
-}
-
 fn one<'a>(selected: &'a [String], what: &str) -> Result<&'a str, HookError> {
     match selected {
         [one] => Ok(one),
@@ -115,22 +93,4 @@ fn timer(every: &str) -> Result<HookSpec, HookError> {
             Err((Some(0), format!("`{every}` is not an interval: write a number and s, ms or us")))
         }
     }
-}
-
-fn observing_spec(fields: Vec<HookField>, entries: Vec<HookProgram>) -> HookSpec {
-    HookSpec { fields, entries, return_policy: OBSERVES, unavailable: None, packet: None }
-}
-
-/// A program with one variant and no conditions.
-fn unconditional_program(section: &'static str, fields: Vec<FieldSource>) -> HookProgram {
-    HookProgram { section, variants: vec![HookVariant { conditions: Vec::new(), fields }] }
-}
-
-fn field(name: &str, bits: u8, is_signed: bool) -> HookField {
-    HookField { name: name.into(), ty: Type::Integer(Integer { bits, is_signed }) }
-}
-
-/// A return policy by which a handler's value refuses.
-fn denying_policy(goes_on: i32, value: i32, sets_errno: bool) -> ReturnPolicy {
-    ReturnPolicy::Chained { goes_on, stops: Some(DenyReturn { value, sets_errno }) }
 }

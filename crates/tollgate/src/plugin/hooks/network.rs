@@ -5,7 +5,7 @@ use ecode::{
     Type,
 };
 
-use super::{denying_policy, field, unconditional_program};
+use super::parts::{denying_policy, field, unconditional_program};
 
 /// Builtins about the task that runs a plugin.
 const PROCESS_BUILTINS: &[Builtin] = &[

@@ -2,7 +2,7 @@
 
 use ecode::{FieldSource, HookError, HookSpec};
 
-use super::{OffsetSource, field, observing_spec, unconditional_program};
+use super::parts::{OffsetSource, field, observing_spec, unconditional_program};
 
 // The contexts of sched_process_fork (parent, child), sched_process_exec (task, its TID before,
 // linux_binprm) and sched_process_exit (task).

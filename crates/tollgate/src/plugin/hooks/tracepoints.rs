@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use ecode::{FieldSource, HookError, HookField, HookSpec, Integer, Type};
 use kernel::plugins::tracefs;
 
-use super::{observing_spec, unconditional_program};
+use super::parts::{observing_spec, unconditional_program};
 
 /// The same limit as for arrays in a function's frame.
 const MAX_ARRAY_LEN: u64 = 64;

@@ -12,6 +12,7 @@ use kernel::clock::thread_time;
 use kernel::migrations::{MigrationSource, Migrations, RETURN_DELAY, ReturnDecision};
 use kernel::wire;
 
+use super::super::requests::MigrationReport;
 use super::cgroups::ServiceCgroups;
 use super::hierarchy::ThreadId;
 use crate::output::log_message;
@@ -27,6 +28,13 @@ pub struct MigrationStats {
     /// Deferred, because migrations would have used more than a tenth of a processor.
     pub put_off: u64,
     pub failed: u64,
+}
+
+impl From<MigrationStats> for MigrationReport {
+    fn from(moves: MigrationStats) -> Self {
+        let MigrationStats { moved, total_ns, longest_ns, needless, put_off, failed } = moves;
+        Self { moved, total_ns, longest_ns, needless, put_off, failed }
+    }
 }
 
 pub struct Migrator {

@@ -5,6 +5,7 @@ mod cgroups;
 mod fair_share;
 mod hierarchy;
 mod migrator;
+mod own_limits;
 mod saved_origin;
 mod watchdog;
 
@@ -18,7 +19,7 @@ use kernel::migrations::MigrationSource;
 use kernel::service_maps::{Member, ServiceUsage};
 use kernel::socket_limits::{Limit, LimitAction, LimitCounts};
 use kernel::wire;
-use service::{AtEnd, Limits};
+use service::AtEnd;
 
 use super::registry::ServiceRegistry;
 use super::requests::{LimitReport, LimitRow};
@@ -28,16 +29,9 @@ use fair_share::{CpuShare, FairShare, ShareState};
 use hierarchy::{Controller, ServiceCgroup, ThreadId};
 pub use migrator::MigrationStats;
 use migrator::Migrator;
+pub use own_limits::OwnLimits;
 use watchdog::CgroupWatchdog;
 pub use watchdog::keep;
-
-/// The limits of one service. Services are identified by their numbers on the kernel side.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OwnLimits {
-    pub limits: Limits,
-    /// The service for which threads work that would exceed the limit of sockets or connections.
-    pub works_for: Option<u16>,
-}
 
 pub struct Limiter {
     /// None: this machine has no cgroup v2 hierarchy, to which the programs attach.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use libsystemd::logging::{Priority, connected_to_journal, journal_send};
 
+use super::report::{GuardEvent, with_scope};
 use crate::format::{count, printable};
 use crate::output::log_message;
-use crate::report::{GuardEvent, with_scope};
 
 /// Events that are logged of one program within [`INTERVAL`]; further ones are only counted.
 /// `tollgate guard events` lists all of them.
@@ -18,27 +18,6 @@ pub struct EventLog {
     is_journal: bool,
     began: Instant,
     logged: BTreeMap<String, u64>,
-}
-
-/// An event as a self-contained line.
-pub fn event_line(event: &GuardEvent) -> String {
-    let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
-    let place = event
-        .unit
-        .iter()
-        .chain(&event.container)
-        .map(|name| format!(" in {name}"))
-        .collect::<String>();
-    printable(&format!(
-        "{} {} ({}){place}: {} after {} (LFC {}): {}",
-        event.command,
-        event.pid,
-        with_scope(&event.program, event.scope.as_deref()),
-        event.call,
-        before.join(" "),
-        event.lfc,
-        event.action_text()
-    ))
 }
 
 impl EventLog {
@@ -54,7 +33,7 @@ impl EventLog {
             return;
         }
         if !self.is_journal {
-            log_message(&event_line(event));
+            log_message(&event.line());
             return;
         }
         let priority = if event.action == "observe" { Priority::Notice } else { Priority::Warning };
@@ -73,8 +52,8 @@ impl EventLog {
             ("TOLLGATE_HELD_NS", event.held_ns.to_string()),
             ("TOLLGATE_LATE_NS", event.late_ns.to_string()),
         ];
-        if journal_send(priority, &event_line(event), fields.into_iter()).is_err() {
-            log_message(&event_line(event));
+        if journal_send(priority, &event.line(), fields.into_iter()).is_err() {
+            log_message(&event.line());
         }
     }
 

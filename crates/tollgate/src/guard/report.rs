@@ -1,11 +1,11 @@
-//! The guard's part of the report.
+//! The guard's part of a report.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::TextOptions;
 use crate::format::{count, duration, number_of, printable};
+use crate::report::{TextOptions, more_rows};
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuardReport {
@@ -96,6 +96,27 @@ pub struct GuardEvent {
 }
 
 impl GuardEvent {
+    /// An event as a self-contained line.
+    pub fn line(&self) -> String {
+        let before = &self.sequence[..self.sequence.len().saturating_sub(1)];
+        let place = self
+            .unit
+            .iter()
+            .chain(&self.container)
+            .map(|name| format!(" in {name}"))
+            .collect::<String>();
+        printable(&format!(
+            "{} {} ({}){place}: {} after {} (LFC {}): {}",
+            self.command,
+            self.pid,
+            with_scope(&self.program, self.scope.as_deref()),
+            self.call,
+            before.join(" "),
+            self.lfc,
+            self.action_text()
+        ))
+    }
+
     pub fn action_text(&self) -> String {
         let held = if self.held_ns > 0 {
             format!(" for {}", duration(self.held_ns))
@@ -174,7 +195,7 @@ impl GuardedProgram {
 const CALLS_WIDTH: usize = 12;
 const EXPECTED_SHOWN: usize = 5;
 
-pub fn text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
+pub fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     let sum = |part: fn(&GuardedProgram) -> u64| guard.programs.iter().map(part).sum::<u64>();
     let (holds, held_ns) = (sum(|program| program.holds), sum(|program| program.held_ns));
     let _ = writeln!(
@@ -214,7 +235,7 @@ pub fn text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
             );
         }
     }
-    super::text::more_rows(out, guard.programs.len(), layout.top, "programs");
+    more_rows(out, guard.programs.len(), layout.top, "programs");
     events(out, guard, layout);
     if guard.unidentified > 0 {
         let ended = number_of(guard.unidentified as usize, "program");

@@ -7,7 +7,9 @@ use calls::ArgumentKind;
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
-use crate::report::{SlowCall, call_name};
+use crate::call_name::call_name;
+use crate::kernel_text;
+use crate::report::SlowCall;
 
 /// How many calls are kept for the report.
 const MAX_SLOW_CALLS: usize = 100;
@@ -49,7 +51,7 @@ impl SlowCalls {
             at_ns: began.saturating_sub(self.began_ns),
             pid: record.tgid,
             tid: record.pid,
-            command: text(&record.comm),
+            command: kernel_text::text(&record.comm),
             call: format!(
                 "{name}({})",
                 if replaces_registers(&name, record.result) {
@@ -103,16 +105,6 @@ fn frames(stack: &[u64], count: u32) -> &[u64] {
     &stack[..(count as usize).min(stack.len())]
 }
 
-pub fn text(bytes: &[std::ffi::c_char]) -> String {
-    let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Whether a text fills its buffer, so that a part may be missing.
-fn is_truncated(bytes: &[std::ffi::c_char]) -> bool {
-    bytes.iter().position(|c| *c == 0).is_none_or(|length| length == bytes.len() - 1)
-}
-
 fn result(value: i64) -> String {
     match i32::try_from(-value) {
         Ok(errno @ 1..=4095) => format!("-{}", calls::display_errno(errno)),
@@ -140,38 +132,23 @@ fn arguments(record: &wire::slow_call) -> String {
 fn argument(record: &wire::slow_call, abi: calls::Abi, index: usize, kind: ArgumentKind) -> String {
     let register = record.args[index];
     if let Some(path) = record.path.iter().find(|path| path.arg == index as u32) {
-        let cut = if is_truncated(&path.text) { "…" } else { "" };
-        return format!("{:?}{cut}", text(&path.text));
+        let cut = if kernel_text::is_truncated(&path.text) { "…" } else { "" };
+        return format!("{:?}{cut}", kernel_text::text(&path.text));
     }
     let file = record.fd.iter().find(|fd| fd.arg == index as u32);
     let value = kind.value(abi, register);
     match kind {
         ArgumentKind::DirFd if value == i64::from(calls::AT_FDCWD) => "AT_FDCWD".into(),
-        ArgumentKind::Fd | ArgumentKind::DirFd | ArgumentKind::Int | ArgumentKind::Long => {
-            file.map_or_else(|| value.to_string(), |file| format!("{value}<{}>", path(file)))
-        }
+        ArgumentKind::Fd | ArgumentKind::DirFd | ArgumentKind::Int | ArgumentKind::Long => file
+            .map_or_else(
+                || value.to_string(),
+                |file| format!("{value}<{}>", kernel_text::path(file)),
+            ),
         ArgumentKind::Mode if value != 0 => format!("0{value:o}"),
         ArgumentKind::Mode => "0".into(),
         ArgumentKind::None | ArgumentKind::Hex | ArgumentKind::Path if register == 0 => "0".into(),
         ArgumentKind::None | ArgumentKind::Hex | ArgumentKind::Path => format!("{register:#x}"),
     }
-}
-
-/// The name of a file, as /proc/PID/fd shows it.
-pub fn path(fd: &wire::fd_path) -> String {
-    match u32::from(fd.mode) & libc::S_IFMT {
-        libc::S_IFSOCK => return format!("socket:[{}]", fd.inode),
-        libc::S_IFIFO if fd.parts <= 1 => return format!("pipe:[{}]", fd.inode),
-        0 => return format!("anon_inode:{}", text(&fd.part[0])),
-        _ => {}
-    }
-    let parts = &fd.part[..usize::from(fd.parts)];
-    let name = |part: &[std::ffi::c_char; wire::PATH_PART_LEN as usize]| {
-        text(part) + if is_truncated(part) { "…" } else { "" }
-    };
-    let names: Vec<_> = parts.iter().rev().map(name).collect();
-    let begin = if fd.complete == 0 { "…/" } else { "/" };
-    format!("{begin}{}", names.join("/").trim_start_matches('/'))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use kernel::clock::now_ns;
 
-use crate::plugin::{Line, PluginOutput};
+use super::records::{Line, PluginOutput};
 use control::{EventReceiver, EventSender};
 
 #[derive(Default)]

@@ -1,0 +1,51 @@
+//! Parts of hook specifications.
+
+use ecode::{
+    DenyReturn, FieldSource, HookError, HookField, HookProgram, HookSpec, HookVariant, Integer,
+    ReturnPolicy, Type,
+};
+use kernel::plugins::offset_of;
+
+/// Where offsets in kernel types come from. Reading the types takes milliseconds and megabytes.
+/// `ToCheck` avoids that for a caller that does not load the program: only numbers in the compiled
+/// program differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OffsetSource {
+    ToLoad,
+    ToCheck,
+}
+
+/// For hooks that cannot deny anything.
+const OBSERVES: ReturnPolicy = ReturnPolicy::Chained { goes_on: 0, stops: None };
+
+impl OffsetSource {
+    /// The offset of a member in its struct.
+    pub fn offset_of(
+        self,
+        structure: &'static str,
+        member: &'static str,
+    ) -> Result<u16, HookError> {
+        match self {
+            Self::ToLoad => offset_of(structure, member).map_err(|error| (None, error.to_string())),
+            Self::ToCheck => Ok(0),
+        }
+    }
+}
+
+pub fn observing_spec(fields: Vec<HookField>, entries: Vec<HookProgram>) -> HookSpec {
+    HookSpec { fields, entries, return_policy: OBSERVES, unavailable: None, packet: None }
+}
+
+/// A program with one variant and no conditions.
+pub fn unconditional_program(section: &'static str, fields: Vec<FieldSource>) -> HookProgram {
+    HookProgram { section, variants: vec![HookVariant { conditions: Vec::new(), fields }] }
+}
+
+pub fn field(name: &str, bits: u8, is_signed: bool) -> HookField {
+    HookField { name: name.into(), ty: Type::Integer(Integer { bits, is_signed }) }
+}
+
+/// A return policy by which a handler's value refuses.
+pub fn denying_policy(goes_on: i32, value: i32, sets_errno: bool) -> ReturnPolicy {
+    ReturnPolicy::Chained { goes_on, stops: Some(DenyReturn { value, sets_errno }) }
+}

@@ -1,0 +1,29 @@
+//! What the texts of all parts of a report have in common.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::format::count;
+
+pub struct TextOptions {
+    /// How many calls of each list are shown.
+    pub top: usize,
+}
+
+/// A line that lists losses; empty if there are none.
+pub fn losses(losses: &BTreeMap<String, u64>) -> String {
+    let losses: Vec<_> =
+        losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
+    if losses.is_empty() { String::new() } else { format!("LOSSES: {}\n", losses.join(", ")) }
+}
+
+/// Says how many rows of a list are not shown, if there are any.
+pub fn more_rows(out: &mut String, all: usize, shown: usize, what: &str) {
+    if all > shown {
+        let _ = writeln!(
+            out,
+            "… {} of {all} {what} are not shown (--top {all} shows all)",
+            all - shown
+        );
+    }
+}
