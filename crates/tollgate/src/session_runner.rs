@@ -7,31 +7,26 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Result;
-use kernel::call_stats::RowStats;
 use kernel::clock::now_ns;
-use kernel::counters::Collector;
 use kernel::gate::{Gate, Lock};
 use kernel::hold_table::PinnedHolds;
 use kernel::process;
 use kernel::session::{LiveThread, Session, SessionOptions};
-use kernel::symbols::KernelSymbols;
 use kernel::wire;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 
 use crate::call_name::call_name;
 use crate::format::number_of;
 use crate::guard::{Guard, GuardRecord, Policy};
-use crate::lens::SlowCalls;
+use crate::lens::Lens;
 use crate::output::print_message;
 use crate::plugin::Plugins;
-use crate::report::{InProgress, Report, SessionResult, document};
+use crate::report::{InProgress, Report, SCHEMA};
 use crate::session_toll;
 use crate::source_file::SourceFile;
 
 /// How often to tend the gate.
 pub const TEND_INTERVAL: Duration = Duration::from_millis(100);
-/// How often to read counters, some of which could otherwise wrap.
-const READ_EVERY_NS: u64 = 60_000_000_000;
 /// Loading a gate takes a tenth of this; after a longer wait, the user needs to know the reason.
 const LOCK_NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// How long a process that loaded a newer generation stays, so that the others can follow.
@@ -48,23 +43,18 @@ pub struct SessionEnd {
 }
 
 /// Records of the gate that are not processed yet.
+#[derive(Default)]
 struct PendingRecords {
     done: BTreeSet<u32>,
-    slow: SlowCalls,
+    slow: Vec<Box<wire::slow_call>>,
     guard: Vec<GuardRecord>,
-}
-
-impl PendingRecords {
-    fn new(began_ns: u64) -> Self {
-        Self { done: BTreeSet::new(), slow: SlowCalls::new(began_ns), guard: Vec::new() }
-    }
 }
 
 pub struct SessionRunner {
     pub gate: Gate,
     pub session: Session,
     options: SessionOptions,
-    collector: Collector,
+    lens: Lens,
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<PendingRecords>>,
     guard: Option<Guard>,
@@ -73,7 +63,6 @@ pub struct SessionRunner {
     /// guard.
     pin: Option<PinnedHolds>,
     began_ns: u64,
-    read_ns: u64,
     gaps: u64,
     begun: bool,
     ended: bool,
@@ -139,7 +128,7 @@ impl SessionRunner {
         let session = gate.start_session(&lock, &options).map_err(anyhow::Error::from);
         drop(lock);
         let began_ns = now_ns();
-        let inbox = Rc::new(RefCell::new(PendingRecords::new(began_ns)));
+        let inbox = Rc::new(RefCell::new(PendingRecords::default()));
         let started = session.and_then(|session| Ok((ring(&session, &inbox)?, session)));
         if started.is_err() {
             wait_for_followers(&mut gate, None);
@@ -150,14 +139,13 @@ impl SessionRunner {
             gate,
             session,
             options,
-            collector: Collector::default(),
+            lens: Lens::new(&options, began_ns),
             ring,
             inbox,
             guard: None,
             plugins,
             pin: None,
             began_ns,
-            read_ns: began_ns,
             gaps: 0,
             begun: false,
             ended: false,
@@ -188,7 +176,7 @@ impl SessionRunner {
         self.follow_generation()?;
         self.begun = true;
         self.began_ns = now_ns();
-        self.inbox.borrow_mut().slow = SlowCalls::new(self.began_ns);
+        self.lens.begin(self.began_ns);
         if let Some(guard) = &mut self.guard {
             guard.begin();
         }
@@ -226,21 +214,20 @@ impl SessionRunner {
     pub fn tend(&mut self) -> Result<()> {
         self.follow_generation()?;
         self.ring.consume()?;
+        // At once, because the processes, whose symbols are needed, may end.
+        let slow = std::mem::take(&mut self.inbox.borrow_mut().slow);
+        slow.iter().for_each(|call| self.lens.on_record(call));
         self.tend_guard()?;
         self.tend_plugins()?;
         let mut done = std::mem::take(&mut self.inbox.borrow_mut().done);
         done.extend(self.gate.rows_handed_over(self.session.index));
         if !done.is_empty() {
             match Lock::try_take()? {
-                Some(lock) => self.collector.finish_rows(&self.gate, &lock, &done)?,
+                Some(lock) => self.lens.finish_rows(&self.gate, &lock, &done)?,
                 None => self.inbox.borrow_mut().done.extend(done),
             }
         }
-        if now_ns() - self.read_ns > READ_EVERY_NS {
-            self.collector.read(&self.gate, self.session.index)?;
-            self.read_ns = now_ns();
-        }
-        Ok(())
+        self.lens.tend(&self.gate, self.session.index)
     }
 
     fn follow_generation(&mut self) -> Result<()> {
@@ -273,11 +260,7 @@ impl SessionRunner {
         }
         self.gate.detach_tasks(&Lock::take()?, self.session.index);
         self.stop_watchdog();
-        let mut figures = self.collector.stats_by_row(&self.gate, self.session.index)?;
-        if self.options.mask & wire::LENS == 0 {
-            // Another session's counts cover only the time of that session.
-            figures.values_mut().for_each(|row| *row = RowStats::default());
-        }
+        let lens = self.lens.finish(&self.gate, self.session.index)?;
         self.tend_plugins()?;
         let plugins = self.plugins.states()?;
         let losses = self.losses()?;
@@ -285,37 +268,22 @@ impl SessionRunner {
             let threads = number_of(live.len(), "thread");
             notes.push(format!("{threads} of the command are still running and no longer gated"));
         }
-        // Slow calls, and sessions around or within this one, may record blocking sites that this
-        // session did not request.
-        let has_sites = self.options.mask & wire::LENS_SITES != 0
-            || figures.values().any(|row| !row.sites.is_empty());
-        let symbols = if has_sites { KernelSymbols::get() } else { KernelSymbols::none() };
-        if has_sites && symbols.is_empty() {
-            notes.push("blocking sites have no names: /proc/kallsyms shows no addresses".into());
-        }
+        let (lens, lens_notes) = lens.report();
+        notes.extend(lens_notes);
         let measure = || session_toll::measure(&mut self.gate, &self.session, &self.options);
         let toll = ending.measures_toll.then(measure).transpose().unwrap_or_else(|error| {
             notes.push(format!("the toll could not be measured: {error:#}"));
             None
         });
         self.end()?;
-        let slow = self.inbox.replace(PendingRecords::new(0)).slow;
-        let (slow, slow_seen) = slow.finish();
-        if slow_seen > slow.len() as u64 {
-            notes.push(format!(
-                "{slow_seen} slow calls were reported; the {} slowest of them are kept",
-                slow.len()
-            ));
-        }
-        let facts = SessionResult {
+        let mut report = Report {
+            schema: SCHEMA.into(),
             command: ending.command,
             exit: ending.exit,
             elapsed_ns,
             user_ns: ending.user_ns,
             system_ns: ending.system_ns,
-            figures,
-            per: self.options.per,
-            slow,
+            lens,
             in_progress,
             guard,
             plugins,
@@ -323,7 +291,8 @@ impl SessionRunner {
             losses,
             notes,
         };
-        Ok(document(facts, symbols))
+        report.toll.calls = report.calls_seen();
+        Ok(report)
     }
 
     pub fn losses(&self) -> Result<BTreeMap<String, u64>> {
@@ -383,7 +352,7 @@ fn ring(session: &Session, inbox: &Rc<RefCell<PendingRecords>>) -> Result<RingBu
         if let Some(done) = kernel::ring::group_done(bytes) {
             inbox.borrow_mut().done.insert(done.row);
         } else if let Some(slow) = kernel::ring::slow_call(bytes) {
-            inbox.borrow_mut().slow.add_record(&slow);
+            inbox.borrow_mut().slow.push(Box::new(slow));
         } else if let Some(program) = kernel::ring::guard_program(bytes) {
             inbox.borrow_mut().guard.push(GuardRecord::Program(Box::new(program)));
         } else if let Some(event) = kernel::ring::guard_event(bytes) {

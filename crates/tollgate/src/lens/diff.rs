@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
+use super::report::Call;
 use crate::document_input;
 use crate::format::{count, duration, short_command_line};
 use crate::options::ResultOptions;
 use crate::output::Output;
-use crate::report::{Call, Report, SCHEMA};
+use crate::report::{Report, SCHEMA};
 
 /// The difference of one call. Times are nanoseconds per call, because two runs seldom make the
 /// same number of calls.
@@ -56,7 +57,7 @@ fn compare(before: &Report, after: &Report) -> ReportComparison {
     type Pair<'a> = [Option<&'a Call>; 2];
     let mut pairs: BTreeMap<(&str, &str), Pair> = BTreeMap::new();
     for (side, document) in [before, after].into_iter().enumerate() {
-        for call in &document.calls {
+        for call in &document.lens.calls {
             pairs.entry((&call.name, &call.abi)).or_default()[side] = Some(call);
         }
     }

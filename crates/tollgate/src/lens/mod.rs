@@ -1,8 +1,12 @@
 //! `tollgate lens`: reports where the kernel time of running processes goes, and compares reports.
 
 mod arguments;
+mod build_report;
 mod diff;
+mod extension;
 mod options;
+mod report;
+mod report_text;
 mod slow_calls;
 mod watch;
 
@@ -12,8 +16,10 @@ use anyhow::Result;
 
 pub use arguments::LensArguments;
 use arguments::LensCommand;
+pub use extension::Lens;
 pub use options::LensOptions;
-pub use slow_calls::SlowCalls;
+pub use report::LensReport;
+pub use report_text::lens_text;
 
 pub fn run(arguments: &LensArguments) -> Result<ExitCode> {
     match &arguments.command {

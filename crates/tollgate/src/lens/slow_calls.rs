@@ -7,9 +7,9 @@ use calls::ArgumentKind;
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
+use super::report::SlowCall;
 use crate::call_name::call_name;
 use crate::kernel_text;
-use crate::report::SlowCall;
 
 /// How many calls are kept for the report.
 const MAX_SLOW_CALLS: usize = 100;

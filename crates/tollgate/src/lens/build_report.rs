@@ -1,4 +1,4 @@
-//! Builds the document from the gate's statistics.
+//! Builds the lens' part of a report from the gate's statistics.
 
 use std::collections::BTreeMap;
 
@@ -8,69 +8,36 @@ use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
-use super::document::{
-    BlockedIn, Call, InProgress, Report, RowReport, SCHEMA, SlowCall, Toll, WallInterval,
-};
+use super::report::{BlockedIn, Call, LensReport, RowReport, SlowCall, WallInterval};
 use crate::call_name::call_name;
-use crate::guard::GuardReport;
-use crate::plugin::PluginState;
-
-/// All results of a session.
-pub struct SessionResult {
-    pub command: Vec<String>,
-    pub exit: Option<i32>,
-    pub elapsed_ns: u64,
-    pub user_ns: Option<u64>,
-    pub system_ns: Option<u64>,
-    pub figures: BTreeMap<RowName, RowStats>,
-    /// One of `wire::per`.
-    pub per: u32,
-    pub slow: Vec<SlowCall>,
-    pub in_progress: Vec<InProgress>,
-    pub guard: Option<GuardReport>,
-    pub plugins: Vec<PluginState>,
-    pub toll: Toll,
-    pub losses: BTreeMap<String, u64>,
-    pub notes: Vec<String>,
-}
 
 /// The confidence of the intervals of sampled times.
 const CONFIDENCE: f64 = 0.95;
 
-pub fn document(facts: SessionResult, symbols: &KernelSymbols) -> Report {
+/// The lens' part of a report, from the statistics of rows. `per` is one of `wire::per`.
+pub fn lens_report(
+    stats: &BTreeMap<RowName, RowStats>,
+    per: u32,
+    slow: Vec<SlowCall>,
+    symbols: &KernelSymbols,
+) -> LensReport {
     let mut total = RowStats::default();
-    for figures in facts.figures.values() {
+    for figures in stats.values() {
         total.add(figures);
     }
-    let groups = if facts.per == wire::PER_ALL { Vec::new() } else { groups(&facts, symbols) };
-    let mut document = Report {
-        schema: SCHEMA.into(),
-        command: facts.command,
-        exit: facts.exit,
-        elapsed_ns: facts.elapsed_ns,
-        user_ns: facts.user_ns,
-        system_ns: facts.system_ns,
-        calls: calls_by_wall_time(&total, symbols),
-        groups,
-        slow: facts.slow,
-        in_progress: facts.in_progress,
-        guard: facts.guard,
-        plugins: facts.plugins,
-        toll: facts.toll,
-        losses: facts.losses,
-        notes: facts.notes,
-    };
-    let guarded =
-        document.guard.iter().flat_map(|guard| &guard.programs).map(|program| program.calls).sum();
-    document.toll.calls = document.calls_seen().max(guarded);
-    document
+    let groups = if per == wire::PER_ALL { Vec::new() } else { groups(stats, per, symbols) };
+    LensReport { calls: calls_by_wall_time(&total, symbols), groups, slow }
 }
 
-fn groups(facts: &SessionResult, symbols: &KernelSymbols) -> Vec<RowReport> {
+fn groups(
+    stats: &BTreeMap<RowName, RowStats>,
+    per: u32,
+    symbols: &KernelSymbols,
+) -> Vec<RowReport> {
     let mut merged: BTreeMap<RowName, RowStats> = BTreeMap::new();
-    for (name, figures) in &facts.figures {
+    for (name, figures) in stats {
         let mut name = name.clone();
-        match facts.per {
+        match per {
             wire::PER_COMMAND => (name.pid, name.tgid) = (0, 0),
             // Rows have the name of the first thread that was seen.
             wire::PER_PROCESS => name.pid = name.tgid,
@@ -82,7 +49,7 @@ fn groups(facts: &SessionResult, symbols: &KernelSymbols) -> Vec<RowReport> {
         .iter()
         .map(|(name, figures)| RowReport {
             pid: name.tgid,
-            tid: (facts.per == wire::PER_THREAD).then_some(name.pid),
+            tid: (per == wire::PER_THREAD).then_some(name.pid),
             // The session's common row has no task.
             command: if name.command.is_empty() { "(common)".into() } else { name.command.clone() },
             calls: calls_by_wall_time(figures, symbols),

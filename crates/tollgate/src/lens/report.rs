@@ -1,0 +1,112 @@
+//! The lens' part of a report.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What the lens has recorded in a session.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct LensReport {
+    pub calls: Vec<Call>,
+    /// With `--per`: the same statistics by process, thread or command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<RowReport>,
+    /// With `--slower-than`: the slowest calls, slowest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow: Vec<SlowCall>,
+}
+
+/// The statistics of one system call. `count` calls returned; `unfinished` calls ended with their
+/// threads.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Call {
+    pub name: String,
+    /// x86-64, i386 or x32.
+    pub abi: String,
+    pub count: u64,
+    pub errors: BTreeMap<String, u64>,
+    pub wall_ns: u64,
+    pub cpu_ns: u64,
+    pub blocked_ns: u64,
+    pub runqueue_ns: u64,
+    pub p50_ns: u64,
+    pub p95_ns: u64,
+    pub p99_ns: u64,
+    pub max_ns: u64,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    /// Where it slept, with the longest time first; empty with `--no-sites`.
+    pub blocked_in: Vec<BlockedIn>,
+    /// The part of `count` that was rejected before the kernel began the call (by seccomp or a
+    /// tracer), and so has no time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub denied: u64,
+    /// Calls that began, but whose thread ended first (exit, exit_group, killed); not in `count`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unfinished: u64,
+    /// With `--sample`: calls that were not timed. Their time is an estimate, with the interval
+    /// `wall_interval_ns`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub untimed: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall_interval_ns: Option<WallInterval>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct WallInterval {
+    pub low: u64,
+    pub high: u64,
+    pub confidence: f64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BlockedIn {
+    pub function: String,
+    pub ns: u64,
+    pub count: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RowReport {
+    pub pid: u32,
+    /// With `--per thread`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
+    pub command: String,
+    pub calls: Vec<Call>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SlowCall {
+    /// Nanoseconds after the session began.
+    pub at_ns: u64,
+    pub pid: u32,
+    pub tid: u32,
+    pub command: String,
+    pub name: String,
+    pub abi: String,
+    /// As in `read(3</var/log/syslog>, 0x7ffe…, 4096)`.
+    pub call: String,
+    pub result: String,
+    pub wall_ns: u64,
+    pub cpu_ns: u64,
+    pub blocked_ns: u64,
+    pub runqueue_ns: u64,
+    /// The stack of the longest sleep, innermost frame first; empty if it did not sleep long.
+    pub kernel_stack: Vec<String>,
+    pub user_stack: Vec<String>,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+impl LensReport {
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty() && self.groups.is_empty() && self.slow.is_empty()
+    }
+
+    pub fn calls_seen(&self) -> u64 {
+        self.calls.iter().map(|call| call.count + call.unfinished).sum()
+    }
+}

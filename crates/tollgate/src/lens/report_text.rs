@@ -1,0 +1,187 @@
+//! The lens' part of a report, as text.
+
+use std::fmt::Write as _;
+
+use super::report::{Call, LensReport, RowReport, SlowCall};
+use crate::format::{count, duration, printable, share};
+use crate::report::{TextOptions, more_rows};
+
+/// Blocking sites with less than this share of a call's blocked time are only in the JSON.
+const SITE_SHARE_MIN: f64 = 0.05;
+const SITES_SHOWN: usize = 3;
+
+pub fn lens_text(out: &mut String, report: &LensReport, layout: &TextOptions) {
+    calls_headline(out, report);
+    if report.groups.is_empty() {
+        table(out, &report.calls, layout);
+    }
+    for group in report.groups.iter().take(layout.top) {
+        let _ = writeln!(out, "\n{}", group_title(group));
+        table(out, &group.calls, layout);
+    }
+    more_rows(out, report.groups.len(), layout.top, "groups");
+    slow_calls(out, &report.slow, layout);
+}
+
+fn calls_headline(out: &mut String, report: &LensReport) {
+    let sum = |part: fn(&Call) -> u64| report.calls.iter().map(part).sum::<u64>();
+    let wall = sum(|call| call.wall_ns);
+    let (cpu, blocked, waiting) =
+        (sum(|call| call.cpu_ns), sum(|call| call.blocked_ns), sum(|call| call.runqueue_ns));
+    let _ = writeln!(
+        out,
+        "{} system calls took {} of thread time: on CPU {} ({}), blocked {} ({}), waiting for a \
+        CPU {} ({})",
+        count(sum(|call| call.count)),
+        duration(wall),
+        duration(cpu),
+        share(cpu, wall),
+        duration(blocked),
+        share(blocked, wall),
+        duration(waiting),
+        share(waiting, wall),
+    );
+}
+
+fn group_title(group: &RowReport) -> String {
+    let of = match (group.pid, group.tid) {
+        (0, _) => String::new(),
+        (pid, Some(tid)) => format!(" (process {pid}, thread {tid})"),
+        (pid, None) => format!(" (process {pid})"),
+    };
+    format!("{}{of}", printable(&group.command))
+}
+
+fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
+    let _ = writeln!(
+        out,
+        "\n{:<18} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "call",
+        "count",
+        "errors",
+        "wall",
+        "on CPU",
+        "blocked",
+        "waiting",
+        "p50",
+        "p95",
+        "p99",
+        "max",
+        "faults"
+    );
+    for call in calls.iter().take(layout.top) {
+        row(out, call);
+    }
+    more_rows(out, calls.len(), layout.top, "calls");
+}
+
+fn row(out: &mut String, call: &Call) {
+    let name = if call.abi == "x86-64" {
+        call.name.clone()
+    } else {
+        format!("{} ({})", call.name, call.abi)
+    };
+    let errors = call.errors.values().sum::<u64>();
+    let blank = |n: u64, text: String| if n == 0 { String::new() } else { text };
+    let time = |ns: u64| blank(ns, duration(ns));
+    let timed = call.count > call.denied;
+    let percentile = |ns: u64| if timed { duration(ns) } else { String::new() };
+    let _ = writeln!(
+        out,
+        "{:<18} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}",
+        name,
+        count(call.count),
+        blank(errors, count(errors)),
+        time(call.wall_ns),
+        time(call.cpu_ns),
+        time(call.blocked_ns),
+        time(call.runqueue_ns),
+        percentile(call.p50_ns),
+        percentile(call.p95_ns),
+        percentile(call.p99_ns),
+        percentile(call.max_ns),
+        blank(call.minor_faults + call.major_faults, count(call.minor_faults + call.major_faults)),
+    );
+    for line in details(call) {
+        let _ = writeln!(out, "    {line}");
+    }
+}
+
+fn details(call: &Call) -> Vec<String> {
+    let mut lines = Vec::new();
+    let sites: Vec<_> = call
+        .blocked_in
+        .iter()
+        .filter(|site| site.ns as f64 >= call.blocked_ns as f64 * SITE_SHARE_MIN)
+        .take(SITES_SHOWN)
+        .map(|site| format!("{} {}", site.function, share(site.ns, call.blocked_ns)))
+        .collect();
+    if !sites.is_empty() {
+        lines.push(format!("blocked in {}", sites.join(", ")));
+    }
+    if !call.errors.is_empty() {
+        let mut errors: Vec<_> = call.errors.iter().collect();
+        errors.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+        let errors: Vec<_> =
+            errors.iter().map(|(name, n)| format!("{name} {}", count(**n))).collect();
+        lines.push(format!("errors {}", errors.join(", ")));
+    }
+    if call.major_faults > 0 {
+        lines.push(format!("major faults {}", count(call.major_faults)));
+    }
+    if call.denied > 0 {
+        lines.push(format!(
+            "{} were rejected before they began, for example by seccomp, and have no time",
+            count(call.denied)
+        ));
+    }
+    if call.unfinished > 0 {
+        lines.push(format!(
+            "{} more did not return, because their thread ended",
+            count(call.unfinished)
+        ));
+    }
+    if let Some(interval) = call.wall_interval_ns {
+        lines.push(format!(
+            "{} of them were not timed; wall time between {} and {} ({:.0} % interval)",
+            count(call.untimed),
+            duration(interval.low),
+            duration(interval.high),
+            interval.confidence * 100.0
+        ));
+    }
+    lines
+}
+
+fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &TextOptions) {
+    if slow.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\nslowest calls");
+    for call in slow.iter().take(layout.top) {
+        let _ = writeln!(
+            out,
+            "{:>8} at {}  {} (process {}, thread {})  {} = {}",
+            duration(call.wall_ns),
+            duration(call.at_ns),
+            printable(&call.command),
+            call.pid,
+            call.tid,
+            call.call,
+            call.result
+        );
+        let _ = writeln!(
+            out,
+            "         on CPU {}, blocked {}, waiting for a CPU {}",
+            duration(call.cpu_ns),
+            duration(call.blocked_ns),
+            duration(call.runqueue_ns)
+        );
+        for (side, stack) in [("kernel", &call.kernel_stack), ("user", &call.user_stack)] {
+            if !stack.is_empty() {
+                let _ = writeln!(out, "         {side}: {}", stack.join(" < "));
+            }
+        }
+    }
+    more_rows(out, slow.len(), layout.top, "slow calls");
+}
