@@ -13,6 +13,7 @@ mod format;
 mod guard;
 mod kernel_text;
 mod lens;
+mod metrics;
 mod options;
 mod output;
 mod plugin;

@@ -2,7 +2,7 @@
 //! stopped.
 
 mod control_socket;
-mod metrics;
+mod metrics_server;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -28,17 +28,17 @@ use serde_json::Value;
 use crate::format::number_of;
 use crate::guard::{
     EventLog, GuardEvent, GuardOptions, GuardRequest, Mode, Policy, ProgramFilter, SaveScope,
-    StoreOption,
+    StoreOption, guard_metrics,
 };
 use crate::options::SocketOption;
 use crate::output::log_message;
 use crate::plugin::{self, PluginOutput, Plugins};
 use crate::process_selection::{self, Select};
-use crate::service::{self, KIND, Services, parsed};
+use crate::service::{self, KIND, Services, parsed, service_metrics};
 use crate::session_runner::SessionRunner;
 use crate::source_file::SourceFile;
 use control_socket::{ControlSocket, NOT_UNDERSTOOD, PendingRequest};
-use metrics::Page;
+use metrics_server::Page;
 
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
@@ -168,7 +168,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     if let Some(address) = &arguments.metrics {
         log_message(&format!(
             "metrics are served at {}",
-            metrics::serve(address, Arc::clone(&page))?
+            metrics_server::serve(address, Arc::clone(&page))?
         ));
     }
     kernel::hold_table::release_orphaned_holds(false)?
@@ -372,12 +372,12 @@ impl Daemon<'_> {
         if self.arguments.metrics.is_some() {
             let mut page = String::new();
             if self.watch.guard().is_some() {
-                metrics::guard(&mut page, &self.status()?);
+                guard_metrics(&mut page, &self.status()?);
             }
             if self.services.is_some() {
-                metrics::services(&mut page, &self.service_report()?);
+                service_metrics(&mut page, &self.service_report()?);
             }
-            metrics::losses(&mut page, &self.losses()?);
+            crate::metrics::losses(&mut page, &self.losses()?);
             if let Ok(mut shown) = self.page.lock() {
                 *shown = page;
             }

@@ -11,6 +11,7 @@ mod format;
 mod limit_command;
 mod limits;
 mod machine_cpu_time;
+mod metrics;
 mod registry;
 mod render;
 mod requests;
@@ -26,7 +27,8 @@ use arguments::ServiceCommand;
 pub use arguments::ServiceCommandLine;
 pub use commands::{assign_self, own_service};
 pub use extension::{Services, activate_for_measuring, mask};
-pub use requests::{REQUEST_KEY, ServiceReport, ServiceRequest, ServiceRow};
+pub use metrics::service_metrics;
+pub use requests::{REQUEST_KEY, ServiceReport, ServiceRequest};
 pub use rule_problems::{KIND, parsed};
 
 pub fn run(arguments: &ServiceCommandLine) -> Result<ExitCode> {

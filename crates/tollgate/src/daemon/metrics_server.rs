@@ -1,0 +1,103 @@
+//! Serves the page of metrics over HTTP.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+const FORMAT: &str = "text/plain; version=0.0.4";
+const MAX_REQUEST_LEN: usize = 8 << 10;
+/// Any process may connect. Connections are served one after the other, so that together they use
+/// only one of the daemon's open files, and each may take this long.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The page, which the daemon renders anew at each refresh.
+pub type Page = Arc<Mutex<String>>;
+
+/// Serves the page at /metrics, and returns the address.
+pub fn serve(address: &str, page: Page) -> Result<String> {
+    let listener =
+        TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
+    let place = format!("http://{}/metrics", listener.local_addr()?);
+    thread::spawn(move || {
+        loop {
+            match listener.accept() {
+                // The client may have disconnected.
+                Ok((stream, _)) => drop(answer(stream, &page)),
+                // It may succeed later.
+                Err(_) => thread::sleep(CONNECTION_TIMEOUT),
+            }
+        }
+    });
+    Ok(place)
+}
+
+fn answer(mut stream: TcpStream, page: &Page) -> io::Result<()> {
+    let end = Instant::now() + CONNECTION_TIMEOUT;
+    let left = || match end.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        left => Ok(Some(left)),
+    };
+    let (mut request, mut bytes) = (Vec::new(), [0; 1024]);
+    while !request.ends_with(b"\r\n\r\n") && request.len() < MAX_REQUEST_LEN {
+        stream.set_read_timeout(left()?)?;
+        match stream.read(&mut bytes)? {
+            0 => break,
+            read => request.extend_from_slice(&bytes[..read]),
+        }
+    }
+    let path = request.split(|byte| byte.is_ascii_whitespace()).nth(1).unwrap_or_default();
+    let (status, text) = match path {
+        b"/metrics" => ("200 OK", page.lock().map(|page| page.clone()).unwrap_or_default()),
+        _ => ("404 Not Found", "see /metrics\n".into()),
+    };
+    let response = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {FORMAT}\r\nContent-Length: {}\r\nConnection: \
+        close\r\n\r\n{text}",
+        text.len()
+    );
+    let mut rest = response.as_bytes();
+    while !rest.is_empty() {
+        stream.set_write_timeout(left()?)?;
+        rest = &rest[stream.write(rest)?..];
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(place: &str, what: &str) -> String {
+        let address = place.trim_start_matches("http://").trim_end_matches("/metrics");
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.write_all(what.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    }
+
+    #[test]
+    fn page_is_served_beside_silent_clients() {
+        let page = Page::new("tollgate_x 1\n".repeat(100_000).into());
+        let place = serve("127.0.0.1:0", Arc::clone(&page)).expect("a port");
+        let address = place.trim_start_matches("http://").trim_end_matches("/metrics");
+        let silent: Vec<_> =
+            (0..3).map(|_| TcpStream::connect(address).expect("it listens")).collect();
+        let answer = ask(&place, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+        let (head, text) = answer.split_once("\r\n\r\n").expect("a head and a text");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(head.contains(&format!("Content-Length: {}", text.len())), "{head}");
+        assert_eq!(text, *page.lock().expect("whole"));
+        drop(silent);
+        for (request, words) in
+            [("GET / HTTP/1.0\r\n\r\n", "see /metrics"), ("\r\n\r\n", "404 Not Found")]
+        {
+            assert!(ask(&place, request).contains(words), "{request:?}");
+        }
+        assert!(ask(&place, &"x".repeat(MAX_REQUEST_LEN)).contains("404 Not Found"));
+    }
+}

@@ -1,0 +1,62 @@
+//! Metrics in the text format of Prometheus (version 0.0.4).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Writes the samples of one metric, each with its labels.
+pub fn family(
+    out: &mut String,
+    name: &str,
+    kind: &str,
+    help: &str,
+    values: impl Iterator<Item = (String, f64)>,
+) {
+    let _ = writeln!(out, "# HELP tollgate_{name} {help}\n# TYPE tollgate_{name} {kind}");
+    for (labels, value) in values {
+        let _ = writeln!(out, "tollgate_{name}{labels} {value}");
+    }
+}
+
+/// One label in braces.
+pub fn label(name: &str, value: &str) -> String {
+    labels(&[(name, value)])
+}
+
+/// Labels in braces.
+pub fn labels(labels: &[(&str, &str)]) -> String {
+    let one = |(name, value): &(&str, &str)| {
+        let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', "\\n");
+        format!("{name}=\"{value}\"")
+    };
+    format!("{{{}}}", labels.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+/// The losses of all extensions.
+pub fn losses(out: &mut String, losses: &BTreeMap<String, u64>) {
+    let losses = losses.iter().map(|(reason, n)| (label("reason", reason), *n as f64));
+    family(out, "losses_total", "counter", "Losses, by reason.", losses);
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Checks that each line is a sample or a comment.
+    pub fn assert_is_page(page: &str) {
+        for line in page.lines() {
+            assert!(line.starts_with("# ") || line.starts_with("tollgate_"), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_loss_is_a_sample() {
+        let mut page = String::new();
+        losses(&mut page, &BTreeMap::from([("too \"many\"".into(), 3)]));
+        assert_is_page(&page);
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(label("program", "/a\"b\\c\nd"), r#"{program="/a\"b\\c\nd"}"#);
+    }
+}
