@@ -1,22 +1,20 @@
 //! `tollgate daemon`: runs extensions on the whole machine, or on a part of it, until it is
 //! stopped.
 
+mod arguments;
 mod control_socket;
 mod metrics_server;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Write as _};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
-use clap::Args;
-use control::{EventSender, Response};
+use control::Response;
 use kernel::plugins::ALL_SESSIONS;
 use kernel::process::wait_for;
 use kernel::session::SessionOptions;
@@ -27,73 +25,18 @@ use serde_json::Value;
 
 use crate::format::number_of;
 use crate::guard::{
-    EventLog, GuardEvent, GuardOptions, GuardRequest, Mode, Policy, ProgramFilter, SaveScope,
-    StoreOption, guard_metrics,
+    self, Events, GuardRequest, Mode, Policy, ProgramFilter, SaveScope, guard_metrics,
 };
-use crate::options::SocketOption;
 use crate::output::log_message;
-use crate::plugin::{self, PluginOutput, Plugins};
+use crate::plugin::{self, PluginRequest, Plugins};
 use crate::process_selection::{self, Select};
-use crate::service::{self, KIND, Services, parsed, service_metrics};
+use crate::service::{self, KIND, ServiceRequest, Services, parsed, service_metrics};
 use crate::session_runner::SessionRunner;
 use crate::source_file::SourceFile;
+pub use arguments::DaemonArguments;
 use control_socket::{ControlSocket, NOT_UNDERSTOOD, PendingRequest};
 use metrics_server::Page;
 
-#[derive(Args)]
-#[command(after_long_help = EXAMPLES)]
-pub struct DaemonArguments {
-    /// Learn only, also report unusual calls, or also respond to them
-    ///
-    /// The default is watch, or no guard with --services or --plugin.
-    #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]
-    pub mode: Option<Mode>,
-    /// Put the services and rules of this file in force (`tollgate service check` checks a file)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["unit", "cgroup"])]
-    pub services: Option<PathBuf>,
-    /// Run this plugin at its hooks; may be repeated (`tollgate plugin load` adds others later)
-    ///
-    /// If several files have the same name, the later ones are named NAME-2, NAME-3 and so on.
-    #[arg(long = "plugin", value_name = "FILE")]
-    pub plugins: Vec<PathBuf>,
-    /// Guard only this executable; may be repeated
-    #[arg(long, value_name = "PATH")]
-    pub exe: Vec<PathBuf>,
-    /// Gate only the processes of this systemd unit and those that they start; may be repeated
-    #[arg(long, value_name = "UNIT")]
-    pub unit: Vec<String>,
-    /// Gate only the processes in or below this control group and those that they start; may be
-    /// repeated
-    #[arg(long, value_name = "PATH", value_parser = process_selection::parse_cgroup)]
-    pub cgroup: Vec<String>,
-    /// Never hold processes of this executable; may be repeated
-    #[arg(long, value_name = "PATH")]
-    pub exempt: Vec<PathBuf>,
-    /// Append each event to this file, as a line of JSON
-    #[arg(long, value_name = "FILE")]
-    pub events: Option<PathBuf>,
-    /// Serve metrics for Prometheus over HTTP at this address, such as 127.0.0.1:9478
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub metrics: Option<String>,
-    #[command(flatten)]
-    pub socket: SocketOption,
-    #[command(flatten)]
-    pub store: StoreOption,
-    #[command(flatten, next_help_heading = "Guard")]
-    pub options: GuardOptions,
-}
-
-const EXAMPLES: &str = "\
-Examples:
-  tollgate daemon
-  tollgate daemon --guard=enforce --unit nginx --unit php8.2-fpm --respond deny
-  tollgate daemon --exe /usr/bin/redis-server --metrics 127.0.0.1:9478
-  tollgate daemon --guard=enforce --events /var/log/tollgate.jsonl
-  tollgate daemon --services /etc/tollgate/services.toml
-  tollgate daemon --plugin /etc/tollgate/slow-open.ec";
-
-/// Events that `guard events` can still show.
-const MAX_RECENT_EVENTS: usize = 10_000;
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 /// How often to search for new processes, to evict unused profiles and to refresh the metrics.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
@@ -112,10 +55,7 @@ struct Daemon<'a> {
     plugins: Plugins,
     known: BTreeSet<u32>,
     began: SystemTime,
-    journal: EventLog,
-    file: Option<File>,
-    recent_events: VecDeque<Arc<str>>,
-    followers: Vec<EventSender>,
+    events: Events,
     plugin_log: plugin::LogFollowers,
     page: Page,
     last_refresh: Instant,
@@ -159,11 +99,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let mask =
         mask.unwrap_or_default() | plugin::mask(&plugins, usize::MAX, true, policy.is_some())?;
     let control = ControlSocket::listen(&arguments.socket.path)?;
-    let file = arguments.events.as_ref().map(|path| {
-        let options = OpenOptions::new().create(true).append(true).open(path);
-        options.with_context(|| format!("cannot write events to {}", path.display()))
-    });
-    let file = file.transpose()?;
+    let events = Events::start(arguments.events.as_deref())?;
     let page = Page::default();
     if let Some(address) = &arguments.metrics {
         log_message(&format!(
@@ -201,10 +137,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         plugins: Plugins::of_session(session, has_guard),
         known: BTreeSet::new(),
         began: SystemTime::now(),
-        journal: EventLog::new(),
-        file,
-        recent_events: VecDeque::new(),
-        followers: Vec::new(),
+        events,
         plugin_log: plugin::LogFollowers::default(),
         page,
         last_refresh: Instant::now(),
@@ -349,9 +282,8 @@ impl Daemon<'_> {
         if !self.select.all {
             self.refresh_processes()?;
         }
-        self.followers.retain(EventSender::is_followed);
         self.plugin_log.remove_closed();
-        self.journal.tend();
+        self.events.tend();
         if let Some(services) = &mut self.services
             && let Err(error) = services.tend()
         {
@@ -391,7 +323,7 @@ impl Daemon<'_> {
         Ok(losses)
     }
 
-    fn status(&mut self) -> Result<crate::guard::Status> {
+    fn status(&mut self) -> Result<guard::Status> {
         let (losses, began) = (self.losses()?, self.began);
         let (guard, gate) = self.watch.guard().context(NO_GUARD)?;
         Ok(guard.status(gate, began, losses))
@@ -406,30 +338,14 @@ impl Daemon<'_> {
     fn publish_events(&mut self) {
         let Some((guard, _)) = self.watch.guard() else { return };
         for event in guard.take_events() {
-            self.publish_event(&event);
-        }
-    }
-
-    fn publish_event(&mut self, event: &GuardEvent) {
-        self.journal.log_event(event);
-        let line: Arc<str> = serde_json::to_string(event).unwrap_or_default().into();
-        if let Some(Err(error)) = self.file.as_mut().map(|file| writeln!(file, "{line}")) {
-            log_message(&format!("cannot write to the file of events, which ends here: {error}"));
-            self.file = None;
-        }
-        if self.recent_events.len() == MAX_RECENT_EVENTS {
-            self.recent_events.pop_front();
-        }
-        self.recent_events.push_back(Arc::clone(&line));
-        for follower in &self.followers {
-            follower.send_line(&line);
+            self.events.publish(&event);
         }
     }
 
     /// Handles a request, whose key says which extension it is for.
     fn handle(&mut self, process: u32, request: Value) -> Result<Response> {
         let is_for = |key| request.get(key).is_some();
-        if is_for(crate::guard::REQUEST_KEY) {
+        if is_for(guard::REQUEST_KEY) {
             self.handle_guard(understood(request)?)
         } else if is_for(service::REQUEST_KEY) {
             self.handle_service(process, understood(request)?)
@@ -440,111 +356,27 @@ impl Daemon<'_> {
         }
     }
 
-    fn handle_service(
-        &mut self,
-        process: u32,
-        request: service::ServiceRequest,
-    ) -> Result<Response> {
-        let value = match request {
-            service::ServiceRequest::Report => serde_json::to_value(self.service_report()?)?,
-            request => {
-                let services = self.services.as_mut().context(NO_SERVICES)?;
-                services.answer(&mut self.watch.gate, process, request)?
-            }
-        };
-        Ok(Response::Value(value))
-    }
-
     fn handle_guard(&mut self, request: GuardRequest) -> Result<Response> {
-        let status = match request {
-            GuardRequest::Status => Some(self.status()?),
-            _ => None,
-        };
+        let (losses, began) = (self.losses()?, self.began);
         let (guard, gate) = self.watch.guard().context(NO_GUARD)?;
-        let value = match request {
-            GuardRequest::Events { follow } => {
-                let kept = self.recent_events.iter().cloned().collect();
-                let follower = follow.then(|| {
-                    let (leader, follower) = EventSender::new();
-                    self.followers.push(leader);
-                    follower
-                });
-                return Ok(Response::Lines(kept, follower));
-            }
-            GuardRequest::Status => serde_json::to_value(status)?,
-            GuardRequest::Store => {
-                guard.save(gate, SaveScope::All)?;
-                serde_json::to_value(self.arguments.store.folder.canonicalize()?)?
-            }
-            GuardRequest::Import { baselines, replace } => {
-                serde_json::to_value(guard.import(gate, baselines, replace)?)?
-            }
-            GuardRequest::Verb { verb, programs } => {
-                serde_json::to_value(guard.verb(gate, verb, &programs)?)?
-            }
-            GuardRequest::Off => serde_json::to_value(guard.switch(gate, true))?,
-            GuardRequest::On => serde_json::to_value(guard.switch(gate, false))?,
-            GuardRequest::Hold { pid } => serde_json::to_value(guard.hold(gate, pid)?)?,
-            GuardRequest::Release { whom } => serde_json::to_value(guard.release(gate, &whom)?)?,
-        };
+        guard::reply(guard, &mut self.events, gate, request, began, losses)
+    }
+
+    fn handle_service(&mut self, process: u32, request: ServiceRequest) -> Result<Response> {
+        let losses = self.losses()?;
+        let services = self.services.as_mut().context(NO_SERVICES)?;
+        let value = services.answer(&mut self.watch.gate, process, request, losses)?;
         Ok(Response::Value(value))
     }
 
-    fn handle_plugin(&mut self, request: plugin::PluginRequest) -> Result<Response> {
+    fn handle_plugin(&mut self, request: PluginRequest) -> Result<Response> {
         // Earlier output does not belong to this request.
         self.publish_plugin_output()?;
-        let (plugins, gate) = (&mut self.plugins, &mut self.watch.gate);
-        let value = match request {
-            plugin::PluginRequest::Load { name, priority, text } => {
-                let source = SourceFile::new(text.name, text.text);
-                serde_json::to_value(plugins.load(gate, &source, &name, priority)?)?
-            }
-            plugin::PluginRequest::Swap { name, text } => {
-                let source = SourceFile::new(text.name, text.text);
-                serde_json::to_value(plugins.swap(gate, &source, &name)?)?
-            }
-            plugin::PluginRequest::Unload { name } => {
-                serde_json::to_value(plugins.unload(gate, &name)?)?
-            }
-            plugin::PluginRequest::List => serde_json::to_value(plugins.list()?)?,
-            plugin::PluginRequest::Show { name, top } => {
-                serde_json::to_value(plugins.show(&name, top)?)?
-            }
-            plugin::PluginRequest::Set { name, variables } => {
-                plugins.set(&name, &variables)?;
-                true.into()
-            }
-            plugin::PluginRequest::Open { name } => serde_json::to_value(plugins.open(&name)?)?,
-            plugin::PluginRequest::Told { name, after } => {
-                serde_json::to_value(plugins.output_since(&name, after))?
-            }
-            plugin::PluginRequest::Log { name, follow } => {
-                let lines = plugins
-                    .lines(name.as_deref())?
-                    .into_iter()
-                    .map(plugin::json)
-                    .collect::<Result<_>>()?;
-                // An unloaded plugin has no further output.
-                let is_there = name.as_ref().is_none_or(|name| plugins.contains(name));
-                let follower = (follow && is_there).then(|| self.plugin_log.add(name));
-                return Ok(Response::Lines(lines, follower));
-            }
-        };
-        Ok(Response::Value(value))
+        plugin::reply(&mut self.plugins, &mut self.plugin_log, &mut self.watch.gate, request)
     }
 
     fn publish_plugin_output(&mut self) -> Result<()> {
-        for line in self.plugins.tend()? {
-            self.plugin_log.tell(&line)?;
-            match line.told {
-                PluginOutput::TakenOut(_) => {
-                    log_message(&format!("plugin {}: {}", line.plugin, line.told.line()))
-                }
-                PluginOutput::Unloaded { .. } => self.plugin_log.retire(&line.plugin),
-                _ => {}
-            }
-        }
-        self.plugin_log.send_missed_counts()
+        plugin::publish_output(&mut self.plugins, &mut self.plugin_log)
     }
 
     /// Ends the daemon. Held processes are released whatever error ended its work.

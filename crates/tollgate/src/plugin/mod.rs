@@ -13,6 +13,7 @@ mod hooks;
 mod log_followers;
 mod problems;
 mod records;
+mod replies;
 pub mod requests;
 pub mod state;
 mod state_transfer;
@@ -26,8 +27,8 @@ use arguments::PluginCommand;
 pub use arguments::PluginCommandLine;
 pub use compile::read;
 pub use extension::{Plugins, mask};
-pub use log_followers::{LogFollowers, json};
-pub use records::PluginOutput;
+pub use log_followers::LogFollowers;
+pub use replies::{publish_output, reply};
 pub use requests::{PluginRequest, REQUEST_KEY};
 pub use state::PluginState;
 

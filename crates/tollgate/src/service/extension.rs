@@ -110,17 +110,17 @@ impl Services {
         Ok(services)
     }
 
-    /// Handles a request of a process. For the report, the daemon calls [`Self::report`] itself,
-    /// because it knows the losses.
+    /// Handles a request of a process. The losses are those of the daemon.
     pub fn answer(
         &mut self,
         gate: &mut Gate,
         process: u32,
         request: ServiceRequest,
+        losses: BTreeMap<String, u64>,
     ) -> Result<serde_json::Value> {
         Ok(match request {
             ServiceRequest::Apply { file } => serde_json::to_value(self.apply(gate, file)?)?,
-            ServiceRequest::Report => serde_json::to_value(self.report(gate, BTreeMap::new())?)?,
+            ServiceRequest::Report => serde_json::to_value(self.report(gate, losses)?)?,
             ServiceRequest::List { service } => {
                 serde_json::to_value(self.list(gate, service.as_deref())?)?
             }

@@ -1,0 +1,61 @@
+//! The command line of `tollgate daemon`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::guard::{GuardOptions, Mode, StoreOption};
+use crate::options::SocketOption;
+use crate::process_selection;
+
+#[derive(Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct DaemonArguments {
+    /// Learn only, also report unusual calls, or also respond to them
+    ///
+    /// The default is watch, or no guard with --services or --plugin.
+    #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]
+    pub mode: Option<Mode>,
+    /// Put the services and rules of this file in force (`tollgate service check` checks a file)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["unit", "cgroup"])]
+    pub services: Option<PathBuf>,
+    /// Run this plugin at its hooks; may be repeated (`tollgate plugin load` adds others later)
+    ///
+    /// If several files have the same name, the later ones are named NAME-2, NAME-3 and so on.
+    #[arg(long = "plugin", value_name = "FILE")]
+    pub plugins: Vec<PathBuf>,
+    /// Guard only this executable; may be repeated
+    #[arg(long, value_name = "PATH")]
+    pub exe: Vec<PathBuf>,
+    /// Gate only the processes of this systemd unit and those that they start; may be repeated
+    #[arg(long, value_name = "UNIT")]
+    pub unit: Vec<String>,
+    /// Gate only the processes in or below this control group and those that they start; may be
+    /// repeated
+    #[arg(long, value_name = "PATH", value_parser = process_selection::parse_cgroup)]
+    pub cgroup: Vec<String>,
+    /// Never hold processes of this executable; may be repeated
+    #[arg(long, value_name = "PATH")]
+    pub exempt: Vec<PathBuf>,
+    /// Append each event to this file, as a line of JSON
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+    /// Serve metrics for Prometheus over HTTP at this address, such as 127.0.0.1:9478
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<String>,
+    #[command(flatten)]
+    pub socket: SocketOption,
+    #[command(flatten)]
+    pub store: StoreOption,
+    #[command(flatten, next_help_heading = "Guard")]
+    pub options: GuardOptions,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate daemon
+  tollgate daemon --guard=enforce --unit nginx --unit php8.2-fpm --respond deny
+  tollgate daemon --exe /usr/bin/redis-server --metrics 127.0.0.1:9478
+  tollgate daemon --guard=enforce --events /var/log/tollgate.jsonl
+  tollgate daemon --services /etc/tollgate/services.toml
+  tollgate daemon --plugin /etc/tollgate/slow-open.ec";

@@ -1,0 +1,43 @@
+//! The replies of a daemon's guard to requests.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use anyhow::Result;
+use control::Response;
+use kernel::gate::Gate;
+
+use super::events::Events;
+use super::extension::Guard;
+use super::persist::SaveScope;
+use super::requests::GuardRequest;
+
+/// Carries out a request. `since` and `losses` are those of the daemon.
+pub fn reply(
+    guard: &mut Guard,
+    events: &mut Events,
+    gate: &Gate,
+    request: GuardRequest,
+    since: SystemTime,
+    losses: BTreeMap<String, u64>,
+) -> Result<Response> {
+    let value = match request {
+        GuardRequest::Events { follow } => return Ok(events.lines(follow)),
+        GuardRequest::Status => serde_json::to_value(guard.status(gate, since, losses))?,
+        GuardRequest::Store => {
+            guard.save(gate, SaveScope::All)?;
+            serde_json::to_value(guard.store.folder().canonicalize()?)?
+        }
+        GuardRequest::Import { baselines, replace } => {
+            serde_json::to_value(guard.import(gate, baselines, replace)?)?
+        }
+        GuardRequest::Verb { verb, programs } => {
+            serde_json::to_value(guard.verb(gate, verb, &programs)?)?
+        }
+        GuardRequest::Off => serde_json::to_value(guard.switch(gate, true))?,
+        GuardRequest::On => serde_json::to_value(guard.switch(gate, false))?,
+        GuardRequest::Hold { pid } => serde_json::to_value(guard.hold(gate, pid)?)?,
+        GuardRequest::Release { whom } => serde_json::to_value(guard.release(gate, &whom)?)?,
+    };
+    Ok(Response::Value(value))
+}

@@ -1,0 +1,66 @@
+//! The replies of a daemon's plugins to requests, and their output to followers.
+
+use anyhow::Result;
+use control::Response;
+use kernel::gate::Gate;
+
+use super::extension::Plugins;
+use super::log_followers::{LogFollowers, json};
+use super::records::PluginOutput;
+use super::requests::PluginRequest;
+use crate::output::log_message;
+use crate::source_file::SourceFile;
+
+/// Carries out a request.
+pub fn reply(
+    plugins: &mut Plugins,
+    followers: &mut LogFollowers,
+    gate: &mut Gate,
+    request: PluginRequest,
+) -> Result<Response> {
+    let value = match request {
+        PluginRequest::Load { name, priority, text } => {
+            let source = SourceFile::new(text.name, text.text);
+            serde_json::to_value(plugins.load(gate, &source, &name, priority)?)?
+        }
+        PluginRequest::Swap { name, text } => {
+            let source = SourceFile::new(text.name, text.text);
+            serde_json::to_value(plugins.swap(gate, &source, &name)?)?
+        }
+        PluginRequest::Unload { name } => serde_json::to_value(plugins.unload(gate, &name)?)?,
+        PluginRequest::List => serde_json::to_value(plugins.list()?)?,
+        PluginRequest::Show { name, top } => serde_json::to_value(plugins.show(&name, top)?)?,
+        PluginRequest::Set { name, variables } => {
+            plugins.set(&name, &variables)?;
+            true.into()
+        }
+        PluginRequest::Open { name } => serde_json::to_value(plugins.open(&name)?)?,
+        PluginRequest::Told { name, after } => {
+            serde_json::to_value(plugins.output_since(&name, after))?
+        }
+        PluginRequest::Log { name, follow } => {
+            let lines =
+                plugins.lines(name.as_deref())?.into_iter().map(json).collect::<Result<_>>()?;
+            // An unloaded plugin has no further output.
+            let is_there = name.as_ref().is_none_or(|name| plugins.contains(name));
+            let follower = (follow && is_there).then(|| followers.add(name));
+            return Ok(Response::Lines(lines, follower));
+        }
+    };
+    Ok(Response::Value(value))
+}
+
+/// Sends new output to followers, and logs which plugins were unlinked.
+pub fn publish_output(plugins: &mut Plugins, followers: &mut LogFollowers) -> Result<()> {
+    for line in plugins.tend()? {
+        followers.tell(&line)?;
+        match line.told {
+            PluginOutput::TakenOut(_) => {
+                log_message(&format!("plugin {}: {}", line.plugin, line.told.line()))
+            }
+            PluginOutput::Unloaded { .. } => followers.retire(&line.plugin),
+            _ => {}
+        }
+    }
+    followers.send_missed_counts()
+}
