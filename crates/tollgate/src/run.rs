@@ -100,32 +100,32 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         None => None,
     };
     let policy = arguments.guard.policy()?;
-    let mut options = arguments.lens_options.session();
-    if has_others && !arguments.lens {
-        if arguments.lens_options.is_given() {
-            bail!(
-                "with --guard or --plugin, the options --no-sites, --sample, --slower-than and --per \
-                need --lens"
-            );
-        }
-        options.mask = 0;
-    }
-    options.mask |= plugin::mask(&plugins, arguments.result.top, false, policy.is_some())?;
-    let mut watch = match policy {
-        Some(policy) => SessionRunner::start_guarded(options, policy)?,
-        None => SessionRunner::start(options)?,
+    let lens = match has_others && !arguments.lens {
+        false => arguments.lens_options.setup(),
+        true if arguments.lens_options.is_given() => bail!(
+            "with --guard or --plugin, the options --no-sites, --sample, --slower-than and --per \
+            need --lens"
+        ),
+        true => LensSetup::off(),
     };
-    if let Some((guard, gate)) = watch.guard() {
-        guard.preload_command(gate, &Lock::take()?, &program, words)?;
+    let has_guard = policy.is_some();
+    let mut extensions: Vec<Box<dyn ExtensionSetup>> = vec![Box::new(lens)];
+    if let Some(policy) = policy {
+        extensions.push(Box::new(GuardSetup { policy, daemon: None }));
     }
-    watch.load_plugins(&plugins)?;
+    if !plugins.is_empty() {
+        let top = arguments.result.top;
+        extensions.push(Box::new(PluginSetup::of_command(plugins, top, has_guard)?));
+    }
+    let mut watch = SessionRunner::start(extensions)?;
+    watch.prepare_command(&program, words)?;
     // Not earlier: until the command exists, Ctrl-C is for Tollgate.
     let signals = Dispositions::take_over();
     let command = command(program, arguments, identity, signals)?;
     watch.begin()?;
     join(&arguments.service)?;
     let mut child = {
-        let _nursery = watch.gate.pending_children(&watch.session, true)?;
+        let _pending = watch.pending_children()?;
         command.spawn()?
     };
     // The command runs already, so Tollgate continues even if the daemon has ended.

@@ -1,29 +1,27 @@
-//! The life of a session, as `run`, `lens` and the daemon share it: keeps up with the gate, reads
-//! its records, and makes the report.
+//! The life of a session, as `run`, `lens` and the daemon share it: starts the extensions, gives them
+//! the gate's records, and makes the report of their sections.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
+use control::Response;
 use kernel::clock::now_ns;
 use kernel::gate::{Gate, Lock};
-use kernel::hold_table::PinnedHolds;
-use kernel::process;
-use kernel::session::{LiveThread, Session, SessionOptions};
+use kernel::session::{PendingChildren, Session, SessionOptions};
 use kernel::wire;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use serde_json::Value;
 
-use crate::call_name::call_name;
+use crate::extension::{Context, Extension, ExtensionSetup, Joining, Losses, Request};
 use crate::format::number_of;
-use crate::guard::{Guard, GuardRecord, Policy};
-use crate::lens::Lens;
 use crate::output::print_message;
-use crate::plugin::Plugins;
-use crate::report::{InProgress, Report, SCHEMA};
+use crate::report::{Header, Report};
 use crate::session_toll;
-use crate::source_file::SourceFile;
 
 /// How often to tend the gate.
 pub const TEND_INTERVAL: Duration = Duration::from_millis(100);
@@ -43,25 +41,17 @@ pub struct SessionEnd {
 }
 
 /// Records of the gate that are not processed yet.
-#[derive(Default)]
-struct PendingRecords {
-    done: BTreeSet<u32>,
-    slow: Vec<Box<wire::slow_call>>,
-    guard: Vec<GuardRecord>,
-}
+type PendingRecords = Rc<RefCell<Vec<Box<[u8]>>>>;
 
 pub struct SessionRunner {
-    pub gate: Gate,
-    pub session: Session,
+    gate: Gate,
+    session: Session,
     options: SessionOptions,
-    lens: Lens,
+    extensions: Vec<Box<dyn Extension>>,
     ring: RingBuffer<'static>,
-    inbox: Rc<RefCell<PendingRecords>>,
-    guard: Option<Guard>,
-    plugins: Plugins,
-    /// Lets `guard off` find the held processes, even if the watchdog is killed together with the
-    /// guard.
-    pin: Option<PinnedHolds>,
+    records: PendingRecords,
+    /// Rows that have ended and are not given back yet.
+    ended_rows: BTreeSet<u32>,
     began_ns: u64,
     gaps: u64,
     begun: bool,
@@ -92,31 +82,10 @@ const LOSS_REASONS: [&str; wire::LOSSES as usize] = [
 ];
 
 impl SessionRunner {
-    /// Starts a session with a guard.
-    pub fn start_guarded(mut options: SessionOptions, policy: Policy) -> Result<Self> {
-        options.guard = policy.wire;
-        options.mask |= policy.needs();
-        let (mut watch, may_hold) = (Self::start(options)?, policy.holds());
-        let lock = Lock::take()?;
-        watch.guard = Some(Guard::start(&watch.gate, &lock, &watch.session, policy)?);
-        if may_hold {
-            let unpinned = |error| {
-                print_message(&format!(
-                    "tollgate: {error}; `guard off` cannot reach this guard, and cannot release \
-                    its processes if the guard and its watchdog are killed together"
-                ))
-            };
-            watch.pin = watch.gate.pin_holds(&lock).map_err(unpinned).ok();
-        }
-        Ok(watch)
-    }
-
-    /// The guard, and the gate that it works on.
-    pub fn guard(&mut self) -> Option<(&mut Guard, &Gate)> {
-        self.guard.as_mut().map(|guard| (guard, &self.gate))
-    }
-
-    pub fn start(options: SessionOptions) -> Result<Self> {
+    /// Starts a session with these extensions, which are called in this order.
+    pub fn start(setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
+        let mut options = SessionOptions::default();
+        setups.iter().for_each(|setup| setup.configure(&mut options));
         let lock = Lock::take_with_notice(LOCK_NOTICE_AFTER, |path| {
             let _ = print_message(&format!(
                 "tollgate: waiting for another Tollgate process that holds the lock {} (`fuser` \
@@ -125,44 +94,80 @@ impl SessionRunner {
             ));
         })?;
         let mut gate = Gate::open(&lock, options.mask)?;
-        let session = gate.start_session(&lock, &options).map_err(anyhow::Error::from);
+        let session = gate.start_session(&lock, &options).map_err(Error::from);
         drop(lock);
-        let began_ns = now_ns();
-        let inbox = Rc::new(RefCell::new(PendingRecords::default()));
-        let started = session.and_then(|session| Ok((ring(&session, &inbox)?, session)));
+        let records = PendingRecords::default();
+        let started = session.and_then(|session| Ok((ring(&session, &records)?, session)));
         if started.is_err() {
             wait_for_followers(&mut gate, None);
         }
         let (ring, session) = started?;
-        let plugins = Plugins::of_session(session.index, options.mask & wire::GUARD != 0);
-        Ok(Self {
+        let mut runner = Self {
             gate,
             session,
             options,
-            lens: Lens::new(&options, began_ns),
+            extensions: Vec::new(),
             ring,
-            inbox,
-            guard: None,
-            plugins,
-            pin: None,
-            began_ns,
+            records,
+            ended_rows: BTreeSet::new(),
+            began_ns: now_ns(),
             gaps: 0,
             begun: false,
             ended: false,
+        };
+        for setup in setups {
+            let extension = setup.start(&mut Context {
+                gate: &mut runner.gate,
+                session: &runner.session,
+            })?;
+            runner.extensions.push(extension);
+        }
+        Ok(runner)
+    }
+
+    /// Calls all extensions; the first failure ends the round.
+    fn each(
+        &mut self,
+        mut call: impl FnMut(&mut dyn Extension, &mut Context<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut context = Context { gate: &mut self.gate, session: &self.session };
+        let mut extensions = self.extensions.iter_mut();
+        extensions.try_for_each(|extension| call(extension.as_mut(), &mut context))
+    }
+
+    /// Prepares the extensions for the tasks of a daemon.
+    pub fn prepare_machine(&mut self) -> Result<()> {
+        self.each(|extension, context| extension.prepare(context, &mut Joining::Machine))
+    }
+
+    /// Prepares the extensions for a command.
+    pub fn prepare_command(&mut self, program: &Path, words: &[OsString]) -> Result<()> {
+        self.each(|extension, context| {
+            extension.prepare(context, &mut Joining::Command { program, words })
         })
     }
 
-    /// Loads plugins for the session's tasks. Their output goes to stderr.
-    pub fn load_plugins(&mut self, sources: &[SourceFile]) -> Result<()> {
-        self.plugins.load_files(&mut self.gate, sources)
+    /// Attaches running processes. Returns how many processors could not be visited.
+    pub fn attach(&mut self, pids: &[u32]) -> Result<u32> {
+        let mut scopes = BTreeMap::new();
+        self.each(|extension, context| {
+            extension.prepare(context, &mut Joining::Processes { pids, scopes: &mut scopes })
+        })?;
+        Ok(self.gate.attach_tasks(&mut self.session, pids, &scopes)?)
     }
 
-    fn tend_plugins(&mut self) -> Result<()> {
-        for line in self.plugins.tend()? {
-            // If stderr has no reader any more, the command continues all the same.
-            let _ = print_message(&line.with_name());
-        }
-        Ok(())
+    /// Gates all processes that start from now on.
+    pub fn gate_new_processes(&mut self) {
+        self.gate.gate_new_processes(&self.session);
+    }
+
+    /// Gates the next children of this thread, until the value is dropped.
+    pub fn pending_children(&self) -> Result<PendingChildren<'_>> {
+        Ok(self.gate.pending_children(&self.session, true)?)
+    }
+
+    pub fn has_threads(&self) -> bool {
+        self.gate.has_threads(self.session.index)
     }
 
     /// A descriptor that is readable when a record has arrived.
@@ -176,17 +181,108 @@ impl SessionRunner {
         self.follow_generation()?;
         self.begun = true;
         self.began_ns = now_ns();
-        self.lens.begin(self.began_ns);
-        if let Some(guard) = &mut self.guard {
-            guard.begin();
-        }
+        self.extensions.iter_mut().for_each(|extension| extension.begin(self.began_ns));
         Ok(())
     }
 
     /// The time until the next call of [`Self::tend`].
     pub fn deadline(&self) -> Duration {
-        let patience = self.plugins.deadline(TEND_INTERVAL);
-        self.guard.as_ref().map_or(patience, |guard| guard.deadline(patience))
+        let extensions = self.extensions.iter();
+        extensions.fold(TEND_INTERVAL, |longest, extension| extension.deadline(longest))
+    }
+
+    /// What the extensions say about their start; `processes` as in [`Extension::summary`].
+    pub fn summaries(&self, processes: Option<usize>) -> Vec<String> {
+        self.extensions.iter().filter_map(|extension| extension.summary(processes)).collect()
+    }
+
+    /// Must be called at least once in each [`TEND_INTERVAL`].
+    pub fn tend(&mut self) -> Result<()> {
+        self.follow_generation()?;
+        self.ring.consume()?;
+        self.process_records()?;
+        self.each(|extension, context| extension.tend(context))?;
+        self.ended_rows.extend(self.gate.rows_handed_over(self.session.index));
+        if !self.ended_rows.is_empty()
+            && let Some(lock) = Lock::try_take()?
+        {
+            let rows = std::mem::take(&mut self.ended_rows);
+            self.each(|extension, context| extension.finish_rows(context, &lock, &rows))?;
+        }
+        Ok(())
+    }
+
+    fn process_records(&mut self) -> Result<()> {
+        let records = self.records.take();
+        for record in &records {
+            if let Some(done) = kernel::ring::group_done(record) {
+                self.ended_rows.insert(done.row);
+                continue;
+            }
+            let mut context = Context { gate: &mut self.gate, session: &self.session };
+            for extension in &mut self.extensions {
+                if extension.on_record(&mut context, record)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn follow_generation(&mut self) -> Result<()> {
+        let acted = self.gate.tend_session(&self.session)?;
+        // Without threads, nothing was missed.
+        if !acted && (self.begun || self.has_threads()) {
+            self.gaps += 1;
+        }
+        Ok(())
+    }
+
+    /// Calls [`Extension::refresh`] of all extensions, and returns their failures.
+    pub fn refresh(&mut self) -> Vec<Error> {
+        let mut failures = Vec::new();
+        let refreshed = self.each(|extension, context| {
+            failures.extend(extension.refresh(context).err());
+            Ok(())
+        });
+        failures.extend(refreshed.err());
+        failures
+    }
+
+    /// Gives a request to the extension with its key; none: there is no such extension.
+    pub fn reply(&mut self, process: u32, request: Value) -> Option<Result<Response>> {
+        let losses = match self.losses() {
+            Ok(losses) => losses,
+            Err(error) => return Some(Err(error)),
+        };
+        let mut context = Context { gate: &mut self.gate, session: &self.session };
+        let has_key = |extension: &&mut Box<dyn Extension>| {
+            extension.request_key().is_some_and(|key| request.get(key).is_some())
+        };
+        self.extensions.iter_mut().for_each(|one| one.note_client(&mut context, process));
+        let extension = self.extensions.iter_mut().find(has_key)?;
+        Some(extension.reply(&mut context, Request { process, value: request, losses: &losses }))
+    }
+
+    /// The page of metrics.
+    pub fn metrics(&mut self) -> Result<String> {
+        let (mut page, losses) = (String::new(), self.losses()?);
+        self.each(|extension, context| extension.metrics(context, &losses, &mut page))?;
+        crate::metrics::losses(&mut page, &losses);
+        Ok(page)
+    }
+
+    /// Saves what must outlast the session. All extensions are closed; returns the first failure.
+    pub fn close(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        self.each(|extension, context| {
+            let closed = extension.close(context);
+            if result.is_ok() {
+                result = closed;
+            }
+            Ok(())
+        })?;
+        result
     }
 
     /// Ends the session without a report.
@@ -197,112 +293,61 @@ impl SessionRunner {
     fn end(&mut self) -> Result<()> {
         self.ended = true;
         // Another session may get the same number at once.
-        self.plugins.unload_all();
+        self.extensions.iter_mut().for_each(|extension| extension.leave());
         wait_for_followers(&mut self.gate, Some(self.session.index));
         self.gate.end_session(&self.session)?;
-        self.stop_watchdog();
+        self.extensions.iter_mut().for_each(|extension| extension.end());
         Ok(())
     }
 
-    fn stop_watchdog(&mut self) {
-        if let Some(guard) = &mut self.guard {
-            guard.dismiss_watchdog();
-        }
-    }
-
-    /// Must be called at least once in each [`TEND_INTERVAL`].
-    pub fn tend(&mut self) -> Result<()> {
-        self.follow_generation()?;
-        self.ring.consume()?;
-        // At once, because the processes, whose symbols are needed, may end.
-        let slow = std::mem::take(&mut self.inbox.borrow_mut().slow);
-        slow.iter().for_each(|call| self.lens.on_record(call));
-        self.tend_guard()?;
-        self.tend_plugins()?;
-        let mut done = std::mem::take(&mut self.inbox.borrow_mut().done);
-        done.extend(self.gate.rows_handed_over(self.session.index));
-        if !done.is_empty() {
-            match Lock::try_take()? {
-                Some(lock) => self.lens.finish_rows(&self.gate, &lock, &done)?,
-                None => self.inbox.borrow_mut().done.extend(done),
-            }
-        }
-        self.lens.tend(&self.gate, self.session.index)
-    }
-
-    fn follow_generation(&mut self) -> Result<()> {
-        let acted = self.gate.tend_session(&self.session)?;
-        // Without threads, nothing was missed.
-        if !acted && (self.begun || self.gate.has_threads(self.session.index)) {
-            self.gaps += 1;
-        }
-        Ok(())
-    }
-
-    fn tend_guard(&mut self) -> Result<()> {
-        let Some(guard) = &mut self.guard else { return Ok(()) };
-        let notices = std::mem::take(&mut self.inbox.borrow_mut().guard);
-        notices.iter().try_for_each(|notice| guard.on_record(&self.gate, notice))?;
-        guard.tend(&self.gate)
-    }
-
-    /// Detaches the tasks, reads all statistics, measures the toll and frees the session.
+    /// Detaches the tasks, collects the sections of the report, measures the toll and frees the
+    /// session.
     pub fn finish(mut self, ending: SessionEnd) -> Result<Report> {
         let elapsed_ns = now_ns() - self.began_ns;
         self.tend()?;
-        let live = self.gate.live_threads(self.session.index);
-        let now = now_ns();
-        let in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
+        let live = self.gate.live_threads(self.session.index).len();
         let mut notes = ending.notes;
-        let (guard, stored) = self.guard.as_mut().map(Guard::finish).unzip();
-        if let Some(Err(error)) = stored {
-            notes.push(format!("the baselines could not be stored: {error:#}"));
+        if let Err(error) = self.close() {
+            notes.push(format!("{error:#}"));
         }
         self.gate.detach_tasks(&Lock::take()?, self.session.index);
-        self.stop_watchdog();
-        let lens = self.lens.finish(&self.gate, self.session.index)?;
-        self.tend_plugins()?;
-        let plugins = self.plugins.states()?;
-        let losses = self.losses()?;
-        if !live.is_empty() && ending.exit.is_some() {
-            let threads = number_of(live.len(), "thread");
+        if live > 0 && ending.exit.is_some() {
+            let threads = number_of(live, "thread");
             notes.push(format!("{threads} of the command are still running and no longer gated"));
         }
-        let (lens, lens_notes) = lens.report();
-        notes.extend(lens_notes);
+        let mut sections = Vec::new();
+        self.each(|extension, context| {
+            sections.extend(extension.section(context, &mut notes)?);
+            Ok(())
+        })?;
+        let losses = self.losses()?;
         let measure = || session_toll::measure(&mut self.gate, &self.session, &self.options);
         let toll = ending.measures_toll.then(measure).transpose().unwrap_or_else(|error| {
             notes.push(format!("the toll could not be measured: {error:#}"));
             None
         });
         self.end()?;
-        let mut report = Report {
-            schema: SCHEMA.into(),
+        let header = Header {
             command: ending.command,
             exit: ending.exit,
             elapsed_ns,
             user_ns: ending.user_ns,
             system_ns: ending.system_ns,
-            lens,
-            in_progress,
-            guard,
-            plugins,
-            toll: toll.unwrap_or_default(),
-            losses,
-            notes,
         };
+        let mut report =
+            Report { header, sections, toll: toll.unwrap_or_default(), losses, notes };
         report.toll.calls = report.calls_seen();
         Ok(report)
     }
 
-    pub fn losses(&self) -> Result<BTreeMap<String, u64>> {
-        let mut losses: BTreeMap<_, _> = LOSS_REASONS
+    pub fn losses(&self) -> Result<Losses> {
+        let mut losses: Losses = LOSS_REASONS
             .iter()
             .zip(self.gate.losses(self.session.index)?)
             .map(|(reason, n)| ((*reason).to_owned(), n))
             .filter(|(_, n)| *n > 0)
             .collect();
-        losses.extend(self.plugins.losses());
+        losses.extend(self.extensions.iter().flat_map(|extension| extension.losses()));
         if self.gaps > 0 {
             losses.insert("gaps after the process that held the gate was killed".into(), self.gaps);
         }
@@ -331,33 +376,11 @@ impl Drop for SessionRunner {
     }
 }
 
-/// The call that a thread is in. /proc is read for a thread that has not crossed the boundary since
-/// it was attached.
-fn in_progress(thread: &LiveThread, now: u64) -> Option<InProgress> {
-    let tid = thread.pid;
-    let (slot, entered) = match thread.call {
-        Some(call) => call,
-        None if thread.has_crossed => return None,
-        None => (process::current_call(tid)?, 0),
-    };
-    let (abi, name) = call_name(slot);
-    let ns = (entered != 0).then(|| now.saturating_sub(entered));
-    Some(InProgress { tid, name, abi: abi.as_str().into(), ns })
-}
-
-fn ring(session: &Session, inbox: &Rc<RefCell<PendingRecords>>) -> Result<RingBuffer<'static>> {
-    let inbox = Rc::clone(inbox);
+fn ring(session: &Session, records: &PendingRecords) -> Result<RingBuffer<'static>> {
+    let records = Rc::clone(records);
     let mut builder = RingBufferBuilder::new();
     builder.add(&session.ring, move |bytes: &[u8]| {
-        if let Some(done) = kernel::ring::group_done(bytes) {
-            inbox.borrow_mut().done.insert(done.row);
-        } else if let Some(slow) = kernel::ring::slow_call(bytes) {
-            inbox.borrow_mut().slow.push(Box::new(slow));
-        } else if let Some(program) = kernel::ring::guard_program(bytes) {
-            inbox.borrow_mut().guard.push(GuardRecord::Program(Box::new(program)));
-        } else if let Some(event) = kernel::ring::guard_event(bytes) {
-            inbox.borrow_mut().guard.push(GuardRecord::Event(event));
-        }
+        records.borrow_mut().push(bytes.into());
         0
     })?;
     Ok(builder.build()?)

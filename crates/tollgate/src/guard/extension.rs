@@ -40,12 +40,6 @@ const REPORTED_HOLD_NS: u64 = 1_000_000_000;
 /// How often the guard prints that it can hold no further process.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A record from the gate.
-pub enum GuardRecord {
-    Program(Box<wire::guard_program_record>),
-    Event(wire::guard_event),
-}
-
 /// What a program did in this session.
 #[derive(Default)]
 pub(super) struct Activity {
@@ -201,23 +195,13 @@ impl Guard {
         Ok(())
     }
 
-    pub fn on_record(&mut self, gate: &Gate, notice: &GuardRecord) -> Result<()> {
-        match notice {
-            GuardRecord::Program(record) => self.on_program_start(gate, record),
-            GuardRecord::Event(event) => {
-                self.on_event(event);
-                Ok(())
-            }
-        }
-    }
-
     /// The events since the last call of this function.
     pub fn take_events(&mut self) -> Vec<GuardEvent> {
         std::mem::take(&mut self.events)
     }
 
     /// Handles the start of a program.
-    fn on_program_start(&mut self, gate: &Gate, record: &wire::guard_program_record) -> Result<()> {
+    pub fn on_program_start(&mut self, gate: &Gate, record: &wire::guard_program_record) -> Result<()> {
         let place = record.profile_slot;
         let Some(file) = open_program(record) else { return self.track_unidentified(gate, place) };
         let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
@@ -294,7 +278,7 @@ impl Guard {
         Ok(())
     }
 
-    fn on_event(&mut self, event: &wire::guard_event) {
+    pub fn on_event(&mut self, event: &wire::guard_event) {
         let Some((program, deeds)) = self.programs.get_mut(&event.profile_slot) else { return };
         let is_held = event.held_until_ns != 0;
         // A hold without an end has no length.

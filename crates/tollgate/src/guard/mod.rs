@@ -27,6 +27,7 @@ mod report;
 mod requests;
 mod resolve;
 mod scopes;
+mod session;
 mod show;
 mod store;
 mod top;
@@ -43,14 +44,10 @@ use anyhow::Result;
 use arguments::GuardCommand;
 pub use arguments::{GuardCommandLine, StoreOption};
 pub use events::Events;
-pub use extension::{Guard, GuardRecord};
 pub use filter::ProgramFilter;
-pub use metrics::guard_metrics;
-pub use persist::SaveScope;
 pub use policy::{GuardArguments, GuardOptions, Mode, Policy, watching};
-pub use replies::reply;
-pub use report::{GuardReport, guard_text};
-pub use requests::{GuardRequest, REQUEST_KEY, Status};
+pub use requests::REQUEST_KEY;
+pub use session::{DaemonGuard, GuardSetup};
 use transitions::Transition;
 
 pub fn run(arguments: &GuardCommandLine) -> Result<ExitCode> {

@@ -68,14 +68,8 @@ impl Guard {
         result
     }
 
-    /// Stores what was learned, if that is possible, and reports what happened. The caller must
-    /// dismiss the watchdog once no process is held any more.
-    pub fn finish(&mut self) -> (Report, Result<()>) {
-        (self.report(), self.save_at_end())
-    }
-
     /// The report, with the events since the last one.
-    fn report(&mut self) -> Report {
+    pub fn report(&mut self) -> Report {
         Report {
             mode: self.policy.mode.name().into(),
             response: self.response(),

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::format::{count, duration, number_of, printable};
-use crate::report::{TextOptions, more_rows};
+use crate::report::{Section, TextOptions, field, more_rows};
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuardReport {
@@ -195,7 +196,21 @@ impl GuardedProgram {
 const CALLS_WIDTH: usize = 12;
 const EXPECTED_SHOWN: usize = 5;
 
-pub fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
+impl Section for GuardReport {
+    fn fields(&self) -> serde_json::Result<Map<String, Value>> {
+        field("guard", self)
+    }
+
+    fn text(&self, out: &mut String, layout: &TextOptions, _is_only: bool) {
+        guard_text(out, self, layout);
+    }
+
+    fn calls_seen(&self) -> Option<u64> {
+        Some(self.programs.iter().map(|program| program.calls).sum())
+    }
+}
+
+fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     let sum = |part: fn(&GuardedProgram) -> u64| guard.programs.iter().map(part).sum::<u64>();
     let (holds, held_ns) = (sum(|program| program.holds), sum(|program| program.held_ns));
     let _ = writeln!(

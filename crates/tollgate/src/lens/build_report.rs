@@ -8,7 +8,7 @@ use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
-use super::report::{BlockedIn, Call, LensReport, RowReport, SlowCall, WallInterval};
+use super::report::{BlockedIn, Call, InProgress, LensReport, RowReport, SlowCall, WallInterval};
 use crate::call_name::call_name;
 
 /// The confidence of the intervals of sampled times.
@@ -19,6 +19,7 @@ pub fn lens_report(
     stats: &BTreeMap<RowName, RowStats>,
     per: u32,
     slow: Vec<SlowCall>,
+    in_progress: Vec<InProgress>,
     symbols: &KernelSymbols,
 ) -> LensReport {
     let mut total = RowStats::default();
@@ -26,7 +27,7 @@ pub fn lens_report(
         total.add(figures);
     }
     let groups = if per == wire::PER_ALL { Vec::new() } else { groups(stats, per, symbols) };
-    LensReport { calls: calls_by_wall_time(&total, symbols), groups, slow }
+    LensReport { calls: calls_by_wall_time(&total, symbols), groups, slow, in_progress }
 }
 
 fn groups(

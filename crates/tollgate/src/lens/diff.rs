@@ -6,14 +6,23 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::report::Call;
+use super::report::{Call, LensReport};
 use crate::document_input;
 use crate::format::{count, duration, short_command_line};
 use crate::options::ResultOptions;
 use crate::output::Output;
-use crate::report::{Report, SCHEMA};
+use crate::report::{Header, SCHEMA};
+
+/// The part of a report that is compared.
+#[derive(Deserialize)]
+struct Report {
+    #[serde(flatten)]
+    header: Header,
+    #[serde(flatten)]
+    lens: LensReport,
+}
 
 /// The difference of one call. Times are nanoseconds per call, because two runs seldom make the
 /// same number of calls.
@@ -79,9 +88,9 @@ fn compare(before: &Report, after: &Report) -> ReportComparison {
     calls.sort_by_key(|call| std::cmp::Reverse(call.wall_ns[0].abs_diff(call.wall_ns[1])));
     ReportComparison {
         schema: "tollgate.lens.diff/1",
-        before: before.command.clone(),
-        after: after.command.clone(),
-        elapsed_ns: [before.elapsed_ns, after.elapsed_ns],
+        before: before.header.command.clone(),
+        after: after.header.command.clone(),
+        elapsed_ns: [before.header.elapsed_ns, after.header.elapsed_ns],
         calls,
     }
 }

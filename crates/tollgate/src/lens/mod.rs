@@ -3,7 +3,7 @@
 mod arguments;
 mod build_report;
 mod diff;
-mod extension;
+mod session;
 mod options;
 mod report;
 mod report_text;
@@ -16,10 +16,8 @@ use anyhow::Result;
 
 pub use arguments::LensArguments;
 use arguments::LensCommand;
-pub use extension::Lens;
+pub use session::LensSetup;
 pub use options::LensOptions;
-pub use report::LensReport;
-pub use report_text::lens_text;
 
 pub fn run(arguments: &LensArguments) -> Result<ExitCode> {
     match &arguments.command {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
-use kernel::session::SessionOptions;
 use kernel::wire;
 
+use super::session::LensSetup;
 use crate::options::duration;
 
 // What the lens records.
@@ -39,13 +39,11 @@ enum Per {
 }
 
 impl LensOptions {
-    /// The options of a session with the lens.
-    pub fn session(&self) -> SessionOptions {
-        SessionOptions {
+    pub fn setup(&self) -> LensSetup {
+        LensSetup {
             mask: self.mask(),
             per: self.per(),
             slower_ns: self.slower_than.map_or(0, |limit| limit.as_nanos() as u64),
-            ..SessionOptions::default()
         }
     }
 

@@ -14,6 +14,17 @@ pub struct LensReport {
     /// With `--slower-than`: the slowest calls, slowest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowCall>,
+    /// Calls that were not over at the end; in no other figure.
+    pub in_progress: Vec<InProgress>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct InProgress {
+    pub tid: u32,
+    pub name: String,
+    pub abi: String,
+    /// The time so far; none: its start was not timed.
+    pub ns: Option<u64>,
 }
 
 /// The statistics of one system call. `count` calls returned; `unfinished` calls ended with their
@@ -104,9 +115,5 @@ fn is_zero(value: &u64) -> bool {
 impl LensReport {
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty() && self.groups.is_empty() && self.slow.is_empty()
-    }
-
-    pub fn calls_seen(&self) -> u64 {
-        self.calls.iter().map(|call| call.count + call.unfinished).sum()
     }
 }

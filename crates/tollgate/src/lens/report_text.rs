@@ -1,16 +1,38 @@
-//! The lens' part of a report, as text.
+//! The lens' section of a report.
 
 use std::fmt::Write as _;
 
-use super::report::{Call, LensReport, RowReport, SlowCall};
+use serde_json::{Map, Value};
+
+use super::report::{Call, InProgress, LensReport, RowReport, SlowCall};
 use crate::format::{count, duration, printable, share};
-use crate::report::{TextOptions, more_rows};
+use crate::report::{Section, TextOptions, more_rows};
 
 /// Blocking sites with less than this share of a call's blocked time are only in the JSON.
 const SITE_SHARE_MIN: f64 = 0.05;
 const SITES_SHOWN: usize = 3;
 
-pub fn lens_text(out: &mut String, report: &LensReport, layout: &TextOptions) {
+impl Section for LensReport {
+    fn fields(&self) -> serde_json::Result<Map<String, Value>> {
+        serde_json::to_value(self).map(|value| match value {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        })
+    }
+
+    fn text(&self, out: &mut String, layout: &TextOptions, is_only: bool) {
+        if !self.is_empty() || is_only {
+            statistics(out, self, layout);
+        }
+        in_progress(out, &self.in_progress, layout);
+    }
+
+    fn calls_seen(&self) -> Option<u64> {
+        Some(self.calls.iter().map(|call| call.count + call.unfinished).sum())
+    }
+}
+
+fn statistics(out: &mut String, report: &LensReport, layout: &TextOptions) {
     calls_headline(out, report);
     if report.groups.is_empty() {
         table(out, &report.calls, layout);
@@ -184,4 +206,52 @@ fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &TextOptions) {
         }
     }
     more_rows(out, slow.len(), layout.top, "slow calls");
+}
+
+fn in_progress(out: &mut String, calls: &[InProgress], layout: &TextOptions) {
+    if calls.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\nstill in progress (not in the figures above)");
+    for call in calls.iter().take(layout.top) {
+        let since = call
+            .ns
+            .map_or_else(|| "for an unknown time".into(), |ns| format!("for {}", duration(ns)));
+        let abi = if call.abi == "x86-64" { String::new() } else { format!(" ({})", call.abi) };
+        let _ = writeln!(out, "thread {}: {}{abi} {since}", call.tid, call.name);
+    }
+    more_rows(out, calls.len(), layout.top, "calls in progress");
+}
+
+#[cfg(test)]
+mod tests {
+    use snapbox::{assert_data_eq, file};
+
+    use super::*;
+    use crate::report::{Report, text};
+
+    /// The text of a document that has the lens' section only.
+    fn rendered(json: &str, top: usize) -> String {
+        let lens: LensReport = serde_json::from_str(json).expect("the lens' fields");
+        let report = Report::with_sections(json, vec![Box::new(lens)]);
+        text(&report, &TextOptions { top })
+    }
+
+    // After an intended change, SNAPSHOTS=overwrite writes the new texts.
+
+    #[test]
+    fn a_report_has_everything_a_person_needs() {
+        assert_data_eq!(
+            rendered(include_str!("fixtures/report.json"), 4),
+            file!["fixtures/report.txt"].raw()
+        );
+    }
+
+    #[test]
+    fn rows_have_tables_of_their_own() {
+        assert_data_eq!(
+            rendered(include_str!("fixtures/groups.json"), 20),
+            file!["fixtures/groups.txt"].raw()
+        );
+    }
 }

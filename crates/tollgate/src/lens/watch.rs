@@ -1,6 +1,6 @@
 //! `tollgate lens` without a subcommand: watches running processes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,10 +31,10 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stdout)?;
     let named = process_selection::by_pid(select)?;
     process_selection::warn_missing_cgroups(select);
-    let mut watch = SessionRunner::start(arguments.lens_options.session())?;
+    let mut watch = SessionRunner::start(vec![Box::new(arguments.lens_options.setup())])?;
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     if select.all {
-        watch.gate.gate_new_processes(&watch.session);
+        watch.gate_new_processes();
     }
     let mut known = BTreeSet::new();
     let mut missed = attach(named, &mut watch, &mut known)?;
@@ -44,7 +44,7 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
         missed =
             missed.max(attach(process_selection::by_properties(select), &mut watch, &mut known)?);
     }
-    if !select.all && !select.is_dynamic() && !watch.gate.has_threads(watch.session.index) {
+    if !select.all && !select.is_dynamic() && !watch.has_threads() {
         let is_full = watch.losses()?.contains_key(THREADS_FULL);
         watch.cancel()?;
         ensure!(
@@ -101,7 +101,7 @@ fn attach(
     if found.is_empty() {
         return Ok(0);
     }
-    let missed = watch.gate.attach_tasks(&mut watch.session, &found, &BTreeMap::new())?;
+    let missed = watch.attach(&found)?;
     known.extend(found);
     Ok(missed)
 }
@@ -128,7 +128,7 @@ fn run_until_done(
             attach(process_selection::by_properties(select), watch, known)?;
             looked = Instant::now();
         }
-        if !waits_for_more && !watch.gate.has_threads(watch.session.index) {
+        if !waits_for_more && !watch.has_threads() {
             let _ = print_message("tollgate: the last of the processes has ended");
             break;
         }

@@ -1,21 +1,29 @@
-//! The report of a session as one document: `--json` prints it, the text is rendered from it, and
-//! `lens diff` reads it.
+//! The report of a session: `--json` prints it as a document, the text is rendered from it, and
+//! `lens diff` reads the document.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::guard::GuardReport;
-use crate::lens::LensReport;
-use crate::plugin::PluginState;
+use super::section::{Section, field};
 
 /// The name and version of the document's schema.
 pub const SCHEMA: &str = "tollgate.lens/1";
 
-/// Times are nanoseconds. Sums over threads may exceed the elapsed time.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// Times are nanoseconds.
+#[derive(Debug)]
 pub struct Report {
-    pub schema: String,
+    pub header: Header,
+    pub sections: Vec<Box<dyn Section>>,
+    pub toll: Toll,
+    pub losses: BTreeMap<String, u64>,
+    pub notes: Vec<String>,
+}
+
+/// What ran, and for how long.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Header {
     /// The command that ran, or the `lens` command that watched.
     pub command: Vec<String>,
     /// The exit status as a shell reports it (128 + N for signal N); none for `lens`.
@@ -25,33 +33,12 @@ pub struct Report {
     /// none for `lens`.
     pub user_ns: Option<u64>,
     pub system_ns: Option<u64>,
-    #[serde(flatten)]
-    pub lens: LensReport,
-    pub in_progress: Vec<InProgress>,
-    /// With `--guard`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guard: Option<GuardReport>,
-    /// With `--plugin`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub plugins: Vec<PluginState>,
-    pub toll: Toll,
-    pub losses: BTreeMap<String, u64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct InProgress {
-    pub tid: u32,
-    pub name: String,
-    pub abi: String,
-    /// The time so far; none: its start was not timed.
-    pub ns: Option<u64>,
 }
 
 /// The toll of the measurement.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Toll {
+    /// Calls that at least one extension has seen.
     pub calls: u64,
     /// The median of paired differences of getppid, and its interval; none: it was not measured.
     pub ns_per_call: Option<f64>,
@@ -64,9 +51,92 @@ pub struct Toll {
 }
 
 impl Report {
+    /// The document; its fields are in this order.
+    pub fn document(&self) -> serde_json::Result<Value> {
+        let mut document = field("schema", SCHEMA)?;
+        if let Value::Object(header) = serde_json::to_value(&self.header)? {
+            document.extend(header);
+        }
+        for section in &self.sections {
+            document.extend(section.fields()?);
+        }
+        document.extend(field("toll", &self.toll)?);
+        document.extend(field("losses", &self.losses)?);
+        if !self.notes.is_empty() {
+            document.extend(field("notes", &self.notes)?);
+        }
+        Ok(Value::Object(document))
+    }
+
+    /// A report with the facts of a document and these sections.
+    #[cfg(test)]
+    pub fn with_sections(document: &str, sections: Vec<Box<dyn Section>>) -> Self {
+        let value: Value = serde_json::from_str(document).expect("JSON");
+        let part = |name: &str| value.get(name).cloned().unwrap_or_default();
+        Self {
+            header: serde_json::from_str(document).expect("a header"),
+            sections,
+            toll: serde_json::from_value(part("toll")).expect("a toll"),
+            losses: serde_json::from_value(part("losses")).expect("losses"),
+            notes: serde_json::from_value::<Option<_>>(part("notes")).expect("notes").unwrap_or_default(),
+        }
+    }
+
     /// Calls that at least one extension has seen.
     pub fn calls_seen(&self) -> u64 {
-        let programs = self.guard.iter().flat_map(|guard| &guard.programs);
-        self.lens.calls_seen().max(programs.map(|program| program.calls).sum())
+        self.sections.iter().filter_map(|section| section.calls_seen()).max().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+    use crate::report::TextOptions;
+
+    struct Fixed(&'static str, Option<u64>);
+
+    impl Section for Fixed {
+        fn fields(&self) -> serde_json::Result<Map<String, Value>> {
+            field(self.0, self.1)
+        }
+
+        fn text(&self, out: &mut String, _layout: &TextOptions, _is_only: bool) {
+            *out += self.0;
+        }
+
+        fn calls_seen(&self) -> Option<u64> {
+            self.1
+        }
+    }
+
+    #[test]
+    fn sections_stand_between_header_and_toll() {
+        let header = Header {
+            command: vec!["true".into()],
+            exit: Some(0),
+            elapsed_ns: 1,
+            user_ns: None,
+            system_ns: None,
+        };
+        let report = Report {
+            header,
+            sections: vec![
+                Box::new(Fixed("first", Some(3))),
+                Box::new(Fixed("second", None)),
+                Box::new(Fixed("third", Some(5))),
+            ],
+            toll: Toll::default(),
+            losses: BTreeMap::new(),
+            notes: Vec::new(),
+        };
+        let document = report.document().expect("it has names only");
+        let names: Vec<_> = document.as_object().expect("an object").keys().cloned().collect();
+        assert_eq!(
+            names.join(" "),
+            "schema command exit elapsed_ns user_ns system_ns first second third toll losses"
+        );
+        assert_eq!(report.calls_seen(), 5);
     }
 }

@@ -2,8 +2,12 @@
 
 mod document;
 mod layout;
+mod section;
 mod text;
 
-pub use document::{InProgress, Report, SCHEMA, Toll};
+pub use document::{Header, Report, SCHEMA, Toll};
 pub use layout::{TextOptions, losses, more_rows};
+pub use section::{Section, field};
 pub use text::print;
+#[cfg(test)]
+pub use text::text;

@@ -1,0 +1,161 @@
+//! The contract between a session and the extensions that take part in it.
+//!
+//! A command describes each extension with an [`ExtensionSetup`]. The runner of the session
+//! (`session_runner.rs`) collects what the setups need, starts the session, and makes an
+//! [`Extension`] of each. It calls the extensions in the order in which the command lists them.
+//! Default methods do nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use control::Response;
+use kernel::gate::{Gate, Lock};
+use kernel::session::{Session, SessionOptions};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::report::Section;
+
+/// Losses by reason.
+pub type Losses = BTreeMap<String, u64>;
+
+/// What an extension works on, lent for one call.
+pub struct Context<'a> {
+    pub gate: &'a mut Gate,
+    pub session: &'a Session,
+}
+
+/// Tasks that are about to join the session.
+pub enum Joining<'a> {
+    /// The tasks of a daemon, whose programs are not known yet.
+    Machine,
+    /// A command, which has not started.
+    Command { program: &'a Path, words: &'a [OsString] },
+    /// Running processes. An extension may add the scope of a process, by its PID.
+    Processes { pids: &'a [u32], scopes: &'a mut BTreeMap<u32, u64> },
+}
+
+/// A request to a daemon.
+pub struct Request<'a> {
+    /// The process that sent it.
+    pub process: u32,
+    pub value: Value,
+    /// The losses of the session so far.
+    pub losses: &'a Losses,
+}
+
+impl Request<'_> {
+    /// The request as the extension's type.
+    pub fn understood<T: DeserializeOwned>(self) -> Result<T> {
+        serde_json::from_value(self.value).context(NOT_UNDERSTOOD)
+    }
+}
+
+/// An extension before its session has started.
+pub trait ExtensionSetup {
+    /// Adds what the extension needs to the options of the session.
+    fn configure(&self, options: &mut SessionOptions);
+
+    /// Starts the extension. The session exists and has no tasks.
+    fn start(self: Box<Self>, context: &mut Context<'_>) -> Result<Box<dyn Extension>>;
+}
+
+/// An extension of a running session.
+pub trait Extension {
+    /// Prepares for tasks before they join.
+    fn prepare(&mut self, _context: &mut Context<'_>, _joining: &mut Joining<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The time from which the report counts, after everything was prepared.
+    fn begin(&mut self, _began_ns: u64) {}
+
+    /// What a daemon logs about the extension when it has started. `processes` is the number of
+    /// processes that joined; none: every process of the machine.
+    fn summary(&self, _processes: Option<usize>) -> Option<String> {
+        None
+    }
+
+    /// Processes a record of the session's ring. Returns whether the record belongs to the
+    /// extension.
+    fn on_record(&mut self, _context: &mut Context<'_>, _record: &[u8]) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Does what is due. Called after the records were processed, and when [`Self::deadline`] has
+    /// passed.
+    fn tend(&mut self, _context: &mut Context<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The time until the next call of [`Self::tend`], at most `longest`.
+    fn deadline(&self, longest: Duration) -> Duration {
+        longest
+    }
+
+    /// Does what is due twice a second in a daemon. The daemon logs a failure and continues.
+    fn refresh(&mut self, _context: &mut Context<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Reads rows that have ended, before they are given back.
+    fn finish_rows(
+        &mut self,
+        _context: &mut Context<'_>,
+        _lock: &Lock,
+        _rows: &BTreeSet<u32>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    /// The key of the requests that the extension replies to.
+    fn request_key(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Notes that a process has sent a request to the daemon, whatever its key.
+    fn note_client(&mut self, _context: &mut Context<'_>, _process: u32) {}
+
+    /// Carries out a request that has [`Self::request_key`].
+    fn reply(&mut self, _context: &mut Context<'_>, _request: Request<'_>) -> Result<Response> {
+        bail!("this extension takes no requests")
+    }
+
+    /// Losses that the gate does not count.
+    fn losses(&self) -> Losses {
+        Losses::new()
+    }
+
+    /// Writes the extension's metrics.
+    fn metrics(
+        &mut self,
+        _context: &mut Context<'_>,
+        _losses: &Losses,
+        _page: &mut String,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    /// Saves and reads what is lost when the tasks are detached, which happens next.
+    fn close(&mut self, _context: &mut Context<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The extension's section of the report, when nothing is counted any more, and notes about it.
+    fn section(
+        &mut self,
+        _context: &mut Context<'_>,
+        _notes: &mut Vec<String>,
+    ) -> Result<Option<Box<dyn Section>>> {
+        Ok(None)
+    }
+
+    /// Frees what belongs to the session's number, which another session may get next.
+    fn leave(&mut self) {}
+
+    /// The session has ended, and no task is held any more.
+    fn end(&mut self) {}
+}

@@ -1,0 +1,200 @@
+//! The guard as an extension of a session.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result};
+use control::Response;
+use kernel::gate::Lock;
+use kernel::hold_table::PinnedHolds;
+use kernel::session::SessionOptions;
+
+use super::events::Events;
+use super::extension::Guard;
+use super::metrics::guard_metrics;
+use super::persist::SaveScope;
+use super::policy::Policy;
+use super::replies::reply;
+use super::report::GuardReport;
+use super::requests::REQUEST_KEY;
+use crate::extension::{Context, Extension, ExtensionSetup, Joining, Losses, Request};
+use crate::format::number_of;
+use crate::output::print_message;
+use crate::report::Section;
+
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+
+/// A guard with a policy.
+pub struct GuardSetup {
+    pub policy: Policy,
+    /// What only the guard of a daemon has.
+    pub daemon: Option<DaemonGuard>,
+}
+
+pub struct DaemonGuard {
+    pub events: Events,
+    /// The only executables that are guarded; empty: all.
+    pub executables: Vec<PathBuf>,
+}
+
+impl ExtensionSetup for GuardSetup {
+    fn configure(&self, options: &mut SessionOptions) {
+        options.guard = self.policy.wire;
+        options.mask |= self.policy.needs();
+    }
+
+    fn start(self: Box<Self>, context: &mut Context<'_>) -> Result<Box<dyn Extension>> {
+        let may_hold = self.policy.holds();
+        let lock = Lock::take()?;
+        let guard = Guard::start(context.gate, &lock, context.session, self.policy)?;
+        let unpinned = |error| {
+            print_message(&format!(
+                "tollgate: {error}; `guard off` cannot reach this guard, and cannot release its \
+                processes if the guard and its watchdog are killed together"
+            ))
+        };
+        let pin = may_hold.then(|| context.gate.pin_holds(&lock).map_err(unpinned).ok()).flatten();
+        Ok(Box::new(GuardInSession {
+            guard,
+            daemon: self.daemon,
+            _pin: pin,
+            report: None,
+            since: SystemTime::now(),
+            saved: Instant::now(),
+        }))
+    }
+}
+
+struct GuardInSession {
+    guard: Guard,
+    daemon: Option<DaemonGuard>,
+    /// Lets `guard off` find the held processes, even if the watchdog is killed together with the
+    /// guard.
+    _pin: Option<PinnedHolds>,
+    /// Made before the tasks are detached.
+    report: Option<GuardReport>,
+    since: SystemTime,
+    saved: Instant,
+}
+
+impl GuardInSession {
+    /// Publishes new events, if this is the guard of a daemon.
+    fn publish_events(&mut self) {
+        if let Some(daemon) = &mut self.daemon {
+            self.guard.take_events().iter().for_each(|event| daemon.events.publish(event));
+        }
+    }
+}
+
+impl Extension for GuardInSession {
+    fn prepare(&mut self, context: &mut Context<'_>, joining: &mut Joining<'_>) -> Result<()> {
+        match joining {
+            Joining::Machine => self.guard.preload_stored(context.gate),
+            Joining::Command { program, words } => {
+                self.guard.preload_command(context.gate, &Lock::take()?, program, words)
+            }
+            Joining::Processes { pids, scopes } => {
+                scopes.extend(self.guard.preload_processes(context.gate, pids)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn begin(&mut self, _began_ns: u64) {
+        self.guard.begin();
+    }
+
+    fn summary(&self, processes: Option<usize>) -> Option<String> {
+        let executables = self.daemon.iter().flat_map(|daemon| &daemon.executables);
+        let executables: Vec<_> = executables.map(|path| path.to_string_lossy()).collect();
+        let what = match (processes, executables.join(", ").as_str()) {
+            (None, "") => "every process".into(),
+            (None, all) => format!("every process of {all}"),
+            (Some(processes), "") => number_of(processes, "process"),
+            (Some(processes), all) => format!("{all} in {}", number_of(processes, "process")),
+        };
+        Some(format!(
+            "guarding {what} ({}); `tollgate guard status` shows the state",
+            self.guard.mode().name()
+        ))
+    }
+
+    fn on_record(&mut self, context: &mut Context<'_>, record: &[u8]) -> Result<bool> {
+        if let Some(program) = kernel::ring::guard_program(record) {
+            self.guard.on_program_start(context.gate, &program)?;
+        } else if let Some(event) = kernel::ring::guard_event(record) {
+            self.guard.on_event(&event);
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn tend(&mut self, context: &mut Context<'_>) -> Result<()> {
+        self.guard.tend(context.gate)?;
+        self.publish_events();
+        Ok(())
+    }
+
+    fn deadline(&self, longest: Duration) -> Duration {
+        self.guard.deadline(longest)
+    }
+
+    fn refresh(&mut self, context: &mut Context<'_>) -> Result<()> {
+        if let Some(daemon) = &mut self.daemon {
+            daemon.events.tend();
+        }
+        let evicted = self.guard.evict_unused(context.gate);
+        if self.saved.elapsed() <= SAVE_EVERY {
+            return evicted;
+        }
+        self.saved = Instant::now();
+        // It may succeed the next time, for example after a disk was full.
+        evicted.and(self.guard.save(context.gate, SaveScope::Changed))
+    }
+
+    fn request_key(&self) -> Option<&'static str> {
+        Some(REQUEST_KEY)
+    }
+
+    fn note_client(&mut self, context: &mut Context<'_>, process: u32) {
+        self.guard.note_operator(context.gate, process);
+    }
+
+    fn reply(&mut self, context: &mut Context<'_>, request: Request<'_>) -> Result<Response> {
+        let losses = request.losses.clone();
+        let (asked, since) = (request.understood()?, self.since);
+        let daemon = self.daemon.as_mut().context("this guard takes no requests")?;
+        reply(&mut self.guard, &mut daemon.events, context.gate, asked, since, losses)
+    }
+
+    fn metrics(
+        &mut self,
+        context: &mut Context<'_>,
+        losses: &Losses,
+        page: &mut String,
+    ) -> Result<()> {
+        guard_metrics(page, &self.guard.status(context.gate, self.since, losses.clone()));
+        Ok(())
+    }
+
+    fn close(&mut self, _context: &mut Context<'_>) -> Result<()> {
+        match self.daemon {
+            Some(_) => self.publish_events(),
+            None => self.report = Some(self.guard.report()),
+        }
+        self.guard.save_at_end().context("the baselines could not be stored")
+    }
+
+    fn section(
+        &mut self,
+        _context: &mut Context<'_>,
+        _notes: &mut Vec<String>,
+    ) -> Result<Option<Box<dyn Section>>> {
+        Ok(self.report.take().map(|report| Box::new(report) as Box<dyn Section>))
+    }
+
+    fn end(&mut self) {
+        self.guard.dismiss_watchdog();
+    }
+}

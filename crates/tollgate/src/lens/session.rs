@@ -1,0 +1,155 @@
+//! The lens as an extension of a session.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use kernel::call_stats::{RowName, RowStats};
+use kernel::clock::now_ns;
+use kernel::counters::Collector;
+use kernel::gate::Lock;
+use kernel::process;
+use kernel::session::{LiveThread, SessionOptions};
+use kernel::symbols::KernelSymbols;
+use kernel::wire;
+
+use super::build_report::lens_report;
+use super::report::InProgress;
+use super::slow_calls::SlowCalls;
+use crate::call_name::call_name;
+use crate::extension::{Context, Extension, ExtensionSetup};
+use crate::report::Section;
+
+/// How often to read counters, some of which could otherwise wrap.
+const READ_EVERY_NS: u64 = 60_000_000_000;
+
+/// What the lens records. Every session has one, because it reads the session's rows; with a mask
+/// of 0, it times no calls.
+pub struct LensSetup {
+    pub mask: u32,
+    /// One of `wire::per`.
+    pub per: u32,
+    /// Calls that take at least this long are recorded one by one; 0: none.
+    pub slower_ns: u64,
+}
+
+impl LensSetup {
+    /// A lens that times no calls.
+    pub fn off() -> Self {
+        Self { mask: 0, per: wire::PER_ALL, slower_ns: 0 }
+    }
+}
+
+impl ExtensionSetup for LensSetup {
+    fn configure(&self, options: &mut SessionOptions) {
+        options.mask |= self.mask;
+        options.per = self.per;
+        options.slower_ns = self.slower_ns;
+    }
+
+    fn start(self: Box<Self>, _context: &mut Context<'_>) -> Result<Box<dyn Extension>> {
+        let now = now_ns();
+        Ok(Box::new(Lens {
+            mask: self.mask,
+            per: self.per,
+            collector: Collector::default(),
+            slow: SlowCalls::new(now),
+            in_progress: Vec::new(),
+            read_ns: now,
+        }))
+    }
+}
+
+struct Lens {
+    mask: u32,
+    per: u32,
+    collector: Collector,
+    slow: SlowCalls,
+    in_progress: Vec<InProgress>,
+    read_ns: u64,
+}
+
+impl Lens {
+    /// Reads the statistics of all rows.
+    fn stats(&mut self, context: &Context<'_>) -> Result<BTreeMap<RowName, RowStats>> {
+        let mut stats = self.collector.stats_by_row(context.gate, context.session.index)?;
+        if self.mask & wire::LENS == 0 {
+            // Another session's counts cover only the time of that session.
+            stats.values_mut().for_each(|row| *row = RowStats::default());
+        }
+        Ok(stats)
+    }
+}
+
+impl Extension for Lens {
+    fn begin(&mut self, began_ns: u64) {
+        self.slow = SlowCalls::new(began_ns);
+    }
+
+    fn on_record(&mut self, _context: &mut Context<'_>, record: &[u8]) -> Result<bool> {
+        let slow = kernel::ring::slow_call(record);
+        Ok(slow.map(|call| self.slow.add_record(&call)).is_some())
+    }
+
+    fn tend(&mut self, context: &mut Context<'_>) -> Result<()> {
+        if now_ns() - self.read_ns > READ_EVERY_NS {
+            self.collector.read(context.gate, context.session.index)?;
+            self.read_ns = now_ns();
+        }
+        Ok(())
+    }
+
+    fn finish_rows(
+        &mut self,
+        context: &mut Context<'_>,
+        lock: &Lock,
+        rows: &BTreeSet<u32>,
+    ) -> Result<()> {
+        Ok(self.collector.finish_rows(context.gate, lock, rows)?)
+    }
+
+    fn close(&mut self, context: &mut Context<'_>) -> Result<()> {
+        let live = context.gate.live_threads(context.session.index);
+        let now = now_ns();
+        self.in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
+        Ok(())
+    }
+
+    fn section(
+        &mut self,
+        context: &mut Context<'_>,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<Box<dyn Section>>> {
+        let stats = self.stats(context)?;
+        // Slow calls, and sessions around or within this one, may record blocking sites that this
+        // session did not request.
+        let has_sites =
+            self.mask & wire::LENS_SITES != 0 || stats.values().any(|row| !row.sites.is_empty());
+        let symbols = if has_sites { KernelSymbols::get() } else { KernelSymbols::none() };
+        if has_sites && symbols.is_empty() {
+            notes.push("blocking sites have no names: /proc/kallsyms shows no addresses".into());
+        }
+        let (slow, seen) = std::mem::replace(&mut self.slow, SlowCalls::new(0)).finish();
+        if seen > slow.len() as u64 {
+            notes.push(format!(
+                "{seen} slow calls were reported; the {} slowest of them are kept",
+                slow.len()
+            ));
+        }
+        let in_progress = std::mem::take(&mut self.in_progress);
+        Ok(Some(Box::new(lens_report(&stats, self.per, slow, in_progress, symbols))))
+    }
+}
+
+/// The call that a thread is in. /proc is read for a thread that has not crossed the boundary since
+/// it was attached.
+fn in_progress(thread: &LiveThread, now: u64) -> Option<InProgress> {
+    let tid = thread.pid;
+    let (slot, entered) = match thread.call {
+        Some(call) => call,
+        None if thread.has_crossed => return None,
+        None => (process::current_call(tid)?, 0),
+    };
+    let (abi, name) = call_name(slot);
+    let ns = (entered != 0).then(|| now.saturating_sub(entered));
+    Some(InProgress { tid, name, abi: abi.as_str().into(), ns })
+}
