@@ -7,15 +7,15 @@ mod check;
 mod commands;
 mod compile;
 mod disassembly;
-pub mod extension;
+mod extension;
 mod faults;
 mod hooks;
 mod log_followers;
 mod problems;
 mod records;
 mod replies;
-pub mod requests;
-pub mod state;
+mod report;
+mod requests;
 mod state_transfer;
 mod variables;
 
@@ -29,8 +29,8 @@ pub use compile::read;
 pub use extension::{Plugins, mask};
 pub use log_followers::LogFollowers;
 pub use replies::{publish_output, reply};
+pub use report::{PluginState, plugin_text};
 pub use requests::{PluginRequest, REQUEST_KEY};
-pub use state::PluginState;
 
 pub fn run(arguments: &PluginCommandLine) -> Result<ExitCode> {
     match &arguments.command {

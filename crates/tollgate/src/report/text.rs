@@ -11,6 +11,7 @@ use crate::guard::guard_text;
 use crate::lens::lens_text;
 use crate::options::ResultOptions;
 use crate::output::Output;
+use crate::plugin::plugin_text;
 
 /// Writes the document in the form that the options select.
 pub fn print(document: &Report, options: &ResultOptions, output: &mut Output) -> Result<()> {
@@ -34,9 +35,7 @@ fn text(document: &Report, layout: &TextOptions) -> String {
     if let Some(guard) = &document.guard {
         guard_text(&mut out, guard, layout);
     }
-    for plugin in &document.plugins {
-        let _ = write!(out, "\nplugin {}{}", plugin.line(), plugin.memory(layout.top));
-    }
+    plugin_text(&mut out, &document.plugins, layout);
     let _ = writeln!(out);
     for note in &document.notes {
         let _ = writeln!(out, "note: {note}");

@@ -12,6 +12,7 @@ use super::compile::CompiledPlugin;
 use super::faults::FaultCounts;
 use super::records::value;
 use crate::format::{and_more, count, number_of, printable};
+use crate::report::TextOptions;
 
 /// The state as JSON (docs/ecode.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -65,6 +66,13 @@ pub struct MapState {
 pub struct MapEntry {
     pub key: Value,
     pub value: Value,
+}
+
+/// The plugins' part of a report.
+pub fn plugin_text(out: &mut String, plugins: &[PluginState], layout: &TextOptions) {
+    for plugin in plugins {
+        let _ = write!(out, "\nplugin {}{}", plugin.line(), plugin.memory(layout.top));
+    }
 }
 
 /// Only `call` reads larger variables.
