@@ -9,7 +9,7 @@ use control::{
 };
 use serde_json::Value;
 
-use crate::Error;
+use crate::error::Error;
 
 pub fn not_understood(answer: &Value) -> Error {
     Error::Refused(format!("{OTHER_VERSION}: {answer}"))

@@ -19,6 +19,9 @@ use serde_json::Value;
 
 use crate::report::Section;
 
+/// The reply to what is not a request of any extension.
+pub const NOT_UNDERSTOOD: &str = "the daemon does not understand this request";
+
 /// Losses by reason.
 pub type Losses = BTreeMap<String, u64>;
 

@@ -9,6 +9,7 @@ mod daemon_client;
 mod doctor;
 mod document_input;
 mod exit_status;
+mod extension;
 mod format;
 mod guard;
 mod kernel_text;

@@ -15,6 +15,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use control::{Reply, Response, write_line};
 use serde_json::Value;
 
+use crate::extension::NOT_UNDERSTOOD;
+
 /// Only root sends requests; the largest is a document of all baselines of a large store.
 const MAX_REQUEST_LEN: u64 = 1 << 30;
 /// A client that connects and sends nothing is disconnected after this time.
@@ -27,9 +29,6 @@ const WAITING_THREADS: usize = 2;
 /// How often to check whether a follower has disconnected, and how long to wait after a failed
 /// accept.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The reply to what is not a request of any extension.
-pub const NOT_UNDERSTOOD: &str = "the daemon does not understand this request";
 
 /// A request, and the channel for its reply.
 pub struct PendingRequest {

@@ -12,8 +12,8 @@ use super::arguments::{
 use super::compile::{checked, compiled, name_of, read};
 use super::problems::print_problems;
 use super::records::{Line, PluginOutput};
+use super::report::PluginState;
 use super::requests::{LoadReport, PluginRequest, PluginSource};
-use super::state::PluginState;
 use crate::daemon_client::{connect_required, request_one, send_request};
 use crate::format::printable;
 use crate::options::{ResultOptions, SocketOption};

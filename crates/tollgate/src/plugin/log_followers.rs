@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Result;
+use control::{EventReceiver, EventSender};
 use kernel::clock::now_ns;
 
 use super::records::{Line, PluginOutput};
-use control::{EventReceiver, EventSender};
 
 #[derive(Default)]
 pub struct LogFollowers(Vec<LogFollower>);

@@ -7,15 +7,16 @@ mod check;
 mod commands;
 mod compile;
 mod disassembly;
-pub mod extension;
+mod extension;
 mod faults;
 mod hooks;
 mod log_followers;
 mod problems;
 mod records;
 mod replies;
-pub mod requests;
-pub mod state;
+mod report;
+mod requests;
+mod session;
 mod state_transfer;
 mod variables;
 
@@ -26,11 +27,9 @@ use anyhow::Result;
 use arguments::PluginCommand;
 pub use arguments::PluginCommandLine;
 pub use compile::read;
-pub use extension::{Plugins, mask};
-pub use log_followers::LogFollowers;
-pub use replies::{publish_output, reply};
-pub use requests::{PluginRequest, REQUEST_KEY};
-pub use state::PluginState;
+pub use extension::Plugins;
+pub use requests::REQUEST_KEY;
+pub use session::{PluginScope, PluginSetup};
 
 pub fn run(arguments: &PluginCommandLine) -> Result<ExitCode> {
     match &arguments.command {

@@ -1,23 +1,21 @@
 //! Plugins as an extension of a session.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
 use control::Response;
 use kernel::plugins::ALL_SESSIONS;
 use kernel::session::SessionOptions;
-use serde_json::{Map, Value};
 
 use super::extension::{Plugins, mask};
 use super::log_followers::LogFollowers;
 use super::replies::{publish_output, reply};
+use super::report::PluginReport;
 use super::requests::REQUEST_KEY;
-use super::state::PluginState;
 use crate::extension::{Context, Extension, ExtensionSetup, Losses, Request};
 use crate::format::number_of;
 use crate::output::print_message;
-use crate::report::{Section, TextOptions, field};
+use crate::report::Section;
 use crate::source_file::SourceFile;
 
 /// The tasks at whose hooks plugins run.
@@ -147,24 +145,5 @@ impl Extension for PluginsInSession {
 
     fn leave(&mut self) {
         self.plugins.unload_all();
-    }
-}
-
-/// The plugins' section of a report.
-struct PluginReport(Vec<PluginState>);
-
-impl Section for PluginReport {
-    fn fields(&self) -> serde_json::Result<Map<String, Value>> {
-        field("plugins", &self.0)
-    }
-
-    fn text(&self, out: &mut String, layout: &TextOptions, _is_only: bool) {
-        for plugin in &self.0 {
-            let _ = write!(out, "\nplugin {}{}", plugin.line(), plugin.memory(layout.top));
-        }
-    }
-
-    fn calls_seen(&self) -> Option<u64> {
-        None
     }
 }

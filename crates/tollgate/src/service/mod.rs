@@ -16,6 +16,7 @@ mod registry;
 mod render;
 mod requests;
 mod rule_problems;
+mod session;
 mod system_host;
 mod top;
 
@@ -26,10 +27,9 @@ use anyhow::Result;
 use arguments::ServiceCommand;
 pub use arguments::ServiceCommandLine;
 pub use commands::{assign_self, own_service};
-pub use extension::{Services, activate_for_measuring, mask};
-pub use metrics::service_metrics;
-pub use requests::{REQUEST_KEY, ServiceReport, ServiceRequest};
-pub use rule_problems::{KIND, parsed};
+pub use extension::activate_for_measuring;
+pub use requests::REQUEST_KEY;
+pub use session::ServiceSetup;
 
 pub fn run(arguments: &ServiceCommandLine) -> Result<ExitCode> {
     match &arguments.command {

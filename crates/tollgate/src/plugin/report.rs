@@ -6,12 +6,13 @@ use anyhow::Result;
 use ecode::records::decode_value;
 use kernel::plugins::LoadedPlugin;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::compile::CompiledPlugin;
 use super::faults::FaultCounts;
 use super::records::value;
 use crate::format::{and_more, count, number_of, printable};
+use crate::report::{Section, TextOptions, field};
 
 /// The state as JSON (docs/ecode.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -65,6 +66,25 @@ pub struct MapState {
 pub struct MapEntry {
     pub key: Value,
     pub value: Value,
+}
+
+/// The plugins' section of a report.
+pub struct PluginReport(pub Vec<PluginState>);
+
+impl Section for PluginReport {
+    fn fields(&self) -> serde_json::Result<Map<String, Value>> {
+        field("plugins", &self.0)
+    }
+
+    fn text(&self, out: &mut String, layout: &TextOptions, _is_only: bool) {
+        for plugin in &self.0 {
+            let _ = write!(out, "\nplugin {}{}", plugin.line(), plugin.memory(layout.top));
+        }
+    }
+
+    fn calls_seen(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Only `call` reads larger variables.

@@ -1,0 +1,146 @@
+//! `tollgate run`: runs a command through the gate, and reports when it ends.
+
+mod arguments;
+mod find_program;
+
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use kernel::process::{Credentials, GatedCommand};
+use kernel::signals::Dispositions;
+
+use crate::extension::ExtensionSetup;
+use crate::guard::GuardSetup;
+use crate::lens::LensSetup;
+use crate::output::{Output, print_message};
+use crate::plugin::{self, PluginSetup};
+use crate::report::print;
+use crate::session_runner::{SessionEnd, SessionRunner};
+use crate::source_file::SourceFile;
+use crate::user;
+pub use arguments::RunArguments;
+use find_program::{find_program, refusal, refuse};
+
+pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
+    let mut output = Output::open(arguments.result.output.as_deref(), Output::Stderr)?;
+    let identity = arguments.user.as_deref().map(user::find).transpose()?;
+    let words = &arguments.command;
+    let program = match find_program(&words[0]) {
+        Ok(program) => program,
+        Err(refusal) => return refuse(&words[0], refusal),
+    };
+    let join = |service: &Option<String>| match service {
+        Some(service) => crate::service::assign_self(&arguments.socket, service),
+        None => Ok(()),
+    };
+    let plugins =
+        arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
+    let has_others = arguments.guard.mode.is_some() || !plugins.is_empty();
+    if arguments.service.is_some() && !arguments.lens && !has_others {
+        join(&arguments.service)?;
+        let error = command(program, arguments, identity, Dispositions::take_over())?.execute();
+        return refuse(&words[0], refusal(&error));
+    }
+    // If Tollgate keeps running beside the command, its own work must not be charged to the
+    // service.
+    let home = match arguments.service {
+        Some(_) => Some(crate::service::own_service(&arguments.socket)?),
+        None => None,
+    };
+    let mut watch = SessionRunner::start(extensions(arguments, plugins)?)?;
+    watch.prepare_command(&program, words)?;
+    // Not earlier: until the command exists, Ctrl-C is for Tollgate.
+    let signals = Dispositions::take_over();
+    let command = command(program, arguments, identity, signals)?;
+    watch.begin()?;
+    join(&arguments.service)?;
+    let mut child = {
+        let _pending = watch.pending_children()?;
+        command.spawn()?
+    };
+    // The command runs already, so Tollgate continues even if the daemon has ended.
+    let _ = join(&home);
+    if let Some(error) = child.exec_error() {
+        child.reap()?;
+        watch.cancel()?;
+        return refuse(&words[0], refusal(&error));
+    }
+    while !child.ended_within(watch.deadline(), watch.descriptor()) {
+        watch.tend()?;
+    }
+    let (status, usage) = child.reap()?;
+    let exit = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let ending = SessionEnd {
+        command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        exit: Some(exit),
+        user_ns: Some(usage.user_ns),
+        system_ns: Some(usage.system_ns),
+        notes: Vec::new(),
+        measures_toll: !arguments.lens_options.no_toll,
+    };
+    let document = watch.finish(ending)?;
+    // The command's status matters more than a report that has no reader any more.
+    if let Err(error) = print(&document, &arguments.result, &mut output) {
+        let _ = print_message(&format!("tollgate: {error:#}"));
+    }
+    Ok(ExitCode::from(exit as u8))
+}
+
+/// The extensions of the run, in the order of their sections in the report.
+fn extensions(
+    arguments: &RunArguments,
+    plugins: Vec<SourceFile>,
+) -> Result<Vec<Box<dyn ExtensionSetup>>> {
+    let policy = arguments.guard.policy()?;
+    let has_guard = policy.is_some();
+    let lens = if arguments.lens || (!has_guard && plugins.is_empty()) {
+        arguments.lens_options.setup()
+    } else if arguments.lens_options.is_given() {
+        bail!(
+            "with --guard or --plugin, the options --no-sites, --sample, --slower-than and --per \
+            need --lens"
+        );
+    } else {
+        LensSetup::off()
+    };
+    let mut extensions: Vec<Box<dyn ExtensionSetup>> = vec![Box::new(lens)];
+    if let Some(policy) = policy {
+        extensions.push(Box::new(GuardSetup { policy, daemon: None }));
+    }
+    if !plugins.is_empty() {
+        let top = arguments.result.top;
+        extensions.push(Box::new(PluginSetup::of_command(plugins, top, has_guard)?));
+    }
+    Ok(extensions)
+}
+
+fn command(
+    program: PathBuf,
+    arguments: &RunArguments,
+    identity: Option<Credentials>,
+    signals: Dispositions,
+) -> Result<GatedCommand> {
+    Ok(GatedCommand::new(
+        c_string(program.into_os_string())?,
+        arguments.command.iter().cloned().map(c_string).collect::<Result<_>>()?,
+        std::env::vars_os()
+            .map(|(key, value)| c_string(join(key, value)))
+            .collect::<Result<_>>()?,
+        identity,
+        signals,
+    ))
+}
+
+fn c_string(text: OsString) -> Result<CString> {
+    CString::new(text.into_vec()).context("an argument of the command contains a NUL byte")
+}
+
+fn join(mut key: OsString, value: OsString) -> OsString {
+    key.push("=");
+    key.push(value);
+    key
+}
