@@ -28,7 +28,7 @@ use arguments::PluginCommand;
 pub use arguments::PluginCommandLine;
 pub use compile::read;
 pub use extension::Plugins;
-pub use requests::REQUEST_KEY;
+
 pub use session::{PluginScope, PluginSetup};
 
 pub fn run(arguments: &PluginCommandLine) -> Result<ExitCode> {

@@ -9,7 +9,6 @@ use super::layout::{TextOptions, losses};
 use crate::format::{count, duration, short_command_line};
 use crate::options::ResultOptions;
 use crate::output::Output;
-use crate::plugin::plugin_text;
 
 /// Writes the report in the form that the options select.
 pub fn print(report: &Report, options: &ResultOptions, output: &mut Output) -> Result<()> {
