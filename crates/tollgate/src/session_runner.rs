@@ -46,7 +46,7 @@ pub struct SessionEnd {
 #[derive(Default)]
 struct PendingRecords {
     done: BTreeSet<u32>,
-    slow: Vec<Box<wire::slow_call>>,
+    slow: Vec<wire::slow_call>,
     guard: Vec<GuardRecord>,
 }
 
@@ -352,7 +352,7 @@ fn ring(session: &Session, inbox: &Rc<RefCell<PendingRecords>>) -> Result<RingBu
         if let Some(done) = kernel::ring::group_done(bytes) {
             inbox.borrow_mut().done.insert(done.row);
         } else if let Some(slow) = kernel::ring::slow_call(bytes) {
-            inbox.borrow_mut().slow.push(Box::new(slow));
+            inbox.borrow_mut().slow.push(slow);
         } else if let Some(program) = kernel::ring::guard_program(bytes) {
             inbox.borrow_mut().guard.push(GuardRecord::Program(Box::new(program)));
         } else if let Some(event) = kernel::ring::guard_event(bytes) {

@@ -195,6 +195,7 @@ impl GuardedProgram {
 const CALLS_WIDTH: usize = 12;
 const EXPECTED_SHOWN: usize = 5;
 
+/// The guard's part of a report as text.
 pub fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     let sum = |part: fn(&GuardedProgram) -> u64| guard.programs.iter().map(part).sum::<u64>();
     let (holds, held_ns) = (sum(|program| program.holds), sum(|program| program.held_ns));

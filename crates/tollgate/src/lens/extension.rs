@@ -18,6 +18,7 @@ use super::slow_calls::SlowCalls;
 /// How often to read counters, some of which could otherwise wrap.
 const READ_EVERY_NS: u64 = 60_000_000_000;
 
+/// What the lens keeps in a session.
 pub struct Lens {
     mask: u32,
     per: u32,
@@ -50,6 +51,7 @@ impl Lens {
         self.slow = SlowCalls::new(began_ns);
     }
 
+    /// Adds a slow call.
     pub fn on_record(&mut self, record: &wire::slow_call) {
         self.slow.add_record(record);
     }
@@ -59,6 +61,7 @@ impl Lens {
         Ok(self.collector.finish_rows(gate, lock, rows)?)
     }
 
+    /// Reads the counters of all rows from time to time.
     pub fn tend(&mut self, gate: &Gate, session: u32) -> Result<()> {
         if now_ns() - self.read_ns > READ_EVERY_NS {
             self.collector.read(gate, session)?;

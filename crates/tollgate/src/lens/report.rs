@@ -102,10 +102,12 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl LensReport {
+    /// Whether the lens has seen no call.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty() && self.groups.is_empty() && self.slow.is_empty()
     }
 
+    /// Calls that returned or ended with their threads.
     pub fn calls_seen(&self) -> u64 {
         self.calls.iter().map(|call| call.count + call.unfinished).sum()
     }

@@ -10,6 +10,7 @@ use crate::report::{TextOptions, more_rows};
 const SITE_SHARE_MIN: f64 = 0.05;
 const SITES_SHOWN: usize = 3;
 
+/// The lens' part of a report as text.
 pub fn lens_text(out: &mut String, report: &LensReport, layout: &TextOptions) {
     calls_headline(out, report);
     if report.groups.is_empty() {
