@@ -116,10 +116,8 @@ impl SessionRunner {
             ended: false,
         };
         for setup in setups {
-            let extension = setup.start(&mut Context {
-                gate: &mut runner.gate,
-                session: &runner.session,
-            })?;
+            let extension =
+                setup.start(&mut Context { gate: &mut runner.gate, session: &runner.session })?;
             runner.extensions.push(extension);
         }
         Ok(runner)
@@ -334,8 +332,7 @@ impl SessionRunner {
             user_ns: ending.user_ns,
             system_ns: ending.system_ns,
         };
-        let mut report =
-            Report { header, sections, toll: toll.unwrap_or_default(), losses, notes };
+        let mut report = Report { header, sections, toll: toll.unwrap_or_default(), losses, notes };
         report.toll.calls = report.calls_seen();
         Ok(report)
     }

@@ -109,6 +109,7 @@ impl KernelFacts {
     }
 }
 
+/// The result for what cannot be examined without the kernel's types.
 pub fn without_types() -> Finding {
     Finding::untried("needs the kernel's types").remedy("kernel types (BTF), as above")
 }

@@ -34,6 +34,7 @@ impl Security {
         format!("lockdown or a policy of this host refuses it ({})", self.attached())
     }
 
+    /// The active modules and the mode of lockdown, in words.
     pub fn attached(&self) -> String {
         let modules = self.modules.as_deref().unwrap_or("unknown");
         format!("security modules: {modules}; lockdown: {}", self.lockdown_mode())
@@ -47,6 +48,7 @@ impl Security {
         }
     }
 
+    /// Whether a module is known to be active.
     pub fn is_active(&self, module: &str) -> bool {
         self.modules.as_deref().is_some_and(|list| list.split(',').any(|name| name == module))
     }

@@ -16,6 +16,7 @@ use crate::output::log_message;
 /// Events that `guard events` can still show.
 const MAX_RECENT_EVENTS: usize = 10_000;
 
+/// Where the events of a daemon's guard go.
 pub struct Events {
     journal: EventLog,
     file: Option<File>,
@@ -38,6 +39,7 @@ impl Events {
         })
     }
 
+    /// Sends an event to all readers, and keeps it for later ones.
     pub fn publish(&mut self, event: &GuardEvent) {
         self.journal.log_event(event);
         let line: Arc<str> = serde_json::to_string(event).unwrap_or_default().into();
@@ -65,6 +67,7 @@ impl Events {
         Response::Lines(recent, follower)
     }
 
+    /// Forgets readers that have gone, and logs what was only counted.
     pub fn tend(&mut self) {
         self.followers.retain(EventSender::is_followed);
         self.journal.tend();

@@ -201,7 +201,11 @@ impl Guard {
     }
 
     /// Handles the start of a program.
-    pub fn on_program_start(&mut self, gate: &Gate, record: &wire::guard_program_record) -> Result<()> {
+    pub fn on_program_start(
+        &mut self,
+        gate: &Gate,
+        record: &wire::guard_program_record,
+    ) -> Result<()> {
         let place = record.profile_slot;
         let Some(file) = open_program(record) else { return self.track_unidentified(gate, place) };
         let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());

@@ -13,6 +13,7 @@ fn program_label(program: &GuardedProgram) -> String {
     labels(&[("program", program.path.as_str())].into_iter().chain(scope).collect::<Vec<_>>())
 }
 
+/// Writes the metrics of a daemon's guard.
 pub fn guard_metrics(out: &mut String, status: &Status) {
     let one = |value: f64| std::iter::once((String::new(), value));
     family(

@@ -3,10 +3,10 @@
 mod arguments;
 mod build_report;
 mod diff;
-mod session;
 mod options;
 mod report;
 mod report_text;
+mod session;
 mod slow_calls;
 mod watch;
 
@@ -16,8 +16,8 @@ use anyhow::Result;
 
 pub use arguments::LensArguments;
 use arguments::LensCommand;
-pub use session::LensSetup;
 pub use options::LensOptions;
+pub use session::LensSetup;
 
 pub fn run(arguments: &LensArguments) -> Result<ExitCode> {
     match &arguments.command {

@@ -20,6 +20,7 @@ struct LogFollower {
     missed: BTreeMap<String, u64>,
 }
 
+/// A line of output as a line of JSON.
 pub fn json(line: &Line) -> Result<Arc<str>> {
     Ok(serde_json::to_string(line)?.into())
 }

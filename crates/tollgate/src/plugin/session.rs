@@ -86,8 +86,7 @@ struct PluginsInSession {
 impl Extension for PluginsInSession {
     fn summary(&self, _processes: Option<usize>) -> Option<String> {
         let plugins = number_of(self.loaded, "plugin");
-        (self.loaded > 0)
-            .then(|| format!("{plugins} loaded; `tollgate plugin list` lists them"))
+        (self.loaded > 0).then(|| format!("{plugins} loaded; `tollgate plugin list` lists them"))
     }
 
     fn tend(&mut self, _context: &mut Context<'_>) -> Result<()> {

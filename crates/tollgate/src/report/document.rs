@@ -78,7 +78,9 @@ impl Report {
             sections,
             toll: serde_json::from_value(part("toll")).expect("a toll"),
             losses: serde_json::from_value(part("losses")).expect("losses"),
-            notes: serde_json::from_value::<Option<_>>(part("notes")).expect("notes").unwrap_or_default(),
+            notes: serde_json::from_value::<Option<_>>(part("notes"))
+                .expect("notes")
+                .unwrap_or_default(),
         }
     }
 

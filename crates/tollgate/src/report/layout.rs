@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use crate::format::count;
 
+/// How a text is laid out.
 pub struct TextOptions {
     /// How many calls of each list are shown.
     pub top: usize,

@@ -61,11 +61,8 @@ fn cpu_used(header: &Header) -> String {
 
 fn toll_line(report: &Report) -> String {
     let Toll { calls, ns_per_call, low, high, confidence, against } = &report.toll;
-    let losses = if report.losses.is_empty() {
-        "no losses"
-    } else {
-        "losses are listed in the first line"
-    };
+    let losses =
+        if report.losses.is_empty() { "no losses" } else { "losses are listed in the first line" };
     let is_uncounted =
         *calls == 0 && report.sections.iter().any(|section| section.calls_seen().is_none());
     let seen = if is_uncounted {

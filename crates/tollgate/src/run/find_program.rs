@@ -17,6 +17,7 @@ pub enum ExecFailure {
     CannotExecute(std::io::Error),
 }
 
+/// What an error of execve means.
 pub fn refusal(error: &std::io::Error) -> ExecFailure {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR) => ExecFailure::NotFound,

@@ -3,6 +3,7 @@
 use super::requests::{ServiceReport, ServiceRow};
 use crate::metrics::{family, label};
 
+/// Writes the metrics of all services.
 pub fn service_metrics(out: &mut String, report: &ServiceReport) {
     let mut of_services = |name: &str, kind: &str, help: &str, value: fn(&ServiceRow) -> f64| {
         let rows = report.services.iter().map(|row| (label("service", &row.name), value(row)));

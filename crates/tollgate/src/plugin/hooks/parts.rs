@@ -32,6 +32,7 @@ impl OffsetSource {
     }
 }
 
+/// The specification of a hook that cannot deny anything.
 pub fn observing_spec(fields: Vec<HookField>, entries: Vec<HookProgram>) -> HookSpec {
     HookSpec { fields, entries, return_policy: OBSERVES, unavailable: None, packet: None }
 }
@@ -41,6 +42,7 @@ pub fn unconditional_program(section: &'static str, fields: Vec<FieldSource>) ->
     HookProgram { section, variants: vec![HookVariant { conditions: Vec::new(), fields }] }
 }
 
+/// A field with a number.
 pub fn field(name: &str, bits: u8, is_signed: bool) -> HookField {
     HookField { name: name.into(), ty: Type::Integer(Integer { bits, is_signed }) }
 }
