@@ -143,7 +143,7 @@ const TOGGLED: &str = "
 [arm.toggled]
 start = \"touch FOLDER/on\"
 stop = \"rm -f FOLDER/on\"
-background = \"echo $$ >FOLDER/pid; exec sleep 1000\"
+background = \"echo $$ >>FOLDER/pids; exec sleep 1000\"
 settle = \"10ms\"
 loss = \"echo 3\"
 ";
@@ -161,8 +161,10 @@ fn interrupt_switches_the_arm_off_and_reports_partial_results() {
             assert!(began.elapsed() < Duration::from_secs(10));
             assert_eq!(document(&ran)["partial"], true);
             assert!(!ran.path("on").exists(), "the arm is still on");
-            if let Ok(pid) = fs::read_to_string(ran.path("pid")) {
-                let pid = pid.trim().parse().expect("a number");
+            // No file: the first program was killed before it had written its ID.
+            let pids = fs::read_to_string(ran.path("pids")).unwrap_or_default();
+            for pid in pids.lines() {
+                let pid = pid.parse().expect("a number");
                 eventually("the program's end", || !is_running(pid));
             }
         }
