@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// A diagnostic has been reported, and what it is about has no value.
+pub struct ErrorReported;
+
 /// A byte range of the source text.
 pub type Span = Range<usize>;
 

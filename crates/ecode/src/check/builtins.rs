@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use super::scopes::Symbol;
-use super::{Checked, Checker, ErrorReported};
+use super::{Checked, Checker};
 use crate::ast::{self, Expression as Written, ExpressionKind as WrittenKind};
-use crate::diagnostic::{Diagnostic, Span};
+use crate::diagnostic::{Diagnostic, ErrorReported, Span};
 use crate::records::MAX_STRUCT_BYTES;
 use crate::typed::{Argument, Builtin, Expression, ExpressionKind};
 use crate::types::{INT, LONG, Type, U8, U16, U32, U64};

@@ -4,10 +4,10 @@
 use super::builtins::is_builtin;
 use super::items::MAX_LOCAL_BYTES;
 use super::scopes::Symbol;
-use super::{BELOW, Checked, Checker, ErrorReported};
+use super::{BELOW, Checked, Checker};
 use crate::arithmetic;
 use crate::ast::{self, ExpressionKind as Written, Unary};
-use crate::diagnostic::{Diagnostic, Span, closest_name};
+use crate::diagnostic::{Diagnostic, ErrorReported, Span, closest_name};
 use crate::token::type_of_c_header;
 use crate::typed::{Expression, ExpressionKind, Lvalue, Operator, PlaceKind};
 use crate::types::{CHAR, INT, Integer, LONG, Type, U32, U64};

@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use super::builtins::name_of;
 use super::scopes::Symbol;
-use super::{Checked, Checker, ErrorReported};
+use super::{Checked, Checker};
 use crate::ast::{self, BaseType, Item};
-use crate::diagnostic::{Diagnostic, Span};
+use crate::diagnostic::{Diagnostic, ErrorReported, Span};
 use crate::typed::{Global, Map};
 use crate::types::{INT, Integer, Struct, Type};
 
