@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::{self, HashMap};
 
-use crate::cfg::widen_at_joins;
 use crate::data_layout::{CONTROL_BYTES, DataLayout};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::emit::btf::Btf;
@@ -12,6 +11,7 @@ use crate::ir::{IrFunction, Loops};
 use crate::lower::lower;
 use crate::outline::{SharedRegisters, outline};
 use crate::typed::{Handler, Program};
+use crate::widen::widen_at_joins;
 
 /// The kernel rounds frames up to this unit along a chain of calls (round_up_stack_depth,
 /// kernel/bpf/verifier.c).

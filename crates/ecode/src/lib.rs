@@ -21,14 +21,17 @@ mod hooks;
 pub mod interpreter;
 mod ir;
 mod lex;
+mod liveness;
 mod lower;
 mod outline;
 mod parse;
 pub mod records;
 mod regalloc;
+mod spill_slots;
 mod token;
 mod typed;
 mod types;
+mod widen;
 
 pub use compile::{Compiled, MapShape, Object, compile};
 pub use data_layout::MAX_CUT_SHORT;

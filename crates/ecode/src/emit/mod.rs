@@ -15,8 +15,9 @@ use crate::ir::{
     Address, AddressBase, HelperArgument, Inst, IrFunction, LoopId, Register, Terminator, Value,
     Width,
 };
+use crate::liveness::RegisterSet;
 use crate::outline::SharedRegisters;
-use crate::regalloc::{Allocation, LAST_CALLEE_SAVED, RegisterSet, StorageLocation, allocate};
+use crate::regalloc::{Allocation, LAST_CALLEE_SAVED, StorageLocation, allocate};
 
 /// The register for values that have none of their own.
 const SCRATCH: u8 = 0;
