@@ -1,7 +1,7 @@
 //! The specification of hooks. The user of this crate provides the hooks and what they have on a
 //! machine.
 
-use crate::typed::Builtin;
+use crate::builtin::Builtin;
 use crate::types::Type;
 
 /// The hook that runs on demand. A plugin has one handler for it and declares its parameters.

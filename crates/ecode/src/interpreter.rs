@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 
-use crate::arithmetic;
+use crate::arithmetic::{self, number, value_of};
+use crate::builtin::Builtin;
 use crate::data_layout::MAX_CUT_SHORT;
+use crate::faults::Faults;
 use crate::records::{FormatArgument, directives, print, trim_nul};
 use crate::typed::{
-    Argument, Builtin, Expression, ExpressionKind, Loop, Lvalue, Operator, PlaceKind, Program,
-    Statement, StatementKind,
+    Argument, Expression, ExpressionKind, Loop, Lvalue, Operator, PlaceKind, Program, Statement,
+    StatementKind,
 };
-use crate::types::{Integer, Type};
+use crate::types::Type;
 
 /// The result of reading inaccessible memory.
 const EFAULT: u64 = -14_i64 as u64;
@@ -35,19 +37,6 @@ pub struct ProgramState {
     pub globals: Vec<Vec<u8>>,
     pub maps: Vec<HashMap<Vec<u8>, Vec<u8>>>,
     pub faults: Faults,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Faults {
-    /// Accesses to elements outside of their arrays.
-    pub outside: u64,
-    /// Reads outside of the packet.
-    pub outside_packet: u64,
-    pub cut_short: u64,
-    /// Entries for which a map had no room.
-    pub full: u64,
-    /// Records that were lost because the kernel's buffer was full.
-    pub lost: u64,
 }
 
 impl ProgramState {
@@ -146,17 +135,6 @@ impl ResolvedLvalue {
             Self::Nowhere => Self::Nowhere,
         }
     }
-}
-
-fn number(of: &Type) -> Integer {
-    of.integer().unwrap_or(crate::types::U64)
-}
-
-pub fn value_of(bytes: &[u8], of: &Type) -> u64 {
-    let mut all = [0; 8];
-    let size = bytes.len().min(8);
-    all[..size].copy_from_slice(&bytes[..size]);
-    number(of).extend(u64::from_le_bytes(all))
 }
 
 impl Interpreter<'_> {

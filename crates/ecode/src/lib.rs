@@ -8,6 +8,7 @@ extern crate self as ecode;
 
 mod arithmetic;
 mod ast;
+mod builtin;
 mod cfg;
 mod check;
 mod compile;
@@ -17,6 +18,7 @@ mod diagnostic;
 mod diagnostic_goldens;
 mod disasm;
 mod emit;
+mod faults;
 mod hooks;
 pub mod interpreter;
 mod ir;
@@ -33,17 +35,19 @@ mod typed;
 mod types;
 mod widen;
 
+pub use builtin::Builtin;
 pub use compile::{Compiled, MapShape, Object, compile};
 pub use data_layout::MAX_CUT_SHORT;
-pub use diagnostic::{Diagnostic, MAX_DIAGNOSTICS as MOST_PROBLEMS, Severity, Span, closest_name};
+pub use diagnostic::{Diagnostic, MAX_DIAGNOSTICS, Severity, Span, closest_name};
 pub use disasm::DisassembledInstruction;
 pub use emit::Memory;
+pub use faults::Faults;
 pub use hooks::{
     CALL, DenyReturn, FieldBase, FieldCondition, FieldSource, HookError, HookField, HookProgram,
     HookProvider, HookSpec, HookVariant, ReturnPolicy,
 };
 pub use ir::Loops;
-pub use typed::{Builtin, Global, Program};
+pub use typed::{Global, Program};
 pub use types::{Integer, Type};
 
 /// Parses and checks a program. Returns the program if it has no errors, and the diagnostics in the

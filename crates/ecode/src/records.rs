@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::interpreter::value_of;
+use crate::arithmetic::value_of;
 use crate::typed::Program;
 use crate::types::{Struct, Type};
 

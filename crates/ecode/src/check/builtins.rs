@@ -5,9 +5,10 @@ use std::rc::Rc;
 use super::scopes::Symbol;
 use super::{Checked, Checker};
 use crate::ast::{self, Expression as Written, ExpressionKind as WrittenKind};
+use crate::builtin::Builtin;
 use crate::diagnostic::{Diagnostic, ErrorReported, Span};
 use crate::records::MAX_STRUCT_BYTES;
-use crate::typed::{Argument, Builtin, Expression, ExpressionKind};
+use crate::typed::{Argument, Expression, ExpressionKind};
 use crate::types::{INT, LONG, Type, U8, U16, U32, U64};
 
 /// The kind of argument that a parameter expects.

@@ -15,9 +15,10 @@ use std::rc::Rc;
 use scopes::{Symbol, SymbolTable};
 
 use crate::ast;
+use crate::builtin::Builtin;
 use crate::diagnostic::{Diagnostic, ErrorReported, MAX_DIAGNOSTICS, Span};
 use crate::hooks::{HookProvider, HookSpec};
-use crate::typed::{Builtin, Local, Program};
+use crate::typed::{Local, Program};
 use crate::types::{Struct, Type};
 
 type Checked<T> = Result<T, ErrorReported>;

@@ -1,9 +1,9 @@
 //! Analyses a function before it is lowered.
 
+use crate::builtin::Builtin;
 use crate::records::{HEADER_BYTES, directives, printed_bytes};
 use crate::typed::{
-    Argument, Builtin, Expression, ExpressionKind, Function, Lvalue, PlaceKind, Statement,
-    StatementKind,
+    Argument, Expression, ExpressionKind, Function, Lvalue, PlaceKind, Statement, StatementKind,
 };
 use crate::types::Type;
 

@@ -1,22 +1,18 @@
 //! Lowers calls of builtin functions.
 
 use super::bytes::{ByteSource, choose_unit};
-use super::{Lowered, Lowerer, lvalues};
+use super::helpers::{
+    GET_CURRENT_COMM, GET_CURRENT_PID_TGID, GET_CURRENT_UID_GID, GET_PRANDOM_U32,
+    GET_SMP_PROCESSOR_ID, KTIME_GET_NS, MAP_DELETE_ELEM, PROBE_READ_USER, PROBE_READ_USER_STR,
+};
+use super::lowerer::{Lowered, Lowerer};
 use crate::ast::Operator;
+use crate::builtin::Builtin;
 use crate::diagnostic::Diagnostic;
 use crate::ir::{self, Inst, Terminator, Value, Width};
-use crate::typed::{Argument, Builtin, Expression, Lvalue};
+use crate::typed::{Argument, Expression, Lvalue};
 use crate::types::{INT, U64};
 
-// include/uapi/linux/bpf.h, enum bpf_func_id
-pub(super) const KTIME_GET_NS: i32 = 5;
-const GET_PRANDOM_U32: i32 = 7;
-pub const GET_SMP_PROCESSOR_ID: i32 = 8;
-const GET_CURRENT_PID_TGID: i32 = 14;
-const GET_CURRENT_UID_GID: i32 = 15;
-const GET_CURRENT_COMM: i32 = 16;
-const PROBE_READ_USER: i32 = 112;
-const PROBE_READ_USER_STR: i32 = 114;
 /// An address outside user space: a read from it fails and fills the buffer with zeros.
 const NO_ADDRESS: i64 = -1;
 /// TASK_COMM_LEN, include/linux/sched.h
@@ -55,11 +51,7 @@ impl Lowerer<'_> {
                 let arguments =
                     vec![ir::HelperArgument::Map(*map), ir::HelperArgument::Address(key)];
                 let failed = self.register();
-                self.step(Inst::Helper {
-                    to: Some(failed),
-                    number: lvalues::MAP_DELETE_ELEM,
-                    arguments,
-                });
+                self.step(Inst::Helper { to: Some(failed), number: MAP_DELETE_ELEM, arguments });
                 let [yes, no, join] = std::array::from_fn(|_| self.new_block());
                 self.branch(
                     Operator::Equal,

@@ -1,7 +1,7 @@
 //! Lowers functions on texts and memory to loops over bytes, like loops of the program. Memory that
 //! consists of whole words is set and copied by words.
 
-use super::{Lowered, Lowerer, MAX_BLOCKS};
+use super::lowerer::{Lowered, Lowerer, MAX_BLOCKS};
 use crate::ast::Operator;
 use crate::diagnostic::Diagnostic;
 use crate::ir::{Address, AddressBase, BlockId, Inst, Register, Terminator, Value, Width};

@@ -1,6 +1,7 @@
 //! Lowers expressions.
 
-use super::{LocalStorage, Lowered, Lowerer, constant, number, width};
+use super::lowerer::{LocalStorage, Lowered, Lowerer, constant, width};
+use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::ZERO;
 use crate::ir::{Address, AddressBase, BlockId, Inst, Register, Terminator, Value, Width};

@@ -1,6 +1,8 @@
 //! Lowers lvalues: checks, reads and writes.
 
-use super::{LocalStorage, Lowered, Lowerer, number, width};
+use super::helpers::{MAP_LOOKUP_ELEM, MAP_UPDATE_ELEM};
+use super::lowerer::{LocalStorage, Lowered, Lowerer, width};
+use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::{FULL, OUTSIDE};
 use crate::ir::{
@@ -9,10 +11,6 @@ use crate::ir::{
 use crate::typed::{Expression, ExpressionKind, Lvalue, PlaceKind};
 use crate::types::Type;
 
-// include/uapi/linux/bpf.h, enum bpf_func_id
-const MAP_LOOKUP_ELEM: i32 = 1;
-const MAP_UPDATE_ELEM: i32 = 2;
-pub const MAP_DELETE_ELEM: i32 = 3;
 /// BPF_NOEXIST: insert an entry only if another processor has not inserted it meanwhile.
 const ONLY_NEW: i64 = 1;
 

@@ -1,8 +1,9 @@
 //! Lowers `print` and `emit`, which write records for user space.
 
-use super::builtins::KTIME_GET_NS;
 use super::bytes::ByteSource;
-use super::{Lowered, Lowerer, number};
+use super::helpers::{KTIME_GET_NS, RINGBUF_OUTPUT};
+use super::lowerer::{Lowered, Lowerer};
+use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::LOST;
 use crate::ir::{self, Address, AddressBase, Inst, Value, Width};
@@ -11,9 +12,6 @@ use crate::records::{
 };
 use crate::typed::{Argument, Expression, ExpressionKind, Lvalue};
 use crate::types::{LONG, Type, U64};
-
-// include/uapi/linux/bpf.h, enum bpf_func_id
-const RINGBUF_OUTPUT: i32 = 130;
 
 /// Emits code for texts, each with its index among the printed values.
 type TextsContinuation<'a, L> = dyn FnMut(&mut L, &[(usize, ByteSource)]) -> Lowered<()> + 'a;

@@ -1,8 +1,9 @@
 //! Lowers statements.
 
-use super::{
-    JumpTargets, LocalStorage, Lowered, Lowerer, MAX_BLOCKS, MAX_REGISTERS, constant, number, width,
+use super::lowerer::{
+    JumpTargets, LocalStorage, Lowered, Lowerer, MAX_BLOCKS, MAX_REGISTERS, constant, width,
 };
+use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::{CUT_SHORT, CUT_SHORT_BEFORE, MAX_CUT_SHORT};
 use crate::emit::too_large;
