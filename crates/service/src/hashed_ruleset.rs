@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use crate::conditions::{AddressFamily, Conditions, Listen, Shape};
-use crate::rule::{Rule, RuleEvent};
+use crate::event::RuleEvent;
+use crate::rule::Rule;
 use crate::ruleset::Ruleset;
 use crate::tree::Id;
 use crate::tuple_space::{MAX_TUPLES, TooManyTuples};

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod conditions;
+mod event;
 mod hashed_ruleset;
 mod limits;
 mod parse;
@@ -16,6 +17,7 @@ mod tree;
 mod tuple_space;
 
 pub use conditions::{Conditions, Folder, Listen};
+pub use event::RuleEvent;
 pub use hashed_ruleset::{HashedRule, HashedRuleset, Tuple, field};
 pub use limits::{
     AtEnd, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, OverLimit, SOCKETS, TASKS, parse_bytes,
@@ -23,7 +25,7 @@ pub use limits::{
 };
 pub use parse::{Host, MAX_RULES, MAX_SERVICES, Problem, RuleFile, listen, parse};
 pub use query::{LocalEnd, RuleQuery};
-pub use rule::{Rule, RuleAction, RuleEvent, SplitBy};
+pub use rule::{Rule, RuleAction, SplitBy};
 pub use ruleset::Ruleset;
 pub use tree::{Id, Service, Tree};
 pub use tuple_space::{MAX_TUPLES, TooManyTuples, TupleSpace};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::rule::RuleEvent;
+use crate::event::RuleEvent;
 use crate::tree::Id;
 
 /// The thread's end of a connection.

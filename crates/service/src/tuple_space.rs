@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::conditions::{Conditions, Shape};
+use crate::event::RuleEvent;
 use crate::query::RuleQuery;
-use crate::rule::RuleEvent;
 use crate::ruleset::Ruleset;
 
 /// The most look-ups for one event, about 20 ns each. Our choice.

@@ -6,13 +6,17 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use ipnet::{IpNet, Ipv4Net};
 use toml::de::DeTable;
 
+use super::host::Host;
+use super::names::find;
+use super::problem::{Problem, Problems};
 use super::reader::{At, TableReader};
-use super::services::{MAX_ANCESTORS, find};
-use super::{Host, MAX_RULES, Problem, Problems};
+use super::services::MAX_ANCESTORS;
 use crate::conditions::{Conditions, Folder, Listen, MAX_PATH_PARTS};
-use crate::rule::{Rule, RuleAction, RuleEvent, SplitBy};
+use crate::event::RuleEvent;
+use crate::rule::{Rule, RuleAction, SplitBy};
 use crate::tree::{Id, Tree};
 
+pub const MAX_RULES: usize = 65_000;
 const DIRECTIVES: &str = "belongs-to, inherits, adopts-peer or starts-below";
 
 pub fn read(

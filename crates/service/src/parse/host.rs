@@ -1,0 +1,9 @@
+//! The interface to the machine.
+
+/// Looks up names of a rule file on the machine.
+pub trait Host {
+    fn user(&self, name: &str) -> Option<u32>;
+    /// The path with its symbolic links resolved, as far as it exists. A '/' at its end has no
+    /// meaning.
+    fn real_path(&self, path: &str) -> String;
+}
