@@ -4,40 +4,13 @@
 
 mod c_api;
 mod client;
+mod error;
 mod plugin;
 
+pub use error::Error;
 pub use plugin::{MAX_ARGUMENTS, Plugin};
 
-use std::fmt::{self, Display};
-use std::io;
-
 use serde_json::{Value, json};
-
-/// Why a request failed.
-#[derive(Debug)]
-pub enum Error {
-    /// No daemon replied at this path: none listens there, permission is denied, or the connection
-    /// failed or timed out.
-    Unreachable(io::Error, String),
-    /// The daemon, or the library itself, rejected the request, with this reason.
-    Refused(String),
-    /// A system call of the plugin interface failed.
-    Kernel(io::Error),
-}
-
-impl Display for Error {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable(error, path) => {
-                write!(to, "cannot ask the daemon at {path}: {error}")
-            }
-            Self::Refused(sentence) => to.write_str(sentence),
-            Self::Kernel(error) => write!(to, "the kernel refused the request: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// A process or a thread. IDs are those of the daemon's PID namespace, not of the caller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
