@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use crate::arguments::Arguments;
+use crate::cpu_time::thread_ns;
 use crate::failure::{Failure, Outcome, check};
-use crate::print_line;
+use crate::output::{after_stdin_line, print_line, until_stdin_ends};
 use crate::process;
-use crate::tenants::{after_stdin_line, thread_ns, until_stdin_ends};
 
 fn blocked(signals: &[i32]) -> libc::sigset_t {
     // SAFETY: a set of signals, made empty, and this thread's mask.
