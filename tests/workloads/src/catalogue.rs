@@ -79,12 +79,12 @@ pub const WORKLOADS: &[Workload] = &[
          connections N, fork N, memory BYTES, send PORT BYTES, close."),
     workload("resolve", "ADDRESS NAME TIMES", datagrams::resolve,
         "Asks a name server TIMES times for a name, once a line comes from stdin."),
-    workload("master", "MS", signal_forker::signal_forker,
+    workload("signal-forker", "MS", signal_forker::signal_forker,
         "Forks a child that works MS ms for each SIGUSR1 and SIGHUP, until SIGTERM, then prints \
         how long each worked."),
-    workload("ask-master", "PID SIGNAL TIMES", signal_forker::ask,
-        "Sends a master signals, once a line comes from stdin, each after the answer to the one \
-        before."),
+    workload("ask-signal-forker", "PID SIGNAL TIMES", signal_forker::request,
+        "Sends a signal-forker signals, once a line comes from stdin, each after the child for the \
+        one before has ended."),
     workload("opener", "", opener::opener,
         "Opens files as its input says, a line each: a way to open it, and its path. opener.rs \
         lists the ways."),
@@ -124,7 +124,7 @@ pub const WORKLOADS: &[Workload] = &[
     workload("orphaned-routine", "ROUNDS UNUSUAL", routine::orphaned_routine,
         "As routine, in a second thread, when the first one has ended. How many calls that takes \
         varies."),
-    workload("servant", "[--threads T]", command_server::command_server,
+    workload("command-server", "[--threads T]", command_server::command_server,
         "Answers each byte of its input with the same byte, after the four calls of `routine` for a \"u\", \
          and after a call of another kind for any other; T threads sleep 1.25 ms times T again and again. At the end of its \
          input it says how many of its waits and their sleeps were interrupted."),
@@ -134,9 +134,9 @@ pub const WORKLOADS: &[Workload] = &[
     workload("alarms", "ROUNDS", routine::alarms,
         "Makes the same calls ROUNDS times while SIGALRM comes at irregular times, and handles it. \
          How many calls that takes varies."),
-    workload("deed", "DEED FOLDER PORT VICTIM", side_effects::side_effect,
+    workload("side-effect", "SIDE-EFFECT FOLDER PORT VICTIM", side_effects::side_effect,
         "Makes the same four calls 100 times, then one that does something to files of FOLDER, the local PORT or the \
-         process VICTIM, and exits with its errno; deeds.rs lists them, and \"nothing\" is one."),
+         process VICTIM, and exits with its errno; side_effects.rs lists them, and \"nothing\" is one."),
     workload("sockets-in-threads", "THREADS TIMES", side_effects::sockets_in_threads,
         "Makes and closes a socket TIMES times in each of THREADS threads, none of which may \
         fail."),
