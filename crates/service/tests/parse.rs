@@ -140,7 +140,8 @@ fn wrong_services() {
     let chain = |n| chain(n).collect::<String>().replace("s0", "root");
     good(&chain(7));
     says(&chain(9), "\"s8\" has more than 7 services above it", "\"s7\"");
-    let text = "\"a\" cannot be below \"shared\", which is for work that cannot be attributed to a service";
+    let text = "\"a\" cannot be below \"shared\", which is for work that cannot be attributed to \
+    a service";
     says("[service.a]\nparent = \"shared\"", text, "\"shared\"");
 }
 
@@ -319,7 +320,8 @@ fn names_with_dots_are_declared_in_quotes() {
     assert_eq!(
         help("[service.shop.example]").as_deref(),
         Some(
-            "a service below \"shop\" needs a table of its own: [service.example] with parent = \"shop\"; a name with a dot needs quotes: \
+            "a service below \"shop\" needs a table of its own: [service.example] with \
+            parent = \"shop\"; a name with a dot needs quotes: \
              [service.\"shop.example\"]"
         )
     );

@@ -284,7 +284,8 @@ impl Checker<'_> {
                     Type::Struct(of) => {
                         if of.size > MAX_STRUCT_BYTES {
                             let message = format!(
-                                "`struct {}` has {} bytes, but a record has at most {MAX_STRUCT_BYTES}",
+                                "`struct {}` has {} bytes, but a record has at most \
+                                {MAX_STRUCT_BYTES}",
                                 of.name, of.size
                             );
                             return self.fault(Diagnostic::error(place.span, message));

@@ -344,7 +344,8 @@ impl Checker<'_> {
         self.variable_bytes += of.size().next_multiple_of(8);
         if before <= MAX_VARIABLE_BYTES && self.variable_bytes > MAX_VARIABLE_BYTES {
             let message = format!(
-                "with `{}`, all variables together would have {} bytes, but at most {MAX_VARIABLE_BYTES} \
+                "with `{}`, all variables together would have {} bytes, but at most \
+                {MAX_VARIABLE_BYTES} \
                 are possible",
                 name.text, self.variable_bytes
             );

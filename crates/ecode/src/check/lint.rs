@@ -14,7 +14,8 @@ fn is_bare(written: &ast::Expression, first: &ast::Expression) -> bool {
 }
 
 fn is_bare_binary(written: &ast::Expression, is_wanted: impl Fn(Operator) -> bool) -> bool {
-    matches!(&written.kind, Written::Binary(operator, first, _) if is_wanted(*operator) && is_bare(written, first))
+    let Written::Binary(operator, first, _) = &written.kind else { return false };
+    is_wanted(*operator) && is_bare(written, first)
 }
 
 fn is_bare_not(written: &ast::Expression) -> bool {
@@ -141,7 +142,10 @@ impl Checker<'_> {
 
     /// `a || b && c`
     pub(super) fn lint_and_in_or(&mut self, is_and: bool, operands: [&ast::Expression; 2]) {
-        let is_bare_and = |operand: &&ast::Expression| matches!(&operand.kind, Written::Logical { is_and: true, left, .. } if is_bare(operand, left));
+        let is_bare_and = |operand: &&ast::Expression| match &operand.kind {
+            Written::Logical { is_and: true, left, .. } => is_bare(operand, left),
+            _ => false,
+        };
         if let Some(first) = operands.into_iter().find(is_bare_and).filter(|_| !is_and) {
             self.lint_parentheses(first);
         }

@@ -221,7 +221,10 @@ impl Parser<'_> {
                 let span = self.since(&from);
                 inner = self.node(ExpressionKind::Member(Box::new(inner), name), span)?;
             } else if self.is_at("->") {
-                let is_context = matches!(&inner.kind, ExpressionKind::Name(name) if CONTEXTS.contains(&&**name));
+                let is_context = match &inner.kind {
+                    ExpressionKind::Name(name) => CONTEXTS.contains(&&**name),
+                    _ => false,
+                };
                 let help = match self.ahead(1) {
                     TokenKind::Name(field) if is_context => {
                         format!("the fields of a hook are variables: write `{field}`")

@@ -137,7 +137,8 @@ impl Parser<'_> {
 
     /// Whether the name is a type by C's headers or by a `typedef`.
     fn is_of_c(&self, kind: &TokenKind) -> bool {
-        matches!(kind, TokenKind::Name(name) if type_of_c_header(name).is_some() || self.typedefs.contains(name))
+        let TokenKind::Name(name) = kind else { return false };
+        type_of_c_header(name).is_some() || self.typedefs.contains(name)
     }
 
     /// Adds a hint at what the author may have meant by a name where no name is possible.

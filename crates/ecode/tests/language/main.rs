@@ -31,7 +31,8 @@ fn warning_limit_keeps_the_program() {
 #[test]
 fn string_output_and_comparison() {
     let (value, _, world) = outcome(
-        "struct r { u8 a; u16 b; }; on call { char name[16]; comm(name); print(\"%s is %d, %x and %c: 100%%\", name, -5, 255, 'z'); \
+        "struct r { u8 a; u16 b; }; on call { char name[16]; comm(name); \
+        print(\"%s is %d, %x and %c: 100%%\", name, -5, 255, 'z'); \
          struct r r = { 1, 2 }; emit(r); return strlen(name) * 100 + (strcmp(name, \"same\") == \
              0) * 10 + strncmp(\"abc\", \"abd\", 2); }",
         &[],

@@ -54,7 +54,8 @@ fn script_identity_is_its_real_path() {
     let program = it.program.display();
     let folder = it.folder.path().display();
     let commands = format!(
-        "cd {folder}; {program} {script}; {program} script.sh; {program} -eu ./script.sh x; {program} -c 'umask; umask'; \
+        "cd {folder}; {program} {script}; {program} script.sh; {program} -eu ./script.sh x; \
+        {program} -c 'umask; umask'; \
          cd /; exec {program} -o errexit {script}"
     );
     let all = write(&it, "all.sh", &commands);
