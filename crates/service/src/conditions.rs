@@ -26,6 +26,7 @@ impl Folder {
         (is_plain && folder.depth() <= MAX_PATH_PARTS).then_some(folder)
     }
 
+    /// The path.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,7 +46,9 @@ impl Folder {
 /// Where a server listens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Listen {
+    /// The address, or any.
     pub address: Option<IpAddr>,
+    /// The port, or any.
     pub port: Option<u16>,
     /// The path of a Unix socket; an abstract name begins with `@`.
     pub path: Option<String>,
@@ -54,15 +57,23 @@ pub struct Listen {
 /// The conditions of a rule, all of which must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Conditions {
+    /// The path of the executable.
     pub exe: Option<String>,
+    /// The effective user.
     pub user: Option<u32>,
+    /// The systemd unit.
     pub unit: Option<String>,
+    /// The control group, or one above it.
     pub cgroup: Option<Folder>,
     /// The thread's service, or the parent of that if it is a dynamic service.
     pub service: Option<Id>,
+    /// Where the server listens, on receive.
     pub listen: Listen,
+    /// The network of the client.
     pub client: Option<IpNet>,
+    /// The service of the connection's other end.
     pub peer: Option<Id>,
+    /// The opened file, or a folder above it.
     pub file: Option<Folder>,
 }
 
@@ -112,6 +123,7 @@ fn family(address: IpAddr) -> AddressFamily {
 }
 
 impl Conditions {
+    /// Which of the conditions there are.
     pub fn shape(&self) -> Shape {
         let depth =
             |folder: &Option<Folder>| folder.as_ref().map_or(0, |folder| folder.depth() as u8);

@@ -5,6 +5,7 @@
 pub enum RuleEvent {
     /// A fork, in the child, which has its parent's service until then.
     Fork,
+    /// A new program was executed.
     Exec,
     /// The thread runs already when the rules become active.
     Found,
@@ -17,9 +18,11 @@ pub enum RuleEvent {
 }
 
 impl RuleEvent {
+    /// All events.
     pub const ALL: [Self; 6] =
         [Self::Fork, Self::Exec, Self::Found, Self::User, Self::Receive, Self::Open];
 
+    /// The name of the event in a rule file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fork => "fork",

@@ -13,16 +13,27 @@ use crate::tuple_space::{MAX_TUPLES, TooManyTuples};
 
 /// The conditions of a tuple: one bit each, in the order in which their values are hashed.
 pub mod field {
+    /// The path of the executable.
     pub const EXE: u16 = 1 << 0;
+    /// The effective user.
     pub const USER: u16 = 1 << 1;
+    /// The systemd unit.
     pub const UNIT: u16 = 1 << 2;
+    /// The thread's service.
     pub const SERVICE: u16 = 1 << 3;
+    /// The path of the Unix socket on which the server listens.
     pub const LISTEN_PATH: u16 = 1 << 4;
+    /// The address on which the server listens.
     pub const LISTEN_ADDRESS: u16 = 1 << 5;
+    /// The port on which the server listens.
     pub const LISTEN_PORT: u16 = 1 << 6;
+    /// The network of the client.
     pub const CLIENT: u16 = 1 << 7;
+    /// The service of the connection's other end.
     pub const PEER: u16 = 1 << 8;
+    /// The control group.
     pub const CGROUP: u16 = 1 << 9;
+    /// The opened file.
     pub const FILE: u16 = 1 << 10;
 }
 
@@ -31,9 +42,11 @@ pub mod field {
 pub struct Tuple {
     /// Bits of [`field`].
     pub fields: u16,
+    /// The depth of the control group in the condition; 0 without [`field::CGROUP`].
     pub cgroup_depth: u8,
     /// 4 or 6 and the length of the prefix; zeroes without [`field::CLIENT`].
     pub client: (u8, u8),
+    /// The depth of the file or folder in the condition; 0 without [`field::FILE`].
     pub file_depth: u8,
 }
 
@@ -42,16 +55,20 @@ pub struct Tuple {
 pub struct HashedRule {
     /// Index into [`HashedRuleset::tuples`].
     pub set: usize,
+    /// The hash of the tuple's conditions with the rule's values.
     pub hash: u64,
     /// In the ruleset.
     pub precedence: usize,
 }
 
+/// A ruleset in the form of the kernel side's tables.
 #[derive(Debug, Clone, Default)]
 pub struct HashedRuleset {
+    /// All tuples.
     pub tuples: Vec<Tuple>,
     /// For each event of [`RuleEvent::ALL`], indices into `tuples`.
     pub tuples_by_event: [Vec<usize>; RuleEvent::ALL.len()],
+    /// All rules, in the form of hash table entries.
     pub rules: Vec<HashedRule>,
 }
 

@@ -3,6 +3,7 @@
 //! assign a thread to a service at an event, and the tables by which the kernel side matches rules.
 //! Pure, no I/O: the parser of rule files looks up users and paths through [`Host`].
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod conditions;

@@ -11,15 +11,21 @@ use crate::tree::Id;
 /// By what a rule splits a service: each value gets a dynamic service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SplitBy {
+    /// The effective user.
     User,
+    /// The systemd unit.
     Unit,
+    /// The executable.
     Exe,
+    /// The address of the client.
     Client,
 }
 
 impl SplitBy {
+    /// All kinds of splits.
     pub const ALL: [Self; 4] = [Self::User, Self::Unit, Self::Exe, Self::Client];
 
+    /// The name of the split in a rule file.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -30,31 +36,42 @@ impl SplitBy {
     }
 }
 
+/// What a rule does to a thread that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RuleAction {
+    /// The thread gets this service.
     BelongsTo(Id),
     /// The thread keeps its service.
     Inherits,
     /// The service of the connection's other end, if that end is known. On fork, the service of the
     /// process that requested the fork by a signal to the parent.
     AdoptsPeer,
+    /// The thread gets a dynamic service.
     CreatesBelow {
+        /// The parent of the dynamic service.
         below: Id,
+        /// By what the parent is split.
         each: SplitBy,
     },
 }
 
+/// A rule of a rule file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
+    /// The name, if the file gives one.
     pub name: Option<String>,
     /// The byte range in the rule file.
     pub span: Range<usize>,
+    /// Rules with a higher priority take precedence.
     pub priority: i32,
+    /// The events at which the rule is matched.
     pub events: Vec<RuleEvent>,
     /// Whether the file names the events. If not, the rule does not apply to a thread that works on
     /// behalf of another service: a helper that a worker executes works for the worker's client.
     pub has_explicit_events: bool,
+    /// The conditions.
     pub when: Conditions,
+    /// The action.
     pub then: RuleAction,
 }
 
@@ -64,11 +81,14 @@ impl Rule {
         other.priority.cmp(&self.priority).then_with(|| self.when.compare(&other.when))
     }
 
+    /// Whether the rule is matched at an event. `borrowed` is whether the thread works on behalf of
+    /// another service.
     pub fn applies_to(&self, event: RuleEvent, borrowed: bool) -> bool {
         self.events.contains(&event)
             && (self.has_explicit_events || !borrowed || !event.is_identity_event())
     }
 
+    /// Whether the rule matches.
     pub fn matches(&self, facts: &RuleQuery) -> bool {
         self.applies_to(facts.event, facts.on_behalf)
             && Conditions::project(facts, &self.when.shape())

@@ -3,6 +3,7 @@
 use crate::query::RuleQuery;
 use crate::rule::Rule;
 
+/// The rules of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ruleset {
     rules: Vec<Rule>,
@@ -15,6 +16,7 @@ impl Ruleset {
         Self { rules }
     }
 
+    /// The rules, the first in precedence first.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }

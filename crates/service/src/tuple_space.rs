@@ -15,7 +15,9 @@ pub const MAX_TUPLES: usize = 32;
 /// The rules on an event have more shapes of conditions than [`MAX_TUPLES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyTuples {
+    /// The event.
     pub event: RuleEvent,
+    /// The number of shapes.
     pub sets: usize,
 }
 
@@ -23,12 +25,14 @@ pub struct TooManyTuples {
 /// the precedence of the first one.
 type TupleTable = HashMap<Conditions, usize>;
 
+/// The rules of each event by the shape of their conditions (tuple space search).
 #[derive(Debug, Clone, Default)]
 pub struct TupleSpace {
     sets: HashMap<(RuleEvent, bool), BTreeMap<Shape, TupleTable>>,
 }
 
 impl TupleSpace {
+    /// Sorts the rules of a ruleset into tuples.
     pub fn new(book: &Ruleset) -> Result<Self, TooManyTuples> {
         let mut tables = Self::default();
         for event in RuleEvent::ALL {

@@ -24,16 +24,22 @@ use crate::tuple_space::{MAX_TUPLES, TupleSpace};
 use problem::Problems;
 use reader::TableReader;
 
+/// The content of a rule file without problems.
 #[derive(Debug, Clone)]
 pub struct RuleFile {
+    /// The services.
     pub tree: Tree,
     /// The limits of the services that have any.
     pub limits: BTreeMap<Id, Limits>,
+    /// What happens to limits at the end.
     pub at_end: AtEnd,
+    /// The rules in their order.
     pub book: Ruleset,
+    /// The rules by the shape of their conditions.
     pub tables: TupleSpace,
 }
 
+/// Parses a rule file, or returns its problems in the order of their positions.
 pub fn parse(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
     read(text, host).map_err(|problems| problems.into_iter().map(Problem::sanitize).collect())
 }

@@ -17,6 +17,7 @@ pub const MAX_NAME_LEN: usize = 64;
 pub struct Problem {
     /// The byte range in the file.
     pub span: Range<usize>,
+    /// What is wrong.
     pub message: String,
     /// Another position that the problem involves, and why.
     pub other: Option<(Range<usize>, String)>,

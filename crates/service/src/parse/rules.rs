@@ -16,6 +16,7 @@ use crate::event::RuleEvent;
 use crate::rule::{Rule, RuleAction, SplitBy};
 use crate::tree::{Id, Tree};
 
+/// The most rules of a file.
 pub const MAX_RULES: usize = 65_000;
 const DIRECTIVES: &str = "belongs-to, inherits, adopts-peer or starts-below";
 
