@@ -9,6 +9,7 @@ pub struct Faults {
     pub outside: u64,
     /// Reads outside of the packet.
     pub outside_packet: u64,
+    /// Loops that were cut short.
     pub cut_short: u64,
     /// Entries for which a map had no room.
     pub full: u64,

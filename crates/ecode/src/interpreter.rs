@@ -22,12 +22,16 @@ pub trait Runtime {
     fn field(&mut self, number: usize) -> u64;
     /// The result of a builtin function without parameters.
     fn ask(&mut self, what: Builtin) -> u64;
+    /// The name of the thread.
     fn comm(&mut self) -> Vec<u8>;
+    /// Bytes of the process's memory, or `None` if they cannot be read.
     fn read_user(&mut self, address: u64, length: u64) -> Option<Vec<u8>>;
     /// Bytes of the packet as a number with the most significant byte first, or `None` if the
     /// packet does not have them.
     fn packet(&mut self, at: u64, bytes: u8) -> Option<u64>;
+    /// Receives an emitted record.
     fn emit(&mut self, record: &[u8]);
+    /// Receives a printed text.
     fn print(&mut self, text: &[u8]);
 }
 
@@ -35,11 +39,14 @@ pub trait Runtime {
 pub struct ProgramState {
     /// The bytes of each global variable.
     pub globals: Vec<Vec<u8>>,
+    /// The entries of each map.
     pub maps: Vec<HashMap<Vec<u8>, Vec<u8>>>,
+    /// The faults so far.
     pub faults: Faults,
 }
 
 impl ProgramState {
+    /// The state before the first run.
     pub fn new(program: &Program) -> Self {
         let global = |global: &crate::typed::Global| {
             let mut bytes = global.initial.clone();

@@ -1,5 +1,6 @@
 //! E-code, the language of plugins (docs/ecode.md): a C without pointers. Pure, no I/O.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 // The shared test code refers to the crate by its name.

@@ -8,14 +8,18 @@ use crate::diagnostic::Span;
 use crate::hooks::HookSpec;
 use crate::types::{Integer, Struct, Type};
 
+/// A checked program.
 #[derive(Debug, Default)]
 pub struct Program {
     /// The global variables and the static ones of functions.
     pub globals: Vec<Global>,
     /// The names of constant global numbers, which have no memory.
     pub constants: Vec<String>,
+    /// The maps.
     pub maps: Vec<Map>,
+    /// The functions, with those that are the bodies of handlers.
     pub functions: Vec<Function>,
+    /// The handlers.
     pub handlers: Vec<Handler>,
     /// All strings of the text, each once.
     pub strings: Vec<Vec<u8>>,
@@ -24,6 +28,7 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether there is a constant global variable of this name.
     pub fn is_constant(&self, name: &str) -> bool {
         let mut globals = self.globals.iter().filter(|global| global.is_const);
         self.constants.iter().any(|constant| constant == name)
@@ -31,13 +36,18 @@ impl Program {
     }
 }
 
+/// A global or static variable.
 #[derive(Debug)]
 pub struct Global {
+    /// The name in the source text.
     pub name: String,
+    /// The type.
     pub ty: Type,
+    /// Whether the program cannot change it.
     pub is_const: bool,
     /// The first bytes of the initial value; the others are 0.
     pub initial: Vec<u8>,
+    /// The declaration.
     pub span: Span,
 }
 

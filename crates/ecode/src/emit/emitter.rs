@@ -25,8 +25,11 @@ const PSEUDO_MAP_VALUE: u8 = 2;
 /// Memory whose descriptor or address is known only when the program is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
+    /// The global variables and strings.
     Data,
+    /// The counts of faults, and what else the compiler needs.
     Control,
+    /// A map of the program.
     Map(usize),
     /// The ring buffer for records to user space.
     Records,
