@@ -164,12 +164,12 @@ impl Conditions {
     }
 
     /// The only conditions of this shape that a thread meets, or `None` if a value is missing.
-    pub fn project(facts: &RuleQuery, shape: &Shape) -> Option<Self> {
+    pub fn project(query: &RuleQuery, shape: &Shape) -> Option<Self> {
         let folder = |path: Option<&str>, depth: u8| match depth {
             0 => Some(None),
             depth => Folder::of(path?, depth).map(Some),
         };
-        let (address, port, path) = match facts.listen {
+        let (address, port, path) = match query.listen {
             Some(LocalEnd::Internet(local)) => {
                 (Some(local.ip().to_canonical()), Some(local.port()), None)
             }
@@ -177,11 +177,11 @@ impl Conditions {
             None => (None, None, None),
         };
         Some(Self {
-            exe: required(shape.exe, Some(facts.exe.to_owned()))?,
-            user: required(shape.user, Some(facts.user))?,
-            unit: required(shape.unit, facts.unit.map(str::to_owned))?,
-            cgroup: folder(Some(facts.cgroup), shape.cgroup_depth)?,
-            service: required(shape.service, Some(facts.service))?,
+            exe: required(shape.exe, Some(query.exe.to_owned()))?,
+            user: required(shape.user, Some(query.user))?,
+            unit: required(shape.unit, query.unit.map(str::to_owned))?,
+            cgroup: folder(Some(query.cgroup), shape.cgroup_depth)?,
+            service: required(shape.service, Some(query.service))?,
             listen: Listen {
                 address: required(shape.listen_address, address)?,
                 port: required(shape.listen_port, port)?,
@@ -190,13 +190,13 @@ impl Conditions {
             client: match shape.client {
                 None => None,
                 Some((wanted, bits)) => {
-                    let client = facts.client?.to_canonical();
+                    let client = query.client?.to_canonical();
                     (family(client) == wanted).then_some(())?;
                     Some(IpNet::new(client, bits).ok()?.trunc())
                 }
             },
-            peer: required(shape.peer, facts.peer)?,
-            file: folder(facts.file, shape.file_depth)?,
+            peer: required(shape.peer, query.peer)?,
+            file: folder(query.file, shape.file_depth)?,
         })
     }
 }

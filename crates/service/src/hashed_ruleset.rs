@@ -76,13 +76,13 @@ impl HashedRuleset {
     /// Hashes the rules of a ruleset with the salt of a gate. `number` gives the gate's number of a
     /// service.
     pub fn new(
-        book: &Ruleset,
+        ruleset: &Ruleset,
         salt: u64,
         number: impl Fn(Id) -> u16,
     ) -> Result<Self, TooManyTuples> {
         let mut keys = Self::default();
         let mut known: Vec<(Shape, HashSet<&Conditions>)> = Vec::new();
-        for (place, rule) in book.rules().iter().enumerate() {
+        for (precedence, rule) in ruleset.rules().iter().enumerate() {
             let shape = rule.when.shape();
             // Rules on different events may have equal conditions: these need different tuples.
             let has_room =
@@ -94,21 +94,17 @@ impl HashedRuleset {
             }
             known[set].1.insert(&rule.when);
             keys.add_to_event(set, rule)?;
-            keys.rules.push(HashedRule {
-                set,
-                hash: hash(salt, &rule.when, &number),
-                precedence: place,
-            });
+            keys.rules.push(HashedRule { set, hash: hash(salt, &rule.when, &number), precedence });
         }
         Ok(keys)
     }
 
     fn add_to_event(&mut self, set: usize, rule: &Rule) -> Result<(), TooManyTuples> {
-        for (event, asked) in RuleEvent::ALL.into_iter().zip(&mut self.tuples_by_event) {
-            if rule.events.contains(&event) && !asked.contains(&set) {
-                asked.push(set);
-                if asked.len() > MAX_TUPLES {
-                    return Err(TooManyTuples { event, sets: asked.len() });
+        for (event, tuples) in RuleEvent::ALL.into_iter().zip(&mut self.tuples_by_event) {
+            if rule.events.contains(&event) && !tuples.contains(&set) {
+                tuples.push(set);
+                if tuples.len() > MAX_TUPLES {
+                    return Err(TooManyTuples { event, tuples: tuples.len() });
                 }
             }
         }
@@ -227,12 +223,12 @@ mod tests {
     #[test]
     fn same_conditions_on_other_events_are_another_tuple() {
         let user = |user| Conditions { user: Some(user), ..Conditions::default() };
-        let book = Ruleset::new(vec![
+        let ruleset = Ruleset::new(vec![
             rule(user(1), &[RuleEvent::Exec]),
             rule(user(2), &[RuleEvent::Exec, RuleEvent::Found]),
             rule(user(1), &[RuleEvent::Found]),
         ]);
-        let keys = HashedRuleset::new(&book, 7, |id| id.0).expect("few sets");
+        let keys = HashedRuleset::new(&ruleset, 7, |id| id.0).expect("few tuples");
         assert_eq!(
             keys.tuples,
             [Tuple { fields: field::USER, cgroup_depth: 0, client: (0, 0), file_depth: 0 }; 2]

@@ -1,4 +1,4 @@
-//! The facts about a thread at an event, which rules are matched against.
+//! What is known about a thread at an event, which rules are matched against.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -81,17 +81,17 @@ impl Rule {
         other.priority.cmp(&self.priority).then_with(|| self.when.compare(&other.when))
     }
 
-    /// Whether the rule is matched at an event. `borrowed` is whether the thread works on behalf of
-    /// another service.
-    pub fn applies_to(&self, event: RuleEvent, borrowed: bool) -> bool {
+    /// Whether the rule is matched at an event. `on_behalf` is whether the thread works for another
+    /// service than its own.
+    pub fn applies_to(&self, event: RuleEvent, on_behalf: bool) -> bool {
         self.events.contains(&event)
-            && (self.has_explicit_events || !borrowed || !event.is_identity_event())
+            && (self.has_explicit_events || !on_behalf || !event.is_identity_event())
     }
 
     /// Whether the rule matches.
-    pub fn matches(&self, facts: &RuleQuery) -> bool {
-        self.applies_to(facts.event, facts.on_behalf)
-            && Conditions::project(facts, &self.when.shape())
+    pub fn matches(&self, query: &RuleQuery) -> bool {
+        self.applies_to(query.event, query.on_behalf)
+            && Conditions::project(query, &self.when.shape())
                 .is_some_and(|conditions| conditions == self.when)
     }
 }

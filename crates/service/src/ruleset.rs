@@ -23,7 +23,7 @@ impl Ruleset {
 
     /// The precedence of the first rule that matches. This is the reference for
     /// [`crate::TupleSpace`].
-    pub fn match_rule(&self, facts: &RuleQuery) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.matches(facts))
+    pub fn match_rule(&self, query: &RuleQuery) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.matches(query))
     }
 }

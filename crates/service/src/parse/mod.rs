@@ -34,9 +34,9 @@ pub struct RuleFile {
     /// What happens to limits at the end.
     pub at_end: AtEnd,
     /// The rules in their order.
-    pub book: Ruleset,
+    pub ruleset: Ruleset,
     /// The rules by the shape of their conditions.
-    pub tables: TupleSpace,
+    pub tuple_space: TupleSpace,
 }
 
 /// Parses a rule file, or returns its problems in the order of their positions.
@@ -47,10 +47,10 @@ pub fn parse(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
 fn read(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        let place = |error: &toml::de::Error| error.span().unwrap_or(0..0);
+        let span = |error: &toml::de::Error| error.span().unwrap_or(0..0);
         return Err(errors
             .iter()
-            .map(|error| Problem::new(place(error), error.message()))
+            .map(|error| Problem::new(span(error), error.message()))
             .collect());
     }
     let mut problems = Problems::new();
@@ -61,24 +61,26 @@ fn read(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
     let (tree, limits) = services::read(services.map(|at| at.value), &mut problems);
     let at_end = limits::at_end(ends.as_ref(), &mut problems);
     let rules = rules::read(rules, &tree, host, &mut problems);
-    let book = Ruleset::new(rules);
-    rules::check(book.rules(), &tree, &mut problems);
-    let tables = TupleSpace::new(&book).map_err(|many| {
-        let last = book.rules().iter().rev().find(|rule| rule.events.contains(&many.event));
+    let ruleset = Ruleset::new(rules);
+    rules::check(ruleset.rules(), &tree, &mut problems);
+    let tuple_space = TupleSpace::new(&ruleset).map_err(|many| {
+        let last = ruleset.rules().iter().rev().find(|rule| rule.events.contains(&many.event));
         let text = format!(
             "the rules on {} have {} different combinations of conditions, but at most \
             {MAX_TUPLES} are possible",
             many.event.name(),
-            many.sets
+            many.tuples
         );
         let help = "each combination costs one look-up per event, however many rules have it: use \
             fewer combinations";
         Problem::new(last.map_or(0..0, |rule| rule.span.clone()), text).help(help)
     });
-    match tables {
-        Ok(tables) if problems.is_empty() => Ok(RuleFile { tree, limits, at_end, book, tables }),
-        tables => {
-            problems.extend(tables.err());
+    match tuple_space {
+        Ok(tuple_space) if problems.is_empty() => {
+            Ok(RuleFile { tree, limits, at_end, ruleset, tuple_space })
+        }
+        tuple_space => {
+            problems.extend(tuple_space.err());
             problems.sort_by_key(|problem| problem.span.start);
             Err(problems)
         }

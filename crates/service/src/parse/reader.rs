@@ -17,7 +17,7 @@ pub struct At<T> {
 pub struct TableReader<'text, 'problems> {
     table: &'text DeTable<'text>,
     pub span: Range<usize>,
-    asked: BTreeSet<&'static str>,
+    read_keys: BTreeSet<&'static str>,
     pub problems: &'problems mut Problems,
 }
 
@@ -27,11 +27,11 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         span: Range<usize>,
         problems: &'problems mut Problems,
     ) -> Self {
-        Self { table, span, asked: BTreeSet::new(), problems }
+        Self { table, span, read_keys: BTreeSet::new(), problems }
     }
 
     fn value(&mut self, key: &'static str) -> Option<&'text Spanned<DeValue<'text>>> {
-        self.asked.insert(key);
+        self.read_keys.insert(key);
         self.table.get(key)
     }
 
@@ -133,8 +133,8 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
     pub fn finish(self, of_table: impl Fn(&str) -> String) {
         for (key, value) in self.table {
             let name: &str = key.get_ref().as_ref();
-            if !self.asked.contains(name) {
-                let known = || self.asked.iter().copied();
+            if !self.read_keys.contains(name) {
+                let known = || self.read_keys.iter().copied();
                 let list = || match value.get_ref() {
                     DeValue::Table(_) => of_table(name),
                     _ => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),

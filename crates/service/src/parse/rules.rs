@@ -451,7 +451,7 @@ fn check_rule_cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
             all.entry((*event, others)).or_default().entry(from).or_insert((to, rule));
         }
     }
-    let mut told: Vec<usize> = Vec::new();
+    let mut reported: Vec<usize> = Vec::new();
     for steps in all.values() {
         for way in find_cycles(steps) {
             // Report a cycle once, not for each of its events.
@@ -459,8 +459,8 @@ fn check_rule_cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
             let rule = rules().max_by_key(|rule| rule.span.start).expect("it has a step");
             let other =
                 rules().min_by_key(|rule| rule.span.start).filter(|other| other.span != rule.span);
-            if !told.contains(&rule.span.start) {
-                told.push(rule.span.start);
+            if !reported.contains(&rule.span.start) {
+                reported.push(rule.span.start);
                 let names: Vec<_> =
                     way.iter().chain(&way[..1]).take(8).map(|id| tree.name(*id)).collect();
                 let text = format!(
