@@ -155,7 +155,7 @@ pub enum ExpressionKind {
     /// Computes the new value from the lvalue's value and another one, both converted to the type
     /// `common`. The result is the new value or the old one.
     Update {
-        place: Box<Lvalue>,
+        lvalue: Box<Lvalue>,
         operator: Operator,
         common: Integer,
         by: Box<Expression>,
@@ -168,13 +168,13 @@ pub enum ExpressionKind {
 
 #[derive(Debug)]
 pub struct Lvalue {
-    pub kind: PlaceKind,
+    pub kind: LvalueKind,
     pub of: Type,
     pub span: Span,
 }
 
 #[derive(Debug)]
-pub enum PlaceKind {
+pub enum LvalueKind {
     Local(usize),
     Global(usize),
     Member(Box<Lvalue>, u64),
@@ -193,18 +193,18 @@ impl Lvalue {
 
     /// The path from the variable, with members by their offsets. Elements are not distinguished.
     fn way(&self) -> Vec<(u8, u64)> {
-        let (mut way, mut place) = (Vec::new(), self);
+        let (mut way, mut lvalue) = (Vec::new(), self);
         loop {
-            let (step, outer) = match &place.kind {
-                PlaceKind::Local(local) => ((0, *local as u64), None),
-                PlaceKind::Global(global) => ((1, *global as u64), None),
-                PlaceKind::Entry(map, _) => ((2, *map as u64), None),
-                PlaceKind::Member(outer, by) => ((3, *by), Some(outer)),
-                PlaceKind::Element(array, ..) => ((4, 0), Some(array)),
+            let (step, outer) = match &lvalue.kind {
+                LvalueKind::Local(local) => ((0, *local as u64), None),
+                LvalueKind::Global(global) => ((1, *global as u64), None),
+                LvalueKind::Entry(map, _) => ((2, *map as u64), None),
+                LvalueKind::Member(outer, by) => ((3, *by), Some(outer)),
+                LvalueKind::Element(array, ..) => ((4, 0), Some(array)),
             };
             way.push(step);
             match outer {
-                Some(outer) => place = outer,
+                Some(outer) => lvalue = outer,
                 None => break,
             }
         }
@@ -216,6 +216,6 @@ impl Lvalue {
 #[derive(Debug)]
 pub enum Argument {
     Value(Expression),
-    Place(Lvalue),
+    Lvalue(Lvalue),
     Map(usize),
 }

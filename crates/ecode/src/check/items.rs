@@ -111,10 +111,10 @@ impl Checker<'_> {
             return self.fault(Diagnostic::error(declarator.name.span.clone(), message));
         }
         let mut of = base.clone();
-        for (place, length) in declarator.lengths.iter().enumerate().rev() {
+        for (dimension, length) in declarator.lengths.iter().enumerate().rev() {
             let length = match length {
                 Some(length) => self.length(length, "an array")?,
-                None if place == 0 && declarator.initializer.is_some() => {
+                None if dimension == 0 && declarator.initializer.is_some() => {
                     self.length_by_initializer(&of, declarator)?
                 }
                 None => {
@@ -147,11 +147,11 @@ impl Checker<'_> {
     pub(super) fn length(&mut self, expression: &ast::Expression, of: &str) -> Checked<u64> {
         let (value, number) = self.constant(expression, "a length")?;
         if value == 0 || number.is_signed && (value as i64) < 0 {
-            let told =
+            let count =
                 if number.is_signed { (value as i64).to_string() } else { value.to_string() };
             let problem = Diagnostic::error(
                 expression.span.clone(),
-                format!("{of} cannot have {told} elements"),
+                format!("{of} cannot have {count} elements"),
             );
             return self.fault(problem);
         }

@@ -65,7 +65,7 @@ impl Lowerer<'_> {
                 self.select_bool(to, yes, no, join);
                 Ok(Value::Register(to))
             }
-            (Builtin::Comm, [Argument::Place(to)]) => {
+            (Builtin::Comm, [Argument::Lvalue(to)]) => {
                 let size = Value::Constant(to.of.size().min(COMM_BYTES) as i64);
                 let found = self.lower_lvalue(to, true)?;
                 let arguments = vec![
@@ -78,16 +78,16 @@ impl Lowerer<'_> {
             }
             (
                 Builtin::ReadUser,
-                [Argument::Place(to), Argument::Value(address), Argument::Value(bytes)],
+                [Argument::Lvalue(to), Argument::Value(address), Argument::Value(bytes)],
             ) => self.read_user(to, address, bytes),
             (Builtin::Packet8 | Builtin::Packet16 | Builtin::Packet32, [Argument::Value(at)]) => {
                 self.packet(at, builtin.packet_bytes().expect("it reads some"))
             }
-            (Builtin::ReadUserText, [Argument::Place(to), Argument::Value(address)]) => {
+            (Builtin::ReadUserText, [Argument::Lvalue(to), Argument::Value(address)]) => {
                 self.read_user_text(to, address)
             }
             (Builtin::Print, [Argument::Value(format), values @ ..]) => self.print(format, values),
-            (Builtin::Emit, [Argument::Place(record)]) => self.emit(record),
+            (Builtin::Emit, [Argument::Lvalue(record)]) => self.emit(record),
             (Builtin::Strlen, [text]) => {
                 let to = self.register();
                 self.with_text(text, |lowerer, text| {
@@ -106,7 +106,7 @@ impl Lowerer<'_> {
             }
             (
                 Builtin::Memset,
-                [Argument::Place(to), Argument::Value(byte), Argument::Value(limit)],
+                [Argument::Lvalue(to), Argument::Value(byte), Argument::Value(limit)],
             ) => {
                 let byte = self.value(byte)?;
                 let byte = self.materialize(byte);
@@ -117,7 +117,7 @@ impl Lowerer<'_> {
             }
             (
                 Builtin::Memcpy,
-                [Argument::Place(to), Argument::Place(from), Argument::Value(limit)],
+                [Argument::Lvalue(to), Argument::Lvalue(from), Argument::Value(limit)],
             ) => {
                 if to.may_be_in(from) {
                     let message = "this copies a variable into a part of itself";
@@ -127,7 +127,7 @@ impl Lowerer<'_> {
                 let limit = self.value(limit)?;
                 let limit = self.materialize(limit);
                 let (unit, limit) = choose_unit(limit, &[to, from]);
-                self.with_place(from, |lowerer, from| {
+                self.with_lvalue(from, |lowerer, from| {
                     lowerer
                         .write_to(to, |lowerer, to| lowerer.copy_bytes(to, from, unit, limit))
                         .map(drop)
@@ -241,11 +241,11 @@ impl Lowerer<'_> {
     /// Writes to an lvalue, if it exists.
     fn write_to(
         &mut self,
-        place: &Lvalue,
+        lvalue: &Lvalue,
         write: impl FnOnce(&mut Self, ByteSource) -> Lowered<()>,
     ) -> Lowered<Value> {
-        let found = self.lower_lvalue(place, true)?;
-        write(self, ByteSource::At { address: found.address, length: place.of.size() })?;
+        let found = self.lower_lvalue(lvalue, true)?;
+        write(self, ByteSource::At { address: found.address, length: lvalue.of.size() })?;
         self.merge_absent(found, |_| Ok(()))?;
         Ok(Value::Constant(0))
     }
