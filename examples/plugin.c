@@ -2,7 +2,8 @@
  * Lets a daemon's plugin convert a PPM to grey, in memory that both share:
  *
  *     tollgate plugin load examples/grey.ec
- *     cc -o plugin -I crates/libtollgate/include examples/plugin.c target/x86_64-unknown-linux-gnu/release/libtollgate.a
+ *     cc -o plugin -I crates/libtollgate/include examples/plugin.c \
+ *         target/x86_64-unknown-linux-gnu/release/libtollgate.a
  *     ./plugin < photo.ppm > grey.pgm
  */
 #include <stdio.h>

@@ -4,7 +4,8 @@
  * services are active:
  *
  *     cargo build --release -p libtollgate
- *     gcc -I crates/libtollgate/include -o service examples/service.c target/x86_64-unknown-linux-gnu/release/libtollgate.a
+ *     gcc -I crates/libtollgate/include -o service examples/service.c \
+ *         target/x86_64-unknown-linux-gnu/release/libtollgate.a
  *     sudo ./service shop blog
  */
 #include <stdio.h>
@@ -25,7 +26,10 @@ int main(int count, char **services)
 
 	for (int i = 1; i < count; i++) {
 		/* First the whole process is bound to a service, later only this thread. */
-		if ((i == 1 ? tollgate_service_assign : tollgate_service_assign_thread)(0, services[i]) < 0 ||
+		int result = i == 1 ? tollgate_service_assign(0, services[i]) :
+				      tollgate_service_assign_thread(0, services[i]);
+
+		if (result < 0 ||
 		    tollgate_service_of(0, name, sizeof(name)) < 0) {
 			fprintf(stderr, "%s\n", tollgate_error());
 			return 1;

@@ -137,9 +137,9 @@ static void loopback_up(void)
 static bool is_warning(const char *line)
 {
 	static const char *const signs[] = {
-		"WARNING:", "BUG:", "Oops", "detected stall", "self-detected stall", "detected expedited stalls",
-		"soft lockup", "hard LOCKUP", "blocked for more than", "unable to handle", "general protection",
-		"possible deadlock",
+		"WARNING:", "BUG:", "Oops", "detected stall", "self-detected stall",
+		"detected expedited stalls", "soft lockup", "hard LOCKUP", "blocked for more than",
+		"unable to handle", "general protection", "possible deadlock",
 	};
 
 	/* "traps: NAME[PID] general protection fault": tests provoke such crashes of programs. */
@@ -160,7 +160,8 @@ static void check_kernel_log(const char *when)
 	for (;;) {
 		ssize_t n = read(kmsg, record, sizeof(record) - 1);
 
-		if (n < 0 && errno == EPIPE) {	/* overwritten; the taint flags still show warnings */
+		/* Overwritten; the taint flags still show warnings. */
+		if (n < 0 && errno == EPIPE) {
 			say("init: part of the kernel log was lost");
 			continue;
 		}
@@ -207,7 +208,8 @@ static int show_output(const char *buf, ssize_t n)
 		line[used] = '\0';
 		used = 0;
 		int passed, failed, skipped;
-		if (sscanf(line, "test result: %*s %d passed; %d failed; %d ignored", &passed, &failed, &skipped) == 3) {
+		if (sscanf(line, "test result: %*s %d passed; %d failed; %d ignored",
+			   &passed, &failed, &skipped) == 3) {
 			sum.passed += passed;
 			sum.failed += failed;
 			sum.skipped += skipped;
@@ -230,7 +232,8 @@ static pid_t start(char *command, int out)
 
 	if (pid)
 		return pid;
-	for (char *arg = strtok(command, " "), **to = argv; arg && to < argv + MAX_ARGS; arg = strtok(NULL, " "))
+	for (char *arg = strtok(command, " "), **to = argv; arg && to < argv + MAX_ARGS;
+	     arg = strtok(NULL, " "))
 		*to++ = arg;
 	setsid();
 	dup2(open("/dev/null", O_RDONLY), 0);
@@ -257,16 +260,20 @@ static void run_test(char *command)
 		struct pollfd p = { .fd = pipes[0], .events = POLLIN };
 		siginfo_t orphan;
 
-		if (poll(&p, 1, 50) > 0 && p.revents & POLLIN && (n = read(pipes[0], buf, sizeof(buf))) > 0)
+		if (poll(&p, 1, 50) > 0 && p.revents & POLLIN &&
+		    (n = read(pipes[0], buf, sizeof(buf))) > 0)
 			ran += show_output(buf, n);
 		else if (p.revents)	/* hung up: poll would return at once */
 			usleep(50000);
 		/* PID 1 also reaps processes that the tests leave behind. */
-		for (orphan.si_pid = 0; waitid(P_ALL, 0, &orphan, WEXITED | WNOHANG) == 0 && orphan.si_pid;
+		for (orphan.si_pid = 0;
+		     waitid(P_ALL, 0, &orphan, WEXITED | WNOHANG) == 0 && orphan.si_pid;
 		     orphan.si_pid = 0)
 			if (orphan.si_pid == pid) {
 				alive = 0;
-				status = orphan.si_code == CLD_EXITED ? orphan.si_status : 128 + orphan.si_status;
+				status = orphan.si_status;
+				if (orphan.si_code != CLD_EXITED)
+					status += 128;
 			}
 	}
 	kill(-1, SIGKILL);	/* a clean start for the next program, and an end of the pipe */
@@ -320,8 +327,8 @@ int main(void)
 
 	result = fdopen(open_serial("/dev/ttyS1"), "w");
 	if (result) {
-		fprintf(result, "passed %d failed %d skipped %d trouble %d\n", sum.passed, sum.failed, sum.skipped,
-			sum.trouble);
+		fprintf(result, "passed %d failed %d skipped %d trouble %d\n",
+			sum.passed, sum.failed, sum.skipped, sum.trouble);
 		fflush(result);
 		tcdrain(fileno(result));
 	}

@@ -11,8 +11,8 @@
 
 static void result(const char *verdict, int passed, int failed)
 {
-	printf("test result: %s. %d passed; %d failed; 1 ignored; 0 measured; 0 filtered out\n", verdict, passed,
-	       failed);
+	printf("test result: %s. %d passed; %d failed; 1 ignored; 0 measured; 0 filtered out\n",
+	       verdict, passed, failed);
 	fflush(stdout);
 }
 

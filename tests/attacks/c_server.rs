@@ -52,7 +52,8 @@ impl CServer {
         let folder = folder();
         let server = folder.path().join("server");
         build(
-            "gcc -O1 -Wall -Wextra -Werror -static -no-pie -fno-stack-protector -fcf-protection=none \
+            "gcc -O1 -Wall -Wextra -Werror -static -no-pie -fno-stack-protector \
+            -fcf-protection=none \
              -z execstack -Wl,-u,system -o",
             &[&server, &source("server.c")],
         );

@@ -233,7 +233,8 @@ impl<S: AttackedServer> Experiment<S> {
             ["calls", "anomalies", "holds"].map(|figure| sum(&ours, figure));
         let per_million = |count: u64| count as f64 * 1e6 / calls as f64;
         self.print_line(&format!(
-            "normal use by another script: {requests} requests, {calls} calls in {}; a million of them have \
+            "normal use by another script: {requests} requests, {calls} calls in {}; a million of \
+            them have \
              {:.0} unusual ones ({anomalies} in all) and {:.0} holds ({holds})",
             seconds(took),
             per_million(anomalies),

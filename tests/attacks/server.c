@@ -200,7 +200,10 @@ static void tell_workers(int signal)
 int main(int argc, char **argv)
 {
 	struct sigaction action = { .sa_handler = on_signal };
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in address = {
+		.sin_family = AF_INET,
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+	};
 	int on = 1;
 	if (argc != 3 || chdir(argv[2]))
 		return 2;

@@ -20,8 +20,8 @@ fn hex(bytes: &[u8]) -> String {
 /// Writes an export of one baseline that contains only this call after itself.
 fn export(folder: &Path, call: &str) -> PathBuf {
     let baselines = json!([{
-        "digest": hex(&CONTENT), "scope": null, "paths": ["/bin/test"], "lookahead": 9, "sequence": 6,
-        "state": "training", "calls": [call],
+        "digest": hex(&CONTENT), "scope": null, "paths": ["/bin/test"],
+        "lookahead": 9, "sequence": 6, "state": "training", "calls": [call],
         "pairs": [{"call": 0, "earlier": 0, "learned": 1, "normal": 0}], "windows": [],
         "trained": 2, "changed_at": 2, "anomalies": 0, "seen_calls": 2,
         "first_seen": 1_767_225_600, "last_changed": 1_767_225_600, "saved": 0,

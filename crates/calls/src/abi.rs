@@ -17,6 +17,7 @@ pub enum Abi {
 }
 
 impl Abi {
+    /// All ABIs.
     pub const ALL: [Abi; 3] = [Abi::X86_64, Abi::I386, Abi::X32];
 
     /// The name that reports and JSON use.

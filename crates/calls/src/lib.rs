@@ -4,6 +4,7 @@
 //! 64-bit ones, so every function here takes both. The tables are those of Linux 6.18. A number
 //! that is not in the tables is printed as `syscall_N` and has no arguments.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod abi;

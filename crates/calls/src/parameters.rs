@@ -6,11 +6,14 @@ use crate::arguments::differs_from_x86_64;
 /// The signatures by which Linux 6.18 describes its calls itself.
 const SIGNATURES: &str = include_str!("signatures-x86_64.txt");
 
+/// A parameter of a call, as the kernel declares it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallParameter {
+    /// The name in the kernel's source.
     pub name: &'static str,
     /// The width; 64 for addresses.
     pub bits: u8,
+    /// Whether the number is signed.
     pub is_signed: bool,
 }
 

@@ -1,8 +1,8 @@
-//! The arithmetic of constants and of the interpreter. docs/ecode.md defines the results that C
-//! leaves open.
+//! The values of types, and the arithmetic of constants and of the interpreter. docs/ecode.md
+//! defines the results that C leaves open.
 
 use crate::ast::Operator;
-use crate::types::Integer;
+use crate::types::{Integer, Type, U64};
 
 /// The result of a binary operator. Both operands have the given type, except for the second
 /// operand of a shift, which may have any type. All values are extended to 64 bits.
@@ -39,6 +39,19 @@ pub fn binary(operator: Operator, of: Integer, left: u64, right: u64) -> u64 {
 /// The mask for the distance of a shift: the number of bits of the type minus 1.
 fn shift_mask(of: Integer) -> u64 {
     u64::from(of.bits) - 1
+}
+
+/// The integer type in which the values of a type are computed.
+pub fn number(of: &Type) -> Integer {
+    of.integer().unwrap_or(U64)
+}
+
+/// The value that memory of this type has, extended to 64 bits.
+pub fn value_of(bytes: &[u8], of: &Type) -> u64 {
+    let mut all = [0; 8];
+    let size = bytes.len().min(8);
+    all[..size].copy_from_slice(&bytes[..size]);
+    number(of).extend(u64::from_le_bytes(all))
 }
 
 #[cfg(test)]

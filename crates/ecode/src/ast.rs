@@ -31,7 +31,7 @@ pub enum ExpressionKind {
     Unary(Unary, Box<Expression>),
     /// `++a`, `a--`
     Step {
-        place: Box<Expression>,
+        lvalue: Box<Expression>,
         is_up: bool,
         is_before: bool,
     },

@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::{self, HashMap};
 
-use crate::cfg::widen_at_joins;
 use crate::data_layout::{CONTROL_BYTES, DataLayout};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::emit::btf::Btf;
@@ -12,6 +11,7 @@ use crate::ir::{IrFunction, Loops};
 use crate::lower::lower;
 use crate::outline::{SharedRegisters, outline};
 use crate::typed::{Handler, Program};
+use crate::widen::widen_at_joins;
 
 /// The kernel rounds frames up to this unit along a chain of calls (round_up_stack_depth,
 /// kernel/bpf/verifier.c).
@@ -26,9 +26,12 @@ type PartId = (usize, usize);
 /// The parts of each function.
 type Functions = HashMap<usize, Vec<EmittedFunction>>;
 
+/// A compiled program.
 #[derive(Debug)]
 pub struct Object {
+    /// The kernel programs, one or more for each handler.
     pub programs: Vec<Compiled>,
+    /// The maps.
     pub maps: Vec<MapShape>,
     /// The initial content of the memory for global variables.
     pub data: Vec<u8>,
@@ -36,23 +39,31 @@ pub struct Object {
     pub variable_bytes: u32,
     /// The offset of each global variable in `data`.
     pub offsets: Vec<u32>,
+    /// The size of the control memory.
     pub control_bytes: u32,
     /// Whether the program writes records for user space.
     pub has_records: bool,
 }
 
+/// The shape of a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapShape {
+    /// The name in the source text.
     pub name: String,
+    /// The size of a key.
     pub key_bytes: u32,
+    /// The size of a value.
     pub value_bytes: u32,
+    /// The most entries.
     pub entries: u32,
 }
 
 /// One handler with the functions that it calls.
 #[derive(Debug)]
 pub struct Compiled {
+    /// The name of the hook.
     pub hook: String,
+    /// The events that the handler selects.
     pub selected: Vec<String>,
     /// The type of the program as a libbpf section name.
     pub section: &'static str,
@@ -64,6 +75,7 @@ pub struct Compiled {
     pub instructions: Vec<[u8; 8]>,
     /// Instructions that need the descriptor of some memory.
     pub memory: Vec<(usize, Memory)>,
+    /// Type information (BTF) of the functions.
     pub btf: Vec<u8>,
     /// `struct bpf_func_info`: the first instruction of a function and its type.
     pub functions: Vec<[u32; 2]>,
@@ -81,6 +93,7 @@ fn max_frame_bytes(loops: Loops) -> u32 {
     }
 }
 
+/// Compiles a checked program for the kernel.
 pub fn compile(
     program: &Program,
     text: &str,

@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::interpreter::Faults;
 use crate::typed::Program;
 
-/// Offsets in the control memory: a constant 0, and the counts of faults (`interpreter::Faults`).
+/// Offsets in the control memory: a constant 0, and the counts of faults (`Faults`).
 pub const ZERO: u32 = 0;
 pub const OUTSIDE: u32 = 8;
 pub const CUT_SHORT: u32 = 16;
@@ -20,22 +19,6 @@ pub const CONTROL_BYTES: u32 = 56;
 /// include/linux/bpf.h). After that, loops in called functions do not run, and user space unlinks
 /// the plugin from its hooks.
 pub const MAX_CUT_SHORT: u64 = 8;
-
-impl Faults {
-    /// Reads the counts of faults from the control memory.
-    pub fn of(control: &[u8]) -> Self {
-        let count = |at: u32| {
-            u64::from_le_bytes(control[at as usize..][..8].try_into().expect("eight bytes"))
-        };
-        Self {
-            outside: count(OUTSIDE),
-            outside_packet: count(OUTSIDE_PACKET),
-            cut_short: count(CUT_SHORT),
-            full: count(FULL),
-            lost: count(LOST),
-        }
-    }
-}
 
 #[derive(Debug)]
 pub struct DataLayout {

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// A diagnostic has been reported, and what it is about has no value.
+pub struct ErrorReported;
+
 /// A byte range of the source text.
 pub type Span = Range<usize>;
 
@@ -13,14 +16,17 @@ const MAX_NAME_LEN: usize = 64;
 /// Diagnostics after this number are mostly consequences of earlier ones.
 pub const MAX_DIAGNOSTICS: usize = 100;
 
+/// How bad a diagnostic is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
+    /// The program is invalid.
     Error,
     /// The program is valid, but probably not what the author intended.
     Warning,
 }
 
 impl Severity {
+    /// The word for it in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -29,10 +35,14 @@ impl Severity {
     }
 }
 
+/// What the compiler reports about a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
+    /// How bad it is.
     pub severity: Severity,
+    /// What it is about.
     pub span: Span,
+    /// What is wrong.
     pub message: String,
     /// A note at the marked text.
     pub label: Option<String>,
@@ -43,6 +53,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
+    /// An error.
     #[cfg_attr(test, track_caller)]
     pub fn error(span: Span, message: impl Into<String>) -> Self {
         #[cfg(test)]
@@ -57,19 +68,23 @@ impl Diagnostic {
         }
     }
 
+    /// A warning.
     #[cfg_attr(test, track_caller)]
     pub fn warning(span: Span, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(span, message) }
     }
 
+    /// Adds a note at the marked text.
     pub fn label(self, label: impl Into<String>) -> Self {
         Self { label: Some(sanitize(label.into())), ..self }
     }
 
+    /// Adds another position.
     pub fn other(self, span: Span, why: impl Into<String>) -> Self {
         Self { other: Some((span, sanitize(why.into()))), ..self }
     }
 
+    /// Adds how to fix the problem.
     pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(sanitize(help.into())), ..self }
     }

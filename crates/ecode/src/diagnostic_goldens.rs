@@ -43,7 +43,7 @@ fn problems(text: &str) -> Vec<Diagnostic> {
     problems
 }
 
-fn told(text: &str) -> String {
+fn render(text: &str) -> String {
     let marked = |span: &Span| {
         let all = &text[span.clone()];
         let shown: String = all.chars().take(MAX_SHOWN).collect();
@@ -119,7 +119,7 @@ fn diagnostics_match_the_goldens() {
         all += line;
         all.push('\n');
         if !is_kept(&line) {
-            all += &told(&written_out(line));
+            all += &render(&written_out(line));
         }
     }
     if std::env::var_os("UPDATE").is_some() {

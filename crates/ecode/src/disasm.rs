@@ -12,13 +12,18 @@ const PSEUDO_FUNCTION: u8 = 4;
 pub struct DisassembledInstruction {
     /// The number of the instruction. An instruction of 16 bytes has two numbers.
     pub at: usize,
+    /// The line in the source text.
     pub line: u32,
+    /// The column in the source text.
     pub column: u32,
+    /// The encoded instruction.
     pub bytes: Vec<u8>,
+    /// The instruction as text.
     pub text: String,
 }
 
 impl Compiled {
+    /// Returns all instructions as text, each with its position in the source text.
     pub fn disassemble(&self) -> Vec<DisassembledInstruction> {
         let mut place = (0, 0);
         let mut lines = self.lines.iter().peekable();

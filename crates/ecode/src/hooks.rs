@@ -1,7 +1,7 @@
 //! The specification of hooks. The user of this crate provides the hooks and what they have on a
 //! machine.
 
-use crate::typed::Builtin;
+use crate::builtin::Builtin;
 use crate::types::Type;
 
 /// The hook that runs on demand. A plugin has one handler for it and declares its parameters.
@@ -10,7 +10,9 @@ pub const CALL: &str = "call";
 /// A value that a handler can read by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookField {
+    /// The name in the source text.
     pub name: String,
+    /// The type of the value.
     pub ty: Type,
 }
 
@@ -19,7 +21,9 @@ pub struct HookField {
 pub struct HookSpec {
     /// The fields that all selected events have in common.
     pub fields: Vec<HookField>,
+    /// The kernel programs that a handler is compiled into.
     pub entries: Vec<HookProgram>,
+    /// How the return value of a handler is used.
     pub return_policy: ReturnPolicy,
     /// Builtin functions that the hook does not support, and why.
     pub unavailable: Option<(&'static [Builtin], &'static str)>,
@@ -43,8 +47,10 @@ pub struct HookProgram {
     pub variants: Vec<HookVariant>,
 }
 
+/// One of the ways in which a kernel program finds the fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookVariant {
+    /// All of them must hold.
     pub conditions: Vec<FieldCondition>,
     /// The source of each field, in order.
     pub fields: Vec<FieldSource>,
@@ -53,30 +59,41 @@ pub struct HookVariant {
 /// A condition on the masked bits of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldCondition {
+    /// The field.
     pub what: FieldSource,
+    /// The bits that are compared.
     pub mask: u64,
+    /// Their value.
     pub equals: u64,
 }
 
+/// Where a field is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldSource {
+    /// Where its path begins.
     pub base: FieldBase,
     /// Offsets from the base: each leads to the next pointer, and the last one to the number.
     pub path: Vec<u16>,
+    /// The size of the number.
     pub bytes: u8,
     /// The most significant byte comes first, as in network data.
     pub is_big_endian: bool,
 }
 
+/// Where the path of a field begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldBase {
     /// The context of the program.
     Context,
     /// The `task_struct` of the current task.
     Task,
-    /// The guard's latest verdict on this processor. `bytes` is the size of a verdict, and
-    /// `processors` a power of two.
-    Verdict { bytes: u32, processors: u32 },
+    /// The guard's latest verdict on this processor.
+    Verdict {
+        /// The size of a verdict.
+        bytes: u32,
+        /// The number of verdicts, a power of two.
+        processors: u32,
+    },
     /// The result of this kernel helper, which is called with the context.
     Asked(i32),
     /// This number.
@@ -84,22 +101,27 @@ pub enum FieldBase {
 }
 
 impl FieldSource {
+    /// A constant number.
     pub fn number(number: u64) -> Self {
         Self { base: FieldBase::Number(number), path: Vec::new(), bytes: 8, is_big_endian: false }
     }
 
+    /// The result of this kernel helper.
     pub fn by_helper(function: i32) -> Self {
         Self { base: FieldBase::Asked(function), path: Vec::new(), bytes: 8, is_big_endian: false }
     }
 
+    /// A field of the context, by its path.
     pub fn context(path: &[u16], bytes: u8) -> Self {
         Self { base: FieldBase::Context, path: path.into(), bytes, is_big_endian: false }
     }
 
+    /// A field of the current task, by its path.
     pub fn task(path: &[u16], bytes: u8) -> Self {
         Self { base: FieldBase::Task, path: path.into(), bytes, is_big_endian: false }
     }
 
+    /// The same field, with its most significant byte first.
     pub fn big_endian(self) -> Self {
         Self { is_big_endian: true, ..self }
     }
@@ -120,8 +142,10 @@ pub enum ReturnPolicy {
     },
 }
 
+/// What the kernel gets if a handler denies an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DenyReturn {
+    /// The return value.
     pub value: i32,
     /// The denied operation fails with the handler's return value, if that is an error number.
     pub sets_errno: bool,
@@ -130,6 +154,7 @@ pub struct DenyReturn {
 /// The index of the selected event that is wrong, if it is one of them, and a message.
 pub type HookError = (Option<usize>, String);
 
+/// Describes the hooks that exist.
 pub trait HookProvider {
     /// The names of all hooks.
     fn names(&self) -> Vec<String>;

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 
-use crate::arithmetic;
+use crate::arithmetic::{self, number, value_of};
+use crate::builtin::Builtin;
 use crate::data_layout::MAX_CUT_SHORT;
+use crate::faults::Faults;
 use crate::records::{FormatArgument, directives, print, trim_nul};
 use crate::typed::{
-    Argument, Builtin, Expression, ExpressionKind, Loop, Lvalue, Operator, PlaceKind, Program,
-    Statement, StatementKind,
+    Argument, Expression, ExpressionKind, Loop, Lvalue, LvalueKind, Operator, Program, Statement,
+    StatementKind,
 };
-use crate::types::{Integer, Type};
+use crate::types::Type;
 
 /// The result of reading inaccessible memory.
 const EFAULT: u64 = -14_i64 as u64;
@@ -20,12 +22,16 @@ pub trait Runtime {
     fn field(&mut self, number: usize) -> u64;
     /// The result of a builtin function without parameters.
     fn ask(&mut self, what: Builtin) -> u64;
+    /// The name of the thread.
     fn comm(&mut self) -> Vec<u8>;
+    /// Bytes of the process's memory, or `None` if they cannot be read.
     fn read_user(&mut self, address: u64, length: u64) -> Option<Vec<u8>>;
     /// Bytes of the packet as a number with the most significant byte first, or `None` if the
     /// packet does not have them.
     fn packet(&mut self, at: u64, bytes: u8) -> Option<u64>;
+    /// Receives an emitted record.
     fn emit(&mut self, record: &[u8]);
+    /// Receives a printed text.
     fn print(&mut self, text: &[u8]);
 }
 
@@ -33,24 +39,14 @@ pub trait Runtime {
 pub struct ProgramState {
     /// The bytes of each global variable.
     pub globals: Vec<Vec<u8>>,
+    /// The entries of each map.
     pub maps: Vec<HashMap<Vec<u8>, Vec<u8>>>,
+    /// The faults so far.
     pub faults: Faults,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Faults {
-    /// Accesses to elements outside of their arrays.
-    pub outside: u64,
-    /// Reads outside of the packet.
-    pub outside_packet: u64,
-    pub cut_short: u64,
-    /// Entries for which a map had no room.
-    pub full: u64,
-    /// Records that were lost because the kernel's buffer was full.
-    pub lost: u64,
-}
-
 impl ProgramState {
+    /// The state before the first run.
     pub fn new(program: &Program) -> Self {
         let global = |global: &crate::typed::Global| {
             let mut bytes = global.initial.clone();
@@ -146,17 +142,6 @@ impl ResolvedLvalue {
             Self::Nowhere => Self::Nowhere,
         }
     }
-}
-
-fn number(of: &Type) -> Integer {
-    of.integer().unwrap_or(crate::types::U64)
-}
-
-pub fn value_of(bytes: &[u8], of: &Type) -> u64 {
-    let mut all = [0; 8];
-    let size = bytes.len().min(8);
-    all[..size].copy_from_slice(&bytes[..size]);
-    number(of).extend(u64::from_le_bytes(all))
 }
 
 impl Interpreter<'_> {
@@ -255,8 +240,8 @@ impl Interpreter<'_> {
             ExpressionKind::Constant(value) => *value,
             // The value is not used: comparisons and builtin functions read the text itself.
             ExpressionKind::Text(_) => 0,
-            ExpressionKind::Load(place) => {
-                let bytes = self.bytes(place, frame);
+            ExpressionKind::Load(lvalue) => {
+                let bytes = self.bytes(lvalue, frame);
                 value_of(&bytes, &expression.ty)
             }
             ExpressionKind::Convert(inner) => {
@@ -291,21 +276,21 @@ impl Interpreter<'_> {
                 let chosen = self.chosen(parts, frame);
                 self.value(chosen, frame)
             }
-            ExpressionKind::Assign(place, value) => {
-                let bytes = self.assign(place, value, frame);
-                value_of(&bytes, &place.of)
+            ExpressionKind::Assign(lvalue, value) => {
+                let bytes = self.assign(lvalue, value, frame);
+                value_of(&bytes, &lvalue.of)
             }
-            ExpressionKind::Update { place, operator, common, by, is_old } => {
+            ExpressionKind::Update { lvalue, operator, common, by, is_old } => {
                 let by = self.value(by, frame);
-                let found = self.find(place, frame);
-                let old = value_of(&self.read(&found, place.of.size(), frame), &place.of);
+                let found = self.find(lvalue, frame);
+                let old = value_of(&self.read(&found, lvalue.of.size(), frame), &lvalue.of);
                 let new = arithmetic::binary(*operator, *common, common.extend(old), by);
-                let new = if place.of == Type::Bool {
+                let new = if lvalue.of == Type::Bool {
                     (new != 0).into()
                 } else {
-                    number(&place.of).extend(new)
+                    number(&lvalue.of).extend(new)
                 };
-                self.write(found, &new.to_le_bytes()[..place.of.size() as usize], frame);
+                self.write(found, &new.to_le_bytes()[..lvalue.of.size() as usize], frame);
                 if *is_old { old } else { new }
             }
             ExpressionKind::Call(function, arguments) => {
@@ -329,9 +314,9 @@ impl Interpreter<'_> {
         if self.value(condition, frame) != 0 { yes } else { no }
     }
 
-    fn assign(&mut self, place: &Lvalue, value: &Expression, frame: &mut CallFrame) -> Vec<u8> {
+    fn assign(&mut self, lvalue: &Lvalue, value: &Expression, frame: &mut CallFrame) -> Vec<u8> {
         let bytes = self.whole(value, frame);
-        let found = self.find(place, frame);
+        let found = self.find(lvalue, frame);
         self.write(found, &bytes, frame);
         bytes
     }
@@ -343,8 +328,8 @@ impl Interpreter<'_> {
             return value.to_le_bytes()[..expression.ty.size() as usize].to_vec();
         }
         match &expression.kind {
-            ExpressionKind::Load(place) => self.bytes(place, frame),
-            ExpressionKind::Assign(place, value) => self.assign(place, value, frame),
+            ExpressionKind::Load(lvalue) => self.bytes(lvalue, frame),
+            ExpressionKind::Assign(lvalue, value) => self.assign(lvalue, value, frame),
             ExpressionKind::Conditional(parts) => {
                 let chosen = self.chosen(parts, frame);
                 self.whole(chosen, frame)
@@ -357,26 +342,26 @@ impl Interpreter<'_> {
         }
     }
 
-    fn find(&mut self, place: &Lvalue, frame: &mut CallFrame) -> ResolvedLvalue {
-        match &place.kind {
-            PlaceKind::Local(local) => ResolvedLvalue::Local(*local, 0),
-            PlaceKind::Global(global) => ResolvedLvalue::Global(*global, 0),
-            PlaceKind::Member(outer, offset) => self.find(outer, frame).at(*offset as usize),
-            PlaceKind::Element(array, index, length) => {
+    fn find(&mut self, lvalue: &Lvalue, frame: &mut CallFrame) -> ResolvedLvalue {
+        match &lvalue.kind {
+            LvalueKind::Local(local) => ResolvedLvalue::Local(*local, 0),
+            LvalueKind::Global(global) => ResolvedLvalue::Global(*global, 0),
+            LvalueKind::Member(outer, offset) => self.find(outer, frame).at(*offset as usize),
+            LvalueKind::Element(array, index, length) => {
                 let index = self.value(index, frame);
                 if index >= *length {
                     self.state.faults.outside += 1;
                     return ResolvedLvalue::Nowhere;
                 }
-                self.find(array, frame).at((index * place.of.size()) as usize)
+                self.find(array, frame).at((index * lvalue.of.size()) as usize)
             }
-            PlaceKind::Entry(map, key) => ResolvedLvalue::Entry(*map, self.whole(key, frame), 0),
+            LvalueKind::Entry(map, key) => ResolvedLvalue::Entry(*map, self.whole(key, frame), 0),
         }
     }
 
-    fn bytes(&mut self, place: &Lvalue, frame: &mut CallFrame) -> Vec<u8> {
-        let found = self.find(place, frame);
-        self.read(&found, place.of.size(), frame)
+    fn bytes(&mut self, lvalue: &Lvalue, frame: &mut CallFrame) -> Vec<u8> {
+        let found = self.find(lvalue, frame);
+        self.read(&found, lvalue.of.size(), frame)
     }
 
     fn read(&self, found: &ResolvedLvalue, size: u64, frame: &CallFrame) -> Vec<u8> {
@@ -433,8 +418,8 @@ impl Interpreter<'_> {
     fn operand(&mut self, argument: &Argument, frame: &mut CallFrame) -> MemoryOperand {
         match argument {
             Argument::Value(value) => MemoryOperand::Text(self.text(value, frame)),
-            Argument::Place(place) => {
-                let found = match self.find(place, frame) {
+            Argument::Lvalue(lvalue) => {
+                let found = match self.find(lvalue, frame) {
                     ResolvedLvalue::Entry(map, key, _)
                         if !self.state.maps[map].contains_key(&key) =>
                     {
@@ -442,7 +427,7 @@ impl Interpreter<'_> {
                     }
                     found => found,
                 };
-                MemoryOperand::At(found, place.of.size())
+                MemoryOperand::At(found, lvalue.of.size())
             }
             Argument::Map(_) => unreachable!("checked: a map has no bytes"),
         }
@@ -483,7 +468,7 @@ impl Interpreter<'_> {
                 found.unwrap_or(0)
             }
             (Builtin::CutShort, _) => frame.is_cut_short.into(),
-            (Builtin::Comm, [Argument::Place(to)]) => {
+            (Builtin::Comm, [Argument::Lvalue(to)]) => {
                 let mut name = self.world.comm();
                 name.truncate(to.of.size() as usize);
                 if let Some(last) = name.last_mut() {
@@ -492,7 +477,7 @@ impl Interpreter<'_> {
                 self.copy(to, &name, to.of.size(), frame);
                 0
             }
-            (Builtin::ReadUser, [Argument::Place(to), address, length]) => {
+            (Builtin::ReadUser, [Argument::Lvalue(to), address, length]) => {
                 let address = self.argument_value(address, frame);
                 let length = self.argument_value(length, frame).min(to.of.size());
                 let found = self.find(to, frame);
@@ -502,7 +487,7 @@ impl Interpreter<'_> {
                 };
                 if self.write(found, &bytes, frame) { result } else { 0 }
             }
-            (Builtin::ReadUserText, [Argument::Place(to), address]) => {
+            (Builtin::ReadUserText, [Argument::Lvalue(to), address]) => {
                 let address = self.argument_value(address, frame);
                 let found = self.find(to, frame);
                 let text = self.user_text(address, to.of.size());
@@ -511,13 +496,13 @@ impl Interpreter<'_> {
                 bytes.resize(to.of.size() as usize, 0);
                 if self.write(found, &bytes, frame) { result } else { 0 }
             }
-            (Builtin::Memset, [Argument::Place(to), byte, length]) => {
+            (Builtin::Memset, [Argument::Lvalue(to), byte, length]) => {
                 let byte = self.argument_value(byte, frame) as u8;
                 let length = self.argument_value(length, frame);
                 self.copy(to, &vec![byte; length.min(to.of.size()) as usize], length, frame);
                 0
             }
-            (Builtin::Memcpy, [Argument::Place(to), from, length]) => {
+            (Builtin::Memcpy, [Argument::Lvalue(to), from, length]) => {
                 let length = self.argument_value(length, frame);
                 let from = self.operand(from, frame);
                 let found = self.find(to, frame);
@@ -551,7 +536,7 @@ impl Interpreter<'_> {
                 let key = self.whole(key, frame);
                 self.state.maps[*map].remove(&key).is_some().into()
             }
-            (Builtin::Emit, [Argument::Place(record)]) => {
+            (Builtin::Emit, [Argument::Lvalue(record)]) => {
                 let bytes = self.bytes(record, frame);
                 self.world.emit(&bytes);
                 1

@@ -1,5 +1,6 @@
 //! E-code, the language of plugins (docs/ecode.md): a C without pointers. Pure, no I/O.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 // The shared test code refers to the crate by its name.
@@ -8,6 +9,7 @@ extern crate self as ecode;
 
 mod arithmetic;
 mod ast;
+mod builtin;
 mod cfg;
 mod check;
 mod compile;
@@ -17,30 +19,36 @@ mod diagnostic;
 mod diagnostic_goldens;
 mod disasm;
 mod emit;
+mod faults;
 mod hooks;
 pub mod interpreter;
 mod ir;
 mod lex;
+mod liveness;
 mod lower;
 mod outline;
 mod parse;
 pub mod records;
 mod regalloc;
+mod spill_slots;
 mod token;
 mod typed;
 mod types;
+mod widen;
 
+pub use builtin::Builtin;
 pub use compile::{Compiled, MapShape, Object, compile};
 pub use data_layout::MAX_CUT_SHORT;
-pub use diagnostic::{Diagnostic, MAX_DIAGNOSTICS as MOST_PROBLEMS, Severity, Span, closest_name};
+pub use diagnostic::{Diagnostic, MAX_DIAGNOSTICS, Severity, Span, closest_name};
 pub use disasm::DisassembledInstruction;
 pub use emit::Memory;
+pub use faults::Faults;
 pub use hooks::{
     CALL, DenyReturn, FieldBase, FieldCondition, FieldSource, HookError, HookField, HookProgram,
     HookProvider, HookSpec, HookVariant, ReturnPolicy,
 };
 pub use ir::Loops;
-pub use typed::{Builtin, Global, Program};
+pub use typed::{Global, Program};
 pub use types::{Integer, Type};
 
 /// Parses and checks a program. Returns the program if it has no errors, and the diagnostics in the

@@ -12,7 +12,8 @@ use crate::ir::{
     Address, AddressBase, BasicBlock, BlockId, HelperArgument, Inst, IrFunction, LoopId, Register,
     Terminator, Value, Width, reorder,
 };
-use crate::regalloc::{RegisterSet, SpillSlots, live_intervals, needed};
+use crate::liveness::{RegisterSet, live_in, live_intervals};
+use crate::spill_slots::SpillSlots;
 
 /// include/uapi/linux/bpf.h, enum bpf_func_id
 pub const LOOP: i32 = 181;
@@ -98,7 +99,7 @@ fn shared_registers(function: &mut IrFunction) -> SharedRegisters {
             block.end.reads(|register| concern.insert(register));
         }
     }
-    let needed = needed(function);
+    let live_in = live_in(function);
     let mut is_kept = vec![None; function.registers];
     for (number, block) in function.blocks.iter().enumerate() {
         for to in block.end.successors() {
@@ -110,7 +111,7 @@ fn shared_registers(function: &mut IrFunction) -> SharedRegisters {
             let leaves = from.iter().filter(|looped| !into.contains(looped));
             for looped in enters.chain(leaves).chain(into.iter().filter(|looped| is_next(looped))) {
                 for register in
-                    needed[to].iter().filter(|register| concern[*looped].contains(*register))
+                    live_in[to].iter().filter(|register| concern[*looped].contains(*register))
                 {
                     let is_carried = is_next(looped) && written[*looped].contains(register);
                     *is_kept[register].get_or_insert(false) |= is_carried;
@@ -120,7 +121,7 @@ fn shared_registers(function: &mut IrFunction) -> SharedRegisters {
     }
     let mut places = SpillSlots::above_frame(function.frame_bytes);
     let mut kept = vec![None; function.registers];
-    for interval in live_intervals(function, &needed) {
+    for interval in live_intervals(function, &live_in) {
         if let Some(is_carried) = is_kept[interval.register] {
             kept[interval.register] = Some((places.alloc(&interval), is_carried));
         }

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::interpreter::value_of;
+use crate::arithmetic::value_of;
 use crate::typed::Program;
 use crate::types::{Struct, Type};
 
@@ -12,6 +12,7 @@ use crate::types::{Struct, Type};
 pub const STRUCT_TAG: u64 = 1 << 32;
 /// The offset of the time of the record, as `now()` returns it.
 pub const TIME_OFFSET: u64 = 8;
+/// The size of what precedes the values of a record.
 pub const HEADER_BYTES: u64 = 16;
 /// The largest struct in a record: few of these fit onto the stack of a function.
 pub const MAX_STRUCT_BYTES: u64 = 256;
@@ -21,24 +22,38 @@ pub const NUMBER_BYTES: u64 = 8;
 /// function.
 pub const TEXT_BYTES: u64 = 64;
 
+/// A record that a plugin wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
+    /// A printed text.
     Printed(Vec<u8>),
-    Emitted { name: String, members: Vec<(String, RecordValue)> },
+    /// A struct.
+    Emitted {
+        /// The name of the struct.
+        name: String,
+        /// The members, each with its name.
+        members: Vec<(String, RecordValue)>,
+    },
 }
 
+/// The value of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordValue {
+    /// A number or a Boolean.
     Number(i128),
     /// The characters of an array up to its NUL.
     Text(Vec<u8>),
+    /// The elements of an array.
     Several(Vec<RecordValue>),
+    /// The members of a struct.
     Struct(Vec<(String, RecordValue)>),
 }
 
 /// The value for a directive of a format.
 pub enum FormatArgument {
+    /// A number.
     Number(u64),
+    /// A text.
     Text(Vec<u8>),
 }
 
@@ -93,6 +108,7 @@ pub fn printed_bytes(directive: u8) -> u64 {
     if directive == b's' { TEXT_BYTES } else { NUMBER_BYTES }
 }
 
+/// Formats values as `print` does.
 pub fn print(format: &[u8], values: &[FormatArgument]) -> Vec<u8> {
     let (mut text, mut values, mut bytes) = (Vec::new(), values.iter(), format.iter());
     while let Some(byte) = bytes.next() {

@@ -3,18 +3,23 @@
 use std::rc::Rc;
 
 pub use crate::ast::Operator;
+use crate::builtin::Builtin;
 use crate::diagnostic::Span;
 use crate::hooks::HookSpec;
 use crate::types::{Integer, Struct, Type};
 
+/// A checked program.
 #[derive(Debug, Default)]
 pub struct Program {
     /// The global variables and the static ones of functions.
     pub globals: Vec<Global>,
     /// The names of constant global numbers, which have no memory.
     pub constants: Vec<String>,
+    /// The maps.
     pub maps: Vec<Map>,
+    /// The functions, with those that are the bodies of handlers.
     pub functions: Vec<Function>,
+    /// The handlers.
     pub handlers: Vec<Handler>,
     /// All strings of the text, each once.
     pub strings: Vec<Vec<u8>>,
@@ -23,6 +28,7 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether there is a constant global variable of this name.
     pub fn is_constant(&self, name: &str) -> bool {
         let mut globals = self.globals.iter().filter(|global| global.is_const);
         self.constants.iter().any(|constant| constant == name)
@@ -30,13 +36,18 @@ impl Program {
     }
 }
 
+/// A global or static variable.
 #[derive(Debug)]
 pub struct Global {
+    /// The name in the source text.
     pub name: String,
+    /// The type.
     pub ty: Type,
+    /// Whether the program cannot change it.
     pub is_const: bool,
     /// The first bytes of the initial value; the others are 0.
     pub initial: Vec<u8>,
+    /// The declaration.
     pub span: Span,
 }
 
@@ -144,7 +155,7 @@ pub enum ExpressionKind {
     /// Computes the new value from the lvalue's value and another one, both converted to the type
     /// `common`. The result is the new value or the old one.
     Update {
-        place: Box<Lvalue>,
+        lvalue: Box<Lvalue>,
         operator: Operator,
         common: Integer,
         by: Box<Expression>,
@@ -157,13 +168,13 @@ pub enum ExpressionKind {
 
 #[derive(Debug)]
 pub struct Lvalue {
-    pub kind: PlaceKind,
+    pub kind: LvalueKind,
     pub of: Type,
     pub span: Span,
 }
 
 #[derive(Debug)]
-pub enum PlaceKind {
+pub enum LvalueKind {
     Local(usize),
     Global(usize),
     Member(Box<Lvalue>, u64),
@@ -182,18 +193,18 @@ impl Lvalue {
 
     /// The path from the variable, with members by their offsets. Elements are not distinguished.
     fn way(&self) -> Vec<(u8, u64)> {
-        let (mut way, mut place) = (Vec::new(), self);
+        let (mut way, mut lvalue) = (Vec::new(), self);
         loop {
-            let (step, outer) = match &place.kind {
-                PlaceKind::Local(local) => ((0, *local as u64), None),
-                PlaceKind::Global(global) => ((1, *global as u64), None),
-                PlaceKind::Entry(map, _) => ((2, *map as u64), None),
-                PlaceKind::Member(outer, by) => ((3, *by), Some(outer)),
-                PlaceKind::Element(array, ..) => ((4, 0), Some(array)),
+            let (step, outer) = match &lvalue.kind {
+                LvalueKind::Local(local) => ((0, *local as u64), None),
+                LvalueKind::Global(global) => ((1, *global as u64), None),
+                LvalueKind::Entry(map, _) => ((2, *map as u64), None),
+                LvalueKind::Member(outer, by) => ((3, *by), Some(outer)),
+                LvalueKind::Element(array, ..) => ((4, 0), Some(array)),
             };
             way.push(step);
             match outer {
-                Some(outer) => place = outer,
+                Some(outer) => lvalue = outer,
                 None => break,
             }
         }
@@ -205,65 +216,6 @@ impl Lvalue {
 #[derive(Debug)]
 pub enum Argument {
     Value(Expression),
-    Place(Lvalue),
+    Lvalue(Lvalue),
     Map(usize),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Builtin {
-    Now,
-    Pid,
-    Tid,
-    Uid,
-    Gid,
-    Cpu,
-    Random,
-    Comm,
-    ReadUser,
-    ReadUserText,
-    Strlen,
-    Strcmp,
-    Strncmp,
-    Memset,
-    Memcpy,
-    Memcmp,
-    Has,
-    Erase,
-    Emit,
-    Print,
-    Packet8,
-    Packet16,
-    Packet32,
-    CutShort,
-}
-
-impl Builtin {
-    /// Whether the function writes a record for user space.
-    pub fn has_record(self) -> bool {
-        matches!(self, Self::Emit | Self::Print)
-    }
-
-    /// The number of bytes that the function reads from the packet, if it does.
-    pub fn packet_bytes(self) -> Option<u8> {
-        match self {
-            Self::Packet8 => Some(1),
-            Self::Packet16 => Some(2),
-            Self::Packet32 => Some(4),
-            _ => None,
-        }
-    }
-
-    /// Whether the function is compiled as a loop over bytes, because it is not a helper of the
-    /// kernel.
-    pub fn is_byte_loop(self) -> bool {
-        matches!(
-            self,
-            Self::Strlen
-                | Self::Strcmp
-                | Self::Strncmp
-                | Self::Memset
-                | Self::Memcpy
-                | Self::Memcmp
-        )
-    }
 }

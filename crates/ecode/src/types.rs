@@ -3,20 +3,29 @@
 use std::fmt::{self, Display};
 use std::rc::Rc;
 
+/// A type of E-code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Type {
+    /// No value.
     Void,
+    /// 0 or 1.
     Bool,
+    /// A number.
     Integer(Integer),
     /// A string constant.
     String,
+    /// A struct.
     Struct(Rc<Struct>),
+    /// Elements of a type, and their number.
     Array(Rc<Type>, u64),
 }
 
+/// A type of integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Integer {
+    /// The width.
     pub bits: u8,
+    /// Whether there are negative values.
     pub is_signed: bool,
 }
 
@@ -47,6 +56,7 @@ pub const CHAR: Integer = Integer { bits: 8, is_signed: true };
 const BOOL: Integer = Integer { bits: 1, is_signed: false };
 
 impl Integer {
+    /// The size of a value.
     pub fn bytes(self) -> u64 {
         u64::from(self.bits.div_ceil(8))
     }
@@ -62,6 +72,7 @@ impl Integer {
         }
     }
 
+    /// Whether the type has this value, which is extended to 64 bits as a number that `is_signed`.
     pub fn holds(self, value: u64, is_signed: bool) -> bool {
         self.extend(value) == value && (self.is_signed == is_signed || value as i64 >= 0)
     }
@@ -117,6 +128,7 @@ impl Type {
         }
     }
 
+    /// The alignment, as in C.
     pub fn alignment(&self) -> u64 {
         match self {
             Self::Void | Self::Bool => 1,
@@ -127,6 +139,7 @@ impl Type {
         }
     }
 
+    /// How deep arrays and structs are nested.
     pub fn depth(&self) -> usize {
         match self {
             Self::Struct(of) => of.depth,
@@ -149,10 +162,12 @@ impl Type {
         matches!(self, Self::Struct(_))
     }
 
+    /// Whether a value is a number or a Boolean.
     pub fn is_number(&self) -> bool {
         self.integer().is_some()
     }
 
+    /// Whether it is an array of bytes.
     pub fn is_bytes(&self) -> bool {
         matches!(self, Self::Array(of, _) if matches!(**of, Self::Integer(Integer { bits: 8, .. })))
     }

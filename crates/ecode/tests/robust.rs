@@ -159,7 +159,10 @@ proptest! {
         if let (Some(program), _) = ecode::check(&text, &TestHooks) {
             for loops in [Loops::MayGoto, Loops::Helper] {
                 let compiled = ecode::compile(&program, &text, "test.ec", loops);
-                prop_assert!(compiled.as_ref().err().is_none_or(|problem| generate::needs_more_memory(problem)), "{text}\n{compiled:?}");
+                let problem = compiled.as_ref().err();
+                let is_expected =
+                    problem.is_none_or(|problem| generate::needs_more_memory(problem));
+                prop_assert!(is_expected, "{text}\n{compiled:?}");
             }
         }
     }

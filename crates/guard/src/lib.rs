@@ -5,6 +5,7 @@
 //! Calls are opaque numbers ([`CallNumber`]): the user of this crate gives calls of different ABIs
 //! different numbers.
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod locality;

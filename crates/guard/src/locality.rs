@@ -1,5 +1,6 @@
 //! The locality frame: how many of the latest 128 calls, as in pH, were anomalous.
 
+/// The locality frame of a thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Locality {
     /// One bit for each call.
@@ -24,6 +25,7 @@ impl Locality {
         self.max
     }
 
+    /// Empties the frame, and forgets the highest count.
     pub fn reset(&mut self) {
         *self = Self::default();
     }

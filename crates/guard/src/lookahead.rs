@@ -19,6 +19,7 @@ pub struct Lookahead {
 }
 
 impl Lookahead {
+    /// A model without pairs, for windows of this length.
     pub fn new(length: usize) -> Self {
         assert!(
             (2..=MAX_LOOKAHEAD_LEN).contains(&length),
@@ -47,6 +48,7 @@ impl Lookahead {
         self.predecessors(window).filter(is_new).count()
     }
 
+    /// Adds the pairs of the newest call in the window.
     pub fn add(&mut self, window: &Window) {
         let Some(current) = window.current() else { return };
         self.seen.insert(current);

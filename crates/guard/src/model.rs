@@ -12,6 +12,7 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
+    /// All kinds of models.
     pub const ALL: [Self; 2] = [Self::Lookahead, Self::Sequence];
 
     /// The length of the window in calls: 9 as in pH's source, and 6 for stide (Hofmeyr, Forrest
@@ -23,6 +24,7 @@ impl ModelKind {
         }
     }
 
+    /// The name of the kind on the command line and in documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lookahead => "lookahead",
@@ -34,7 +36,9 @@ impl ModelKind {
 /// A model of a program's calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Model {
+    /// pH's lookahead pairs.
     Lookahead(Lookahead),
+    /// stide's sequences.
     Sequence(Sequence),
 }
 

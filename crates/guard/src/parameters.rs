@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+/// The parameters of pH.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
     /// The time from freezing until the profile becomes normal, if it sees nothing new meanwhile.

@@ -12,7 +12,10 @@ pub enum ProfileState {
     Training,
     /// The profile has learned nothing new for long. It becomes normal after this time if that
     /// stays so.
-    Frozen { normal_at: Duration },
+    Frozen {
+        /// The time, by the clock of the calls, at which the profile becomes normal.
+        normal_at: Duration,
+    },
     /// Calls are tested against the data that was learned until the profile became normal. The
     /// profile goes on learning in its training data.
     Normal,
@@ -23,7 +26,9 @@ pub enum ProfileState {
 pub struct CallVerdict {
     /// The sum of the models' mismatches; also 0 if the call was not tested.
     pub mismatches: usize,
+    /// The locality frame count after the call.
     pub lfc: u32,
+    /// The delay that pH prescribes for the call.
     pub delay: Duration,
 }
 
@@ -55,6 +60,7 @@ impl Profile {
         }
     }
 
+    /// The state of the profile.
     pub fn state(&self) -> ProfileState {
         self.state
     }

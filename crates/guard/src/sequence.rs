@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use crate::window::MAX_WINDOW_LEN;
 use crate::{CallNumber, Window};
 
+/// The windows of one length that were seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sequence {
     length: usize,
@@ -12,6 +13,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
+    /// A model without windows, for windows of this length.
     pub fn new(length: usize) -> Self {
         assert!(
             (2..=MAX_WINDOW_LEN).contains(&length),
@@ -25,10 +27,12 @@ impl Sequence {
         window.latest(self.length).is_some_and(|calls| !self.windows.contains(&calls)).into()
     }
 
+    /// Adds the window, if it is full.
     pub fn add(&mut self, window: &Window) {
         self.windows.extend(window.latest(self.length));
     }
 
+    /// The number of windows.
     pub fn size(&self) -> usize {
         self.windows.len()
     }

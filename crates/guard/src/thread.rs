@@ -20,10 +20,12 @@ pub struct GuardThread {
 }
 
 impl GuardThread {
+    /// Empties the window and the locality frame.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
+    /// The thread's locality frame.
     pub fn locality(&self) -> &Locality {
         &self.locality
     }

@@ -16,6 +16,7 @@ pub struct Window {
 pub const MAX_WINDOW_LEN: usize = 16;
 
 impl Window {
+    /// Adds the next call.
     pub fn push(&mut self, call: CallNumber) {
         if self.calls.len() == MAX_WINDOW_LEN {
             self.calls.pop_front();
@@ -23,6 +24,7 @@ impl Window {
         self.calls.push_back(call);
     }
 
+    /// Empties the window.
     pub fn reset(&mut self) {
         self.calls.clear();
     }

@@ -65,14 +65,16 @@ struct tollgate_plugin *tollgate_plugin_open(const char *name);
  * in `result`, which may be NULL. Returns 0 or a negative errno. Several threads may call the same
  * plugin at the same time.
  */
-int tollgate_plugin_call(const struct tollgate_plugin *plugin, const uint64_t *arguments, size_t count, int *result);
+int tollgate_plugin_call(const struct tollgate_plugin *plugin, const uint64_t *arguments,
+			 size_t count, int *result);
 
 /*
  * Returns the address of a global variable of the plugin, in memory that the plugin and this
  * process share. The address is valid until the plugin is closed. Stores the size of the variable
  * in bytes in `size`, unless that is NULL. Returns NULL if no variable has this name.
  */
-void *tollgate_plugin_variable(const struct tollgate_plugin *plugin, const char *name, size_t *size);
+void *tollgate_plugin_variable(const struct tollgate_plugin *plugin, const char *name,
+			       size_t *size);
 
 /* Closes a plugin, or does nothing for NULL. The plugin stays loaded in the daemon. */
 void tollgate_plugin_close(struct tollgate_plugin *plugin);

@@ -2,6 +2,8 @@
 //! services or query their services (docs/service.md), and can call plugins (docs/ecode.md). The
 //! C interface is `include/tollgate.h`.
 
+#![warn(missing_docs)]
+
 mod c_api;
 mod client;
 mod error;
@@ -15,10 +17,13 @@ use serde_json::{Value, json};
 /// A process or a thread. IDs are those of the daemon's PID namespace, not of the caller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskRef {
+    /// The calling process with all its threads.
     OwnProcess,
+    /// The calling thread.
     OwnThread,
     /// The process with all its threads, and the processes that it starts from then on.
     Process(u32),
+    /// One thread.
     Thread(u32),
 }
 

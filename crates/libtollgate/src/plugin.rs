@@ -70,6 +70,7 @@ fn open_by_id(command: i32, number: &Value) -> Result<OwnedFd, Error> {
 }
 
 impl Plugin {
+    /// Opens the plugin with this name, which the daemon has loaded.
     pub fn open(name: &str) -> Result<Self, Error> {
         let (answer, program, map) = Self::request_ids(name)?;
         let listed =

@@ -26,6 +26,7 @@ impl Folder {
         (is_plain && folder.depth() <= MAX_PATH_PARTS).then_some(folder)
     }
 
+    /// The path.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,7 +46,9 @@ impl Folder {
 /// Where a server listens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Listen {
+    /// The address, or any.
     pub address: Option<IpAddr>,
+    /// The port, or any.
     pub port: Option<u16>,
     /// The path of a Unix socket; an abstract name begins with `@`.
     pub path: Option<String>,
@@ -54,15 +57,23 @@ pub struct Listen {
 /// The conditions of a rule, all of which must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Conditions {
+    /// The path of the executable.
     pub exe: Option<String>,
+    /// The effective user.
     pub user: Option<u32>,
+    /// The systemd unit.
     pub unit: Option<String>,
+    /// The control group, or one above it.
     pub cgroup: Option<Folder>,
     /// The thread's service, or the parent of that if it is a dynamic service.
     pub service: Option<Id>,
+    /// Where the server listens, on receive.
     pub listen: Listen,
+    /// The network of the client.
     pub client: Option<IpNet>,
+    /// The service of the connection's other end.
     pub peer: Option<Id>,
+    /// The opened file, or a folder above it.
     pub file: Option<Folder>,
 }
 
@@ -112,6 +123,7 @@ fn family(address: IpAddr) -> AddressFamily {
 }
 
 impl Conditions {
+    /// Which of the conditions there are.
     pub fn shape(&self) -> Shape {
         let depth =
             |folder: &Option<Folder>| folder.as_ref().map_or(0, |folder| folder.depth() as u8);
@@ -152,12 +164,12 @@ impl Conditions {
     }
 
     /// The only conditions of this shape that a thread meets, or `None` if a value is missing.
-    pub fn project(facts: &RuleQuery, shape: &Shape) -> Option<Self> {
+    pub fn project(query: &RuleQuery, shape: &Shape) -> Option<Self> {
         let folder = |path: Option<&str>, depth: u8| match depth {
             0 => Some(None),
             depth => Folder::of(path?, depth).map(Some),
         };
-        let (address, port, path) = match facts.listen {
+        let (address, port, path) = match query.listen {
             Some(LocalEnd::Internet(local)) => {
                 (Some(local.ip().to_canonical()), Some(local.port()), None)
             }
@@ -165,11 +177,11 @@ impl Conditions {
             None => (None, None, None),
         };
         Some(Self {
-            exe: required(shape.exe, Some(facts.exe.to_owned()))?,
-            user: required(shape.user, Some(facts.user))?,
-            unit: required(shape.unit, facts.unit.map(str::to_owned))?,
-            cgroup: folder(Some(facts.cgroup), shape.cgroup_depth)?,
-            service: required(shape.service, Some(facts.service))?,
+            exe: required(shape.exe, Some(query.exe.to_owned()))?,
+            user: required(shape.user, Some(query.user))?,
+            unit: required(shape.unit, query.unit.map(str::to_owned))?,
+            cgroup: folder(Some(query.cgroup), shape.cgroup_depth)?,
+            service: required(shape.service, Some(query.service))?,
             listen: Listen {
                 address: required(shape.listen_address, address)?,
                 port: required(shape.listen_port, port)?,
@@ -178,13 +190,13 @@ impl Conditions {
             client: match shape.client {
                 None => None,
                 Some((wanted, bits)) => {
-                    let client = facts.client?.to_canonical();
+                    let client = query.client?.to_canonical();
                     (family(client) == wanted).then_some(())?;
                     Some(IpNet::new(client, bits).ok()?.trunc())
                 }
             },
-            peer: required(shape.peer, facts.peer)?,
-            file: folder(facts.file, shape.file_depth)?,
+            peer: required(shape.peer, query.peer)?,
+            file: folder(query.file, shape.file_depth)?,
         })
     }
 }

@@ -5,23 +5,35 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use crate::conditions::{AddressFamily, Conditions, Listen, Shape};
-use crate::rule::{Rule, RuleEvent};
+use crate::event::RuleEvent;
+use crate::rule::Rule;
 use crate::ruleset::Ruleset;
 use crate::tree::Id;
 use crate::tuple_space::{MAX_TUPLES, TooManyTuples};
 
 /// The conditions of a tuple: one bit each, in the order in which their values are hashed.
 pub mod field {
+    /// The path of the executable.
     pub const EXE: u16 = 1 << 0;
+    /// The effective user.
     pub const USER: u16 = 1 << 1;
+    /// The systemd unit.
     pub const UNIT: u16 = 1 << 2;
+    /// The thread's service.
     pub const SERVICE: u16 = 1 << 3;
+    /// The path of the Unix socket on which the server listens.
     pub const LISTEN_PATH: u16 = 1 << 4;
+    /// The address on which the server listens.
     pub const LISTEN_ADDRESS: u16 = 1 << 5;
+    /// The port on which the server listens.
     pub const LISTEN_PORT: u16 = 1 << 6;
+    /// The network of the client.
     pub const CLIENT: u16 = 1 << 7;
+    /// The service of the connection's other end.
     pub const PEER: u16 = 1 << 8;
+    /// The control group.
     pub const CGROUP: u16 = 1 << 9;
+    /// The opened file.
     pub const FILE: u16 = 1 << 10;
 }
 
@@ -30,9 +42,11 @@ pub mod field {
 pub struct Tuple {
     /// Bits of [`field`].
     pub fields: u16,
+    /// The depth of the control group in the condition; 0 without [`field::CGROUP`].
     pub cgroup_depth: u8,
     /// 4 or 6 and the length of the prefix; zeroes without [`field::CLIENT`].
     pub client: (u8, u8),
+    /// The depth of the file or folder in the condition; 0 without [`field::FILE`].
     pub file_depth: u8,
 }
 
@@ -41,16 +55,20 @@ pub struct Tuple {
 pub struct HashedRule {
     /// Index into [`HashedRuleset::tuples`].
     pub set: usize,
+    /// The hash of the tuple's conditions with the rule's values.
     pub hash: u64,
     /// In the ruleset.
     pub precedence: usize,
 }
 
+/// A ruleset in the form of the kernel side's tables.
 #[derive(Debug, Clone, Default)]
 pub struct HashedRuleset {
+    /// All tuples.
     pub tuples: Vec<Tuple>,
     /// For each event of [`RuleEvent::ALL`], indices into `tuples`.
     pub tuples_by_event: [Vec<usize>; RuleEvent::ALL.len()],
+    /// All rules, in the form of hash table entries.
     pub rules: Vec<HashedRule>,
 }
 
@@ -58,13 +76,13 @@ impl HashedRuleset {
     /// Hashes the rules of a ruleset with the salt of a gate. `number` gives the gate's number of a
     /// service.
     pub fn new(
-        book: &Ruleset,
+        ruleset: &Ruleset,
         salt: u64,
         number: impl Fn(Id) -> u16,
     ) -> Result<Self, TooManyTuples> {
         let mut keys = Self::default();
         let mut known: Vec<(Shape, HashSet<&Conditions>)> = Vec::new();
-        for (place, rule) in book.rules().iter().enumerate() {
+        for (precedence, rule) in ruleset.rules().iter().enumerate() {
             let shape = rule.when.shape();
             // Rules on different events may have equal conditions: these need different tuples.
             let has_room =
@@ -76,21 +94,17 @@ impl HashedRuleset {
             }
             known[set].1.insert(&rule.when);
             keys.add_to_event(set, rule)?;
-            keys.rules.push(HashedRule {
-                set,
-                hash: hash(salt, &rule.when, &number),
-                precedence: place,
-            });
+            keys.rules.push(HashedRule { set, hash: hash(salt, &rule.when, &number), precedence });
         }
         Ok(keys)
     }
 
     fn add_to_event(&mut self, set: usize, rule: &Rule) -> Result<(), TooManyTuples> {
-        for (event, asked) in RuleEvent::ALL.into_iter().zip(&mut self.tuples_by_event) {
-            if rule.events.contains(&event) && !asked.contains(&set) {
-                asked.push(set);
-                if asked.len() > MAX_TUPLES {
-                    return Err(TooManyTuples { event, sets: asked.len() });
+        for (event, tuples) in RuleEvent::ALL.into_iter().zip(&mut self.tuples_by_event) {
+            if rule.events.contains(&event) && !tuples.contains(&set) {
+                tuples.push(set);
+                if tuples.len() > MAX_TUPLES {
+                    return Err(TooManyTuples { event, tuples: tuples.len() });
                 }
             }
         }
@@ -209,12 +223,12 @@ mod tests {
     #[test]
     fn same_conditions_on_other_events_are_another_tuple() {
         let user = |user| Conditions { user: Some(user), ..Conditions::default() };
-        let book = Ruleset::new(vec![
+        let ruleset = Ruleset::new(vec![
             rule(user(1), &[RuleEvent::Exec]),
             rule(user(2), &[RuleEvent::Exec, RuleEvent::Found]),
             rule(user(1), &[RuleEvent::Found]),
         ]);
-        let keys = HashedRuleset::new(&book, 7, |id| id.0).expect("few sets");
+        let keys = HashedRuleset::new(&ruleset, 7, |id| id.0).expect("few tuples");
         assert_eq!(
             keys.tuples,
             [Tuple { fields: field::USER, cgroup_depth: 0, client: (0, 0), file_depth: 0 }; 2]

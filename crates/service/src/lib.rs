@@ -3,9 +3,11 @@
 //! assign a thread to a service at an event, and the tables by which the kernel side matches rules.
 //! Pure, no I/O: the parser of rule files looks up users and paths through [`Host`].
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod conditions;
+mod event;
 mod hashed_ruleset;
 mod limits;
 mod parse;
@@ -16,6 +18,7 @@ mod tree;
 mod tuple_space;
 
 pub use conditions::{Conditions, Folder, Listen};
+pub use event::RuleEvent;
 pub use hashed_ruleset::{HashedRule, HashedRuleset, Tuple, field};
 pub use limits::{
     AtEnd, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, OverLimit, SOCKETS, TASKS, parse_bytes,
@@ -23,7 +26,7 @@ pub use limits::{
 };
 pub use parse::{Host, MAX_RULES, MAX_SERVICES, Problem, RuleFile, listen, parse};
 pub use query::{LocalEnd, RuleQuery};
-pub use rule::{Rule, RuleAction, RuleEvent, SplitBy};
+pub use rule::{Rule, RuleAction, SplitBy};
 pub use ruleset::Ruleset;
 pub use tree::{Id, Service, Tree};
 pub use tuple_space::{MAX_TUPLES, TooManyTuples, TupleSpace};

@@ -12,13 +12,17 @@ pub struct Limits {
     pub cpu_weight: Option<u32>,
     /// In percent of one processor.
     pub cpu_max: Option<u32>,
+    /// Bytes of memory.
     pub memory_max: Option<u64>,
     /// Processes and threads.
     pub tasks_max: Option<u64>,
+    /// Open sockets.
     pub sockets_max: Option<u64>,
+    /// Open connections.
     pub connections_max: Option<u64>,
     /// Bytes per second that the service may send.
     pub network_max: Option<u64>,
+    /// What happens at the limits on sockets and connections.
     pub over_limit: OverLimit,
 }
 
@@ -71,18 +75,22 @@ impl Default for OverLimit {
 }
 
 impl Errno {
+    /// Finds an errno by its name, such as `EAGAIN`.
     pub fn parse(name: &str) -> Option<Self> {
         ERRNOS.iter().position(|(known, _)| *known == name).map(Self)
     }
 
+    /// The name of the errno.
     pub fn name(self) -> &'static str {
         ERRNOS[self.0].0
     }
 
+    /// The number of the errno.
     pub fn number(self) -> i32 {
         ERRNOS[self.0].1
     }
 
+    /// The names of all errnos that a limit can use.
     pub fn names() -> impl Iterator<Item = &'static str> + Clone {
         ERRNOS.iter().map(|(name, _)| *name)
     }
@@ -154,7 +162,9 @@ pub fn parse_bytes(text: &str, unit: u64) -> Result<u64, String> {
     })
 }
 
+/// What the K of a size in memory stands for.
 pub const MEMORY_UNIT: u64 = 1024;
+/// What the K of a rate stands for.
 pub const NETWORK_UNIT: u64 = 1000;
 
 #[cfg(test)]

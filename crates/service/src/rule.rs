@@ -4,58 +4,28 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::conditions::Conditions;
+use crate::event::RuleEvent;
 use crate::query::RuleQuery;
 use crate::tree::Id;
-
-/// The events at which rules are matched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RuleEvent {
-    /// A fork, in the child, which has its parent's service until then.
-    Fork,
-    Exec,
-    /// The thread runs already when the rules become active.
-    Found,
-    /// The effective user changed.
-    User,
-    /// A message was received over a connection that the thread's side accepted.
-    Receive,
-    /// A file was opened.
-    Open,
-}
-
-impl RuleEvent {
-    pub const ALL: [Self; 6] =
-        [Self::Fork, Self::Exec, Self::Found, Self::User, Self::Receive, Self::Open];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fork => "fork",
-            Self::Exec => "exec",
-            Self::Found => "found",
-            Self::User => "user",
-            Self::Receive => "receive",
-            Self::Open => "open",
-        }
-    }
-
-    /// Whether the event concerns the thread's identity, and not a request that it works on.
-    pub fn is_identity_event(self) -> bool {
-        !matches!(self, Self::Receive | Self::Open)
-    }
-}
 
 /// By what a rule splits a service: each value gets a dynamic service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SplitBy {
+    /// The effective user.
     User,
+    /// The systemd unit.
     Unit,
+    /// The executable.
     Exe,
+    /// The address of the client.
     Client,
 }
 
 impl SplitBy {
+    /// All kinds of splits.
     pub const ALL: [Self; 4] = [Self::User, Self::Unit, Self::Exe, Self::Client];
 
+    /// The name of the split in a rule file.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -66,31 +36,42 @@ impl SplitBy {
     }
 }
 
+/// What a rule does to a thread that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RuleAction {
+    /// The thread gets this service.
     BelongsTo(Id),
     /// The thread keeps its service.
     Inherits,
     /// The service of the connection's other end, if that end is known. On fork, the service of the
     /// process that requested the fork by a signal to the parent.
     AdoptsPeer,
+    /// The thread gets a dynamic service.
     CreatesBelow {
+        /// The parent of the dynamic service.
         below: Id,
+        /// By what the parent is split.
         each: SplitBy,
     },
 }
 
+/// A rule of a rule file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
+    /// The name, if the file gives one.
     pub name: Option<String>,
     /// The byte range in the rule file.
     pub span: Range<usize>,
+    /// Rules with a higher priority take precedence.
     pub priority: i32,
+    /// The events at which the rule is matched.
     pub events: Vec<RuleEvent>,
     /// Whether the file names the events. If not, the rule does not apply to a thread that works on
     /// behalf of another service: a helper that a worker executes works for the worker's client.
     pub has_explicit_events: bool,
+    /// The conditions.
     pub when: Conditions,
+    /// The action.
     pub then: RuleAction,
 }
 
@@ -100,14 +81,17 @@ impl Rule {
         other.priority.cmp(&self.priority).then_with(|| self.when.compare(&other.when))
     }
 
-    pub fn applies_to(&self, event: RuleEvent, borrowed: bool) -> bool {
+    /// Whether the rule is matched at an event. `on_behalf` is whether the thread works for another
+    /// service than its own.
+    pub fn applies_to(&self, event: RuleEvent, on_behalf: bool) -> bool {
         self.events.contains(&event)
-            && (self.has_explicit_events || !borrowed || !event.is_identity_event())
+            && (self.has_explicit_events || !on_behalf || !event.is_identity_event())
     }
 
-    pub fn matches(&self, facts: &RuleQuery) -> bool {
-        self.applies_to(facts.event, facts.on_behalf)
-            && Conditions::project(facts, &self.when.shape())
+    /// Whether the rule matches.
+    pub fn matches(&self, query: &RuleQuery) -> bool {
+        self.applies_to(query.event, query.on_behalf)
+            && Conditions::project(query, &self.when.shape())
                 .is_some_and(|conditions| conditions == self.when)
     }
 }

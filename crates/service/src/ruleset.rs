@@ -3,6 +3,7 @@
 use crate::query::RuleQuery;
 use crate::rule::Rule;
 
+/// The rules of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ruleset {
     rules: Vec<Rule>,
@@ -15,13 +16,14 @@ impl Ruleset {
         Self { rules }
     }
 
+    /// The rules, the first in precedence first.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
     /// The precedence of the first rule that matches. This is the reference for
     /// [`crate::TupleSpace`].
-    pub fn match_rule(&self, facts: &RuleQuery) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.matches(facts))
+    pub fn match_rule(&self, query: &RuleQuery) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.matches(query))
     }
 }

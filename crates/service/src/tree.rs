@@ -13,8 +13,10 @@ impl Id {
     pub const SHARED: Self = Self(1);
 }
 
+/// A service in the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
+    /// The name, which is unique.
     pub name: String,
     /// The root is its own parent.
     pub parent: Id,
@@ -56,18 +58,22 @@ impl Tree {
         Ok(())
     }
 
+    /// The service with this number.
     pub fn get(&self, id: Id) -> &Service {
         &self.services[usize::from(id.0)]
     }
 
+    /// The name of a service.
     pub fn name(&self, id: Id) -> &str {
         &self.get(id).name
     }
 
+    /// The service with this name.
     pub fn find(&self, name: &str) -> Option<Id> {
         self.numbers.get(name).copied()
     }
 
+    /// The numbers of all services.
     pub fn ids(&self) -> impl Iterator<Item = Id> + use<> {
         (0..self.services.len() as u16).map(Id)
     }
@@ -77,6 +83,7 @@ impl Tree {
         std::iter::successors(Some(id), |id| (*id != Id::ROOT).then(|| self.get(*id).parent))
     }
 
+    /// The services directly below one.
     pub fn children(&self, id: Id) -> impl Iterator<Item = Id> {
         self.ids().filter(move |child| *child != Id::ROOT && self.get(*child).parent == id)
     }

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::conditions::{Conditions, Shape};
+use crate::event::RuleEvent;
 use crate::query::RuleQuery;
-use crate::rule::RuleEvent;
 use crate::ruleset::Ruleset;
 
 /// The most look-ups for one event, about 20 ns each. Our choice.
@@ -15,51 +15,55 @@ pub const MAX_TUPLES: usize = 32;
 /// The rules on an event have more shapes of conditions than [`MAX_TUPLES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyTuples {
+    /// The event.
     pub event: RuleEvent,
-    pub sets: usize,
+    /// The number of shapes.
+    pub tuples: usize,
 }
 
 /// The rules of one shape, by the values of their conditions. For rules with equal values, this has
 /// the precedence of the first one.
 type TupleTable = HashMap<Conditions, usize>;
 
+/// The rules of each event by the shape of their conditions (tuple space search).
 #[derive(Debug, Clone, Default)]
 pub struct TupleSpace {
-    sets: HashMap<(RuleEvent, bool), BTreeMap<Shape, TupleTable>>,
+    tuples: HashMap<(RuleEvent, bool), BTreeMap<Shape, TupleTable>>,
 }
 
 impl TupleSpace {
-    pub fn new(book: &Ruleset) -> Result<Self, TooManyTuples> {
-        let mut tables = Self::default();
+    /// Sorts the rules of a ruleset into tuples.
+    pub fn new(ruleset: &Ruleset) -> Result<Self, TooManyTuples> {
+        let mut space = Self::default();
         for event in RuleEvent::ALL {
-            for borrowed in [false, true] {
-                let sets: &mut BTreeMap<Shape, TupleTable> =
-                    tables.sets.entry((event, borrowed)).or_default();
-                for (place, rule) in book.rules().iter().enumerate() {
-                    if rule.applies_to(event, borrowed) {
-                        let set = sets.entry(rule.when.shape()).or_default();
-                        set.entry(rule.when.clone()).or_insert(place);
+            for on_behalf in [false, true] {
+                let tuples: &mut BTreeMap<Shape, TupleTable> =
+                    space.tuples.entry((event, on_behalf)).or_default();
+                for (precedence, rule) in ruleset.rules().iter().enumerate() {
+                    if rule.applies_to(event, on_behalf) {
+                        let table = tuples.entry(rule.when.shape()).or_default();
+                        table.entry(rule.when.clone()).or_insert(precedence);
                     }
                 }
-                if sets.len() > MAX_TUPLES {
-                    return Err(TooManyTuples { event, sets: sets.len() });
+                if tuples.len() > MAX_TUPLES {
+                    return Err(TooManyTuples { event, tuples: tuples.len() });
                 }
             }
         }
-        Ok(tables)
+        Ok(space)
     }
 
     /// The number of look-ups for an event.
-    pub fn sets(&self, event: RuleEvent) -> usize {
-        self.sets[&(event, false)].len()
+    pub fn tuple_count(&self, event: RuleEvent) -> usize {
+        self.tuples[&(event, false)].len()
     }
 
     /// As [`Ruleset::match_rule`].
-    pub fn match_rule(&self, facts: &RuleQuery) -> Option<usize> {
-        let sets = &self.sets[&(facts.event, facts.on_behalf)];
-        let found = |(shape, set): (&Shape, &TupleTable)| {
-            set.get(&Conditions::project(facts, shape)?).copied()
+    pub fn match_rule(&self, query: &RuleQuery) -> Option<usize> {
+        let tuples = &self.tuples[&(query.event, query.on_behalf)];
+        let found = |(shape, table): (&Shape, &TupleTable)| {
+            table.get(&Conditions::project(query, shape)?).copied()
         };
-        sets.iter().filter_map(found).min()
+        tuples.iter().filter_map(found).min()
     }
 }

@@ -64,7 +64,7 @@ fn file_with_all_features() {
     let shop = file.tree.find("shop").expect("declared");
     let customers = file.tree.find("customers").expect("declared");
     assert_eq!(file.tree.ancestors(shop).collect::<Vec<_>>(), [shop, customers, Id::ROOT]);
-    let [both, back_end, last] = file.book.rules() else { panic!("{:#?}", file.book) };
+    let [both, back_end, last] = file.ruleset.rules() else { panic!("{:#?}", file.ruleset) };
     assert_eq!(
         (both.has_explicit_events, &both.events[..]),
         (true, &[RuleEvent::Fork, RuleEvent::Exec][..])
@@ -99,7 +99,7 @@ fn where_servers_listen() {
             port,
             path: path.map(str::to_owned),
         };
-        assert_eq!(file.book.rules()[0].when.listen, listen);
+        assert_eq!(file.ruleset.rules()[0].when.listen, listen);
     }
 }
 
@@ -107,14 +107,14 @@ fn where_servers_listen() {
 fn dynamic_services() {
     let file = good("[[rule]]\nunit = \"a\"\nstarts-below = \"root\"\neach = \"user\"");
     assert_eq!(
-        file.book.rules()[0].then,
+        file.ruleset.rules()[0].then,
         RuleAction::CreatesBelow { below: Id::ROOT, each: SplitBy::User }
     );
 }
 
 #[test]
 fn empty_file_is_valid() {
-    assert!(good("").book.rules().is_empty());
+    assert!(good("").ruleset.rules().is_empty());
 }
 
 #[test]
@@ -140,7 +140,8 @@ fn wrong_services() {
     let chain = |n| chain(n).collect::<String>().replace("s0", "root");
     good(&chain(7));
     says(&chain(9), "\"s8\" has more than 7 services above it", "\"s7\"");
-    let text = "\"a\" cannot be below \"shared\", which is for work that cannot be attributed to a service";
+    let text = "\"a\" cannot be below \"shared\", which is for work that cannot be attributed to \
+    a service";
     says("[service.a]\nparent = \"shared\"", text, "\"shared\"");
 }
 
@@ -285,7 +286,7 @@ fn cycle_follows_the_matching_rule() {
 fn addresses_are_canonical() {
     let client = |text: &str| {
         let file = good(&format!("[[rule]]\nclient = {text:?}\nbelongs-to = \"root\""));
-        file.book.rules()[0].when.client.expect("a network").to_string()
+        file.ruleset.rules()[0].when.client.expect("a network").to_string()
     };
     assert_eq!(client("::ffff:10.0.0.0/104"), "10.0.0.0/8");
     assert_eq!(client("::ffff:10.0.0.1"), "10.0.0.1/32");
@@ -319,7 +320,8 @@ fn names_with_dots_are_declared_in_quotes() {
     assert_eq!(
         help("[service.shop.example]").as_deref(),
         Some(
-            "a service below \"shop\" needs a table of its own: [service.example] with parent = \"shop\"; a name with a dot needs quotes: \
+            "a service below \"shop\" needs a table of its own: [service.example] with \
+            parent = \"shop\"; a name with a dot needs quotes: \
              [service.\"shop.example\"]"
         )
     );
@@ -422,5 +424,8 @@ fn ten_thousand_rules_of_one_tuple_are_one_lookup() {
         .map(|n| format!("[[rule]]\nuser = \"{n}\"\nbelongs-to = \"shared\"\n"))
         .collect();
     let file = good(&rules);
-    assert_eq!((file.book.rules().len(), file.tables.sets(RuleEvent::Exec)), (10_000, 1));
+    assert_eq!(
+        (file.ruleset.rules().len(), file.tuple_space.tuple_count(RuleEvent::Exec)),
+        (10_000, 1)
+    );
 }

@@ -73,35 +73,40 @@ fn rule() -> impl Strategy<Value = Rule> {
     )
 }
 
-fn facts() -> impl Strategy<Value = RuleQuery<'static>> {
+fn any_query() -> impl Strategy<Value = RuleQuery<'static>> {
     let thread = (select(&PATHS[..]), select(&USERS[..]), select(&PATHS[..]), id(), any::<bool>());
     let connection =
         (option::of((address(), select(&PORTS[..]))), option::of(address()), option::of(id()));
     (select(&RuleEvent::ALL[..]), thread, connection, option::of(select(&PATHS[..]))).prop_map(
-        |(event, (exe, user, cgroup, service, borrowed), (listen, client, peer), file)| RuleQuery {
-            event,
-            on_behalf: borrowed,
-            exe,
-            user,
-            unit: None,
-            cgroup,
-            service,
-            listen: listen
-                .map(|(address, port)| LocalEnd::Internet(SocketAddr::new(address, port))),
-            client,
-            peer,
-            file,
+        |(event, (exe, user, cgroup, service, on_behalf), (listen, client, peer), file)| {
+            RuleQuery {
+                event,
+                on_behalf,
+                exe,
+                user,
+                unit: None,
+                cgroup,
+                service,
+                listen: listen
+                    .map(|(address, port)| LocalEnd::Internet(SocketAddr::new(address, port))),
+                client,
+                peer,
+                file,
+            }
         },
     )
 }
 
 proptest! {
     #[test]
-    fn tuple_space_matches_the_ruleset(rules in vec(rule(), 0..12), all in vec(facts(), 1..40)) {
-        let book = Ruleset::new(rules);
-        let tables = TupleSpace::new(&book).expect("fewer rules than sets");
-        for facts in all {
-            prop_assert_eq!(tables.match_rule(&facts), book.match_rule(&facts), "{:?}", facts);
+    fn tuple_space_matches_the_ruleset(
+        rules in vec(rule(), 0..12),
+        all in vec(any_query(), 1..40),
+    ) {
+        let ruleset = Ruleset::new(rules);
+        let tables = TupleSpace::new(&ruleset).expect("few rules");
+        for query in all {
+            prop_assert_eq!(tables.match_rule(&query), ruleset.match_rule(&query), "{:?}", query);
         }
     }
 }
@@ -138,22 +143,26 @@ fn on_exec(when: Conditions, names_events: bool) -> Rule {
 #[test]
 fn on_behalf_skips_identity_rules() {
     let when = Conditions { user: Some(33), ..Conditions::default() };
-    let asked = |names_events, borrowed| {
-        let book = Ruleset::new(vec![on_exec(when.clone(), names_events)]);
-        let tables = TupleSpace::new(&book).expect("one set");
-        tables.match_rule(&RuleQuery { on_behalf: borrowed, ..thread() }).is_some()
+    let is_matched = |names_events, on_behalf| {
+        let ruleset = Ruleset::new(vec![on_exec(when.clone(), names_events)]);
+        let tables = TupleSpace::new(&ruleset).expect("one tuple");
+        tables.match_rule(&RuleQuery { on_behalf, ..thread() }).is_some()
     };
-    assert_eq!([asked(false, false), asked(false, true), asked(true, true)], [true, false, true]);
+    assert_eq!(
+        [is_matched(false, false), is_matched(false, true), is_matched(true, true)],
+        [true, false, true]
+    );
 }
 
 #[test]
 fn the_more_specific_rule_decides() {
     let user = Conditions { user: Some(33), ..Conditions::default() };
     let both = Conditions { exe: Some("/a".into()), ..user.clone() };
-    let book = Ruleset::new(vec![on_exec(user.clone(), false), on_exec(both.clone(), false)]);
-    let tables = TupleSpace::new(&book).expect("two sets");
-    let decides =
-        |facts: &RuleQuery| tables.match_rule(facts).map(|place| book.rules()[place].when.clone());
+    let ruleset = Ruleset::new(vec![on_exec(user.clone(), false), on_exec(both.clone(), false)]);
+    let tables = TupleSpace::new(&ruleset).expect("two tuples");
+    let decides = |query: &RuleQuery| {
+        tables.match_rule(query).map(|precedence| ruleset.rules()[precedence].when.clone())
+    };
     assert_eq!(decides(&thread()), Some(both));
     assert_eq!(decides(&RuleQuery { exe: "/e", ..thread() }), Some(user));
     assert_eq!(decides(&RuleQuery { user: 0, ..thread() }), None);

@@ -26,7 +26,9 @@ pub mod rightspeed {
 
     use crate::interval::t_mean_interval;
 
+    /// The most runs.
     pub const RUNS: usize = 10_000;
+    /// The longest time.
     pub const TIME: Duration = Duration::from_secs(2000);
     const PART_OF_MEAN: f64 = 1e-4;
 

@@ -13,7 +13,11 @@ fn samples() -> impl Strategy<Value = Vec<f64>> {
 
 proptest! {
     #[test]
-    fn each_arm_is_twice_in_a_quad_at_the_same_mean_position(arms in 2..16_usize, seed: u64, quads in 1..20_usize) {
+    fn each_arm_is_twice_in_a_quad_at_the_same_mean_position(
+        arms in 2..16_usize,
+        seed: u64,
+        quads in 1..20_usize,
+    ) {
         let mut order = Quads::new(arms, seed);
         for _ in 0..quads {
             let quad = order.next_quad();
@@ -49,7 +53,8 @@ proptest! {
             prop_assert!(!*rejected || *p <= error);
         }
         // The rejected hypotheses have the smallest p values.
-        let most = p_values.iter().zip(&rejected).filter(|(_, is)| **is).map(|(p, _)| *p).fold(0.0, f64::max);
+        let rejected_values = p_values.iter().zip(&rejected).filter(|(_, is)| **is);
+        let most = rejected_values.map(|(p, _)| *p).fold(0.0, f64::max);
         prop_assert!(p_values.iter().zip(&rejected).all(|(p, is)| *is || *p >= most));
     }
 

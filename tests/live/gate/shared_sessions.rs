@@ -372,7 +372,8 @@ mod alone {
         let services = ActiveServices::start(
             programs(&["shop", "file"]),
             "[service.shop]\nsockets-max = 100\nnetwork-max = \"1G\"\n\
-             [[rule]]\nexe = \"FOLDER/nobody\"\non = [\"fork\", \"exec\", \"found\", \"user\"]\nbelongs-to = \"shop\"\n\
+             [[rule]]\nexe = \"FOLDER/nobody\"\non = \
+             [\"fork\", \"exec\", \"found\", \"user\"]\nbelongs-to = \"shop\"\n\
              [[rule]]\nfile = \"FOLDER/file\"\nexe = \"FOLDER/nobody\"\nbelongs-to = \"shop\"\n\
              [[rule]]\nexe = \"FOLDER/nobody\"\nadopts-peer = true\n",
         );

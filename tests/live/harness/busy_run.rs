@@ -74,7 +74,7 @@ impl BusyRun {
     /// Ends the command, and checks that each of its calls was counted.
     #[track_caller]
     pub fn finish(self) -> Report {
-        assert!(!self.run.is_over(), "it ended before it was told to");
+        assert!(!self.run.is_over(), "it ended before it was asked to");
         self.stop.store(true, Ordering::Relaxed);
         let bytes = self.feeder.join().expect("the feeder does not panic");
         let report = self.run.finish().success().report().complete();
@@ -88,10 +88,10 @@ impl BusyRun {
 /// gate's programs changed.
 #[track_caller]
 pub fn assert_all_counted(report: &Report, name: &str, calls: u64) {
-    let told = report.losses.get(AMBIGUOUS).copied().unwrap_or(0);
+    let lost = report.losses.get(AMBIGUOUS).copied().unwrap_or(0);
     let seen = report.count(name);
     assert!(
-        seen <= calls && calls <= seen + told,
-        "{seen} of {calls} calls of {name} were counted, {told} lost"
+        seen <= calls && calls <= seen + lost,
+        "{seen} of {calls} calls of {name} were counted, {lost} lost"
     );
 }

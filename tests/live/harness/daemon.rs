@@ -138,7 +138,7 @@ impl CommandServer {
 
     #[track_caller]
     pub fn of(program: &Path, group: &ControlGroup, threads: u32) -> Self {
-        let mut job = Job::of(vec![program.into(), "servant".into()]);
+        let mut job = Job::of(vec![program.into(), "command-server".into()]);
         job.command.arg("--threads").arg(threads.to_string());
         job.command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let procs =

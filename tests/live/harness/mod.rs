@@ -10,6 +10,7 @@ pub mod job;
 pub mod library;
 pub mod metrics;
 pub mod network;
+mod observe;
 pub mod plugins;
 pub mod postgres;
 pub mod pty;
@@ -29,8 +30,8 @@ use std::time::{Duration, Instant};
 
 pub use busy_run::BusyRun;
 pub use job::{Finished, Job, Running};
+pub use observe::{observe, observe_but, observe_crowd};
 pub use report::Report;
-use report::SHARED_ROWS;
 
 /// No wait of a test takes this long; a test that reaches it fails.
 pub const LIMIT: Duration = Duration::from_secs(180);
@@ -70,27 +71,6 @@ pub fn workload(arguments: &str) -> Vec<OsString> {
 /// Splits a text at blanks; no word may contain one.
 pub fn words(text: &str) -> Vec<OsString> {
     text.split_whitespace().map(OsString::from).collect()
-}
-
-/// Runs a workload, which must succeed, below `tollgate run`; returns the report, in which nothing
-/// may be lost.
-#[track_caller]
-pub fn observe(options: &str, arguments: &str) -> Report {
-    Job::run(options, workload(arguments)).finish().success().report().complete()
-}
-
-/// The same, but losses for these reasons are allowed.
-#[track_caller]
-pub fn observe_but(reasons: &[&str], options: &str, arguments: &str) -> Report {
-    Job::run(options, workload(arguments)).finish().success().report().complete_but(reasons)
-}
-
-/// The same for a workload that may need more rows than exist; some calls may count in a common
-/// row.
-#[track_caller]
-pub fn observe_crowd(options: &str, arguments: &str) -> Report {
-    let job = Job::run(options, workload(arguments)).with_row_lock_exclusive();
-    job.finish().success().report().complete_but(&SHARED_ROWS)
 }
 
 /// A condition is checked again after this fraction of the time that the test has waited for it: on

@@ -148,8 +148,13 @@ impl SideEffectFixture {
         Self { folder: folder.into(), listener, datagrams, port, victims, guarded: 0 }
     }
 
-    fn command(&self, deed: &str) -> String {
-        format!("deed {deed} {} {} {}", self.folder.display(), self.port, self.victims[1].id())
+    fn command(&self, side_effect: &str) -> String {
+        format!(
+            "side-effect {side_effect} {} {} {}",
+            self.folder.display(),
+            self.port,
+            self.victims[1].id()
+        )
     }
 
     fn has(&self, name: &str) -> usize {
@@ -222,12 +227,12 @@ impl UnseenProgram {
         Self { it, keeper }
     }
 
-    fn fixture(&self, deed: &SideEffect) -> SideEffectFixture {
-        SideEffectFixture::new(&self.it.folder.path().join(deed.name))
+    fn fixture(&self, side_effect: &SideEffect) -> SideEffectFixture {
+        SideEffectFixture::new(&self.it.folder.path().join(side_effect.name))
     }
 
     /// Uses a copy of the store, so that it learns nothing from the other calls.
-    fn job(&self, options: &str, scene: &SideEffectFixture, deed: &SideEffect) -> Job {
+    fn job(&self, options: &str, scene: &SideEffectFixture, side_effect: &SideEffect) -> Job {
         let store = scene.folder.join("store");
         fs::create_dir(&store).expect("a folder");
         for file in
@@ -235,7 +240,7 @@ impl UnseenProgram {
         {
             fs::copy(file.path(), store.join(file.file_name())).expect("it can be copied");
         }
-        let mut job = self.it.job(options, &scene.command(deed.name));
+        let mut job = self.it.job(options, &scene.command(side_effect.name));
         job.command.env("TOLLGATE_STORE", store);
         job
     }
@@ -243,14 +248,14 @@ impl UnseenProgram {
     /// Checks several calls in parallel, because each takes as long as its hold.
     pub fn are_held_before<'a>(
         &self,
-        deeds: impl IntoIterator<Item = &'a SideEffect>,
+        side_effects: impl IntoIterator<Item = &'a SideEffect>,
         look: impl Fn(&SideEffect, &Value) + Sync,
     ) {
-        let deeds: Vec<_> = deeds.into_iter().collect();
-        for some in deeds.chunks(AT_ONCE) {
+        let side_effects: Vec<_> = side_effects.into_iter().collect();
+        for some in side_effects.chunks(AT_ONCE) {
             std::thread::scope(|scope| {
-                for deed in some {
-                    scope.spawn(|| look(deed, &self.is_held_before(deed)));
+                for side_effect in some {
+                    scope.spawn(|| look(side_effect, &self.is_held_before(side_effect)));
                 }
             });
         }
@@ -259,60 +264,65 @@ impl UnseenProgram {
     /// Checks that the call is held, that it has no effect until it is released, and that it takes
     /// effect then. Returns its event.
     #[track_caller]
-    pub fn is_held_before(&self, deed: &SideEffect) -> Value {
-        let mut scene = self.fixture(deed);
-        let running = self.job(HOLD, &scene, deed).start();
+    pub fn is_held_before(&self, side_effect: &SideEffect) -> Value {
+        let mut scene = self.fixture(side_effect);
+        let running = self.job(HOLD, &scene, side_effect).start();
         scene.guarded = running.child_running("guarded");
         eventually("the hold", || state(scene.guarded) == Some('T'));
         // A SIGCONT by another process changes nothing.
         for _ in 0..5 {
             assert_eq!(
-                (deed.effects)(&scene),
+                (side_effect.effects)(&scene),
                 0,
                 "{}: it took effect before it was let go",
-                deed.name
+                side_effect.name
             );
             kill(scene.guarded as i32, libc::SIGCONT);
             std::thread::sleep(OBSERVE_FOR / 5);
             eventually("the hold again", || state(scene.guarded) == Some('T'));
         }
-        assert_eq!((deed.effects)(&scene), 0, "{}: it took effect before it was let go", deed.name);
-        let ran = running.finish().exits_with(deed.status);
-        if deed.lasts {
+        assert_eq!(
+            (side_effect.effects)(&scene),
+            0,
+            "{}: it took effect before it was let go",
+            side_effect.name
+        );
+        let ran = running.finish().exits_with(side_effect.status);
+        if side_effect.lasts {
             // A process that was sent a signal may take a moment to end.
             let mut seen = 0;
-            eventually(deed.name, || {
-                seen = seen.max((deed.effects)(&scene));
-                seen == deed.all
+            eventually(side_effect.name, || {
+                seen = seen.max((side_effect.effects)(&scene));
+                seen == side_effect.all
             });
         }
-        self.event(&GuardSection::of(&ran), deed)
+        self.event(&GuardSection::of(&ran), side_effect)
     }
 
     /// Checks that the call has taken effect when it is held.
     #[track_caller]
-    pub fn is_held_at_its_end(&self, deed: &SideEffect) -> Value {
-        let mut scene = self.fixture(deed);
-        let running = self.job(HOLD, &scene, deed).start();
+    pub fn is_held_at_its_end(&self, side_effect: &SideEffect) -> Value {
+        let mut scene = self.fixture(side_effect);
+        let running = self.job(HOLD, &scene, side_effect).start();
         scene.guarded = running.child_running("guarded");
         eventually("the hold", || state(scene.guarded) == Some('T'));
-        assert_eq!((deed.effects)(&scene), deed.all, "{}", deed.name);
-        self.event(&GuardSection::of(&running.finish().exits_with(deed.status)), deed)
+        assert_eq!((side_effect.effects)(&scene), side_effect.all, "{}", side_effect.name);
+        self.event(&GuardSection::of(&running.finish().exits_with(side_effect.status)), side_effect)
     }
 
     /// Checks that the response `deny` refuses the call.
     #[track_caller]
-    pub fn is_refused(&self, deed: &SideEffect) -> GuardSection {
-        let scene = self.fixture(deed);
-        let ran = self.job(&format!("{HOLD} --respond deny"), &scene, deed).finish();
+    pub fn is_refused(&self, side_effect: &SideEffect) -> GuardSection {
+        let scene = self.fixture(side_effect);
+        let ran = self.job(&format!("{HOLD} --respond deny"), &scene, side_effect).finish();
         GuardSection::of(&ran.exits_with(libc::EPERM))
     }
 
     /// Returns the call's only event: a restarted call is not another call.
-    fn event(&self, guard: &GuardSection, deed: &SideEffect) -> Value {
-        let events = guard.events().iter().filter(|event| event["call"] == deed.call);
+    fn event(&self, guard: &GuardSection, side_effect: &SideEffect) -> Value {
+        let events = guard.events().iter().filter(|event| event["call"] == side_effect.call);
         let [event] = events.collect::<Vec<_>>()[..] else {
-            panic!("{}: {:?}", deed.name, guard.events())
+            panic!("{}: {:?}", side_effect.name, guard.events())
         };
         assert_eq!(event["action"], "delay", "{event}");
         event.clone()

@@ -128,7 +128,8 @@ pub fn job(options: &str, program: impl Into<OsString>, arguments: &str) -> Job 
 
 /// PostgreSQL refuses to run as root, and the user nobody needs a capability to read root's home,
 /// where the files may be.
-pub const AS_NOBODY: &str = "setpriv --reuid nobody --regid nogroup --clear-groups --inh-caps +dac_read_search \
+pub const AS_NOBODY: &str = "setpriv --reuid nobody --regid nogroup --clear-groups \
+    --inh-caps +dac_read_search \
                          --ambient-caps +dac_read_search";
 
 impl WebStack {

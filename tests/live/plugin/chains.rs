@@ -90,7 +90,11 @@ fn arguments_by_name_and_results() {
         on exit(openat) { if (result == -2) enoent++; }
         on exit(close) { if (result == -9) ebadf++; }
         on exit(read) { if (result == -11) eagain++; }
-        on enter(openat) { char path[32]; read_user(path, filename, 12); if (strncmp(path, "/nonexistent", 12) == 0) named++; }
+        on enter(openat) {
+            char path[32];
+            read_user(path, filename, 12);
+            if (strncmp(path, "/nonexistent", 12) == 0) named++;
+        }
     "#;
     let state = &run(&[text], "errors 12")[0];
     assert_eq!(["ebadf", "eagain"].map(|name| number(state, name)), [12, 12], "{state}");
@@ -478,7 +482,8 @@ fn plugin_hitting_limits_is_unlinked() {
 #[test]
 fn call_show_set_unload() {
     let text = "
-        u64 limit = 3; u8 small; u8 large[5000]; const int fixed = 4; char name[8] = \"abc\"; map<u32, u64> m[4];
+        u64 limit = 3; u8 small; u8 large[5000]; const int fixed = 4; \
+        char name[8] = \"abc\"; map<u32, u64> m[4];
         on call(int a) { m[(u32)a]++; print(\"called with %d\", a); return a * (int)limit; }
     ";
     let at_work = PluginDaemon::start("first", COUNT);
@@ -648,7 +653,8 @@ fn packets_are_read_in_loops() {
     let text = format!(
         "u64 bytes, halves, words, dropped;
         on xdp(\"lo\") {{
-            if (length < {HEADERS} || packet16(12) != 0x800 || packet8(23) != 17 || packet16(36) != {port}) return 0;
+            if (length < {HEADERS} || packet16(12) != 0x800 || packet8(23) != 17 ||
+                packet16(36) != {port}) return 0;
             for (int at = {HEADERS}; at < length; at++)
                 if (packet8(at) == 'x') {{
                     dropped++;

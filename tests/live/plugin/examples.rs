@@ -65,15 +65,18 @@ fn argument_policy() {
     let policy = it.folder.path().join("policy.ec");
     fs::write(&policy, text).expect("a file can be written");
     fs::write(it.folder.path().join("there"), "").expect("a file can be written");
-    let deed = |options: &str, deed: &str| {
-        let command =
-            format!("deed {deed} {} 1 {}", it.folder.path().display(), std::process::id());
+    let run = |options: &str, side_effect: &str| {
+        let command = format!(
+            "side-effect {side_effect} {} 1 {}",
+            it.folder.path().display(),
+            std::process::id()
+        );
         it.job(&format!("{options} --plugin {}", policy.display()), &command).finish()
     };
     for (name, call) in
         [("mprotect", None), ("mprotect-all", Some("mprotect")), ("chmod", Some("chmod"))]
     {
-        let ran = deed("--guard=watch", name).success();
+        let ran = run("--guard=watch", name).success();
         let events = GuardSection::of(&ran).events().clone();
         let denounced: Vec<_> = events
             .iter()
@@ -88,7 +91,7 @@ fn argument_policy() {
             .count();
         assert_eq!(told, usize::from(call.is_some()), "{}", ran.err);
     }
-    deed("--guard=enforce --respond kill", "mprotect-all").exits_with(128 + libc::SIGKILL);
+    run("--guard=enforce --respond kill", "mprotect-all").exits_with(128 + libc::SIGKILL);
 }
 
 /// Runs the example for this process only, so that it does not affect others.

@@ -133,7 +133,8 @@ fn held_lock_is_reported_and_waited_for() {
         }
     });
     let waiting = waiting.start();
-    let said = "tollgate: waiting for another Tollgate process that holds the lock /run/tollgate.lock (`fuser` shows which one)\n";
+    let said = "tollgate: waiting for another Tollgate process that holds the lock \
+    /run/tollgate.lock (`fuser` shows which one)\n";
     eventually("its notice", || waiting.read("err") == said);
     drop(lock);
     waiting.finish().exits_with(OWN_FAILURE).says("/sys/kernel/btf/vmlinux is missing");

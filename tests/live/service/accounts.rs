@@ -178,7 +178,8 @@ fn process_and_thread_counts() {
 
 #[test]
 fn list_tree_and_members() {
-    let text = "[service.all]\n[service.shop]\nparent = \"all\"\n[service.empty]\nparent = \"all\"\n\
+    let text = "[service.all]\n[service.shop]\nparent = \"all\"\n[service.empty]\n\
+    parent = \"all\"\n\
                 [[rule]]\nexe = \"FOLDER/shop\"\nbelongs-to = \"shop\"\n";
     let services = ActiveServices::start(programs(&["shop"]), text);
     let mut shop = Consumer::start(&services, "shop");

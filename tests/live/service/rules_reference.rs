@@ -46,7 +46,10 @@ impl Host for PlainHost {
 
 /// A rule that matches only the test's servers.
 fn rule() -> impl Strategy<Value = String> {
-    let of = |key: &'static str, values: &'static [&'static str]| prop_oneof![2 => Just(String::new()), 1 => select(values).prop_map(move |value| format!("{key} = \"{value}\"\n"))];
+    let of = |key: &'static str, values: &'static [&'static str]| {
+        let line = select(values).prop_map(move |value| format!("{key} = \"{value}\"\n"));
+        prop_oneof![2 => Just(String::new()), 1 => line]
+    };
     let services = &["root", "shop", "blog", "inner"];
     let thread = (
         select(&["exe = \"FOLDER/first\"\n", "exe = \"FOLDER/second\"\n"][..]),
@@ -106,7 +109,7 @@ impl RuleServer {
             peer,
             file: None,
         };
-        match rules.book.match_rule(&facts).map(|place| rules.book.rules()[place].then) {
+        match rules.ruleset.match_rule(&facts).map(|index| rules.ruleset.rules()[index].then) {
             Some(RuleAction::BelongsTo(service)) => self.service = service,
             Some(RuleAction::AdoptsPeer) => self.service = peer.expect("only on messages"),
             Some(RuleAction::Inherits) | None => {}
@@ -180,7 +183,8 @@ fn kernel_matches_the_reference() {
         failure_persistence: None,
         ..Default::default()
     };
-    proptest!(config, |(rules in vec(rule(), 1..8), asked in vec((0..SERVERS.len(), 0..CLIENTS.len()), 6..10))| {
+    let queries = vec((0..SERVERS.len(), 0..CLIENTS.len()), 6..10);
+    proptest!(config, |(rules in vec(rule(), 1..8), asked in queries)| {
         decide_the_same(&services, &rules, &asked)?;
     });
 }

@@ -122,7 +122,11 @@ fn a_test_that_the_list_does_not_have_is_refused() {
 fn cargos_messages_become_a_list() {
     let output = Command::new("sh")
         .args(["-c", r#"printf '%s\n' "$1" | "$2" programs"#, "sh"])
-        .arg(r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","target":{"kind":["test"],"name":"live"},"profile":{"test":true},"executable":"/w/target/live"}"#)
+        .arg(concat!(
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","#,
+            r#""target":{"kind":["test"],"name":"live"},"profile":{"test":true},"#,
+            r#""executable":"/w/target/live"}"#
+        ))
         .arg(Path::new(env!("CARGO_BIN_EXE_test-runner")))
         .output()
         .expect("sh starts");

@@ -6,9 +6,9 @@ use crate::harness::side_effects::{ANYWHERE, UnseenProgram, WITH_LSM};
 fn held_calls_take_effect_on_release() {
     let innocent = UnseenProgram::new();
     let (write, held) = WITH_LSM.split_last().expect("there are some");
-    innocent.are_held_before(ANYWHERE.iter().chain(held), |deed, event| {
-        assert_eq!(event["effect"], "before", "{}", deed.name);
-        println!("{} is held before it takes effect", deed.name);
+    innocent.are_held_before(ANYWHERE.iter().chain(held), |side_effect, event| {
+        assert_eq!(event["effect"], "before", "{}", side_effect.name);
+        println!("{} is held before it takes effect", side_effect.name);
     });
     assert_eq!(innocent.is_held_at_its_end(write)["effect"], "end");
     innocent.end();

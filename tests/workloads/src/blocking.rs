@@ -3,8 +3,8 @@
 use crate::arguments::{Arguments, HOUR_MS, MAX_REPETITIONS};
 use crate::clock::{ClockDelta, ClockMeter, nap, thread_cpu_ns};
 use crate::failure::{Outcome, check, failed, os_failure};
+use crate::output::print_line;
 use crate::pipe::Pipe;
-use crate::print_line;
 use crate::process::{block_child_signals, fork, own_pid, status_of, wait_success};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};

@@ -66,25 +66,28 @@ pub const WORKLOADS: &[Workload] = &[
         "Gives a process, itself if that is 0, to a service by the library, and says for which it \
         works then."),
     workload("call-plugin", "NAME TIMES", plugin_calls::call_plugin,
-        "Opens and calls a daemon's plugin TIMES times by the library, each time with the bytes that are its input, and \
+        "Opens and calls a daemon's plugin TIMES times by the library, each time with the bytes \
+        that are its input, and \
          writes those of the plugin's output."),
     workload("relay", "PORT [--stuck 1]", relay::relay,
-        "Serves two tenants at once with the backend at PORT; opens its connection for one, and sends over it when it has \
+        "Serves two tenants at once with the backend at PORT; opens its connection for one, and \
+        sends over it when it has \
          received from the other; or sends before, and is stuck in another send after."),
     workload("tenant", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS TAG MS \
         REQUESTS [PER-CONNECTION]", tenants::tenant,
         "Asks a backend for work, once a line comes from stdin; TAG z ends the backend."),
     workload("consumer", "", consumer::consumer,
-        "Does what each line of its input says, and answers with a line: burn MS [THREADS], sockets N, connect PORT N, \
+        "Does what each line of its input says, and answers with a line: burn MS [THREADS], \
+        sockets N, connect PORT N, \
          connections N, fork N, memory BYTES, send PORT BYTES, close."),
     workload("resolve", "ADDRESS NAME TIMES", datagrams::resolve,
         "Asks a name server TIMES times for a name, once a line comes from stdin."),
-    workload("master", "MS", signal_forker::signal_forker,
+    workload("signal-forker", "MS", signal_forker::signal_forker,
         "Forks a child that works MS ms for each SIGUSR1 and SIGHUP, until SIGTERM, then prints \
         how long each worked."),
-    workload("ask-master", "PID SIGNAL TIMES", signal_forker::ask,
-        "Sends a master signals, once a line comes from stdin, each after the answer to the one \
-        before."),
+    workload("ask-signal-forker", "PID SIGNAL TIMES", signal_forker::request,
+        "Sends a signal-forker signals, once a line comes from stdin, each after the child for the \
+        one before has ended."),
     workload("opener", "", opener::opener,
         "Opens files as its input says, a line each: a way to open it, and its path. opener.rs \
         lists the ways."),
@@ -97,7 +100,8 @@ pub const WORKLOADS: &[Workload] = &[
     workload("pipe-block", "MS TIMES", blocking::pipe_block,
         "Blocks TIMES times in read(2) of a pipe that a child writes to each MS ms; prints JSON."),
     workload("load", "PORT CONNECTIONS MS PATH", load::load,
-        "Asks a web server of this machine for PATH for MS ms, over each of CONNECTIONS again as soon as it is answered; \
+        "Asks a web server of this machine for PATH for MS ms, over each of CONNECTIONS again as \
+        soon as it is answered; \
          prints JSON. How many calls that takes varies."),
     workload("slow-open", "DIR", blocking::slow_open,
         "Blocks 50 ms in the open and 50 ms in the read of a FIFO that it makes in DIR."),
@@ -124,9 +128,11 @@ pub const WORKLOADS: &[Workload] = &[
     workload("orphaned-routine", "ROUNDS UNUSUAL", routine::orphaned_routine,
         "As routine, in a second thread, when the first one has ended. How many calls that takes \
         varies."),
-    workload("servant", "[--threads T]", command_server::command_server,
-        "Answers each byte of its input with the same byte, after the four calls of `routine` for a \"u\", \
-         and after a call of another kind for any other; T threads sleep 1.25 ms times T again and again. At the end of its \
+    workload("command-server", "[--threads T]", command_server::command_server,
+        "Answers each byte of its input with the same byte, after the four calls of `routine` for \
+        a \"u\", \
+         and after a call of another kind for any other; T threads sleep 1.25 ms times T again \
+         and again. At the end of its \
          input it says how many of its waits and their sleeps were interrupted."),
     workload("waits", "CALL [--timeout SECONDS]", waits::waits,
         "Waits in CALL for what never comes, on sockets with a timeout of their own; prints \
@@ -134,9 +140,11 @@ pub const WORKLOADS: &[Workload] = &[
     workload("alarms", "ROUNDS", routine::alarms,
         "Makes the same calls ROUNDS times while SIGALRM comes at irregular times, and handles it. \
          How many calls that takes varies."),
-    workload("deed", "DEED FOLDER PORT VICTIM", side_effects::side_effect,
-        "Makes the same four calls 100 times, then one that does something to files of FOLDER, the local PORT or the \
-         process VICTIM, and exits with its errno; deeds.rs lists them, and \"nothing\" is one."),
+    workload("side-effect", "SIDE-EFFECT FOLDER PORT VICTIM", side_effects::side_effect,
+        "Makes the same four calls 100 times, then one that does something to files of FOLDER, \
+        the local PORT or the \
+         process VICTIM, and exits with its errno; side_effects.rs lists them, and \"nothing\" is \
+         one."),
     workload("sockets-in-threads", "THREADS TIMES", side_effects::sockets_in_threads,
         "Makes and closes a socket TIMES times in each of THREADS threads, none of which may \
         fail."),

@@ -3,12 +3,13 @@
 use crate::arguments::{Arguments, HOUR_MS, MAX_REPETITIONS};
 use crate::clock::nap;
 use crate::failure::{Outcome, check, os_failure};
+use crate::output::print_line;
 use crate::pipe::Pipe;
 use crate::process::{
     block_child_signals, exec_calls, fork, own_pid, spawn_calls, status_of, wait_success,
 };
 use crate::signals::pause_forever;
-use crate::{print_line, team};
+use crate::team;
 use libc::c_void;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};

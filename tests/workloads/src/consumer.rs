@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::arguments::Arguments;
 use crate::connections::connections;
 use crate::failure::{Outcome, failed, os_failure};
-use crate::print_line;
+use crate::output::print_line;
 
 #[derive(Default)]
 struct HeldResources {

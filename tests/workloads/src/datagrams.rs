@@ -2,7 +2,7 @@
 
 use crate::arguments::Arguments;
 use crate::failure::{Failure, Outcome, failed, os_failure};
-use crate::tenants::{after_stdin_line, until_stdin_ends};
+use crate::output::{after_stdin_line, until_stdin_ends};
 use std::io::{self, Read, Write};
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -12,14 +12,15 @@ const CONNECTED: &str = "udp:";
 const UNCONNECTED: &str = "sendto:";
 
 /// Parses the address, and whether the socket is to be connected.
-pub fn place(text: &str) -> Option<(SocketAddr, bool)> {
+pub fn parse_address(text: &str) -> Option<(SocketAddr, bool)> {
     let address = |prefix| text.strip_prefix(prefix)?.parse().ok();
     address(CONNECTED)
         .map(|address| (address, true))
         .or_else(|| address(UNCONNECTED).map(|address| (address, false)))
 }
 
-pub fn name(address: SocketAddr, is_connected: bool) -> String {
+/// The address in the form that `parse_address` reads.
+pub fn format_address(address: SocketAddr, is_connected: bool) -> String {
     format!("{}{address}", if is_connected { CONNECTED } else { UNCONNECTED })
 }
 

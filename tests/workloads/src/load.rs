@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::arguments::{Arguments, HOUR_MS};
 use crate::failure::{Failure, Outcome, failed, os_failure};
-use crate::print_line;
+use crate::output::print_line;
 
 /// Reads the reply to one request. Returns whether the connection stays open.
 fn answer(connection: &mut BufReader<TcpStream>) -> io::Result<bool> {

@@ -18,12 +18,15 @@ mod clock;
 mod command_server;
 mod connections;
 mod consumer;
+mod cpu_time;
 mod datagrams;
+mod endpoint;
 mod failure;
 mod load;
 mod memory;
 mod opener;
 mod outcomes;
+mod output;
 mod pipe;
 mod plugin_calls;
 mod process;
@@ -40,10 +43,9 @@ mod tenants;
 mod waits;
 
 use arguments::Arguments;
-use failure::{Outcome, os_failure};
+use output::print_line;
 use std::env;
 use std::ffi::{c_char, c_int};
-use std::io::{self, Write};
 
 #[unsafe(no_mangle)]
 extern "C" fn main(_count: c_int, _values: *const *const c_char) -> c_int {
@@ -69,12 +71,4 @@ extern "C" fn main(_count: c_int, _values: *const *const c_char) -> c_int {
             failure.exit_status()
         }
     }
-}
-
-/// Prints one line to stdout, with a single write if the line is short.
-fn print_line(line: &str) -> Outcome {
-    let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{line}")
-        .and_then(|()| stdout.flush())
-        .map_err(|error| os_failure("write to stdout", error))
 }

@@ -6,9 +6,10 @@ use std::io::{self, BufRead as _};
 use libc::{AT_FDCWD, O_CLOEXEC, O_PATH, O_RDONLY, c_long};
 
 use crate::arguments::Arguments;
+use crate::cpu_time::{thread_ns, work_for};
 use crate::failure::{Failure, Outcome, failed, os_failure};
-use crate::tenants::{thread_ns, work_for};
-use crate::{print_line, raw};
+use crate::output::print_line;
+use crate::raw;
 
 /// arch/x86/entry/syscalls/syscall_32.tbl
 const I386_OPEN: i32 = 5;

@@ -3,8 +3,8 @@
 use crate::arguments::{Arguments, HOUR_MS, MAX_REPETITIONS};
 use crate::failure::{Failure, Outcome, check, failed, os_failure};
 use crate::memory::AnonymousMapping;
+use crate::output::print_line;
 use crate::pipe::Pipe;
-use crate::print_line;
 use libc::{c_int, c_long};
 use std::fs::File;
 use std::io::{self, Read};

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::arguments::Arguments;
 use crate::failure::{Outcome, os_failure};
-use crate::print_line;
+use crate::output::print_line;
 
 /// More bytes than a socket's buffers take.
 const TOO_MUCH: usize = 64 << 20;

@@ -3,7 +3,7 @@
 
 use crate::arguments::{Arguments, MAX_REPETITIONS};
 use crate::failure::{Failure, Outcome, check};
-use crate::print_line;
+use crate::output::print_line;
 use crate::signals::leave_to;
 use libc::{c_int, c_long};
 

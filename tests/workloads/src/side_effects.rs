@@ -9,7 +9,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 
 /// Addresses of memory that is mapped by the tested call, and before it.
-const DEED_MEMORY: usize = 0x7e00_0000_0000;
+const NEW_AREA: usize = 0x7e00_0000_0000;
 const MEMORY: usize = 0x6e00_0000_0000;
 /// Memory that 32-bit calls can address.
 const LOW_MEMORY: usize = 0x1000_0000;
@@ -95,7 +95,7 @@ fn prepare(port: u16, victim: c_long) -> Result<PreparedResources, crate::failur
         ]
     };
     for descriptor in [stream, datagram, file] {
-        check(descriptor, "open what the deed needs")?;
+        check(descriptor, "open what the side effect needs")?;
     }
     let scene = PreparedResources { stream, datagram, file, port, victim };
     map(MEMORY, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -104,7 +104,7 @@ fn prepare(port: u16, victim: c_long) -> Result<PreparedResources, crate::failur
 }
 
 #[rustfmt::skip]
-fn perform(deed: &str, scene: &PreparedResources) -> Option<c_long> {
+fn perform(side_effect: &str, scene: &PreparedResources) -> Option<c_long> {
     use libc::*;
     let at = AT_FDCWD as c_long;
     let (removed, made, there) = (pointer(c"removed"), pointer(c"made"), pointer(c"there"));
@@ -121,10 +121,13 @@ fn perform(deed: &str, scene: &PreparedResources) -> Option<c_long> {
     let usr1 = SIGUSR1 as c_long;
     let to = peer(1, port);
     let own = peer(2, port);
-    Some(match deed {
+    let flags = (O_CREAT | O_EXCL | O_WRONLY) as c_long;
+    let new_area = NEW_AREA as c_long;
+    let no_words = pointer(&words[3]);
+    Some(match side_effect {
         "nothing" => 0,
-        "execve" => call(SYS_execve, [pointer(other), pointer(&words), pointer(&words[3]), 0, 0, 0]),
-        "create" => call(SYS_openat, [at, made, (O_CREAT | O_EXCL | O_WRONLY) as c_long, 0o644, 0, 0]),
+        "execve" => call(SYS_execve, [pointer(other), pointer(&words), no_words, 0, 0, 0]),
+        "create" => call(SYS_openat, [at, made, flags, 0o644, 0, 0]),
         "truncate" => call(SYS_openat, [at, there, (O_TRUNC | O_WRONLY) as c_long, 0, 0, 0]),
         "mkdir" => call(SYS_mkdir, [made, 0o755, 0, 0, 0, 0]),
         "mknod" => call(SYS_mknodat, [at, made, (S_IFIFO | 0o644) as c_long, 0, 0, 0]),
@@ -140,7 +143,7 @@ fn perform(deed: &str, scene: &PreparedResources) -> Option<c_long> {
         "bind" => call(SYS_bind, [datagram.into(), pointer(&own), length, 0, 0, 0]),
         "send" => call(SYS_sendto, [datagram.into(), there, 5, 0, pointer(&to), length]),
         "socket" => call(SYS_socket, [AF_INET as c_long, SOCK_STREAM as c_long, 0, 0, 0, 0]),
-        "mmap" => call(SYS_mmap, [DEED_MEMORY as c_long, PAGE as c_long, executable, map_flags, -1, 0]),
+        "mmap" => call(SYS_mmap, [new_area, PAGE as c_long, executable, map_flags, -1, 0]),
         "mprotect" => call(SYS_mprotect, [MEMORY as c_long, PAGE as c_long, executable, 0, 0, 0]),
         "mprotect-all" => {
             let all = executable | PROT_WRITE as c_long;
@@ -160,20 +163,20 @@ fn perform(deed: &str, scene: &PreparedResources) -> Option<c_long> {
 }
 
 pub fn side_effect(mut arguments: Arguments) -> Outcome {
-    let deed = arguments.path("DEED")?;
+    let side_effect = arguments.path("SIDE-EFFECT")?;
     let folder = arguments.path("FOLDER")?;
     let port = arguments.number("PORT", 1..=65535)? as u16;
     let victim = arguments.number("VICTIM", 1..=MAX_REPETITIONS)? as c_long;
     arguments.end()?;
     let folder =
         CString::new(folder.as_os_str().as_bytes()).map_err(|_| failed("a folder with a NUL"))?;
-    let deed = deed.to_str().unwrap_or_default();
+    let side_effect = side_effect.to_str().unwrap_or_default();
     // SAFETY: a name that ends.
     check(unsafe { libc::chdir(folder.as_ptr()) }, "go to the folder")?;
     let scene = prepare(port, victim)?;
     (0..100).for_each(|_| routine::round());
-    let Some(result) = perform(deed, &scene) else {
-        return Err(failed(format!("no deed {deed:?}")));
+    let Some(result) = perform(side_effect, &scene) else {
+        return Err(failed(format!("no side effect {side_effect:?}")));
     };
     // SAFETY: reads the thread's own variable; ends the process, with no call in between.
     unsafe { libc::_exit(if result == -1 { *libc::__errno_location() } else { 0 }) }

@@ -1,143 +1,23 @@
 //! A server that works for several tenants, for a known time at each request, and the tenants that
 //! send the requests.
 
-use std::cell::Cell;
-use std::io::{self, BufRead as _, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{FromRawFd as _, RawFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use tollgate::TaskRef;
 
 use crate::arguments::Arguments;
-use crate::datagrams::{self, Datagrams};
+use crate::cpu_time::{thread_ns, work_for};
+use crate::endpoint::{self, ByteStream, Endpoint, Listener};
 use crate::failure::{Failure, Outcome, check, failed, os_failure};
-use crate::print_line;
-
-trait ByteStream: Read + Write + Send {}
-impl<T: Read + Write + Send> ByteStream for T {}
-
-type Listener = Box<dyn Fn() -> io::Result<Box<dyn ByteStream>>>;
+use crate::output::{after_stdin_line, print_line, until_stdin_ends};
 
 /// Names of tenants.
 const TAGS: std::ops::RangeInclusive<u8> = b'a'..=b'y';
 /// The name in the request that ends the server.
 const END: u8 = b'z';
 const MAX_MS: u64 = 60_000;
-
-/// A TCP port of 127.0.0.1 (0: any) or `ADDRESS:PORT`, the path of a Unix socket or its `@NAME`,
-/// `udp:ADDRESS`, or `fd:N`: an inherited Unix socket that is connected.
-enum Endpoint {
-    Port(u16),
-    Address(SocketAddr),
-    Path(PathBuf),
-    Inherited(RawFd),
-    Datagrams { address: SocketAddr, is_connected: bool },
-}
-
-impl Endpoint {
-    fn of(path: &Path) -> Self {
-        let text = path.to_str().unwrap_or_default();
-        if let Some((address, is_connected)) = datagrams::place(text) {
-            return Self::Datagrams { address, is_connected };
-        }
-        if let Some(Ok(fd)) = text.strip_prefix("fd:").map(str::parse) {
-            return Self::Inherited(fd);
-        }
-        let port = text.parse().map(Self::Port).ok();
-        port.or_else(|| text.parse().map(Self::Address).ok())
-            .unwrap_or_else(|| Self::Path(path.into()))
-    }
-
-    /// Listens; returns the listener and the endpoint for clients.
-    fn listen(&self) -> io::Result<(Listener, String)> {
-        Ok(match self {
-            Self::Port(port) => {
-                let listener = TcpListener::bind(("127.0.0.1", *port))?;
-                let port = listener.local_addr()?.port().to_string();
-                (Box::new(move || Ok(Box::new(listener.accept()?.0))), port)
-            }
-            Self::Address(address) => {
-                let listener = TcpListener::bind(address)?;
-                let address = listener.local_addr()?.to_string();
-                (Box::new(move || Ok(Box::new(listener.accept()?.0))), address)
-            }
-            Self::Path(path) => {
-                let listener = UnixListener::bind_addr(&unix_address(path)?)?;
-                let accept = move || -> io::Result<Box<dyn ByteStream>> {
-                    Ok(Box::new(listener.accept()?.0))
-                };
-                (Box::new(accept), path.to_string_lossy().into_owned())
-            }
-            Self::Inherited(fd) => {
-                let only = Cell::new(Some(inherited(*fd)));
-                let accept = move || -> io::Result<Box<dyn ByteStream>> {
-                    match only.take() {
-                        Some(stream) => Ok(Box::new(stream)),
-                        None => loop {
-                            thread::park();
-                        },
-                    }
-                };
-                (Box::new(accept), format!("fd:{fd}"))
-            }
-            Self::Datagrams { address, is_connected } => {
-                let socket = UdpSocket::bind(address)?;
-                let found = datagrams::name(socket.local_addr()?, *is_connected);
-                // All clients share the server's only "connection".
-                (Box::new(move || Ok(Box::new(Datagrams::of_server(socket.try_clone()?)))), found)
-            }
-        })
-    }
-
-    fn connect(&self) -> io::Result<Box<dyn ByteStream>> {
-        Ok(match self {
-            Self::Port(port) => Box::new(TcpStream::connect(("127.0.0.1", *port))?),
-            Self::Address(address) => Box::new(TcpStream::connect(address)?),
-            Self::Path(path) => Box::new(UnixStream::connect_addr(&unix_address(path)?)?),
-            Self::Inherited(fd) => Box::new(inherited(*fd)),
-            Self::Datagrams { address, is_connected } => {
-                Box::new(Datagrams::of_client(*address, *is_connected)?)
-            }
-        })
-    }
-}
-
-fn unix_address(path: &Path) -> io::Result<unix::net::SocketAddr> {
-    match path.as_os_str().as_bytes() {
-        [b'@', name @ ..] => unix::net::SocketAddr::from_abstract_name(name),
-        _ => unix::net::SocketAddr::from_pathname(path),
-    }
-}
-
-fn inherited(fd: RawFd) -> UnixStream {
-    // SAFETY: the descriptor was inherited for this purpose, and nothing else in this process owns
-    // it.
-    unsafe { UnixStream::from_raw_fd(fd) }
-}
-
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for the answer.
-    unsafe { libc::clock_gettime(clock, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-pub fn thread_ns() -> u64 {
-    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-/// Uses this much processor time.
-pub fn work_for(ms: u64) {
-    let began = thread_ns();
-    while thread_ns() - began < ms * 1_000_000 {}
-}
 
 /// The server's work for each tenant, over all its processes.
 struct TenantWork(*const AtomicU64);
@@ -215,7 +95,7 @@ fn work_by_a_child(work: &TenantWork, tag: u8, ms: u64) -> io::Result<()> {
 fn serve(
     connection: Box<dyn ByteStream>,
     meter: &mut TenantMeter<'_>,
-    manner: ServeOptions,
+    options: ServeOptions,
 ) -> io::Result<()> {
     let mut connection = BufReader::with_capacity(64, connection);
     let mut line = String::new();
@@ -223,12 +103,12 @@ fn serve(
         let tag = line.as_bytes()[0];
         meter.switch_tenant((tag != END).then_some(tag));
         if tag == END {
-            (manner.end)(meter.work);
+            (options.end)(meter.work);
             // SAFETY: the other threads wait for tenants, and none are left.
             unsafe { libc::_exit(0) };
         }
         let ms = line[1..].trim().parse().unwrap_or(0);
-        if manner.children {
+        if options.children {
             work_by_a_child(meter.work, tag, ms)?;
         } else {
             work_for(ms);
@@ -250,9 +130,7 @@ fn print_work(work: &TenantWork) {
 /// Prints where it listens, serves tenants until the request that ends it, and then prints how many
 /// nanoseconds it has worked for each.
 pub fn backend(mut arguments: Arguments) -> Outcome {
-    let place = Endpoint::of(
-        &arguments.path("PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS")?,
-    );
+    let endpoint = Endpoint::of(&arguments.path(endpoint::FORM)?);
     let forks = arguments.flag("--forks", "N", 1..=100)?;
     let threads = arguments.flag("--threads", "N", 0..=1)?.unwrap_or(0) == 1;
     let children = arguments.flag("--children", "N", 0..=1)?.unwrap_or(0) == 1;
@@ -264,15 +142,15 @@ pub fn backend(mut arguments: Arguments) -> Outcome {
         // SAFETY: the call is refused, and takes no addresses.
         unsafe { libc::syscall(call as libc::c_long, u32::MAX, 0, 0, 0, 0, 0) };
     }
-    let (listener, found) = place.listen().map_err(|error| os_failure("listen", error))?;
+    let (listener, found) = endpoint.listen().map_err(|error| os_failure("listen", error))?;
     let work: &'static TenantWork = Box::leak(Box::new(TenantWork::new()?));
     print_line(&found)?;
-    let manner = ServeOptions { threads, children, end: print_work };
-    let Some(forks) = forks else { return accept_all(&listener, work, manner) };
+    let options = ServeOptions { threads, children, end: print_work };
+    let Some(forks) = forks else { return accept_all(&listener, work, options) };
     for _ in 0..forks {
         // SAFETY: this process has one thread.
         if check(unsafe { libc::fork() }, "fork")? == 0 {
-            return accept_all(&listener, work, ServeOptions { end: |_| (), ..manner });
+            return accept_all(&listener, work, ServeOptions { end: |_| (), ..options });
         }
     }
     // One of the processes receives the request to end.
@@ -287,46 +165,27 @@ pub fn backend(mut arguments: Arguments) -> Outcome {
     Ok(())
 }
 
-fn accept_all(listener: &Listener, work: &'static TenantWork, manner: ServeOptions) -> Outcome {
+fn accept_all(listener: &Listener, work: &'static TenantWork, options: ServeOptions) -> Outcome {
     let mut meter = TenantMeter { work, tag: None, since: 0 };
     loop {
         let connection = listener().map_err(|error| os_failure("accept", error))?;
         // Errors are ignored, because a tenant may have ended.
-        if manner.threads {
+        if options.threads {
             thread::spawn(move || {
                 let mut meter = TenantMeter { work, tag: None, since: 0 };
-                let _ = serve(connection, &mut meter, manner);
+                let _ = serve(connection, &mut meter, options);
                 meter.switch_tenant(None);
             });
         } else {
-            let _ = serve(connection, &mut meter, manner);
+            let _ = serve(connection, &mut meter, options);
         }
     }
-}
-
-/// Waits for a line of stdin, does the work, and prints how many nanoseconds of processor time it
-/// took.
-pub fn after_stdin_line(work: impl FnOnce() -> Outcome) -> Outcome {
-    print_line("ready")?;
-    io::stdin()
-        .read_line(&mut String::new())
-        .map_err(|error| os_failure("wait for stdin", error))?;
-    let began = clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID);
-    work()?;
-    print_line(&(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - began).to_string())
-}
-
-pub fn until_stdin_ends() -> Outcome {
-    let ended = io::stdin().read_line(&mut String::new());
-    ended.map(drop).map_err(|error| os_failure("wait for stdin", error))
 }
 
 /// After a line of stdin, sends requests to a back end, prints how many nanoseconds it has worked
 /// itself, and waits for the end of stdin.
 pub fn tenant(mut arguments: Arguments) -> Outcome {
-    let place = Endpoint::of(
-        &arguments.path("PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS")?,
-    );
+    let endpoint = Endpoint::of(&arguments.path(endpoint::FORM)?);
     let tag = arguments.path("TAG")?;
     let ms = arguments.number("MS", 0..=MAX_MS)?;
     let requests = arguments.number("REQUESTS", 0..=1_000_000)?;
@@ -340,7 +199,7 @@ pub fn tenant(mut arguments: Arguments) -> Outcome {
     after_stdin_line(|| {
         for request in 0..requests {
             if request % each == 0 {
-                let new = place.connect().map_err(|error| os_failure("connect", error))?;
+                let new = endpoint.connect().map_err(|error| os_failure("connect", error))?;
                 connection = Some(BufReader::with_capacity(64, new));
             }
             let connection = connection.as_mut().expect("connected");

@@ -8,7 +8,7 @@ use libc::{c_int, c_long, c_void, timespec};
 
 use crate::arguments::Arguments;
 use crate::failure::{Failure, Outcome, check, failed};
-use crate::print_line;
+use crate::output::print_line;
 
 const LONG_SLEEP: timespec = timespec { tv_sec: 1000, tv_nsec: 0 };
 /// Size of the kernel's signal sets, in bytes.

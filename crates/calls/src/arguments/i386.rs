@@ -5,8 +5,8 @@
 //! half first except in `_llseek`. Calls that have only a number (`break`, `ftime`) have no
 //! arguments.
 
-use super::ArgumentKind::{DirFd, Fd, Hex, Int, Long, Path};
-use super::CallSignature;
+use super::signature::ArgumentKind::{DirFd, Fd, Hex, Int, Long, Path};
+use super::signature::CallSignature;
 
 pub(super) static DIFFERENT: &[CallSignature] = &[
     ("_llseek", &[Fd, Hex, Hex, Hex, Int]),

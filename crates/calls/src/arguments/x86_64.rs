@@ -10,8 +10,8 @@
 //! string that does not name a file, such as an extended attribute or a type of file system, is
 //! `Hex`.
 
-use super::ArgumentKind::{DirFd, Fd, Hex, Int, Long, Mode, Path};
-use super::CallSignature;
+use super::signature::ArgumentKind::{DirFd, Fd, Hex, Int, Long, Mode, Path};
+use super::signature::CallSignature;
 
 pub(super) static CALLS: &[CallSignature] = &[
     ("_sysctl", &[]),

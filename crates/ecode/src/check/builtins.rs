@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use super::scopes::Symbol;
-use super::{Checked, Checker, ErrorReported};
+use super::{Checked, Checker};
 use crate::ast::{self, Expression as Written, ExpressionKind as WrittenKind};
-use crate::diagnostic::{Diagnostic, Span};
+use crate::builtin::Builtin;
+use crate::diagnostic::{Diagnostic, ErrorReported, Span};
 use crate::records::MAX_STRUCT_BYTES;
-use crate::typed::{Argument, Builtin, Expression, ExpressionKind};
+use crate::typed::{Argument, Expression, ExpressionKind};
 use crate::types::{INT, LONG, Type, U8, U16, U32, U64};
 
 /// The kind of argument that a parameter expects.
@@ -161,8 +162,8 @@ impl Checker<'_> {
         };
         let mut made = Vec::new();
         let mut map = None;
-        for (place, written) in arguments.iter().enumerate() {
-            let wanted = wanted[place.min(wanted.len() - 1)];
+        for (index, written) in arguments.iter().enumerate() {
+            let wanted = wanted[index.min(wanted.len() - 1)];
             let argument = self.argument(wanted, written, map)?;
             if let Argument::Map(number) = argument {
                 map = Some(number);
@@ -224,8 +225,10 @@ impl Checker<'_> {
                 let value = self.expression(written)?;
                 match value {
                     Expression { ty: Type::String, .. } => Ok(Argument::Value(value)),
-                    Expression { kind: ExpressionKind::Load(place), .. } if place.of.is_bytes() => {
-                        Ok(Argument::Place(*place))
+                    Expression { kind: ExpressionKind::Load(lvalue), .. }
+                        if lvalue.of.is_bytes() =>
+                    {
+                        Ok(Argument::Lvalue(*lvalue))
                     }
                     other => {
                         let message =
@@ -238,8 +241,10 @@ impl Checker<'_> {
             ExpectedArgument::Any => {
                 let value = self.expression(written)?;
                 match value {
-                    Expression { kind: ExpressionKind::Load(place), .. } if place.of.is_bytes() => {
-                        Ok(Argument::Place(*place))
+                    Expression { kind: ExpressionKind::Load(lvalue), .. }
+                        if lvalue.of.is_bytes() =>
+                    {
+                        Ok(Argument::Lvalue(*lvalue))
                     }
                     value if value.ty.is_number() || value.ty == Type::String => {
                         Ok(Argument::Value(value))
@@ -266,35 +271,36 @@ impl Checker<'_> {
                 ))
             }
             ExpectedArgument::ChangedBytes | ExpectedArgument::ChangedMemory => {
-                let place = self.changed_place(written)?;
-                if matches!(wanted, ExpectedArgument::ChangedBytes) && !place.of.is_bytes() {
+                let lvalue = self.changed_lvalue(written)?;
+                if matches!(wanted, ExpectedArgument::ChangedBytes) && !lvalue.of.is_bytes() {
                     let problem = Diagnostic::error(
-                        place.span,
-                        format!("expected an array of char, found type {}", place.of),
+                        lvalue.span,
+                        format!("expected an array of char, found type {}", lvalue.of),
                     );
                     return self.fault(problem.help("an array of char is to stand here"));
                 }
-                Ok(Argument::Place(place))
+                Ok(Argument::Lvalue(lvalue))
             }
-            ExpectedArgument::Memory => self.place(written).map(Argument::Place),
+            ExpectedArgument::Memory => self.lvalue(written).map(Argument::Lvalue),
             ExpectedArgument::Record => {
-                let place = self.place(written)?;
-                match &place.of {
+                let lvalue = self.lvalue(written)?;
+                match &lvalue.of {
                     Type::Struct(of) => {
                         if of.size > MAX_STRUCT_BYTES {
                             let message = format!(
-                                "`struct {}` has {} bytes, but a record has at most {MAX_STRUCT_BYTES}",
+                                "`struct {}` has {} bytes, but a record has at most \
+                                {MAX_STRUCT_BYTES}",
                                 of.name, of.size
                             );
-                            return self.fault(Diagnostic::error(place.span, message));
+                            return self.fault(Diagnostic::error(lvalue.span, message));
                         }
                         if !self.program.emitted.contains(of) {
                             self.program.emitted.push(Rc::clone(of));
                         }
-                        Ok(Argument::Place(place))
+                        Ok(Argument::Lvalue(lvalue))
                     }
                     of => self.fault(Diagnostic::error(
-                        place.span,
+                        lvalue.span,
                         format!("expected a struct, found {of}"),
                     )),
                 }
@@ -321,10 +327,10 @@ impl Checker<'_> {
                 Some(b'd' | b'u' | b'x' | b'c') => false,
                 Some(b's') => true,
                 other => {
-                    let told = other.map_or(String::new(), |other| (other as char).to_string());
+                    let shown = other.map_or(String::new(), |other| (other as char).to_string());
                     let problem = Diagnostic::error(
                         written[0].span.clone(),
-                        format!("`print` does not support %{told}"),
+                        format!("`print` does not support %{shown}"),
                     );
                     return self.fault(problem.help(
                         "supported are %d, %u, %x (64 bits, without a width), %c, %s, and %% \

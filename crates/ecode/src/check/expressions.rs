@@ -4,12 +4,12 @@
 use super::builtins::is_builtin;
 use super::items::MAX_LOCAL_BYTES;
 use super::scopes::Symbol;
-use super::{BELOW, Checked, Checker, ErrorReported};
+use super::{BELOW, Checked, Checker};
 use crate::arithmetic;
 use crate::ast::{self, ExpressionKind as Written, Unary};
-use crate::diagnostic::{Diagnostic, Span, closest_name};
+use crate::diagnostic::{Diagnostic, ErrorReported, Span, closest_name};
 use crate::token::type_of_c_header;
-use crate::typed::{Expression, ExpressionKind, Lvalue, Operator, PlaceKind};
+use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind, Operator};
 use crate::types::{CHAR, INT, Integer, LONG, Type, U32, U64};
 
 fn expression(kind: ExpressionKind, of: impl Into<Type>, span: &Span) -> Expression {
@@ -72,19 +72,19 @@ impl Checker<'_> {
             }
             Written::Name(name) => self.named(name, span),
             Written::Index(..) | Written::Member(..) => {
-                let place = self.place(written)?;
-                Ok(Self::load(place))
+                let lvalue = self.lvalue(written)?;
+                Ok(Self::load(lvalue))
             }
             Written::Unary(operator, inner) => self.unary(*operator, inner, span),
-            Written::Step { place, is_up, is_before } => {
+            Written::Step { lvalue, is_up, is_before } => {
                 let operator = if *is_up { Operator::Add } else { Operator::Subtract };
-                let place = self.changed_place(place)?;
-                let number = self.number_of(&place.of, &place.span)?;
+                let lvalue = self.changed_lvalue(lvalue)?;
+                let number = self.number_of(&lvalue.of, &lvalue.span)?;
                 let by =
                     Box::new(expression(ExpressionKind::Constant(1), number.common(INT), span));
-                let (common, of) = (number.common(INT), place.of.clone());
+                let (common, of) = (number.common(INT), lvalue.of.clone());
                 let kind = ExpressionKind::Update {
-                    place: Box::new(place),
+                    lvalue: Box::new(lvalue),
                     operator,
                     common,
                     by,
@@ -119,7 +119,7 @@ impl Checker<'_> {
                 Ok(expression(kind, INT, span))
             }
             Written::Conditional(parts) => self.conditional(parts, span),
-            Written::Assign(operator, place, value) => self.assign(*operator, place, value, span),
+            Written::Assign(operator, lvalue, value) => self.assign(*operator, lvalue, value, span),
             Written::Call(name, arguments) => self.call(name, arguments, span),
             Written::Cast(type_name, inner) => self.cast(type_name, inner, span),
             Written::SizeOfType(type_name, lengths) => {
@@ -149,9 +149,9 @@ impl Checker<'_> {
         }
     }
 
-    fn load(place: Lvalue) -> Expression {
-        let (of, span) = (place.of.clone(), place.span.clone());
-        Expression { kind: ExpressionKind::Load(Box::new(place)), ty: of, span }
+    fn load(lvalue: Lvalue) -> Expression {
+        let (of, span) = (lvalue.of.clone(), lvalue.span.clone());
+        Expression { kind: ExpressionKind::Load(Box::new(lvalue)), ty: of, span }
     }
 
     /// The type of an expression that is not evaluated.
@@ -161,7 +161,7 @@ impl Checker<'_> {
         {
             return Ok(of.clone());
         }
-        Ok(self.place(written)?.of)
+        Ok(self.lvalue(written)?.of)
     }
 
     fn named(&mut self, name: &str, span: &Span) -> Checked<Expression> {
@@ -178,10 +178,10 @@ impl Checker<'_> {
             Some(Symbol::Local(local)) => {
                 let current = self.current();
                 current.is_used[local] = true;
-                (PlaceKind::Local(local), current.locals[local].ty.clone())
+                (LvalueKind::Local(local), current.locals[local].ty.clone())
             }
             Some(Symbol::Global(global)) => {
-                (PlaceKind::Global(global), self.program.globals[global].ty.clone())
+                (LvalueKind::Global(global), self.program.globals[global].ty.clone())
             }
             Some(Symbol::Map(_)) => {
                 let problem = Diagnostic::error(span.clone(), format!("`{name}` is a map"));
@@ -245,7 +245,7 @@ impl Checker<'_> {
     }
 
     /// An lvalue, which may be constant.
-    pub(super) fn place(&mut self, written: &ast::Expression) -> Checked<Lvalue> {
+    pub(super) fn lvalue(&mut self, written: &ast::Expression) -> Checked<Lvalue> {
         let span = written.span.clone();
         match &written.kind {
             Written::Name(name) => self.place_named(name, &span),
@@ -256,15 +256,15 @@ impl Checker<'_> {
                     let map = *map;
                     let key = self.key(map, index)?;
                     let of = self.program.maps[map].value.clone();
-                    return Ok(Lvalue { kind: PlaceKind::Entry(map, Box::new(key)), of, span });
+                    return Ok(Lvalue { kind: LvalueKind::Entry(map, Box::new(key)), of, span });
                 }
-                let place = self.place(array)?;
+                let lvalue = self.lvalue(array)?;
                 let index = self.expression(index)?;
                 self.number_of(&index.ty, &index.span)?;
-                let Type::Array(of, length) = &place.of else {
+                let Type::Array(of, length) = &lvalue.of else {
                     let message =
-                        format!("this has type {}; it is not an array or a map", place.of);
-                    return self.fault(Diagnostic::error(place.span, message));
+                        format!("this has type {}; it is not an array or a map", lvalue.of);
+                    return self.fault(Diagnostic::error(lvalue.span, message));
                 };
                 let (of, length) = ((**of).clone(), *length);
                 let is_outside = constant(&index).is_some_and(|at| at >= length);
@@ -276,16 +276,16 @@ impl Checker<'_> {
                     );
                 }
                 Ok(Lvalue {
-                    kind: PlaceKind::Element(Box::new(place), Box::new(index), length),
+                    kind: LvalueKind::Element(Box::new(lvalue), Box::new(index), length),
                     of,
                     span,
                 })
             }
             Written::Member(outer, name) => {
-                let place = self.place(outer)?;
-                let Type::Struct(of) = &place.of else {
-                    let message = format!("this has type {}; it is not a struct", place.of);
-                    return self.fault(Diagnostic::error(place.span, message));
+                let lvalue = self.lvalue(outer)?;
+                let Type::Struct(of) = &lvalue.of else {
+                    let message = format!("this has type {}; it is not a struct", lvalue.of);
+                    return self.fault(Diagnostic::error(lvalue.span, message));
                 };
                 let Some(member) = of.member(&name.text).cloned() else {
                     let known: Vec<_> =
@@ -293,7 +293,7 @@ impl Checker<'_> {
                     return self.unknown("member", name, &known);
                 };
                 Ok(Lvalue {
-                    kind: PlaceKind::Member(Box::new(place), member.offset),
+                    kind: LvalueKind::Member(Box::new(lvalue), member.offset),
                     of: member.ty,
                     span,
                 })
@@ -312,18 +312,18 @@ impl Checker<'_> {
         self.converted(key, &of, "the key of this map")
     }
 
-    pub(super) fn changed_place(&mut self, written: &ast::Expression) -> Checked<Lvalue> {
-        let place = self.place(written)?;
-        let mut root = &place;
-        while let PlaceKind::Member(inner, _) | PlaceKind::Element(inner, ..) = &root.kind {
+    pub(super) fn changed_lvalue(&mut self, written: &ast::Expression) -> Checked<Lvalue> {
+        let lvalue = self.lvalue(written)?;
+        let mut root = &lvalue;
+        while let LvalueKind::Member(inner, _) | LvalueKind::Element(inner, ..) = &root.kind {
             root = inner;
         }
         let other = match root.kind {
-            PlaceKind::Global(global) => {
+            LvalueKind::Global(global) => {
                 let global = &self.program.globals[global];
                 global.is_const.then(|| global.span.clone())
             }
-            PlaceKind::Local(local) => {
+            LvalueKind::Local(local) => {
                 let local = &self.current().locals[local];
                 local.is_const.then(|| local.span.clone())
             }
@@ -332,13 +332,13 @@ impl Checker<'_> {
         if let Some(other) = other {
             if other.is_empty() {
                 let problem =
-                    Diagnostic::error(place.span, "the fields of a hook cannot be changed");
+                    Diagnostic::error(lvalue.span, "the fields of a hook cannot be changed");
                 return self.fault(problem.help("use a variable of your own"));
             }
-            let problem = Diagnostic::error(place.span, "this is const and cannot be changed");
+            let problem = Diagnostic::error(lvalue.span, "this is const and cannot be changed");
             return self.fault(problem.other(other, "declared here"));
         }
-        Ok(place)
+        Ok(lvalue)
     }
 
     pub(super) fn number_of(&mut self, of: &Type, span: &Span) -> Checked<Integer> {
@@ -481,30 +481,30 @@ impl Checker<'_> {
     fn assign(
         &mut self,
         operator: Option<Operator>,
-        place: &ast::Expression,
+        lvalue: &ast::Expression,
         value: &ast::Expression,
         span: &Span,
     ) -> Checked<Expression> {
-        let place = self.changed_place(place)?;
+        let lvalue = self.changed_lvalue(lvalue)?;
         let value = self.expression(value)?;
-        let of = place.of.clone();
+        let of = lvalue.of.clone();
         let Some(operator) = operator else {
             let value = self.converted(value, &of, "the assigned value")?;
             return Ok(expression(
-                ExpressionKind::Assign(Box::new(place), Box::new(value)),
+                ExpressionKind::Assign(Box::new(lvalue), Box::new(value)),
                 of,
                 span,
             ));
         };
         let (number, other) =
-            (self.number_of(&of, &place.span)?, self.number_of(&value.ty, &value.span)?);
+            (self.number_of(&of, &lvalue.span)?, self.number_of(&value.ty, &value.span)?);
         let is_shift = matches!(operator, Operator::ShiftLeft | Operator::ShiftRight);
         let common = if is_shift { number.promoted() } else { number.common(other) };
         let by = convert(value, &if is_shift { other.promoted() } else { common }.into());
         self.divides(operator, &by)?;
         self.lint_shift_width(operator, common, &by, false);
         let kind = ExpressionKind::Update {
-            place: Box::new(place),
+            lvalue: Box::new(lvalue),
             operator,
             common,
             by: Box::new(by),
@@ -574,9 +574,10 @@ impl Checker<'_> {
             && (constant as i64 != -1 || number.is_signed)
         {
             let is_signed = value.ty.integer().is_some_and(|number| number.is_signed);
-            let told = if is_signed { (constant as i64).to_string() } else { constant.to_string() };
+            let shown =
+                if is_signed { (constant as i64).to_string() } else { constant.to_string() };
             let problem =
-                Diagnostic::warning(value.span.clone(), format!("{told} does not fit into {to}"));
+                Diagnostic::warning(value.span.clone(), format!("{shown} does not fit into {to}"));
             self.warn(problem.help(format!("write ({to}) before it to keep only its lowest bits")));
         }
         Ok(convert(value, to))

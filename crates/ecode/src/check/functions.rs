@@ -1,9 +1,9 @@
 //! Checks functions and handlers.
 
 use super::scopes::Symbol;
-use super::{Checked, Checker, ErrorReported, FunctionContext};
+use super::{Checked, Checker, FunctionContext};
 use crate::ast::{self, Expression as Written};
-use crate::diagnostic::{Diagnostic, Span};
+use crate::diagnostic::{Diagnostic, ErrorReported, Span};
 use crate::hooks::{CALL, HookSpec};
 use crate::typed::{Argument, Expression, ExpressionKind, Function, Handler};
 use crate::types::{LONG, Type};

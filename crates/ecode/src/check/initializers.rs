@@ -9,7 +9,7 @@ use crate::ast::{
     self, Designator, Expression as Written, ExpressionKind as WrittenKind, Initializer,
 };
 use crate::diagnostic::{Diagnostic, Span};
-use crate::typed::{Expression, ExpressionKind, Lvalue, PlaceKind};
+use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind};
 use crate::types::{INT, Type};
 
 /// One value of an initializer, with its position in the variable and its type.
@@ -49,9 +49,9 @@ impl<'a> InitializerParts<'a> {
     /// Removes values in a range: as in C, a later value for the whole range overrides them.
     fn overwrite(&mut self, from: u64, size: u64) {
         let to = from + size;
-        let within = self.all.range((from, 0)..(to, 0)).map(|(place, _)| *place);
+        let within = self.all.range((from, 0)..(to, 0)).map(|(key, _)| *key);
         let within: Vec<_> = within.filter(|(at, size)| at + size <= to).collect();
-        within.iter().for_each(|place| drop(self.all.remove(place)));
+        within.iter().for_each(|key| drop(self.all.remove(key)));
     }
 
     fn in_order(self) -> Vec<InitializerPart<'a>> {
@@ -307,23 +307,23 @@ impl Checker<'_> {
         for part in &parts {
             let value = self.part_value(part)?;
             let span = value.span.clone();
-            let mut place =
-                Lvalue { kind: PlaceKind::Local(local), of: of.clone(), span: span.clone() };
+            let mut lvalue =
+                Lvalue { kind: LvalueKind::Local(local), of: of.clone(), span: span.clone() };
             for step in &part.steps {
                 let kind = match step {
-                    AccessStep::Member(offset, _) => PlaceKind::Member(Box::new(place), *offset),
+                    AccessStep::Member(offset, _) => LvalueKind::Member(Box::new(lvalue), *offset),
                     AccessStep::Element(at, length, _) => {
                         let kind = ExpressionKind::Constant(*at);
                         let index = Expression { kind, ty: INT.into(), span: span.clone() };
-                        PlaceKind::Element(Box::new(place), Box::new(index), *length)
+                        LvalueKind::Element(Box::new(lvalue), Box::new(index), *length)
                     }
                 };
                 let (AccessStep::Member(_, of) | AccessStep::Element(.., of)) = step;
-                place = Lvalue { kind, of: of.clone(), span: span.clone() };
+                lvalue = Lvalue { kind, of: of.clone(), span: span.clone() };
             }
-            let of = place.of.clone();
+            let of = lvalue.of.clone();
             assignments.push(Expression {
-                kind: ExpressionKind::Assign(Box::new(place), Box::new(value)),
+                kind: ExpressionKind::Assign(Box::new(lvalue), Box::new(value)),
                 ty: of,
                 span,
             });

@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use super::builtins::name_of;
 use super::scopes::Symbol;
-use super::{Checked, Checker, ErrorReported};
+use super::{Checked, Checker};
 use crate::ast::{self, BaseType, Item};
-use crate::diagnostic::{Diagnostic, Span};
+use crate::diagnostic::{Diagnostic, ErrorReported, Span};
 use crate::typed::{Global, Map};
 use crate::types::{INT, Integer, Struct, Type};
 
@@ -111,10 +111,10 @@ impl Checker<'_> {
             return self.fault(Diagnostic::error(declarator.name.span.clone(), message));
         }
         let mut of = base.clone();
-        for (place, length) in declarator.lengths.iter().enumerate().rev() {
+        for (dimension, length) in declarator.lengths.iter().enumerate().rev() {
             let length = match length {
                 Some(length) => self.length(length, "an array")?,
-                None if place == 0 && declarator.initializer.is_some() => {
+                None if dimension == 0 && declarator.initializer.is_some() => {
                     self.length_by_initializer(&of, declarator)?
                 }
                 None => {
@@ -147,11 +147,11 @@ impl Checker<'_> {
     pub(super) fn length(&mut self, expression: &ast::Expression, of: &str) -> Checked<u64> {
         let (value, number) = self.constant(expression, "a length")?;
         if value == 0 || number.is_signed && (value as i64) < 0 {
-            let told =
+            let count =
                 if number.is_signed { (value as i64).to_string() } else { value.to_string() };
             let problem = Diagnostic::error(
                 expression.span.clone(),
-                format!("{of} cannot have {told} elements"),
+                format!("{of} cannot have {count} elements"),
             );
             return self.fault(problem);
         }
@@ -344,7 +344,8 @@ impl Checker<'_> {
         self.variable_bytes += of.size().next_multiple_of(8);
         if before <= MAX_VARIABLE_BYTES && self.variable_bytes > MAX_VARIABLE_BYTES {
             let message = format!(
-                "with `{}`, all variables together would have {} bytes, but at most {MAX_VARIABLE_BYTES} \
+                "with `{}`, all variables together would have {} bytes, but at most \
+                {MAX_VARIABLE_BYTES} \
                 are possible",
                 name.text, self.variable_bytes
             );

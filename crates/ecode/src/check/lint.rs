@@ -5,7 +5,7 @@ use super::scopes::Symbol;
 use crate::ast::{self, ExpressionKind as Written, StatementKind, Unary};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::hooks::{HookSpec, ReturnPolicy};
-use crate::typed::{Expression, ExpressionKind, Lvalue, Operator, PlaceKind};
+use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind, Operator};
 use crate::types::{Integer, Type};
 
 /// Whether an expression has no parentheses of its own, which would begin before its first operand.
@@ -14,7 +14,8 @@ fn is_bare(written: &ast::Expression, first: &ast::Expression) -> bool {
 }
 
 fn is_bare_binary(written: &ast::Expression, is_wanted: impl Fn(Operator) -> bool) -> bool {
-    matches!(&written.kind, Written::Binary(operator, first, _) if is_wanted(*operator) && is_bare(written, first))
+    let Written::Binary(operator, first, _) = &written.kind else { return false };
+    is_wanted(*operator) && is_bare(written, first)
 }
 
 fn is_bare_not(written: &ast::Expression) -> bool {
@@ -63,7 +64,7 @@ fn has_side_effect(expression: &Expression) -> bool {
     use ExpressionKind::*;
     match &expression.kind {
         Constant(_) | Text(_) => false,
-        Load(place) => has_effect_within(place),
+        Load(lvalue) => has_effect_within(lvalue),
         Convert(_) if expression.ty == Type::Void => true,
         Convert(inner) | Negate(inner) | Complement(inner) | Not(inner) => has_side_effect(inner),
         Binary(_, left, right) => has_side_effect(left) || has_side_effect(right),
@@ -71,12 +72,12 @@ fn has_side_effect(expression: &Expression) -> bool {
     }
 }
 
-fn has_effect_within(place: &Lvalue) -> bool {
-    match &place.kind {
-        PlaceKind::Local(_) | PlaceKind::Global(_) => false,
-        PlaceKind::Member(outer, _) => has_effect_within(outer),
-        PlaceKind::Element(outer, index, _) => has_side_effect(index) || has_effect_within(outer),
-        PlaceKind::Entry(_, key) => has_side_effect(key),
+fn has_effect_within(lvalue: &Lvalue) -> bool {
+    match &lvalue.kind {
+        LvalueKind::Local(_) | LvalueKind::Global(_) => false,
+        LvalueKind::Member(outer, _) => has_effect_within(outer),
+        LvalueKind::Element(outer, index, _) => has_side_effect(index) || has_effect_within(outer),
+        LvalueKind::Entry(_, key) => has_side_effect(key),
     }
 }
 
@@ -85,7 +86,7 @@ impl Checker<'_> {
     /// parentheses is taken as intended.
     pub(super) fn lint_assignment_in_condition(&mut self, written: &ast::Expression) {
         match &written.kind {
-            Written::Assign(None, place, _) if is_bare(written, place) => {
+            Written::Assign(None, lvalue, _) if is_bare(written, lvalue) => {
                 let problem = Diagnostic::warning(
                     written.span.clone(),
                     "this is an assignment, not a comparison",
@@ -141,7 +142,10 @@ impl Checker<'_> {
 
     /// `a || b && c`
     pub(super) fn lint_and_in_or(&mut self, is_and: bool, operands: [&ast::Expression; 2]) {
-        let is_bare_and = |operand: &&ast::Expression| matches!(&operand.kind, Written::Logical { is_and: true, left, .. } if is_bare(operand, left));
+        let is_bare_and = |operand: &&ast::Expression| match &operand.kind {
+            Written::Logical { is_and: true, left, .. } => is_bare(operand, left),
+            _ => false,
+        };
         if let Some(first) = operands.into_iter().find(is_bare_and).filter(|_| !is_and) {
             self.lint_parentheses(first);
         }

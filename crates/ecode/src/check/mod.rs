@@ -15,13 +15,11 @@ use std::rc::Rc;
 use scopes::{Symbol, SymbolTable};
 
 use crate::ast;
-use crate::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, Span};
+use crate::builtin::Builtin;
+use crate::diagnostic::{Diagnostic, ErrorReported, MAX_DIAGNOSTICS, Span};
 use crate::hooks::{HookProvider, HookSpec};
-use crate::typed::{Builtin, Local, Program};
+use crate::typed::{Local, Program};
 use crate::types::{Struct, Type};
-
-/// The error has been reported.
-struct ErrorReported;
 
 type Checked<T> = Result<T, ErrorReported>;
 

@@ -3,9 +3,9 @@
 use std::collections::hash_map::{Entry, HashMap};
 
 use super::scopes::Symbol;
-use super::{Checked, Checker, ErrorReported};
+use super::{Checked, Checker};
 use crate::ast::{self, Declaration, StatementKind as Written};
-use crate::diagnostic::{Diagnostic, Span};
+use crate::diagnostic::{Diagnostic, ErrorReported, Span};
 use crate::typed::{Expression, ExpressionKind, Local, Loop, Statement, StatementKind};
 use crate::types::Type;
 

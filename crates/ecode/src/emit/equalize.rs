@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
+use super::emitter::{ADDRESS, Emitter, Memory, SCRATCH, WORD, bytes};
 use super::instruction::{By, FRAME, Instruction};
-use super::{ADDRESS, Emitter, Memory, SCRATCH, WORD, bytes};
 use crate::ast::Operator;
 use crate::data_layout::ZERO;
 use crate::ir::{Inst, IrFunction, Value, Width};
@@ -92,7 +92,7 @@ impl Emitter<'_> {
             && self.function.blocks[block].innermost_loop.is_some()
         {
             let mut left = self.dead_locations(parting..block);
-            left.retain(|home| matches!(home, StorageLocation::Frame(_)));
+            left.retain(|location| matches!(location, StorageLocation::Frame(_)));
             self.equalize(block, left);
         }
     }
@@ -101,18 +101,18 @@ impl Emitter<'_> {
         let written = self.function.blocks[since].iter().flat_map(|block| {
             block.steps.iter().filter_map(|(step, _)| step.writes()).chain(block.end.writes())
         });
-        written.map(|register| self.homes[register]).collect()
+        written.map(|register| self.locations[register]).collect()
     }
 
     fn equalize(&mut self, at: usize, mut left: Vec<StorageLocation>) {
-        let is_needed = |home: StorageLocation| {
-            self.needed[at].iter().any(|register| self.homes[register] == home)
+        let is_needed = |location: StorageLocation| {
+            self.live_in[at].iter().any(|register| self.locations[register] == location)
         };
         left.sort_unstable();
         left.dedup();
-        left.retain(|home| *home != StorageLocation::None && !is_needed(*home));
-        for home in left {
-            self.push(match home {
+        left.retain(|location| *location != StorageLocation::None && !is_needed(*location));
+        for location in left {
+            self.push(match location {
                 StorageLocation::Frame(at) => {
                     Instruction::store(FRAME, self.frame_slot(at), 8, By::Register(FRAME))
                 }
@@ -138,7 +138,7 @@ impl Emitter<'_> {
     pub(super) fn is_needed(&self, value: Value, after: [usize; 2]) -> bool {
         let is_needed = |register| {
             self.kept.has(register)
-                || after.iter().any(|block| self.needed[*block].contains(register))
+                || after.iter().any(|block| self.live_in[*block].contains(register))
         };
         value.register().is_some_and(is_needed)
     }

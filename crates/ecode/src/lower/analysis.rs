@@ -1,9 +1,9 @@
 //! Analyses a function before it is lowered.
 
+use crate::builtin::Builtin;
 use crate::records::{HEADER_BYTES, directives, printed_bytes};
 use crate::typed::{
-    Argument, Builtin, Expression, ExpressionKind, Function, Lvalue, PlaceKind, Statement,
-    StatementKind,
+    Argument, Expression, ExpressionKind, Function, Lvalue, LvalueKind, Statement, StatementKind,
 };
 use crate::types::Type;
 
@@ -66,7 +66,7 @@ impl FunctionAnalysis {
 
     fn record(&mut self, arguments: &[Argument]) {
         let bytes = match arguments {
-            [Argument::Place(record)] => record.of.size(),
+            [Argument::Lvalue(record)] => record.of.size(),
             [Argument::Value(Expression { kind: ExpressionKind::Text(format), .. }), ..] => {
                 self.has_loops |= directives(format).any(|directive| directive == b's');
                 directives(format).map(printed_bytes).sum()
@@ -76,23 +76,23 @@ impl FunctionAnalysis {
         self.record_bytes = self.record_bytes.max(HEADER_BYTES + bytes);
     }
 
-    fn lvalue(&mut self, place: &Lvalue, is_in_loop: bool) {
-        match &place.kind {
-            PlaceKind::Local(_) | PlaceKind::Global(_) => {}
-            PlaceKind::Member(outer, _) => self.lvalue(outer, is_in_loop),
-            PlaceKind::Element(array, index, _) => {
+    fn lvalue(&mut self, lvalue: &Lvalue, is_in_loop: bool) {
+        match &lvalue.kind {
+            LvalueKind::Local(_) | LvalueKind::Global(_) => {}
+            LvalueKind::Member(outer, _) => self.lvalue(outer, is_in_loop),
+            LvalueKind::Element(array, index, _) => {
                 self.lvalue(array, is_in_loop);
                 self.expression(index, is_in_loop);
             }
-            PlaceKind::Entry(_, key) => self.expression(key, is_in_loop),
+            LvalueKind::Entry(_, key) => self.expression(key, is_in_loop),
         }
     }
 
-    fn changed(&mut self, place: &Lvalue, by: &Expression, is_in_loop: bool) {
-        if let PlaceKind::Local(local) = place.kind {
+    fn changed(&mut self, lvalue: &Lvalue, by: &Expression, is_in_loop: bool) {
+        if let LvalueKind::Local(local) = lvalue.kind {
             self.is_changed_in_loops[local] |= is_in_loop;
         }
-        self.lvalue(place, is_in_loop);
+        self.lvalue(lvalue, is_in_loop);
         self.expression(by, is_in_loop);
     }
 
@@ -102,7 +102,7 @@ impl FunctionAnalysis {
         }
         match &expression.kind {
             ExpressionKind::Constant(_) | ExpressionKind::Text(_) => {}
-            ExpressionKind::Load(place) => self.lvalue(place, is_in_loop),
+            ExpressionKind::Load(lvalue) => self.lvalue(lvalue, is_in_loop),
             ExpressionKind::Convert(inner)
             | ExpressionKind::Negate(inner)
             | ExpressionKind::Complement(inner)
@@ -118,8 +118,8 @@ impl FunctionAnalysis {
             ExpressionKind::Conditional(parts) => {
                 parts.iter().for_each(|part| self.expression(part, is_in_loop));
             }
-            ExpressionKind::Assign(place, by) | ExpressionKind::Update { place, by, .. } => {
-                self.changed(place, by, is_in_loop);
+            ExpressionKind::Assign(lvalue, by) | ExpressionKind::Update { lvalue, by, .. } => {
+                self.changed(lvalue, by, is_in_loop);
             }
             ExpressionKind::Call(_, arguments) => {
                 arguments.iter().for_each(|argument| self.expression(argument, is_in_loop));
@@ -133,11 +133,11 @@ impl FunctionAnalysis {
                 for argument in arguments {
                     match argument {
                         Argument::Value(value) => self.expression(value, is_in_loop),
-                        Argument::Place(place) => {
-                            if let PlaceKind::Local(local) = place.kind {
+                        Argument::Lvalue(lvalue) => {
+                            if let LvalueKind::Local(local) = lvalue.kind {
                                 self.is_memory[local] = true;
                             }
-                            self.lvalue(place, is_in_loop);
+                            self.lvalue(lvalue, is_in_loop);
                         }
                         Argument::Map(_) => {}
                     }

@@ -1,22 +1,18 @@
 //! Lowers calls of builtin functions.
 
 use super::bytes::{ByteSource, choose_unit};
-use super::{Lowered, Lowerer, lvalues};
+use super::helpers::{
+    GET_CURRENT_COMM, GET_CURRENT_PID_TGID, GET_CURRENT_UID_GID, GET_PRANDOM_U32,
+    GET_SMP_PROCESSOR_ID, KTIME_GET_NS, MAP_DELETE_ELEM, PROBE_READ_USER, PROBE_READ_USER_STR,
+};
+use super::lowerer::{Lowered, Lowerer};
 use crate::ast::Operator;
+use crate::builtin::Builtin;
 use crate::diagnostic::Diagnostic;
 use crate::ir::{self, Inst, Terminator, Value, Width};
-use crate::typed::{Argument, Builtin, Expression, Lvalue};
+use crate::typed::{Argument, Expression, Lvalue};
 use crate::types::{INT, U64};
 
-// include/uapi/linux/bpf.h, enum bpf_func_id
-pub(super) const KTIME_GET_NS: i32 = 5;
-const GET_PRANDOM_U32: i32 = 7;
-pub const GET_SMP_PROCESSOR_ID: i32 = 8;
-const GET_CURRENT_PID_TGID: i32 = 14;
-const GET_CURRENT_UID_GID: i32 = 15;
-const GET_CURRENT_COMM: i32 = 16;
-const PROBE_READ_USER: i32 = 112;
-const PROBE_READ_USER_STR: i32 = 114;
 /// An address outside user space: a read from it fails and fills the buffer with zeros.
 const NO_ADDRESS: i64 = -1;
 /// TASK_COMM_LEN, include/linux/sched.h
@@ -55,11 +51,7 @@ impl Lowerer<'_> {
                 let arguments =
                     vec![ir::HelperArgument::Map(*map), ir::HelperArgument::Address(key)];
                 let failed = self.register();
-                self.step(Inst::Helper {
-                    to: Some(failed),
-                    number: lvalues::MAP_DELETE_ELEM,
-                    arguments,
-                });
+                self.step(Inst::Helper { to: Some(failed), number: MAP_DELETE_ELEM, arguments });
                 let [yes, no, join] = std::array::from_fn(|_| self.new_block());
                 self.branch(
                     Operator::Equal,
@@ -73,7 +65,7 @@ impl Lowerer<'_> {
                 self.select_bool(to, yes, no, join);
                 Ok(Value::Register(to))
             }
-            (Builtin::Comm, [Argument::Place(to)]) => {
+            (Builtin::Comm, [Argument::Lvalue(to)]) => {
                 let size = Value::Constant(to.of.size().min(COMM_BYTES) as i64);
                 let found = self.lower_lvalue(to, true)?;
                 let arguments = vec![
@@ -86,16 +78,16 @@ impl Lowerer<'_> {
             }
             (
                 Builtin::ReadUser,
-                [Argument::Place(to), Argument::Value(address), Argument::Value(bytes)],
+                [Argument::Lvalue(to), Argument::Value(address), Argument::Value(bytes)],
             ) => self.read_user(to, address, bytes),
             (Builtin::Packet8 | Builtin::Packet16 | Builtin::Packet32, [Argument::Value(at)]) => {
                 self.packet(at, builtin.packet_bytes().expect("it reads some"))
             }
-            (Builtin::ReadUserText, [Argument::Place(to), Argument::Value(address)]) => {
+            (Builtin::ReadUserText, [Argument::Lvalue(to), Argument::Value(address)]) => {
                 self.read_user_text(to, address)
             }
             (Builtin::Print, [Argument::Value(format), values @ ..]) => self.print(format, values),
-            (Builtin::Emit, [Argument::Place(record)]) => self.emit(record),
+            (Builtin::Emit, [Argument::Lvalue(record)]) => self.emit(record),
             (Builtin::Strlen, [text]) => {
                 let to = self.register();
                 self.with_text(text, |lowerer, text| {
@@ -114,7 +106,7 @@ impl Lowerer<'_> {
             }
             (
                 Builtin::Memset,
-                [Argument::Place(to), Argument::Value(byte), Argument::Value(limit)],
+                [Argument::Lvalue(to), Argument::Value(byte), Argument::Value(limit)],
             ) => {
                 let byte = self.value(byte)?;
                 let byte = self.materialize(byte);
@@ -125,7 +117,7 @@ impl Lowerer<'_> {
             }
             (
                 Builtin::Memcpy,
-                [Argument::Place(to), Argument::Place(from), Argument::Value(limit)],
+                [Argument::Lvalue(to), Argument::Lvalue(from), Argument::Value(limit)],
             ) => {
                 if to.may_be_in(from) {
                     let message = "this copies a variable into a part of itself";
@@ -135,7 +127,7 @@ impl Lowerer<'_> {
                 let limit = self.value(limit)?;
                 let limit = self.materialize(limit);
                 let (unit, limit) = choose_unit(limit, &[to, from]);
-                self.with_place(from, |lowerer, from| {
+                self.with_lvalue(from, |lowerer, from| {
                     lowerer
                         .write_to(to, |lowerer, to| lowerer.copy_bytes(to, from, unit, limit))
                         .map(drop)
@@ -249,11 +241,11 @@ impl Lowerer<'_> {
     /// Writes to an lvalue, if it exists.
     fn write_to(
         &mut self,
-        place: &Lvalue,
+        lvalue: &Lvalue,
         write: impl FnOnce(&mut Self, ByteSource) -> Lowered<()>,
     ) -> Lowered<Value> {
-        let found = self.lower_lvalue(place, true)?;
-        write(self, ByteSource::At { address: found.address, length: place.of.size() })?;
+        let found = self.lower_lvalue(lvalue, true)?;
+        write(self, ByteSource::At { address: found.address, length: lvalue.of.size() })?;
         self.merge_absent(found, |_| Ok(()))?;
         Ok(Value::Constant(0))
     }

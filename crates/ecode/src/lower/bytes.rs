@@ -1,11 +1,11 @@
 //! Lowers functions on texts and memory to loops over bytes, like loops of the program. Memory that
 //! consists of whole words is set and copied by words.
 
-use super::{Lowered, Lowerer, MAX_BLOCKS};
+use super::lowerer::{Lowered, Lowerer, MAX_BLOCKS};
 use crate::ast::Operator;
 use crate::diagnostic::Diagnostic;
 use crate::ir::{Address, AddressBase, BlockId, Inst, Register, Terminator, Value, Width};
-use crate::typed::{Argument, Expression, ExpressionKind, Lvalue, PlaceKind};
+use crate::typed::{Argument, Expression, ExpressionKind, Lvalue, LvalueKind};
 use crate::types::{INT, U64};
 
 /// A sequence of bytes.
@@ -32,19 +32,19 @@ type ByteValue = Value;
 impl Lowerer<'_> {
     /// Emits `then` for the bytes of an lvalue, and once more for zeros on each path on which the
     /// lvalue does not exist.
-    pub(super) fn with_place(
+    pub(super) fn with_lvalue(
         &mut self,
-        place: &Lvalue,
+        lvalue: &Lvalue,
         mut then: impl FnMut(&mut Self, ByteSource) -> Lowered<()>,
     ) -> Lowered<()> {
         // Nested calls emit 2^depth copies.
         if self.blocks.len() > MAX_BLOCKS {
             let message = format!("elements are nested too deep in `{}` here", self.function.name);
-            let problem = Diagnostic::error(place.span.clone(), message);
+            let problem = Diagnostic::error(lvalue.span.clone(), message);
             return Err(Box::new(problem.help("store an index in a variable first")));
         }
-        let length = place.of.size();
-        let found = self.lower_lvalue(place, false)?;
+        let length = lvalue.of.size();
+        let found = self.lower_lvalue(lvalue, false)?;
         then(self, ByteSource::At { address: found.address, length })?;
         self.merge_absent(found, |lowerer| then(lowerer, ByteSource::Zeros(length)))
     }
@@ -56,7 +56,7 @@ impl Lowerer<'_> {
         mut then: impl FnMut(&mut Self, ByteSource) -> Lowered<()>,
     ) -> Lowered<()> {
         match text {
-            Argument::Place(place) => self.with_place(place, then),
+            Argument::Lvalue(lvalue) => self.with_lvalue(lvalue, then),
             Argument::Value(value) => {
                 let text = self.text(value)?;
                 then(self, text)
@@ -332,21 +332,21 @@ impl Lowerer<'_> {
 }
 
 /// The unit to set or copy memory by, and the limit in this unit.
-pub fn choose_unit(limit: Value, places: &[&Lvalue]) -> (u8, Value) {
+pub fn choose_unit(limit: Value, lvalues: &[&Lvalue]) -> (u8, Value) {
     let Value::Constant(limit) = limit else { return (BYTE, limit) };
-    let bytes = places.iter().fold(limit as u64, |least, place| least.min(place.of.size()));
+    let bytes = lvalues.iter().fold(limit as u64, |least, lvalue| least.min(lvalue.of.size()));
     let is_whole =
-        bytes.is_multiple_of(WORD.into()) && places.iter().all(|place| is_aligned(place));
+        bytes.is_multiple_of(WORD.into()) && lvalues.iter().all(|lvalue| is_aligned(lvalue));
     let unit = if is_whole { WORD } else { BYTE };
     (unit, Value::Constant((bytes / u64::from(unit)) as i64))
 }
 
 /// Whether an lvalue begins at a whole word, as all variables and all values of maps do.
-fn is_aligned(place: &Lvalue) -> bool {
+fn is_aligned(lvalue: &Lvalue) -> bool {
     let is_whole = |bytes: u64| bytes.is_multiple_of(WORD.into());
-    match &place.kind {
-        PlaceKind::Local(_) | PlaceKind::Global(_) | PlaceKind::Entry(..) => true,
-        PlaceKind::Member(outer, by) => is_whole(*by) && is_aligned(outer),
-        PlaceKind::Element(array, ..) => is_whole(place.of.size()) && is_aligned(array),
+    match &lvalue.kind {
+        LvalueKind::Local(_) | LvalueKind::Global(_) | LvalueKind::Entry(..) => true,
+        LvalueKind::Member(outer, by) => is_whole(*by) && is_aligned(outer),
+        LvalueKind::Element(array, ..) => is_whole(lvalue.of.size()) && is_aligned(array),
     }
 }

@@ -1,10 +1,11 @@
 //! Lowers expressions.
 
-use super::{LocalStorage, Lowered, Lowerer, constant, number, width};
+use super::lowerer::{LocalStorage, Lowered, Lowerer, constant, width};
+use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::ZERO;
 use crate::ir::{Address, AddressBase, BlockId, Inst, Register, Terminator, Value, Width};
-use crate::typed::{Expression, ExpressionKind, Lvalue, PlaceKind};
+use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind};
 use crate::types::{INT, Integer, LONG, Type};
 
 impl Lowerer<'_> {
@@ -14,7 +15,7 @@ impl Lowerer<'_> {
             ExpressionKind::Constant(value) => Ok(constant(*value, of)),
             // The value is not used: functions on texts read the text itself.
             ExpressionKind::Text(_) => Ok(Value::Constant(0)),
-            ExpressionKind::Load(place) => self.load(place),
+            ExpressionKind::Load(lvalue) => self.load(lvalue),
             ExpressionKind::Convert(inner) if expression.ty == Type::Void => {
                 self.lower_effect(inner)?;
                 Ok(Value::Constant(0))
@@ -50,9 +51,9 @@ impl Lowerer<'_> {
                 })?;
                 Ok(Value::Register(to))
             }
-            ExpressionKind::Assign(place, value) => self.assign(place, value),
-            ExpressionKind::Update { place, operator, common, by, is_old } => {
-                self.update(place, *operator, *common, by, *is_old)
+            ExpressionKind::Assign(lvalue, value) => self.assign(lvalue, value),
+            ExpressionKind::Update { lvalue, operator, common, by, is_old } => {
+                self.update(lvalue, *operator, *common, by, *is_old)
             }
             ExpressionKind::Call(function, arguments) => {
                 let mut values = Vec::new();
@@ -302,9 +303,9 @@ impl Lowerer<'_> {
     }
 
     /// The local variable of an lvalue and its register, if it is a number in a register.
-    fn local(&self, place: &Lvalue) -> Option<(usize, Register)> {
-        match place.kind {
-            PlaceKind::Local(local) => match self.homes[local] {
+    fn local(&self, lvalue: &Lvalue) -> Option<(usize, Register)> {
+        match lvalue.kind {
+            LvalueKind::Local(local) => match self.homes[local] {
                 LocalStorage::Register(register) => Some((local, register)),
                 LocalStorage::Frame(_) => None,
             },
@@ -312,50 +313,50 @@ impl Lowerer<'_> {
         }
     }
 
-    fn load(&mut self, place: &Lvalue) -> Lowered<Value> {
-        if let Some((_, register)) = self.local(place) {
+    fn load(&mut self, lvalue: &Lvalue) -> Lowered<Value> {
+        if let Some((_, register)) = self.local(lvalue) {
             return Ok(Value::Register(register));
         }
         let to = self.register();
-        let found = self.lower_lvalue(place, false)?;
-        self.read(to, found.address, &place.of);
+        let found = self.lower_lvalue(lvalue, false)?;
+        self.read(to, found.address, &lvalue.of);
         self.merge_absent(found, |lowerer| {
             // Load a 0 of which the verifier knows only as much as of an existing value.
-            lowerer.read(to, Address::of(AddressBase::Control(ZERO)), &place.of);
+            lowerer.read(to, Address::of(AddressBase::Control(ZERO)), &lvalue.of);
             Ok(())
         })?;
         Ok(Value::Register(to))
     }
 
-    fn assign(&mut self, place: &Lvalue, value: &Expression) -> Lowered<Value> {
+    fn assign(&mut self, lvalue: &Lvalue, value: &Expression) -> Lowered<Value> {
         let value = self.value(value)?;
-        if let Some((local, register)) = self.local(place) {
+        if let Some((local, register)) = self.local(lvalue) {
             self.set_local(local, register, value);
             return Ok(value);
         }
         let value = self.materialize(value);
-        let found = self.lower_lvalue(place, true)?;
-        self.write(found.address, &place.of, value);
+        let found = self.lower_lvalue(lvalue, true)?;
+        self.write(found.address, &lvalue.of, value);
         self.merge_absent(found, |_| Ok(()))?;
         Ok(value)
     }
 
     fn update(
         &mut self,
-        place: &Lvalue,
+        lvalue: &Lvalue,
         operator: Operator,
         common: Integer,
         by: &Expression,
         is_old: bool,
     ) -> Lowered<Value> {
         let by = self.value(by)?;
-        if let Some((local, register)) = self.local(place) {
+        if let Some((local, register)) = self.local(lvalue) {
             let old = if is_old {
                 self.materialize(Value::Register(register))
             } else {
                 Value::Constant(0)
             };
-            let new = self.updated(Value::Register(register), &place.of, operator, common, by);
+            let new = self.updated(Value::Register(register), &lvalue.of, operator, common, by);
             // After an addition or subtraction, the verifier knows as little as before.
             match operator {
                 Operator::Add | Operator::Subtract => {
@@ -367,15 +368,15 @@ impl Lowerer<'_> {
         }
         let by = self.materialize(by);
         let (old, to) = (self.register(), self.register());
-        let found = self.lower_lvalue(place, true)?;
-        self.read(old, found.address, &place.of);
-        let new = self.updated(Value::Register(old), &place.of, operator, common, by);
-        self.write(found.address, &place.of, new);
+        let found = self.lower_lvalue(lvalue, true)?;
+        self.read(old, found.address, &lvalue.of);
+        let new = self.updated(Value::Register(old), &lvalue.of, operator, common, by);
+        self.write(found.address, &lvalue.of, new);
         self.step(Inst::Move { to, from: if is_old { Value::Register(old) } else { new } });
         self.merge_absent(found, |lowerer| {
             let zero = Value::Constant(0);
-            let new = lowerer.updated(zero, &place.of, operator, common, by);
-            lowerer.set(to, if is_old { zero } else { new }, width(number(&place.of)));
+            let new = lowerer.updated(zero, &lvalue.of, operator, common, by);
+            lowerer.set(to, if is_old { zero } else { new }, width(number(&lvalue.of)));
             Ok(())
         })?;
         Ok(Value::Register(to))
@@ -409,8 +410,8 @@ impl Lowerer<'_> {
 fn is_simple(expression: &Expression) -> bool {
     match &expression.kind {
         ExpressionKind::Constant(_) | ExpressionKind::Text(_) => true,
-        ExpressionKind::Load(place) => {
-            matches!(place.kind, PlaceKind::Local(_) | PlaceKind::Global(_))
+        ExpressionKind::Load(lvalue) => {
+            matches!(lvalue.kind, LvalueKind::Local(_) | LvalueKind::Global(_))
         }
         ExpressionKind::Convert(inner)
         | ExpressionKind::Negate(inner)

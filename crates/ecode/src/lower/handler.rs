@@ -1,33 +1,23 @@
 //! Lowers the entry and the exit of a handler: loads the fields of its hook and applies the return
 //! policy.
 
-use super::builtins::GET_SMP_PROCESSOR_ID;
-use super::{LocalStorage, Lowered, Lowerer, number};
+use super::helpers::{GET_CURRENT_TASK_BTF, GET_SMP_PROCESSOR_ID, SET_RETVAL};
+use super::lowerer::{HandlerExit, LocalStorage, Lowered, Lowerer};
+use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::OUTSIDE_PACKET;
 use crate::hooks::{
-    DenyReturn, FieldBase, FieldCondition, FieldSource, HookProgram, HookVariant, ReturnPolicy,
+    FieldBase, FieldCondition, FieldSource, HookProgram, HookVariant, ReturnPolicy,
 };
 use crate::ir::{self, Address, BlockId, Inst, Register, Terminator, Value, Width};
 use crate::typed::{Expression, Handler};
 use crate::types::{Integer, LONG, Type, U64};
 
-// include/uapi/linux/bpf.h, enum bpf_func_id
-const GET_CURRENT_TASK_BTF: i32 = 158;
-const SET_RETVAL: i32 = 187;
 /// The largest offset that the kernel helpers accept (0xffff in bpf_skb_load_bytes and
 /// bpf_xdp_load_bytes, net/core/filter.c).
 const MAX_PACKET_BYTES: i64 = 0xffff;
 /// MAX_ERRNO, include/linux/err.h
 const MAX_ERRNO: i64 = 4095;
-
-/// The common exit of a handler.
-pub struct HandlerExit {
-    block: BlockId,
-    default_return: i32,
-    /// The action for a return value other than 0, and the register with the return value.
-    stop: Option<(DenyReturn, Register)>,
-}
 
 /// The variants that are needed. If all have the same sources for the fields that are read, and the
 /// last one is unconditional, that one is enough.

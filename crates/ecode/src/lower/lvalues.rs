@@ -1,18 +1,16 @@
 //! Lowers lvalues: checks, reads and writes.
 
-use super::{LocalStorage, Lowered, Lowerer, number, width};
+use super::helpers::{MAP_LOOKUP_ELEM, MAP_UPDATE_ELEM};
+use super::lowerer::{LocalStorage, Lowered, Lowerer, width};
+use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::{FULL, OUTSIDE};
 use crate::ir::{
     Address, AddressBase, BlockId, HelperArgument, Inst, Register, Terminator, Value, Width,
 };
-use crate::typed::{Expression, ExpressionKind, Lvalue, PlaceKind};
+use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind};
 use crate::types::Type;
 
-// include/uapi/linux/bpf.h, enum bpf_func_id
-const MAP_LOOKUP_ELEM: i32 = 1;
-const MAP_UPDATE_ELEM: i32 = 2;
-pub const MAP_DELETE_ELEM: i32 = 3;
 /// BPF_NOEXIST: insert an entry only if another processor has not inserted it meanwhile.
 const ONLY_NEW: i64 = 1;
 
@@ -26,19 +24,19 @@ pub struct LvalueAddress {
 impl Lowerer<'_> {
     pub(super) fn lower_lvalue(
         &mut self,
-        place: &Lvalue,
+        lvalue: &Lvalue,
         is_written: bool,
     ) -> Lowered<LvalueAddress> {
-        let (mut place, mut offset, mut index) = (place, 0_u32, None);
+        let (mut lvalue, mut offset, mut index) = (lvalue, 0_u32, None);
         let mut missing = Vec::new();
         let base = loop {
-            match &place.kind {
-                PlaceKind::Member(outer, by) => {
+            match &lvalue.kind {
+                LvalueKind::Member(outer, by) => {
                     offset += *by as u32;
-                    place = outer;
+                    lvalue = outer;
                 }
-                PlaceKind::Element(array, at, length) => {
-                    let size = place.of.size();
+                LvalueKind::Element(array, at, length) => {
+                    let size = lvalue.of.size();
                     if let ExpressionKind::Constant(at) = at.kind {
                         offset += (at * size) as u32;
                     } else {
@@ -48,19 +46,19 @@ impl Lowerer<'_> {
                             Some(before) => self.sum(before, scaled),
                         });
                     }
-                    place = array;
+                    lvalue = array;
                 }
-                PlaceKind::Local(local) => match self.homes[*local] {
+                LvalueKind::Local(local) => match self.homes[*local] {
                     LocalStorage::Frame(at) => break AddressBase::Frame(at + offset),
                     LocalStorage::Register(_) => {
                         unreachable!("a number has no members and elements")
                     }
                 },
-                PlaceKind::Global(global) => match self.data(*global) {
+                LvalueKind::Global(global) => match self.data(*global) {
                     AddressBase::Data(at) => break AddressBase::Data(at + offset),
                     other => break other,
                 },
-                PlaceKind::Entry(map, key) => {
+                LvalueKind::Entry(map, key) => {
                     let entry = self.entry(*map, key, is_written, &mut missing)?;
                     break AddressBase::Pointer(entry, offset);
                 }
@@ -271,8 +269,8 @@ impl Lowerer<'_> {
     fn copy_whole(&mut self, to: Address, value: &Expression) -> Lowered<()> {
         match &value.kind {
             ExpressionKind::Load(from) => self.copy_to(to, from),
-            ExpressionKind::Assign(place, by) => {
-                let between = self.copy_struct(place, by)?;
+            ExpressionKind::Assign(lvalue, by) => {
+                let between = self.copy_struct(lvalue, by)?;
                 if between != to {
                     self.copy(to, between, value.ty.size(), value.ty.alignment());
                 }
@@ -291,13 +289,13 @@ impl Lowerer<'_> {
 
     /// Assigns a struct through a temporary copy, because the value must be read completely before
     /// the destination is resolved and written. Returns the address of the copy.
-    pub(super) fn copy_struct(&mut self, place: &Lvalue, value: &Expression) -> Lowered<Address> {
+    pub(super) fn copy_struct(&mut self, lvalue: &Lvalue, value: &Expression) -> Lowered<Address> {
         let between = self.struct_scratch();
         self.copy_whole(between, value)?;
         self.copies_held += 1;
-        let found = self.lower_lvalue(place, true)?;
+        let found = self.lower_lvalue(lvalue, true)?;
         self.copies_held -= 1;
-        self.copy(found.address, between, place.of.size(), place.of.alignment());
+        self.copy(found.address, between, lvalue.of.size(), lvalue.of.alignment());
         self.merge_absent(found, |_| Ok(()))?;
         Ok(between)
     }

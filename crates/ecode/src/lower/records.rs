@@ -1,8 +1,9 @@
 //! Lowers `print` and `emit`, which write records for user space.
 
-use super::builtins::KTIME_GET_NS;
 use super::bytes::ByteSource;
-use super::{Lowered, Lowerer, number};
+use super::helpers::{KTIME_GET_NS, RINGBUF_OUTPUT};
+use super::lowerer::{Lowered, Lowerer};
+use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::LOST;
 use crate::ir::{self, Address, AddressBase, Inst, Value, Width};
@@ -11,9 +12,6 @@ use crate::records::{
 };
 use crate::typed::{Argument, Expression, ExpressionKind, Lvalue};
 use crate::types::{LONG, Type, U64};
-
-// include/uapi/linux/bpf.h, enum bpf_func_id
-const RINGBUF_OUTPUT: i32 = 130;
 
 /// Emits code for texts, each with its index among the printed values.
 type TextsContinuation<'a, L> = dyn FnMut(&mut L, &[(usize, ByteSource)]) -> Lowered<()> + 'a;
@@ -41,23 +39,23 @@ impl Lowerer<'_> {
         let texts: Vec<_> = all.filter(is_text).map(|at| (at, &values[at])).collect();
         self.with_text_addresses(&texts, Vec::new(), &mut |lowerer, texts| {
             let record = lowerer.record();
-            let place = |at: usize| {
+            let slot = |at: usize| {
                 let before: u64 =
                     directives[..at].iter().map(|directive| printed_bytes(*directive)).sum();
                 record + (HEADER_BYTES + before) as u32
             };
             for (at, value) in &numbers {
                 lowerer.store(
-                    Address::of(AddressBase::Frame(place(*at))),
+                    Address::of(AddressBase::Frame(slot(*at))),
                     NUMBER_BYTES as u8,
                     *value,
                     Width::W64,
                 );
             }
             for (at, text) in texts {
-                lowerer.clear(place(*at), TEXT_BYTES);
+                lowerer.clear(slot(*at), TEXT_BYTES);
                 let to = ByteSource::At {
-                    address: Address::of(AddressBase::Frame(place(*at))),
+                    address: Address::of(AddressBase::Frame(slot(*at))),
                     length: TEXT_BYTES,
                 };
                 lowerer.copy_text(to, *text, Value::Constant(TEXT_BYTES as i64))?;
@@ -84,12 +82,12 @@ impl Lowerer<'_> {
     }
 
     /// Writes a struct as a record. The result is whether there was room for it.
-    pub(super) fn emit(&mut self, place: &Lvalue) -> Lowered<Value> {
-        let Type::Struct(of) = &place.of else { unreachable!("checked: it is a struct") };
+    pub(super) fn emit(&mut self, lvalue: &Lvalue) -> Lowered<Value> {
+        let Type::Struct(of) = &lvalue.of else { unreachable!("checked: it is a struct") };
         let tag = self.program.emitted.iter().position(|emitted| emitted == of);
         let tag = STRUCT_TAG + tag.expect("all that are emitted are there") as u64;
         let record = self.record();
-        self.copy_to(Address::of(AddressBase::Frame(record + HEADER_BYTES as u32)), place)?;
+        self.copy_to(Address::of(AddressBase::Frame(record + HEADER_BYTES as u32)), lvalue)?;
         let failed = self.output_record(record, tag, HEADER_BYTES + of.size);
         let [yes, no, join] = std::array::from_fn(|_| self.new_block());
         self.branch(Operator::Equal, U64, failed, Value::Constant(0), yes, no);
@@ -127,11 +125,11 @@ impl Lowerer<'_> {
         ];
         self.step(Inst::Helper { to: Some(failed), number: RINGBUF_OUTPUT, arguments });
         let failed = Value::Register(failed);
-        let [told, lost] = std::array::from_fn(|_| self.new_block());
-        self.branch(Operator::Equal, U64, failed, Value::Constant(0), told, lost);
+        let [written, lost] = std::array::from_fn(|_| self.new_block());
+        self.branch(Operator::Equal, U64, failed, Value::Constant(0), written, lost);
         self.enter(lost);
         self.add_to_control(LOST);
-        self.jump_and_enter(told);
+        self.jump_and_enter(written);
         failed
     }
 }

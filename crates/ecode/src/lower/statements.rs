@@ -1,13 +1,16 @@
 //! Lowers statements.
 
-use super::{
-    JumpTargets, LocalStorage, Lowered, Lowerer, MAX_BLOCKS, MAX_REGISTERS, constant, number, width,
+use super::lowerer::{
+    JumpTargets, LocalStorage, Lowered, Lowerer, MAX_BLOCKS, MAX_REGISTERS, constant, width,
 };
+use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::{CUT_SHORT, CUT_SHORT_BEFORE, MAX_CUT_SHORT};
 use crate::emit::too_large;
 use crate::ir::{self, Address, AddressBase, BlockId, Inst, Terminator, Value, Width};
-use crate::typed::{Expression, ExpressionKind, Loop, Lvalue, PlaceKind, Statement, StatementKind};
+use crate::typed::{
+    Expression, ExpressionKind, Loop, Lvalue, LvalueKind, Statement, StatementKind,
+};
 use crate::types::{Type, U64};
 
 impl Lowerer<'_> {
@@ -203,11 +206,11 @@ impl Lowerer<'_> {
         }
         self.end(Terminator::Jump(default.map_or(done, block_of)));
         self.around.push(JumpTargets { on_break: done, on_continue: None });
-        for (place, start) in starts.iter().enumerate() {
-            self.enter(blocks[place]);
-            let until = starts.get(place + 1).copied().unwrap_or(body.len());
+        for (case, start) in starts.iter().enumerate() {
+            self.enter(blocks[case]);
+            let until = starts.get(case + 1).copied().unwrap_or(body.len());
             self.statements(&body[*start..until])?;
-            if let Some(next) = blocks.get(place + 1) {
+            if let Some(next) = blocks.get(case + 1) {
                 self.end(Terminator::Jump(*next));
             }
         }
@@ -224,34 +227,32 @@ impl Lowerer<'_> {
                 self.lower_effect(left)?;
                 self.lower_effect(right)
             }
-            ExpressionKind::Assign(place, value) if expression.ty.is_struct() => {
-                self.copy_struct(place, value).map(drop)
+            ExpressionKind::Assign(lvalue, value) if expression.ty.is_struct() => {
+                self.copy_struct(lvalue, value).map(drop)
             }
             // Not a number: it may be shorter than one and at the end of readable memory.
             _ if matches!(expression.ty, Type::Struct(_) | Type::Array(..)) => {
                 self.lower_unused(expression)
             }
-            ExpressionKind::Update { place, operator: operator @ (Add | Subtract), by, .. }
-                if is_shared_number(place) =>
-            {
-                self.atomic_add(place, *operator == Subtract, by)
-            }
+            ExpressionKind::Update {
+                lvalue, operator: operator @ (Add | Subtract), by, ..
+            } if is_shared_number(lvalue) => self.atomic_add(lvalue, *operator == Subtract, by),
             _ => self.value(expression).map(drop),
         }
     }
 
     /// Adds atomically, so that no count of two processors is lost.
-    fn atomic_add(&mut self, place: &Lvalue, is_less: bool, by: &Expression) -> Lowered<()> {
-        let of = number(&place.of);
+    fn atomic_add(&mut self, lvalue: &Lvalue, is_less: bool, by: &Expression) -> Lowered<()> {
+        let of = number(&lvalue.of);
         let by_type = number(&by.ty);
         let mut by = self.value(by)?;
-        by = self.converted(by, by_type, &place.of);
+        by = self.converted(by, by_type, &lvalue.of);
         if is_less {
             by = self.operate(Operator::Subtract, of.promoted(), Value::Constant(0), by);
         }
         let value = self.register();
         self.step(Inst::Move { to: value, from: by });
-        let found = self.lower_lvalue(place, true)?;
+        let found = self.lower_lvalue(lvalue, true)?;
         self.step(Inst::AddTo { to: found.address, bytes: of.bits / 8, value });
         self.merge_absent(found, |_| Ok(()))
     }
@@ -262,11 +263,11 @@ impl Lowerer<'_> {
 }
 
 /// Whether other processors may change the number and the kernel has an atomic addition for it.
-fn is_shared_number(place: &Lvalue) -> bool {
-    let mut root = place;
-    while let PlaceKind::Member(outer, _) | PlaceKind::Element(outer, ..) = &root.kind {
+fn is_shared_number(lvalue: &Lvalue) -> bool {
+    let mut root = lvalue;
+    while let LvalueKind::Member(outer, _) | LvalueKind::Element(outer, ..) = &root.kind {
         root = outer;
     }
-    let is_shared = matches!(root.kind, PlaceKind::Global(_) | PlaceKind::Entry(..));
-    is_shared && matches!(place.of, Type::Integer(of) if of.bits >= 32)
+    let is_shared = matches!(root.kind, LvalueKind::Global(_) | LvalueKind::Entry(..));
+    is_shared && matches!(lvalue.of, Type::Integer(of) if of.bits >= 32)
 }

@@ -53,7 +53,7 @@ impl Parser<'_> {
         use ExpressionKind::*;
         let depth = 1 + match &kind {
             Unary(_, inner) | Cast(_, inner) | SizeOf(inner) | Member(inner, _) => inner.depth,
-            Step { place, .. } => place.depth,
+            Step { lvalue, .. } => lvalue.depth,
             Binary(_, left, right)
             | Assign(_, left, right)
             | Index(left, right)
@@ -138,9 +138,9 @@ impl Parser<'_> {
         }
         for (mark, is_up) in [("++", true), ("--", false)] {
             if self.takes(mark) {
-                let place = Box::new(self.within(Self::unary)?);
-                let span = from.start..place.span.end;
-                return self.node(ExpressionKind::Step { place, is_up, is_before: true }, span);
+                let lvalue = Box::new(self.within(Self::unary)?);
+                let span = from.start..lvalue.span.end;
+                return self.node(ExpressionKind::Step { lvalue, is_up, is_before: true }, span);
             }
         }
         if self.is_at("&") || self.is_at("*") {
@@ -221,7 +221,10 @@ impl Parser<'_> {
                 let span = self.since(&from);
                 inner = self.node(ExpressionKind::Member(Box::new(inner), name), span)?;
             } else if self.is_at("->") {
-                let is_context = matches!(&inner.kind, ExpressionKind::Name(name) if CONTEXTS.contains(&&**name));
+                let is_context = match &inner.kind {
+                    ExpressionKind::Name(name) => CONTEXTS.contains(&&**name),
+                    _ => false,
+                };
                 let help = match self.ahead(1) {
                     TokenKind::Name(field) if is_context => {
                         format!("the fields of a hook are variables: write `{field}`")
@@ -243,7 +246,7 @@ impl Parser<'_> {
                 let is_up = self.takes("++") || !self.takes("--");
                 let span = self.since(&from);
                 inner = self.node(
-                    ExpressionKind::Step { place: Box::new(inner), is_up, is_before: false },
+                    ExpressionKind::Step { lvalue: Box::new(inner), is_up, is_before: false },
                     span,
                 )?;
             } else {

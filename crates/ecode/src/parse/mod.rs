@@ -5,15 +5,12 @@ mod items;
 mod statements;
 
 use crate::ast::{Ident, Item};
-use crate::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, Span};
+use crate::diagnostic::{Diagnostic, ErrorReported, MAX_DIAGNOSTICS, Span};
 use crate::token::{Keyword, Token, TokenKind, UNSUPPORTED_C_KEYWORDS, type_of_c_header};
 
 /// The nesting depth of expressions, statements and initializers. Each level takes some hundred
 /// bytes of stack in each pass of the compiler.
 pub const MAX_DEPTH: u16 = 128;
-
-/// The error has been reported.
-struct ErrorReported;
 
 type Parsed<T> = Result<T, ErrorReported>;
 
@@ -140,7 +137,8 @@ impl Parser<'_> {
 
     /// Whether the name is a type by C's headers or by a `typedef`.
     fn is_of_c(&self, kind: &TokenKind) -> bool {
-        matches!(kind, TokenKind::Name(name) if type_of_c_header(name).is_some() || self.typedefs.contains(name))
+        let TokenKind::Name(name) = kind else { return false };
+        type_of_c_header(name).is_some() || self.typedefs.contains(name)
     }
 
     /// Adds a hint at what the author may have meant by a name where no name is possible.

@@ -1,8 +1,8 @@
 //! Parses statements and the declarations in them.
 
-use super::{ErrorReported, Parsed, Parser};
+use super::{Parsed, Parser};
 use crate::ast::{Expression, ExpressionKind, Ident, Statement, StatementKind};
-use crate::diagnostic::{Diagnostic, MAX_DIAGNOSTICS};
+use crate::diagnostic::{Diagnostic, ErrorReported, MAX_DIAGNOSTICS};
 use crate::token::{Keyword, TokenKind};
 
 /// The parts of a `for` header: initialization, condition and step.

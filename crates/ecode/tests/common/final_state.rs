@@ -1,6 +1,7 @@
 //! The state after a run of a program, in the same form for the interpreter and compiled programs.
 
-use ecode::interpreter::{Faults, ProgramState};
+use ecode::Faults;
+use ecode::interpreter::ProgramState;
 use ecode::records::{HEADER_BYTES, Record};
 use ecode::{Object, Program};
 

@@ -100,9 +100,9 @@ impl Runtime for Same {
 #[track_caller]
 pub fn program(text: &str) -> Program {
     let (program, problems) = ecode::check(text, &TestHooks);
-    let told: Vec<&Diagnostic> =
+    let errors: Vec<&Diagnostic> =
         problems.iter().filter(|problem| problem.severity == ecode::Severity::Error).collect();
-    program.unwrap_or_else(|| panic!("{text}\n{told:#?}"))
+    program.unwrap_or_else(|| panic!("{text}\n{errors:#?}"))
 }
 
 /// Runs the first handler and returns its result, the state after it and the output.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use ecode::interpreter::Faults;
+use ecode::Faults;
 use ecode::{Builtin, MapShape, Memory, Object, Program};
 use rbpf::EbpfVmRaw;
 use rbpf::ebpf::{Insn, LD_DW_IMM, to_insn_vec};

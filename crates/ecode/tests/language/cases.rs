@@ -349,7 +349,8 @@ fn strlen_strcmp_strncmp() {
     gives("strlen(2 < 1 ? \"a\" : (3, \"four\"))", 4);
     let text = |what: &str| {
         format!(
-            "char a[8] = \"abc\"; struct s {{ char b[4]; u8 c; }}; struct s s = {{ \"abcd\", 1 }}; char rows[2][4] = {{ \"ab\", \"abc\" }};
+            "char a[8] = \"abc\"; struct s {{ char b[4]; u8 c; }}; struct s s = {{ \"abcd\", 1 }}; \
+             char rows[2][4] = {{ \"ab\", \"abc\" }};
              on call(int n) {{ char l[6] = \"abc\"; return {what}; }}"
         )
     };
@@ -432,7 +433,11 @@ fn memset_memcpy_memcmp() {
         ("struct w s = { 7 }; memcpy(s, f[4], sizeof(s)); return s.at + has(f, 4)", 0),
     ] {
         let text = format!(
-            "u8 a[5]; u8 b[3] = {{ 1, 2, 3 }}; u8 rows[2][3]; u32 words[2]; bool flag; int taken(int n, u8 by) {{ memset(by, n, 1); memcpy(n, a, 1); return n * 256 + by + 2; }} struct w {{ long at; char text[8]; int after; }}; struct w wide[2]; map<int, struct w> f[4]; struct v {{ u8 b[3]; }}; map<int, struct v> m[4];
+            "u8 a[5]; u8 b[3] = {{ 1, 2, 3 }}; u8 rows[2][3]; u32 words[2]; bool flag; \
+             int taken(int n, u8 by) {{ memset(by, n, 1); memcpy(n, a, 1); \
+             return n * 256 + by + 2; }} \
+             struct w {{ long at; char text[8]; int after; }}; struct w wide[2]; \
+             map<int, struct w> f[4]; struct v {{ u8 b[3]; }}; map<int, struct v> m[4];
              on call(int n) {{ u8 l[5]; u8 k[3] = {{ 9 }}; {what}; }}"
         );
         assert_eq!(outcome(&text, &[1]).0, value, "{what}");

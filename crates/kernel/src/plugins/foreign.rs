@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use ecode::interpreter::Faults;
+use ecode::Faults;
 use libbpf_rs::libbpf_sys::{self, bpf_prog_info};
 use libbpf_rs::{MapCore as _, MapHandle};
 

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use ecode::interpreter::Faults;
+use ecode::Faults;
 use ecode::{Compiled, Memory, Object};
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts, bpf_test_run_opts};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 
 use toml::de::DeTable;
 
+use super::names::find;
+use super::problem::{Problem, Problems};
 use super::reader::{At, TableReader};
-use super::services::find;
-use super::{Problem, Problems};
 use crate::limits::{
     AtEnd, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, OverLimit, SOCKETS, TASKS, WEIGHTS,
     parse_bytes, parse_percent,

@@ -6,7 +6,7 @@ use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{MAX_NAME_LEN, Problem, Problems, kind};
+use super::problem::{Problem, Problems};
 
 /// A value and its byte range.
 pub struct At<T> {
@@ -17,36 +17,8 @@ pub struct At<T> {
 pub struct TableReader<'text, 'problems> {
     table: &'text DeTable<'text>,
     pub span: Range<usize>,
-    asked: BTreeSet<&'static str>,
+    read_keys: BTreeSet<&'static str>,
     pub problems: &'problems mut Problems,
-}
-
-/// Comparing names takes time, and users read only the first problems (`service check`): later ones
-/// get no suggestion.
-const MAX_SUGGESTIONS: usize = 20;
-
-impl Problem {
-    /// Suggests the nearest known name if its similarity is at least a half; `otherwise` gives the
-    /// help if none is.
-    pub(super) fn suggest<'a>(
-        self,
-        name: &str,
-        known: impl IntoIterator<Item = &'a str>,
-        problems: &Problems,
-        otherwise: impl FnOnce() -> Option<String>,
-    ) -> Self {
-        let likeness =
-            |known: &'a str| (strsim::normalized_damerau_levenshtein(name, known), known);
-        let is_worth_it = problems.len() < MAX_SUGGESTIONS && name.len() <= MAX_NAME_LEN;
-        let near = known
-            .into_iter()
-            .filter(|_| is_worth_it)
-            .map(likeness)
-            .filter(|(likeness, _)| *likeness >= 0.5);
-        let best = near.max_by(|a, b| a.0.total_cmp(&b.0));
-        let help = best.map(|(_, near)| format!("did you mean {near:?}?")).or_else(otherwise);
-        Self { help, ..self }
-    }
 }
 
 impl<'text, 'problems> TableReader<'text, 'problems> {
@@ -55,11 +27,11 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         span: Range<usize>,
         problems: &'problems mut Problems,
     ) -> Self {
-        Self { table, span, asked: BTreeSet::new(), problems }
+        Self { table, span, read_keys: BTreeSet::new(), problems }
     }
 
     fn value(&mut self, key: &'static str) -> Option<&'text Spanned<DeValue<'text>>> {
-        self.asked.insert(key);
+        self.read_keys.insert(key);
         self.table.get(key)
     }
 
@@ -161,8 +133,8 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
     pub fn finish(self, of_table: impl Fn(&str) -> String) {
         for (key, value) in self.table {
             let name: &str = key.get_ref().as_ref();
-            if !self.asked.contains(name) {
-                let known = || self.asked.iter().copied();
+            if !self.read_keys.contains(name) {
+                let known = || self.read_keys.iter().copied();
                 let list = || match value.get_ref() {
                     DeValue::Table(_) => of_table(name),
                     _ => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
@@ -172,4 +144,19 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
             }
         }
     }
+}
+
+/// A name for a value of an unexpected type, for messages.
+fn kind(value: &DeValue) -> String {
+    let kind = match value {
+        DeValue::Integer(number) => return number.to_string(),
+        DeValue::String(_) => "a string",
+        DeValue::Float(_) => "a number with a fraction",
+        DeValue::Boolean(true) => "true",
+        DeValue::Boolean(false) => "false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    };
+    kind.into()
 }

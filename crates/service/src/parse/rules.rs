@@ -6,13 +6,18 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use ipnet::{IpNet, Ipv4Net};
 use toml::de::DeTable;
 
+use super::host::Host;
+use super::names::find;
+use super::problem::{Problem, Problems};
 use super::reader::{At, TableReader};
-use super::services::{MAX_ANCESTORS, find};
-use super::{Host, MAX_RULES, Problem, Problems};
+use super::services::MAX_ANCESTORS;
 use crate::conditions::{Conditions, Folder, Listen, MAX_PATH_PARTS};
-use crate::rule::{Rule, RuleAction, RuleEvent, SplitBy};
+use crate::event::RuleEvent;
+use crate::rule::{Rule, RuleAction, SplitBy};
 use crate::tree::{Id, Tree};
 
+/// The most rules of a file.
+pub const MAX_RULES: usize = 65_000;
 const DIRECTIVES: &str = "belongs-to, inherits, adopts-peer or starts-below";
 
 pub fn read(
@@ -446,7 +451,7 @@ fn check_rule_cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
             all.entry((*event, others)).or_default().entry(from).or_insert((to, rule));
         }
     }
-    let mut told: Vec<usize> = Vec::new();
+    let mut reported: Vec<usize> = Vec::new();
     for steps in all.values() {
         for way in find_cycles(steps) {
             // Report a cycle once, not for each of its events.
@@ -454,8 +459,8 @@ fn check_rule_cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
             let rule = rules().max_by_key(|rule| rule.span.start).expect("it has a step");
             let other =
                 rules().min_by_key(|rule| rule.span.start).filter(|other| other.span != rule.span);
-            if !told.contains(&rule.span.start) {
-                told.push(rule.span.start);
+            if !reported.contains(&rule.span.start) {
+                reported.push(rule.span.start);
                 let names: Vec<_> =
                     way.iter().chain(&way[..1]).take(8).map(|id| tree.name(*id)).collect();
                 let text = format!(

@@ -1,6 +1,6 @@
 //! Faults of a plugin at run time, and how often they occurred.
 
-use ecode::interpreter::Faults;
+use ecode::Faults;
 use serde::{Deserialize, Serialize};
 
 use crate::format::count;

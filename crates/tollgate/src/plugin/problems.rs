@@ -2,7 +2,7 @@
 
 use annotate_snippets::Level;
 use anyhow::{Result, bail};
-use ecode::{Diagnostic, MOST_PROBLEMS, Severity};
+use ecode::{Diagnostic, MAX_DIAGNOSTICS, Severity};
 use kernel::plugins::verifier_log::verifier_message;
 use serde::Serialize;
 
@@ -102,7 +102,7 @@ pub fn problem_summary(problems: &[Diagnostic]) -> String {
     let told = |count: usize, what| {
         let told = number_of(count, what);
         // The compiler reports no more than this.
-        if count >= MOST_PROBLEMS { format!("at least {told}") } else { told }
+        if count >= MAX_DIAGNOSTICS { format!("at least {told}") } else { told }
     };
     let errors = told(problems.len() - warnings, "problem");
     if warnings == 0 { errors } else { format!("{errors} and {}", told(warnings, "warning")) }

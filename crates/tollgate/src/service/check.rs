@@ -106,7 +106,7 @@ fn document<'a>(
         })
     });
     let rules = file.into_iter().flat_map(|file| {
-        file.book.rules().iter().map(|rule| RuleRow {
+        file.ruleset.rules().iter().map(|rule| RuleRow {
             line: source.line(rule.span.start),
             name: rule.name.as_deref(),
             priority: rule.priority,
@@ -115,9 +115,9 @@ fn document<'a>(
             then: render::as_toml(rule.then, &file.tree),
         })
     });
-    let look_ups = file
-        .into_iter()
-        .flat_map(|file| RuleEvent::ALL.map(|event| (event.name(), file.tables.sets(event))));
+    let look_ups = file.into_iter().flat_map(|file| {
+        RuleEvent::ALL.map(|event| (event.name(), file.tuple_space.tuple_count(event)))
+    });
     ServiceCheckDocument {
         schema: "tollgate.service.check/1",
         file: &source.name,
@@ -137,7 +137,7 @@ fn notes(file: &RuleFile, source: &SourceFile) -> Vec<Note> {
             format!("{exe} is a script ({first}); exe is compared with its interpreter instead");
         Some(Note { line: source.line(rule.span.start), message })
     };
-    file.book.rules().iter().filter_map(of_script).collect()
+    file.ruleset.rules().iter().filter_map(of_script).collect()
 }
 
 /// The first line of a script, if it names an interpreter.
@@ -153,7 +153,7 @@ fn shebang(path: &str) -> Option<String> {
 }
 
 fn text(file: &RuleFile, source: &SourceFile, top: usize) -> String {
-    let rules = file.book.rules();
+    let rules = file.ruleset.rules();
     let mut out = format!(
         "{}: {}, {}\n\nservices\n",
         printable(&source.name),
@@ -195,8 +195,8 @@ fn text(file: &RuleFile, source: &SourceFile, top: usize) -> String {
         );
     }
     out.push_str(&and_more(rules.len(), top, "rule"));
-    let look_ups =
-        RuleEvent::ALL.map(|event| format!("{} {}", event.name(), file.tables.sets(event)));
+    let look_ups = RuleEvent::ALL
+        .map(|event| format!("{} {}", event.name(), file.tuple_space.tuple_count(event)));
     let _ = writeln!(out, "\nlook-ups per event: {}", look_ups.join(", "));
     let notes = notes(file, source);
     for note in notes.iter().take(top) {

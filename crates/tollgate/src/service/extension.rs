@@ -207,7 +207,7 @@ impl Services {
                 self.inherited_usage.entry(*heir).or_default().add(more);
             }
         }
-        let rules = file.book.rules().iter();
+        let rules = file.ruleset.rules().iter();
         let in_force = ActiveRules {
             ruleset: number,
             since_ns: now_ns(),
@@ -492,7 +492,8 @@ pub fn activate_for_measuring(gate: &mut Gate, session: &Session, rules: &str) -
 
 /// What the gate must do for a file's rules: bits of [`wire::gate_mask`].
 pub fn mask(file: &RuleFile) -> u32 {
-    let asks_of_files = file.book.rules().iter().any(|rule| rule.events.contains(&RuleEvent::Open));
+    let asks_of_files =
+        file.ruleset.rules().iter().any(|rule| rule.events.contains(&RuleEvent::Open));
     if asks_of_files { wire::SERVICE | wire::SERVICE_FILES } else { wire::SERVICE }
 }
 
@@ -520,9 +521,10 @@ fn wire_ruleset(
     salt: u64,
     numbers: &ServiceRegistry,
 ) -> Result<service_maps::KernelRuleset> {
-    let keys = HashedRuleset::new(&file.book, salt, |id| numbers.of(&file.tree, id)).ok().context(
-        "the rules have more combinations of conditions than are possible for one event",
-    )?;
+    let keys =
+        HashedRuleset::new(&file.ruleset, salt, |id| numbers.of(&file.tree, id)).ok().context(
+            "the rules have more combinations of conditions than are possible for one event",
+        )?;
     let sets = keys.tuples.iter().map(|set| wire::service_tuple {
         fields: set.fields,
         cgroup_depth: set.cgroup_depth,
@@ -533,7 +535,7 @@ fn wire_ruleset(
     });
     let rules =
         keys.rules.iter().map(|key| (key.set, key.hash, wire_rule(file, key.precedence, numbers)));
-    let fields = file.book.rules().iter().map(|rule| match rule.then {
+    let fields = file.ruleset.rules().iter().map(|rule| match rule.then {
         RuleAction::CreatesBelow { each: SplitBy::Exe, .. } => wire::FIELD_EXE,
         RuleAction::CreatesBelow { each: SplitBy::Unit, .. } => wire::FIELD_UNIT,
         _ => 0,
@@ -548,7 +550,7 @@ fn wire_ruleset(
 }
 
 fn wire_rule(file: &RuleFile, place: usize, numbers: &ServiceRegistry) -> wire::service_rule {
-    let rule = &file.book.rules()[place];
+    let rule = &file.ruleset.rules()[place];
     let number = |tree: &Tree, id| numbers.of(tree, id);
     let (then, service) = match rule.then {
         RuleAction::BelongsTo(id) => (wire::ACTION_BELONGS, number(&file.tree, id)),

@@ -179,7 +179,7 @@ adopts-peer = true
     #[test]
     fn it_is_right_as_it_is() {
         assert_eq!(
-            service::parse(FILE, &SystemHost::default()).map(|file| file.book.rules().len()),
+            service::parse(FILE, &SystemHost::default()).map(|file| file.ruleset.rules().len()),
             Ok(4)
         );
     }

@@ -18,14 +18,14 @@ use crate::harness::{NOBODY, eventually};
 fn holding(it: &Guarded, group: &ControlGroup, options: &str) -> (GuardDaemon, CommandServer) {
     let daemon =
         GuardDaemon::start(it, group, &format!("--guard=enforce --respond stop {options}"));
-    let mut servant = CommandServer::start(it, group);
+    let mut server = CommandServer::start(it, group);
     eventually("the hold", || {
-        if servant.pending_replies() == 0 {
-            servant.send(b"x");
+        if server.pending_replies() == 0 {
+            server.send(b"x");
         }
-        servant.is_stopped()
+        server.is_stopped()
     });
-    (daemon, servant)
+    (daemon, server)
 }
 
 fn connect(daemon: &GuardDaemon) -> UnixStream {
@@ -48,7 +48,7 @@ fn answer(daemon: &GuardDaemon, request: &[u8]) -> String {
 #[test]
 fn malformed_request_gets_a_sentence() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let (daemon, servant) = holding(&it, &group, "");
+    let (daemon, server) = holding(&it, &group, "");
     let huge =
         [b"{\"ask\":\"hold\",\"pid\":".to_vec(), vec![b'1'; 3 << 20], b"}\n".to_vec()].concat();
     let deep =
@@ -78,13 +78,13 @@ fn malformed_request_gets_a_sentence() {
     let mut line = String::new();
     BufReader::new(half).read_line(&mut line).expect("it answers");
     assert!(line.contains("\"held\""), "{line}");
-    assert!(servant.is_stopped());
+    assert!(server.is_stopped());
 }
 
 #[test]
 fn two_hundred_clients_and_silent_ones_are_served() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let (daemon, mut servant) = holding(&it, &group, "--anomaly-limit 1000000");
+    let (daemon, mut server) = holding(&it, &group, "--anomaly-limit 1000000");
     let status = || answer(&daemon, b"{\"ask\":\"status\"}\n");
     let silent: Vec<_> = (0..100).map(|_| connect(&daemon)).collect();
     let deaf: Vec<_> = (0..20).map(|_| connect(&daemon)).collect();
@@ -97,11 +97,11 @@ fn two_hundred_clients_and_silent_ones_are_served() {
         }
     });
     daemon.request("off --daemon");
-    eventually("it runs again", || servant.pending_replies() == 0);
+    eventually("it runs again", || server.pending_replies() == 0);
     // More events than fit into the sockets of clients that do not read, but no more at once than
     // fit into the gate's ring.
     for done in 1..=5 {
-        servant.send_and_wait(&[b'x'; 1000]);
+        server.send_and_wait(&[b'x'; 1000]);
         eventually("the events", || daemon.events().len() >= 1000 * done);
     }
     let more: Vec<_> = (0..400).map(|_| connect(&daemon)).collect();
@@ -140,12 +140,12 @@ fn closed_event_follower_leaves_nothing() {
 fn event_stream_ends_with_the_daemon() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
     let daemon = GuardDaemon::start(&it, &group, "--guard=watch --anomaly-limit 1000000");
-    let mut servant = CommandServer::start(&it, &group);
+    let mut server = CommandServer::start(&it, &group);
     let followers =
         ["events --follow", "events --follow --json"].map(|ask| daemon.client_job(ask).start());
     let [text, json] = &followers;
     eventually("an event", || {
-        servant.send_and_wait(b"x");
+        server.send_and_wait(b"x");
         text.read("out").contains("usual here: ") && json.read("out").contains("\"expected\":[\"")
     });
     daemon.running.signal(libc::SIGTERM);
@@ -183,7 +183,7 @@ fn non_root_client_is_refused_whatever_the_socket_mode() {
 #[test]
 fn exhausting_metrics_connections_takes_no_daemon_descriptors() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let (daemon, mut servant) = holding(&it, &group, "--metrics 127.0.0.1:0");
+    let (daemon, mut server) = holding(&it, &group, "--metrics 127.0.0.1:0");
     let metrics = Metrics::of(&daemon.running);
     daemon.limit_open_files(30);
     // Each connection sends half a request; some are not accepted yet.
@@ -199,7 +199,7 @@ fn exhausting_metrics_connections_takes_no_daemon_descriptors() {
     let held = |series: &str| series == "tollgate_guard_held_processes";
     eventually("an answer", || metrics.value(held) == Some(1.0));
     daemon.request("off --daemon");
-    eventually("it runs again", || servant.pending_replies() == 0);
+    eventually("it runs again", || server.pending_replies() == 0);
 }
 
 #[test]

@@ -18,36 +18,36 @@ const STOPS: &str = "--guard=enforce --respond stop";
 /// Starts a daemon, and a program whose baseline it learns while the program works.
 fn learned(it: &Guarded, group: &ControlGroup, options: &str) -> (GuardDaemon, CommandServer) {
     let daemon = GuardDaemon::start(it, group, options);
-    let mut servant = joined(it, group, &daemon);
+    let mut server = joined(it, group, &daemon);
     daemon.request("normalize guarded");
-    servant.send_and_wait(&[b'u'; 1000]);
+    server.send_and_wait(&[b'u'; 1000]);
     assert_eq!(daemon.program().expect("it is known")["state"], "normal");
-    (daemon, servant)
+    (daemon, server)
 }
 
 /// Starts another process and waits until the daemon guards it.
 fn joined(it: &Guarded, group: &ControlGroup, daemon: &GuardDaemon) -> CommandServer {
-    let mut servant = CommandServer::start(it, group);
+    let mut server = CommandServer::start(it, group);
     let calls = || daemon.program().and_then(|program| program["calls"].as_u64()).unwrap_or(0);
     let before = calls();
     // A thread reports its normal calls every 1,024.
     eventually("it is guarded", || {
-        servant.send_and_wait(&[b'u'; 500]);
+        server.send_and_wait(&[b'u'; 500]);
         calls() > before + 1000
     });
-    servant
+    server
 }
 
 #[track_caller]
-fn hold(servant: &mut CommandServer) {
-    servant.send(b"xxxx");
-    eventually("the hold", || servant.is_stopped());
+fn hold(server: &mut CommandServer) {
+    server.send(b"xxxx");
+    eventually("the hold", || server.is_stopped());
 }
 
 #[track_caller]
-fn runs_again(servant: &mut CommandServer) {
+fn runs_again(server: &mut CommandServer) {
     let began = Instant::now();
-    eventually("it runs again", || servant.pending_replies() == 0 && !servant.is_stopped());
+    eventually("it runs again", || server.pending_replies() == 0 && !server.is_stopped());
     // On a busy machine, the kernel needs seconds to end a process with this many BPF maps.
     assert!(began.elapsed() < Duration::from_secs(20), "after {:?}", began.elapsed());
 }
@@ -55,25 +55,22 @@ fn runs_again(servant: &mut CommandServer) {
 #[test]
 fn operator_releases_held_processes() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut servant) = learned(&it, &group, &format!("{STOPS} --anomaly-limit 1000"));
+    let (daemon, mut server) = learned(&it, &group, &format!("{STOPS} --anomaly-limit 1000"));
     assert_eq!(daemon.events(), Vec::<Value>::new());
-    hold(&mut servant);
+    hold(&mut server);
     let status = daemon.status();
     let held = &status["held"].as_array().expect("a list")[0];
-    assert_eq!(
-        (held["pid"].as_u64(), &held["left_ns"]),
-        (Some(servant.pid().into()), &Value::Null)
-    );
+    assert_eq!((held["pid"].as_u64(), &held["left_ns"]), (Some(server.pid().into()), &Value::Null));
     assert!(daemon.request("status").text().contains("held now: 1 process"));
-    kill(servant.pid() as i32, libc::SIGCONT);
-    eventually("the hold again", || servant.is_stopped());
-    assert_eq!(daemon.request(&format!("release {}", servant.pid())).text().lines().count(), 1);
+    kill(server.pid() as i32, libc::SIGCONT);
+    eventually("the hold again", || server.is_stopped());
+    assert_eq!(daemon.request(&format!("release {}", server.pid())).text().lines().count(), 1);
     // Its next anomalous call, and the calls whose windows contain it, are held anew.
-    eventually("it goes on", || servant.pending_replies() < 4);
-    servant.send(&[b'u'; 20]);
+    eventually("it goes on", || server.pending_replies() < 4);
+    server.send(&[b'u'; 20]);
     eventually("all its calls", || {
         daemon.client_job("release").finish();
-        servant.pending_replies() == 0
+        server.pending_replies() == 0
     });
 
     let event = &daemon.events()[0];
@@ -90,16 +87,16 @@ fn operator_releases_held_processes() {
 
     let own = daemon.client_job(&format!("hold {}", daemon.running.pid())).finish();
     own.exits_with(125).says("is part of the guard");
-    daemon.request(&format!("hold {}", servant.pid()));
-    eventually("the operator's hold", || servant.is_stopped());
+    daemon.request(&format!("hold {}", server.pid()));
+    eventually("the operator's hold", || server.is_stopped());
     daemon.request("off --daemon");
-    runs_again(&mut servant);
-    servant.send_and_wait(b"xxxxxxxxxxxxuuuuuuuuuuuuuuuuuuuu");
+    runs_again(&mut server);
+    server.send_and_wait(b"xxxxxxxxxxxxuuuuuuuuuuuuuuuuuuuu");
     assert!(daemon.request("status").text().contains("OFF"));
     daemon.request("on");
-    hold(&mut servant);
+    hold(&mut server);
     daemon.running.signal(libc::SIGTERM);
-    runs_again(&mut servant);
+    runs_again(&mut server);
     let ended = daemon.running.finish().success();
     assert!(ended.err.contains("no process is held"), "{}", ended.err);
 }
@@ -128,21 +125,21 @@ fn calls_before_execve_do_not_count() {
 #[test]
 fn transitions_apply_to_baselines_in_use() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut servant) = learned(&it, &group, "--guard=watch");
-    servant.send_and_wait(b"x");
+    let (daemon, mut server) = learned(&it, &group, "--guard=watch");
+    server.send_and_wait(b"x");
     let unusual = daemon.program().expect("known")["anomalies"].as_u64().expect("a number");
     assert!(unusual > 0);
     daemon.request("tolerize guarded");
     assert_eq!(daemon.program().expect("known")["state"], "training");
     let all = [[b'x'; 60], [b'u'; 60]].concat();
-    servant.send_and_wait(&all.repeat(3));
+    server.send_and_wait(&all.repeat(3));
     assert_eq!(
         daemon.program().expect("known")["anomalies"],
         unusual,
         "training programs are not tested"
     );
     daemon.request("normalize guarded");
-    servant.send_and_wait(&all.repeat(3));
+    server.send_and_wait(&all.repeat(3));
     let now = daemon.program().expect("known");
     assert_eq!((&now["state"], &now["anomalies"]), (&"normal".into(), &unusual.into()), "{now}");
     assert!(daemon.request("show guarded").text().contains("getgid"));
@@ -156,7 +153,7 @@ fn transitions_apply_to_baselines_in_use() {
         .exits_with(125)
         .says("no held process has this ID or name");
     daemon
-        .client_job(&format!("hold {}", servant.pid()))
+        .client_job(&format!("hold {}", server.pid()))
         .finish()
         .exits_with(125)
         .says("--guard=enforce");
@@ -165,24 +162,24 @@ fn transitions_apply_to_baselines_in_use() {
 #[test]
 fn learned_baseline_survives_restart() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut servant) = learned(&it, &group, "--guard=watch");
+    let (daemon, mut server) = learned(&it, &group, "--guard=watch");
     daemon.running.signal(libc::SIGTERM);
     daemon.running.finish().success();
-    servant.send_and_wait(b"x");
+    server.send_and_wait(b"x");
     let later = GuardDaemon::start(&it, &group, "--guard=watch");
-    servant.send_and_wait(b"uuuuuuuuuuuu");
+    server.send_and_wait(b"uuuuuuuuuuuu");
     assert_eq!(later.program().expect("it is there already")["state"], "normal");
-    servant.send_and_wait(b"x");
+    server.send_and_wait(b"x");
     eventually("its event", || !later.events().is_empty());
 }
 
 #[test]
 fn killed_daemon_leaves_nobody_held() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut servant) = learned(&it, &group, STOPS);
-    hold(&mut servant);
+    let (daemon, mut server) = learned(&it, &group, STOPS);
+    hold(&mut server);
     daemon.running.signal(libc::SIGKILL);
-    runs_again(&mut servant);
+    runs_again(&mut server);
     daemon.running.finish().exits_with(137);
     // The socket that the killed daemon left does not keep another from starting.
     let again = GuardDaemon::start(&it, &group, STOPS);
@@ -192,34 +189,34 @@ fn killed_daemon_leaves_nobody_held() {
 #[test]
 fn failed_daemon_leaves_nobody_held() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut servant) = learned(&it, &group, STOPS);
-    hold(&mut servant);
+    let (daemon, mut server) = learned(&it, &group, STOPS);
+    hold(&mut server);
     daemon.limit_open_files(0);
     // A second program that starts.
     let other = it.folder.path().join("other");
     copy(&it.program, &other);
     let _stranger = CommandServer::of(&other, &group, 0);
-    runs_again(&mut servant);
+    runs_again(&mut server);
     daemon.running.finish().exits_with(125).says("open files");
 }
 
 #[test]
 fn off_releases_holds_of_killed_daemon_and_watchdog() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut servant) = learned(&it, &group, STOPS);
+    let (daemon, mut server) = learned(&it, &group, STOPS);
     let watchdog = daemon.running.child_running("tollgate-wdog");
-    hold(&mut servant);
+    hold(&mut server);
     // Both die at once, as when the kernel is out of memory.
     stop(daemon.running.pid());
     kill(watchdog as i32, libc::SIGKILL);
     daemon.running.signal(libc::SIGKILL);
     let (store, socket) = (daemon.store.clone(), daemon.socket.clone());
     daemon.running.finish().exits_with(137);
-    assert!(servant.is_stopped());
+    assert!(server.is_stopped());
     let mut off = Job::from_command_line("guard off --killed");
     off.command.env("TOLLGATE_STORE", store).env("TOLLGATE_SOCKET", socket);
     assert!(off.finish().success().text().contains("released 1 process whose guard was killed"));
-    runs_again(&mut servant);
+    runs_again(&mut server);
 }
 
 #[test]
@@ -274,8 +271,8 @@ fn prometheus_metrics_and_event_file() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let events = it.folder.path().join("events.jsonl");
     let options = format!("--guard=watch --metrics 127.0.0.1:0 --events {}", events.display());
-    let (daemon, mut servant) = learned(&it, &group, &options);
-    servant.send_and_wait(b"xxx");
+    let (daemon, mut server) = learned(&it, &group, &options);
+    server.send_and_wait(b"xxx");
     eventually("events in the file", || {
         std::fs::read_to_string(&events).is_ok_and(|text| text.lines().count() >= 3)
     });

@@ -76,12 +76,12 @@ fn touched_file_does_not_exhaust_program_keys() {
         GuardDaemon::start(&it, &group, &format!("--guard=watch --exe {}", it.program.display()));
     let other = it.folder.path().join("other");
     copy(&it.program, &other);
-    let mut servant = CommandServer::of(&other, &group, 0);
+    let mut server = CommandServer::of(&other, &group, 0);
     // The daemon refreshes its list of processes twice a second.
     std::thread::sleep(Duration::from_secs(1));
     for n in 0..4500 {
         fs::set_permissions(&other, fs::Permissions::from_mode(0o700 + n % 2)).expect("it is ours");
-        servant.send_and_wait(b"e");
+        server.send_and_wait(b"e");
         // When it has replied, the earlier programs have names. At most 64 profiles are created in
         // advance.
         if n % 25 == 0 {
@@ -106,9 +106,9 @@ fn digest_of_one_with(size: u64, is_expected: impl Fn(&Value) -> bool) {
         .and_then(|file| file.set_len(size))
         .expect("sparse");
     let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
-    let mut servant = CommandServer::of(&program, &group, 0);
+    let mut server = CommandServer::of(&program, &group, 0);
     eventually("it is met", || {
-        servant.send_and_wait(b"u");
+        server.send_and_wait(b"u");
         daemon.program_named("long").is_some_and(|long| is_expected(&long["digest"]))
     });
 }
@@ -165,16 +165,16 @@ fn fork_exec_and_thread_anomalies_are_each_held() {
 fn anomaly_flood_is_counted_as_loss() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
     let daemon = GuardDaemon::start(&it, &group, "--guard=watch --anomaly-limit 1000000000");
-    let mut servant = CommandServer::start(&it, &group);
+    let mut server = CommandServer::start(&it, &group);
     let told =
         || daemon.program().map_or(0, |program| program["anomalies"].as_u64().expect("a number"));
     eventually("it is guarded", || {
-        servant.send_and_wait(b"x");
+        server.send_and_wait(b"x");
         told() > 0
     });
     // The stopped daemon does not read the events.
     stop(daemon.running.pid());
-    (0..20).for_each(|_| servant.send_and_wait(&[b'x'; 1000]));
+    (0..20).for_each(|_| server.send_and_wait(&[b'x'; 1000]));
     kill(daemon.running.pid() as i32, libc::SIGCONT);
     eventually("each is told or lost", || {
         let lost = daemon.status()["losses"]["guard events not reported (buffer full)"]

@@ -16,33 +16,33 @@ const ENFORCE: &str = "--guard=enforce --respond stop";
 fn event_loop_sees_one_eintr_per_hold() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let daemon = GuardDaemon::start(&it, &group, ENFORCE);
-    let mut servant = CommandServer::start(&it, &group);
+    let mut server = CommandServer::start(&it, &group);
     eventually("it is guarded", || {
-        servant.send_and_wait(b"u");
+        server.send_and_wait(b"u");
         daemon.program().is_some()
     });
     for _ in 0..3 {
-        daemon.request(&format!("hold {}", servant.pid()));
-        eventually("the hold", || servant.is_stopped());
-        servant.send(b"u");
+        daemon.request(&format!("hold {}", server.pid()));
+        eventually("the hold", || server.is_stopped());
+        server.send(b"u");
         std::thread::sleep(std::time::Duration::from_millis(100));
-        assert_eq!(servant.pending_replies(), 1, "nobody serves while held");
+        assert_eq!(server.pending_replies(), 1, "nobody serves while held");
         daemon.request("release");
-        eventually("its answer", || servant.pending_replies() == 0);
+        eventually("its answer", || server.pending_replies() == 0);
     }
-    assert!(servant.end().contains("interrupted: 3 waits, 0 naps"));
+    assert!(server.end().contains("interrupted: 3 waits, 0 naps"));
 }
 
 /// A call that the kernel or an event loop restarts is the same call.
 #[test]
 fn being_stopped_causes_no_anomalies() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut servant) = learned(&it, &group, "--delay-cap 1ms", &[b'u'; 100], 4);
+    let (daemon, mut server) = learned(&it, &group, "--delay-cap 1ms", &[b'u'; 100], 4);
     for _ in 0..20 {
-        daemon.request(&format!("hold {}", servant.pid()));
-        eventually("all of them", || states_of(servant.pid()) == ['T'; 5]);
+        daemon.request(&format!("hold {}", server.pid()));
+        eventually("all of them", || states_of(server.pid()) == ['T'; 5]);
         daemon.request("release");
-        servant.send_and_wait(b"u");
+        server.send_and_wait(b"u");
     }
     assert_eq!(daemon.events(), Vec::<serde_json::Value>::new());
 }
@@ -57,15 +57,15 @@ fn learned(
 ) -> (GuardDaemon, CommandServer) {
     let daemon =
         GuardDaemon::start(it, group, &format!("--guard=enforce --anomaly-limit 1000 {options}"));
-    let mut servant = CommandServer::with_threads(it, group, threads);
+    let mut server = CommandServer::with_threads(it, group, threads);
     eventually("it is guarded", || {
-        servant.send_and_wait(usual);
+        server.send_and_wait(usual);
         daemon.program().is_some_and(|program| program["calls"].as_u64() > Some(2000))
     });
     daemon.request("normalize guarded");
-    servant.send_and_wait(usual);
+    server.send_and_wait(usual);
     assert_eq!(daemon.program().expect("it is known")["anomalies"], 0);
-    (daemon, servant)
+    (daemon, server)
 }
 
 /// A BPF program can signal other processes since Linux 6.13; older kernels run none of the tests
@@ -138,11 +138,11 @@ fn foreign_sigcont_does_not_delay_release() {
 #[test]
 fn hold_of_a_call_interrupts_no_epoll_wait() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut servant) = learned(&it, &group, "--delay-cap 5ms", &[b'u'; 100], 0);
+    let (daemon, mut server) = learned(&it, &group, "--delay-cap 5ms", &[b'u'; 100], 0);
     for _ in 0..3 {
-        servant.send_and_wait(b"x");
+        server.send_and_wait(b"x");
         // One by one, so that the server waits in epoll_wait for each.
-        (0..10).for_each(|_| servant.send_and_wait(b"u"));
+        (0..10).for_each(|_| server.send_and_wait(b"u"));
     }
     let events = daemon.events();
     assert!(
@@ -151,7 +151,7 @@ fn hold_of_a_call_interrupts_no_epoll_wait() {
     );
     let holds = daemon.program().expect("it is known")["holds"].as_u64();
     assert!(holds > Some(60), "{holds:?}");
-    assert!(servant.end().contains("interrupted: 0 waits"));
+    assert!(server.end().contains("interrupted: 0 waits"));
 }
 
 /// signal(7), "Interruption of system calls and library functions by stop signals".
@@ -236,58 +236,58 @@ fn operator_hold_interrupts_only_documented_calls() {
 fn training_stops_are_learned() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let daemon = GuardDaemon::start(&it, &group, "--guard=watch --train-on-stops 10ms");
-    let mut servant = CommandServer::start(&it, &group);
+    let mut server = CommandServer::start(&it, &group);
     for _ in 0..3 {
-        eventually("a stop", || servant.is_stopped());
-        eventually("its end", || !servant.is_stopped());
-        servant.send_and_wait(b"u");
+        eventually("a stop", || server.is_stopped());
+        eventually("its end", || !server.is_stopped());
+        server.send_and_wait(b"u");
     }
     // The guard does not continue a process that was stopped by another process.
-    kill(servant.pid() as i32, libc::SIGSTOP);
+    kill(server.pid() as i32, libc::SIGSTOP);
     for _ in 0..100 {
         std::thread::sleep(std::time::Duration::from_millis(2));
-        kill(servant.pid() as i32, libc::SIGSTOP);
+        kill(server.pid() as i32, libc::SIGSTOP);
     }
     std::thread::sleep(std::time::Duration::from_millis(100));
-    assert!(servant.is_stopped());
-    kill(servant.pid() as i32, libc::SIGCONT);
+    assert!(server.is_stopped());
+    kill(server.pid() as i32, libc::SIGCONT);
     // All rounds above may have been interrupted; most of these are not.
-    servant.send_and_wait(&[b'u'; 200]);
+    server.send_and_wait(&[b'u'; 200]);
     daemon.request("normalize guarded");
     let mut normal_and_stopped = 0;
     for _ in 0..100 {
-        servant.send_and_wait(b"u");
-        normal_and_stopped += u32::from(servant.is_stopped());
+        server.send_and_wait(b"u");
+        normal_and_stopped += u32::from(server.is_stopped());
     }
     // A hold may have begun before the baseline was normal.
     assert!(normal_and_stopped < 10, "{normal_and_stopped}");
     assert_eq!(daemon.events().first(), None);
-    assert!(!servant.end().contains("interrupted: 0 waits"));
+    assert!(!server.end().contains("interrupted: 0 waits"));
 }
 
 #[test]
 fn execve_after_an_anomaly_is_suspended() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let usual = [[b'u'; 100], [b'e'; 100]].concat();
-    let (daemon, mut servant) =
+    let (daemon, mut server) =
         learned(&it, &group, "--delay-cap 1ms --suspend-execve 1", &usual, 0);
-    servant.send_and_wait(b"e");
-    servant.send_and_wait(b"x");
+    server.send_and_wait(b"e");
+    server.send_and_wait(b"x");
     // Pushes the anomaly out of the latest 128 calls.
-    servant.send_and_wait(&[b'u'; 100]);
+    server.send_and_wait(&[b'u'; 100]);
     let lfc = |event: &serde_json::Value| event["lfc"].as_u64();
     assert!(daemon.events().iter().all(|event| lfc(event) > Some(0)));
-    servant.send(b"e");
+    server.send(b"e");
     let suspended = || daemon.events().into_iter().find(|event| lfc(event) == Some(0));
     eventually("the suspension", || suspended().is_some());
     let event = suspended().expect("it is there");
     assert_eq!((&event["call"], &event["mismatches"]), (&"execve".into(), &0.into()), "{event}");
     assert_eq!(event["held_ns"].as_u64(), Some(172_800_000_000_000));
     std::thread::sleep(std::time::Duration::from_millis(200));
-    assert_eq!(servant.pending_replies(), 1);
+    assert_eq!(server.pending_replies(), 1);
     assert!(daemon.request("status").text().contains("held now: 1 process"));
     daemon.request("release");
-    eventually("its answer", || servant.pending_replies() == 0);
+    eventually("its answer", || server.pending_replies() == 0);
 }
 
 #[test]
@@ -303,19 +303,19 @@ fn hold_stops_two_thousand_threads() {
 fn hold_with_threads(threads: u32) {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let daemon = GuardDaemon::start(&it, &group, ENFORCE);
-    let mut servant = CommandServer::with_threads(&it, &group, threads);
+    let mut server = CommandServer::with_threads(&it, &group, threads);
     eventually("it is guarded", || {
-        servant.send_and_wait(b"u");
-        daemon.program().is_some() && states_of(servant.pid()).len() == threads as usize + 1
+        server.send_and_wait(b"u");
+        daemon.program().is_some() && states_of(server.pid()).len() == threads as usize + 1
     });
     for _ in 0..3 {
-        daemon.request(&format!("hold {}", servant.pid()));
-        eventually("all of them", || states_of(servant.pid()).iter().all(|state| *state == 'T'));
+        daemon.request(&format!("hold {}", server.pid()));
+        eventually("all of them", || states_of(server.pid()).iter().all(|state| *state == 'T'));
         daemon.request("release");
-        eventually("none of them", || !states_of(servant.pid()).contains(&'T'));
-        servant.send_and_wait(b"uu");
+        eventually("none of them", || !states_of(server.pid()).contains(&'T'));
+        server.send_and_wait(b"uu");
     }
-    let said = servant.end();
+    let said = server.end();
     assert!(said.contains("waits, 0 naps"), "{said}");
 }
 
@@ -328,31 +328,32 @@ fn shell_sees_stopped_then_continued_job() {
     std::fs::write(group.0.join("cgroup.procs"), shell.pid().to_string()).expect("our group");
     terminal.press(b"PS1='rea''dy> '; set +H\n");
     terminal.read_until("ready> ");
-    terminal.press(format!("sleep 10000 | {} servant\n", it.program.display()).as_bytes());
-    let servant = shell.child_running("guarded");
-    let hold = format!("hold {servant}");
+    terminal.press(format!("sleep 10000 | {} command-server\n", it.program.display()).as_bytes());
+    let server = shell.child_running("guarded");
+    let hold = format!("hold {server}");
     eventually("it is guarded, and held", || daemon.client_job(&hold).finish().status == 0);
-    eventually("the hold", || state(servant) == Some('T'));
+    eventually("the hold", || state(server) == Some('T'));
     // The other process of the pipeline runs, so the shell still waits for it.
     let sleeper = shell.child_running("sleep");
     assert!(is_running(sleeper));
     daemon.request("release");
-    eventually("it goes on", || state(servant) != Some('T'));
+    eventually("it goes on", || state(server) != Some('T'));
     terminal.press(b"\x03");
     terminal.read_until("ready> ");
 
-    terminal.press(format!("{} servant < <(sleep 10000)\n", it.program.display()).as_bytes());
-    let servant = shell.child_running("guarded");
-    eventually("it waits", || state(servant) == Some('S'));
-    daemon.request(&format!("hold {servant}"));
+    terminal
+        .press(format!("{} command-server < <(sleep 10000)\n", it.program.display()).as_bytes());
+    let server = shell.child_running("guarded");
+    eventually("it waits", || state(server) == Some('S'));
+    daemon.request(&format!("hold {server}"));
     // The shell reports it as after Ctrl-Z.
     assert!(terminal.read_until("ready> ").contains("Stopped"));
     daemon.request("release");
-    eventually("it goes on", || state(servant) != Some('T'));
+    eventually("it goes on", || state(server) != Some('T'));
     terminal.press(b"jobs\n");
     assert!(terminal.read_until("ready> ").contains("Running"));
     terminal.press(b"kill %1; wait; exit\n");
-    eventually("its end", || !is_running(servant));
+    eventually("its end", || !is_running(server));
     terminal.press(b"\n");
     let _ = std::io::stdout().flush();
 }

@@ -54,7 +54,8 @@ fn script_identity_is_its_real_path() {
     let program = it.program.display();
     let folder = it.folder.path().display();
     let commands = format!(
-        "cd {folder}; {program} {script}; {program} script.sh; {program} -eu ./script.sh x; {program} -c 'umask; umask'; \
+        "cd {folder}; {program} {script}; {program} script.sh; {program} -eu ./script.sh x; \
+        {program} -c 'umask; umask'; \
          cd /; exec {program} -o errexit {script}"
     );
     let all = write(&it, "all.sh", &commands);
@@ -103,7 +104,7 @@ fn running_and_later_processes_have_scopes() {
     let here = std::env::current_dir().expect("a folder");
     for (name, option, scope) in [
         ("guarded", "unit", "unit:app.service".to_owned()),
-        ("python3", "script", format!("script:{}/servant", here.display())),
+        ("python3", "script", format!("script:{}/command-server", here.display())),
     ] {
         let it = Guarded::named(name);
         let mut first = CommandServer::start(&it, &group);
@@ -111,8 +112,8 @@ fn running_and_later_processes_have_scopes() {
         let daemon = GuardDaemon::start(&it, &group, &format!("--guard=watch --scope {option}"));
         let mut second = CommandServer::start(&it, &group);
         eventually("both are known", || {
-            for servant in [&mut first, &mut second] {
-                servant.send_and_wait(&[b'u'; 600]);
+            for server in [&mut first, &mut second] {
+                server.send_and_wait(&[b'u'; 600]);
             }
             let status = daemon.status();
             status["programs"][0]["calls"].as_u64() > Some(3000)

@@ -44,9 +44,9 @@ fn full_disk_is_reported_and_saved_later() {
     let seen = PathBuf::from(format!("/proc/{}/root{}", daemon.running.pid(), store.display()));
     let filler = seen.join("filler");
     fs::write(&filler, vec![0; 64 << 10]).expect("it is filled");
-    let mut servant = CommandServer::start(&it, &group);
+    let mut server = CommandServer::start(&it, &group);
     eventually("it is guarded", || {
-        servant.send_and_wait(&[b'u'; 500]);
+        server.send_and_wait(&[b'u'; 500]);
         daemon.program().is_some()
     });
     // The daemon reports it by itself within a minute, and also to a client whose request needs the
@@ -64,7 +64,7 @@ fn full_disk_is_reported_and_saved_later() {
     fs::remove_file(&filler).expect("there is room");
     daemon.request("normalize guarded");
     assert_eq!(baselines(), 1);
-    servant.send_and_wait(b"x");
+    server.send_and_wait(b"x");
     eventually("it is tested", || !daemon.events().is_empty());
     daemon.running.signal(libc::SIGTERM);
     daemon.running.finish().success();
@@ -191,12 +191,12 @@ fn shown(daemon: &GuardDaemon, it: &Guarded, what: &str) -> u64 {
 
 /// Makes the server's behaviour for these commands the normal one in the daemon.
 #[track_caller]
-fn normalize(daemon: &GuardDaemon, servant: &mut CommandServer, usual: &[u8]) {
+fn normalize(daemon: &GuardDaemon, server: &mut CommandServer, usual: &[u8]) {
     let calls =
         || daemon.program().map_or(0, |program| program["calls"].as_u64().expect("a number"));
     let before = calls();
     eventually("it is learned", || {
-        (0..12).for_each(|_| servant.send_and_wait(usual));
+        (0..12).for_each(|_| server.send_and_wait(usual));
         calls() > before + 2000
     });
     daemon.request("normalize guarded");
@@ -218,14 +218,14 @@ fn reset_replaces_unusable_baseline() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     it.run("--guard=learn --lookahead 6", "routine 100 0");
     let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
-    let mut servant = CommandServer::start(&it, &group);
+    let mut server = CommandServer::start(&it, &group);
     let calls = || daemon.program().and_then(|program| program["calls"].as_u64());
     eventually("it is met", || {
-        servant.send_and_wait(b"uuuu");
+        server.send_and_wait(b"uuuu");
         calls() > Some(0)
     });
     daemon.request("reset guarded");
-    (0..12).for_each(|_| servant.send_and_wait(b"uuuu"));
+    (0..12).for_each(|_| server.send_and_wait(b"uuuu"));
     assert!(shown(&daemon, &it, "windows") > 0);
 }
 
@@ -246,22 +246,22 @@ fn daemon_gives_up_on_a_locked_store() {
 fn import_takes_effect_in_a_running_daemon() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let daemon = GuardDaemon::start(&it, &group, "--guard=watch --anomaly-limit 1000");
-    let mut servant = CommandServer::start(&it, &group);
-    normalize(&daemon, &mut servant, b"uuux");
+    let mut server = CommandServer::start(&it, &group);
+    normalize(&daemon, &mut server, b"uuux");
     let export = it.folder.path().join("export");
     daemon.request(&format!("export guarded --output {}", export.display()));
     daemon.request("reset guarded");
-    normalize(&daemon, &mut servant, b"uuuu");
+    normalize(&daemon, &mut server, b"uuuu");
     let anomalies =
         || daemon.program().expect("it is known")["anomalies"].as_u64().expect("a number");
     let before = anomalies();
-    (0..12).for_each(|_| servant.send_and_wait(b"uuux"));
+    (0..12).for_each(|_| server.send_and_wait(b"uuux"));
     eventually("the daemon has counted them", || anomalies() >= before + 12);
     let mut import = daemon.client_job("import -");
     import.command.stdin(File::open(&export).expect("just written"));
     import.finish().success();
     let before = anomalies();
-    (0..12).for_each(|_| servant.send_and_wait(b"uuux"));
+    (0..12).for_each(|_| server.send_and_wait(b"uuux"));
     // Enough time for the daemon to count them.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(anomalies(), before);
@@ -271,14 +271,14 @@ fn import_takes_effect_in_a_running_daemon() {
 fn daemon_merges_what_a_run_stored() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
-    let mut servant = CommandServer::start(&it, &group);
-    normalize(&daemon, &mut servant, b"uuuu");
+    let mut server = CommandServer::start(&it, &group);
+    normalize(&daemon, &mut server, b"uuuu");
     let windows = shown(&daemon, &it, "windows");
     it.run("--guard=learn", "routine 100 20");
-    servant.send_and_wait(b"u");
+    server.send_and_wait(b"u");
     let more = shown(&daemon, &it, "windows");
     assert!(more > windows, "{more} {windows}");
-    servant.send_and_wait(b"u");
+    server.send_and_wait(b"u");
     assert!(shown(&daemon, &it, "windows") >= more);
     // What the run learned is not normal yet.
     assert_eq!(daemon.program().expect("it is known")["state"], "training");

@@ -44,10 +44,10 @@ fn in_namespace(job: Job, script: &str, folders: &[&Path]) -> Job {
 /// Lets the server make anomalous calls until one is reported: the first may come before the daemon
 /// guards it.
 #[track_caller]
-fn does_something_unusual(daemon: &GuardDaemon, servant: &mut CommandServer) {
+fn does_something_unusual(daemon: &GuardDaemon, server: &mut CommandServer) {
     eventually("an event", || {
-        if servant.pending_replies() == 0 {
-            servant.send(b"x");
+        if server.pending_replies() == 0 {
+            server.send(b"x");
         }
         !daemon.events().is_empty()
     });
@@ -82,8 +82,8 @@ fn events_go_to_the_journal() {
                      export JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2)";
     let job = in_namespace(GuardDaemon::job_in(&it, &group, "--guard=watch"), connected, &[&run]);
     let daemon = GuardDaemon::start_ready(job, &it);
-    let mut servant = CommandServer::start(&it, &group);
-    does_something_unusual(&daemon, &mut servant);
+    let mut server = CommandServer::start(&it, &group);
+    does_something_unusual(&daemon, &mut server);
     let message = receive(&journal);
     for part in
         ["MESSAGE", "PRIORITY", "TOLLGATE_PROGRAM", "/guarded", "TOLLGATE_CALL", "TOLLGATE_LFC"]
@@ -105,9 +105,9 @@ fn unit_is_guarded_with_later_processes() {
     );
     assert!(daemon.running.read("err").contains(&format!("no process is in {unit} yet")));
     let mut stranger = CommandServer::of(&it.changed_copy("stranger"), &outside, 0);
-    let mut servant = CommandServer::start(&it, &inside);
+    let mut server = CommandServer::start(&it, &inside);
     eventually("it is guarded", || {
-        servant.send_and_wait(&[b'u'; 500]);
+        server.send_and_wait(&[b'u'; 500]);
         stranger.send_and_wait(&[b'u'; 500]);
         daemon.program().is_some()
     });
@@ -150,13 +150,13 @@ fn anomalies_beyond_max_held_are_logged() {
 fn top_is_live_until_q() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
     let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
-    let mut servant = CommandServer::start(&it, &group);
+    let mut server = CommandServer::start(&it, &group);
     let mut terminal = Terminal::new();
     let mut job = daemon.client_job("top").on(&terminal);
     job.command.env("TERM", "xterm");
     let top = job.start();
     assert!(terminal.read_until("quit").contains("tollgate guard (watch)"));
-    does_something_unusual(&daemon, &mut servant);
+    does_something_unusual(&daemon, &mut server);
     assert!(terminal.read_until("after").contains("after"));
     terminal.press(b"q");
     // The sequence that leaves the alternate screen.
@@ -177,16 +177,16 @@ fn sshd_and_journald_are_exempt() {
         let script = format!("mount --bind \"$1\" {folder}; shift");
         let job = in_namespace(GuardDaemon::job_in(&it, &group, STOPS), &script, &[&place]);
         let daemon = GuardDaemon::start_ready(job, &it);
-        let mut servant = CommandServer::of(&program, &group, 0);
+        let mut server = CommandServer::of(&program, &group, 0);
         eventually("it is guarded", || {
-            servant.send_and_wait(&[b'u'; 500]);
+            server.send_and_wait(&[b'u'; 500]);
             daemon.program_named(name).is_some()
         });
         daemon.request(&format!("normalize {name}"));
-        servant.send_and_wait(b"xxxx");
+        server.send_and_wait(b"xxxx");
         eventually("its events", || !daemon.events().is_empty());
         assert!(daemon.events().iter().all(|event| event["restraint"] == "never held"));
-        assert!(!servant.is_stopped());
+        assert!(!server.is_stopped());
     }
 }
 

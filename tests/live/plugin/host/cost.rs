@@ -48,7 +48,8 @@ static unsigned char input[4 << 20], output[4 << 20];
 static size_t grey(size_t from, size_t pixels, size_t to)
 {
 	for (size_t i = 0; i < pixels; i++) {
-		output[to + i] = (input[from] * 77 + input[from + 1] * 150 + input[from + 2] * 29) >> 8;
+		output[to + i] = (input[from] * 77 + input[from + 1] * 150 +
+				  input[from + 2] * 29) >> 8;
 		from += 3;
 	}
 	return to + pixels;

@@ -99,7 +99,8 @@ fn explicit_binding() {
     let own = json!({"own-thread": unsafe { libc::gettid() }});
     let assign = |service| json!({"ask-services": "assign", "who": own, "service": service});
     let change = json!({"service": "shop", "cpu_weight": null, "cpu_max": null, "memory_max": null,
-        "tasks_max": null, "sockets_max": {"to": 100}, "connections_max": null, "network_max": null, "beyond": null});
+        "tasks_max": null, "sockets_max": {"to": 100}, "connections_max": null,
+        "network_max": null, "beyond": null});
     let requests = [
         ("classify a thread", assign("shop")),
         ("the same as another", assign("blog")),

@@ -41,8 +41,10 @@ impl PoolerUsage {
         let port = free_port();
         let settings = services.path("pgbouncer.ini");
         let lines = format!(
-            "[databases]\npostgres = host={} user=owner\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
-             unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {connections}\n",
+            "[databases]\npostgres = host={} user=owner\n[pgbouncer]\n\
+             listen_addr = 127.0.0.1\nlisten_port = {port}\n\
+             unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = \
+             {connections}\n",
             database.host().display()
         );
         fs::write(&settings, lines).expect("a file");

@@ -103,7 +103,8 @@ const COMMANDS: u64 = 120;
 const ROUNDS: PerTenant = [1_500_000, 500_000];
 const SCRIPT: &str = "local function used() \
                           local sum = 0 \
-                          for time in redis.call('INFO', 'cpu'):gmatch('_main_thread:([%d.]+)') do sum = sum + time end \
+                          for time in redis.call('INFO', 'cpu'):gmatch('_main_thread:([%d.]+)') \
+                          do sum = sum + time end \
                           return sum \
                       end \
                       local began = used() for round = 1, ROUNDS do end \
@@ -117,7 +118,8 @@ fn redis_with_io_threads() {
     let (at, port) = (folder.path().to_str().expect("text").to_owned(), free_port());
     let services = ActiveServices::start(folder, &REDIS.replace("PORT", &port.to_string()));
     let command = format!(
-        "{at}/redis-server --bind 127.0.0.1 --port {port} --unixsocket {at}/socket --dir {at} --io-threads 2 \
+        "{at}/redis-server --bind 127.0.0.1 --port {port} --unixsocket {at}/socket --dir {at} \
+        --io-threads 2 \
          --lua-time-limit 0"
     );
     let server = Job::of(words(&command)).start();

@@ -191,12 +191,14 @@ mod alone {
         let services = ActiveServices::start(folder, &of_tenants(&server));
         let folder = services.folder.path();
         let database = Postgres::start(
-            "-c max_parallel_workers_per_gather=2 -c parallel_setup_cost=0 -c parallel_tuple_cost=0 \
+            "-c max_parallel_workers_per_gather=2 -c parallel_setup_cost=0 \
+            -c parallel_tuple_cost=0 \
              -c min_parallel_table_scan_size=0 -c parallel_leader_participation=off",
         );
         let mut clients = ["shop", "blog"].map(|name| Client::new(folder, name, database.host()));
         clients[0].query(
-            "create unlogged table numbers as select generate_series(1, 300000) as n; analyze numbers;",
+            "create unlogged table numbers as select generate_series(1, 300000) as n; \
+            analyze numbers;",
         );
         clients[0].said += 1;
         clients[0].answer();

@@ -1,0 +1,30 @@
+//! Slots of a frame for registers that have no register of the kernel.
+
+use crate::liveness::LiveInterval;
+
+/// The spill slots of a frame, and the end of each slot's current use.
+pub struct SpillSlots {
+    pub frame_bytes: u32,
+    free: Vec<(u32, usize)>,
+}
+
+impl SpillSlots {
+    pub fn above_frame(frame_bytes: u32) -> Self {
+        Self { frame_bytes: frame_bytes.next_multiple_of(8), free: Vec::new() }
+    }
+
+    /// Allocates a slot that is free since before the interval. The last such slot is taken, so
+    /// that nested expressions reuse the same slots: the verifier distinguishes what each path left
+    /// in a slot, and the number of its states multiplies with each slot.
+    pub fn alloc(&mut self, interval: &LiveInterval) -> u32 {
+        if let Some((slot, free)) =
+            self.free.iter_mut().rev().find(|(_, free)| *free < interval.from)
+        {
+            *free = interval.to;
+            return *slot;
+        }
+        self.free.push((self.frame_bytes, interval.to));
+        self.frame_bytes += 8;
+        self.frame_bytes - 8
+    }
+}

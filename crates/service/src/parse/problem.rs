@@ -1,0 +1,79 @@
+//! The problems of a rule file.
+
+use std::ops::Range;
+
+/// In characters. Messages quote the file, where a value may have a megabyte. No path of a socket
+/// is longer than this.
+const MAX_MESSAGE_LEN: usize = 300;
+/// Comparing names takes time, and users read only the first problems (`service check`): later ones
+/// get no suggestion.
+const MAX_SUGGESTIONS: usize = 20;
+/// Longer names do not fit into a line of `service top`, nor, together with those of the parents,
+/// into the name of a control group.
+pub const MAX_NAME_LEN: usize = 64;
+
+/// A problem of a rule file and its position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The byte range in the file.
+    pub span: Range<usize>,
+    /// What is wrong.
+    pub message: String,
+    /// Another position that the problem involves, and why.
+    pub other: Option<(Range<usize>, String)>,
+    /// How to fix the problem.
+    pub help: Option<String>,
+}
+
+impl Problem {
+    pub(super) fn new(span: Range<usize>, message: impl Into<String>) -> Self {
+        Self { span, message: message.into(), other: None, help: None }
+    }
+
+    /// Shortens texts that quote the file and removes control characters, which could control the
+    /// terminal.
+    pub(super) fn sanitize(mut self) -> Self {
+        for text in [Some(&mut self.message), self.help.as_mut()].into_iter().flatten() {
+            if let Some((end, _)) = text.char_indices().nth(MAX_MESSAGE_LEN) {
+                text.truncate(end);
+                text.push('…');
+            }
+            if text.contains(char::is_control) {
+                *text = text.replace(char::is_control, "?");
+            }
+        }
+        self
+    }
+
+    pub(super) fn help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+
+    pub(super) fn other(self, span: Range<usize>, why: impl Into<String>) -> Self {
+        Self { other: Some((span, why.into())), ..self }
+    }
+
+    /// Suggests the nearest known name if its similarity is at least a half; `otherwise` gives the
+    /// help if none is.
+    pub(super) fn suggest<'a>(
+        self,
+        name: &str,
+        known: impl IntoIterator<Item = &'a str>,
+        problems: &Problems,
+        otherwise: impl FnOnce() -> Option<String>,
+    ) -> Self {
+        let likeness =
+            |known: &'a str| (strsim::normalized_damerau_levenshtein(name, known), known);
+        let is_worth_it = problems.len() < MAX_SUGGESTIONS && name.len() <= MAX_NAME_LEN;
+        let near = known
+            .into_iter()
+            .filter(|_| is_worth_it)
+            .map(likeness)
+            .filter(|(likeness, _)| *likeness >= 0.5);
+        let best = near.max_by(|a, b| a.0.total_cmp(&b.0));
+        let help = best.map(|(_, near)| format!("did you mean {near:?}?")).or_else(otherwise);
+        Self { help, ..self }
+    }
+}
+
+pub type Problems = Vec<Problem>;
