@@ -1,6 +1,9 @@
 //! Compiles the BPF objects with their Rust skeletons, and generates the wire types from
 //! `bpf/wire.h`.
 
+#[path = "build/digest.rs"]
+mod digest;
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +34,8 @@ fn main() -> Result<()> {
             .with_context(|| format!("compiling {} with {clang}", source.display()))?;
     }
 
-    fs::write(out.join("build.rs"), digest(&bpf)?.to_string()).context("writing the digest")?;
+    let digest = digest::digest(&bpf).context("reading the sources")?;
+    fs::write(out.join("build.rs"), digest.to_string()).context("writing the digest")?;
 
     bindgen::Builder::default()
         .header(bpf.join("wire.h").to_string_lossy())
@@ -46,19 +50,4 @@ fn main() -> Result<()> {
         .write_to_file(out.join("wire.rs"))
         .context("writing the wire types")?;
     Ok(())
-}
-
-/// FNV-1a (Fowler, Noll, Vo) over the names and texts of the sources.
-fn digest(sources: &Path) -> Result<u32> {
-    let mut files: Vec<_> =
-        fs::read_dir(sources)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    files.sort();
-    let mut bytes = Vec::new();
-    for file in files {
-        bytes.extend(file.file_name().unwrap_or_default().as_encoded_bytes());
-        bytes.extend(fs::read(&file).with_context(|| format!("reading {}", file.display()))?);
-    }
-    Ok(bytes
-        .iter()
-        .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)))
 }
