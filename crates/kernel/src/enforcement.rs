@@ -1,5 +1,5 @@
 //! Holds before a call takes effect: which calls, and by which programs of
-//! `bpf/guard_before.bpf.h`.
+//! `bpf/guard/precall.bpf.h`.
 
 use std::collections::BTreeSet;
 use std::fs::File;

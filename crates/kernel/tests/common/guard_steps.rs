@@ -1,4 +1,4 @@
-//! Makes the guard's kernel side test calls that no thread makes (bpf/guard_steps.bpf.c).
+//! Makes the guard's kernel side test calls that no thread makes (bpf/guard/steps.bpf.c).
 
 use std::mem::MaybeUninit;
 

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The gate: one program at each hook for all extensions. It finds the thread's state once, reads
+ * the clock once at each end of a call, and calls the extensions that are compiled in
+ * (config.enabled) and apply to the thread (its mask). A bystander costs a per-CPU load and a
+ * branch.
+ */
+#include "gate/state.bpf.h"
+#include "gate/calls.bpf.h"
+#include "guard/guard.bpf.h"
+#include "guard/precall.bpf.h"
+#include "guard/sigcont.bpf.h"
+#include "lens/lens.bpf.h"
+#include "plugin/plugin.bpf.h"
+#include "service/datagrams.bpf.h"
+#include "service/files.bpf.h"
+#include "service/sockets.bpf.h"
+#include "service/iter.bpf.h"
+#include "gate/tasks.bpf.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* Returns whether the call counts. `ctx`: only with plugins, else NULL. */
+static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_regs *regs, long id, void *ctx)
+{
+	bool is_denounced = false;
+	struct task_struct *task;
+	u32 call, previous_call;
+
+	if (!thread || !thread->mask || unlikely(is_retired()))
+		return false;
+	if (unlikely(thread->until_exec)) {
+		if (!is_execve(call_index(running_task(thread->task), id)))
+			return false;
+		thread->until_exec = 0;
+	}
+	if ((config.enabled & LENS) && unlikely(thread->in_call) && thread->generation == config.generation)
+		lens_abandon(thread);
+	thread->generation = config.generation;
+	if (!(config.enabled & NEEDS_CALL_INDEX)) {
+		thread->in_call = IN_UNKNOWN_CALL;
+		return true;
+	}
+	thread->in_call = IN_CALL;
+	task = running_task(thread->task);
+	call = call_index(task, id);
+	previous_call = thread->call;
+	thread->call = call;
+	if (has(thread, GUARD)) {
+		if (ctx && plugin_chains[PLUGIN_HOOK_GUARD].first[thread->plugin_session & (SESSIONS - 1)])
+			is_denounced = plugins_guard(ctx, thread->plugin_session);
+		if (guard_sys_enter(thread, call, is_denounced) && ctx)
+			plugins_verdict(ctx, thread->plugin_session);
+	}
+	if (has(thread, SERVICE))
+		service_sys_enter(thread, regs, call, previous_call);
+	if (has(thread, LENS))
+		lens_sys_enter(thread, task, call);
+	return true;
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(gate_sys_enter, struct pt_regs *regs, long id)
+{
+	on_sys_enter(current_thread(regs), regs, id, NULL);
+	return 0;
+}
+
+/* Only with plugins: a program with tail calls has another prologue and epilogue. */
+SEC("?tp_btf/sys_enter")
+int BPF_PROG(gate_sys_enter_plugins, struct pt_regs *regs, long id)
+{
+	struct thread_state *thread = current_thread(regs);
+
+	if (on_sys_enter(thread, regs, id, ctx))
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_ENTER], thread->plugin_session, &plugin_enter);
+	return 0;
+}
+
+/*
+ * An exit without an entry: the first return of a forked child, or of a thread attached in mid-call
+ * (neither was seen before: dropped); a call that seccomp or a tracer rejected; or a call whose
+ * entry another generation handled just before it was replaced.
+ */
+static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, struct pt_regs *regs, long result)
+{
+	u32 seen = thread->generation;
+	u32 call;
+
+	if (thread->until_exec)
+		return;
+	thread->generation = config.generation;
+	if (!seen)
+		return;
+	if (seen != config.generation) {
+		count_loss(thread->session, LOSS_RECONFIGURED);
+		return;
+	}
+	if (has(thread, LENS)) {
+		call = call_index(running_task(thread->task), regs->orig_ax);
+		lens_sys_exit_denied(thread, call, result);
+	}
+}
+
+static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_regs *regs, long result)
+{
+	u64 now = 0;
+
+	if (!thread || !thread->mask)
+		return false;
+	if ((config.enabled & LENS) && thread->entered_ns)
+		now = bpf_ktime_get_ns();
+	if (unlikely(is_retired()))
+		return false;
+	if (unlikely(!thread->in_call)) {
+		on_unmatched_sys_exit(thread, regs, result);
+		return false;
+	}
+	thread->in_call = 0;
+	if (has(thread, LENS))
+		lens_sys_exit(thread, running_task(thread->task), result, now);
+	if ((config.enabled & SERVICE_FILES) && has(thread, SERVICE))
+		service_sys_exit(thread, result);
+	return true;
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(gate_sys_exit, struct pt_regs *regs, long result)
+{
+	on_sys_exit(current_thread(regs), regs, result);
+	return 0;
+}
+
+SEC("?tp_btf/sys_exit")
+int BPF_PROG(gate_sys_exit_plugins, struct pt_regs *regs, long result)
+{
+	struct thread_state *thread = current_thread(regs);
+
+	if (on_sys_exit(thread, regs, result))
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_EXIT], thread->plugin_session, &plugin_exit);
+	return 0;
+}
+
+/*
+ * A switch to a bystander does not make a service contended: kernel threads and the daemon's own
+ * threads are bystanders.
+ */
+static __always_inline void on_switch_out(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
+				   unsigned int state, u32 next_slot)
+{
+	if (thread && thread->in_call && has(thread, LENS) && !is_retired())
+		lens_switch_out(thread, task, cpu, state, bpf_ktime_get_ns());
+	if (thread && has(thread, SERVICE) && !is_retired())
+		service_switch_out(thread, task, state, !state && next_slot);
+	/* All threads of a process stop, but only one of them gets the signal. */
+	if (unlikely(thread && state & STATE_STOPPED) && has(thread, GUARD))
+		guard_mark_restart(thread, task);
+}
+
+static __always_inline void on_switch_in(struct thread_state *thread, struct task_struct *task)
+{
+	if (thread && thread->switched_out_ns && has(thread, LENS) && !is_retired())
+		lens_switch_in(thread, task, bpf_ktime_get_ns());
+	if (thread && has(thread, SERVICE) && !is_retired())
+		service_switch_in(thread, task);
+}
+
+static __noinline int sched_switch_gated(bool preempt, struct task_struct *prev, struct task_struct *next,
+				   unsigned int prev_state)
+{
+	struct cpu_state *cpu = this_cpu();
+	u32 slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev), next_slot = slot_of(next);
+
+	if (slot)
+		on_switch_out(thread_at(slot), prev, cpu, preempt ? 0 : prev_state, next_slot);
+	set_current(cpu, next, next_slot);
+	if (next_slot)
+		on_switch_in(thread_at(next_slot), next);
+	return 0;
+}
+
+/*
+ * Bystanders pass here at every switch of the machine, with three comparisons and a record. Not
+ * BPF_PROG(), which would read the arguments first and keep them in registers across the helper's
+ * call.
+ */
+SEC("tp_btf/sched_switch")
+int gate_sched_switch(u64 *ctx)
+{
+	struct cpu_state *cpu = this_cpu();
+	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+
+	if (unlikely(cpu->task != (u64)prev || cpu->slot || *pid_bucket(next->pid)))
+		return sched_switch_gated(ctx[0], prev, next, ctx[3]);
+	set_current(cpu, next, 0);
+	return 0;
+}
+
+/* The session whose plugins a task has; 0: it is a bystander, or does not count yet. */
+static __always_inline u32 plugin_session_of(struct task_struct *task)
+{
+	u32 slot = slot_of(task);
+
+	return slot && !thread_at(slot)->until_exec ? thread_at(slot)->plugin_session : 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(gate_fork, struct task_struct *parent, struct task_struct *child)
+{
+	if (is_retired())
+		return 0;
+	task_forked(parent, child);
+	if (config.enabled & PLUGIN)
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_FORK], plugin_session_of(child), &plugin_fork);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(gate_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+{
+	if (is_retired())
+		return 0;
+	task_executed(task, old_pid);
+	if (config.enabled & PLUGIN)
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_EXEC], plugin_session_of(task), &plugin_exec);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(gate_task_exit, struct task_struct *task)
+{
+	u32 slot = slot_of(task);
+	struct thread_state *thread = slot ? thread_at(slot) : NULL;
+	u32 session;
+
+	if (!thread || is_retired())
+		return 0;
+	if (thread->in_call && has(thread, LENS))
+		lens_task_exit(thread);
+	lens_slow_task_exit(thread);
+	session = thread->until_exec ? 0 : thread->plugin_session;
+	task_exited(thread, task, slot);
+	if (config.enabled & PLUGIN)
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_END], session, &plugin_end);
+	return 0;
+}
+
+/* Only with services. */
+SEC("tp_btf/sched_process_free")
+int BPF_PROG(gate_task_free, struct task_struct *task)
+{
+	u32 slot = slot_of(task);
+
+	if (slot && !is_retired())
+		task_freed(thread_at(slot), task, slot);
+	return 0;
+}
+
+/* Only with services. Since v6.3: 6e6eda44b939 ("sock: add tracepoint for send recv length"). */
+SEC("?tp_btf/sock_recv_length")
+int BPF_PROG(gate_sock_recv, struct sock *sk, int length, int flags)
+{
+	message_received(sk, length, flags);
+	return 0;
+}
+
+SEC("?tp_btf/sock_send_length")
+int BPF_PROG(gate_sock_send, struct sock *sk, int length, int flags)
+{
+	message_sent(sk, length);
+	return 0;
+}
+
+/*
+ * Before v6.3: functions that the compiler does not inline. The one for sending comes before the
+ * message is on its way.
+ */
+SEC("?fexit/sock_recvmsg")
+int BPF_PROG(gate_recvmsg_exit, struct socket *socket, void *message, int flags, int length)
+{
+	message_received(socket->sk, length, flags);
+	return 0;
+}
+
+SEC("?fentry/security_socket_sendmsg")
+int BPF_PROG(gate_sendmsg_entry, struct socket *socket, void *message, int length)
+{
+	message_sent(socket->sk, length);
+	return 0;
+}
+
+/* Only with services. */
+SEC("?tp_btf/inet_sock_set_state")
+int BPF_PROG(gate_tcp_state, struct sock *sk, int before, int now)
+{
+	tcp_state_changed(sk, before, now);
+	return 0;
+}
+
+/* Only with services: packets that are sent over loopback devices, among others. */
+SEC("?tp_btf/netif_rx")
+int BPF_PROG(gate_netif_rx, struct sk_buff *packet)
+{
+	datagram_sent(packet);
+	return 0;
+}
+
+/* Only with services: the source of a datagram, for the thread that receives it. */
+SEC("?cgroup/recvmsg4")
+int gate_recvmsg4(struct bpf_sock_addr *from)
+{
+	datagram_arrived(from, AF_INET);
+	return 1;
+}
+
+SEC("?cgroup/recvmsg6")
+int gate_recvmsg6(struct bpf_sock_addr *from)
+{
+	datagram_arrived(from, AF_INET6);
+	return 1;
+}
+
+/* Only with the guard. */
+SEC("tp_btf/signal_deliver")
+int BPF_PROG(gate_signal_deliver, int signal, void *info, struct k_sigaction *action)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 slot = slot_of(task);
+	struct thread_state *thread = slot ? thread_at(slot) : NULL;
+
+	if (thread && has(thread, GUARD) && !is_retired())
+		guard_sig_deliver(thread, task, action);
+	return 0;
+}
+
+/* Only with the guard or services. */
+SEC("tp_btf/signal_generate")
+int BPF_PROG(gate_signal_generate, int signal, struct kernel_siginfo *info, struct task_struct *task, int group, int result)
+{
+	if (is_retired())
+		return 0;
+	if ((config.enabled & GUARD) && signal == SIGCONT)
+		guard_sig_generate(task);
+	if (config.enabled & SERVICE)
+		service_sig_generate(signal, info, task, result);
+	return 0;
+}
+
+/*
+ * Attaches tasks that already run: user space fills `attach_requests`, reads the iterator, then
+ * visits each CPU.
+ */
+SEC("iter/task")
+int gate_attach_tasks(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+
+	if (task)
+		task_attached(task);
+	return 0;
+}
+
+/* All members of services, with their usage since the last charge, for user space to read. */
+SEC("iter/task")
+int gate_iter_members(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	u32 slot = task ? slot_of(task) : 0;
+
+	if (slot && has(thread_at(slot), SERVICE) && !member_of(thread_at(slot))->is_exiting)
+		service_write_member(ctx->meta->seq, thread_at(slot), task);
+	return 0;
+}
+
+/* All sockets by which a thread has sent or received. */
+SEC("iter/bpf_sk_storage_map")
+int gate_iter_sockets(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	/* To the verifier, each read of the context may be NULL again. */
+	struct service_socket *socket = ctx->value;
+	struct sock *sk = ctx->sk;
+
+	if (sk && socket)
+		service_write_socket(ctx->meta->seq, sk, socket);
+	return 0;
+}
+
+/* Matches rules that have become active for all members. */
+SEC("iter/task")
+int gate_iter_reclassify(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	u32 slot = task ? slot_of(task) : 0;
+
+	if (slot && has(thread_at(slot), SERVICE))
+		service_reclassify(thread_at(slot), task);
+	return 0;
+}

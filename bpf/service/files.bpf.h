@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Work that follows files. When a thread opens a file, the rules are matched, and the thread works
+ * for the service that they give until it opens another file or receives a message.
+ */
+#ifndef TOLLGATE_SERVICE_FILES_BPF_H
+#define TOLLGATE_SERVICE_FILES_BPF_H
+
+#include "service/service.bpf.h"
+#include "gate/calls.bpf.h"
+
+/* include/linux/fs.h: opened with O_PATH, by which nothing can be read or written. */
+#define FMODE_PATH 0x4000
+
+/* arch/x86/entry/syscalls/syscall_{64,32}.tbl: open, creat, openat, open_by_handle_at, openat2 */
+static __always_inline bool opens(u32 call)
+{
+	switch (call) {
+	case 2:
+	case 85:
+	case 257:
+	case 304:
+	case 437:
+	case ABI_I386 * CALLS_PER_ABI + 5:
+	case ABI_I386 * CALLS_PER_ABI + 8:
+	case ABI_I386 * CALLS_PER_ABI + 295:
+	case ABI_I386 * CALLS_PER_ABI + 342:
+	case ABI_I386 * CALLS_PER_ABI + 437:
+	case ABI_X32 * CALLS_PER_ABI + 2:
+	case ABI_X32 * CALLS_PER_ABI + 85:
+	case ABI_X32 * CALLS_PER_ABI + 257:
+	case ABI_X32 * CALLS_PER_ABI + 304:
+	case ABI_X32 * CALLS_PER_ABI + 437:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/*
+ * Leaves the hashes of the first `depth` names of an opened file's path in the scratch, and returns
+ * their number. They are made anew at each open: a kept result would be wrong once a folder above
+ * is renamed, and no hook reports that.
+ */
+static __noinline u32 hash_file(struct task_struct *task, struct file *file, u32 depth)
+{
+	struct service_scratch *room = scratch();
+	u32 names;
+
+	if (!room)
+		return 0;
+	if (!collect_names(room, task, file)) {
+		count_loss(READ_ONCE(header.services_session), LOSS_FILES);
+		return 0;
+	}
+	names = room->names < depth ? room->names : depth;
+	hash_names(room, PATH_OF_FILE, names);
+	return names;
+}
+
+/* The thread that runs here, in this slot, has opened a file and got this descriptor. */
+__noinline int service_classify_open(u32 slot, u32 descriptor)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_state *thread = thread_at(slot);
+	struct rule_query question = {};
+	struct file *file;
+	u32 depth;
+
+	if (!(config.enabled & SERVICE_FILES))
+		return 0;
+	file = file_of_fd(task, descriptor);
+	if (!file || READ_FIELD(struct file, file, f_mode) & FMODE_PATH)
+		return 0;
+	fill_query(&question, member_of(thread), EVENT_OPEN, SERVICE_NONE);
+	/* Enough for either ruleset: only with the match is it known which one is active. */
+	depth = rulesets[0].file_depth > rulesets[1].file_depth ? rulesets[0].file_depth : rulesets[1].file_depth;
+	question.file_names = depth ? hash_file(task, file, depth) : 0;
+	match_rules(&question, task);
+	service_apply_rule(thread, task, &question.rule, EVENT_OPEN, SERVICE_NONE, true);
+	return 0;
+}
+
+static __always_inline void service_sys_exit(struct thread_state *thread, s64 result)
+{
+	if (likely(!rulesets[header.ruleset & 1].tuple_count[EVENT_OPEN]))
+		return;
+	if (result >= 0 && opens(thread->call))
+		service_classify_open(thread->slot, result);
+}
+
+#endif
