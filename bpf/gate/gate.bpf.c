@@ -5,59 +5,16 @@
  * (config.enabled) and apply to the thread (its mask). A bystander costs a per-CPU load and a
  * branch.
  */
-#include "gate/state.bpf.h"
-#include "gate/calls.bpf.h"
-#include "guard/guard.bpf.h"
+#include "gate/crossing.bpf.h"
+#include "gate/switch.bpf.h"
+#include "gate/tasks.bpf.h"
 #include "guard/precall.bpf.h"
 #include "guard/sigcont.bpf.h"
-#include "lens/lens.bpf.h"
-#include "plugin/plugin.bpf.h"
-#include "service/datagrams.bpf.h"
-#include "service/files.bpf.h"
-#include "service/sockets.bpf.h"
+#include "plugin/hooks.bpf.h"
 #include "service/iter.bpf.h"
-#include "gate/tasks.bpf.h"
+#include "service/messages.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
-
-/* Returns whether the call counts. `ctx`: only with plugins, else NULL. */
-static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_regs *regs, long id, void *ctx)
-{
-	bool is_denounced = false;
-	struct task_struct *task;
-	u32 call, previous_call;
-
-	if (!thread || !thread->mask || unlikely(is_retired()))
-		return false;
-	if (unlikely(thread->until_exec)) {
-		if (!is_execve(call_index(running_task(thread->task), id)))
-			return false;
-		thread->until_exec = 0;
-	}
-	if ((config.enabled & LENS) && unlikely(thread->in_call) && thread->generation == config.generation)
-		lens_abandon(thread);
-	thread->generation = config.generation;
-	if (!(config.enabled & NEEDS_CALL_INDEX)) {
-		thread->in_call = IN_UNKNOWN_CALL;
-		return true;
-	}
-	thread->in_call = IN_CALL;
-	task = running_task(thread->task);
-	call = call_index(task, id);
-	previous_call = thread->call;
-	thread->call = call;
-	if (has(thread, GUARD)) {
-		if (ctx && plugin_chains[PLUGIN_HOOK_GUARD].first[thread->plugin_session & (SESSIONS - 1)])
-			is_denounced = plugins_guard(ctx, thread->plugin_session);
-		if (guard_sys_enter(thread, call, is_denounced) && ctx)
-			plugins_verdict(ctx, thread->plugin_session);
-	}
-	if (has(thread, SERVICE))
-		service_sys_enter(thread, regs, call, previous_call);
-	if (has(thread, LENS))
-		lens_sys_enter(thread, task, call);
-	return true;
-}
 
 SEC("tp_btf/sys_enter")
 int BPF_PROG(gate_sys_enter, struct pt_regs *regs, long id)
@@ -77,53 +34,6 @@ int BPF_PROG(gate_sys_enter_plugins, struct pt_regs *regs, long id)
 	return 0;
 }
 
-/*
- * An exit without an entry: the first return of a forked child, or of a thread attached in mid-call
- * (neither was seen before: dropped); a call that seccomp or a tracer rejected; or a call whose
- * entry another generation handled just before it was replaced.
- */
-static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, struct pt_regs *regs, long result)
-{
-	u32 seen = thread->generation;
-	u32 call;
-
-	if (thread->until_exec)
-		return;
-	thread->generation = config.generation;
-	if (!seen)
-		return;
-	if (seen != config.generation) {
-		count_loss(thread->session, LOSS_RECONFIGURED);
-		return;
-	}
-	if (has(thread, LENS)) {
-		call = call_index(running_task(thread->task), regs->orig_ax);
-		lens_sys_exit_denied(thread, call, result);
-	}
-}
-
-static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_regs *regs, long result)
-{
-	u64 now = 0;
-
-	if (!thread || !thread->mask)
-		return false;
-	if ((config.enabled & LENS) && thread->entered_ns)
-		now = bpf_ktime_get_ns();
-	if (unlikely(is_retired()))
-		return false;
-	if (unlikely(!thread->in_call)) {
-		on_unmatched_sys_exit(thread, regs, result);
-		return false;
-	}
-	thread->in_call = 0;
-	if (has(thread, LENS))
-		lens_sys_exit(thread, running_task(thread->task), result, now);
-	if ((config.enabled & SERVICE_FILES) && has(thread, SERVICE))
-		service_sys_exit(thread, result);
-	return true;
-}
-
 SEC("tp_btf/sys_exit")
 int BPF_PROG(gate_sys_exit, struct pt_regs *regs, long result)
 {
@@ -138,44 +48,6 @@ int BPF_PROG(gate_sys_exit_plugins, struct pt_regs *regs, long result)
 
 	if (on_sys_exit(thread, regs, result))
 		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_EXIT], thread->plugin_session, &plugin_exit);
-	return 0;
-}
-
-/*
- * A switch to a bystander does not make a service contended: kernel threads and the daemon's own
- * threads are bystanders.
- */
-static __always_inline void on_switch_out(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
-				   unsigned int state, u32 next_slot)
-{
-	if (thread && thread->in_call && has(thread, LENS) && !is_retired())
-		lens_switch_out(thread, task, cpu, state, bpf_ktime_get_ns());
-	if (thread && has(thread, SERVICE) && !is_retired())
-		service_switch_out(thread, task, state, !state && next_slot);
-	/* All threads of a process stop, but only one of them gets the signal. */
-	if (unlikely(thread && state & STATE_STOPPED) && has(thread, GUARD))
-		guard_mark_restart(thread, task);
-}
-
-static __always_inline void on_switch_in(struct thread_state *thread, struct task_struct *task)
-{
-	if (thread && thread->switched_out_ns && has(thread, LENS) && !is_retired())
-		lens_switch_in(thread, task, bpf_ktime_get_ns());
-	if (thread && has(thread, SERVICE) && !is_retired())
-		service_switch_in(thread, task);
-}
-
-static __noinline int sched_switch_gated(bool preempt, struct task_struct *prev, struct task_struct *next,
-				   unsigned int prev_state)
-{
-	struct cpu_state *cpu = this_cpu();
-	u32 slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev), next_slot = slot_of(next);
-
-	if (slot)
-		on_switch_out(thread_at(slot), prev, cpu, preempt ? 0 : prev_state, next_slot);
-	set_current(cpu, next, next_slot);
-	if (next_slot)
-		on_switch_in(thread_at(next_slot), next);
 	return 0;
 }
 

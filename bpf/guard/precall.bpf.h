@@ -9,7 +9,7 @@
 #ifndef TOLLGATE_GUARD_PRECALL_BPF_H
 #define TOLLGATE_GUARD_PRECALL_BPF_H
 
-#include "guard/guard.bpf.h"
+#include "gate/threads.bpf.h"
 
 /* include/uapi/asm-generic/errno-base.h */
 #define EPERM 1

@@ -3,7 +3,7 @@
 #ifndef TOLLGATE_GUARD_SIGCONT_BPF_H
 #define TOLLGATE_GUARD_SIGCONT_BPF_H
 
-#include "guard/guard.bpf.h"
+#include "gate/threads.bpf.h"
 
 /* Since 6.13. Before, a held thread stops again at its next call, which is made (guard_rehold). */
 extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value) __weak __ksym;

@@ -3,8 +3,7 @@
  * Only for crates/kernel/tests/differential.rs: makes the guard test calls that no thread makes,
  * one after the other, and records each result for comparison with the reference in crates/guard.
  */
-#include "gate/state.bpf.h"
-#include "guard/guard.bpf.h"
+#include "guard/hooks.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* lens: a full record of each call that is slower than the session's limit. */
+/* A full record of each call that is slower than the session's limit. */
 #ifndef TOLLGATE_LENS_SLOW_BPF_H
 #define TOLLGATE_LENS_SLOW_BPF_H
 
-#include "gate/state.bpf.h"
+#include "gate/threads.bpf.h"
 #include "lib/path.bpf.h"
 
 /*
@@ -12,25 +12,9 @@
  */
 #define LONG_SLEEP_SHARE 8
 
-PERCPU_MAP(stack_scratch, 1, struct stack);
 ARRAY_MAP(arg_kinds, CALL_INDICES, struct arg_kinds, 0);
 /* The stack of the longest sleep of a call in progress, by task. */
 HASH_MAP(sleep_stacks, THREADS, u64, struct stack);
-
-static __always_inline struct stack *lens_take_stack(struct task_struct *task)
-{
-	u32 zero = 0;
-	struct stack *stack = bpf_map_lookup_elem(&stack_scratch, &zero);
-	long bytes;
-
-	if (!stack)
-		return NULL;
-	bytes = bpf_get_task_stack(task, stack->address, sizeof(stack->address), 0);
-	if (bytes <= 0)
-		return NULL;
-	stack->frames = bytes / sizeof(stack->address[0]);
-	return stack;
-}
 
 static __always_inline u64 lens_slow_limit(struct thread_state *thread)
 {

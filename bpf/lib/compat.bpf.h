@@ -3,6 +3,10 @@
 #ifndef TOLLGATE_LIB_COMPAT_BPF_H
 #define TOLLGATE_LIB_COMPAT_BPF_H
 
+#include "lib/kernel.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
 /*
  * v6.2: fd264ca02094 ("bpf: Add a kfunc to type cast from bpf uapi ctx to kernel ctx") and
  * a35b9af4ec2c ("bpf: Add a kfunc for generic type cast"). The verifier turns the call into a move,
@@ -65,6 +69,16 @@ static __always_inline s64 inode_ctime_ns(struct inode *inode)
 		return BPF_CORE_READ(second, __i_ctime.tv_sec) * 1000000000LL +
 		       BPF_CORE_READ(second, __i_ctime.tv_nsec);
 	return BPF_CORE_READ(first, i_ctime.tv_sec) * 1000000000LL + BPF_CORE_READ(first, i_ctime.tv_nsec);
+}
+
+/*
+ * A zero that the verifier does not know. Before v6.7 (ab5cfac139ab, "bpf: verify callbacks as if
+ * they are called unknown number of times") it assumes that what is zero when bpf_loop() begins is
+ * zero in each iteration.
+ */
+static __always_inline u32 unknown_zero(void)
+{
+	return bpf_get_smp_processor_id() >> 31;
 }
 
 #endif

@@ -79,6 +79,18 @@ struct __sk_buff {
 	struct bpf_sock *sk;
 };
 
+/* include/linux/sched.h: kernel threads make no calls; exiting ones make no more. */
+#define PF_KTHREAD 0x00200000
+#define PF_EXITING 0x00000004
+
+/* include/linux/sched.h, __TASK_STOPPED; not in BTF */
+#define STATE_STOPPED 0x4
+
+/* include/uapi/asm-generic/signal.h */
+#define SIGKILL 9
+#define SIGCONT 18
+#define SIGSTOP 19
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct pt_regs {

@@ -3,7 +3,8 @@
 #ifndef TOLLGATE_LIB_PATH_BPF_H
 #define TOLLGATE_LIB_PATH_BPF_H
 
-#include "gate/state.bpf.h"
+#include "lib/compat.bpf.h"
+#include "wire/wire.h"
 
 /* Steps up the tree: names, and mount points that are crossed. */
 #define PATH_STEPS (PATH_PARTS + 8)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Work that moves by UDP. A datagram's sender is recorded before the datagram is on its way, by the
+ * Messages over UDP. A datagram's sender is recorded before the datagram is on its way, by the
  * addresses in it. Its receiver gets the source from the kernel. The end that sent first is the
  * client.
  */
 #ifndef TOLLGATE_SERVICE_DATAGRAMS_BPF_H
 #define TOLLGATE_SERVICE_DATAGRAMS_BPF_H
 
-#include "service/sockets.bpf.h"
+#include "service/requests.bpf.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

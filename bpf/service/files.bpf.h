@@ -6,36 +6,11 @@
 #ifndef TOLLGATE_SERVICE_FILES_BPF_H
 #define TOLLGATE_SERVICE_FILES_BPF_H
 
-#include "service/service.bpf.h"
 #include "gate/calls.bpf.h"
+#include "service/classify.bpf.h"
 
 /* include/linux/fs.h: opened with O_PATH, by which nothing can be read or written. */
 #define FMODE_PATH 0x4000
-
-/* arch/x86/entry/syscalls/syscall_{64,32}.tbl: open, creat, openat, open_by_handle_at, openat2 */
-static __always_inline bool opens(u32 call)
-{
-	switch (call) {
-	case 2:
-	case 85:
-	case 257:
-	case 304:
-	case 437:
-	case ABI_I386 * CALLS_PER_ABI + 5:
-	case ABI_I386 * CALLS_PER_ABI + 8:
-	case ABI_I386 * CALLS_PER_ABI + 295:
-	case ABI_I386 * CALLS_PER_ABI + 342:
-	case ABI_I386 * CALLS_PER_ABI + 437:
-	case ABI_X32 * CALLS_PER_ABI + 2:
-	case ABI_X32 * CALLS_PER_ABI + 85:
-	case ABI_X32 * CALLS_PER_ABI + 257:
-	case ABI_X32 * CALLS_PER_ABI + 304:
-	case ABI_X32 * CALLS_PER_ABI + 437:
-		return true;
-	default:
-		return false;
-	}
-}
 
 /*
  * Leaves the hashes of the first `depth` names of an opened file's path in the scratch, and returns

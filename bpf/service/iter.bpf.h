@@ -1,9 +1,55 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Writes connections for user space to read. */
+/* Writes members and sockets for user space to read. */
 #ifndef TOLLGATE_SERVICE_ITER_BPF_H
 #define TOLLGATE_SERVICE_ITER_BPF_H
 
+#include "service/poll.bpf.h"
 #include "service/sockets.bpf.h"
+
+/* Writes a gated thread for the iterator over members. */
+static __always_inline void service_write_member(struct seq_file *seq, struct thread_state *thread, struct task_struct *task)
+{
+	struct service_member *member = member_of(thread);
+	struct service_member_record record;
+	struct task_counters counters = {};
+	u64 now = bpf_ktime_get_ns();
+	u64 message = READ_ONCE(member->message);
+	u32 version = READ_ONCE(member->version), kind = message & 0xffff;
+	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
+
+	__builtin_memset(&record, 0, sizeof(record));
+	/* As the reader sees them. */
+	record.pid = visible_pid(task, level);
+	record.tgid = visible_pid(task->group_leader, level);
+	record.slot = thread->slot;
+	record.epoch = member->epoch;
+	record.began_ns = task->start_boottime;
+	record.used_for = member->service;
+	record.service = member->service;
+	record.why = member->why;
+	record.binding = member->binding;
+	record.rule = member->rule_number;
+	record.book = member->ruleset;
+	record.user = member->user;
+	record.bound_ns = member->bound_ns;
+	counters_now(member, task, now, false, &counters);
+#define COPY_USAGE(field, value) record.since.field = value
+	FOR_EACH_USAGE(COPY_USAGE);
+	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_RECLASSIFIED) {
+		/* As it will be before the thread does anything more. */
+		record.service = successor_of(message >> MESSAGE_SERVICE_SHIFT & 0xffff);
+		record.why = kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_ATTACHED;
+		record.rule = kind == MESSAGE_ASSIGN ? 0 : message >> MESSAGE_VALUE_SHIFT;
+		record.book = header.ruleset;
+		record.binding = kind == MESSAGE_ASSIGN ? BINDING_EXPLICIT : BINDING_OWN;
+		record.bound_ns = kind == MESSAGE_ASSIGN ? assigned_ns(message, now) : 0;
+	}
+	/* The member has changed meanwhile: its charge is in the accounts. */
+	if ((version & 1) || version != READ_ONCE(member->version))
+		__builtin_memset(&record.since, 0, sizeof(record.since));
+	bpf_probe_read_kernel(record.comm, sizeof(record.comm), &task->comm);
+	bpf_seq_write(seq, &record, sizeof(record));
+}
 
 /* 0: no process has it open. */
 static __always_inline u64 inode_of(struct sock *sk)

@@ -6,7 +6,8 @@
  */
 /* The gate uses all of them. */
 #pragma clang diagnostic ignored "-Wunused-function"
-#include "service/service.bpf.h"
+#include "service/hooks.bpf.h"
+#include "service/sockets.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

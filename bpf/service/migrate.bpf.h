@@ -12,8 +12,7 @@
 #ifndef TOLLGATE_SERVICE_MIGRATE_BPF_H
 #define TOLLGATE_SERVICE_MIGRATE_BPF_H
 
-#include "gate/state.bpf.h"
-#include "service/rules.bpf.h"
+#include "service/state.bpf.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -33,16 +32,6 @@ struct {
 #define MIGRATE_CREDIT 8
 /* A service whose thread kept others from running is contended for a period of quotas. */
 #define CONTENDED_NS 100000000
-
-static __always_inline u32 cgroup_service_of(u32 service)
-{
-	return services[service & (SERVICES - 1)].cgroup_of;
-}
-
-static __always_inline u32 migrate_flags_of(u32 service)
-{
-	return services[service & (SERVICES - 1)].migrate_flags;
-}
 
 /* The thread's number in the services' session: its own session may be in a container. */
 static __always_inline u32 service_tid(struct thread_state *thread)

@@ -7,24 +7,11 @@
 #ifndef TOLLGATE_SERVICE_RULES_BPF_H
 #define TOLLGATE_SERVICE_RULES_BPF_H
 
-#include "gate/state.bpf.h"
-#include "lib/path.bpf.h"
 #include "gate/identity.bpf.h"
+#include "lib/path.bpf.h"
+#include "service/state.bpf.h"
 
-struct service_member members[THREADS] SEC(".bss.members");
-struct service services[SERVICES] SEC(".bss.services");
-struct service_ruleset rulesets[2] SEC(".bss.rulesets");
 HASH_MAP(service_rules, 2 * SERVICE_RULES, struct service_key, struct service_rule);
-
-/* crates/service/src/rule.rs, Event */
-enum service_event {
-	EVENT_FORK,
-	EVENT_EXEC,
-	EVENT_ATTACH,
-	EVENT_USER,
-	EVENT_RECEIVE,
-	EVENT_OPEN,
-};
 
 #define NAME_LEN 256
 /* Names of a path whose hashes are kept, from the root on. */
@@ -34,11 +21,6 @@ enum service_event {
  * names at most (include/uapi/linux/limits.h, PATH_MAX).
  */
 #define PATH_WALK 2048
-
-static __always_inline struct service_member *member_of(struct thread_state *thread)
-{
-	return &members[thread->slot & (THREADS - 1)];
-}
 
 /* Paths whose hashes are in the scratch at the same time. */
 enum service_path {

@@ -7,7 +7,7 @@
 #ifndef TOLLGATE_SERVICE_SIGNALS_BPF_H
 #define TOLLGATE_SERVICE_SIGNALS_BPF_H
 
-#include "service/rules.bpf.h"
+#include "service/state.bpf.h"
 
 /* include/uapi/asm/signal.h: signals to which programs give a meaning themselves. */
 #define SIGUSR1 10

@@ -42,7 +42,7 @@
 #define ALLOCATABLE_ROWS (ROWS - SESSIONS)
 /* 4 MiB of states. Threads beyond this number are a loss. */
 #define THREADS 16384
-/* Threads are found by the low bits of their number; see by_pid in gate/state.bpf.h. */
+/* Threads are found by the low bits of their number; see by_pid in gate/threads.bpf.h. */
 #define PID_TAGS 65536
 
 /* Room for 400 slow calls. User space reads them every 100 ms at the latest. */

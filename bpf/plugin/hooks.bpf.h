@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Plugins at the gate hooks. */
-#ifndef TOLLGATE_PLUGIN_PLUGIN_BPF_H
-#define TOLLGATE_PLUGIN_PLUGIN_BPF_H
+/* Plugins at the hooks of the gate. */
+#ifndef TOLLGATE_PLUGIN_HOOKS_BPF_H
+#define TOLLGATE_PLUGIN_HOOKS_BPF_H
 
 #include "gate/state.bpf.h"
 #include "plugin/chain.bpf.h"

@@ -4,10 +4,11 @@
  * CPU from sched_switch; the part of it that was a wait for a CPU from the scheduler's own counter
  * (sched_info.run_delay, the second number of /proc/PID/schedstat), so that no wake-up is hooked.
  */
-#ifndef TOLLGATE_LENS_LENS_BPF_H
-#define TOLLGATE_LENS_LENS_BPF_H
+#ifndef TOLLGATE_LENS_HOOKS_BPF_H
+#define TOLLGATE_LENS_HOOKS_BPF_H
 
-#include "gate/state.bpf.h"
+#include "lens/cells.bpf.h"
+#include "lens/sites.bpf.h"
 #include "lens/slow.bpf.h"
 
 /*
@@ -22,108 +23,6 @@
  * in 16 less than 1.4 (OVERHEAD.md).
  */
 #define SAMPLE_SPAN 31
-
-/*
- * A stack is taken about once for this much sleeping, so that it costs at most a few per cent of it
- * (0.7 us a stack) however short the sleeps are. Each longer sleep gets its own.
- */
-#define SITE_BUDGET_NS 20000
-
-#define SITE_FRAMES 16
-
-static __always_inline u32 log2_floor(u64 value)
-{
-	u32 log = 0;
-
-	if (value >> 32) {
-		value >>= 32;
-		log += 32;
-	}
-	if (value >> 16) {
-		value >>= 16;
-		log += 16;
-	}
-	if (value >> 8) {
-		value >>= 8;
-		log += 8;
-	}
-	if (value >> 4) {
-		value >>= 4;
-		log += 4;
-	}
-	if (value >> 2) {
-		value >>= 2;
-		log += 2;
-	}
-	return log + (value >> 1);
-}
-
-/* Same as stats::histogram::bucket. */
-static __always_inline u32 histogram_bucket(u64 ns)
-{
-	u32 octaves = 0, bucket;
-
-	/*
-	 * No branch on the size of a cheap call's time: these times jitter, and a misprediction
-	 * costs 5 ns.
-	 */
-	if (ns >= SMALL_VALUES) {
-		octaves = log2_floor(ns) - log2_floor(SMALL_VALUES - 1);
-		ns >>= octaves;
-	}
-	bucket = config.small_buckets[ns & (SMALL_VALUES - 1)] + octaves * BUCKETS_PER_OCTAVE;
-	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
-}
-
-static __always_inline u32 errno_index(s64 result)
-{
-	u64 error = -result;
-
-	if (error < ERRNO_REGULAR)
-		return error;
-	error -= ERRNO_RESTART_FIRST;
-	return error < ERRNO_RESTART_COUNT ? ERRNO_REGULAR + error : 0;
-}
-
-static __always_inline bool is_error(s64 result)
-{
-	return (u64)result >= (u64)-4095;
-}
-
-static __always_inline void count_error(struct cell *cell, s64 result)
-{
-	u32 slot;
-
-	if (!is_error(result))
-		return;
-	slot = errno_index(result);
-	/* The compiler knows that the bound holds; Linux 6.1's verifier must see the check. */
-	barrier_var(slot);
-	if (slot < ERRNO_INDICES)
-		cell->errors[slot] += 1;
-}
-
-/* Records the pending blocking site, once its wait for a CPU is known. */
-static __always_inline void lens_record_site(struct thread_state *thread, u64 run_delay)
-{
-	struct site_key key = { .address = thread->site, .call = thread->call, .row = thread->row };
-	struct site_value *value, fresh = {};
-	u64 waited = run_delay - thread->run_delay_last;
-	u64 blocked = thread->site_off_ns > waited ? thread->site_off_ns - waited : 0;
-
-	thread->site = 0;
-	value = bpf_map_lookup_elem(&sites, &key);
-	if (!value) {
-		bpf_map_update_elem(&sites, &key, &fresh, BPF_NOEXIST);
-		value = bpf_map_lookup_elem(&sites, &key);
-		if (!value) {
-			count_loss(thread->session, LOSS_SITES_FULL);
-			return;
-		}
-	}
-	__sync_fetch_and_add(&value->blocked_ns, blocked);
-	__sync_fetch_and_add(&value->sleeps, thread->site_sleeps);
-}
 
 /* The call's wait for a CPU so far, by the scheduler's counter. */
 static __always_inline u64 lens_runqueue_wait(struct thread_state *thread, u64 run_delay)
@@ -296,18 +195,6 @@ static __always_inline void lens_switch_out(struct thread_state *thread, struct 
 	thread->run_delay_last = run_delay;
 	thread->is_asleep = sleeps;
 	thread->switched_out_ns = now;
-}
-
-/* First frame of a sleeping task's stack that is not the scheduler's. */
-static __always_inline u64 lens_site_of_stack(struct stack *stack)
-{
-	for (u32 i = 0; i < SITE_FRAMES && i < stack->frames; i++) {
-		u64 address = stack->address[i];
-
-		if (address < config.sched_text_start || address >= config.sched_text_end)
-			return address;
-	}
-	return SITE_UNKNOWN;
 }
 
 /* The thread is switched in, still in its call: its stack and its time off the CPU are complete. */
