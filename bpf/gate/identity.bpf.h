@@ -9,6 +9,7 @@
 
 #include "gate/state.bpf.h"
 #include "lib/path.bpf.h"
+#include "wire/identity.h"
 
 /*
  * Too large for the stack. Declared by sizes, because the skeleton's generator does not support

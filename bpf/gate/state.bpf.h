@@ -9,7 +9,8 @@
 #include <bpf/bpf_tracing.h>
 #include "lib/compat.bpf.h"
 #include "lib/maps.bpf.h"
-#include "wire/wire.h"
+#include "wire/gate.h"
+#include "wire/thread.h"
 
 const volatile struct gate_config config = {};
 

@@ -5,10 +5,31 @@
 
 #include "gate/state.bpf.h"
 
+/* The task that runs on a processor, as far as the gate knows. One cache line each. */
+struct cpu_state {
+	/* Where its registers are saved when it enters the kernel, which identifies the task. */
+	u64 regs;
+	/* Its task_struct. */
+	u64 task;
+	/* Its slot; 0: a bystander. */
+	u32 slot;
+	u32 unused;
+	/*
+	 * From the bottom of a task's kernel stack to its saved registers; the same for all tasks,
+	 * 0 until seen.
+	 */
+	u64 regs_offset;
+	/* CLOCK_MONOTONIC minus the scheduler's clock, at the latest reported switch to a task. */
+	s64 clock_offset;
+} __attribute__((aligned(64)));
+
 struct thread_state threads[THREADS] SEC(".bss.threads");
 struct cpu_state cpus[CPUS] SEC(".bss.cpus");
 
 FREE_LIST(free_threads, THREADS);
+
+/* Threads are found by the low bits of their number. */
+#define PID_TAGS 65536
 
 /*
  * The slot of the thread whose number has these low bits. Once two gated threads have had the same

@@ -5,6 +5,7 @@
 
 #include "gate/calls.bpf.h"
 #include "guard/profiles.bpf.h"
+#include "wire/guard.h"
 
 /* The guard's latest verdict on each processor, for plugins. */
 struct plugin_verdict verdicts[CPUS] SEC(".bss.verdicts");

@@ -6,6 +6,7 @@
 #include "gate/identity.bpf.h"
 #include "gate/threads.bpf.h"
 #include "lib/path.bpf.h"
+#include "wire/guard.h"
 
 /*
  * Each profile is a map, which user space makes when it is needed. Key and value are declared by

@@ -4,6 +4,7 @@
  * one after the other, and records each result for comparison with the reference in crates/guard.
  */
 #include "guard/hooks.bpf.h"
+#include "wire/steps.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

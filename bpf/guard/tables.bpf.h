@@ -7,6 +7,7 @@
 #define TOLLGATE_GUARD_TABLES_BPF_H
 
 #include "guard/profiles.bpf.h"
+#include "wire/guard.h"
 
 /* Fibonacci hashing: Knuth, The Art of Computer Programming 3, section 6.4. */
 #define GOLDEN_64 0x9e3779b97f4a7c15ULL

@@ -4,6 +4,7 @@
 #define TOLLGATE_LENS_CELLS_BPF_H
 
 #include "gate/threads.bpf.h"
+#include "wire/lens.h"
 
 /* Sized before loading: crates/kernel/src/gate/load.rs. */
 PERCPU_MAP(cells, 1, struct cell);

@@ -4,6 +4,7 @@
 #define TOLLGATE_LENS_SITES_BPF_H
 
 #include "gate/threads.bpf.h"
+#include "wire/lens.h"
 
 /*
  * A stack is taken about once for this much sleeping, so that it costs at most a few per cent of it
@@ -15,6 +16,12 @@
 
 /* Calls of all rows times the functions that they block in; made when first seen. */
 HASH_MAP(sites, 16384, struct site_key, struct site_value);
+
+struct stack {
+	u32 frames;
+	u32 unused;
+	u64 address[STACK_DEPTH];
+};
 
 PERCPU_MAP(stack_scratch, 1, struct stack);
 

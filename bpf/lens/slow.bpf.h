@@ -4,7 +4,9 @@
 #define TOLLGATE_LENS_SLOW_BPF_H
 
 #include "gate/threads.bpf.h"
+#include "lens/sites.bpf.h"
 #include "lib/path.bpf.h"
+#include "wire/lens.h"
 
 /*
  * A sleep of at least this fraction of the limit may be why a call is slow, so its stack is kept.

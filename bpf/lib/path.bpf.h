@@ -4,7 +4,7 @@
 #define TOLLGATE_LIB_PATH_BPF_H
 
 #include "lib/compat.bpf.h"
-#include "wire/wire.h"
+#include "wire/path.h"
 
 /* Steps up the tree: names, and mount points that are crossed. */
 #define PATH_STEPS (PATH_PARTS + 8)

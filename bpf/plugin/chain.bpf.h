@@ -11,7 +11,7 @@
 
 #include "lib/kernel.h"
 #include <bpf/bpf_helpers.h>
-#include "wire/wire.h"
+#include "wire/plugin.h"
 
 /* One map for each hook, because the kernel requires that all its programs have one type. */
 #define PLUGIN_MAP(name)                                                                                           \

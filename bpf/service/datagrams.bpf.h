@@ -9,6 +9,24 @@
 
 #include "service/requests.bpf.h"
 
+/* Datagrams from one socket to one port. */
+struct datagram_key {
+	u64 from[2];
+	u16 from_port;
+	u16 to_port;
+	u32 net;
+};
+
+struct datagram_sender {
+	/* The service of the latest sender at that time. */
+	u16 service;
+	/* The other end had sent before this end ever did. */
+	u16 is_answer;
+};
+
+/* Those used last are kept; 3 MiB. */
+#define DATAGRAM_SENDERS 32768
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, DATAGRAM_SENDERS);

@@ -134,11 +134,4 @@ static __always_inline void migrate_on_switch_out(struct thread_state *thread, s
 		request_return(thread, member, task);
 }
 
-/* The thread has sent something: a reply, if its side accepted the connection. */
-static __always_inline void note_reply(struct service_member *member, struct service_socket *socket)
-{
-	if (socket && socket->role == ROLE_ACCEPTED && member->binding == BINDING_REQUEST)
-		member->has_replied = 1;
-}
-
 #endif

@@ -166,4 +166,11 @@ static __always_inline void record_sender(struct service_direction *direction, u
 	__sync_val_compare_and_swap(&members[reader & (THREADS - 1)].message, 0, message);
 }
 
+/* The thread has sent something: a reply, if its side accepted the connection. */
+static __always_inline void note_reply(struct service_member *member, struct service_socket *socket)
+{
+	if (socket && socket->role == ROLE_ACCEPTED && member->binding == BINDING_REQUEST)
+		member->has_replied = 1;
+}
+
 #endif

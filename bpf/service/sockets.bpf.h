@@ -3,8 +3,8 @@
 #ifndef TOLLGATE_SERVICE_SOCKETS_BPF_H
 #define TOLLGATE_SERVICE_SOCKETS_BPF_H
 
-#include "service/state.bpf.h"
 #include "service/rules.bpf.h"
+#include "service/state.bpf.h"
 
 /*
  * include/linux/socket.h, include/linux/net.h, include/uapi/linux/in.h, include/net/tcp_states.h,
@@ -31,6 +31,50 @@
  * ports itself.
  */
 #define EPHEMERAL_PORTS 32768
+
+/* One direction of a connection, and the service that uses it. */
+struct service_direction {
+	/* The service of the latest sender at that time; SERVICE_NONE: nothing was sent. */
+	u16 service;
+	/* The latest sender: its `epoch` at that time, and its slot. */
+	u16 epoch;
+	u32 sender;
+	/*
+	 * A thread that received before the sender was known: its slot, and the receive's number.
+	 */
+	u32 receiver;
+	u32 receive_number;
+	/* enum service_binding of the latest sender. */
+	u8 binding;
+	/* Nothing was sent yet: the sender is the thread that opened the connection. */
+	u8 is_opening;
+	u16 unused;
+	/* The descriptor of the latest send. */
+	u32 descriptor;
+};
+
+/* One end of a connection. */
+struct service_socket {
+	/* enum service_role */
+	u16 role;
+	/* `cached_rule` holds for this peer, program, user and ruleset. */
+	u16 cached_peer;
+	u32 cached_user;
+	u64 cached_exe;
+	u32 cached_ruleset;
+	struct service_rule cached_rule;
+	u64 listen_path;
+	/*
+	 * The thread that received last (0: its sender was not known), its `epoch` at that time,
+	 * and the service that it worked for after that.
+	 */
+	u32 receiver;
+	u16 receiver_epoch;
+	u16 receiver_service;
+	u32 unused;
+	/* What its owner sends. */
+	struct service_direction direction;
+};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

@@ -4,6 +4,7 @@
 #define TOLLGATE_SERVICE_STATE_BPF_H
 
 #include "gate/threads.bpf.h"
+#include "wire/service.h"
 
 struct service_member members[THREADS] SEC(".bss.members");
 struct service services[SERVICES] SEC(".bss.services");

@@ -5,6 +5,9 @@
 
 #include "service/requests.bpf.h"
 
+/* At a time, over loopback; each has two directions. */
+#define CONNECTIONS 131072
+
 HASH_MAP(tcp_directions, 2 * CONNECTIONS, struct service_flow_key, struct service_direction);
 
 /* An accepted socket has the name of the listening one; a client's usually has none. */

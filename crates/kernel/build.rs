@@ -1,5 +1,5 @@
 //! Compiles the BPF objects with their Rust skeletons, and generates the wire types from
-//! `bpf/wire/wire.h`.
+//! `bpf/wire/`.
 
 #[path = "build/digest.rs"]
 mod digest;
@@ -46,7 +46,8 @@ fn main() -> Result<()> {
     fs::write(out.join("build.rs"), digest.to_string()).context("writing the digest")?;
 
     bindgen::Builder::default()
-        .header(bpf.join("wire/wire.h").to_string_lossy())
+        .headers(wire_headers(&bpf.join("wire"))?)
+        .clang_arg(format!("-I{}", bpf.display()))
         .clang_arg("-includelinux/types.h")
         .allowlist_file(".*/bpf/wire/.*")
         .default_enum_style(bindgen::EnumVariation::Consts)
@@ -54,8 +55,17 @@ fn main() -> Result<()> {
         .derive_default(true)
         .layout_tests(false)
         .generate()
-        .context("making Rust types of bpf/wire/wire.h")?
+        .context("making Rust types of bpf/wire/")?
         .write_to_file(out.join("wire.rs"))
         .context("writing the wire types")?;
     Ok(())
+}
+
+/// The headers in a folder, in a constant order.
+fn wire_headers(folder: &Path) -> Result<Vec<String>> {
+    let mut headers: Vec<_> = fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    headers.sort();
+    Ok(headers)
 }
