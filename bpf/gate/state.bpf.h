@@ -69,8 +69,9 @@ static __always_inline void count_loss(u32 session, enum loss reason)
 	u32 index = session * LOSSES + reason;
 	u64 *count = bpf_map_lookup_elem(&losses, &index);
 
+	/* An interrupt may count on the same processor meanwhile. */
 	if (count)
-		*count += 1;
+		__sync_fetch_and_add(count, 1);
 }
 
 /* Reserves a record in a session's ring buffer; NULL (and a loss): it is full, or there is none. */
