@@ -8,6 +8,7 @@
 #define TOLLGATE_GATE_IDENTITY_BPF_H
 
 #include "gate/state.bpf.h"
+#include "lib/hash.bpf.h"
 #include "lib/path.bpf.h"
 #include "wire/identity.h"
 
@@ -46,20 +47,17 @@ static __always_inline struct scope_name *scope_name(void)
 	return bpf_map_lookup_elem(&scope_scratch, &first);
 }
 
-/*
- * Hash of a name; never one of the special values. It does not withstand a search for two names
- * with the same hash.
- */
+/* Hash of a name; never one of the special values. */
 static __always_inline u64 scope_hash(struct scope_name *name)
 {
 	u64 hash = 0, *word = (u64 *)name->text;
 	u32 i;
 
 	for (i = 0; i < sizeof(name->text) / sizeof(u64); i++)
-		hash = (hash ^ (hash >> 32) ^ word[i]) * 0x9e3779b97f4a7c15ULL;
+		hash = hash_mix(hash, word[i]);
 	word = (u64 *)name->folder.part;
 	for (i = 0; i < sizeof(name->folder.part) / sizeof(u64); i++)
-		hash = (hash ^ (hash >> 32) ^ word[i]) * 0x9e3779b97f4a7c15ULL;
+		hash = hash_mix(hash, word[i]);
 	return hash > SCOPE_ANY ? hash : SCOPE_ANY + 1;
 }
 

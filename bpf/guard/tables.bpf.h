@@ -7,12 +7,10 @@
 #define TOLLGATE_GUARD_TABLES_BPF_H
 
 #include "guard/profiles.bpf.h"
+#include "lib/hash.bpf.h"
 #include "wire/guard.h"
 
-/* Fibonacci hashing: Knuth, The Art of Computer Programming 3, section 6.4. */
-#define GOLDEN_64 0x9e3779b97f4a7c15ULL
-#define GOLDEN_32 0x9e3779b1U
-
+/* Fibonacci hashing: lib/hash.bpf.h. */
 static __always_inline u64 *known_cache_entry(struct guard_profile *profile, u64 window)
 {
 	return &profile->known_cache[(window * GOLDEN_64) >> (64 - GUARD_CACHE_LOG2)];

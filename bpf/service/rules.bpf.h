@@ -8,6 +8,7 @@
 #define TOLLGATE_SERVICE_RULES_BPF_H
 
 #include "gate/identity.bpf.h"
+#include "lib/hash.bpf.h"
 #include "lib/path.bpf.h"
 #include "service/state.bpf.h"
 
@@ -52,11 +53,6 @@ static __always_inline struct service_scratch *scratch(void)
 	u32 first = 0;
 
 	return bpf_map_lookup_elem(&service_scratch, &first);
-}
-
-static __always_inline u64 hash_mix(u64 hash, u64 value)
-{
-	return (hash ^ (hash >> 32) ^ value) * 0x9e3779b97f4a7c15ULL;
 }
 
 /*
