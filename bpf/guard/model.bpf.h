@@ -206,21 +206,22 @@ static __always_inline u32 guard_process_syscall(struct thread_state *thread, st
 __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile *profile,
 			  struct guard_parameters *parameters, u32 call, u32 is_denounced)
 {
-	u32 symbol, calls;
+	u32 symbol, calls, flags;
 	u64 window;
 
 	if (!thread || !profile || !parameters || call >= CALL_INDICES)
 		return 0;
 	calls = thread->guard_batch - thread->guard_left;
-	if (unlikely(thread->is_restart_expected || is_restart(call))) {
+	flags = call_flags(call);
+	if (unlikely(thread->is_restart_expected || flags & CALL_RESTART)) {
 		thread->is_restart_expected = 0;
 		symbol = profile->symbol_of[call];
-		if (is_restart(call) || (symbol && symbol == (thread->window & GUARD_SYMBOL_OTHER))) {
+		if (flags & CALL_RESTART || (symbol && symbol == (thread->window & GUARD_SYMBOL_OTHER))) {
 			thread->guard_left++;
 			return NOT_TESTED;
 		}
 	}
-	if (unlikely(thread->handlers) && is_sigreturn(call)) {
+	if (unlikely(thread->handlers) && flags & CALL_SIGRETURN) {
 		handler_return(thread);
 		thread->guard_left++;
 		return NOT_TESTED;

@@ -60,7 +60,7 @@ static __always_inline void service_sys_exit(struct thread_state *thread, s64 re
 {
 	if (likely(!rulesets[header.ruleset & 1].tuple_count[EVENT_OPEN]))
 		return;
-	if (result >= 0 && opens(thread->call))
+	if (result >= 0 && call_flags(thread->call) & CALL_OPENS)
 		service_classify_open(thread->slot, result);
 }
 

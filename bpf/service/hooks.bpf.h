@@ -109,12 +109,14 @@ __noinline int service_exec(u32 slot)
 static __always_inline void service_sys_enter(struct thread_state *thread, const struct pt_regs *regs, u32 call, u32 before)
 {
 	struct service_member *member = member_of(thread);
+	u32 flags = call_flags(call);
 
 	member->calls++;
-	member->descriptor = descriptor_of(call, regs);
-	if (unlikely(uses_io_uring(call)))
+	member->descriptor = descriptor_of(call, flags, regs);
+	/* Also if another thread has set up the ring. */
+	if (unlikely(flags & CALL_IO_URING))
 		member->has_io_uring = 1;
-	if (unlikely(member->message || changes_user(before)))
+	if (unlikely(member->message || call_flags(before) & CALL_SETS_USER))
 		service_poll(thread->slot, true);
 }
 

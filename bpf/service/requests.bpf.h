@@ -30,7 +30,7 @@ static __always_inline u32 sender_service(struct service_direction *direction)
 	/* The first message is for the service that opened the connection. */
 	if (direction->is_opening && direction->binding)
 		return successor_of(service);
-	if (sends(sender->call) && member_of(sender)->descriptor == direction->descriptor)
+	if (call_flags(sender->call) & CALL_SENDS && member_of(sender)->descriptor == direction->descriptor)
 		service = member_of(sender)->service;
 	return successor_of(service);
 }

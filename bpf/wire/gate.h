@@ -101,6 +101,24 @@ enum per {
 	PER_COMMAND = 3,
 };
 
+/*
+ * What is to be known of a call, besides how it can be held before it takes effect (PRECALL_BITS).
+ * User space fills the table by the names of the calls, for all ABIs.
+ */
+enum call_flag {
+	CALL_EXECVE = 1 << 21,
+	CALL_SIGRETURN = 1 << 22,
+	/* The kernel restarts a call by it. */
+	CALL_RESTART = 1 << 23,
+	CALL_OPENS = 1 << 24,
+	CALL_SENDS = 1 << 25,
+	/* It may change the effective user. */
+	CALL_SETS_USER = 1 << 26,
+	CALL_IO_URING = 1 << 27,
+	/* The descriptor by which it sends is the third argument; of other calls, the first one. */
+	CALL_THIRD_DESCRIPTOR = 1 << 28,
+};
+
 /* Constants of one load of the gate (read-only data). */
 struct gate_config {
 	__u32 generation;
@@ -113,8 +131,8 @@ struct gate_config {
 	__u32 unreserved_cells;
 	/* The histogram's buckets for the smallest values. */
 	__u8 small_buckets[SMALL_VALUES];
-	/* Which calls can be held before they take effect: enum guard_precall. */
-	__u32 precall[CALL_INDICES];
+	/* What is to be known of each call: enum call_flag, and enum guard_precall. */
+	__u32 call_flags[CALL_INDICES];
 	struct interpreter interpreters[INTERPRETERS];
 };
 

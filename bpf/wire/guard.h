@@ -201,6 +201,9 @@ enum guard_precall {
 	PRECALL_DEFER = 1 << 20,
 };
 
+/* The bits of enum guard_precall. The other ones of a call are of enum call_flag. */
+#define PRECALL_BITS 0x1fffff
+
 /* In a guard event's mismatches: a plugin has denounced the call. */
 #define GUARD_DENOUNCED 0x8000
 
