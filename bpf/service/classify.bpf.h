@@ -75,7 +75,7 @@ static __always_inline void service_read_identity(struct service_member *member,
 
 	member->user = BPF_CORE_READ(task, cred, euid.val);
 	member->exe = fields & FIELD_EXE ? hash_of_program(task) : 0;
-	member->unit = fields & FIELD_UNIT ? hash_of_unit(task) : 0;
+	member->unit = fields & FIELD_UNIT ? service_unit_of(task) : 0;
 }
 
 #endif

@@ -10,6 +10,38 @@ HASH_MAP(dynamic_services, SERVICES, struct dynamic_service_key, struct dynamic_
 /* Numbers of dynamic services that were freed. */
 FREE_LIST(free_services, SERVICES);
 
+/* A service that is being started: too large for the stack. */
+struct dynamic_scratch {
+	/* Hash of the unit that it is named after, or 0. */
+	u64 unit;
+	struct dynamic_service start;
+};
+PERCPU_MAP(dynamic_scratch, 1, struct dynamic_scratch);
+
+static __always_inline struct dynamic_scratch *dynamic_room(void)
+{
+	u32 first = 0;
+
+	return bpf_map_lookup_elem(&dynamic_scratch, &first);
+}
+
+/* Hash of the process's unit. Its name is kept for a service that is started for it. */
+static __noinline u64 service_unit_of(struct task_struct *task)
+{
+	struct dynamic_scratch *room = dynamic_room();
+	struct scope_name *name = scope_name();
+	u64 unit;
+
+	if (!room || !name)
+		return 0;
+	unit = hash_of_unit(task);
+	if (unit) {
+		room->unit = unit;
+		bpf_probe_read_kernel_str(room->start.name, sizeof(room->start.name), name->text);
+	}
+	return unit;
+}
+
 /* Allocates a number and an account for a dynamic service; 0: none is left. */
 static __always_inline u32 alloc_service(u32 below)
 {
@@ -33,7 +65,7 @@ static __always_inline u32 alloc_service(u32 below)
  * Names a dynamic service after its unit, if that was found just now, or after its program. No
  * stack is left to look the unit up.
  */
-static __always_inline void name_dynamic_service(struct service_scratch *room, struct dynamic_service_key *key, struct task_struct *task)
+static __always_inline void name_dynamic_service(struct dynamic_scratch *room, struct dynamic_service_key *key, struct task_struct *task)
 {
 	if (key->each == SPLIT_UNIT && room->unit == key->value[0])
 		return;
@@ -51,7 +83,7 @@ static __always_inline void name_dynamic_service(struct service_scratch *room, s
 static __noinline u32 dynamic_service_of(struct service_member *member, struct service_rule *rule, struct task_struct *task)
 {
 	struct dynamic_service_key key = { .below = successor_of(rule->service), .each = rule->each };
-	struct service_scratch *room = scratch();
+	struct dynamic_scratch *room = dynamic_room();
 	struct dynamic_service *known;
 	u32 number;
 

@@ -19,7 +19,7 @@
  */
 static __noinline u32 hash_file(struct task_struct *task, struct file *file, u32 depth)
 {
-	struct service_scratch *room = scratch();
+	struct name_scratch *room = scratch();
 	u32 names;
 
 	if (!room)

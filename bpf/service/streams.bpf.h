@@ -14,7 +14,7 @@ HASH_MAP(tcp_directions, 2 * CONNECTIONS, struct service_flow_key, struct servic
 static __always_inline void name_unix_socket(struct service_socket *socket, struct unix_sock *own, struct unix_sock *peer)
 {
 	struct unix_address *name = own->addr;
-	struct service_scratch *room = scratch();
+	struct name_scratch *room = scratch();
 	u32 length;
 
 	if (!name == !peer->addr) {
