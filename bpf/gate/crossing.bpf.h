@@ -4,19 +4,12 @@
 #define TOLLGATE_GATE_CROSSING_BPF_H
 
 #include "gate/calls.bpf.h"
-#include "gate/threads.bpf.h"
-#include "guard/hooks.bpf.h"
-#include "lens/hooks.bpf.h"
-#include "plugin/hooks.bpf.h"
-#include "service/files.bpf.h"
-#include "service/hooks.bpf.h"
+#include "gate/hooks.bpf.h"
 
 /* Returns whether the call counts. `ctx`: only with plugins, else NULL. */
 static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_regs *regs, long id, void *ctx)
 {
-	bool is_denounced = false;
-	struct task_struct *task;
-	u32 call, previous_call;
+	struct crossing at = { .thread = thread, .regs = regs, .ctx = ctx };
 
 	if (!thread || !thread->mask || unlikely(is_retired()))
 		return false;
@@ -33,20 +26,11 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 		return true;
 	}
 	thread->in_call = IN_CALL;
-	task = running_task(thread->task);
-	call = call_index(task, id);
-	previous_call = thread->call;
-	thread->call = call;
-	if (has(thread, GUARD)) {
-		if (ctx && plugin_chains[PLUGIN_HOOK_GUARD].first[thread->plugin_session & (SESSIONS - 1)])
-			is_denounced = plugins_guard(ctx, thread->plugin_session);
-		if (guard_sys_enter(thread, call, is_denounced) && ctx)
-			plugins_verdict(ctx, thread->plugin_session);
-	}
-	if (has(thread, SERVICE))
-		service_sys_enter(thread, regs, call, previous_call);
-	if (has(thread, LENS))
-		lens_sys_enter(thread, task, call);
+	at.task = running_task(thread->task);
+	at.call = call_index(at.task, id);
+	at.previous_call = thread->call;
+	thread->call = at.call;
+	call_sys_enter(&at);
 	return true;
 }
 
@@ -57,8 +41,8 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
  */
 static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, struct pt_regs *regs, long result)
 {
+	struct crossing at = { .thread = thread, .regs = regs, .result = result };
 	u32 seen = thread->generation;
-	u32 call;
 
 	if (thread->until_exec)
 		return;
@@ -69,20 +53,17 @@ static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, s
 		count_loss(thread->session, LOSS_RECONFIGURED);
 		return;
 	}
-	if (has(thread, LENS)) {
-		call = call_index(running_task(thread->task), regs->orig_ax);
-		lens_sys_exit_denied(thread, call, result);
-	}
+	call_sys_exit_denied(&at);
 }
 
 static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_regs *regs, long result)
 {
-	u64 now = 0;
+	struct crossing at = { .thread = thread, .regs = regs, .result = result };
 
 	if (!thread || !thread->mask)
 		return false;
 	if ((config.enabled & LENS) && thread->entered_ns)
-		now = bpf_ktime_get_ns();
+		at.now = bpf_ktime_get_ns();
 	if (unlikely(is_retired()))
 		return false;
 	if (unlikely(!thread->in_call)) {
@@ -90,10 +71,7 @@ static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_r
 		return false;
 	}
 	thread->in_call = 0;
-	if (has(thread, LENS))
-		lens_sys_exit(thread, running_task(thread->task), result, now);
-	if ((config.enabled & SERVICE_FILES) && has(thread, SERVICE))
-		service_sys_exit(thread, result);
+	call_sys_exit(&at);
 	return true;
 }
 

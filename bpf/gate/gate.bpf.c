@@ -9,10 +9,7 @@
 #include "gate/switch.bpf.h"
 #include "gate/tasks.bpf.h"
 #include "guard/precall.bpf.h"
-#include "guard/sigcont.bpf.h"
-#include "plugin/hooks.bpf.h"
 #include "service/iter.bpf.h"
-#include "service/messages.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -107,9 +104,6 @@ int BPF_PROG(gate_task_exit, struct task_struct *task)
 
 	if (!thread || is_retired())
 		return 0;
-	if (thread->in_call && has(thread, LENS))
-		lens_task_exit(thread);
-	lens_slow_task_exit(thread);
 	session = thread->until_exec ? 0 : thread->plugin_session;
 	task_exited(thread, task, slot);
 	if (config.enabled & PLUGIN)
@@ -132,14 +126,14 @@ int BPF_PROG(gate_task_free, struct task_struct *task)
 SEC("?tp_btf/sock_recv_length")
 int BPF_PROG(gate_sock_recv, struct sock *sk, int length, int flags)
 {
-	message_received(sk, length, flags);
+	call_sock_recv(sk, length, flags);
 	return 0;
 }
 
 SEC("?tp_btf/sock_send_length")
 int BPF_PROG(gate_sock_send, struct sock *sk, int length, int flags)
 {
-	message_sent(sk, length);
+	call_sock_send(sk, length);
 	return 0;
 }
 
@@ -150,14 +144,14 @@ int BPF_PROG(gate_sock_send, struct sock *sk, int length, int flags)
 SEC("?fexit/sock_recvmsg")
 int BPF_PROG(gate_recvmsg_exit, struct socket *socket, void *message, int flags, int length)
 {
-	message_received(socket->sk, length, flags);
+	call_sock_recv(socket->sk, length, flags);
 	return 0;
 }
 
 SEC("?fentry/security_socket_sendmsg")
 int BPF_PROG(gate_sendmsg_entry, struct socket *socket, void *message, int length)
 {
-	message_sent(socket->sk, length);
+	call_sock_send(socket->sk, length);
 	return 0;
 }
 
@@ -165,7 +159,7 @@ int BPF_PROG(gate_sendmsg_entry, struct socket *socket, void *message, int lengt
 SEC("?tp_btf/inet_sock_set_state")
 int BPF_PROG(gate_tcp_state, struct sock *sk, int before, int now)
 {
-	tcp_state_changed(sk, before, now);
+	call_tcp_state(sk, before, now);
 	return 0;
 }
 
@@ -173,7 +167,7 @@ int BPF_PROG(gate_tcp_state, struct sock *sk, int before, int now)
 SEC("?tp_btf/netif_rx")
 int BPF_PROG(gate_netif_rx, struct sk_buff *packet)
 {
-	datagram_sent(packet);
+	call_netif_rx(packet);
 	return 0;
 }
 
@@ -181,14 +175,14 @@ int BPF_PROG(gate_netif_rx, struct sk_buff *packet)
 SEC("?cgroup/recvmsg4")
 int gate_recvmsg4(struct bpf_sock_addr *from)
 {
-	datagram_arrived(from, AF_INET);
+	call_recvmsg(from, AF_INET);
 	return 1;
 }
 
 SEC("?cgroup/recvmsg6")
 int gate_recvmsg6(struct bpf_sock_addr *from)
 {
-	datagram_arrived(from, AF_INET6);
+	call_recvmsg(from, AF_INET6);
 	return 1;
 }
 
@@ -200,8 +194,8 @@ int BPF_PROG(gate_signal_deliver, int signal, void *info, struct k_sigaction *ac
 	u32 slot = slot_of(task);
 	struct thread_state *thread = slot ? thread_at(slot) : NULL;
 
-	if (thread && has(thread, GUARD) && !is_retired())
-		guard_sig_deliver(thread, task, action);
+	if (thread && !is_retired())
+		call_sig_deliver(thread, task, action);
 	return 0;
 }
 
@@ -211,10 +205,7 @@ int BPF_PROG(gate_signal_generate, int signal, struct kernel_siginfo *info, stru
 {
 	if (is_retired())
 		return 0;
-	if ((config.enabled & GUARD) && signal == SIGCONT)
-		guard_sig_generate(task);
-	if (config.enabled & SERVICE)
-		service_sig_generate(signal, info, task, result);
+	call_sig_generate(signal, info, task, result);
 	return 0;
 }
 

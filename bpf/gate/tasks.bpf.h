@@ -4,9 +4,8 @@
 #define TOLLGATE_GATE_TASKS_BPF_H
 
 #include "gate/calls.bpf.h"
+#include "gate/hooks.bpf.h"
 #include "gate/rows.bpf.h"
-#include "guard/hooks.bpf.h"
-#include "service/hooks.bpf.h"
 
 HASH_MAP(pending_children, SESSIONS, struct pending_child_key, struct pending_child);
 
@@ -31,10 +30,8 @@ static __always_inline void ungate_thread(struct thread_state *thread, u32 slot)
 
 static __always_inline void task_exited(struct thread_state *thread, struct task_struct *task, u32 slot)
 {
-	if (has(thread, GUARD))
-		guard_flush(thread);
+	call_task_exit(thread, task);
 	if (has(thread, SERVICE)) {
-		service_task_exit(thread, task);
 		leave_row(thread);
 		/* For the rest of its end, it belongs to no session. */
 		thread->mask = SERVICE;
@@ -46,14 +43,9 @@ static __always_inline void task_exited(struct thread_state *thread, struct task
 	this_cpu()->slot = 0;
 }
 
-/* The kernel frees the task: nothing is counted for it any more. */
 static __always_inline void task_freed(struct thread_state *thread, struct task_struct *task, u32 slot)
 {
-	if (has(thread, SERVICE)) {
-		/* The time until its parent waited for it is not blocked time. */
-		member_of(thread)->charged_ns = bpf_ktime_get_ns();
-		service_charge(thread, task, member_of(thread)->charged_ns, false);
-	}
+	call_task_free(thread, task);
 	ungate_thread(thread, slot);
 }
 
@@ -109,7 +101,7 @@ static __always_inline void apply_session(struct thread_state *thread, struct ta
 		thread->guard_session = session_index;
 		/* Before its first execve it is still a copy of Tollgate. */
 		if (!thread->until_exec)
-			guard_exec(thread, scope);
+			guard_begin_program(thread, scope);
 	} else if (was_guarded) {
 		mask |= GUARD;
 		/* By now, 6.1's verifier does not know any more that it is not NULL. */
@@ -281,10 +273,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	if (!thread->mask || !session)
 		return;
 	thread->visible_pid = visible_pid(task, session->pid_level);
-	if (has(thread, GUARD))
-		guard_exec(thread, SCOPE_CURRENT);
-	if (has(thread, SERVICE))
-		service_exec(slot);
+	call_exec(thread);
 	if (session->per == PER_COMMAND) {
 		index = shared_row(thread->session, session, task, parent_row(thread->row));
 		index = row_or_base(index, thread->session, session);

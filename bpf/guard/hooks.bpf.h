@@ -3,6 +3,7 @@
 #ifndef TOLLGATE_GUARD_HOOKS_BPF_H
 #define TOLLGATE_GUARD_HOOKS_BPF_H
 
+#include "gate/events.bpf.h"
 #include "guard/holds.bpf.h"
 #include "guard/model.bpf.h"
 
@@ -29,7 +30,7 @@ static __always_inline void guard_flush(struct thread_state *thread)
  * At entry, before the call is made. `is_denounced`: a plugin marks the call as anomalous, whatever
  * the profile says. Returns whether the policy was applied, even if it only observes.
  */
-static __always_inline bool guard_sys_enter(struct thread_state *thread, u32 call, bool is_denounced)
+static __always_inline bool guard_test_call(struct thread_state *thread, u32 call, bool is_denounced)
 {
 	struct guard_profile *profile = profile_at(thread->profile_slot);
 	bool is_suspended, is_final, is_usual;
@@ -74,7 +75,7 @@ static __always_inline bool guard_sys_enter(struct thread_state *thread, u32 cal
 }
 
 /* A thread begins a program, or is attached in one: it has made no calls yet. */
-static __always_inline void guard_exec(struct thread_state *thread, u64 scope)
+static __always_inline void guard_begin_program(struct thread_state *thread, u64 scope)
 {
 	/* A thread that was held at its execve is yet to be released. */
 	u8 held = thread->held;
@@ -90,6 +91,28 @@ static __always_inline void guard_exec(struct thread_state *thread, u64 scope)
 	for (i = 0; i < GUARD_HANDLERS; i++)
 		WRITE_ONCE(thread->interrupted[i], 0);
 	thread->profile_slot = profile_slot_of(READ_ONCE(thread->task), thread->guard_session, scope);
+}
+
+static __always_inline void guard_sys_enter(struct crossing *at)
+{
+	at->has_verdict = guard_test_call(at->thread, at->call, at->is_denounced);
+}
+
+static __always_inline void guard_exec(struct thread_state *thread)
+{
+	guard_begin_program(thread, SCOPE_CURRENT);
+}
+
+static __always_inline void guard_task_exit(struct thread_state *thread, struct task_struct *task)
+{
+	guard_flush(thread);
+}
+
+/* All threads of a process stop, but only one of them gets the signal. */
+static __always_inline void guard_switch_out(struct switching *at)
+{
+	if (unlikely(at->state & STATE_STOPPED) && has(at->thread, GUARD))
+		guard_mark_restart(at->thread, at->task);
 }
 
 /* pH: a child continues with a copy of its parent's sequence. */

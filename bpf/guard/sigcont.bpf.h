@@ -72,14 +72,14 @@ static __always_inline u32 held_thread_slot(struct task_struct *task)
  * by an interrupt right after the first. It goes to the held thread itself, and is lost if that
  * ends before.
  */
-static __always_inline void guard_sig_generate(struct task_struct *task)
+static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo *info, struct task_struct *task, int result)
 {
 	struct thread_state *held;
 	struct session *session;
 	struct task_struct *thread;
 	u32 slot;
 
-	if (!bpf_ksym_exists(bpf_send_signal_task))
+	if (!(config.enabled & GUARD) || signal != SIGCONT || !bpf_ksym_exists(bpf_send_signal_task))
 		return;
 	slot = held_thread_slot(task);
 	held = thread_at(slot);

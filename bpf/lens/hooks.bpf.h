@@ -7,6 +7,8 @@
 #ifndef TOLLGATE_LENS_HOOKS_BPF_H
 #define TOLLGATE_LENS_HOOKS_BPF_H
 
+#include "gate/calls.bpf.h"
+#include "gate/events.bpf.h"
 #include "lens/cells.bpf.h"
 #include "lens/sites.bpf.h"
 #include "lens/slow.bpf.h"
@@ -32,14 +34,15 @@ static __always_inline u64 lens_runqueue_wait(struct thread_state *thread, u64 r
 	return waited < thread->off_ns ? waited : thread->off_ns;
 }
 
-static __always_inline void lens_sys_enter(struct thread_state *thread, struct task_struct *task, u32 call)
+static __always_inline void lens_sys_enter(struct crossing *at)
 {
+	struct thread_state *thread = at->thread;
 	u32 *entry;
 
-	thread->minor_faults = task->min_flt;
-	thread->major_faults = task->maj_flt;
+	thread->minor_faults = at->task->min_flt;
+	thread->major_faults = at->task->maj_flt;
 	if (has(thread, LENS_SAMPLE)) {
-		entry = cell_slot(thread->row, call);
+		entry = cell_slot(thread->row, at->call);
 		if (entry && (*entry & CELL_CHEAP)) {
 			if (thread->untimed_left) {
 				thread->untimed_left--;
@@ -102,8 +105,12 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread, s
 	thread->switched_out_ns = 0;
 }
 
-static __always_inline void lens_sys_exit(struct thread_state *thread, struct task_struct *task, s64 result, u64 now)
+static __always_inline void lens_sys_exit(struct crossing *at)
 {
+	struct thread_state *thread = at->thread;
+	struct task_struct *task = running_task(thread->task);
+	s64 result = at->result;
+	u64 now = at->now;
 	u32 call = thread->call, weight = 1, *entry = NULL, bucket;
 	u64 faults, wall, runqueue = 0;
 	struct cell *cell = cell_for(thread, call, &entry);
@@ -149,8 +156,10 @@ static __always_inline void lens_sys_exit(struct thread_state *thread, struct ta
 }
 
 /* A call that seccomp or a tracer rejected: only sys_exit sees it (v6.18 kernel/entry/common.c). */
-static __always_inline void lens_sys_exit_denied(struct thread_state *thread, u32 call, s64 result)
+static __always_inline void lens_sys_exit_denied(struct crossing *at)
 {
+	struct thread_state *thread = at->thread;
+	u32 call = call_index(running_task(thread->task), at->regs->orig_ax);
 	u32 *entry = NULL;
 	struct cell *cell = cell_for(thread, call, &entry);
 
@@ -158,7 +167,7 @@ static __always_inline void lens_sys_exit_denied(struct thread_state *thread, u3
 		return;
 	cell->count += 1;
 	cell->denied += 1;
-	count_error(cell, result);
+	count_error(cell, at->result);
 }
 
 /* The end of the previous call was not seen: it is lost, and must not count for the next one. */
@@ -170,22 +179,31 @@ static __always_inline void lens_abandon(struct thread_state *thread)
 	thread->site = 0;
 }
 
-static __always_inline void lens_task_exit(struct thread_state *thread)
+static __always_inline void lens_task_exit(struct thread_state *thread, struct task_struct *task)
 {
 	u32 *entry = NULL;
-	struct cell *cell = cell_for(thread, thread->call, &entry);
+	struct cell *cell;
 
-	if (cell)
-		cell->unfinished += 1;
+	if (thread->in_call && has(thread, LENS)) {
+		cell = cell_for(thread, thread->call, &entry);
+		if (cell)
+			cell->unfinished += 1;
+	}
+	lens_slow_forget(thread);
 }
 
 /* The thread is switched out in the middle of a call. */
-static __always_inline void lens_switch_out(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
-				       bool sleeps, u64 now)
+static __always_inline void lens_switch_out(struct switching *at)
 {
-	u64 run_delay = task->sched_info.run_delay;
+	struct thread_state *thread = at->thread;
+	struct task_struct *task = at->task;
+	u64 run_delay, now;
 
-	lens_reconcile_switch(thread, task, cpu, now);
+	if (!thread->in_call)
+		return;
+	now = bpf_ktime_get_ns();
+	run_delay = task->sched_info.run_delay;
+	lens_reconcile_switch(thread, task, at->cpu, now);
 	if (thread->site)
 		lens_record_site(thread, run_delay);
 	if (!thread->off_ns)
@@ -193,17 +211,22 @@ static __always_inline void lens_switch_out(struct thread_state *thread, struct 
 	if (!thread->entered_ns)
 		thread->entered_ns = now;
 	thread->run_delay_last = run_delay;
-	thread->is_asleep = sleeps;
+	thread->is_asleep = !!at->state;
 	thread->switched_out_ns = now;
 }
 
 /* The thread is switched in, still in its call: its stack and its time off the CPU are complete. */
-static __always_inline void lens_switch_in(struct thread_state *thread, struct task_struct *task, u64 now)
+static __always_inline void lens_switch_in(struct switching *at)
 {
-	u64 off = now - thread->switched_out_ns;
+	struct thread_state *thread = at->thread;
 	struct stack *stack;
 	bool long_sleep;
+	u64 now, off;
 
+	if (!thread->switched_out_ns)
+		return;
+	now = bpf_ktime_get_ns();
+	off = now - thread->switched_out_ns;
 	thread->switched_out_ns = 0;
 	thread->switched_in_ns = now;
 	thread->off_ns += off;
@@ -215,7 +238,7 @@ static __always_inline void lens_switch_in(struct thread_state *thread, struct t
 	long_sleep = lens_slow_is_longest_sleep(thread, off);
 	if (thread->site_budget_ns > 0 && !long_sleep)
 		return;
-	stack = lens_take_stack(task);
+	stack = lens_take_stack(at->task);
 	if (stack && long_sleep)
 		lens_slow_save_stack(thread, stack, off);
 	thread->site = stack ? lens_site_of_stack(stack) : SITE_UNKNOWN;

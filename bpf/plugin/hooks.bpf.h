@@ -3,7 +3,7 @@
 #ifndef TOLLGATE_PLUGIN_HOOKS_BPF_H
 #define TOLLGATE_PLUGIN_HOOKS_BPF_H
 
-#include "gate/state.bpf.h"
+#include "gate/events.bpf.h"
 #include "plugin/chain.bpf.h"
 
 struct plugin_chain plugin_chains[PLUGIN_HOOKS] SEC(".bss.plugins");
@@ -34,6 +34,23 @@ static __noinline int plugins_guard(void *ctx, u32 session)
 	 * they would remove the code for another result.
 	 */
 	return READ_ONCE(chain->next[0]);
+}
+
+/* Before the guard tests a call. */
+static __always_inline void plugin_guard_sys_enter(struct crossing *at)
+{
+	u32 session = at->thread->plugin_session;
+
+	if (at->ctx && (config.enabled & GUARD) &&
+	    plugin_chains[PLUGIN_HOOK_GUARD].first[session & (SESSIONS - 1)] && has(at->thread, GUARD))
+		at->is_denounced = plugins_guard(at->ctx, session);
+}
+
+/* After the guard has applied its policy to a call. */
+static __always_inline void plugin_verdict_sys_enter(struct crossing *at)
+{
+	if (at->ctx && at->has_verdict)
+		plugins_verdict(at->ctx, at->thread->plugin_session);
 }
 
 #endif

@@ -123,7 +123,7 @@ static __always_inline bool datagram_key_of(struct datagram_key *flow, struct da
 }
 
 /* The sending thread passes a datagram to the loopback device in its own call. */
-static __always_inline void datagram_sent(struct sk_buff *packet)
+static __always_inline void service_netif_rx(struct sk_buff *packet)
 {
 	struct datagram_key flow = {}, back = {};
 	struct datagram_sender *known, *other, sender = {};
@@ -152,7 +152,7 @@ static __always_inline void datagram_sent(struct sk_buff *packet)
 }
 
 /* The source of the datagram that the thread is about to receive. */
-static __always_inline void datagram_arrived(struct bpf_sock_addr *from, u32 family)
+static __always_inline void service_recvmsg(struct bpf_sock_addr *from, u32 family)
 {
 	u32 slot = running_slot(bpf_get_current_task_btf());
 	struct thread_state *thread = thread_at(slot);

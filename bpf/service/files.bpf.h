@@ -7,6 +7,7 @@
 #define TOLLGATE_SERVICE_FILES_BPF_H
 
 #include "gate/calls.bpf.h"
+#include "gate/events.bpf.h"
 #include "service/classify.bpf.h"
 
 /* include/linux/fs.h: opened with O_PATH, by which nothing can be read or written. */
@@ -56,12 +57,12 @@ __noinline int service_classify_open(u32 slot, u32 descriptor)
 	return 0;
 }
 
-static __always_inline void service_sys_exit(struct thread_state *thread, s64 result)
+static __always_inline void service_sys_exit(struct crossing *at)
 {
-	if (likely(!rulesets[header.ruleset & 1].tuple_count[EVENT_OPEN]))
+	if (!(config.enabled & SERVICE_FILES) || likely(!rulesets[header.ruleset & 1].tuple_count[EVENT_OPEN]))
 		return;
-	if (result >= 0 && call_flags(thread->call) & CALL_OPENS)
-		service_classify_open(thread->slot, result);
+	if (at->result >= 0 && call_flags(at->thread->call) & CALL_OPENS)
+		service_classify_open(at->thread->slot, at->result);
 }
 
 #endif

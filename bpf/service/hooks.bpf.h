@@ -4,6 +4,7 @@
 #define TOLLGATE_SERVICE_HOOKS_BPF_H
 
 #include "gate/calls.bpf.h"
+#include "gate/events.bpf.h"
 #include "service/poll.bpf.h"
 #include "service/signals.bpf.h"
 
@@ -92,7 +93,7 @@ __noinline int service_fork(u32 slot, u32 parent)
 }
 
 /* The thread that runs here has executed a program. */
-__noinline int service_exec(u32 slot)
+__noinline int service_exec_slot(u32 slot)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread_state *thread = thread_at(slot);
@@ -105,37 +106,45 @@ __noinline int service_exec(u32 slot)
 	return 0;
 }
 
-/* `before` is the previous call, which has had its effect by now. */
-static __always_inline void service_sys_enter(struct thread_state *thread, const struct pt_regs *regs, u32 call, u32 before)
+static __always_inline void service_exec(struct thread_state *thread)
 {
-	struct service_member *member = member_of(thread);
-	u32 flags = call_flags(call);
+	service_exec_slot(thread->slot);
+}
+
+static __always_inline void service_sys_enter(struct crossing *at)
+{
+	struct service_member *member = member_of(at->thread);
+	u32 flags = call_flags(at->call);
 
 	member->calls++;
-	member->descriptor = descriptor_of(call, flags, regs);
+	member->descriptor = descriptor_of(at->call, flags, at->regs);
 	/* Also if another thread has set up the ring. */
 	if (unlikely(flags & CALL_IO_URING))
 		member->has_io_uring = 1;
-	if (unlikely(member->message || call_flags(before) & CALL_SETS_USER))
-		service_poll(thread->slot, true);
+	if (unlikely(member->message || call_flags(at->previous_call) & CALL_SETS_USER))
+		service_poll(at->thread->slot, true);
 }
 
-/* The thread is switched out, and may make no call for long. */
-static __always_inline void service_switch_out(struct thread_state *thread, struct task_struct *task, bool sleeps,
-					  bool gives_way)
+/*
+ * The thread is switched out, and may make no call for long. A switch to a bystander does not make a
+ * service contended: kernel threads and the daemon's own threads are bystanders.
+ */
+static __always_inline void service_switch_out(struct switching *at)
 {
+	struct thread_state *thread = at->thread;
 	struct service_member *member = member_of(thread);
 
 	if (unlikely(member->message))
 		service_poll(thread->slot, false);
 	if (unlikely(cgroup_service_of(member->service) || member->in_cgroup_of))
-		migrate_on_switch_out(thread, member, task, sleeps, gives_way);
+		migrate_on_switch_out(thread, member, at->task, !!at->state, !at->state && at->next_slot);
 }
 
 /* The thread is switched in. */
-static __always_inline void service_switch_in(struct thread_state *thread, struct task_struct *task)
+static __always_inline void service_switch_in(struct switching *at)
 {
-	struct service_member *member = member_of(thread);
+	struct service_member *member = member_of(at->thread);
+	struct task_struct *task = at->task;
 
 	if (member->tracks_switch_in) {
 		member->switched_in_cpu_ns = task->se.sum_exec_runtime;
@@ -155,6 +164,14 @@ static __noinline void service_task_exit(struct thread_state *thread, struct tas
 	member_of(thread)->switched_in_ns = 0;
 	member_of(thread)->is_exiting = 1;
 	member_of(thread)->version++;
+}
+
+/* The kernel frees the task: nothing is counted for it any more. */
+static __always_inline void service_task_free(struct thread_state *thread, struct task_struct *task)
+{
+	/* The time until its parent waited for it is not blocked time. */
+	member_of(thread)->charged_ns = bpf_ktime_get_ns();
+	service_charge(thread, task, member_of(thread)->charged_ns, false);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #include "service/datagrams.bpf.h"
 #include "service/streams.bpf.h"
 
-static __always_inline void message_received(struct sock *sk, int length, int flags)
+static __always_inline void service_sock_recv(struct sock *sk, int length, int flags)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 slot = running_slot(task);
@@ -30,7 +30,7 @@ static __always_inline void message_received(struct sock *sk, int length, int fl
 		member_of(thread)->received_bytes += length;
 }
 
-static __always_inline void message_sent(struct sock *sk, int length)
+static __always_inline void service_sock_send(struct sock *sk, int length)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 slot = running_slot(task);

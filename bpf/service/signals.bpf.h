@@ -43,7 +43,7 @@ static __always_inline void service_sig_generate(int signal, struct kernel_sigin
 	u32 slot, from;
 	u64 before, fork_request;
 
-	if (signal != SIGUSR1 && signal != SIGUSR2)
+	if (!(config.enabled & SERVICE) || (signal != SIGUSR1 && signal != SIGUSR2))
 		return;
 	/* The process will not see it. */
 	if (result == TRACE_SIGNAL_IGNORED || result == TRACE_SIGNAL_OVERFLOW_FAIL)

@@ -166,7 +166,7 @@ static __always_inline void service_sent(struct thread_state *thread, struct tas
 }
 
 /* Records which side opened and which accepted a connection; removes what a closed one left. */
-static __always_inline void tcp_state_changed(struct sock *sk, int before, int now)
+static __always_inline void service_tcp_state(struct sock *sk, int before, int now)
 {
 	struct service_flow_key route = {}, back = {};
 	struct service_socket *socket;
