@@ -35,6 +35,19 @@ struct switching {
 	u32 state;
 	/* The slot of the thread that gets its processor; 0: a bystander. */
 	u32 next_slot;
+	/* switch_ns(); 0: not read yet. */
+	u64 now;
 };
+
+/*
+ * The time of the switch, for both threads and all extensions. It is read when it is first needed:
+ * many switches need none.
+ */
+static __always_inline u64 switch_ns(struct switching *at)
+{
+	if (!at->now)
+		at->now = bpf_ktime_get_ns();
+	return at->now;
+}
 
 #endif

@@ -201,7 +201,7 @@ static __always_inline void lens_switch_out(struct switching *at)
 
 	if (!thread->in_call)
 		return;
-	now = bpf_ktime_get_ns();
+	now = switch_ns(at);
 	run_delay = task->sched_info.run_delay;
 	lens_reconcile_switch(thread, task, at->cpu, now);
 	if (thread->site)
@@ -225,7 +225,7 @@ static __always_inline void lens_switch_in(struct switching *at)
 
 	if (!thread->switched_out_ns)
 		return;
-	now = bpf_ktime_get_ns();
+	now = switch_ns(at);
 	off = now - thread->switched_out_ns;
 	thread->switched_out_ns = 0;
 	thread->switched_in_ns = now;

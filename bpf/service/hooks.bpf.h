@@ -137,7 +137,7 @@ static __always_inline void service_switch_out(struct switching *at)
 	if (unlikely(member->message))
 		service_poll(thread->slot, false);
 	if (unlikely(cgroup_service_of(member->service) || member->in_cgroup_of))
-		migrate_on_switch_out(thread, member, at->task, !!at->state, !at->state && at->next_slot);
+		migrate_on_switch_out(at, member);
 }
 
 /* The thread is switched in. */
@@ -149,7 +149,7 @@ static __always_inline void service_switch_in(struct switching *at)
 	if (member->tracks_switch_in) {
 		member->switched_in_cpu_ns = task->se.sum_exec_runtime;
 		member->switched_in_switches = task->nvcsw + task->nivcsw;
-		member->switched_in_ns = bpf_ktime_get_ns();
+		member->switched_in_ns = switch_ns(at);
 	}
 	if (unlikely(member->in_cgroup_of))
 		WRITE_ONCE(member->slept_ns, 0);

@@ -12,6 +12,7 @@
 #ifndef TOLLGATE_SERVICE_MIGRATE_BPF_H
 #define TOLLGATE_SERVICE_MIGRATE_BPF_H
 
+#include "gate/events.bpf.h"
 #include "service/state.bpf.h"
 
 struct {
@@ -66,16 +67,15 @@ static __noinline bool request_migration(struct thread_state *thread, struct ser
 }
 
 /* A thread in a service's control group goes to sleep after a reply. */
-static __always_inline void request_return(struct thread_state *thread, struct service_member *member,
-					struct task_struct *task)
+static __always_inline void request_return(struct switching *at, struct service_member *member)
 {
-	u64 began_ns = task->start_boottime;
+	u64 began_ns = at->task->start_boottime;
 
-	WRITE_ONCE(member->slept_ns, bpf_ktime_get_ns());
+	WRITE_ONCE(member->slept_ns, switch_ns(at));
 	if (READ_ONCE(member->return_thread_ns) == began_ns)
 		return;
 	WRITE_ONCE(member->return_thread_ns, began_ns);
-	if (!request_migration(thread, member, SERVICE_ROOT, true))
+	if (!request_migration(at->thread, member, SERVICE_ROOT, true))
 		WRITE_ONCE(member->return_thread_ns, 0);
 }
 
@@ -107,17 +107,19 @@ static __always_inline void migrate_on_fork(struct thread_state *thread, struct 
 		request_migration(thread, member, cgroup_service_of(member->service), false);
 }
 
-/* The thread is switched out: it sleeps, or a gated thread preempts it (`gives_way`). */
-static __always_inline void migrate_on_switch_out(struct thread_state *thread, struct service_member *member,
-					  struct task_struct *task, bool sleeps, bool gives_way)
+/* The thread is switched out: it sleeps, or a gated thread preempts it. */
+static __always_inline void migrate_on_switch_out(struct switching *at, struct service_member *member)
 {
-	bool is_done = sleeps && member->has_replied;
+	bool is_done = at->state && member->has_replied;
+	bool gives_way = !at->state && at->next_slot;
+	struct thread_state *thread = at->thread;
+	struct task_struct *task = at->task;
 	u32 service = member->service & (SERVICES - 1);
 
 	if (member->is_exiting)
 		return;
 	if (is_done && member->in_cgroup_of) {
-		request_return(thread, member, task);
+		request_return(at, member);
 		return;
 	}
 	if (!gives_way && !(migrate_flags_of(service) & MIGRATE_UNCONTENDED))
@@ -126,12 +128,12 @@ static __always_inline void migrate_on_switch_out(struct thread_state *thread, s
 	if ((s64)(task->se.sum_exec_runtime - member->charged_at.cpu_ns) < MIGRATE_MIN_RUN_NS)
 		return;
 	member->migrate_credit = MIGRATE_CREDIT;
-	services[service].contended_until_ns = bpf_ktime_get_ns() + CONTENDED_NS;
+	services[service].contended_until_ns = switch_ns(at) + CONTENDED_NS;
 	if (cgroup_service_of(service) == member->in_cgroup_of)
 		return;
 	request_migration(thread, member, cgroup_service_of(service), false);
 	if (is_done)
-		request_return(thread, member, task);
+		request_return(at, member);
 }
 
 #endif
