@@ -39,7 +39,7 @@ static __always_inline u32 call_flags(u32 call)
 {
 	u64 index = call;
 
-	/* The verifier must see the check, in the register that is used: the compiler may know it. */
+	/* The compiler may know the bound; the verifier must see the check. */
 	barrier_var(index);
 	return index < CALL_INDICES ? config.call_flags[index] : 0;
 }

@@ -7,7 +7,8 @@
 #include "gate/hooks.bpf.h"
 
 /* Returns whether the call counts. `ctx`: only with plugins, else NULL. */
-static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_regs *regs, long id, void *ctx)
+static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_regs *regs, long id,
+					 void *ctx)
 {
 	struct crossing at = { .thread = thread, .regs = regs, .ctx = ctx };
 
@@ -18,7 +19,8 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 			return false;
 		thread->until_exec = 0;
 	}
-	if ((config.enabled & LENS) && unlikely(thread->in_call) && thread->generation == config.generation)
+	if ((config.enabled & LENS) && unlikely(thread->in_call) &&
+	    thread->generation == config.generation)
 		lens_abandon(thread);
 	thread->generation = config.generation;
 	if (!(config.enabled & NEEDS_CALL_INDEX)) {
@@ -39,7 +41,8 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
  * (neither was seen before: dropped); a call that seccomp or a tracer rejected; or a call whose
  * entry another generation handled just before it was replaced.
  */
-static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, struct pt_regs *regs, long result)
+static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, struct pt_regs *regs,
+						  long result)
 {
 	struct crossing at = { .thread = thread, .regs = regs, .result = result };
 	u32 seen = thread->generation;
@@ -56,7 +59,8 @@ static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, s
 	call_sys_exit_denied(&at);
 }
 
-static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_regs *regs, long result)
+static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_regs *regs,
+					long result)
 {
 	struct crossing at = { .thread = thread, .regs = regs, .result = result };
 

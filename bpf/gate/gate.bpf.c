@@ -27,7 +27,8 @@ int BPF_PROG(gate_sys_enter_plugins, struct pt_regs *regs, long id)
 	struct thread_state *thread = current_thread(regs);
 
 	if (on_sys_enter(thread, regs, id, ctx))
-		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_ENTER], thread->plugin_session, &plugin_enter);
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_ENTER], thread->plugin_session,
+			    &plugin_enter);
 	return 0;
 }
 
@@ -44,7 +45,8 @@ int BPF_PROG(gate_sys_exit_plugins, struct pt_regs *regs, long result)
 	struct thread_state *thread = current_thread(regs);
 
 	if (on_sys_exit(thread, regs, result))
-		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_EXIT], thread->plugin_session, &plugin_exit);
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_EXIT], thread->plugin_session,
+			    &plugin_exit);
 	return 0;
 }
 
@@ -80,7 +82,8 @@ int BPF_PROG(gate_fork, struct task_struct *parent, struct task_struct *child)
 		return 0;
 	task_forked(parent, child);
 	if (config.enabled & PLUGIN)
-		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_FORK], plugin_session_of(child), &plugin_fork);
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_FORK], plugin_session_of(child),
+			    &plugin_fork);
 	return 0;
 }
 
@@ -91,7 +94,8 @@ int BPF_PROG(gate_exec, struct task_struct *task, int old_pid, struct linux_binp
 		return 0;
 	task_executed(task, old_pid);
 	if (config.enabled & PLUGIN)
-		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_EXEC], plugin_session_of(task), &plugin_exec);
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_EXEC], plugin_session_of(task),
+			    &plugin_exec);
 	return 0;
 }
 
@@ -201,7 +205,8 @@ int BPF_PROG(gate_signal_deliver, int signal, void *info, struct k_sigaction *ac
 
 /* Only with the guard or services. */
 SEC("tp_btf/signal_generate")
-int BPF_PROG(gate_signal_generate, int signal, struct kernel_siginfo *info, struct task_struct *task, int group, int result)
+int BPF_PROG(gate_signal_generate, int signal, struct kernel_siginfo *info,
+	     struct task_struct *task, int group, int result)
 {
 	if (is_retired())
 		return 0;

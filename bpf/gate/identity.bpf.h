@@ -68,7 +68,8 @@ static __always_inline const volatile struct interpreter *interpreter_of(struct 
 	bool is_version = true;
 	s32 i;
 
-	bpf_probe_read_kernel_str(name, sizeof(name), BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name));
+	bpf_probe_read_kernel_str(name, sizeof(name),
+				  BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name));
 	for (i = sizeof(name) - 1; i > 0; i--) {
 		if (name[i] && name[i] != '.' && (name[i] < '0' || name[i] > '9'))
 			is_version = false;
@@ -153,7 +154,7 @@ static __always_inline bool script_of(struct task_struct *task, struct scope_nam
 		return false;
 	if (name->text[0] != '/')
 		path_of_dentry(&name->folder, task, BPF_CORE_READ(task, fs, pwd.dentry),
-			      mount_of(BPF_CORE_READ(task, fs, pwd.mnt)));
+			       mount_of(BPF_CORE_READ(task, fs, pwd.mnt)));
 	return true;
 }
 
@@ -181,7 +182,8 @@ static long match_cgroup(u32 i, struct cgroup_climb *climb)
 	if (climb->kind == SCOPE_ANY_UNIT)
 		climb->is_found = end == DOT_SERVICE || end >> 16 == DOT_SCOPE;
 	else
-		climb->is_found = climb->kind == SCOPE_UNIT ? end == DOT_SERVICE : length > CONTAINER_DIGITS;
+		climb->is_found = climb->kind == SCOPE_UNIT ? end == DOT_SERVICE :
+							      length > CONTAINER_DIGITS;
 	parent = BPF_CORE_READ(cgroup, self.parent);
 	if (climb->is_found || !parent)
 		return 1;
@@ -218,7 +220,8 @@ static __always_inline struct cgroup *pids_cgroup(struct task_struct *task)
 
 static __always_inline bool unit_or_container_of(struct task_struct *task, u32 kind)
 {
-	return find_ancestor(BPF_CORE_READ(task, cgroups, dfl_cgrp), kind) || find_ancestor(pids_cgroup(task), kind);
+	return find_ancestor(BPF_CORE_READ(task, cgroups, dfl_cgrp), kind) ||
+	       find_ancestor(pids_cgroup(task), kind);
 }
 
 /*

@@ -99,7 +99,8 @@ static long hash_name(u32 i, struct name_hasher *fold)
 }
 
 /* Hashes each beginning of the path in the scratch, up to `names` names. Returns the last hash. */
-static __always_inline u64 hash_names(struct name_scratch *scratch, enum hashed_path path, u32 names)
+static __always_inline u64 hash_names(struct name_scratch *scratch, enum hashed_path path,
+				      u32 names)
 {
 	struct name_hasher fold = { .hash = header.salt, .first = path * NAMES };
 
@@ -117,7 +118,8 @@ static long collect_path_name(u32 i, struct path_walk *walk)
 	case PATH_MOUNT:
 		return 0;
 	case PATH_NAME:
-		room->name[room->names & (NAMES - 1)] = READ_FIELD(struct dentry, walk->below, d_name.name);
+		room->name[room->names & (NAMES - 1)] = READ_FIELD(struct dentry, walk->below,
+								   d_name.name);
 		room->names++;
 		return 0;
 	case PATH_DETACHED:
@@ -131,7 +133,8 @@ static long collect_path_name(u32 i, struct path_walk *walk)
 }
 
 /* Leaves the names of a file's path in the scratch; false: there are too many. */
-static __always_inline bool collect_names(struct name_scratch *scratch, struct task_struct *task, struct file *file)
+static __always_inline bool collect_names(struct name_scratch *scratch, struct task_struct *task,
+					  struct file *file)
 {
 	struct path_walk walk = {};
 

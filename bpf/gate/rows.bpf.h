@@ -22,7 +22,8 @@ static __always_inline void name_row(struct group *group, struct task_struct *ta
 }
 
 /* Allocates a row of a session for this task; 0: none is left. */
-static __always_inline u32 alloc_row(u32 session_index, struct session *session, struct task_struct *task, u32 parent)
+static __always_inline u32 alloc_row(u32 session_index, struct session *session,
+				     struct task_struct *task, u32 parent)
 {
 	u32 index = alloc_index(&header.next_row, ALLOCATABLE_ROWS, free_rows);
 	struct group *group = row_at(index);
@@ -99,13 +100,15 @@ static __always_inline bool row_is_live(u32 index, struct row_key *key, struct s
 		return false;
 	if (session->per == PER_COMMAND)
 		return true;
-	if (session->per == PER_PROCESS && group->tgid != visible_pid(task->group_leader, session->pid_level))
+	if (session->per == PER_PROCESS &&
+	    group->tgid != visible_pid(task->group_leader, session->pid_level))
 		return false;
 	return group->threads > 0;
 }
 
 /* The row that this task shares with its process, its command or all tasks; 0: none is left. */
-static __always_inline u32 shared_row(u32 session_index, struct session *session, struct task_struct *task, u32 parent)
+static __always_inline u32 shared_row(u32 session_index, struct session *session,
+				      struct task_struct *task, u32 parent)
 {
 	struct row_key key = { .session = session_index, .parent = parent };
 	u32 tgid = task->tgid;
@@ -139,8 +142,8 @@ static __always_inline void leave_row(struct thread_state *thread)
 }
 
 /* The row of a session's first thread; `parent` is the row that it counts in as well, or 0. */
-static __always_inline u32 first_row(u32 session_index, struct session *session, struct task_struct *task,
-				       u32 parent)
+static __always_inline u32 first_row(u32 session_index, struct session *session,
+				     struct task_struct *task, u32 parent)
 {
 	struct group *base = row_at(session->base_row);
 
@@ -148,7 +151,8 @@ static __always_inline u32 first_row(u32 session_index, struct session *session,
 		base->parent = parent;
 	if (session->per == PER_ALL)
 		return session->base_row;
-	return row_or_base(shared_row(session_index, session, task, parent), session_index, session);
+	return row_or_base(shared_row(session_index, session, task, parent), session_index,
+			   session);
 }
 
 #endif

@@ -5,11 +5,12 @@
 
 #include "gate/hooks.bpf.h"
 
-static __noinline int sched_switch_gated(bool preempt, struct task_struct *prev, struct task_struct *next,
-				   unsigned int prev_state)
+static __noinline int sched_switch_gated(bool preempt, struct task_struct *prev,
+					 struct task_struct *next, unsigned int prev_state)
 {
 	struct cpu_state *cpu = this_cpu();
-	u32 slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev), next_slot = slot_of(next);
+	u32 slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev),
+	    next_slot = slot_of(next);
 	struct switching at = { .cpu = cpu, .next_slot = next_slot };
 
 	if (slot && !is_retired()) {

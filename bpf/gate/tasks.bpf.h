@@ -28,7 +28,8 @@ static __always_inline void ungate_thread(struct thread_state *thread, u32 slot)
 	bpf_map_push_elem(&free_threads, &slot, BPF_ANY);
 }
 
-static __always_inline void task_exited(struct thread_state *thread, struct task_struct *task, u32 slot)
+static __always_inline void task_exited(struct thread_state *thread, struct task_struct *task,
+					u32 slot)
 {
 	call_task_exit(thread, task);
 	if (has(thread, SERVICE)) {
@@ -43,7 +44,8 @@ static __always_inline void task_exited(struct thread_state *thread, struct task
 	this_cpu()->slot = 0;
 }
 
-static __always_inline void task_freed(struct thread_state *thread, struct task_struct *task, u32 slot)
+static __always_inline void task_freed(struct thread_state *thread, struct task_struct *task,
+				       u32 slot)
 {
 	call_task_free(thread, task);
 	ungate_thread(thread, slot);
@@ -57,7 +59,8 @@ static __always_inline u32 inherited_mask(struct session *session, struct thread
 {
 	if (!before)
 		return 0;
-	return before->mask & (session->mask & LENS ? LENS | LENS_SITES : LENS | LENS_SITES | LENS_SAMPLE);
+	return before->mask &
+	       (session->mask & LENS ? LENS | LENS_SITES : LENS | LENS_SITES | LENS_SAMPLE);
 }
 
 /*
@@ -80,15 +83,18 @@ static __always_inline bool inherits_plugins(struct session *session, struct thr
  * Applies a session to a thread. A guarded thread stays guarded: one that already runs by the same
  * guard, which may hold it; a new one by the new session's guard or by its parent's.
  */
-static __always_inline void apply_session(struct thread_state *thread, struct task_struct *task, u32 session_index,
-				       struct session *session, struct thread_state *before, u64 scope)
+static __always_inline void apply_session(struct thread_state *thread, struct task_struct *task,
+					  u32 session_index, struct session *session,
+					  struct thread_state *before, u64 scope)
 {
 	bool was_guarded = false, stays = false;
 	/* Services are of the whole machine: a thread keeps its service in every session. */
-	u32 mask = (session->mask & ~SERVICE) | (thread->mask & SERVICE) | inherited_mask(session, before);
+	u32 mask = (session->mask & ~SERVICE) | (thread->mask & SERVICE) |
+		   inherited_mask(session, before);
 
 	/* The chain of each session continues with that of the whole machine. */
-	thread->plugin_session = inherits_plugins(session, before) ? before->plugin_session : session_index;
+	thread->plugin_session = inherits_plugins(session, before) ? before->plugin_session :
+								     session_index;
 	if (!(config.enabled & GUARD)) {
 		thread->mask = mask;
 		return;
@@ -113,7 +119,8 @@ static __always_inline void apply_session(struct thread_state *thread, struct ta
 }
 
 /* Makes a thread that already runs a member of a service, if it is not one yet. */
-static __always_inline void attach_service(struct thread_state *thread, struct task_struct *task, bool is_member)
+static __always_inline void attach_service(struct thread_state *thread, struct task_struct *task,
+					   bool is_member)
 {
 	if (!(config.enabled & SERVICE) || !READ_ONCE(header.services_session))
 		return;
@@ -125,8 +132,9 @@ static __always_inline void attach_service(struct thread_state *thread, struct t
 /*
  * Makes `task` a gated thread of the session; `parent`: the gated thread that created it, if any.
  */
-static __always_inline void gate_thread(struct task_struct *task, u32 session_index, struct session *session, u32 group,
-				      u32 until_exec, struct thread_state *parent, u64 scope)
+static __always_inline void gate_thread(struct task_struct *task, u32 session_index,
+					struct session *session, u32 group, u32 until_exec,
+					struct thread_state *parent, u64 scope)
 {
 	struct thread_state *thread;
 	u32 slot;
@@ -178,7 +186,8 @@ static __always_inline struct pending_child *pending_child_of(struct task_struct
 	if (!pid)
 		return NULL;
 	bpf_probe_read_kernel(&upid, sizeof(upid),
-			      (void *)&pid->numbers + BPF_CORE_READ(pid, level) * bpf_core_type_size(struct upid));
+			      (void *)&pid->numbers +
+				      BPF_CORE_READ(pid, level) * bpf_core_type_size(struct upid));
 	key.tid = upid.nr;
 	key.namespace_inum = BPF_CORE_READ(upid.ns, ns.inum);
 	return bpf_map_lookup_elem(&pending_children, &key);
@@ -201,7 +210,8 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		/* The owner is gated itself: what its child does counts there as well. */
 		group = thread && thread->mask ? thread->row : 0;
 		index = first_row(pending_child->session, session, child, group);
-		gate_thread(child, pending_child->session, session, index, pending_child->until_exec, thread, SCOPE_CURRENT);
+		gate_thread(child, pending_child->session, session, index,
+			    pending_child->until_exec, thread, SCOPE_CURRENT);
 		return;
 	}
 	/*
@@ -217,7 +227,8 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 			return;
 		session = session_at(index);
 		if (session)
-			gate_thread(child, index, session, first_row(index, session, child, 0), 0, thread, SCOPE_CURRENT);
+			gate_thread(child, index, session, first_row(index, session, child, 0), 0,
+				    thread, SCOPE_CURRENT);
 		return;
 	}
 	index = thread->session;
@@ -225,8 +236,10 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	if (!session)
 		return;
 	group = thread->row;
-	if (session->per == PER_THREAD || (session->per == PER_PROCESS && child->tgid != parent->tgid))
-		group = row_or_base(alloc_row(index, session, child, parent_row(thread->row)), index, session);
+	if (session->per == PER_THREAD ||
+	    (session->per == PER_PROCESS && child->tgid != parent->tgid))
+		group = row_or_base(alloc_row(index, session, child, parent_row(thread->row)),
+				    index, session);
 	gate_thread(child, index, session, group, thread->until_exec, thread, SCOPE_CURRENT);
 }
 
@@ -324,7 +337,8 @@ static __always_inline void task_attached(struct task_struct *task)
 	session->pid_level = level;
 	slot = slot_of(task);
 	if (!slot) {
-		gate_thread(task, index, session, first_row(index, session, task, 0), 0, NULL, scope);
+		gate_thread(task, index, session, first_row(index, session, task, 0), 0, NULL,
+			    scope);
 		/*
 		 * If its end was missed because it was not gated yet, nothing else frees its slot.
 		 */

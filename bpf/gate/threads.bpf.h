@@ -149,7 +149,8 @@ static __always_inline void remove_slot(u32 pid, u64 address, u32 slot)
 
 	if (__sync_val_compare_and_swap(tag, slot, 0) == slot)
 		return;
-	if (__sync_val_compare_and_swap(tag, BY_PID_SHARED | slot, BY_PID_SHARED) == (BY_PID_SHARED | slot))
+	if (__sync_val_compare_and_swap(tag, BY_PID_SHARED | slot, BY_PID_SHARED) ==
+	    (BY_PID_SHARED | slot))
 		return;
 	bpf_map_delete_elem(&by_task, &address);
 }

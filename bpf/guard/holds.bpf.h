@@ -10,10 +10,11 @@
 /* The guard's latest verdict on each processor, for plugins. */
 struct plugin_verdict verdicts[CPUS] SEC(".bss.verdicts");
 
-static __always_inline void guard_report_event(struct thread_state *thread, u32 call, u32 mismatches, u32 action,
-				       u32 restraint, u64 now)
+static __always_inline void guard_report_event(struct thread_state *thread, u32 call,
+					       u32 mismatches, u32 action, u32 restraint, u64 now)
 {
-	struct guard_event *event = reserve_record(thread->guard_session, sizeof(*event), LOSS_GUARD_EVENTS);
+	struct guard_event *event = reserve_record(thread->guard_session, sizeof(*event),
+						   LOSS_GUARD_EVENTS);
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct session *session = session_at(thread->guard_session);
 
@@ -71,7 +72,8 @@ static __always_inline bool is_exempt(struct thread_state *thread, struct sessio
  */
 static __always_inline bool is_max_held(struct session *session)
 {
-	return session->held + __sync_fetch_and_add(&session->holds_begun, 1) >= session->guard.max_held;
+	return session->held + __sync_fetch_and_add(&session->holds_begun, 1) >=
+	       session->guard.max_held;
 }
 
 /*
@@ -99,7 +101,8 @@ static __always_inline bool send_stop(struct thread_state *thread, u32 call)
 }
 
 /* pH's suspend_execve: a new program begins without anomalies, so it must not begin. */
-static __always_inline bool is_execve_suspended(struct guard_parameters *parameters, struct thread_state *thread, u32 call)
+static __always_inline bool is_execve_suspended(struct guard_parameters *parameters,
+						struct thread_state *thread, u32 call)
 {
 	return unlikely(parameters->suspend_execve && is_execve(call)) &&
 	       thread->max_lfc >= parameters->suspend_execve;
@@ -110,7 +113,8 @@ static __always_inline bool is_execve_suspended(struct guard_parameters *paramet
  * when a hook undoes the call (guard/precall.bpf.h), when the call ends, or at once if the call
  * sleeps. A call that is undone or interrupted is restarted.
  */
-__noinline int guard_respond(struct thread_state *thread, struct session *session, u32 call, u32 mismatches)
+__noinline int guard_respond(struct thread_state *thread, struct session *session, u32 call,
+			     u32 mismatches)
 {
 	u32 response, action = GUARD_OBSERVE, restraint = GUARD_UNRESTRAINED;
 	u64 now = bpf_ktime_get_ns(), delay_ns = 0;

@@ -30,7 +30,8 @@ static __always_inline void guard_flush(struct thread_state *thread)
  * At entry, before the call is made. `is_denounced`: a plugin marks the call as anomalous, whatever
  * the profile says. Returns whether the policy was applied, even if it only observes.
  */
-static __always_inline bool guard_test_call(struct thread_state *thread, u32 call, bool is_denounced)
+static __always_inline bool guard_test_call(struct thread_state *thread, u32 call,
+					    bool is_denounced)
 {
 	struct guard_profile *profile = profile_at(thread->profile_slot);
 	bool is_suspended, is_final, is_usual;
@@ -55,7 +56,9 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 	thread->precall = 0;
 	if (thread->held)
 		guard_rehold(thread, call);
-	mismatches = is_usual ? 0 : guard_slow_path(thread, profile, &session->guard, call, is_denounced);
+	mismatches = is_usual ?
+			     0 :
+			     guard_slow_path(thread, profile, &session->guard, call, is_denounced);
 	if (is_denounced && mismatches != NOT_TESTED) {
 		if (is_usual)
 			frame_push(thread, 1);
@@ -68,7 +71,8 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 	 * a held thread runs because another process continued it, only an anomalous call counts,
 	 * or an execve that must not begin (is_final).
 	 */
-	if ((!thread->lfc && !is_suspended) || mismatches == NOT_TESTED || (thread->held && !mismatches && !is_final))
+	if ((!thread->lfc && !is_suspended) || mismatches == NOT_TESTED ||
+	    (thread->held && !mismatches && !is_final))
 		return false;
 	guard_respond(thread, session, call, mismatches);
 	return true;
@@ -90,7 +94,8 @@ static __always_inline void guard_begin_program(struct thread_state *thread, u64
 	thread->max_lfc = 0;
 	for (i = 0; i < GUARD_HANDLERS; i++)
 		WRITE_ONCE(thread->interrupted[i], 0);
-	thread->profile_slot = profile_slot_of(READ_ONCE(thread->task), thread->guard_session, scope);
+	thread->profile_slot = profile_slot_of(READ_ONCE(thread->task), thread->guard_session,
+					       scope);
 }
 
 static __always_inline void guard_sys_enter(struct crossing *at)

@@ -26,17 +26,17 @@ static __always_inline u32 pair_key(u64 window, u32 distance)
 	return (window & GUARD_SYMBOL_OTHER) << GUARD_SYMBOL_BITS | earlier;
 }
 
-#define for_each_pair(distance, key, window, lookahead)                                                            \
-	for (distance = 0;                                                                                         \
-	     distance < GUARD_LOOKAHEAD_MAX - 1 && distance + 1 < (lookahead) &&                                   \
-	     ((key) = pair_key(window, distance)) & GUARD_SYMBOL_OTHER;                                                   \
+#define for_each_pair(distance, key, window, lookahead)                                            \
+	for (distance = 0; distance < GUARD_LOOKAHEAD_MAX - 1 && distance + 1 < (lookahead) &&     \
+			   ((key) = pair_key(window, distance)) & GUARD_SYMBOL_OTHER;              \
 	     distance++)
 
 /*
  * Counts the mismatches of a window: with the training data in the low half of the result, with the
  * normal data in the high half.
  */
-static __always_inline u32 mismatches(struct guard_profile *profile, u32 lookahead, u32 length, u64 window)
+static __always_inline u32 mismatches(struct guard_profile *profile, u32 lookahead, u32 length,
+				      u64 window)
 {
 	u64 sequence = latest(window, length & 15);
 	u32 learned = 0, normal = 0, distance, bits, key;
@@ -55,7 +55,8 @@ static __always_inline u32 mismatches(struct guard_profile *profile, u32 lookahe
 }
 
 /* Adds a window to the training data. Returns whether there was room for all of it. */
-static __always_inline bool learn(struct guard_profile *profile, u32 lookahead, u32 length, u64 window)
+static __always_inline bool learn(struct guard_profile *profile, u32 lookahead, u32 length,
+				  u64 window)
 {
 	u64 sequence = latest(window, length & 15);
 	u32 distance, key, fits = 1;
@@ -140,8 +141,8 @@ static __always_inline void frame_reset(struct thread_state *thread)
  * Freezes a profile whose latest change was long enough ago (normal_factor). Returns the number of
  * calls until the next check.
  */
-static __always_inline u32 guard_freeze(struct guard_profile *profile, struct guard_parameters *parameters,
-					u64 trained)
+static __always_inline u32 guard_freeze(struct guard_profile *profile,
+					struct guard_parameters *parameters, u64 trained)
 {
 	u64 changed_at = READ_ONCE(profile->changed_at), freezes_at;
 
@@ -150,15 +151,17 @@ static __always_inline u32 guard_freeze(struct guard_profile *profile, struct gu
 	freezes_at = changed_at * parameters->normal_factor / parameters->normal_factor_den + 1;
 	if (trained < freezes_at)
 		return freezes_at - trained < GUARD_BATCH ? freezes_at - trained : GUARD_BATCH;
-	if (__sync_val_compare_and_swap(&profile->state, GUARD_TRAINING, GUARD_FROZEN) == GUARD_TRAINING)
+	if (__sync_val_compare_and_swap(&profile->state, GUARD_TRAINING, GUARD_FROZEN) ==
+	    GUARD_TRAINING)
 		__sync_fetch_and_add(&profile->freezes_count, 1);
 	return GUARD_BATCH;
 }
 
 /* pH's process_syscall, step by step. Returns the mismatches with the normal data. */
-static __always_inline u32 guard_process_syscall(struct thread_state *thread, struct guard_profile *profile,
-				       struct guard_parameters *parameters, u32 call, u64 window, u64 calls,
-				       bool is_denounced)
+static __always_inline u32 guard_process_syscall(struct thread_state *thread,
+						 struct guard_profile *profile,
+						 struct guard_parameters *parameters, u32 call,
+						 u64 window, u64 calls, bool is_denounced)
 {
 	u32 unknown, anomalous = 0, wipes = READ_ONCE(profile->wipes);
 	u64 trained = __sync_fetch_and_add(&profile->trained, calls) + calls, *cache;
@@ -204,7 +207,7 @@ static __always_inline u32 guard_process_syscall(struct thread_state *thread, st
  * NOT_TESTED. A global function, like guard_respond(), so that the verifier checks each separately.
  */
 __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile *profile,
-			  struct guard_parameters *parameters, u32 call, u32 is_denounced)
+			       struct guard_parameters *parameters, u32 call, u32 is_denounced)
 {
 	u32 symbol, calls, flags;
 	u64 window;
@@ -216,7 +219,8 @@ __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile
 	if (unlikely(thread->is_restart_expected || flags & CALL_RESTART)) {
 		thread->is_restart_expected = 0;
 		symbol = profile->symbol_of[call];
-		if (flags & CALL_RESTART || (symbol && symbol == (thread->window & GUARD_SYMBOL_OTHER))) {
+		if (flags & CALL_RESTART ||
+		    (symbol && symbol == (thread->window & GUARD_SYMBOL_OTHER))) {
 			thread->guard_left++;
 			return NOT_TESTED;
 		}
@@ -231,13 +235,16 @@ __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile
 		symbol = take_symbol(profile, call);
 	window = (thread->window << GUARD_SYMBOL_BITS | symbol) & GUARD_WINDOW_MASK;
 	thread->window = window;
-	return guard_process_syscall(thread, profile, parameters, call, window, calls, is_denounced);
+	return guard_process_syscall(thread, profile, parameters, call, window, calls,
+				     is_denounced);
 }
 
 /* Whether the window is in the known cache. This is the whole cost of a normal call. */
-static __always_inline bool guard_fast_path(struct thread_state *thread, struct guard_profile *profile, u32 call)
+static __always_inline bool guard_fast_path(struct thread_state *thread,
+					    struct guard_profile *profile, u32 call)
 {
-	u64 window = (thread->window << GUARD_SYMBOL_BITS | profile->symbol_of[call]) & GUARD_WINDOW_MASK;
+	u64 window = (thread->window << GUARD_SYMBOL_BITS | profile->symbol_of[call]) &
+		     GUARD_WINDOW_MASK;
 
 	thread->guard_left--;
 	if (unlikely(thread->slow_path_flags || !thread->guard_left ||

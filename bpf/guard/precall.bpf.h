@@ -45,10 +45,10 @@ static __always_inline int undo_call(u32 calls)
 	return -ERESTARTNOINTR;
 }
 
-#define LSM_HOOK(hook, calls)                                                                                      \
-	SEC("?lsm/" #hook) int gate_##hook(void *ctx)                                                              \
-	{                                                                                                          \
-		return undo_call(calls);                                                                                \
+#define LSM_HOOK(hook, calls)                                                                      \
+	SEC("?lsm/" #hook) int gate_##hook(void *ctx)                                              \
+	{                                                                                          \
+		return undo_call(calls);                                                           \
 	}
 
 LSM_HOOK(bprm_creds_for_exec, PRECALL_EXECVE | PRECALL_DENY)
@@ -76,14 +76,14 @@ LSM_HOOK(task_fix_setgid, PRECALL_SETGID)
 LSM_HOOK(task_fix_setgroups, PRECALL_SETGROUPS)
 LSM_HOOK(bpf, PRECALL_BPF)
 
-#define CGROUP_HOOK(hook, calls)                                                                                   \
-	SEC("?cgroup/" #hook) int gate_##hook(void *ctx)                                                           \
-	{                                                                                                          \
-		int error = undo_call(calls);                                                                           \
-                                                                                                                   \
-		if (error)                                                                                         \
-			bpf_set_retval(error);                                                                     \
-		return !error;                                                                                     \
+#define CGROUP_HOOK(hook, calls)                                                                   \
+	SEC("?cgroup/" #hook) int gate_##hook(void *ctx)                                           \
+	{                                                                                          \
+		int error = undo_call(calls);                                                      \
+                                                                                                   \
+		if (error)                                                                         \
+			bpf_set_retval(error);                                                     \
+		return !error;                                                                     \
 	}
 
 CGROUP_HOOK(connect4, PRECALL_CONNECT)

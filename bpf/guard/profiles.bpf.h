@@ -66,7 +66,8 @@ static __always_inline struct guard_overflow *overflow_at(u32 slot)
 }
 
 /* Identifies the file of the task's program. */
-static __always_inline void program_key_of(struct task_struct *task, u32 session, struct guard_program *program)
+static __always_inline void program_key_of(struct task_struct *task, u32 session,
+					   struct guard_program *program)
 {
 	struct inode *inode = BPF_CORE_READ(task, mm, exe_file, f_inode);
 

@@ -6,7 +6,8 @@
 #include "gate/threads.bpf.h"
 
 /* Since 6.13. Before, a held thread stops again at its next call, which is made (guard_rehold). */
-extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value) __weak __ksym;
+extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value)
+	__weak __ksym;
 
 extern struct task_struct *bpf_task_from_pid(s32 pid) __weak __ksym;
 extern void bpf_task_release(struct task_struct *task) __weak __ksym;
@@ -16,7 +17,8 @@ extern void bpf_task_release(struct task_struct *task) __weak __ksym;
 #define SIGQUIT 3
 #define SIGTERM 15
 #define SIGNAL_BIT(signal) (1UL << ((signal) - 1))
-#define TERMINATION_SIGNALS (SIGNAL_BIT(SIGHUP) | SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGTERM))
+#define TERMINATION_SIGNALS                                                                        \
+	(SIGNAL_BIT(SIGHUP) | SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGTERM))
 
 struct held_thread_search {
 	u32 tgid;
@@ -72,14 +74,16 @@ static __always_inline u32 held_thread_slot(struct task_struct *task)
  * by an interrupt right after the first. It goes to the held thread itself, and is lost if that
  * ends before.
  */
-static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo *info, struct task_struct *task, int result)
+static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo *info,
+					       struct task_struct *task, int result)
 {
 	struct thread_state *held;
 	struct session *session;
 	struct task_struct *thread;
 	u32 slot;
 
-	if (!(config.enabled & GUARD) || signal != SIGCONT || !bpf_ksym_exists(bpf_send_signal_task))
+	if (!(config.enabled & GUARD) || signal != SIGCONT ||
+	    !bpf_ksym_exists(bpf_send_signal_task))
 		return;
 	slot = held_thread_slot(task);
 	held = thread_at(slot);
@@ -93,7 +97,8 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 	if (BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & TERMINATION_SIGNALS)
 		return;
 	/* The session's owner continues it on purpose. */
-	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) == session->owner_pid)
+	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) ==
+	    session->owner_pid)
 		return;
 	/* Tollgate checks this when it has released a process, which may be meanwhile. */
 	__sync_fetch_and_add(&session->sigconts, 1);

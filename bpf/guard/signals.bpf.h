@@ -53,7 +53,8 @@ static __always_inline void handler_enter(struct thread_state *thread, bool will
  * A thread stops in a call, or a signal without a handler wakes it: with one of these results, the
  * kernel restarts the call, or the program makes it again (EINTR).
  */
-static __always_inline void guard_mark_restart(struct thread_state *thread, struct task_struct *task)
+static __always_inline void guard_mark_restart(struct thread_state *thread,
+					       struct task_struct *task)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
 	long result = -(long)regs->ax;
@@ -61,13 +62,14 @@ static __always_inline void guard_mark_restart(struct thread_state *thread, stru
 	if ((long)regs->orig_ax < 0)
 		return;
 	if (result == ERESTARTSYS || result == ERESTARTNOINTR || result == ERESTARTNOHAND ||
-	    result == ERESTART_RESTARTBLOCK || (result == EINTR && precall_of(thread->call) & PRECALL_DEFER))
+	    result == ERESTART_RESTARTBLOCK ||
+	    (result == EINTR && precall_of(thread->call) & PRECALL_DEFER))
 		thread->is_restart_expected = 1;
 }
 
 /* A signal is delivered. Whether the kernel restarts the call: arch/x86/kernel/signal.c. */
 static __always_inline void guard_sig_deliver(struct thread_state *thread, struct task_struct *task,
-					 struct k_sigaction *action)
+					      struct k_sigaction *action)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
 	bool in_call = (long)regs->orig_ax >= 0;
@@ -76,8 +78,9 @@ static __always_inline void guard_sig_deliver(struct thread_state *thread, struc
 	if ((u64)action->sa.sa_handler <= SIG_IGNORE)
 		guard_mark_restart(thread, task);
 	else
-		handler_enter(thread, in_call && (result == ERESTARTNOINTR || (result == ERESTARTSYS &&
-										(action->sa.sa_flags & SA_RESTART))));
+		handler_enter(thread, in_call && (result == ERESTARTNOINTR ||
+						  (result == ERESTARTSYS &&
+						   (action->sa.sa_flags & SA_RESTART))));
 }
 
 #endif

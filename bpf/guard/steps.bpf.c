@@ -26,7 +26,8 @@ static long run_step(u64 index, void *unused)
 	case STEP_CALL:
 		step->mismatches = guard_fast_path(thread, &step_profile, call) ?
 					   0 :
-					   guard_slow_path(thread, &step_profile, &step_parameters, call, false);
+					   guard_slow_path(thread, &step_profile, &step_parameters,
+							   call, false);
 		if (step->mismatches == NOT_TESTED)
 			step->mismatches = 0;
 		break;

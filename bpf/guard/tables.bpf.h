@@ -28,8 +28,9 @@ static __always_inline u32 take_symbol(struct guard_profile *profile, u32 call)
 	if (call >= CALL_INDICES)
 		return GUARD_SYMBOL_OTHER;
 	word = (u32 *)profile->symbol_of + call / 4;
-	symbol = READ_ONCE(profile->symbols) >= GUARD_SYMBOL_OTHER - 1 ? GUARD_SYMBOL_OTHER :
-								   __sync_fetch_and_add(&profile->symbols, 1) + 1;
+	symbol = READ_ONCE(profile->symbols) >= GUARD_SYMBOL_OTHER - 1 ?
+			 GUARD_SYMBOL_OTHER :
+			 __sync_fetch_and_add(&profile->symbols, 1) + 1;
 	if (symbol > GUARD_SYMBOL_OTHER)
 		symbol = GUARD_SYMBOL_OTHER;
 	for (i = 0; i < 8; i++) {
@@ -85,16 +86,17 @@ static __always_inline u32 *claim_pair(struct guard_profile *profile, u32 key)
  * An atomic OR would not do: another processor may have claimed the entry for another key. Then the
  * pair or window is learned the next time.
  */
-#define learn_entry(at, key, key_shift, bits)                                                                      \
-	({                                                                                                         \
-		typeof(*(at)) __old = READ_ONCE(*(at));                                                            \
-		int __tries;                                                                                       \
-		for (__tries = 0; __tries < 4 && __old >> (key_shift) == (key); __tries++) {                       \
-			typeof(*(at)) __seen = __sync_val_compare_and_swap(at, __old, __old | (bits));             \
-			if (__seen == __old)                                                                       \
-				break;                                                                             \
-			__old = __seen;                                                                            \
-		}                                                                                                  \
+#define learn_entry(at, key, key_shift, bits)                                                      \
+	({                                                                                         \
+		typeof(*(at)) __old = READ_ONCE(*(at));                                            \
+		int __tries;                                                                       \
+		for (__tries = 0; __tries < 4 && __old >> (key_shift) == (key); __tries++) {       \
+			typeof(*(at)) __seen = __sync_val_compare_and_swap(at, __old,              \
+									   __old | (bits));        \
+			if (__seen == __old)                                                       \
+				break;                                                             \
+			__old = __seen;                                                            \
+		}                                                                                  \
 	})
 
 /* The distances at which a pair was learned and is normal: its entry without the key. */
@@ -129,8 +131,8 @@ enum window_search {
  * A window's entry in one table. `goes_on`: the entry may be in the next table, because no entry
  * here that could have held the window was ever free.
  */
-static __always_inline u64 *probe_window(u64 *table, u32 log2, u32 shift, u64 key, enum window_search what,
-					bool *goes_on)
+static __always_inline u64 *probe_window(u64 *table, u32 log2, u32 shift, u64 key,
+					 enum window_search what, bool *goes_on)
 {
 	u32 place = (key * GOLDEN_64) >> shift, i;
 	u64 entry, seen, *at;
@@ -154,7 +156,8 @@ static __always_inline u64 *probe_window(u64 *table, u32 log2, u32 shift, u64 ke
 	return NULL;
 }
 
-static __always_inline u64 *window_entry(struct guard_profile *profile, u64 key, enum window_search what)
+static __always_inline u64 *window_entry(struct guard_profile *profile, u64 key,
+					 enum window_search what)
 {
 	u32 i, shift = 64 - GUARD_WINDOWS_LOG2;
 	bool goes_on = true;

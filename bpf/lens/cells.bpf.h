@@ -42,7 +42,8 @@ static __always_inline u32 cell_index_for(u32 group, u32 call, u32 limit, u32 **
 	if (likely(number))
 		return number;
 	number = alloc_index(&header.next_cell, limit, free_cells);
-	if (!number && (limit <= config.unreserved_cells || bpf_map_pop_elem(&free_reserved_cells, &number)))
+	if (!number &&
+	    (limit <= config.unreserved_cells || bpf_map_pop_elem(&free_reserved_cells, &number)))
 		return 0;
 	winner = __sync_val_compare_and_swap(cell, 0, number);
 	if (winner) {

@@ -57,7 +57,8 @@ static __always_inline void lens_sys_enter(struct crossing *at)
 }
 
 /* LENS_SAMPLE: whether calls like this timed one may go untimed. Returns the call's weight. */
-static __always_inline u32 lens_update_sampling(struct thread_state *thread, struct cell *cell, u32 *entry, u64 wall)
+static __always_inline u32 lens_update_sampling(struct thread_state *thread, struct cell *cell,
+						u32 *entry, u64 wall)
 {
 	bool was_cheap = *entry & CELL_CHEAP;
 
@@ -85,8 +86,9 @@ static __always_inline u32 lens_update_sampling(struct thread_state *thread, str
  * reported, the scheduler's time stands in: both clocks run alike between two calls of this
  * function.
  */
-static __always_inline void lens_reconcile_switch(struct thread_state *thread, struct task_struct *task, struct cpu_state *cpu,
-					u64 now)
+static __always_inline void lens_reconcile_switch(struct thread_state *thread,
+						  struct task_struct *task, struct cpu_state *cpu,
+						  u64 now)
 {
 	u64 arrival = task->sched_info.last_arrival;
 	u64 returned;

@@ -32,7 +32,8 @@ static __always_inline bool lens_slow_is_longest_sleep(struct thread_state *thre
 	return off > thread->max_sleep_ns && off >= lens_slow_limit(thread) / LONG_SLEEP_SHARE;
 }
 
-static __always_inline void lens_slow_save_stack(struct thread_state *thread, struct stack *stack, u64 off)
+static __always_inline void lens_slow_save_stack(struct thread_state *thread, struct stack *stack,
+						 u64 off)
 {
 	if (!(config.enabled & LENS_SLOW))
 		return;
@@ -81,8 +82,8 @@ static __always_inline void lens_slow_resolve_args(struct slow_call *slow, struc
 
 		if (fd < CALL_ARGS && path_of_fd(&slow->fd[i], task, slow->args[fd]))
 			slow->fd[i].arg = fd;
-		if (path < CALL_ARGS &&
-		    bpf_probe_read_user_str(string->text, sizeof(string->text), (void *)slow->args[path]) > 0)
+		if (path < CALL_ARGS && bpf_probe_read_user_str(string->text, sizeof(string->text),
+								(void *)slow->args[path]) > 0)
 			string->arg = path;
 	}
 }
@@ -99,8 +100,8 @@ static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thre
 		slow->kernel_frames = kernel->frames;
 		__builtin_memcpy(slow->kernel_stack, kernel->address, sizeof(slow->kernel_stack));
 	}
-	bytes = bpf_get_task_stack(bpf_get_current_task_btf(), slow->user_stack, sizeof(slow->user_stack),
-				   BPF_F_USER_STACK);
+	bytes = bpf_get_task_stack(bpf_get_current_task_btf(), slow->user_stack,
+				   sizeof(slow->user_stack), BPF_F_USER_STACK);
 	slow->user_frames = bytes > 0 ? bytes / sizeof(slow->user_stack[0]) : 0;
 }
 
@@ -136,7 +137,8 @@ __noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now
 	return 0;
 }
 
-static __always_inline void lens_slow_exit(struct thread_state *thread, s64 result, u64 now, u64 runqueue)
+static __always_inline void lens_slow_exit(struct thread_state *thread, s64 result, u64 now,
+					   u64 runqueue)
 {
 	if (now - thread->entered_ns >= lens_slow_limit(thread))
 		lens_slow_report(thread, result, now, runqueue);

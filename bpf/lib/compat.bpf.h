@@ -17,17 +17,19 @@ extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym __weak;
 static __always_inline struct task_struct *running_task(u64 address)
 {
 	if (bpf_ksym_exists(bpf_rdonly_cast))
-		return bpf_rdonly_cast((void *)address, bpf_core_type_id_kernel(struct task_struct));
+		return bpf_rdonly_cast((void *)address,
+				       bpf_core_type_id_kernel(struct task_struct));
 	return bpf_get_current_task_btf();
 }
 
 /* A field of a kernel object at this address: a load, or a helper call before v6.2. */
-#define READ_FIELD(type, address, field)                                                                           \
-	({                                                                                                         \
-		type *__object = (void *)(address);                                                                \
-		bpf_ksym_exists(bpf_rdonly_cast) ?                                                                 \
-			((type *)bpf_rdonly_cast(__object, bpf_core_type_id_kernel(type)))->field :                \
-			BPF_CORE_READ(__object, field);                                                            \
+#define READ_FIELD(type, address, field)                                                           \
+	({                                                                                         \
+		type *__object = (void *)(address);                                                \
+		bpf_ksym_exists(bpf_rdonly_cast) ?                                                 \
+			((type *)bpf_rdonly_cast(__object, bpf_core_type_id_kernel(type)))         \
+				->field :                                                          \
+			BPF_CORE_READ(__object, field);                                            \
 	})
 
 /* Eight bytes at an address. The cast needs a structure: this one begins with them. */
@@ -68,7 +70,8 @@ static __always_inline s64 inode_ctime_ns(struct inode *inode)
 	if (bpf_core_field_exists(second->__i_ctime))
 		return BPF_CORE_READ(second, __i_ctime.tv_sec) * 1000000000LL +
 		       BPF_CORE_READ(second, __i_ctime.tv_nsec);
-	return BPF_CORE_READ(first, i_ctime.tv_sec) * 1000000000LL + BPF_CORE_READ(first, i_ctime.tv_nsec);
+	return BPF_CORE_READ(first, i_ctime.tv_sec) * 1000000000LL +
+	       BPF_CORE_READ(first, i_ctime.tv_nsec);
 }
 
 /*

@@ -327,7 +327,6 @@ struct dst_entry {
 	struct net_device *dev;
 };
 
-
 struct in6_addr {
 	union {
 		u32 u6_addr32[4];

@@ -45,8 +45,8 @@ enum path_component {
 	PATH_DETACHED,
 };
 
-static __always_inline void path_begin(struct path_walk *walk, struct task_struct *task, struct dentry *dentry,
-				       struct mount *mount)
+static __always_inline void path_begin(struct path_walk *walk, struct task_struct *task,
+				       struct dentry *dentry, struct mount *mount)
 {
 	walk->dentry = dentry;
 	walk->mount = mount;
@@ -91,7 +91,8 @@ static long append_path_part(u32 i, struct path_walk *walk)
 	}
 	if (part >= PATH_PARTS)
 		return 1;
-	bpf_probe_read_kernel_str(path->part[part], PATH_PART_LEN, READ_FIELD(struct dentry, walk->below, d_name.name));
+	bpf_probe_read_kernel_str(path->part[part], PATH_PART_LEN,
+				  READ_FIELD(struct dentry, walk->below, d_name.name));
 	path->parts = part + 1;
 	path->complete = step == PATH_DETACHED;
 	/*
@@ -105,8 +106,8 @@ static long append_path_part(u32 i, struct path_walk *walk)
  * By bpf_loop(), because the verifier follows a plain loop iteration by iteration: that was most of
  * the time that a gate with a guard took to load (docs/decisions/0001-gate.md).
  */
-static __always_inline void path_of_dentry(struct fd_path *path, struct task_struct *task, struct dentry *dentry,
-					  struct mount *mount)
+static __always_inline void path_of_dentry(struct fd_path *path, struct task_struct *task,
+					   struct dentry *dentry, struct mount *mount)
 {
 	struct path_walk walk = { .path = path };
 
@@ -115,7 +116,8 @@ static __always_inline void path_of_dentry(struct fd_path *path, struct task_str
 	bpf_loop(PATH_STEPS, append_path_part, &walk, 0);
 }
 
-static __always_inline bool path_of_file(struct fd_path *path, struct task_struct *task, struct file *file)
+static __always_inline bool path_of_file(struct fd_path *path, struct task_struct *task,
+					 struct file *file)
 {
 	path->complete = 0;
 	path->unused = 0;
@@ -123,7 +125,8 @@ static __always_inline bool path_of_file(struct fd_path *path, struct task_struc
 		return false;
 	path->mode = BPF_CORE_READ(file, f_inode, i_mode);
 	path->inode = BPF_CORE_READ(file, f_inode, i_ino);
-	path_of_dentry(path, task, BPF_CORE_READ(file, f_path.dentry), mount_of(BPF_CORE_READ(file, f_path.mnt)));
+	path_of_dentry(path, task, BPF_CORE_READ(file, f_path.dentry),
+		       mount_of(BPF_CORE_READ(file, f_path.mnt)));
 	return true;
 }
 

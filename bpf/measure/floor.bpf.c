@@ -6,18 +6,18 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define EMPTY(name, hook)                                                                                          \
-	SEC(hook) int name(void *ctx)                                                                              \
-	{                                                                                                          \
-		return 0;                                                                                          \
+#define EMPTY(name, hook)                                                                          \
+	SEC(hook) int name(void *ctx)                                                              \
+	{                                                                                          \
+		return 0;                                                                          \
 	}
 
 /* The same with one clock reading, which every tool that times calls needs at both ends. */
-#define CLOCK(name, hook)                                                                                          \
-	SEC(hook) int name(void *ctx)                                                                              \
-	{                                                                                                          \
-		latest_ns = bpf_ktime_get_ns();                                                                    \
-		return 0;                                                                                          \
+#define CLOCK(name, hook)                                                                          \
+	SEC(hook) int name(void *ctx)                                                              \
+	{                                                                                          \
+		latest_ns = bpf_ktime_get_ns();                                                    \
+		return 0;                                                                          \
 	}
 
 u64 latest_ns;

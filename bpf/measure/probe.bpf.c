@@ -28,30 +28,30 @@ struct bpf_timer {
 } __attribute__((aligned(8)));
 
 /* A program that does `statement`. cgroup programs return 1: the call goes on. */
-#define PROBE(name, hook, result, statement)                                                                       \
-	SEC(hook) int name(void *ctx)                                                                              \
-	{                                                                                                          \
-		statement;                                                                                         \
-		return result;                                                                                     \
+#define PROBE(name, hook, result, statement)                                                       \
+	SEC(hook) int name(void *ctx)                                                              \
+	{                                                                                          \
+		statement;                                                                         \
+		return result;                                                                     \
 	}
 
 #define EMPTY(name, hook, result) PROBE(name, hook, result, )
 
-#define MAP(name, map_type, entries, flags, key_type, value_type)                                                  \
-	struct {                                                                                                   \
-		__uint(type, map_type);                                                                            \
-		__uint(max_entries, entries);                                                                      \
-		__uint(map_flags, flags);                                                                          \
-		__type(key, key_type);                                                                             \
-		__type(value, value_type);                                                                         \
+#define MAP(name, map_type, entries, flags, key_type, value_type)                                  \
+	struct {                                                                                   \
+		__uint(type, map_type);                                                            \
+		__uint(max_entries, entries);                                                      \
+		__uint(map_flags, flags);                                                          \
+		__type(key, key_type);                                                             \
+		__type(value, value_type);                                                         \
 	} name SEC(".maps")
 
 /* A map without keys or values of a fixed type. */
-#define BARE_MAP(name, map_type, entries, flags)                                                                   \
-	struct {                                                                                                   \
-		__uint(type, map_type);                                                                            \
-		__uint(max_entries, entries);                                                                      \
-		__uint(map_flags, flags);                                                                          \
+#define BARE_MAP(name, map_type, entries, flags)                                                   \
+	struct {                                                                                   \
+		__uint(type, map_type);                                                            \
+		__uint(max_entries, entries);                                                      \
+		__uint(map_flags, flags);                                                          \
 	} name SEC(".maps")
 
 struct ring {
@@ -162,7 +162,8 @@ PROBE(uptr, "tp_btf/sys_enter", 0, read_user_data())
 /* guard */
 static __always_inline void create_task_storage(void)
 {
-	bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL,
+			     BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
 PROBE(task_storage, "tp_btf/sys_enter", 0, create_task_storage())
@@ -205,8 +206,9 @@ static __always_inline void init_timer(void)
 }
 
 /* may_goto to `label`, in bytes: not every clang knows the mnemonic. */
-#define MAY_GOTO(label)                                                                                            \
-	asm volatile goto("1: .byte 0xe5; .byte 0; .long ((%l[" #label "] - 1b - 8) / 8) & 0xffff; .short 0"      \
+#define MAY_GOTO(label)                                                                            \
+	asm volatile goto("1: .byte 0xe5; .byte 0;"                                                \
+			  ".long ((%l[" #label "] - 1b - 8) / 8) & 0xffff; .short 0"               \
 			  : : : : label)
 
 /* Stops by itself just beyond the number of iterations that a counting may_goto allows (2^23). */

@@ -14,20 +14,21 @@
 #include "wire/plugin.h"
 
 /* One map for each hook, because the kernel requires that all its programs have one type. */
-#define PLUGIN_MAP(name)                                                                                           \
-	struct {                                                                                                   \
-		__uint(type, BPF_MAP_TYPE_PROG_ARRAY);                                                             \
-		__uint(max_entries, PLUGIN_SLOTS + 1);                                                             \
-		__type(key, u32);                                                                                  \
-		__type(value, u32);                                                                                \
+#define PLUGIN_MAP(name)                                                                           \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_PROG_ARRAY);                                             \
+		__uint(max_entries, PLUGIN_SLOTS + 1);                                             \
+		__type(key, u32);                                                                  \
+		__type(value, u32);                                                                \
 	} name SEC(".maps")
 
-#define PLUGIN_CASE(number)                                                                                        \
-	case number:                                                                                               \
-		bpf_tail_call_static(ctx, plugins, number);                                                        \
+#define PLUGIN_CASE(number)                                                                        \
+	case number:                                                                               \
+		bpf_tail_call_static(ctx, plugins, number);                                        \
 		break
 
-static __always_inline void plugins_run(void *ctx, struct plugin_chain *chain, u32 session, void *plugins)
+static __always_inline void plugins_run(void *ctx, struct plugin_chain *chain, u32 session,
+					void *plugins)
 {
 	switch (READ_ONCE(chain->first[session & (SESSIONS - 1)])) {
 		PLUGIN_CASE(1);

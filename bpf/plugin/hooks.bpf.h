@@ -42,7 +42,8 @@ static __always_inline void plugin_guard_sys_enter(struct crossing *at)
 	u32 session = at->thread->plugin_session;
 
 	if (at->ctx && (config.enabled & GUARD) &&
-	    plugin_chains[PLUGIN_HOOK_GUARD].first[session & (SESSIONS - 1)] && has(at->thread, GUARD))
+	    plugin_chains[PLUGIN_HOOK_GUARD].first[session & (SESSIONS - 1)] &&
+	    has(at->thread, GUARD))
 		at->is_denounced = plugins_guard(at->ctx, session);
 }
 

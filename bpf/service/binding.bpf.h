@@ -50,7 +50,8 @@ __noinline int service_bind(u32 slot, u32 service, u32 how, u32 rule)
 			member->tracks_switch_in = 1;
 			member->switched_in_ns = now;
 			member->switched_in_cpu_ns = member->charged_at.cpu_ns;
-			member->switched_in_switches = member->charged_at.switches + member->charged_at.preemptions;
+			member->switched_in_switches = member->charged_at.switches +
+						       member->charged_at.preemptions;
 		}
 	}
 	if (why < WHY_RECEIVED || why == WHY_ASSIGNED)
@@ -68,8 +69,8 @@ __noinline int service_bind(u32 slot, u32 service, u32 how, u32 rule)
 	return 0;
 }
 
-static __always_inline void service_rebind(struct thread_state *thread, u32 service, u32 why, u32 borrowed, u32 rule,
-					    bool is_running)
+static __always_inline void service_rebind(struct thread_state *thread, u32 service, u32 why,
+					   u32 borrowed, u32 rule, bool is_running)
 {
 	struct service_member *member = member_of(thread);
 
@@ -77,10 +78,11 @@ static __always_inline void service_rebind(struct thread_state *thread, u32 serv
 	if (why != WHY_RESUMED || member->service != service || member->binding != borrowed)
 		member->has_replied = 0;
 	if (likely(member->service == service && member->binding == borrowed &&
-		   (!rule || member->ruleset == header.ruleset) && cgroup_service_of(service) == member->in_cgroup_of))
+		   (!rule || member->ruleset == header.ruleset) &&
+		   cgroup_service_of(service) == member->in_cgroup_of))
 		return;
 	service_bind(thread->slot, service,
-		      why | borrowed << BIND_KIND_SHIFT | (is_running ? BIND_IS_RUNNING : 0), rule);
+		     why | borrowed << BIND_KIND_SHIFT | (is_running ? BIND_IS_RUNNING : 0), rule);
 }
 
 #endif

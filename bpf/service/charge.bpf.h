@@ -40,8 +40,8 @@ static __always_inline void read_counters(struct task_counters *now, struct task
  * binding changes in between, the rest comes from the clock: it counts for one service or the
  * other, and the sum stays the scheduler's.
  */
-static __always_inline void counters_now(struct service_member *member, struct task_struct *task, u64 now, bool is_running,
-					struct task_counters *counters)
+static __always_inline void counters_now(struct service_member *member, struct task_struct *task,
+					 u64 now, bool is_running, struct task_counters *counters)
 {
 	u64 cpu_ns;
 
@@ -49,7 +49,8 @@ static __always_inline void counters_now(struct service_member *member, struct t
 	/*
 	 * Not every switch is reported (docs/decisions/0001-gate.md): it may have been away since.
 	 */
-	if (is_running && member->switched_in_ns && member->switched_in_switches == counters->switches + counters->preemptions) {
+	if (is_running && member->switched_in_ns &&
+	    member->switched_in_switches == counters->switches + counters->preemptions) {
 		cpu_ns = member->switched_in_cpu_ns + (now - member->switched_in_ns);
 		if (cpu_ns > counters->cpu_ns)
 			counters->cpu_ns = cpu_ns;
@@ -57,34 +58,37 @@ static __always_inline void counters_now(struct service_member *member, struct t
 }
 
 /* Applies `use` to each field of the account and its usage since the last charge. */
-#define FOR_EACH_USAGE(use)                                                                                             \
-	use(task.cpu_ns, counters.cpu_ns - member->charged_at.cpu_ns);                                                     \
-	use(task.wait_ns, counters.wait_ns - member->charged_at.wait_ns);                                                  \
-	use(task.switches, counters.switches - member->charged_at.switches);                                               \
-	use(task.preemptions, counters.preemptions - member->charged_at.preemptions);                                      \
-	use(task.minor_faults, counters.minor_faults - member->charged_at.minor_faults);                                   \
-	use(task.major_faults, counters.major_faults - member->charged_at.major_faults);                                   \
-	use(task.read_bytes, counters.read_bytes - member->charged_at.read_bytes);                                         \
-	use(task.written_bytes, counters.written_bytes - member->charged_at.written_bytes);                                \
-	use(task.storage_read_bytes, counters.storage_read_bytes - member->charged_at.storage_read_bytes);                 \
-	use(task.storage_written_bytes, counters.storage_written_bytes - member->charged_at.storage_written_bytes);        \
-	use(present_ns, now - member->charged_ns);                                                                   \
-	use(calls, member->calls);                                                                                 \
-	use(received_bytes, member->received_bytes);                                                               \
+#define FOR_EACH_USAGE(use)                                                                        \
+	use(task.cpu_ns, counters.cpu_ns - member->charged_at.cpu_ns);                             \
+	use(task.wait_ns, counters.wait_ns - member->charged_at.wait_ns);                          \
+	use(task.switches, counters.switches - member->charged_at.switches);                       \
+	use(task.preemptions, counters.preemptions - member->charged_at.preemptions);              \
+	use(task.minor_faults, counters.minor_faults - member->charged_at.minor_faults);           \
+	use(task.major_faults, counters.major_faults - member->charged_at.major_faults);           \
+	use(task.read_bytes, counters.read_bytes - member->charged_at.read_bytes);                 \
+	use(task.written_bytes, counters.written_bytes - member->charged_at.written_bytes);        \
+	use(task.storage_read_bytes,                                                               \
+	    counters.storage_read_bytes - member->charged_at.storage_read_bytes);                  \
+	use(task.storage_written_bytes,                                                            \
+	    counters.storage_written_bytes - member->charged_at.storage_written_bytes);            \
+	use(present_ns, now - member->charged_ns);                                                 \
+	use(calls, member->calls);                                                                 \
+	use(received_bytes, member->received_bytes);                                               \
 	use(sent_bytes, member->sent_bytes)
 
 /*
  * Atomically, because the end of a task is charged in an interrupt, which may interrupt another
  * charge. User space makes the accounts of the services that it names.
  */
-#define ADD_USAGE(field, value)                                                                                       \
-	do {                                                                                                       \
-		u64 __used = value;                                                                                \
-		if (__used)                                                                                        \
-			__sync_fetch_and_add(&account->field, __used);                                             \
+#define ADD_USAGE(field, value)                                                                    \
+	do {                                                                                       \
+		u64 __used = value;                                                                \
+		if (__used)                                                                        \
+			__sync_fetch_and_add(&account->field, __used);                             \
 	} while (0)
 
-static __noinline void service_charge(struct thread_state *thread, struct task_struct *task, u64 now, bool is_running)
+static __noinline void service_charge(struct thread_state *thread, struct task_struct *task,
+				      u64 now, bool is_running)
 {
 	struct service_member *member = member_of(thread);
 	struct task_counters counters = {};

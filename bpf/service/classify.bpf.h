@@ -8,8 +8,9 @@
 #include "service/rules.bpf.h"
 
 /* Does what a rule says. With messages and files, the binding is by request. */
-static __always_inline void service_apply_rule(struct thread_state *thread, struct task_struct *task,
-					 struct service_rule *rule, u32 event, u32 peer, bool is_running)
+static __always_inline void service_apply_rule(struct thread_state *thread,
+					       struct task_struct *task, struct service_rule *rule,
+					       u32 event, u32 peer, bool is_running)
 {
 	u32 borrowed = event >= EVENT_RECEIVE ? BINDING_REQUEST : BINDING_OWN;
 	u32 service, why = event + WHY_FORK;
@@ -32,11 +33,12 @@ static __always_inline void service_apply_rule(struct thread_state *thread, stru
 		service = SERVICE_SHARED;
 		why = WHY_IO_URING;
 	}
-	service_rebind(thread, successor_of(service), why, borrowed, rule->precedence + 1, is_running);
+	service_rebind(thread, successor_of(service), why, borrowed, rule->precedence + 1,
+		       is_running);
 }
 
-static __always_inline void fill_query(struct rule_query *question, struct service_member *member, u32 event,
-					u32 peer)
+static __always_inline void fill_query(struct rule_query *question, struct service_member *member,
+				       u32 event, u32 peer)
 {
 	question->event = event;
 	question->peer = peer == SERVICE_NONE ? peer : services[peer & (SERVICES - 1)].rule_service;
@@ -49,8 +51,9 @@ static __always_inline void fill_query(struct rule_query *question, struct servi
 		question->connection = member->connection;
 }
 
-static __always_inline void service_classify_task(struct thread_state *thread, struct task_struct *task, u32 event, u32 peer,
-					   bool is_running)
+static __always_inline void service_classify_task(struct thread_state *thread,
+						  struct task_struct *task, u32 event, u32 peer,
+						  bool is_running)
 {
 	struct rule_query question = {};
 
@@ -69,7 +72,8 @@ __noinline int service_classify(u32 slot, u32 event, u32 peer, u32 is_running)
 }
 
 /* Reads what a process is, as far as rules have conditions on it. */
-static __always_inline void service_read_identity(struct service_member *member, struct task_struct *task)
+static __always_inline void service_read_identity(struct service_member *member,
+						  struct task_struct *task)
 {
 	u32 fields = rulesets[header.ruleset & 1].fields;
 

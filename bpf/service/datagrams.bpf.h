@@ -71,7 +71,8 @@ struct udp_ports {
 };
 
 /* The flow of an IPv4 datagram, and that of its replies. */
-static __always_inline bool ipv4_datagram_key(struct datagram_key *flow, struct datagram_key *back, const void *at)
+static __always_inline bool ipv4_datagram_key(struct datagram_key *flow, struct datagram_key *back,
+					      const void *at)
 {
 	struct ipv4_header header;
 
@@ -85,7 +86,8 @@ static __always_inline bool ipv4_datagram_key(struct datagram_key *flow, struct 
 	return true;
 }
 
-static __always_inline bool ipv6_datagram_key(struct datagram_key *flow, struct datagram_key *back, const void *at)
+static __always_inline bool ipv6_datagram_key(struct datagram_key *flow, struct datagram_key *back,
+					      const void *at)
 {
 	struct ipv6_header header;
 
@@ -96,7 +98,8 @@ static __always_inline bool ipv6_datagram_key(struct datagram_key *flow, struct 
 	return true;
 }
 
-static __always_inline bool datagram_key_of(struct datagram_key *flow, struct datagram_key *back, struct sk_buff *packet)
+static __always_inline bool datagram_key_of(struct datagram_key *flow, struct datagram_key *back,
+					    struct sk_buff *packet)
 {
 	const void *head = packet->head;
 	__be16 protocol = packet->protocol;
@@ -108,7 +111,8 @@ static __always_inline bool datagram_key_of(struct datagram_key *flow, struct da
 		is_udp = ipv4_datagram_key(flow, back, head + packet->network_header);
 	else if (protocol == __builtin_bswap16(ETH_P_IPV6))
 		is_udp = ipv6_datagram_key(flow, back, head + packet->network_header);
-	if (likely(!is_udp) || bpf_probe_read_kernel(&ports, sizeof(ports), head + packet->transport_header))
+	if (likely(!is_udp) ||
+	    bpf_probe_read_kernel(&ports, sizeof(ports), head + packet->transport_header))
 		return false;
 	device = packet->dev;
 	if (!device || !(device->flags & IFF_LOOPBACK))
@@ -130,7 +134,8 @@ static __always_inline void service_netif_rx(struct sk_buff *packet)
 	struct thread_state *thread;
 	u32 slot;
 
-	if (!rulesets[READ_ONCE(header.ruleset) & 1].tuple_count[EVENT_RECEIVE] || is_retired() || !datagram_key_of(&flow, &back, packet))
+	if (!rulesets[READ_ONCE(header.ruleset) & 1].tuple_count[EVENT_RECEIVE] || is_retired() ||
+	    !datagram_key_of(&flow, &back, packet))
 		return;
 	slot = running_slot(bpf_get_current_task_btf());
 	thread = thread_at(slot);
@@ -186,7 +191,8 @@ static __always_inline bool is_loopback(const u64 address[2])
  * The thread has received a datagram. If the socket is not connected, the sender is known only if
  * the thread has asked the kernel for it, as it must to reply.
  */
-static __noinline void service_received_datagram(struct thread_state *thread, struct task_struct *task, struct sock *sk)
+static __noinline void service_received_datagram(struct thread_state *thread,
+						 struct task_struct *task, struct sock *sk)
 {
 	struct service_member *member = member_of(thread);
 	struct service_socket *socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
@@ -213,7 +219,8 @@ static __noinline void service_received_datagram(struct thread_state *thread, st
 		flow.to_port = route.from_port;
 		flow.net = route.net;
 		sender = bpf_map_lookup_elem(&datagram_senders, &flow);
-		is_client = sender ? sender->is_answer : is_client || role_by_ports(&route) == ROLE_OPENED;
+		is_client = sender ? sender->is_answer :
+				     is_client || role_by_ports(&route) == ROLE_OPENED;
 	}
 	if (is_client) {
 		service_restore(thread, task, &socket->direction);
@@ -228,7 +235,8 @@ static __noinline void service_received_datagram(struct thread_state *thread, st
 	service = sender ? successor_of(sender->service) : SERVICE_NONE;
 	service_classify_message(thread->slot, socket, service, FIELDS_THAT_CHANGE | FIELD_CLIENT);
 	/* A rule needs the sender, but it was not recorded, or is not kept any more. */
-	if (!sender && socket->cached_rule.then == ACTION_ADOPTS_PEER && (!route.to_port || is_loopback(route.to)))
+	if (!sender && socket->cached_rule.then == ACTION_ADOPTS_PEER &&
+	    (!route.to_port || is_loopback(route.to)))
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 }
 

@@ -57,7 +57,8 @@ static __always_inline u32 alloc_service(u32 below)
 	services[number & (SERVICES - 1)].successor = number;
 	services[number & (SERVICES - 1)].rule_service = below;
 	services[number & (SERVICES - 1)].cgroup_of = services[below & (SERVICES - 1)].cgroup_of;
-	services[number & (SERVICES - 1)].migrate_flags = services[below & (SERVICES - 1)].migrate_flags;
+	services[number & (SERVICES - 1)].migrate_flags =
+		services[below & (SERVICES - 1)].migrate_flags;
 	return number;
 }
 
@@ -65,24 +66,29 @@ static __always_inline u32 alloc_service(u32 below)
  * Names a dynamic service after its unit, if that was found just now, or after its program. No
  * stack is left to look the unit up.
  */
-static __always_inline void name_dynamic_service(struct dynamic_scratch *room, struct dynamic_service_key *key, struct task_struct *task)
+static __always_inline void name_dynamic_service(struct dynamic_scratch *room,
+						 struct dynamic_service_key *key,
+						 struct task_struct *task)
 {
 	if (key->each == SPLIT_UNIT && room->unit == key->value[0])
 		return;
 	room->unit = 0;
 	__builtin_memset(room->start.name, 0, sizeof(room->start.name));
 	if (key->each == SPLIT_EXE)
-		bpf_probe_read_kernel_str(room->start.name, sizeof(room->start.name),
-					  BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name));
+		bpf_probe_read_kernel_str(
+			room->start.name, sizeof(room->start.name),
+			BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name));
 }
 
 /*
  * The service of this user, unit, program or client, below the rule's service; SERVICE_NONE: the
  * member has no such value.
  */
-static __noinline u32 dynamic_service_of(struct service_member *member, struct service_rule *rule, struct task_struct *task)
+static __noinline u32 dynamic_service_of(struct service_member *member, struct service_rule *rule,
+					 struct task_struct *task)
 {
-	struct dynamic_service_key key = { .below = successor_of(rule->service), .each = rule->each };
+	struct dynamic_service_key key = { .below = successor_of(rule->service),
+					   .each = rule->each };
 	struct dynamic_scratch *room = dynamic_room();
 	struct dynamic_service *known;
 	u32 number;

@@ -50,7 +50,8 @@ __noinline int service_classify_open(u32 slot, u32 descriptor)
 		return 0;
 	fill_query(&question, member_of(thread), EVENT_OPEN, SERVICE_NONE);
 	/* Enough for either ruleset: only with the match is it known which one is active. */
-	depth = rulesets[0].file_depth > rulesets[1].file_depth ? rulesets[0].file_depth : rulesets[1].file_depth;
+	depth = rulesets[0].file_depth > rulesets[1].file_depth ? rulesets[0].file_depth :
+								  rulesets[1].file_depth;
 	question.file_names = depth ? hash_file(task, file, depth) : 0;
 	match_rules(&question, task);
 	service_apply_rule(thread, task, &question.rule, EVENT_OPEN, SERVICE_NONE, true);
@@ -59,7 +60,8 @@ __noinline int service_classify_open(u32 slot, u32 descriptor)
 
 static __always_inline void service_sys_exit(struct crossing *at)
 {
-	if (!(config.enabled & SERVICE_FILES) || likely(!rulesets[header.ruleset & 1].tuple_count[EVENT_OPEN]))
+	if (!(config.enabled & SERVICE_FILES) ||
+	    likely(!rulesets[header.ruleset & 1].tuple_count[EVENT_OPEN]))
 		return;
 	if (at->result >= 0 && call_flags(at->thread->call) & CALL_OPENS)
 		service_classify_open(at->thread->slot, at->result);

@@ -126,8 +126,8 @@ static __always_inline void service_sys_enter(struct crossing *at)
 }
 
 /*
- * The thread is switched out, and may make no call for long. A switch to a bystander does not make a
- * service contended: kernel threads and the daemon's own threads are bystanders.
+ * The thread is switched out, and may make no call for long. A switch to a bystander does not make
+ * a service contended: kernel threads and the daemon's own threads are bystanders.
  */
 static __always_inline void service_switch_out(struct switching *at)
 {

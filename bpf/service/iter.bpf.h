@@ -7,7 +7,8 @@
 #include "service/sockets.bpf.h"
 
 /* Writes a gated thread for the iterator over members. */
-static __always_inline void service_write_member(struct seq_file *seq, struct thread_state *thread, struct task_struct *task)
+static __always_inline void service_write_member(struct seq_file *seq, struct thread_state *thread,
+						 struct task_struct *task)
 {
 	struct service_member *member = member_of(thread);
 	struct service_member_record record;
@@ -55,12 +56,14 @@ static __always_inline void service_write_member(struct seq_file *seq, struct th
 static __always_inline u64 inode_of(struct sock *sk)
 {
 	struct socket *socket = BPF_CORE_READ(sk, sk_socket);
-	struct socket_alloc *both = (void *)socket - bpf_core_field_offset(struct socket_alloc, socket);
+	struct socket_alloc *both = (void *)socket -
+				    bpf_core_field_offset(struct socket_alloc, socket);
 
 	return socket ? BPF_CORE_READ(both, vfs_inode.i_ino) : 0;
 }
 
-static __always_inline void write_unix_socket(struct service_socket_record *record, struct unix_sock *own)
+static __always_inline void write_unix_socket(struct service_socket_record *record,
+					      struct unix_sock *own)
 {
 	struct unix_address *name = BPF_CORE_READ(own, addr);
 	struct sock *peer = BPF_CORE_READ(own, peer);
@@ -82,7 +85,8 @@ static __always_inline void write_unix_socket(struct service_socket_record *reco
 		record->name[0] = '@';
 }
 
-static __always_inline void service_write_socket(struct seq_file *seq, struct sock *sk, struct service_socket *socket)
+static __always_inline void service_write_socket(struct seq_file *seq, struct sock *sk,
+						 struct service_socket *socket)
 {
 	struct service_direction *direction = &socket->direction;
 	struct service_socket_record record;

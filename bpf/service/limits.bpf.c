@@ -43,7 +43,8 @@ static __always_inline struct service_limit *limit_of(u32 service)
 /* User space knows of a dynamic service only after its next poll. */
 static __always_inline u32 parent_service(u32 service)
 {
-	return service >= SERVICES_DYNAMIC ? services[service & (SERVICES - 1)].rule_service : limit_of(service)->parent;
+	return service >= SERVICES_DYNAMIC ? services[service & (SERVICES - 1)].rule_service :
+					     limit_of(service)->parent;
 }
 
 static __always_inline void count_one(struct service_limit *limit, enum limited what, s64 change)
@@ -124,7 +125,8 @@ static __always_inline int refuse(int error)
 SEC("cgroup/sock_create")
 int limit_socket(struct bpf_sock *sk)
 {
-	struct socket_counted_by *own = bpf_sk_storage_get(&socket_counts, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	struct socket_counted_by *own = bpf_sk_storage_get(&socket_counts, sk, NULL,
+							   BPF_SK_STORAGE_GET_F_CREATE);
 
 	/* If another program has refused the socket, its end is not reported. */
 	return own && bpf_get_retval() >= 0 ? refuse(count_or_refuse(own, LIMIT_SOCKETS)) : 1;

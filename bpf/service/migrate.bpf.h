@@ -43,10 +43,11 @@ static __always_inline u32 service_tid(struct thread_state *thread)
 }
 
 /* Requests a migration by user space; with `leaves`, only if the thread sleeps for a while. */
-static __noinline bool request_migration(struct thread_state *thread, struct service_member *member, u32 where,
-			     bool leaves)
+static __noinline bool request_migration(struct thread_state *thread, struct service_member *member,
+					 u32 where, bool leaves)
 {
-	struct service_migration *placement = bpf_ringbuf_reserve(&migrations, sizeof(*placement), 0);
+	struct service_migration *placement = bpf_ringbuf_reserve(&migrations, sizeof(*placement),
+								  0);
 	struct task_struct *task = (void *)thread->task;
 
 	if (!placement) {
@@ -86,29 +87,34 @@ static __always_inline bool is_contended(u32 service)
 }
 
 /* The thread has got a binding, or the same one again. */
-static __always_inline void migrate_on_bind(struct thread_state *thread, struct service_member *member)
+static __always_inline void migrate_on_bind(struct thread_state *thread,
+					    struct service_member *member)
 {
 	u32 where = cgroup_service_of(member->service);
 
 	if (member->migrate_credit)
 		member->migrate_credit--;
-	if (member->binding != BINDING_REQUEST && migrate_flags_of(member->service) & MIGRATE_AT_ONCE)
+	if (member->binding != BINDING_REQUEST &&
+	    migrate_flags_of(member->service) & MIGRATE_AT_ONCE)
 		request_migration(thread, member, where, false);
-	else if (where && where != member->in_cgroup_of && member->migrate_credit && is_contended(member->service))
+	else if (where && where != member->in_cgroup_of && member->migrate_credit &&
+		 is_contended(member->service))
 		request_migration(thread, member, where, false);
 	else if (member->in_cgroup_of && member->in_cgroup_of != where)
 		request_migration(thread, member, SERVICE_ROOT, false);
 }
 
 /* The thread was forked, maybe before its parent was migrated. */
-static __always_inline void migrate_on_fork(struct thread_state *thread, struct service_member *member)
+static __always_inline void migrate_on_fork(struct thread_state *thread,
+					    struct service_member *member)
 {
 	if (migrate_flags_of(member->service) & MIGRATE_AT_ONCE)
 		request_migration(thread, member, cgroup_service_of(member->service), false);
 }
 
 /* The thread is switched out: it sleeps, or a gated thread preempts it. */
-static __always_inline void migrate_on_switch_out(struct switching *at, struct service_member *member)
+static __always_inline void migrate_on_switch_out(struct switching *at,
+						  struct service_member *member)
 {
 	bool is_done = at->state && member->has_replied;
 	bool gives_way = !at->state && at->next_slot;

@@ -19,17 +19,20 @@ static __always_inline u64 assigned_ns(u64 message, u64 now)
 	return now - ago_ms * NSEC_PER_MSEC;
 }
 
-static __always_inline void service_take_message(struct thread_state *thread, struct task_struct *task, bool is_running)
+static __always_inline void service_take_message(struct thread_state *thread,
+						 struct task_struct *task, bool is_running)
 {
 	struct service_member *member = member_of(thread);
 	u64 message = __sync_lock_test_and_set(&member->message, 0);
-	u32 service = message >> MESSAGE_SERVICE_SHIFT & 0xffff, value = message >> MESSAGE_VALUE_SHIFT;
+	u32 service = message >> MESSAGE_SERVICE_SHIFT & 0xffff,
+	    value = message >> MESSAGE_VALUE_SHIFT;
 	u32 kind = message & 0xffff;
 
 	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_RECLASSIFIED) {
-		service_rebind(thread, successor_of(service), kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_ATTACHED,
-				kind == MESSAGE_ASSIGN ? BINDING_EXPLICIT : BINDING_OWN,
-				kind == MESSAGE_ASSIGN ? 0 : value, is_running);
+		service_rebind(thread, successor_of(service),
+			       kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_ATTACHED,
+			       kind == MESSAGE_ASSIGN ? BINDING_EXPLICIT : BINDING_OWN,
+			       kind == MESSAGE_ASSIGN ? 0 : value, is_running);
 		if (kind == MESSAGE_ASSIGN)
 			member->bound_ns = assigned_ns(message, bpf_ktime_get_ns());
 	} else if (kind == MESSAGE_PEER && value == member->receives) {

@@ -25,12 +25,14 @@ static __always_inline u32 sender_service(struct service_direction *direction)
 	if (!direction->sender)
 		return SERVICE_NONE;
 	sender = thread_at(direction->sender);
-	if (likely(member_of(sender)->service == service) || member_of(sender)->epoch != direction->epoch)
+	if (likely(member_of(sender)->service == service) ||
+	    member_of(sender)->epoch != direction->epoch)
 		return successor_of(service);
 	/* The first message is for the service that opened the connection. */
 	if (direction->is_opening && direction->binding)
 		return successor_of(service);
-	if (call_flags(sender->call) & CALL_SENDS && member_of(sender)->descriptor == direction->descriptor)
+	if (call_flags(sender->call) & CALL_SENDS &&
+	    member_of(sender)->descriptor == direction->descriptor)
 		service = member_of(sender)->service;
 	return successor_of(service);
 }
@@ -43,14 +45,16 @@ static __always_inline u32 sender_service(struct service_direction *direction)
  * service may be a request or a reply. A thread that adopts its sender's service then works for all
  * of them.
  */
-static __always_inline u32 message_service(struct thread_state *thread, struct service_socket *socket,
-					      struct service_direction *direction)
+static __always_inline u32 message_service(struct thread_state *thread,
+					   struct service_socket *socket,
+					   struct service_direction *direction)
 {
 	u32 service = direction ? sender_service(direction) : SERVICE_NONE;
 
 	if (likely(socket->role == ROLE_ACCEPTED))
 		return service;
-	if (!direction || service == SERVICE_NONE || service == successor_of(member_of(thread)->service) ||
+	if (!direction || service == SERVICE_NONE ||
+	    service == successor_of(member_of(thread)->service) ||
 	    thread_at(direction->sender)->tgid == thread->tgid)
 		return NO_REQUEST;
 	return SERVICE_SHARED;
@@ -63,7 +67,8 @@ static __always_inline u32 message_service(struct thread_state *thread, struct s
  * Matches the rules, unless this socket has matched the same values before. The conditions
  * `that_change` are matched each time.
  */
-__noinline int service_classify_message(u32 slot, struct service_socket *socket, u32 peer, u32 that_change)
+__noinline int service_classify_message(u32 slot, struct service_socket *socket, u32 peer,
+					u32 that_change)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread_state *thread = thread_at(slot);
@@ -72,10 +77,11 @@ __noinline int service_classify_message(u32 slot, struct service_socket *socket,
 	struct rule_query question = {};
 	bool is_known;
 
-	if (!(config.enabled & SERVICE) || !socket || !rulesets[number & 1].tuple_count[EVENT_RECEIVE])
+	if (!(config.enabled & SERVICE) || !socket ||
+	    !rulesets[number & 1].tuple_count[EVENT_RECEIVE])
 		return 0;
-	is_known = socket->cached_ruleset == number && socket->cached_peer == peer && socket->cached_exe == member->exe &&
-		   socket->cached_user == member->user;
+	is_known = socket->cached_ruleset == number && socket->cached_peer == peer &&
+		   socket->cached_exe == member->exe && socket->cached_user == member->user;
 	if (!is_known || (fields & that_change)) {
 		fill_query(&question, member, EVENT_RECEIVE, peer);
 		match_rules(&question, task);
@@ -100,7 +106,7 @@ __noinline int service_classify_message(u32 slot, struct service_socket *socket,
  * counted. Until it receives again, it works for SERVICE_SHARED.
  */
 static __noinline void service_reply(struct thread_state *thread, struct task_struct *task,
-					struct service_socket *socket)
+				     struct service_socket *socket)
 {
 	struct service_member *member = member_of(thread);
 	struct service_account *account;
@@ -119,19 +125,20 @@ static __noinline void service_reply(struct thread_state *thread, struct task_st
 
 /* A reply over a connection that its side opened: work continues for the requesting service. */
 static __always_inline void service_restore(struct thread_state *thread, struct task_struct *task,
-					   struct service_direction *request)
+					    struct service_direction *request)
 {
 	if (request->sender && members[request->sender & (THREADS - 1)].epoch == request->epoch)
-		service_rebind(thread, successor_of(request->service), WHY_RESUMED, request->binding,
-				member_of(thread)->rule_number, true);
+		service_rebind(thread, successor_of(request->service), WHY_RESUMED,
+			       request->binding, member_of(thread)->rule_number, true);
 }
 
 /*
  * A thread has received from a sender that is not known yet: it gets a message later, and what it
  * uses from here on is charged then.
  */
-static __always_inline void service_await_sender(struct thread_state *thread, struct task_struct *task,
-					 struct service_direction *direction, u32 slot)
+static __always_inline void service_await_sender(struct thread_state *thread,
+						 struct task_struct *task,
+						 struct service_direction *direction, u32 slot)
 {
 	struct service_member *member = member_of(thread);
 
@@ -146,7 +153,8 @@ static __always_inline void service_await_sender(struct thread_state *thread, st
  * The thread in this slot uses the direction for its service from now on. A thread that has
  * received before this was known gets a message.
  */
-static __always_inline void record_sender(struct service_direction *direction, u32 slot, u32 service, bool is_opening)
+static __always_inline void record_sender(struct service_direction *direction, u32 slot,
+					  u32 service, bool is_opening)
 {
 	u32 reader;
 	u64 message;
@@ -160,7 +168,8 @@ static __always_inline void record_sender(struct service_direction *direction, u
 	reader = READ_ONCE(direction->receiver);
 	if (likely(!reader))
 		return;
-	message = MESSAGE_PEER | service << MESSAGE_SERVICE_SHIFT | (u64)direction->receive_number << MESSAGE_VALUE_SHIFT;
+	message = MESSAGE_PEER | service << MESSAGE_SERVICE_SHIFT |
+		  (u64)direction->receive_number << MESSAGE_VALUE_SHIFT;
 	direction->receiver = 0;
 	/* An assignment by hand takes precedence. */
 	__sync_val_compare_and_swap(&members[reader & (THREADS - 1)].message, 0, message);

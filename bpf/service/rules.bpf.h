@@ -42,7 +42,8 @@ static __always_inline u64 masked(u64 half, u32 bits)
 	return bits >= 64 ? value : value & ~0ULL << (64 - bits);
 }
 
-static __always_inline u64 hash_client(u64 hash, struct service_connection *connection, u32 family, u32 bits)
+static __always_inline u64 hash_client(u64 hash, struct service_connection *connection, u32 family,
+				       u32 bits)
 {
 	/* In IPv4-mapped IPv6, 96 bits come before the address. */
 	if (family == 4)

@@ -37,7 +37,8 @@ static __always_inline bool is_from_process(struct kernel_siginfo *info)
 }
 
 /* The thread that runs here sends the task's process a signal. */
-static __always_inline void service_sig_generate(int signal, struct kernel_siginfo *info, struct task_struct *task, int result)
+static __always_inline void service_sig_generate(int signal, struct kernel_siginfo *info,
+						 struct task_struct *task, int result)
 {
 	struct task_struct *sender = bpf_get_current_task_btf(), *leader = task->group_leader;
 	u32 slot, from;
@@ -48,20 +49,25 @@ static __always_inline void service_sig_generate(int signal, struct kernel_sigin
 	/* The process will not see it. */
 	if (result == TRACE_SIGNAL_IGNORED || result == TRACE_SIGNAL_OVERFLOW_FAIL)
 		return;
-	if (!rulesets[READ_ONCE(header.ruleset) & 1].tuple_count[EVENT_FORK] || !is_from_process(info) || sender->tgid == task->tgid)
+	if (!rulesets[READ_ONCE(header.ruleset) & 1].tuple_count[EVENT_FORK] ||
+	    !is_from_process(info) || sender->tgid == task->tgid)
 		return;
 	slot = slot_of(leader);
 	from = slot_of(sender);
 	if (!slot || !from || !has(thread_at(slot), SERVICE) || !has(thread_at(from), SERVICE))
 		return;
-	fork_request = FORK_REQUEST_VALID | members[from & (THREADS - 1)].service | BPF_CORE_READ(leader, nvcsw) << FORK_REQUEST_SLEEPS_SHIFT;
+	fork_request = FORK_REQUEST_VALID | members[from & (THREADS - 1)].service |
+		       BPF_CORE_READ(leader, nvcsw) << FORK_REQUEST_SLEEPS_SHIFT;
 	before = READ_ONCE(members[slot & (THREADS - 1)].fork_request);
 	/* Requests of two services at once. */
-	if (before != fork_request && (before & FORK_REQUEST_VALID) && before >> FORK_REQUEST_SLEEPS_SHIFT == fork_request >> FORK_REQUEST_SLEEPS_SHIFT)
+	if (before != fork_request && (before & FORK_REQUEST_VALID) &&
+	    before >> FORK_REQUEST_SLEEPS_SHIFT == fork_request >> FORK_REQUEST_SLEEPS_SHIFT)
 		fork_request = (fork_request & ~0xffffULL) | SERVICE_SHARED;
 	/* Another process sends a request at the same time. */
-	if (__sync_val_compare_and_swap(&members[slot & (THREADS - 1)].fork_request, before, fork_request) != before)
-		members[slot & (THREADS - 1)].fork_request = (fork_request & ~0xffffULL) | SERVICE_SHARED;
+	if (__sync_val_compare_and_swap(&members[slot & (THREADS - 1)].fork_request, before,
+					fork_request) != before)
+		members[slot & (THREADS - 1)].fork_request = (fork_request & ~0xffffULL) |
+							     SERVICE_SHARED;
 }
 
 /* The service that asked the thread that runs here for a fork. */

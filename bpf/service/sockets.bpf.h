@@ -152,7 +152,8 @@ static __always_inline void flow_key_of(struct service_flow_key *route, const st
 	route->net = common->skc_net.net->ns.inum;
 }
 
-static __always_inline void reverse_flow(struct service_flow_key *back, const struct service_flow_key *route)
+static __always_inline void reverse_flow(struct service_flow_key *back,
+					 const struct service_flow_key *route)
 {
 	__builtin_memcpy(back->from, route->to, sizeof(back->from));
 	__builtin_memcpy(back->to, route->from, sizeof(back->to));
@@ -175,20 +176,23 @@ static __always_inline bool is_local(struct sock *sk)
 
 static __always_inline u32 role_by_ports(const struct service_flow_key *route)
 {
-	bool is_server = route->from_port < EPHEMERAL_PORTS, has_server = route->to_port < EPHEMERAL_PORTS;
+	bool is_server = route->from_port < EPHEMERAL_PORTS,
+	     has_server = route->to_port < EPHEMERAL_PORTS;
 
 	if (is_server == has_server)
 		return ROLE_NEITHER;
 	return is_server ? ROLE_ACCEPTED : ROLE_OPENED;
 }
 
-static __always_inline void connection_of_unix(struct service_connection *connection, struct service_socket *socket)
+static __always_inline void connection_of_unix(struct service_connection *connection,
+					       struct service_socket *socket)
 {
 	__builtin_memset(connection, 0, sizeof(*connection));
 	connection->listen_path = socket->listen_path;
 }
 
-static __always_inline void connection_of_tcp(struct service_connection *connection, const struct service_flow_key *route)
+static __always_inline void connection_of_tcp(struct service_connection *connection,
+					      const struct service_flow_key *route)
 {
 	u64 address = header.salt;
 

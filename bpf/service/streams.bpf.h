@@ -11,7 +11,8 @@
 HASH_MAP(tcp_directions, 2 * CONNECTIONS, struct service_flow_key, struct service_direction);
 
 /* An accepted socket has the name of the listening one; a client's usually has none. */
-static __always_inline void name_unix_socket(struct service_socket *socket, struct unix_sock *own, struct unix_sock *peer)
+static __always_inline void name_unix_socket(struct service_socket *socket, struct unix_sock *own,
+					     struct unix_sock *peer)
 {
 	struct unix_address *name = own->addr;
 	struct name_scratch *room = scratch();
@@ -40,7 +41,8 @@ static __always_inline void name_unix_socket(struct service_socket *socket, stru
 	}
 }
 
-static __noinline void service_received_unix(struct thread_state *thread, struct task_struct *task, struct sock *sk, u32 slot)
+static __noinline void service_received_unix(struct thread_state *thread, struct task_struct *task,
+					     struct sock *sk, u32 slot)
 {
 	struct unix_sock *own = bpf_skc_to_unix_sock(sk), *other;
 	struct service_socket *socket, *peer;
@@ -79,7 +81,8 @@ static __noinline void service_received_unix(struct thread_state *thread, struct
 		socket->receiver = 0;
 }
 
-static __noinline void service_received_tcp(struct thread_state *thread, struct task_struct *task, struct sock *sk, u32 slot)
+static __noinline void service_received_tcp(struct thread_state *thread, struct task_struct *task,
+					    struct sock *sk, u32 slot)
 {
 	struct service_socket *socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
 	struct service_flow_key route = {}, back = {};
@@ -111,7 +114,8 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 		socket->receiver = 0;
 }
 
-static __noinline void record_tcp_direction(struct sock *sk, u32 slot, u32 service, bool is_open, bool is_opening)
+static __noinline void record_tcp_direction(struct sock *sk, u32 slot, u32 service, bool is_open,
+					    bool is_opening)
 {
 	struct service_flow_key route = {};
 	struct service_direction *direction, fresh = {};
@@ -141,7 +145,8 @@ static __noinline void record_tcp_direction(struct sock *sk, u32 slot, u32 servi
 	record_sender(direction, slot, service, is_opening);
 }
 
-static __always_inline void service_sent(struct thread_state *thread, struct task_struct *task, struct sock *sk, u32 slot)
+static __always_inline void service_sent(struct thread_state *thread, struct task_struct *task,
+					 struct sock *sk, u32 slot)
 {
 	struct service_socket *socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
 	u32 service;
@@ -153,16 +158,19 @@ static __always_inline void service_sent(struct thread_state *thread, struct tas
 	if (socket->role == ROLE_ACCEPTED && socket->receiver_service != member_of(thread)->service)
 		service_reply(thread, task, socket);
 	/* An event loop may have received for others until the connection was established. */
-	if (socket->direction.is_opening && socket->direction.binding && socket->direction.sender == slot)
+	if (socket->direction.is_opening && socket->direction.binding &&
+	    socket->direction.sender == slot)
 		service_restore(thread, task, &socket->direction);
 	service = member_of(thread)->service;
-	if (likely(!socket->direction.is_opening && socket->direction.sender == slot && socket->direction.service == service &&
+	if (likely(!socket->direction.is_opening && socket->direction.sender == slot &&
+		   socket->direction.service == service &&
 		   socket->direction.epoch == member_of(thread)->epoch &&
 		   socket->direction.binding == member_of(thread)->binding))
 		return;
 	record_sender(&socket->direction, slot, service, false);
 	if (is_tcp(sk))
-		record_tcp_direction(sk, slot, service, sk->__sk_common.skc_state == TCP_ESTABLISHED, false);
+		record_tcp_direction(sk, slot, service,
+				     sk->__sk_common.skc_state == TCP_ESTABLISHED, false);
 }
 
 /* Records which side opened and which accepted a connection; removes what a closed one left. */
@@ -181,7 +189,8 @@ static __always_inline void service_tcp_state(struct sock *sk, int before, int n
 			return;
 		socket->role = ROLE_OPENED;
 		if (slot && has(thread_at(slot), SERVICE))
-			record_sender(&socket->direction, slot, members[slot & (THREADS - 1)].service, true);
+			record_sender(&socket->direction, slot,
+				      members[slot & (THREADS - 1)].service, true);
 	} else if (now == TCP_ESTABLISHED && before == TCP_SYN_SENT) {
 		socket = socket_of(sk, 0);
 		flow_key_of(&route, sk);
@@ -189,7 +198,8 @@ static __always_inline void service_tcp_state(struct sock *sk, int before, int n
 		bpf_map_delete_elem(&tcp_directions, &route);
 		if (socket && socket->direction.sender)
 			record_tcp_direction(sk, socket->direction.sender,
-				   socket->direction.service, true, socket->direction.is_opening);
+					     socket->direction.service, true,
+					     socket->direction.is_opening);
 	} else if (now == TCP_ESTABLISHED && before == TCP_SYN_RECV) {
 		socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
 		if (socket)
@@ -197,7 +207,8 @@ static __always_inline void service_tcp_state(struct sock *sk, int before, int n
 	} else if (now == TCP_CLOSE) {
 		flow_key_of(&route, sk);
 		/* Its port is released before this event (v6.18 net/ipv4/tcp.c, tcp_set_state). */
-		route.from_port = __builtin_bswap16(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
+		route.from_port =
+			__builtin_bswap16(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
 		reverse_flow(&back, &route);
 		bpf_map_delete_elem(&tcp_directions, &back);
 	}
