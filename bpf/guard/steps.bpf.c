@@ -3,7 +3,7 @@
  * Only for crates/kernel/tests/differential.rs: makes the guard test calls that no thread makes,
  * one after the other, and records each result for comparison with the reference in crates/guard.
  */
-#include "guard/hooks.bpf.h"
+#include "guard/model.bpf.h"
 #include "wire/steps.h"
 
 char LICENSE[] SEC("license") = "GPL";

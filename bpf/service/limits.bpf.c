@@ -4,9 +4,7 @@
  * second. The programs are on hooks of control groups at the root of the hierarchy, which every
  * process passes, and use the gate's maps.
  */
-/* The gate uses all of them. */
-#pragma clang diagnostic ignored "-Wunused-function"
-#include "service/hooks.bpf.h"
+#include "service/binding.bpf.h"
 #include "service/sockets.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";

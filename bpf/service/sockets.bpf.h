@@ -3,7 +3,7 @@
 #ifndef TOLLGATE_SERVICE_SOCKETS_BPF_H
 #define TOLLGATE_SERVICE_SOCKETS_BPF_H
 
-#include "service/rules.bpf.h"
+#include "lib/hash.bpf.h"
 #include "service/state.bpf.h"
 
 /*
