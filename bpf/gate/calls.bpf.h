@@ -34,6 +34,9 @@ static __always_inline u32 call_index(struct task_struct *task, long id)
 	return base + number;
 }
 
+_Static_assert(CALL_EXECVE == PRECALL_BITS + 1 && PRECALL_DEFER <= PRECALL_BITS,
+	       "the flags of a call overlap");
+
 /* What is to be known of a call: enum call_flag, and enum guard_precall. */
 static __always_inline u32 call_flags(u32 call)
 {
