@@ -1,5 +1,8 @@
 //! Compiles the BPF objects with their Rust skeletons, and generates the wire types from
-//! `bpf/wire.h`.
+//! `bpf/wire/`.
+
+#[path = "build/digest.rs"]
+mod digest;
 
 use std::env;
 use std::fs;
@@ -8,8 +11,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use libbpf_cargo::SkeletonBuilder;
 
-/// The last one is only for the differential test, which includes its skeleton itself.
-const OBJECTS: [&str; 5] = ["gate", "floor", "probe", "service_limits", "guard_steps"];
+/// The objects, by the names of their skeletons, and their sources. The last one is only for the
+/// differential test, which includes its skeleton itself.
+const OBJECTS: [(&str, &str); 5] = [
+    ("gate", "gate/gate.bpf.c"),
+    ("floor", "measure/floor.bpf.c"),
+    ("probe", "measure/probe.bpf.c"),
+    ("service_limits", "service/limits.bpf.c"),
+    ("guard_steps", "guard/steps.bpf.c"),
+];
 
 fn main() -> Result<()> {
     let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
@@ -18,47 +28,44 @@ fn main() -> Result<()> {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
 
-    for object in OBJECTS {
-        let source = bpf.join(format!("{object}.bpf.c"));
+    for (object, source) in OBJECTS {
+        let source = bpf.join(source);
         // v3 (Linux 5.12): 32-bit compare-and-swap.
         let arguments =
             ["-mcpu=v3".into(), "-Wall".into(), "-Werror".into(), format!("-I{}", bpf.display())];
         SkeletonBuilder::new()
             .source(&source)
+            .obj(out.join(format!("{object}.o")))
             .clang(&clang)
             .clang_args(arguments)
             .build_and_generate(out.join(format!("{object}.skel.rs")))
             .with_context(|| format!("compiling {} with {clang}", source.display()))?;
     }
 
-    fs::write(out.join("build.rs"), digest(&bpf)?.to_string()).context("writing the digest")?;
+    let digest = digest::digest(&bpf).context("reading the sources")?;
+    fs::write(out.join("build.rs"), digest.to_string()).context("writing the digest")?;
 
     bindgen::Builder::default()
-        .header(bpf.join("wire.h").to_string_lossy())
+        .headers(wire_headers(&bpf.join("wire"))?)
+        .clang_arg(format!("-I{}", bpf.display()))
         .clang_arg("-includelinux/types.h")
-        .allowlist_file(".*/wire\\.h")
+        .allowlist_file(".*/bpf/wire/.*")
         .default_enum_style(bindgen::EnumVariation::Consts)
         .prepend_enum_name(false)
         .derive_default(true)
         .layout_tests(false)
         .generate()
-        .context("making Rust types of bpf/wire.h")?
+        .context("making Rust types of bpf/wire/")?
         .write_to_file(out.join("wire.rs"))
         .context("writing the wire types")?;
     Ok(())
 }
 
-/// FNV-1a (Fowler, Noll, Vo) over the names and texts of the sources.
-fn digest(sources: &Path) -> Result<u32> {
-    let mut files: Vec<_> =
-        fs::read_dir(sources)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    files.sort();
-    let mut bytes = Vec::new();
-    for file in files {
-        bytes.extend(file.file_name().unwrap_or_default().as_encoded_bytes());
-        bytes.extend(fs::read(&file).with_context(|| format!("reading {}", file.display()))?);
-    }
-    Ok(bytes
-        .iter()
-        .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)))
+/// The headers in a folder, in a constant order.
+fn wire_headers(folder: &Path) -> Result<Vec<String>> {
+    let mut headers: Vec<_> = fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    headers.sort();
+    Ok(headers)
 }

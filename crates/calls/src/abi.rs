@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The ABI of a call, which determines the meaning of its number. The values are those of
-/// `enum abi` in `bpf/wire.h`.
+/// `enum abi` in `bpf/wire/gate.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Abi {

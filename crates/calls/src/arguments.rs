@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// A report of a slow call has room for two of each (bpf/wire.h, ARG_NAMES).
+    /// A report of a slow call has room for two of each (bpf/wire/lens.h, ARG_NAMES).
     #[test]
     fn no_call_has_three_descriptors_or_paths() {
         for abi in Abi::ALL {

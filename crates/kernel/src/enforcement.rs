@@ -1,14 +1,14 @@
 //! Holds before a call takes effect: which calls, and by which programs of
-//! `bpf/guard_before.bpf.h`.
+//! `bpf/guard/precall.bpf.h`.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 
-use calls::Abi;
 use libbpf_rs::{Link, Object, ProgramMut};
 
 use crate::error::{ErrorContext as _, Result};
+use crate::gate::{CallFlags, mark};
 use crate::mounts::{self, Mount};
 use crate::probe::{self, Types};
 use crate::wire;
@@ -155,21 +155,12 @@ impl Enforcement {
     }
 
     /// [`wire::guard_precall`] of each call.
-    pub fn precall_table(&self) -> [u32; wire::CALL_INDICES as usize] {
+    pub fn precall_table(&self) -> CallFlags {
         let mut table = [0; wire::CALL_INDICES as usize];
-        let mut mark = |calls: &[&str], bits| {
-            for (abi, name) in
-                Abi::ALL.into_iter().flat_map(|abi| calls.iter().map(move |name| (abi, name)))
-            {
-                if let Some(number) = calls::number(abi, name) {
-                    table[(abi as u32 * wire::CALLS_PER_ABI + number) as usize] |= bits;
-                }
-            }
-        };
         for class in &self.classes {
-            mark(class.calls, class.bit | self.mechanism_flags(class));
+            mark(&mut table, class.calls, class.bit | self.mechanism_flags(class));
         }
-        mark(&INTERRUPTED, wire::PRECALL_DEFER);
+        mark(&mut table, &INTERRUPTED, wire::PRECALL_DEFER);
         table
     }
 
@@ -220,6 +211,8 @@ pub(crate) const PREFIX: &str = "gate_";
 
 #[cfg(test)]
 mod tests {
+    use calls::Abi;
+
     use super::*;
 
     fn before(way: PrecallMechanism) -> Enforcement {

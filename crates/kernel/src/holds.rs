@@ -109,7 +109,7 @@ fn release_processes(threads: &MappedArray<wire::thread_state>, slots: u32, gone
     }
 }
 
-/// A SIGSTOP in reply to another process's SIGCONT (bpf/guard_continue.bpf.h) may have been on its
+/// A SIGSTOP in reply to another process's SIGCONT (bpf/guard/sigcont.bpf.h) may have been on its
 /// way to a process that was released. After this wait it has arrived, though it may not have taken
 /// effect: SIGCONT undoes it.
 fn undo_pending_stops(threads: &MappedArray<wire::thread_state>, slots: u32, gone: &[HeldProcess]) {

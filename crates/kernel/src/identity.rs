@@ -1,5 +1,5 @@
 //! Distinguishes the programs that one file may be, for processes that already run or are about to:
-//! with the same names and numbers that bpf/scope.bpf.h finds when a program begins.
+//! with the same names and numbers that bpf/gate/identity.bpf.h finds when a program begins.
 
 use std::ffi::c_char;
 use std::os::unix::ffi::OsStrExt as _;
@@ -30,7 +30,7 @@ const INTERPRETERS: [(&str, &str, &str); 17] = [
     ("java", "", ""),
 ];
 
-/// As in bpf/scope.bpf.h.
+/// As in bpf/gate/identity.bpf.h.
 const OPTION_LEN: usize = 5;
 const GOLDEN_64: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -137,7 +137,7 @@ mod tests {
         script_argument(program, &words).map(|script| String::from_utf8_lossy(script).into_owned())
     }
 
-    /// As append_path_part() in bpf/path.bpf.h.
+    /// As append_path_part() in bpf/lib/path.bpf.h.
     #[test]
     fn path_of_twelve_parts_is_incomplete() {
         let complete = |depth: usize| {

@@ -73,7 +73,7 @@ fn merged_by_key<K: Ord, B: BitOrAssign + Default + PartialEq>(
     all.into_iter()
 }
 
-/// As in bpf/guard.bpf.h.
+/// As in bpf/guard/tables.bpf.h.
 const GOLDEN_32: u32 = 0x9e37_79b1;
 const GOLDEN_64: u64 = 0x9e37_79b9_7f4a_7c15;
 

@@ -213,8 +213,8 @@ impl Gate {
 
     /// Assigns the plugins of each thread: those of the latest session that it counts in and that
     /// has its own, or else those of its own session, whose chain then continues with the plugins
-    /// of the whole machine. The gate does the same (bpf/tasks.bpf.h, inherits_plugins). No thread
-    /// gets the plugins of the session `without`, which is ending; 0: none is.
+    /// of the whole machine. The gate does the same (bpf/gate/tasks.bpf.h, inherits_plugins). No
+    /// thread gets the plugins of the session `without`, which is ending; 0: none is.
     fn assign_plugins(&self, without: u32) {
         for slot in 1..self.threads.entries() {
             let place = self.threads.entry(slot);
@@ -380,7 +380,7 @@ impl Gate {
     }
 
     /// What applies to the threads of the first of these sessions once one of them has ended, as in
-    /// the gate (bpf/tasks.bpf.h, apply_session).
+    /// the gate (bpf/gate/tasks.bpf.h, apply_session).
     fn mask_of(&self, around: &[u32], without: u32) -> Option<u32> {
         let mut mask = None;
         for index in around.iter().filter(|index| **index != without) {

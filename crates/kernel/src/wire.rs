@@ -1,4 +1,4 @@
-//! The types that the gate and user space share, generated from `bpf/wire.h`.
+//! The types that the gate and user space share, generated from `bpf/wire/`.
 #![allow(
     non_camel_case_types,
     non_upper_case_globals,

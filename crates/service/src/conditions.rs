@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::query::{LocalEnd, RuleQuery};
 use crate::tree::Id;
 
-/// The most parts of a path that the kernel side can match (bpf/service_rules.bpf.h, NAMES).
+/// The most parts of a path that the kernel side can match (bpf/gate/names.bpf.h, NAMES).
 pub const MAX_PATH_PARTS: usize = 63;
 
 /// A path and everything below it.

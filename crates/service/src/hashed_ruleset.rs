@@ -1,5 +1,5 @@
 //! The tables as the kernel side has them, with the values of conditions as hashes.
-//! bpf/service_rules.bpf.h computes the same hashes.
+//! bpf/service/rules.bpf.h computes the same hashes.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

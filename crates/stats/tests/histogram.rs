@@ -52,7 +52,7 @@ fn layout() {
     assert_eq!(bounds(BUCKETS - 1), (117 << 30, u64::MAX));
 }
 
-/// How the BPF side finds a bucket (bpf/lens.bpf.h).
+/// How the BPF side finds a bucket (bpf/lens/cells.bpf.h).
 fn looked_up(value: u64) -> usize {
     let octaves = (value.ilog2() as usize).saturating_sub(10);
     (SMALL[(value >> octaves) as usize] as usize + octaves * 8).min(BUCKETS - 1)

@@ -11,7 +11,7 @@ use crate::types::{LONG, Type};
 /// The kernel passes at most this number of arguments in registers (MAX_BPF_FUNC_REG_ARGS,
 /// include/linux/bpf.h).
 const MAX_PARAMETERS: usize = 5;
-/// The limit at one hook for all plugins together (PLUGINS_LINKED, bpf/wire.h).
+/// The limit at one hook for all plugins together (PLUGINS_LINKED, bpf/wire/plugin.h).
 const MAX_HANDLERS_PER_HOOK: usize = 8;
 /// Each handler is compiled, verified and loaded separately. The limit keeps the time to load a
 /// plugin within milliseconds.

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Iter, Link, MapCore as _, MapHandle, OpenObject};
 
+use super::call_flags::call_flags;
 use super::maps::{LinkIds, MapIds, Maps, SHARED, is_service_map};
 use crate::cpus;
 use crate::enforcement::{self, Enforcement, PREFIX};
@@ -81,6 +82,7 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
     config.generation = generation;
     config.cells = cells();
     config.unreserved_cells = unreserved_cells();
+    config.call_flags = call_flags();
     config.small_buckets = stats::histogram::SMALL;
     for (place, known) in config.interpreters.iter_mut().zip(identity::interpreters()) {
         (place.name, place.code, place.value) = (known.name, known.code, known.value);
@@ -148,7 +150,9 @@ impl LoadedGate {
         let holds = Enforcement::new(enabled);
         let config =
             &mut skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants").config;
-        config.precall = holds.precall_table();
+        for (flags, precall) in config.call_flags.iter_mut().zip(holds.precall_table()) {
+            *flags |= precall;
+        }
         if enabled & (wire::LENS_SITES | wire::LENS_SLOW) != 0 {
             let symbols = KernelSymbols::get();
             config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);

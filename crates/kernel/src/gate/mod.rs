@@ -5,6 +5,7 @@
 //! Tollgate that is killed leaves nothing behind. A process finds an existing gate by its header
 //! map, whose entries name the other maps and the links (docs/decisions/0001-gate.md).
 
+mod call_flags;
 mod load;
 mod lock;
 mod maps;
@@ -21,6 +22,8 @@ use crate::error::{Error, Result};
 use crate::mapped_array::{MappedArray, atomic_field};
 use crate::wire;
 
+pub use call_flags::call_flags;
+pub(crate) use call_flags::{CallFlags, mark};
 pub(crate) use load::reuse;
 pub use load::{IteratorKind, Iterators, LoadedGate, new_ring, unreserved_cells};
 pub use lock::Lock;

@@ -1,4 +1,4 @@
-//! The chain of plugins at one hook (bpf/plugin_chain.bpf.h). Plugins are linked and unlinked by
+//! The chain of plugins at one hook (bpf/plugin/chain.bpf.h). Plugins are linked and unlinked by
 //! single stores, so that a thread that is running through the chain misses none of the others.
 
 use std::mem::offset_of;

@@ -1,5 +1,6 @@
-//! What this kernel can do, found by trying it: tiny programs and maps of `bpf/probe.bpf.c`, loaded
-//! one at a time, a few attached for a moment. Nothing stays behind.
+//! What this kernel can do, found by trying it: tiny programs and maps of
+//! `bpf/measure/probe.bpf.c`, loaded one at a time, a few attached for a moment. Nothing stays
+//! behind.
 
 mod host;
 mod loops;

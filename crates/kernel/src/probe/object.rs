@@ -1,5 +1,5 @@
-//! A copy of `bpf/probe.bpf.c` in the kernel, of which only what one probe needs is loaded. It
-//! calls libbpf's own functions, because libbpf-rs hides the kernel's error numbers.
+//! A copy of `bpf/measure/probe.bpf.c` in the kernel, of which only what one probe needs is loaded.
+//! It calls libbpf's own functions, because libbpf-rs hides the kernel's error numbers.
 
 use std::ffi::CString;
 use std::io;

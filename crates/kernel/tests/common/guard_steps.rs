@@ -1,4 +1,4 @@
-//! Makes the guard's kernel side test calls that no thread makes (bpf/guard_steps.bpf.c).
+//! Makes the guard's kernel side test calls that no thread makes (bpf/guard/steps.bpf.c).
 
 use std::mem::MaybeUninit;
 
@@ -27,8 +27,10 @@ pub struct GuardStepper {
 impl GuardStepper {
     pub fn new() -> Result<Self> {
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
-        let skeleton =
+        let mut skeleton =
             GuardStepsSkelBuilder::default().open(object).expect("the object can be read");
+        let constants = skeleton.maps.rodata_data.as_deref_mut().expect("the guard has constants");
+        constants.config.call_flags = kernel::gate::call_flags();
         let skeleton = skeleton.load().expect("it loads as root");
         let maps = &skeleton.maps;
         let mut profile = KernelProfile::new(MappedArray::new(&maps.bss_s_profile, 1)?, Vec::new());

@@ -146,7 +146,7 @@ fn errors(figures: &CallStats) -> BTreeMap<String, u64> {
 }
 
 /// Blocking sites by function. A stack is taken about once for a certain time of sleeping
-/// (bpf/lens.bpf.h), so the times of sites are shares; they are scaled to the time that was
+/// (bpf/lens/hooks.bpf.h), so the times of sites are shares; they are scaled to the time that was
 /// measured at every sleep.
 fn sites(
     slot: u32,

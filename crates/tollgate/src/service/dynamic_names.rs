@@ -33,7 +33,7 @@ fn unit(pid: u32) -> Option<String> {
     unit_of(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
-/// The innermost unit, as bpf/scope.bpf.h finds it.
+/// The innermost unit, as bpf/gate/identity.bpf.h finds it.
 fn unit_of(cgroups: &str) -> Option<String> {
     let paths = cgroups.lines().rev().filter_map(|line| line.splitn(3, ':').nth(2));
     let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");

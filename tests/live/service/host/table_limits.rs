@@ -16,7 +16,7 @@ use crate::harness::services::{
 const CONNECTIONS: &str = "messages not followed (connection table full)";
 const MOVES: &str = "threads not moved to their service's control group (buffer full)";
 
-/// More than `CONNECTIONS` (bpf/wire.h) connections at the same time.
+/// More than `CONNECTIONS` (bpf/service/streams.bpf.h) connections at the same time.
 #[test]
 fn connections_beyond_the_table_are_counted_as_loss() {
     const ROOM: u64 = 131_072;
@@ -50,7 +50,8 @@ fn connections_beyond_the_table_are_counted_as_loss() {
     backend.end(folder, "shop");
 }
 
-/// `DATAGRAM_SENDERS` of bpf/wire.h: the sender that has sent longest ago is evicted.
+/// `DATAGRAM_SENDERS` (bpf/service/datagrams.bpf.h) are kept: the sender that has sent longest ago is
+/// evicted.
 #[test]
 fn datagram_with_evicted_sender_is_counted_as_loss() {
     const ROOM: u32 = 32_768;
@@ -73,7 +74,7 @@ fn datagram_with_evicted_sender_is_counted_as_loss() {
     assert_eq!(services.report()["losses"], json!({ CONNECTIONS: 1 }));
 }
 
-/// `MIGRATION_RING_BYTES` of bpf/wire.h, while the daemon does not read them.
+/// `MIGRATION_RING_BYTES` of bpf/wire/service.h, while the daemon does not read them.
 #[test]
 fn migrations_beyond_the_ring_are_counted_as_loss() {
     // Each record takes 32 of the buffer's 65,536 bytes.

@@ -21,7 +21,7 @@ fn gate_of_another_build() -> MapHandle {
     let map =
         MapHandle::create(MapType::Array, Some(".bss.tollgate"), 4, bytes as u32, 1, &options);
     let map = map.expect("root may make a map");
-    // The header begins with these two fields (bpf/wire.h).
+    // The header begins with these two fields (bpf/wire/gate.h).
     let mut header = vec![0; bytes];
     header[..8].copy_from_slice(&wire::GATE_MAGIC.to_ne_bytes());
     header[8..12].copy_from_slice(&(wire::BUILD + 1).to_ne_bytes());

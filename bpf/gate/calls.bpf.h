@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Which call is which: its number and ABI, as known at its entry (at exit, an execve may show
+ * another ABI), and what is to be known of it.
+ */
+#ifndef TOLLGATE_GATE_CALLS_BPF_H
+#define TOLLGATE_GATE_CALLS_BPF_H
+
+#include "gate/state.bpf.h"
+
+/*
+ * Extensions that need a call's index. Plugins have the number from the kernel, so a gate with
+ * plugins only does not look for the index.
+ */
+#define NEEDS_CALL_INDEX (LENS | GUARD | SERVICE)
+
+/* arch/x86/include/asm/thread_info.h: set during a 32-bit call, by int $0x80 or sysenter. */
+#define TS_COMPAT 0x0002
+/* arch/x86/include/uapi/asm/unistd.h */
+#define X32_SYSCALL_BIT 0x40000000
+
+static __always_inline u32 call_index(struct task_struct *task, long id)
+{
+	u32 number = id, base = 0;
+
+	if (task->thread_info.status & TS_COMPAT) {
+		base = ABI_I386 * CALLS_PER_ABI;
+	} else if (number & X32_SYSCALL_BIT) {
+		base = ABI_X32 * CALLS_PER_ABI;
+		number &= ~X32_SYSCALL_BIT;
+	}
+	if (number > CALL_UNKNOWN)
+		number = CALL_UNKNOWN;
+	return base + number;
+}
+
+_Static_assert(CALL_EXECVE == PRECALL_BITS + 1 && PRECALL_DEFER <= PRECALL_BITS,
+	       "the flags of a call overlap");
+
+/* What is to be known of a call: enum call_flag, and enum guard_precall. */
+static __always_inline u32 call_flags(u32 call)
+{
+	u64 index = call;
+
+	/* The compiler may know the bound; the verifier must see the check. */
+	barrier_var(index);
+	return index < CALL_INDICES ? config.call_flags[index] : 0;
+}
+
+static __always_inline bool is_execve(u32 call)
+{
+	return call_flags(call) & CALL_EXECVE;
+}
+
+/* How the call can be kept from taking effect: enum guard_precall; 0: it cannot. */
+static __always_inline u32 precall_of(u32 call)
+{
+	return call_flags(call) & PRECALL_BITS;
+}
+
+/* The descriptor by which the call sends, if it sends. */
+static __always_inline u32 descriptor_of(u32 call, u32 flags, const struct pt_regs *regs)
+{
+	if (flags & CALL_THIRD_DESCRIPTOR)
+		return regs->dx;
+	return unlikely(call / CALLS_PER_ABI == ABI_I386) ? regs->bx : regs->di;
+}
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* A call begins and ends: which extensions are called, and in which order. */
+#ifndef TOLLGATE_GATE_CROSSING_BPF_H
+#define TOLLGATE_GATE_CROSSING_BPF_H
+
+#include "gate/calls.bpf.h"
+#include "gate/hooks.bpf.h"
+
+/* Returns whether the call counts. `ctx`: only with plugins, else NULL. */
+static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_regs *regs, long id,
+					 void *ctx)
+{
+	struct crossing at = { .thread = thread, .regs = regs, .ctx = ctx };
+
+	if (!thread || !thread->mask || unlikely(is_retired()))
+		return false;
+	if (unlikely(thread->until_exec)) {
+		if (!is_execve(call_index(running_task(thread->task), id)))
+			return false;
+		thread->until_exec = 0;
+	}
+	if ((config.enabled & LENS) && unlikely(thread->in_call) &&
+	    thread->generation == config.generation)
+		lens_abandon(thread);
+	thread->generation = config.generation;
+	if (!(config.enabled & NEEDS_CALL_INDEX)) {
+		thread->in_call = IN_UNKNOWN_CALL;
+		return true;
+	}
+	thread->in_call = IN_CALL;
+	at.task = running_task(thread->task);
+	at.call = call_index(at.task, id);
+	at.previous_call = thread->call;
+	thread->call = at.call;
+	call_sys_enter(&at);
+	return true;
+}
+
+/*
+ * An exit without an entry: the first return of a forked child, or of a thread attached in mid-call
+ * (neither was seen before: dropped); a call that seccomp or a tracer rejected; or a call whose
+ * entry another generation handled just before it was replaced.
+ */
+static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, struct pt_regs *regs,
+						  long result)
+{
+	struct crossing at = { .thread = thread, .regs = regs, .result = result };
+	u32 seen = thread->generation;
+
+	if (thread->until_exec)
+		return;
+	thread->generation = config.generation;
+	if (!seen)
+		return;
+	if (seen != config.generation) {
+		count_loss(thread->session, LOSS_RECONFIGURED);
+		return;
+	}
+	call_sys_exit_denied(&at);
+}
+
+static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_regs *regs,
+					long result)
+{
+	struct crossing at = { .thread = thread, .regs = regs, .result = result };
+
+	if (!thread || !thread->mask)
+		return false;
+	if ((config.enabled & LENS) && thread->entered_ns)
+		at.now = bpf_ktime_get_ns();
+	if (unlikely(is_retired()))
+		return false;
+	if (unlikely(!thread->in_call)) {
+		on_unmatched_sys_exit(thread, regs, result);
+		return false;
+	}
+	thread->in_call = 0;
+	call_sys_exit(&at);
+	return true;
+}
+
+#endif

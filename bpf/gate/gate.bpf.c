@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The gate: one program at each hook for all extensions. It finds the thread's state once, reads
+ * the clock once at each end of a call, and calls the extensions that are compiled in
+ * (config.enabled) and apply to the thread (its mask). A bystander costs a per-CPU load and a
+ * branch.
+ */
+#include "gate/crossing.bpf.h"
+#include "gate/switch.bpf.h"
+#include "gate/tasks.bpf.h"
+#include "guard/precall.bpf.h"
+#include "service/iter.bpf.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(gate_sys_enter, struct pt_regs *regs, long id)
+{
+	on_sys_enter(current_thread(regs), regs, id, NULL);
+	return 0;
+}
+
+/* Only with plugins: a program with tail calls has another prologue and epilogue. */
+SEC("?tp_btf/sys_enter")
+int BPF_PROG(gate_sys_enter_plugins, struct pt_regs *regs, long id)
+{
+	struct thread_state *thread = current_thread(regs);
+
+	if (on_sys_enter(thread, regs, id, ctx))
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_ENTER], thread->plugin_session,
+			    &plugin_enter);
+	return 0;
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(gate_sys_exit, struct pt_regs *regs, long result)
+{
+	on_sys_exit(current_thread(regs), regs, result);
+	return 0;
+}
+
+SEC("?tp_btf/sys_exit")
+int BPF_PROG(gate_sys_exit_plugins, struct pt_regs *regs, long result)
+{
+	struct thread_state *thread = current_thread(regs);
+
+	if (on_sys_exit(thread, regs, result))
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_EXIT], thread->plugin_session,
+			    &plugin_exit);
+	return 0;
+}
+
+/*
+ * Bystanders pass here at every switch of the machine, with three comparisons and a record. Not
+ * BPF_PROG(), which would read the arguments first and keep them in registers across the helper's
+ * call.
+ */
+SEC("tp_btf/sched_switch")
+int gate_sched_switch(u64 *ctx)
+{
+	struct cpu_state *cpu = this_cpu();
+	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+
+	if (unlikely(cpu->task != (u64)prev || cpu->slot || *pid_bucket(next->pid)))
+		return sched_switch_gated(ctx[0], prev, next, ctx[3]);
+	set_current(cpu, next, 0);
+	return 0;
+}
+
+/* The session whose plugins a task has; 0: it is a bystander, or does not count yet. */
+static __always_inline u32 plugin_session_of(struct task_struct *task)
+{
+	u32 slot = slot_of(task);
+
+	return slot && !thread_at(slot)->until_exec ? thread_at(slot)->plugin_session : 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(gate_fork, struct task_struct *parent, struct task_struct *child)
+{
+	if (is_retired())
+		return 0;
+	task_forked(parent, child);
+	if (config.enabled & PLUGIN)
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_FORK], plugin_session_of(child),
+			    &plugin_fork);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(gate_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+{
+	if (is_retired())
+		return 0;
+	task_executed(task, old_pid);
+	if (config.enabled & PLUGIN)
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_EXEC], plugin_session_of(task),
+			    &plugin_exec);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(gate_task_exit, struct task_struct *task)
+{
+	u32 slot = slot_of(task);
+	struct thread_state *thread = slot ? thread_at(slot) : NULL;
+	u32 session;
+
+	if (!thread || is_retired())
+		return 0;
+	session = thread->until_exec ? 0 : thread->plugin_session;
+	task_exited(thread, task, slot);
+	if (config.enabled & PLUGIN)
+		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_END], session, &plugin_end);
+	return 0;
+}
+
+/* Only with services. */
+SEC("tp_btf/sched_process_free")
+int BPF_PROG(gate_task_free, struct task_struct *task)
+{
+	u32 slot = slot_of(task);
+
+	if (slot && !is_retired())
+		task_freed(thread_at(slot), task, slot);
+	return 0;
+}
+
+/* Only with services. Since v6.3: 6e6eda44b939 ("sock: add tracepoint for send recv length"). */
+SEC("?tp_btf/sock_recv_length")
+int BPF_PROG(gate_sock_recv, struct sock *sk, int length, int flags)
+{
+	call_sock_recv(sk, length, flags);
+	return 0;
+}
+
+SEC("?tp_btf/sock_send_length")
+int BPF_PROG(gate_sock_send, struct sock *sk, int length, int flags)
+{
+	call_sock_send(sk, length);
+	return 0;
+}
+
+/*
+ * Before v6.3: functions that the compiler does not inline. The one for sending comes before the
+ * message is on its way.
+ */
+SEC("?fexit/sock_recvmsg")
+int BPF_PROG(gate_recvmsg_exit, struct socket *socket, void *message, int flags, int length)
+{
+	call_sock_recv(socket->sk, length, flags);
+	return 0;
+}
+
+SEC("?fentry/security_socket_sendmsg")
+int BPF_PROG(gate_sendmsg_entry, struct socket *socket, void *message, int length)
+{
+	call_sock_send(socket->sk, length);
+	return 0;
+}
+
+/* Only with services. */
+SEC("?tp_btf/inet_sock_set_state")
+int BPF_PROG(gate_tcp_state, struct sock *sk, int before, int now)
+{
+	call_tcp_state(sk, before, now);
+	return 0;
+}
+
+/* Only with services: packets that are sent over loopback devices, among others. */
+SEC("?tp_btf/netif_rx")
+int BPF_PROG(gate_netif_rx, struct sk_buff *packet)
+{
+	call_netif_rx(packet);
+	return 0;
+}
+
+/* Only with services: the source of a datagram, for the thread that receives it. */
+SEC("?cgroup/recvmsg4")
+int gate_recvmsg4(struct bpf_sock_addr *from)
+{
+	call_recvmsg(from, AF_INET);
+	return 1;
+}
+
+SEC("?cgroup/recvmsg6")
+int gate_recvmsg6(struct bpf_sock_addr *from)
+{
+	call_recvmsg(from, AF_INET6);
+	return 1;
+}
+
+/* Only with the guard. */
+SEC("tp_btf/signal_deliver")
+int BPF_PROG(gate_signal_deliver, int signal, void *info, struct k_sigaction *action)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 slot = slot_of(task);
+	struct thread_state *thread = slot ? thread_at(slot) : NULL;
+
+	if (thread && !is_retired())
+		call_sig_deliver(thread, task, action);
+	return 0;
+}
+
+/* Only with the guard or services. */
+SEC("tp_btf/signal_generate")
+int BPF_PROG(gate_signal_generate, int signal, struct kernel_siginfo *info,
+	     struct task_struct *task, int group, int result)
+{
+	if (is_retired())
+		return 0;
+	call_sig_generate(signal, info, task, result);
+	return 0;
+}
+
+/*
+ * Attaches tasks that already run: user space fills `attach_requests`, reads the iterator, then
+ * visits each CPU.
+ */
+SEC("iter/task")
+int gate_attach_tasks(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+
+	if (task)
+		task_attached(task);
+	return 0;
+}
+
+/* All members of services, with their usage since the last charge, for user space to read. */
+SEC("iter/task")
+int gate_iter_members(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	u32 slot = task ? slot_of(task) : 0;
+
+	if (slot && has(thread_at(slot), SERVICE) && !member_of(thread_at(slot))->is_exiting)
+		service_write_member(ctx->meta->seq, thread_at(slot), task);
+	return 0;
+}
+
+/* All sockets by which a thread has sent or received. */
+SEC("iter/bpf_sk_storage_map")
+int gate_iter_sockets(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	/* To the verifier, each read of the context may be NULL again. */
+	struct service_socket *socket = ctx->value;
+	struct sock *sk = ctx->sk;
+
+	if (sk && socket)
+		service_write_socket(ctx->meta->seq, sk, socket);
+	return 0;
+}
+
+/* Matches rules that have become active for all members. */
+SEC("iter/task")
+int gate_iter_reclassify(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	u32 slot = task ? slot_of(task) : 0;
+
+	if (slot && has(thread_at(slot), SERVICE))
+		service_reclassify(thread_at(slot), task);
+	return 0;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The rows of reports: everything, or one process, thread or command each. */
+#ifndef TOLLGATE_GATE_ROWS_BPF_H
+#define TOLLGATE_GATE_ROWS_BPF_H
+
+#include "gate/threads.bpf.h"
+
+ARRAY_MAP(rows, ROWS, struct group, BPF_F_MMAPABLE);
+FREE_LIST(free_rows, ALLOCATABLE_ROWS);
+HASH_MAP(shared_rows, ROWS, struct row_key, u32);
+
+static __always_inline struct group *row_at(u32 index)
+{
+	return bpf_map_lookup_elem(&rows, &index);
+}
+
+static __always_inline void name_row(struct group *group, struct task_struct *task, u32 level)
+{
+	group->pid = visible_pid(task, level);
+	group->tgid = visible_pid(BPF_CORE_READ(task, group_leader), level);
+	bpf_probe_read_kernel(group->comm, sizeof(group->comm), &task->comm);
+}
+
+/* Allocates a row of a session for this task; 0: none is left. */
+static __always_inline u32 alloc_row(u32 session_index, struct session *session,
+				     struct task_struct *task, u32 parent)
+{
+	u32 index = alloc_index(&header.next_row, ALLOCATABLE_ROWS, free_rows);
+	struct group *group = row_at(index);
+
+	if (!index || !group)
+		return 0;
+	group->session = session_index;
+	group->parent = parent;
+	group->threads = 0;
+	name_row(group, task, session->pid_level);
+	group->state = ROW_LIVE;
+	return index;
+}
+
+/* The session's base row counts where no other row is left. */
+static __always_inline u32 row_or_base(u32 row, u32 session_index, struct session *session)
+{
+	if (row)
+		return row;
+	count_loss(session_index, LOSS_ROWS_FULL);
+	return session->base_row;
+}
+
+static __always_inline void row_add_thread(u32 index, s32 change)
+{
+	struct group *group = row_at(index);
+
+	if (group)
+		__sync_fetch_and_add(&group->threads, change);
+}
+
+/*
+ * Removes a thread from its row. With the last thread of a process's or thread's own row, user
+ * space is notified: it may read the statistics and free the row.
+ */
+static __always_inline void row_drop_thread(u32 index, struct session *session, u32 tgid)
+{
+	struct group *group = row_at(index);
+	struct row_key key = {};
+	struct row_done *done;
+
+	if (!group || __sync_fetch_and_add(&group->threads, -1) != 1)
+		return;
+	if (index == session->base_row || session->per == PER_COMMAND)
+		return;
+	key.session = group->session;
+	key.parent = group->parent;
+	if (session->per == PER_PROCESS)
+		__builtin_memcpy(key.name, &tgid, sizeof(tgid));
+	bpf_map_delete_elem(&shared_rows, &key);
+	done = reserve_record(group->session, sizeof(*done), LOSS_ROW_NOTICES);
+	if (!done)
+		return;
+	done->type = RECORD_ROW_DONE;
+	done->session = group->session;
+	done->row = index;
+	bpf_ringbuf_submit(done, 0);
+}
+
+static __always_inline u32 parent_row(u32 index)
+{
+	struct group *group = row_at(index);
+
+	return group ? group->parent : 0;
+}
+
+/* Whether a row found by this key is still what the key says: rows of ended processes are freed. */
+static __always_inline bool row_is_live(u32 index, struct row_key *key, struct session *session,
+					struct task_struct *task)
+{
+	struct group *group = row_at(index);
+
+	if (!group || group->session != key->session || group->parent != key->parent)
+		return false;
+	if (session->per == PER_COMMAND)
+		return true;
+	if (session->per == PER_PROCESS &&
+	    group->tgid != visible_pid(task->group_leader, session->pid_level))
+		return false;
+	return group->threads > 0;
+}
+
+/* The row that this task shares with its process, its command or all tasks; 0: none is left. */
+static __always_inline u32 shared_row(u32 session_index, struct session *session,
+				      struct task_struct *task, u32 parent)
+{
+	struct row_key key = { .session = session_index, .parent = parent };
+	u32 tgid = task->tgid;
+	u32 *known, index;
+
+	if (session->per == PER_THREAD)
+		return alloc_row(session_index, session, task, parent);
+	if (session->per == PER_COMMAND)
+		bpf_probe_read_kernel(key.name, sizeof(key.name), &task->comm);
+	if (session->per == PER_PROCESS)
+		__builtin_memcpy(key.name, &tgid, sizeof(tgid));
+	known = bpf_map_lookup_elem(&shared_rows, &key);
+	if (known && row_is_live(*known, &key, session, task))
+		return *known;
+	index = alloc_row(session_index, session, task, parent);
+	if (index)
+		bpf_map_update_elem(&shared_rows, &key, &index, BPF_ANY);
+	return index;
+}
+
+/*
+ * Removes a thread from its row. A detached thread counts nowhere, and its row may belong to
+ * another session by now.
+ */
+static __always_inline void leave_row(struct thread_state *thread)
+{
+	struct session *session = session_at(thread->session);
+
+	if (session && thread->mask & ~SERVICE)
+		row_drop_thread(thread->row, session, thread->tgid);
+}
+
+/* The row of a session's first thread; `parent` is the row that it counts in as well, or 0. */
+static __always_inline u32 first_row(u32 session_index, struct session *session,
+				     struct task_struct *task, u32 parent)
+{
+	struct group *base = row_at(session->base_row);
+
+	if (base && parent)
+		base->parent = parent;
+	if (session->per == PER_ALL)
+		return session->base_row;
+	return row_or_base(shared_row(session_index, session, task, parent), session_index,
+			   session);
+}
+
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What all parts of the gate use: its configuration and header, sessions, records and losses. */
+#ifndef TOLLGATE_GATE_STATE_BPF_H
+#define TOLLGATE_GATE_STATE_BPF_H
+
+#include "lib/kernel.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include "lib/compat.bpf.h"
+#include "lib/maps.bpf.h"
+#include "wire/gate.h"
+#include "wire/thread.h"
+
+const volatile struct gate_config config = {};
+
+/*
+ * Whether an extension is compiled in and applies to the thread. In two steps, because the verifier
+ * removes a branch on a constant, but not the load and the test of a constant that the compiler has
+ * joined with the mask.
+ */
+static __always_inline bool has(struct thread_state *thread, u32 what)
+{
+	u32 mask;
+
+	if (!(config.enabled & what))
+		return false;
+	mask = thread->mask;
+	barrier_var(mask);
+	return mask & what;
+}
+
+/*
+ * This and everything else that is looked up at a call's entry and exit are global variables,
+ * because a masked index needs neither a comparison nor a detour through the stack. Each is in a
+ * section of its own, and so in a map of its own.
+ */
+struct gate_header header SEC(".bss.tollgate");
+
+ARRAY_MAP(sessions, SESSIONS, struct session, BPF_F_MMAPABLE);
+PERCPU_MAP(losses, SESSIONS *LOSSES, u64);
+
+/* One ring buffer for each session, added by its owner: each has one reader. */
+struct ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, RING_BYTES);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, SESSIONS);
+	__type(key, u32);
+	__array(values, struct ring);
+} records SEC(".maps");
+
+static __always_inline struct session *session_at(u32 index)
+{
+	return bpf_map_lookup_elem(&sessions, &index);
+}
+
+/* Another generation is active: this one was replaced, or is not active yet. */
+static __always_inline bool is_retired(void)
+{
+	return READ_ONCE(header.generation) != config.generation;
+}
+
+static __always_inline void count_loss(u32 session, enum loss reason)
+{
+	u32 index = session * LOSSES + reason;
+	u64 *count = bpf_map_lookup_elem(&losses, &index);
+
+	/* An interrupt may count on the same processor meanwhile. */
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
+/* Reserves a record in a session's ring buffer; NULL (and a loss): it is full, or there is none. */
+static __always_inline void *reserve_record(u32 session, u64 bytes, enum loss reason)
+{
+	void *ring = bpf_map_lookup_elem(&records, &session);
+	void *record = ring ? bpf_ringbuf_reserve(ring, bytes, 0) : NULL;
+
+	if (!record)
+		count_loss(session, reason);
+	return record;
+}
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* A processor switches from one thread to another. */
+#ifndef TOLLGATE_GATE_SWITCH_BPF_H
+#define TOLLGATE_GATE_SWITCH_BPF_H
+
+#include "gate/hooks.bpf.h"
+
+static __noinline int sched_switch_gated(bool preempt, struct task_struct *prev,
+					 struct task_struct *next, unsigned int prev_state)
+{
+	struct cpu_state *cpu = this_cpu();
+	u32 slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev),
+	    next_slot = slot_of(next);
+	struct switching at = { .cpu = cpu, .next_slot = next_slot };
+
+	if (slot && !is_retired()) {
+		at.thread = thread_at(slot);
+		at.task = prev;
+		at.state = preempt ? 0 : prev_state;
+		call_switch_out(&at);
+	}
+	set_current(cpu, next, next_slot);
+	if (next_slot && !is_retired()) {
+		at.thread = thread_at(next_slot);
+		at.task = next;
+		call_switch_in(&at);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* How tasks come under the gate and leave it: fork, exec, exit, attaching. */
+#ifndef TOLLGATE_GATE_TASKS_BPF_H
+#define TOLLGATE_GATE_TASKS_BPF_H
+
+#include "gate/calls.bpf.h"
+#include "gate/hooks.bpf.h"
+#include "gate/rows.bpf.h"
+
+HASH_MAP(pending_children, SESSIONS, struct pending_child_key, struct pending_child);
+
+/* Processes that the task iterator is to attach, by their numbers in the reader's PID namespace. */
+HASH_MAP(attach_requests, THREADS, u32, struct attach_request);
+
+/*
+ * Makes the thread a bystander again, before its slot is reused. This happens once: at its end, or
+ * when the iterator that attached it finds that it has ended.
+ */
+static __always_inline void ungate_thread(struct thread_state *thread, u32 slot)
+{
+	u64 address = thread->task;
+
+	if (!address || __sync_val_compare_and_swap(&thread->task, address, 0) != address)
+		return;
+	leave_row(thread);
+	thread->mask = 0;
+	remove_slot(thread->pid, address, slot);
+	bpf_map_push_elem(&free_threads, &slot, BPF_ANY);
+}
+
+static __always_inline void task_exited(struct thread_state *thread, struct task_struct *task,
+					u32 slot)
+{
+	call_task_exit(thread, task);
+	if (has(thread, SERVICE)) {
+		leave_row(thread);
+		/* For the rest of its end, it belongs to no session. */
+		thread->mask = SERVICE;
+		thread->session = 0;
+		thread->row = 0;
+	} else {
+		ungate_thread(thread, slot);
+	}
+	this_cpu()->slot = 0;
+}
+
+static __always_inline void task_freed(struct thread_state *thread, struct task_struct *task,
+				       u32 slot)
+{
+	call_task_free(thread, task);
+	ungate_thread(thread, slot);
+}
+
+/*
+ * Extensions that the new session does not ask for, but the session of the thread (or of its
+ * parent) does: they continue.
+ */
+static __always_inline u32 inherited_mask(struct session *session, struct thread_state *before)
+{
+	if (!before)
+		return 0;
+	return before->mask &
+	       (session->mask & LENS ? LENS | LENS_SITES : LENS | LENS_SITES | LENS_SAMPLE);
+}
+
+/*
+ * Whether a session that takes over a thread leaves it the plugins that it has. As `assign_plugins`
+ * in crates/kernel/src/session.rs.
+ */
+static __always_inline bool inherits_plugins(struct session *session, struct thread_state *before)
+{
+	struct session *holder;
+
+	if (!before || !before->plugin_session)
+		return false;
+	if (!session->has_own_plugins)
+		return true;
+	holder = session_at(before->plugin_session);
+	return holder && holder->has_own_plugins && holder->number > session->number;
+}
+
+/*
+ * Applies a session to a thread. A guarded thread stays guarded: one that already runs by the same
+ * guard, which may hold it; a new one by the new session's guard or by its parent's.
+ */
+static __always_inline void apply_session(struct thread_state *thread, struct task_struct *task,
+					  u32 session_index, struct session *session,
+					  struct thread_state *before, u64 scope)
+{
+	bool was_guarded = false, stays = false;
+	/* Services are of the whole machine: a thread keeps its service in every session. */
+	u32 mask = (session->mask & ~SERVICE) | (thread->mask & SERVICE) |
+		   inherited_mask(session, before);
+
+	/* The chain of each session continues with that of the whole machine. */
+	thread->plugin_session = inherits_plugins(session, before) ? before->plugin_session :
+								     session_index;
+	if (!(config.enabled & GUARD)) {
+		thread->mask = mask;
+		return;
+	}
+	if (before) {
+		was_guarded = has(before, GUARD);
+		stays = was_guarded && (before == thread || before->guard_session == session_index);
+	}
+	if ((mask & GUARD) && !stays) {
+		thread->guard_session = session_index;
+		/* Before its first execve it is still a copy of Tollgate. */
+		if (!thread->until_exec)
+			guard_begin_program(thread, scope);
+	} else if (was_guarded) {
+		mask |= GUARD;
+		/* By now, 6.1's verifier does not know any more that it is not NULL. */
+		barrier_var(before);
+		if (before && before != thread)
+			guard_fork(thread, before);
+	}
+	thread->mask = mask;
+}
+
+/* Makes a thread that already runs a member of a service, if it is not one yet. */
+static __always_inline void attach_service(struct thread_state *thread, struct task_struct *task,
+					   bool is_member)
+{
+	if (!(config.enabled & SERVICE) || !READ_ONCE(header.services_session))
+		return;
+	if (!is_member)
+		service_attach(thread, task);
+	thread->mask |= SERVICE;
+}
+
+/*
+ * Makes `task` a gated thread of the session; `parent`: the gated thread that created it, if any.
+ */
+static __always_inline void gate_thread(struct task_struct *task, u32 session_index,
+					struct session *session, u32 group, u32 until_exec,
+					struct thread_state *parent, u64 scope)
+{
+	struct thread_state *thread;
+	u32 slot;
+
+	if (task->flags & PF_KTHREAD)
+		return;
+	slot = alloc_index(&header.next_thread, THREADS, free_threads);
+	if (!slot) {
+		count_loss(session_index, LOSS_THREADS_FULL);
+		return;
+	}
+	thread = thread_at(slot);
+	__builtin_memset(thread, 0, sizeof(*thread));
+	thread->task = (u64)task;
+	thread->slot = slot;
+	thread->pid = task->pid;
+	thread->tgid = task->tgid;
+	thread->visible_pid = visible_pid(task, session->pid_level);
+	thread->row = group;
+	thread->session = session_index;
+	thread->until_exec = until_exec;
+	apply_session(thread, task, session_index, session, parent, scope);
+	if (scope != SCOPE_CURRENT) {
+		attach_service(thread, task, false);
+	} else if ((config.enabled & SERVICE) && READ_ONCE(header.services_session)) {
+		service_fork(slot, parent && has(parent, SERVICE) ? parent->slot : 0);
+		thread->mask |= SERVICE;
+	}
+	row_add_thread(group, 1);
+	if (!insert_slot(task, slot)) {
+		count_loss(session_index, LOSS_THREADS_FULL);
+		ungate_thread(thread, slot);
+	}
+}
+
+/*
+ * The session that the next child of `parent` begins, if its owner forks here. An owner is found by
+ * its number in its own PID namespace.
+ */
+static __always_inline struct pending_child *pending_child_of(struct task_struct *parent)
+{
+	struct pending_child_key key = {};
+	struct pid *pid;
+	struct upid upid = {};
+
+	if (likely(!READ_ONCE(header.nurseries)))
+		return NULL;
+	pid = BPF_CORE_READ(parent, thread_pid);
+	if (!pid)
+		return NULL;
+	bpf_probe_read_kernel(&upid, sizeof(upid),
+			      (void *)&pid->numbers +
+				      BPF_CORE_READ(pid, level) * bpf_core_type_size(struct upid));
+	key.tid = upid.nr;
+	key.namespace_inum = BPF_CORE_READ(upid.ns, ns.inum);
+	return bpf_map_lookup_elem(&pending_children, &key);
+}
+
+static __always_inline void task_forked(struct task_struct *parent, struct task_struct *child)
+{
+	struct pending_child *pending_child = pending_child_of(parent);
+	struct thread_state *thread;
+	struct session *session;
+	u32 slot, index, group, mask;
+
+	slot = slot_of(parent);
+	thread = slot ? thread_at(slot) : NULL;
+	if (pending_child) {
+		session = session_at(pending_child->session);
+		if (!session)
+			return;
+		session->pid_level = BPF_CORE_READ(parent, thread_pid, level);
+		/* The owner is gated itself: what its child does counts there as well. */
+		group = thread && thread->mask ? thread->row : 0;
+		index = first_row(pending_child->session, session, child, group);
+		gate_thread(child, pending_child->session, session, index,
+			    pending_child->until_exec, thread, SCOPE_CURRENT);
+		return;
+	}
+	/*
+	 * A process that is not gated was left out (the daemon's own), or is being attached with
+	 * all its threads: a system-wide session gates none of its new threads.
+	 */
+	mask = thread ? thread->mask : 0;
+	if (!mask && child->tgid == parent->tgid)
+		return;
+	if (!mask || (mask == SERVICE && child->tgid != parent->tgid)) {
+		index = READ_ONCE(header.system_wide_session);
+		if (likely(!index))
+			return;
+		session = session_at(index);
+		if (session)
+			gate_thread(child, index, session, first_row(index, session, child, 0), 0,
+				    thread, SCOPE_CURRENT);
+		return;
+	}
+	index = thread->session;
+	session = session_at(index);
+	if (!session)
+		return;
+	group = thread->row;
+	if (session->per == PER_THREAD ||
+	    (session->per == PER_PROCESS && child->tgid != parent->tgid))
+		group = row_or_base(alloc_row(index, session, child, parent_row(thread->row)),
+				    index, session);
+	gate_thread(child, index, session, group, thread->until_exec, thread, SCOPE_CURRENT);
+}
+
+/*
+ * A thread that executes has taken over the number of the process's first thread. The end of that
+ * thread can then not be found by the number any more (fs/exec.c, de_thread): what it used since
+ * its exit, some microseconds, is lost.
+ */
+static __always_inline void ungate_old_leader(struct thread_state *thread, u32 slot, u32 pid)
+{
+	u32 other = *pid_bucket(pid) & ~BY_PID_SHARED;
+	struct thread_state *leader = thread_at(other);
+
+	if (!(config.enabled & SERVICE) || !other || other == slot)
+		return;
+	if (leader->pid == pid && leader->tgid == thread->tgid && member_of(leader)->is_exiting)
+		ungate_thread(leader, other);
+}
+
+static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
+{
+	struct thread_state *thread;
+	struct session *session;
+	struct group *group;
+	u32 slot, index;
+
+	slot = slot_of(task);
+	/* A thread that is not the leader takes over the leader's number (fs/exec.c, de_thread). */
+	if (!slot && task->pid != old_pid)
+		slot = slot_by_pid(old_pid, (u64)task);
+	thread = slot ? thread_at(slot) : NULL;
+	if (!thread)
+		return;
+	if (thread->pid != task->pid) {
+		ungate_old_leader(thread, slot, task->pid);
+		remove_slot(thread->pid, thread->task, slot);
+		thread->pid = task->pid;
+		if (!insert_slot(task, slot))
+			count_loss(thread->session, LOSS_THREADS_FULL);
+		/* A switch since the change of numbers has not found the slot. */
+		set_current(this_cpu(), task, slot);
+	}
+	session = session_at(thread->session);
+	if (!thread->mask || !session)
+		return;
+	thread->visible_pid = visible_pid(task, session->pid_level);
+	call_exec(thread);
+	if (session->per == PER_COMMAND) {
+		index = shared_row(thread->session, session, task, parent_row(thread->row));
+		index = row_or_base(index, thread->session, session);
+		row_add_thread(thread->row, -1);
+		row_add_thread(index, 1);
+		thread->row = index;
+	} else {
+		group = row_at(thread->row);
+		if (group && (thread->row != session->base_row || !group->comm[0]))
+			name_row(group, task, session->pid_level);
+	}
+}
+
+/*
+ * Extensions that join a gate with plugins only continue from the call that a thread is in. Outside
+ * of calls the kernel has -1.
+ */
+static __always_inline void resolve_call(struct thread_state *thread, struct task_struct *task)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+	s32 id;
+
+	if (thread->in_call != IN_UNKNOWN_CALL || !(config.enabled & NEEDS_CALL_INDEX))
+		return;
+	id = regs->orig_ax;
+	thread->call = call_index(task, id);
+	thread->in_call = id < 0 ? NOT_IN_CALL : IN_CALL;
+}
+
+static __always_inline void task_attached(struct task_struct *task)
+{
+	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
+	u32 tgid = visible_pid(BPF_CORE_READ(task, group_leader), level);
+	struct attach_request *attach_request = bpf_map_lookup_elem(&attach_requests, &tgid);
+	struct thread_state *thread;
+	struct session *session;
+	bool is_member, is_free;
+	u32 slot, group, index;
+	u64 scope;
+
+	if (!attach_request || (task->flags & PF_EXITING))
+		return;
+	index = attach_request->session;
+	scope = attach_request->scope;
+	session = session_at(index);
+	if (!session)
+		return;
+	session->pid_level = level;
+	slot = slot_of(task);
+	if (!slot) {
+		gate_thread(task, index, session, first_row(index, session, task, 0), 0, NULL,
+			    scope);
+		/*
+		 * If its end was missed because it was not gated yet, nothing else frees its slot.
+		 */
+		slot = slot_of(task);
+		if (slot && (READ_ONCE(task->flags) & PF_EXITING))
+			ungate_thread(thread_at(slot), slot);
+		return;
+	}
+	thread = thread_at(slot);
+	is_member = has(thread, SERVICE);
+	resolve_call(thread, task);
+	/* A thread of this session already, or of another one while this one adds services only. */
+	if (thread->mask && (thread->session == index || !(session->mask & ~SERVICE))) {
+		attach_service(thread, task, is_member);
+		return;
+	}
+	is_free = !(thread->mask & ~SERVICE);
+	/*
+	 * A thread that an ended session left behind, or a thread of another session: then its
+	 * statistics count there too (group.parent).
+	 */
+	if (is_free)
+		group = first_row(index, session, task, 0);
+	else
+		group = shared_row(index, session, task, thread->row);
+	if (!group) {
+		count_loss(index, LOSS_THREADS_FULL);
+		return;
+	}
+	row_add_thread(group, 1);
+	if (is_free) {
+		thread->generation = 0;
+		thread->in_call = 0;
+		thread->switched_out_ns = 0;
+		thread->off_ns = 0;
+	}
+	thread->visible_pid = visible_pid(task, session->pid_level);
+	thread->row = group;
+	thread->session = index;
+	apply_session(thread, task, index, session, is_free ? NULL : thread, scope);
+	attach_service(thread, task, is_member);
+}
+
+#endif

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* How the state of a task is found: the table of threads, and the task that each processor runs. */
+#ifndef TOLLGATE_GATE_THREADS_BPF_H
+#define TOLLGATE_GATE_THREADS_BPF_H
+
+#include "gate/state.bpf.h"
+
+/* The task that runs on a processor, as far as the gate knows. One cache line each. */
+struct cpu_state {
+	/* Where its registers are saved when it enters the kernel, which identifies the task. */
+	u64 regs;
+	/* Its task_struct. */
+	u64 task;
+	/* Its slot; 0: a bystander. */
+	u32 slot;
+	u32 unused;
+	/*
+	 * From the bottom of a task's kernel stack to its saved registers; the same for all tasks,
+	 * 0 until seen.
+	 */
+	u64 regs_offset;
+	/* CLOCK_MONOTONIC minus the scheduler's clock, at the latest reported switch to a task. */
+	s64 clock_offset;
+} __attribute__((aligned(64)));
+
+struct thread_state threads[THREADS] SEC(".bss.threads");
+struct cpu_state cpus[CPUS] SEC(".bss.cpus");
+
+FREE_LIST(free_threads, THREADS);
+
+/* Threads are found by the low bits of their number. */
+#define PID_TAGS 65536
+
+/*
+ * The slot of the thread whose number has these low bits. Once two gated threads have had the same
+ * ones, BY_PID_SHARED is set and the others are in by_task. It is an array, because it is read at
+ * every context switch of the machine, and a helper's call and return cost more than the look-up on
+ * processors that need return thunks (8 ns each with Safe RET: docs/decisions/0001-gate.md).
+ */
+u32 by_pid[PID_TAGS] SEC(".bss.by_pid");
+#define BY_PID_SHARED 0x80000000
+HASH_MAP(by_task, THREADS, u64, u32);
+
+static __always_inline struct cpu_state *this_cpu(void)
+{
+	return &cpus[bpf_get_smp_processor_id() & (CPUS - 1)];
+}
+
+static __always_inline struct thread_state *thread_at(u32 slot)
+{
+	return &threads[slot & (THREADS - 1)];
+}
+
+static __always_inline u32 *pid_bucket(u32 pid)
+{
+	return &by_pid[pid & (PID_TAGS - 1)];
+}
+
+/* Slot of the task at this address, if it had this number when it got the slot; 0: a bystander. */
+static __always_inline u32 slot_by_pid(u32 pid, u64 address)
+{
+	u32 tag = *pid_bucket(pid), *slot;
+
+	if (likely(!tag))
+		return 0;
+	if (thread_at(tag & ~BY_PID_SHARED)->task == address)
+		return tag & ~BY_PID_SHARED;
+	if (!(tag & BY_PID_SHARED))
+		return 0;
+	slot = bpf_map_lookup_elem(&by_task, &address);
+	return slot ? *slot : 0;
+}
+
+static __always_inline u32 slot_of(struct task_struct *task)
+{
+	return slot_by_pid(task->pid, (u64)task);
+}
+
+/* Records the task that runs on this processor now. */
+static __always_inline void set_current(struct cpu_state *cpu, struct task_struct *task, u32 slot)
+{
+	cpu->task = (u64)task;
+	cpu->slot = slot;
+	cpu->regs = (u64)task->stack + cpu->regs_offset;
+}
+
+/*
+ * The task that makes or ends a call is not the recorded one: the switch to it was not reported, or
+ * is older than the gate.
+ */
+static __noinline void resync_current(struct cpu_state *cpu, u64 regs)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	volatile u64 *place = &cpu->regs;
+
+	/*
+	 * Through memory: to the verifier `regs` is a pointer, and older kernels forbid arithmetic
+	 * on it.
+	 */
+	*place = regs;
+	cpu->regs_offset = *place - (u64)task->stack;
+	set_current(cpu, task, slot_of(task));
+}
+
+/*
+ * State of the thread that makes or ends a call here. A task's registers are always saved at the
+ * same place, the top of its kernel stack. One comparison therefore tells whether it is the task
+ * that sched_switch recorded, and no helper call is needed. sched_switch alone does not suffice:
+ * one vendor's 6.18 kernel does not report about 1 in 100 switches (docs/decisions/0001-gate.md).
+ */
+static __always_inline struct thread_state *current_thread(struct pt_regs *regs)
+{
+	struct cpu_state *cpu = this_cpu();
+
+	if (unlikely(cpu->regs != (u64)regs))
+		resync_current(cpu, (u64)regs);
+	if (likely(!cpu->slot))
+		return NULL;
+	return thread_at(cpu->slot);
+}
+
+/* The slot of the thread that runs here, also if the switch to it was not reported. */
+static __always_inline u32 running_slot(struct task_struct *task)
+{
+	struct cpu_state *cpu = this_cpu();
+
+	return likely(cpu->task == (u64)task) ? cpu->slot : slot_of(task);
+}
+
+/* Makes a slot findable by its task; false: there is no memory for it. */
+static __always_inline bool insert_slot(struct task_struct *task, u32 slot)
+{
+	u32 *tag = pid_bucket(task->pid);
+	u64 address = (u64)task;
+
+	if (__sync_val_compare_and_swap(tag, 0, slot) == 0)
+		return true;
+	if (__sync_val_compare_and_swap(tag, BY_PID_SHARED, BY_PID_SHARED | slot) == BY_PID_SHARED)
+		return true;
+	if (bpf_map_update_elem(&by_task, &address, &slot, BPF_ANY))
+		return false;
+	__sync_fetch_and_or(tag, BY_PID_SHARED);
+	return true;
+}
+
+static __always_inline void remove_slot(u32 pid, u64 address, u32 slot)
+{
+	u32 *tag = pid_bucket(pid);
+
+	if (__sync_val_compare_and_swap(tag, slot, 0) == slot)
+		return;
+	if (__sync_val_compare_and_swap(tag, BY_PID_SHARED | slot, BY_PID_SHARED) ==
+	    (BY_PID_SHARED | slot))
+		return;
+	bpf_map_delete_elem(&by_task, &address);
+}
+
+/* A process number, as the PID namespace at depth `level` sees it. */
+static __always_inline u32 visible_pid(struct task_struct *task, u32 level)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	struct upid upid = {};
+
+	if (!pid || level > BPF_CORE_READ(pid, level))
+		return 0;
+	/*
+	 * One entry for each level. CO-RE relocates the array's start; its stride is the kernel's.
+	 */
+	bpf_probe_read_kernel(&upid, sizeof(upid),
+			      (void *)&pid->numbers + level * bpf_core_type_size(struct upid));
+	return upid.nr;
+}
+
+#endif

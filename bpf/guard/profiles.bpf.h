@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Profiles: one map for each program, which user space maps, too. */
+#ifndef TOLLGATE_GUARD_PROFILES_BPF_H
+#define TOLLGATE_GUARD_PROFILES_BPF_H
+
+#include "gate/identity.bpf.h"
+#include "gate/threads.bpf.h"
+#include "lib/path.bpf.h"
+#include "wire/guard.h"
+
+/*
+ * Each profile is a map, which user space makes when it is needed. Key and value are declared by
+ * size and not by type: up to 6.1, a map with types does not fit an inner map without them
+ * (bpf_map_meta_equal).
+ */
+struct profile_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct guard_profile));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, GUARD_PROFILES);
+	__type(key, u32);
+	__array(values, struct profile_map);
+} profiles SEC(".maps");
+
+struct overflow_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct guard_overflow));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, GUARD_PROFILES);
+	__type(key, u32);
+	__array(values, struct overflow_map);
+} overflow_windows SEC(".maps");
+
+/* Slots of empty profiles that user space has made. */
+FREE_LIST(ready_profiles, GUARD_PROFILES);
+
+/* Copies of a program share a slot, and so do scopes with the same meaning. */
+HASH_MAP(programs, 4 * GUARD_PROFILES, struct guard_program, u32);
+
+static __always_inline struct guard_profile *profile_at(u32 slot)
+{
+	void *map = bpf_map_lookup_elem(&profiles, &slot);
+	u32 first = 0;
+
+	return map ? bpf_map_lookup_elem(map, &first) : NULL;
+}
+
+static __always_inline struct guard_overflow *overflow_at(u32 slot)
+{
+	void *map = slot ? bpf_map_lookup_elem(&overflow_windows, &slot) : NULL;
+	u32 first = 0;
+
+	return map ? bpf_map_lookup_elem(map, &first) : NULL;
+}
+
+/* Identifies the file of the task's program. */
+static __always_inline void program_key_of(struct task_struct *task, u32 session,
+					   struct guard_program *program)
+{
+	struct inode *inode = BPF_CORE_READ(task, mm, exe_file, f_inode);
+
+	program->session = session;
+	if (!inode)
+		return;
+	program->inode = BPF_CORE_READ(inode, i_ino);
+	program->device = BPF_CORE_READ(inode, i_sb, s_dev);
+	program->size = BPF_CORE_READ(inode, i_size);
+	program->ctime_ns = inode_ctime_ns(inode);
+}
+
+/* In place of a scope: that of the current process. */
+#define SCOPE_CURRENT SCOPE_ANY
+
+/* What distinguishes the session's programs besides their content; 0: nothing. */
+static __always_inline u64 scope_of(u32 session_index)
+{
+	struct session *session = session_at(session_index);
+	u32 kind = session ? session->guard.scope : SCOPE_CONTENT;
+
+	return kind ? current_scope(kind) : 0;
+}
+
+/*
+ * The slot of the profile of a task's program; takes an empty profile if the program has none. A
+ * global function, which the verifier checks once and not at each of its calls; so it takes the
+ * task's address as a number.
+ */
+__noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
+{
+	struct task_struct *task = (void *)address;
+	struct guard_program_record *record;
+	struct guard_program program = {};
+	u32 *known, slot;
+
+	program_key_of(task, session, &program);
+	if (!program.inode)
+		return GUARD_PROFILE_NONE;
+	if (config.enabled & GUARD_SCOPED)
+		program.scope = scope == SCOPE_CURRENT ? scope_of(session) : scope;
+	known = bpf_map_lookup_elem(&programs, &program);
+	if ((config.enabled & GUARD_SCOPED) && !known && program.scope) {
+		scope = program.scope;
+		program.scope = SCOPE_ANY;
+		known = bpf_map_lookup_elem(&programs, &program);
+		program.scope = scope;
+	}
+	if (known)
+		return *known;
+	if (bpf_map_pop_elem(&ready_profiles, &slot)) {
+		count_loss(session, LOSS_PROFILES);
+		return GUARD_PROFILE_NONE;
+	}
+	__sync_fetch_and_add(&header.ready_profiles, -1);
+	if (bpf_map_update_elem(&programs, &program, &slot, BPF_NOEXIST)) {
+		/* Another processor was faster, or the map is full. */
+		bpf_map_push_elem(&ready_profiles, &slot, BPF_ANY);
+		__sync_fetch_and_add(&header.ready_profiles, 1);
+		known = bpf_map_lookup_elem(&programs, &program);
+		if (!known)
+			count_loss(session, LOSS_PROFILES);
+		return known ? *known : GUARD_PROFILE_NONE;
+	}
+	record = reserve_record(session, sizeof(*record), LOSS_GUARD_EVENTS);
+	if (record) {
+		record->type = RECORD_GUARD_PROGRAM;
+		record->session = session;
+		record->pid = visible_pid(task, 0);
+		record->profile_slot = slot;
+		record->program = program;
+		/* A short-lived program has ended before user space can read its path. */
+		path_of_file(&record->path, task, BPF_CORE_READ(task, mm, exe_file));
+		if (config.enabled & GUARD_SCOPED)
+			bpf_probe_read_kernel(&record->scope, sizeof(record->scope), scope_name());
+		bpf_ringbuf_submit(record, 0);
+	}
+	return slot;
+}
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* SIGCONT by other processes than Tollgate: a held thread stops again before it makes a call. */
+#ifndef TOLLGATE_GUARD_SIGCONT_BPF_H
+#define TOLLGATE_GUARD_SIGCONT_BPF_H
+
+#include "gate/threads.bpf.h"
+
+/* Since 6.13. Before, a held thread stops again at its next call, which is made (guard_rehold). */
+extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value)
+	__weak __ksym;
+
+extern struct task_struct *bpf_task_from_pid(s32 pid) __weak __ksym;
+extern void bpf_task_release(struct task_struct *task) __weak __ksym;
+
+#define SIGHUP 1
+#define SIGINT 2
+#define SIGQUIT 3
+#define SIGTERM 15
+#define SIGNAL_BIT(signal) (1UL << ((signal) - 1))
+#define TERMINATION_SIGNALS                                                                        \
+	(SIGNAL_BIT(SIGHUP) | SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGTERM))
+
+struct held_thread_search {
+	u32 tgid;
+	/* The held thread's slot; 0: there is none. */
+	u32 slot;
+};
+
+static __always_inline bool is_held(struct thread_state *thread)
+{
+	return READ_ONCE(thread->held) && has(thread, GUARD);
+}
+
+static long match_held_thread(u32 i, struct held_thread_search *search)
+{
+	struct thread_state *thread = thread_at(i);
+
+	if (thread->tgid != search->tgid || !is_held(thread))
+		return 0;
+	search->slot = i;
+	return 1;
+}
+
+static __always_inline bool outlives_leader(struct task_struct *leader)
+{
+	/* The first thread stays until all others are gone. */
+	return (leader->flags & PF_EXITING) && BPF_CORE_READ(leader, signal, nr_threads) > 1;
+}
+
+/*
+ * Slot of a held thread of the task's process; 0: none is held. There are many slots, so they are
+ * searched only if a thread of the process was held once, which its first thread records, or if the
+ * process outlives its first thread.
+ */
+static __always_inline u32 held_thread_slot(struct task_struct *task)
+{
+	struct held_thread_search search = { .tgid = task->tgid };
+	struct task_struct *leader = task->group_leader;
+	u32 first;
+
+	if (likely(!READ_ONCE(header.ever_held)))
+		return 0;
+	first = slot_of(leader);
+	if (first ? !READ_ONCE(thread_at(first)->ever_held) : !outlives_leader(leader))
+		return 0;
+	if (is_held(thread_at(first)))
+		return first;
+	bpf_loop(header.next_thread, match_held_thread, &search, 0);
+	return search.slot;
+}
+
+/*
+ * The kernel holds the lock that a second signal needs, so bpf_send_signal_task() sends the signal
+ * by an interrupt right after the first. It goes to the held thread itself, and is lost if that
+ * ends before.
+ */
+static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo *info,
+					       struct task_struct *task, int result)
+{
+	struct thread_state *held;
+	struct session *session;
+	struct task_struct *thread;
+	u32 slot;
+
+	if (!(config.enabled & GUARD) || signal != SIGCONT ||
+	    !bpf_ksym_exists(bpf_send_signal_task))
+		return;
+	slot = held_thread_slot(task);
+	held = thread_at(slot);
+	session = session_at(held->guard_session);
+	if (!slot || !session)
+		return;
+	/*
+	 * systemd, timeout(1) and others continue a process that they have asked to end: it stops
+	 * at its next call.
+	 */
+	if (BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & TERMINATION_SIGNALS)
+		return;
+	/* The session's owner continues it on purpose. */
+	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) ==
+	    session->owner_pid)
+		return;
+	/* Tollgate checks this when it has released a process, which may be meanwhile. */
+	__sync_fetch_and_add(&session->sigconts, 1);
+	thread = is_held(held) ? bpf_task_from_pid(held->pid) : NULL;
+	if (thread) {
+		bpf_send_signal_task(thread, SIGSTOP, PIDTYPE_PID, 0);
+		bpf_task_release(thread);
+	}
+}
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Signals: a handler begins with an empty window, and a call that a signal interrupts may be
+ * restarted.
+ */
+#ifndef TOLLGATE_GUARD_SIGNALS_BPF_H
+#define TOLLGATE_GUARD_SIGNALS_BPF_H
+
+#include "gate/calls.bpf.h"
+#include "gate/threads.bpf.h"
+
+/* include/uapi/asm-generic/signal.h, include/linux/errno.h */
+#define SIG_IGNORE 1
+#define EINTR 4
+#define SA_RESTART 0x10000000
+#define ERESTARTSYS 512
+#define ERESTARTNOINTR 513
+#define ERESTARTNOHAND 514
+#define ERESTART_RESTARTBLOCK 516
+
+/* A signal handler returns: the thread continues the window that the signal interrupted. */
+static __always_inline void handler_return(struct thread_state *thread)
+{
+	u64 window = thread->interrupted[0];
+	u32 i;
+
+	for (i = 0; i < GUARD_HANDLERS - 1; i++)
+		thread->interrupted[i] = thread->interrupted[i + 1];
+	thread->handlers--;
+	thread->is_restart_expected = !!(window & GUARD_RESTARTS);
+	thread->window = window & GUARD_WINDOW_MASK;
+}
+
+/* A handler begins with an empty window. `will_restart`: the interrupted call is restarted. */
+static __always_inline void handler_enter(struct thread_state *thread, bool will_restart)
+{
+	u32 i;
+
+	for (i = GUARD_HANDLERS - 1; i > 0; i--)
+		thread->interrupted[i] = thread->interrupted[i - 1];
+	thread->interrupted[0] = thread->window | (will_restart ? GUARD_RESTARTS : 0);
+	/*
+	 * Beyond that number the outermost window is dropped: a program that leaves handlers by
+	 * longjmp never returns from them.
+	 */
+	if (thread->handlers < GUARD_HANDLERS)
+		thread->handlers++;
+	thread->is_restart_expected = 0;
+	thread->window = 0;
+}
+
+/*
+ * A thread stops in a call, or a signal without a handler wakes it: with one of these results, the
+ * kernel restarts the call, or the program makes it again (EINTR).
+ */
+static __always_inline void guard_mark_restart(struct thread_state *thread,
+					       struct task_struct *task)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+	long result = -(long)regs->ax;
+
+	if ((long)regs->orig_ax < 0)
+		return;
+	if (result == ERESTARTSYS || result == ERESTARTNOINTR || result == ERESTARTNOHAND ||
+	    result == ERESTART_RESTARTBLOCK ||
+	    (result == EINTR && precall_of(thread->call) & PRECALL_DEFER))
+		thread->is_restart_expected = 1;
+}
+
+/* A signal is delivered. Whether the kernel restarts the call: arch/x86/kernel/signal.c. */
+static __always_inline void guard_sig_deliver(struct thread_state *thread, struct task_struct *task,
+					      struct k_sigaction *action)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+	bool in_call = (long)regs->orig_ax >= 0;
+	long result = -(long)regs->ax;
+
+	if ((u64)action->sa.sa_handler <= SIG_IGNORE)
+		guard_mark_restart(thread, task);
+	else
+		handler_enter(thread, in_call && (result == ERESTARTNOINTR ||
+						  (result == ERESTARTSYS &&
+						   (action->sa.sa_flags & SA_RESTART))));
+}
+
+#endif

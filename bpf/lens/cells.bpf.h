@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Cells: the counters and the histogram of a call in a row, on each processor. */
+#ifndef TOLLGATE_LENS_CELLS_BPF_H
+#define TOLLGATE_LENS_CELLS_BPF_H
+
+#include "gate/threads.bpf.h"
+#include "wire/lens.h"
+
+/* Sized before loading: crates/kernel/src/gate/load.rs. */
+PERCPU_MAP(cells, 1, struct cell);
+
+FREE_LIST(free_cells, CELLS_MAX);
+
+/* Cells that are reserved for base rows: from config.unreserved_cells on. */
+FREE_LIST(free_reserved_cells, CELLS_MAX);
+
+struct cell_table cell_index[ROWS] SEC(".bss.cell_index");
+
+static __always_inline u32 *cell_slot(u32 group, u32 call)
+{
+	/* Compared and used in one register: 6.1's verifier does not know that two are equal. */
+	barrier_var(call);
+	if (call >= CALL_INDICES)
+		return NULL;
+	barrier_var(call);
+	return &cell_index[group & (ROWS - 1)].cell[call];
+}
+
+/*
+ * The cell of a call in a row, with its entry in cell_index. The cell is allocated if necessary; 0:
+ * none is left below `limit`.
+ */
+static __always_inline u32 cell_index_for(u32 group, u32 call, u32 limit, u32 **entry)
+{
+	u32 *cell = cell_slot(group, call);
+	u32 number, winner;
+
+	if (!cell)
+		return 0;
+	*entry = cell;
+	number = *cell & CELL_INDEX;
+	if (likely(number))
+		return number;
+	number = alloc_index(&header.next_cell, limit, free_cells);
+	if (!number &&
+	    (limit <= config.unreserved_cells || bpf_map_pop_elem(&free_reserved_cells, &number)))
+		return 0;
+	winner = __sync_val_compare_and_swap(cell, 0, number);
+	if (winner) {
+		if (number < config.unreserved_cells)
+			bpf_map_push_elem(&free_cells, &number, BPF_ANY);
+		else
+			bpf_map_push_elem(&free_reserved_cells, &number, BPF_ANY);
+		number = winner & CELL_INDEX;
+	}
+	return number;
+}
+
+/* The cell in the session's base row, for a row that cannot have its own. */
+static __noinline u32 base_row_cell(u32 session_index, u32 group, u32 call)
+{
+	struct session *session = session_at(session_index);
+	u32 *entry, number = 0;
+
+	if (session)
+		number = cell_index_for(session->base_row, call, config.cells, &entry);
+	if (!number)
+		count_loss(session_index, LOSS_CALLS);
+	else if (session && group != session->base_row)
+		count_loss(session_index, LOSS_CELLS_FULL);
+	return number;
+}
+
+/* Counters of a call of this thread; NULL (and a loss): no cell is left at all. */
+static __always_inline struct cell *cell_for(struct thread_state *thread, u32 call, u32 **entry)
+{
+	u32 number = cell_index_for(thread->row, call, config.unreserved_cells, entry);
+
+	if (unlikely(!number))
+		number = base_row_cell(thread->session, thread->row, call);
+	if (unlikely(!number))
+		return NULL;
+	return bpf_map_lookup_elem(&cells, &number);
+}
+
+static __always_inline u32 log2_floor(u64 value)
+{
+	u32 log = 0;
+
+	if (value >> 32) {
+		value >>= 32;
+		log += 32;
+	}
+	if (value >> 16) {
+		value >>= 16;
+		log += 16;
+	}
+	if (value >> 8) {
+		value >>= 8;
+		log += 8;
+	}
+	if (value >> 4) {
+		value >>= 4;
+		log += 4;
+	}
+	if (value >> 2) {
+		value >>= 2;
+		log += 2;
+	}
+	return log + (value >> 1);
+}
+
+/* Same as stats::histogram::bucket. */
+static __always_inline u32 histogram_bucket(u64 ns)
+{
+	u32 octaves = 0, bucket;
+
+	/*
+	 * No branch on the size of a cheap call's time: these times jitter, and a misprediction
+	 * costs 5 ns.
+	 */
+	if (ns >= SMALL_VALUES) {
+		octaves = log2_floor(ns) - log2_floor(SMALL_VALUES - 1);
+		ns >>= octaves;
+	}
+	bucket = config.small_buckets[ns & (SMALL_VALUES - 1)] + octaves * BUCKETS_PER_OCTAVE;
+	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
+}
+
+static __always_inline u32 errno_index(s64 result)
+{
+	u64 error = -result;
+
+	if (error < ERRNO_REGULAR)
+		return error;
+	error -= ERRNO_RESTART_FIRST;
+	return error < ERRNO_RESTART_COUNT ? ERRNO_REGULAR + error : 0;
+}
+
+static __always_inline bool is_error(s64 result)
+{
+	return (u64)result >= (u64)-4095;
+}
+
+static __always_inline void count_error(struct cell *cell, s64 result)
+{
+	u32 slot;
+
+	if (!is_error(result))
+		return;
+	slot = errno_index(result);
+	/* The compiler knows that the bound holds; Linux 6.1's verifier must see the check. */
+	barrier_var(slot);
+	if (slot < ERRNO_INDICES)
+		cell->errors[slot] += 1;
+}
+
+#endif

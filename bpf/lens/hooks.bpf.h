@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * lens: where a call's time went. Wall time comes from one clock reading at each end; time off the
+ * CPU from sched_switch; the part of it that was a wait for a CPU from the scheduler's own counter
+ * (sched_info.run_delay, the second number of /proc/PID/schedstat), so that no wake-up is hooked.
+ */
+#ifndef TOLLGATE_LENS_HOOKS_BPF_H
+#define TOLLGATE_LENS_HOOKS_BPF_H
+
+#include "gate/calls.bpf.h"
+#include "gate/events.bpf.h"
+#include "lens/cells.bpf.h"
+#include "lens/sites.bpf.h"
+#include "lens/slow.bpf.h"
+
+/*
+ * LENS_SAMPLE: a call is cheap once this many in a row stayed on the CPU and below the limit. At
+ * the limit, two clock readings (65 ns at most on the machines tried) are 3 % of the call. 64 in a
+ * row are few of a hot loop's calls, and many for one that sleeps now and then.
+ */
+#define CHEAP_STREAK 64
+#define CHEAP_NS 2000
+/*
+ * One in sixteen cheap calls is timed on average: 0..30 go untimed. One in 8 cost 1.5 floors, one
+ * in 16 less than 1.4 (OVERHEAD.md).
+ */
+#define SAMPLE_SPAN 31
+
+/* The call's wait for a CPU so far, by the scheduler's counter. */
+static __always_inline u64 lens_runqueue_wait(struct thread_state *thread, u64 run_delay)
+{
+	u64 waited = run_delay - thread->run_delay_first;
+
+	return waited < thread->off_ns ? waited : thread->off_ns;
+}
+
+static __always_inline void lens_sys_enter(struct crossing *at)
+{
+	struct thread_state *thread = at->thread;
+	u32 *entry;
+
+	thread->minor_faults = at->task->min_flt;
+	thread->major_faults = at->task->maj_flt;
+	if (has(thread, LENS_SAMPLE)) {
+		entry = cell_slot(thread->row, at->call);
+		if (entry && (*entry & CELL_CHEAP)) {
+			if (thread->untimed_left) {
+				thread->untimed_left--;
+				thread->entered_ns = 0;
+				return;
+			}
+			thread->untimed_left = bpf_get_prandom_u32() % SAMPLE_SPAN;
+		}
+	}
+	/* Last, so that the gate's own time is not the call's. */
+	thread->entered_ns = bpf_ktime_get_ns();
+}
+
+/* LENS_SAMPLE: whether calls like this timed one may go untimed. Returns the call's weight. */
+static __always_inline u32 lens_update_sampling(struct thread_state *thread, struct cell *cell,
+						u32 *entry, u64 wall)
+{
+	bool was_cheap = *entry & CELL_CHEAP;
+
+	if (wall >= CHEAP_NS || thread->off_ns) {
+		cell->cheap_streak = 0;
+		if (was_cheap)
+			__sync_fetch_and_and(entry, ~CELL_CHEAP);
+		/* Calls that sleep are all timed, at least from the first sleep on. */
+		if (thread->off_ns || !was_cheap)
+			return 1;
+	} else if (!was_cheap) {
+		if (++cell->cheap_streak >= CHEAP_STREAK)
+			__sync_fetch_and_or(entry, CELL_CHEAP);
+		return 1;
+	}
+	cell->sampled += 1;
+	cell->sampled_ns += wall;
+	cell->sampled_ns2 += wall * wall;
+	/* It stands for itself and for the skipped calls: (SAMPLE_SPAN - 1) / 2 on average. */
+	return 1 + (SAMPLE_SPAN - 1) / 2;
+}
+
+/*
+ * Compares our time of the thread's latest switch in with the scheduler's. If that switch was not
+ * reported, the scheduler's time stands in: both clocks run alike between two calls of this
+ * function.
+ */
+static __always_inline void lens_reconcile_switch(struct thread_state *thread,
+						  struct task_struct *task, struct cpu_state *cpu,
+						  u64 now)
+{
+	u64 arrival = task->sched_info.last_arrival;
+	u64 returned;
+
+	if (thread->switched_in_ns)
+		cpu->clock_offset = thread->switched_in_ns - arrival;
+	thread->switched_in_ns = 0;
+	if (likely(!thread->switched_out_ns))
+		return;
+	returned = arrival + cpu->clock_offset;
+	/* The offset includes the delay of our hook at that time. */
+	if (returned > now)
+		returned = now;
+	if (cpu->clock_offset && returned > thread->switched_out_ns)
+		thread->off_ns += returned - thread->switched_out_ns;
+	thread->switched_out_ns = 0;
+}
+
+static __always_inline void lens_sys_exit(struct crossing *at)
+{
+	struct thread_state *thread = at->thread;
+	struct task_struct *task = running_task(thread->task);
+	s64 result = at->result;
+	u64 now = at->now;
+	u32 call = thread->call, weight = 1, *entry = NULL, bucket;
+	u64 faults, wall, runqueue = 0;
+	struct cell *cell = cell_for(thread, call, &entry);
+
+	if (!cell) {
+		thread->off_ns = 0;
+		thread->switched_out_ns = 0;
+		return;
+	}
+	cell->count += 1;
+	count_error(cell, result);
+	faults = (u32)task->min_flt - thread->minor_faults;
+	if ((u32)faults)
+		cell->minor_faults += (u32)faults;
+	faults = (u32)task->maj_flt - thread->major_faults;
+	if ((u32)faults)
+		cell->major_faults += (u32)faults;
+	if (!thread->entered_ns) {
+		cell->skipped += 1;
+		return;
+	}
+	wall = now - thread->entered_ns;
+	if (unlikely(thread->off_ns | thread->switched_out_ns))
+		lens_reconcile_switch(thread, task, this_cpu(), now);
+	if (has(thread, LENS_SAMPLE) && entry)
+		weight = lens_update_sampling(thread, cell, entry, wall);
+	cell->wall_ns += wall;
+	bucket = histogram_bucket(wall);
+	if (bucket < HISTOGRAM_BUCKETS)
+		cell->histogram[bucket] += weight;
+	if (wall > cell->max_ns)
+		cell->max_ns = wall;
+	if (unlikely(thread->off_ns)) {
+		runqueue = lens_runqueue_wait(thread, task->sched_info.run_delay);
+		cell->runqueue_ns += runqueue;
+		cell->blocked_ns += thread->off_ns - runqueue;
+		if (thread->site)
+			lens_record_site(thread, task->sched_info.run_delay);
+	}
+	if (has(thread, LENS_SLOW))
+		lens_slow_exit(thread, result, now, runqueue);
+	thread->off_ns = 0;
+}
+
+/* A call that seccomp or a tracer rejected: only sys_exit sees it (v6.18 kernel/entry/common.c). */
+static __always_inline void lens_sys_exit_denied(struct crossing *at)
+{
+	struct thread_state *thread = at->thread;
+	u32 call = call_index(running_task(thread->task), at->regs->orig_ax);
+	u32 *entry = NULL;
+	struct cell *cell = cell_for(thread, call, &entry);
+
+	if (!cell)
+		return;
+	cell->count += 1;
+	cell->denied += 1;
+	count_error(cell, at->result);
+}
+
+/* The end of the previous call was not seen: it is lost, and must not count for the next one. */
+static __always_inline void lens_abandon(struct thread_state *thread)
+{
+	count_loss(thread->session, LOSS_EXITS);
+	thread->off_ns = 0;
+	thread->switched_out_ns = 0;
+	thread->site = 0;
+}
+
+static __always_inline void lens_task_exit(struct thread_state *thread, struct task_struct *task)
+{
+	u32 *entry = NULL;
+	struct cell *cell;
+
+	if (thread->in_call && has(thread, LENS)) {
+		cell = cell_for(thread, thread->call, &entry);
+		if (cell)
+			cell->unfinished += 1;
+	}
+	lens_slow_forget(thread);
+}
+
+/* The thread is switched out in the middle of a call. */
+static __always_inline void lens_switch_out(struct switching *at)
+{
+	struct thread_state *thread = at->thread;
+	struct task_struct *task = at->task;
+	u64 run_delay, now;
+
+	if (!thread->in_call)
+		return;
+	now = switch_ns(at);
+	run_delay = task->sched_info.run_delay;
+	lens_reconcile_switch(thread, task, at->cpu, now);
+	if (thread->site)
+		lens_record_site(thread, run_delay);
+	if (!thread->off_ns)
+		thread->run_delay_first = run_delay;
+	if (!thread->entered_ns)
+		thread->entered_ns = now;
+	thread->run_delay_last = run_delay;
+	thread->is_asleep = !!at->state;
+	thread->switched_out_ns = now;
+}
+
+/* The thread is switched in, still in its call: its stack and its time off the CPU are complete. */
+static __always_inline void lens_switch_in(struct switching *at)
+{
+	struct thread_state *thread = at->thread;
+	struct stack *stack;
+	bool long_sleep;
+	u64 now, off;
+
+	if (!thread->switched_out_ns)
+		return;
+	now = switch_ns(at);
+	off = now - thread->switched_out_ns;
+	thread->switched_out_ns = 0;
+	thread->switched_in_ns = now;
+	thread->off_ns += off;
+	if (!thread->is_asleep || !has(thread, LENS_SITES | LENS_SLOW))
+		return;
+	thread->unsampled_sleeps += 1;
+	thread->unsampled_sleep_ns += off;
+	thread->site_budget_ns -= off;
+	long_sleep = lens_slow_is_longest_sleep(thread, off);
+	if (thread->site_budget_ns > 0 && !long_sleep)
+		return;
+	stack = lens_take_stack(at->task);
+	if (stack && long_sleep)
+		lens_slow_save_stack(thread, stack, off);
+	thread->site = stack ? lens_site_of_stack(stack) : SITE_UNKNOWN;
+	thread->site_off_ns = thread->unsampled_sleep_ns;
+	thread->site_sleeps = thread->unsampled_sleeps;
+	thread->unsampled_sleep_ns = 0;
+	thread->unsampled_sleeps = 0;
+	/*
+	 * Uniform between half a budget and one and a half, so that sampling does not fall into
+	 * step with the program.
+	 */
+	thread->site_budget_ns = SITE_BUDGET_NS / 2 + bpf_get_prandom_u32() % SITE_BUDGET_NS;
+}
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Blocking sites: the kernel functions in which calls sleep. */
+#ifndef TOLLGATE_LENS_SITES_BPF_H
+#define TOLLGATE_LENS_SITES_BPF_H
+
+#include "gate/threads.bpf.h"
+#include "wire/lens.h"
+
+/*
+ * A stack is taken about once for this much sleeping, so that it costs at most a few per cent of it
+ * (0.7 us a stack) however short the sleeps are. Each longer sleep gets its own.
+ */
+#define SITE_BUDGET_NS 20000
+
+#define SITE_FRAMES 16
+
+/* Calls of all rows times the functions that they block in; made when first seen. */
+HASH_MAP(sites, 16384, struct site_key, struct site_value);
+
+struct stack {
+	u32 frames;
+	u32 unused;
+	u64 address[STACK_DEPTH];
+};
+
+PERCPU_MAP(stack_scratch, 1, struct stack);
+
+static __always_inline struct stack *lens_take_stack(struct task_struct *task)
+{
+	u32 zero = 0;
+	struct stack *stack = bpf_map_lookup_elem(&stack_scratch, &zero);
+	long bytes;
+
+	if (!stack)
+		return NULL;
+	bytes = bpf_get_task_stack(task, stack->address, sizeof(stack->address), 0);
+	if (bytes <= 0)
+		return NULL;
+	stack->frames = bytes / sizeof(stack->address[0]);
+	return stack;
+}
+
+/* First frame of a sleeping task's stack that is not the scheduler's. */
+static __always_inline u64 lens_site_of_stack(struct stack *stack)
+{
+	for (u32 i = 0; i < SITE_FRAMES && i < stack->frames; i++) {
+		u64 address = stack->address[i];
+
+		if (address < config.sched_text_start || address >= config.sched_text_end)
+			return address;
+	}
+	return SITE_UNKNOWN;
+}
+
+/* Records the pending blocking site, once its wait for a CPU is known. */
+static __always_inline void lens_record_site(struct thread_state *thread, u64 run_delay)
+{
+	struct site_key key = { .address = thread->site, .call = thread->call, .row = thread->row };
+	struct site_value *value, fresh = {};
+	u64 waited = run_delay - thread->run_delay_last;
+	u64 blocked = thread->site_off_ns > waited ? thread->site_off_ns - waited : 0;
+
+	thread->site = 0;
+	value = bpf_map_lookup_elem(&sites, &key);
+	if (!value) {
+		bpf_map_update_elem(&sites, &key, &fresh, BPF_NOEXIST);
+		value = bpf_map_lookup_elem(&sites, &key);
+		if (!value) {
+			count_loss(thread->session, LOSS_SITES_FULL);
+			return;
+		}
+	}
+	__sync_fetch_and_add(&value->blocked_ns, blocked);
+	__sync_fetch_and_add(&value->sleeps, thread->site_sleeps);
+}
+
+#endif

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* A full record of each call that is slower than the session's limit. */
+#ifndef TOLLGATE_LENS_SLOW_BPF_H
+#define TOLLGATE_LENS_SLOW_BPF_H
+
+#include "gate/threads.bpf.h"
+#include "lens/sites.bpf.h"
+#include "lib/path.bpf.h"
+#include "wire/lens.h"
+
+/*
+ * A sleep of at least this fraction of the limit may be why a call is slow, so its stack is kept.
+ * Seven shorter sleeps do not reach the limit.
+ */
+#define LONG_SLEEP_SHARE 8
+
+ARRAY_MAP(arg_kinds, CALL_INDICES, struct arg_kinds, 0);
+/* The stack of the longest sleep of a call in progress, by task. */
+HASH_MAP(sleep_stacks, THREADS, u64, struct stack);
+
+static __always_inline u64 lens_slow_limit(struct thread_state *thread)
+{
+	struct session *session = session_at(thread->session);
+
+	return session ? session->slow_limit_ns : 0;
+}
+
+static __always_inline bool lens_slow_is_longest_sleep(struct thread_state *thread, u64 off)
+{
+	if (!(config.enabled & LENS_SLOW) || !(thread->mask & LENS_SLOW))
+		return false;
+	return off > thread->max_sleep_ns && off >= lens_slow_limit(thread) / LONG_SLEEP_SHARE;
+}
+
+static __always_inline void lens_slow_save_stack(struct thread_state *thread, struct stack *stack,
+						 u64 off)
+{
+	if (!(config.enabled & LENS_SLOW))
+		return;
+	if (bpf_map_update_elem(&sleep_stacks, &thread->task, stack, BPF_ANY))
+		count_loss(thread->session, LOSS_SITES_FULL);
+	else
+		thread->max_sleep_ns = off;
+}
+
+static __always_inline void lens_slow_args(struct slow_call *slow, struct task_struct *task)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+
+	if (slow->call / CALLS_PER_ABI == ABI_I386) {
+		slow->args[0] = (u32)regs->bx;
+		slow->args[1] = (u32)regs->cx;
+		slow->args[2] = (u32)regs->dx;
+		slow->args[3] = (u32)regs->si;
+		slow->args[4] = (u32)regs->di;
+		slow->args[5] = (u32)regs->bp;
+		return;
+	}
+	slow->args[0] = regs->di;
+	slow->args[1] = regs->si;
+	slow->args[2] = regs->dx;
+	slow->args[3] = regs->r10;
+	slow->args[4] = regs->r8;
+	slow->args[5] = regs->r9;
+}
+
+/* Resolves the arguments: descriptors to files, pointers to the texts of paths. */
+static __always_inline void lens_slow_resolve_args(struct slow_call *slow, struct task_struct *task)
+{
+	u32 call = slow->call;
+	struct arg_kinds *kinds = bpf_map_lookup_elem(&arg_kinds, &call);
+
+	for (u32 i = 0; i < ARG_NAMES; i++) {
+		slow->fd[i].arg = CALL_ARGS;
+		slow->path[i].arg = CALL_ARGS;
+	}
+	if (!kinds)
+		return;
+	for (u32 i = 0; i < ARG_NAMES; i++) {
+		struct arg_string *string = &slow->path[i];
+		u32 fd = kinds->fd[i], path = kinds->path[i];
+
+		if (fd < CALL_ARGS && path_of_fd(&slow->fd[i], task, slow->args[fd]))
+			slow->fd[i].arg = fd;
+		if (path < CALL_ARGS && bpf_probe_read_user_str(string->text, sizeof(string->text),
+								(void *)slow->args[path]) > 0)
+			string->arg = path;
+	}
+}
+
+static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thread_state *thread)
+{
+	/* Linux 6.1 accepts no key that lies in the argument of a global function. */
+	u64 task = thread->task;
+	struct stack *kernel = bpf_map_lookup_elem(&sleep_stacks, &task);
+	long bytes;
+
+	slow->kernel_frames = 0;
+	if (kernel && thread->max_sleep_ns) {
+		slow->kernel_frames = kernel->frames;
+		__builtin_memcpy(slow->kernel_stack, kernel->address, sizeof(slow->kernel_stack));
+	}
+	bytes = bpf_get_task_stack(bpf_get_current_task_btf(), slow->user_stack,
+				   sizeof(slow->user_stack), BPF_F_USER_STACK);
+	slow->user_frames = bytes > 0 ? bytes / sizeof(slow->user_stack[0]) : 0;
+}
+
+/* A global function: it is verified once, however many paths lead to it. */
+__noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now, u64 runqueue)
+{
+	struct session *session;
+	struct task_struct *task;
+	struct slow_call *slow;
+
+	if (!thread)
+		return 0;
+	session = session_at(thread->session);
+	slow = reserve_record(thread->session, sizeof(*slow), LOSS_SLOW_CALLS);
+	if (!slow)
+		return 0;
+	task = bpf_get_current_task_btf();
+	slow->type = RECORD_SLOW_CALL;
+	slow->session = thread->session;
+	slow->pid = visible_pid(task, session ? session->pid_level : 0);
+	slow->tgid = visible_pid(task->group_leader, session ? session->pid_level : 0);
+	slow->call = thread->call;
+	bpf_get_current_comm(slow->comm, sizeof(slow->comm));
+	slow->result = result;
+	slow->ended_ns = now;
+	slow->wall_ns = now - thread->entered_ns;
+	slow->runqueue_ns = runqueue;
+	slow->blocked_ns = thread->off_ns - runqueue;
+	lens_slow_args(slow, task);
+	lens_slow_resolve_args(slow, task);
+	lens_slow_stacks(slow, thread);
+	bpf_ringbuf_submit(slow, 0);
+	return 0;
+}
+
+static __always_inline void lens_slow_exit(struct thread_state *thread, s64 result, u64 now,
+					   u64 runqueue)
+{
+	if (now - thread->entered_ns >= lens_slow_limit(thread))
+		lens_slow_report(thread, result, now, runqueue);
+	thread->max_sleep_ns = 0;
+}
+
+/* The thread ends: its stack is removed. */
+static __always_inline void lens_slow_forget(struct thread_state *thread)
+{
+	if (config.enabled & LENS_SLOW)
+		bpf_map_delete_elem(&sleep_stacks, &thread->task);
+}
+
+#endif

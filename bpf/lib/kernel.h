@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The few kernel types that the gate reads, with only the members that it reads. libbpf relocates
+ * each access to the running kernel's layout (CO-RE), so that no generated vmlinux.h and no kernel
+ * headers are needed.
+ */
+#ifndef TOLLGATE_LIB_KERNEL_H
+#define TOLLGATE_LIB_KERNEL_H
+
+typedef signed char __s8;
+typedef unsigned char __u8;
+typedef short __s16;
+typedef unsigned short __u16;
+typedef int __s32;
+typedef unsigned int __u32;
+typedef long long __s64;
+typedef unsigned long long __u64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u64 __be64;
+typedef __u16 __le16;
+typedef __u32 __le32;
+typedef __u64 __le64;
+typedef __u16 __sum16;
+typedef __u32 __wsum;
+typedef __s8 s8;
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __s32 s32;
+typedef __s64 s64;
+typedef __u64 u64;
+typedef _Bool bool;
+#define true 1
+#define false 0
+#define NULL ((void *)0)
+
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
+
+/* include/uapi/linux/bpf.h: only what bpf_helpers.h and the gate name. */
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PROG_ARRAY = 3,
+	BPF_MAP_TYPE_PERCPU_HASH = 5,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+	BPF_MAP_TYPE_QUEUE = 22,
+	BPF_MAP_TYPE_SK_STORAGE = 24,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+#define BPF_ANY 0
+#define BPF_NOEXIST 1
+#define BPF_F_NO_PREALLOC (1U << 0)
+#define BPF_F_MMAPABLE (1U << 10)
+#define BPF_F_USER_STACK (1ULL << 8)
+#define BPF_SK_STORAGE_GET_F_CREATE (1ULL << 0)
+
+/* The same on all kernels. */
+struct bpf_sock_addr {
+	u32 user_family;
+	u32 user_ip4;
+	u32 user_ip6[4];
+	u32 user_port;
+	u32 family;
+	u32 type;
+	u32 protocol;
+	u32 msg_src[5];
+	u32 unused;
+	struct bpf_sock *sk;
+};
+
+struct __sk_buff {
+	u32 len;
+	u32 before_sk[41];
+	struct bpf_sock *sk;
+};
+
+/* include/linux/sched.h: kernel threads make no calls; exiting ones make no more. */
+#define PF_KTHREAD 0x00200000
+#define PF_EXITING 0x00000004
+
+/* include/linux/sched.h, __TASK_STOPPED; not in BTF */
+#define STATE_STOPPED 0x4
+
+/* include/uapi/asm-generic/signal.h */
+#define SIGKILL 9
+#define SIGCONT 18
+#define SIGSTOP 19
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip;
+};
+
+struct thread_info {
+	u32 status;
+};
+
+struct sched_info {
+	unsigned long long run_delay;
+	unsigned long long last_arrival;
+};
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct pid_namespace {
+	struct ns_common ns;
+};
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
+struct super_block {
+	u32 s_dev;
+};
+
+struct timespec64 {
+	s64 tv_sec;
+	long tv_nsec;
+};
+
+struct inode {
+	unsigned short i_mode;
+	unsigned long i_ino;
+	struct super_block *i_sb;
+	long long i_size;
+};
+
+struct qstr {
+	u32 len;
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+	struct inode *d_inode;
+};
+
+struct vfsmount {
+	struct dentry *mnt_root;
+};
+
+struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+};
+
+struct path {
+	struct vfsmount *mnt;
+	struct dentry *dentry;
+};
+
+struct fs_struct {
+	struct path root;
+	struct path pwd;
+};
+
+struct file {
+	unsigned int f_mode;
+	struct path f_path;
+	struct inode *f_inode;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct mm_struct {
+	struct file *exe_file;
+	unsigned long arg_start, arg_end;
+};
+
+struct kernfs_node {
+	const char *name;
+};
+
+struct cgroup;
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+};
+
+/* The numbers depend on the kernel's configuration. */
+enum cgroup_subsys_id {
+	pids_cgrp_id,
+};
+
+struct css_set {
+	struct cgroup_subsys_state *subsys[1];
+	struct cgroup *dfl_cgrp;
+};
+
+struct kernel_siginfo {
+	int si_code;
+};
+
+struct sigaction {
+	void *sa_handler;
+	unsigned long sa_flags;
+};
+
+struct k_sigaction {
+	struct sigaction sa;
+};
+
+/* include/linux/pid_types.h, the same since 4.19 */
+enum pid_type {
+	PIDTYPE_PID,
+	PIDTYPE_TGID,
+	PIDTYPE_PGID,
+	PIDTYPE_SID,
+	PIDTYPE_MAX,
+};
+
+typedef struct {
+	unsigned long sig[1];
+} sigset_t;
+
+struct sigpending {
+	sigset_t signal;
+};
+
+struct signal_struct {
+	int nr_threads;
+	struct sigpending shared_pending;
+	struct pid *pids[PIDTYPE_MAX];
+};
+
+struct sched_entity {
+	u64 sum_exec_runtime;
+};
+
+struct task_io_accounting {
+	u64 rchar;
+	u64 wchar;
+	u64 read_bytes;
+	u64 write_bytes;
+};
+
+typedef struct {
+	u32 val;
+} kuid_t;
+
+struct cred {
+	kuid_t euid;
+};
+
+struct io_uring_task;
+
+struct task_struct {
+	struct mm_struct *mm;
+	struct thread_info thread_info;
+	void *stack;
+	unsigned int flags;
+	int pid;
+	int tgid;
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	struct signal_struct *signal;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
+	unsigned long min_flt;
+	unsigned long maj_flt;
+	u64 start_boottime;
+	struct sched_entity se;
+	struct sched_info sched_info;
+	struct task_io_accounting ioac;
+	const struct cred *cred;
+	struct io_uring_task *io_uring;
+	struct fs_struct *fs;
+	struct files_struct *files;
+	struct css_set *cgroups;
+	char comm[16];
+};
+
+struct linux_binprm;
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	unsigned int flags;
+	possible_net_t nd_net;
+};
+
+struct sk_buff {
+	struct net_device *dev;
+	__be16 protocol;
+	u16 transport_header;
+	u16 network_header;
+	unsigned char *head;
+};
+
+struct dst_entry {
+	struct net_device *dev;
+};
+
+struct in6_addr {
+	union {
+		u32 u6_addr32[4];
+	} in6_u;
+};
+
+struct sock_common {
+	u32 skc_daddr;
+	u32 skc_rcv_saddr;
+	__be16 skc_dport;
+	u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+
+struct socket;
+
+struct sock {
+	struct sock_common __sk_common;
+	struct socket *sk_socket;
+	struct dst_entry *sk_dst_cache;
+	u16 sk_type;
+	u16 sk_protocol;
+};
+
+struct inet_sock {
+	__be16 inet_sport;
+};
+
+struct socket {
+	struct sock *sk;
+};
+
+struct socket_alloc {
+	struct socket socket;
+	struct inode vfs_inode;
+};
+
+struct sockaddr_un {
+	unsigned short sun_family;
+	char sun_path[108];
+};
+
+struct unix_address {
+	int len;
+	struct sockaddr_un name[];
+};
+
+struct unix_sock {
+	struct sock sk;
+	struct unix_address *addr;
+	struct sock *peer;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+struct bpf_map;
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	void *value;
+};
+
+#pragma clang attribute pop
+
+#endif

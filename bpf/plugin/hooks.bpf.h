@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Plugins at the hooks of the gate. */
+#ifndef TOLLGATE_PLUGIN_HOOKS_BPF_H
+#define TOLLGATE_PLUGIN_HOOKS_BPF_H
+
+#include "gate/events.bpf.h"
+#include "plugin/chain.bpf.h"
+
+struct plugin_chain plugin_chains[PLUGIN_HOOKS] SEC(".bss.plugins");
+
+PLUGIN_MAP(plugin_enter);
+PLUGIN_MAP(plugin_exit);
+PLUGIN_MAP(plugin_fork);
+PLUGIN_MAP(plugin_exec);
+PLUGIN_MAP(plugin_end);
+PLUGIN_MAP(plugin_guard);
+PLUGIN_MAP(plugin_verdicts);
+
+static __noinline int plugins_verdict(void *ctx, u32 session)
+{
+	plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_VERDICT], session, &plugin_verdicts);
+	return 0;
+}
+
+/* Returns whether a plugin denounces the call. Unlike the other chains, this one costs a call. */
+static __noinline int plugins_guard(void *ctx, u32 session)
+{
+	struct plugin_chain *chain = &plugin_chains[PLUGIN_HOOK_GUARD];
+
+	plugins_run(ctx, chain, session, &plugin_guard);
+	/*
+	 * 0, because no plugin has slot 0. Neither the compiler nor the verifier before v6.13 knows
+	 * that the target of a tail call returns in place of this function: with a constant here,
+	 * they would remove the code for another result.
+	 */
+	return READ_ONCE(chain->next[0]);
+}
+
+/* Before the guard tests a call. */
+static __always_inline void plugin_guard_sys_enter(struct crossing *at)
+{
+	u32 session = at->thread->plugin_session;
+
+	if (at->ctx && (config.enabled & GUARD) &&
+	    plugin_chains[PLUGIN_HOOK_GUARD].first[session & (SESSIONS - 1)] &&
+	    has(at->thread, GUARD))
+		at->is_denounced = plugins_guard(at->ctx, session);
+}
+
+/* After the guard has applied its policy to a call. */
+static __always_inline void plugin_verdict_sys_enter(struct crossing *at)
+{
+	if (at->ctx && at->has_verdict)
+		plugins_verdict(at->ctx, at->thread->plugin_session);
+}
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Matches the rules for a thread at an event, and does what the rule that decides says. */
+#ifndef TOLLGATE_SERVICE_CLASSIFY_BPF_H
+#define TOLLGATE_SERVICE_CLASSIFY_BPF_H
+
+#include "service/binding.bpf.h"
+#include "service/dynamic.bpf.h"
+#include "service/rules.bpf.h"
+
+/* Does what a rule says. With messages and files, the binding is by request. */
+static __always_inline void service_apply_rule(struct thread_state *thread,
+					       struct task_struct *task, struct service_rule *rule,
+					       u32 event, u32 peer, bool is_running)
+{
+	u32 borrowed = event >= EVENT_RECEIVE ? BINDING_REQUEST : BINDING_OWN;
+	u32 service, why = event + WHY_FORK;
+
+	if (rule->then == ACTION_BELONGS)
+		service = rule->service;
+	else if (rule->then == ACTION_ADOPTS_PEER && peer != SERVICE_NONE)
+		service = peer;
+	else if (rule->then == ACTION_CREATES)
+		service = dynamic_service_of(member_of(thread), rule, task);
+	else
+		return;
+	if (service == SERVICE_NONE)
+		return;
+	if (event == EVENT_FORK && rule->then == ACTION_ADOPTS_PEER) {
+		borrowed = BINDING_REQUEST;
+		why = WHY_SIGNALLED;
+	}
+	if (borrowed && member_of(thread)->has_io_uring) {
+		service = SERVICE_SHARED;
+		why = WHY_IO_URING;
+	}
+	service_rebind(thread, successor_of(service), why, borrowed, rule->precedence + 1,
+		       is_running);
+}
+
+static __always_inline void fill_query(struct rule_query *question, struct service_member *member,
+				       u32 event, u32 peer)
+{
+	question->event = event;
+	question->peer = peer == SERVICE_NONE ? peer : services[peer & (SERVICES - 1)].rule_service;
+	question->exe = member->exe;
+	question->unit = member->unit;
+	question->user = member->user;
+	question->binding = member->binding;
+	question->service = services[member->service & (SERVICES - 1)].rule_service;
+	if (event == EVENT_RECEIVE)
+		question->connection = member->connection;
+}
+
+static __always_inline void service_classify_task(struct thread_state *thread,
+						  struct task_struct *task, u32 event, u32 peer,
+						  bool is_running)
+{
+	struct rule_query question = {};
+
+	fill_query(&question, member_of(thread), event, peer);
+	match_rules(&question, task);
+	service_apply_rule(thread, task, &question.rule, event, peer, is_running);
+}
+
+/* Matches the rules for the thread in this slot, with the current task as its task. */
+__noinline int service_classify(u32 slot, u32 event, u32 peer, u32 is_running)
+{
+	if (!(config.enabled & SERVICE))
+		return 0;
+	service_classify_task(thread_at(slot), bpf_get_current_task_btf(), event, peer, is_running);
+	return 0;
+}
+
+/* Reads what a process is, as far as rules have conditions on it. */
+static __always_inline void service_read_identity(struct service_member *member,
+						  struct task_struct *task)
+{
+	u32 fields = rulesets[header.ruleset & 1].fields;
+
+	member->user = BPF_CORE_READ(task, cred, euid.val);
+	member->exe = fields & FIELD_EXE ? hash_of_program(task) : 0;
+	member->unit = fields & FIELD_UNIT ? service_unit_of(task) : 0;
+}
+
+#endif

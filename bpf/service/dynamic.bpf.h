@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Services that rules start: one for each user, unit, program or client. */
+#ifndef TOLLGATE_SERVICE_DYNAMIC_BPF_H
+#define TOLLGATE_SERVICE_DYNAMIC_BPF_H
+
+#include "service/charge.bpf.h"
+#include "service/rules.bpf.h"
+
+HASH_MAP(dynamic_services, SERVICES, struct dynamic_service_key, struct dynamic_service);
+/* Numbers of dynamic services that were freed. */
+FREE_LIST(free_services, SERVICES);
+
+/* A service that is being started: too large for the stack. */
+struct dynamic_scratch {
+	/* Hash of the unit that it is named after, or 0. */
+	u64 unit;
+	struct dynamic_service start;
+};
+PERCPU_MAP(dynamic_scratch, 1, struct dynamic_scratch);
+
+static __always_inline struct dynamic_scratch *dynamic_room(void)
+{
+	u32 first = 0;
+
+	return bpf_map_lookup_elem(&dynamic_scratch, &first);
+}
+
+/* Hash of the process's unit. Its name is kept for a service that is started for it. */
+static __noinline u64 service_unit_of(struct task_struct *task)
+{
+	struct dynamic_scratch *room = dynamic_room();
+	struct scope_name *name = scope_name();
+	u64 unit;
+
+	if (!room || !name)
+		return 0;
+	unit = hash_of_unit(task);
+	if (unit) {
+		room->unit = unit;
+		bpf_probe_read_kernel_str(room->start.name, sizeof(room->start.name), name->text);
+	}
+	return unit;
+}
+
+/* Allocates a number and an account for a dynamic service; 0: none is left. */
+static __always_inline u32 alloc_service(u32 below)
+{
+	static const struct service_account nothing;
+	u32 number = alloc_index(&header.next_service, SERVICES, free_services);
+
+	if (!number)
+		return 0;
+	if (bpf_map_update_elem(&accounts, &number, &nothing, BPF_ANY)) {
+		bpf_map_push_elem(&free_services, &number, BPF_ANY);
+		return 0;
+	}
+	services[number & (SERVICES - 1)].successor = number;
+	services[number & (SERVICES - 1)].rule_service = below;
+	services[number & (SERVICES - 1)].cgroup_of = services[below & (SERVICES - 1)].cgroup_of;
+	services[number & (SERVICES - 1)].migrate_flags =
+		services[below & (SERVICES - 1)].migrate_flags;
+	return number;
+}
+
+/*
+ * Names a dynamic service after its unit, if that was found just now, or after its program. No
+ * stack is left to look the unit up.
+ */
+static __always_inline void name_dynamic_service(struct dynamic_scratch *room,
+						 struct dynamic_service_key *key,
+						 struct task_struct *task)
+{
+	if (key->each == SPLIT_UNIT && room->unit == key->value[0])
+		return;
+	room->unit = 0;
+	__builtin_memset(room->start.name, 0, sizeof(room->start.name));
+	if (key->each == SPLIT_EXE)
+		bpf_probe_read_kernel_str(
+			room->start.name, sizeof(room->start.name),
+			BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name));
+}
+
+/*
+ * The service of this user, unit, program or client, below the rule's service; SERVICE_NONE: the
+ * member has no such value.
+ */
+static __noinline u32 dynamic_service_of(struct service_member *member, struct service_rule *rule,
+					 struct task_struct *task)
+{
+	struct dynamic_service_key key = { .below = successor_of(rule->service),
+					   .each = rule->each };
+	struct dynamic_scratch *room = dynamic_room();
+	struct dynamic_service *known;
+	u32 number;
+
+	switch (rule->each) {
+	case SPLIT_USER:
+		key.value[0] = member->user;
+		break;
+	case SPLIT_UNIT:
+		key.value[0] = member->unit;
+		break;
+	case SPLIT_EXE:
+		key.value[0] = member->exe;
+		break;
+	default:
+		key.value[0] = member->connection.client[0];
+		key.value[1] = member->connection.client[1];
+	}
+	if (rule->each != SPLIT_USER && !key.value[0] && !key.value[1])
+		return SERVICE_NONE;
+	known = bpf_map_lookup_elem(&dynamic_services, &key);
+	if (known)
+		return known->number;
+	number = alloc_service(key.below);
+	if (!number || !room)
+		goto lost;
+	name_dynamic_service(room, &key, task);
+	room->start.number = number;
+	/* If the processor's reserve of memory was empty, an interrupt has refilled it by now. */
+	for (int times = 0; times < 2; times++) {
+		if (!bpf_map_update_elem(&dynamic_services, &key, &room->start, BPF_NOEXIST))
+			return number;
+		/* Another processor was faster. */
+		known = bpf_map_lookup_elem(&dynamic_services, &key);
+		if (known)
+			break;
+	}
+	bpf_map_push_elem(&free_services, &number, BPF_ANY);
+	if (known)
+		return known->number;
+lost:
+	count_loss(READ_ONCE(header.services_session), LOSS_DYNAMIC_SERVICES);
+	return key.below;
+}
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Which threads belong in which control group. A migration costs microseconds, and milliseconds at
+ * times (docs/decisions/0005-service.md). So a thread is migrated to its service's control group
+ * only if it runs on while others wait; the next times, at the beginning of its work.
+ *
+ * It returns if it sleeps for a while after a reply: a worker that waits for its next client must
+ * not wait in the last client's control group, and a worker whose client sends its next request at
+ * once is not worth two migrations for each request. User space migrates the thread, and waits for
+ * that while (`migrations`).
+ */
+#ifndef TOLLGATE_SERVICE_MIGRATE_BPF_H
+#define TOLLGATE_SERVICE_MIGRATE_BPF_H
+
+#include "gate/events.bpf.h"
+#include "service/state.bpf.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, MIGRATION_RING_BYTES);
+} migrations SEC(".maps");
+
+/*
+ * A thread that works for less time for one service is not worth a migration: above all an event
+ * loop that serves many, whose later work for others would be delayed in the last service's control
+ * group. This is the time of some dozens of migrations.
+ */
+#define MIGRATE_MIN_RUN_NS 1000000
+/*
+ * A thread that has worked so long once is migrated at the beginning of its next work, until so
+ * many bindings have passed in which it did not.
+ */
+#define MIGRATE_CREDIT 8
+/* A service whose thread kept others from running is contended for a period of quotas. */
+#define CONTENDED_NS 100000000
+
+/* The thread's number in the services' session: its own session may be in a container. */
+static __always_inline u32 service_tid(struct thread_state *thread)
+{
+	struct session *session = session_at(READ_ONCE(header.services_session));
+
+	return session ? visible_pid((struct task_struct *)thread->task, session->pid_level) : 0;
+}
+
+/* Requests a migration by user space; with `leaves`, only if the thread sleeps for a while. */
+static __noinline bool request_migration(struct thread_state *thread, struct service_member *member,
+					 u32 where, bool leaves)
+{
+	struct service_migration *placement = bpf_ringbuf_reserve(&migrations, sizeof(*placement),
+								  0);
+	struct task_struct *task = (void *)thread->task;
+
+	if (!placement) {
+		count_loss(READ_ONCE(header.services_session), LOSS_MIGRATIONS);
+		return false;
+	}
+	__builtin_memset(placement, 0, sizeof(*placement));
+	placement->tid = service_tid(thread);
+	placement->slot = thread->slot;
+	placement->began_ns = BPF_CORE_READ(task, start_boottime);
+	placement->cgroup_of = where;
+	placement->has_all_limits = member->binding != BINDING_REQUEST;
+	placement->is_return = leaves;
+	if (!leaves)
+		member->in_cgroup_of = where;
+	bpf_ringbuf_submit(placement, 0);
+	return true;
+}
+
+/* A thread in a service's control group goes to sleep after a reply. */
+static __always_inline void request_return(struct switching *at, struct service_member *member)
+{
+	u64 began_ns = at->task->start_boottime;
+
+	WRITE_ONCE(member->slept_ns, switch_ns(at));
+	if (READ_ONCE(member->return_thread_ns) == began_ns)
+		return;
+	WRITE_ONCE(member->return_thread_ns, began_ns);
+	if (!request_migration(at->thread, member, SERVICE_ROOT, true))
+		WRITE_ONCE(member->return_thread_ns, 0);
+}
+
+/* Others had to wait for its threads not long ago. */
+static __always_inline bool is_contended(u32 service)
+{
+	return bpf_ktime_get_ns() < services[service & (SERVICES - 1)].contended_until_ns;
+}
+
+/* The thread has got a binding, or the same one again. */
+static __always_inline void migrate_on_bind(struct thread_state *thread,
+					    struct service_member *member)
+{
+	u32 where = cgroup_service_of(member->service);
+
+	if (member->migrate_credit)
+		member->migrate_credit--;
+	if (member->binding != BINDING_REQUEST &&
+	    migrate_flags_of(member->service) & MIGRATE_AT_ONCE)
+		request_migration(thread, member, where, false);
+	else if (where && where != member->in_cgroup_of && member->migrate_credit &&
+		 is_contended(member->service))
+		request_migration(thread, member, where, false);
+	else if (member->in_cgroup_of && member->in_cgroup_of != where)
+		request_migration(thread, member, SERVICE_ROOT, false);
+}
+
+/* The thread was forked, maybe before its parent was migrated. */
+static __always_inline void migrate_on_fork(struct thread_state *thread,
+					    struct service_member *member)
+{
+	if (migrate_flags_of(member->service) & MIGRATE_AT_ONCE)
+		request_migration(thread, member, cgroup_service_of(member->service), false);
+}
+
+/* The thread is switched out: it sleeps, or a gated thread preempts it. */
+static __always_inline void migrate_on_switch_out(struct switching *at,
+						  struct service_member *member)
+{
+	bool is_done = at->state && member->has_replied;
+	bool gives_way = !at->state && at->next_slot;
+	struct thread_state *thread = at->thread;
+	struct task_struct *task = at->task;
+	u32 service = member->service & (SERVICES - 1);
+
+	if (member->is_exiting)
+		return;
+	if (is_done && member->in_cgroup_of) {
+		request_return(at, member);
+		return;
+	}
+	if (!gives_way && !(migrate_flags_of(service) & MIGRATE_UNCONTENDED))
+		return;
+	/* At the charge, the clock may have been ahead of the scheduler's counter. */
+	if ((s64)(task->se.sum_exec_runtime - member->charged_at.cpu_ns) < MIGRATE_MIN_RUN_NS)
+		return;
+	member->migrate_credit = MIGRATE_CREDIT;
+	services[service].contended_until_ns = switch_ns(at) + CONTENDED_NS;
+	if (cgroup_service_of(service) == member->in_cgroup_of)
+		return;
+	request_migration(thread, member, cgroup_service_of(service), false);
+	if (is_done)
+		request_return(at, member);
+}
+
+#endif

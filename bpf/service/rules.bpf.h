@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Which rule decides. The rules are matched by tuple space search: one look-up for each tuple, by
+ * the hash of its conditions' values, however many rules it has.
+ * crates/service/src/hashed_ruleset.rs makes the same hashes.
+ */
+#ifndef TOLLGATE_SERVICE_RULES_BPF_H
+#define TOLLGATE_SERVICE_RULES_BPF_H
+
+#include "gate/names.bpf.h"
+#include "lib/hash.bpf.h"
+#include "service/state.bpf.h"
+
+HASH_MAP(service_rules, 2 * SERVICE_RULES, struct service_key, struct service_rule);
+
+/* What is known of a thread at an event, and the rule that decides so far. */
+struct rule_query {
+	u32 event;
+	u32 book;
+	u64 exe;
+	u64 unit;
+	u32 user;
+	u16 service;
+	u16 peer;
+	u32 binding;
+	/*
+	 * Numbers of hashed names in the scratch: of the control group's path, of the file's path.
+	 */
+	u32 names;
+	u32 file_names;
+	u32 unused;
+	struct service_connection connection;
+	struct service_rule rule;
+};
+
+static __always_inline u64 masked(u64 half, u32 bits)
+{
+	u64 value = __builtin_bswap64(half);
+
+	if (!bits)
+		return 0;
+	return bits >= 64 ? value : value & ~0ULL << (64 - bits);
+}
+
+static __always_inline u64 hash_client(u64 hash, struct service_connection *connection, u32 family,
+				       u32 bits)
+{
+	/* In IPv4-mapped IPv6, 96 bits come before the address. */
+	if (family == 4)
+		bits += 96;
+	hash = hash_mix(hash, masked(connection->client[0], bits));
+	return hash_mix(hash, masked(connection->client[1], bits > 64 ? bits - 64 : 0));
+}
+
+static long match_tuple(u32 i, struct rule_query *question)
+{
+	struct service_connection *connection = &question->connection;
+	struct service_key key = { .ruleset = question->book };
+	struct name_scratch *room = scratch();
+	const struct service_tuple *tuple;
+	struct service_rule *rule;
+	u32 fields, depth, at;
+	u64 hash;
+
+	at = question->event * SERVICE_TUPLES + i;
+	if (at >= SERVICE_TUPLES_ALL || !room)
+		return 1;
+	key.tuple = rulesets[question->book & 1].tuples_of_event[at];
+	if (key.tuple >= SERVICE_TUPLES_ALL)
+		return 1;
+	tuple = &rulesets[question->book & 1].tuple[key.tuple];
+	fields = tuple->fields;
+	if ((fields & FIELD_EXE && !question->exe) || (fields & FIELD_UNIT && !question->unit) ||
+	    (fields & FIELD_LISTEN_PATH && !connection->listen_path) ||
+	    (fields & FIELD_LISTEN_ADDRESS && !connection->listen_address) ||
+	    (fields & FIELD_LISTEN_PORT && !connection->listen_port) ||
+	    (fields & FIELD_CLIENT && connection->client_family != tuple->client_family) ||
+	    (fields & FIELD_PEER && question->peer == SERVICE_NONE))
+		return 0;
+	/* Makes the compiler test `fields` again: the verifier would follow all combinations. */
+	barrier_var(fields);
+	hash = header.salt;
+	if (fields & FIELD_EXE)
+		hash = hash_mix(hash, question->exe);
+	if (fields & FIELD_USER)
+		hash = hash_mix(hash, question->user);
+	if (fields & FIELD_UNIT)
+		hash = hash_mix(hash, question->unit);
+	if (fields & FIELD_SERVICE)
+		hash = hash_mix(hash, question->service);
+	if (fields & FIELD_LISTEN_PATH)
+		hash = hash_mix(hash, connection->listen_path);
+	if (fields & FIELD_LISTEN_ADDRESS)
+		hash = hash_mix(hash, connection->listen_address);
+	if (fields & FIELD_LISTEN_PORT)
+		hash = hash_mix(hash, connection->listen_port);
+	if (fields & FIELD_CLIENT)
+		hash = hash_client(hash, connection, tuple->client_family, tuple->client_bits);
+	if (fields & FIELD_PEER)
+		hash = hash_mix(hash, question->peer);
+	if (fields & FIELD_CGROUP) {
+		depth = tuple->cgroup_depth;
+		if (depth > question->names || depth >= NAMES)
+			return 0;
+		hash = hash_mix(hash, room->prefix[PATH_OF_THREAD * NAMES + depth]);
+	}
+	if (fields & FIELD_FILE) {
+		depth = tuple->file_depth;
+		if (depth > question->file_names || depth >= NAMES)
+			return 0;
+		hash = hash_mix(hash, room->prefix[PATH_OF_FILE * NAMES + depth]);
+	}
+	key.hash = hash;
+	rule = bpf_map_lookup_elem(&service_rules, &key);
+	if (!rule || !(rule->events >> question->event & 1))
+		return 0;
+	if (question->binding && question->event < EVENT_RECEIVE && !rule->names_events)
+		return 0;
+	if (question->rule.then == ACTION_NONE || rule->precedence < question->rule.precedence)
+		question->rule = *rule;
+	return 0;
+}
+
+/* Leaves the rule that decides in `question->rule`. */
+static __noinline void match_rules(struct rule_query *question, struct task_struct *task)
+{
+	struct name_scratch *room;
+	const struct service_ruleset *ruleset;
+	u32 sets;
+
+	question->book = READ_ONCE(header.ruleset);
+	ruleset = &rulesets[question->book & 1];
+	question->rule.then = ACTION_NONE + unknown_zero();
+	question->rule.precedence = unknown_zero();
+	if (question->event >= SERVICE_EVENTS)
+		return;
+	sets = ruleset->tuple_count[question->event];
+	if (!sets)
+		return;
+	question->names = 0;
+	if (ruleset->fields & FIELD_CGROUP) {
+		hash_cgroup(task);
+		room = scratch();
+		question->names = room ? room->names : 0;
+	}
+	bpf_loop(sets, match_tuple, question, 0);
+}
+
+#endif

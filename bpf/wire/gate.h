@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * What all generations and all processes share of the gate itself: its configuration, its header,
+ * sessions, rows and losses.
+ *
+ * The headers in this folder have every type that the gate and user space share, and no others.
+ * They are the single source: the Rust types in crates/kernel are generated from them. Times are
+ * nanoseconds of CLOCK_MONOTONIC unless a name or a comment says otherwise; "global" process
+ * numbers are those of the initial PID namespace.
+ */
+#ifndef TOLLGATE_WIRE_GATE_H
+#define TOLLGATE_WIRE_GATE_H
+
+#include "wire/guard.h"
+#include "wire/identity.h"
+#include "wire/lens.h"
+#include "wire/tables.h"
+
+/* Identifies a map called .bss.tollgate as the gate's ("TOLLGATE"). */
+#define GATE_MAGIC 0x544f4c4c47415445ULL
+
+#define GATE_HOOKS 13
+/* The maximum that hold calls before they take effect: crates/kernel/src/enforcement.rs. */
+#define GUARD_HOOKS 23
+/* Hooks of control groups, for services. */
+#define DATAGRAM_HOOKS 2
+#define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS + DATAGRAM_HOOKS)
+#define GATE_MAPS 46
+
+/* What applies to a thread. The gate's configuration has the union of all that is compiled in. */
+enum gate_mask {
+	LENS = 1 << 0,
+	LENS_SITES = 1 << 1,
+	LENS_SLOW = 1 << 2,
+	LENS_SAMPLE = 1 << 3,
+	GUARD = 1 << 4,
+	/* Calls are held before they take effect, by programs on LSM or cgroup hooks. */
+	GUARD_LSM = 1 << 5,
+	GUARD_CGROUP = 1 << 6,
+	/* Programs have profiles by script, unit or container: guard_parameters.scope. */
+	GUARD_SCOPED = 1 << 7,
+	/* Usage is charged to the service that the thread works for. */
+	SERVICE = 1 << 8,
+	/* Rules are matched when a file is opened; for all threads with SERVICE. */
+	SERVICE_FILES = 1 << 9,
+	/* Plugins run at the gate hooks; for all gated threads. */
+	PLUGIN = 1 << 10,
+	/* Plugins also run when a call ends. */
+	PLUGIN_EXIT = 1 << 11,
+};
+
+enum loss {
+	/* A task could not be gated: THREADS are gated already. */
+	LOSS_THREADS_FULL,
+	/* A call's end was not seen. */
+	LOSS_EXITS,
+	/* A call was not recorded: every cell is taken. */
+	LOSS_CALLS,
+	/* A call counts in its session's base row instead of its own: few cells are left. */
+	LOSS_CELLS_FULL,
+	/* A process, thread or command shares its session's base row: no other row is free. */
+	LOSS_ROWS_FULL,
+	/* A call's end during a change of generations looked like that of a denied call. */
+	LOSS_RECONFIGURED,
+	/* A blocking site was not recorded: the table of sites is full. */
+	LOSS_SITES_FULL,
+	/*
+	 * The losses from here on do not concern the session that the tasks came from:
+	 * crates/kernel/src/losses.rs.
+	 */
+	/* A slow call was not reported: the ring buffer was full. */
+	LOSS_SLOW_CALLS,
+	/* The end of a process or thread was not reported; its row is read at the end instead. */
+	LOSS_ROW_NOTICES,
+	/* A program runs without a profile: none was ready. */
+	LOSS_PROFILES,
+	/* A call of a program without a profile was not tested. */
+	LOSS_UNGUARDED_CALLS,
+	/* The start of a program or an anomaly was not reported: the ring buffer was full. */
+	LOSS_GUARD_EVENTS,
+	/* A thread's usage was not charged: there is no memory for its service's account. */
+	LOSS_CHARGES,
+	/*
+	 * The service that uses a connection was not recorded: CONNECTIONS are open already, or
+	 * there is no memory.
+	 */
+	LOSS_CONNECTIONS,
+	/* No service is left for a rule to start: the work counts for the service above. */
+	LOSS_DYNAMIC_SERVICES,
+	/* A thread's migration was not requested: too many requests were pending. */
+	LOSS_MIGRATIONS,
+	/* Rules were not matched for an opened file: its path has too many names. */
+	LOSS_FILES,
+	LOSSES,
+};
+
+enum per {
+	PER_ALL = 0,
+	PER_PROCESS = 1,
+	PER_THREAD = 2,
+	PER_COMMAND = 3,
+};
+
+/*
+ * What is to be known of a call, besides how it can be held before it takes effect (PRECALL_BITS).
+ * User space fills the table by the names of the calls, for all ABIs.
+ */
+enum call_flag {
+	CALL_EXECVE = 1 << 21,
+	CALL_SIGRETURN = 1 << 22,
+	/* The kernel restarts a call by it. */
+	CALL_RESTART = 1 << 23,
+	CALL_OPENS = 1 << 24,
+	CALL_SENDS = 1 << 25,
+	/* It may change the effective user. */
+	CALL_SETS_USER = 1 << 26,
+	CALL_IO_URING = 1 << 27,
+	/* The descriptor by which it sends is the third argument; of other calls, the first one. */
+	CALL_THIRD_DESCRIPTOR = 1 << 28,
+};
+
+/* Constants of one load of the gate (read-only data). */
+struct gate_config {
+	__u32 generation;
+	__u32 enabled;
+	/* Bounds of .sched.text: frames in it are the scheduler's, not a blocking site. */
+	__u64 sched_text_start;
+	__u64 sched_text_end;
+	__u32 cells;
+	/* Cells below this number are for any row, the others for sessions' base rows only. */
+	__u32 unreserved_cells;
+	/* The histogram's buckets for the smallest values. */
+	__u8 small_buckets[SMALL_VALUES];
+	/* What is to be known of each call: enum call_flag, and enum guard_precall. */
+	__u32 call_flags[CALL_INDICES];
+	struct interpreter interpreters[INTERPRETERS];
+};
+
+/* Shared by all generations and all Tollgate processes. */
+struct gate_header {
+	__u64 magic;
+	/*
+	 * Salt of the hashes by which rules of services are found, so that names cannot be chosen
+	 * to have the same hash.
+	 */
+	__u64 salt;
+	/* Digest of the kernel side's sources: only the same build may join. */
+	__u32 build;
+	/* Only the generation named here acts; the programs of others return at once. */
+	__u32 generation;
+	__u32 enabled;
+	/* The lowest unused slot, row, cell and dynamic service. Freed ones come back by queues. */
+	__u32 next_thread;
+	__u32 next_row;
+	__u32 next_cell;
+	__u32 next_service;
+	/* Entries in `pending_children`: the fork hook looks them up only if there are some. */
+	__u32 nurseries;
+	/* Session that gates every new process, or 0. */
+	__u32 system_wide_session;
+	/* The number of profiles in the queue of this name. */
+	__s32 ready_profiles;
+	/* Guard: a thread was held at some time. */
+	__u32 ever_held;
+	/* How often the active generation was gone and an earlier one was made active again. */
+	__u32 rollbacks;
+	/*
+	 * The session whose services are active, or 0; and the number of the active ruleset, whose
+	 * lowest bit selects one of the two in memory.
+	 */
+	__u32 services_session;
+	__u32 ruleset;
+	/* What a joining process opens: crates/kernel/src/gate/. */
+	__u32 link_ids[GATE_LINKS];
+	__u32 map_ids[GATE_MAPS];
+};
+
+/* Room for 400 slow calls. User space reads them every 100 ms at the latest. */
+#define RING_BYTES (1 << 20)
+
+enum record_type {
+	RECORD_ROW_DONE = 1,
+	RECORD_SLOW_CALL = 2,
+	RECORD_GUARD_PROGRAM = 3,
+	RECORD_GUARD_EVENT = 4,
+};
+
+/* The tasks and options of one `run`, `lens` or `daemon`. */
+struct session {
+	__u32 used;
+	__u32 mask;
+	__u32 per;
+	__u32 base_row;
+	__u64 slow_limit_ns;
+	/* Depth of the owner's PID namespace, whose process numbers are reported. */
+	__u32 pid_level;
+	/* The generation whose links the owner holds. */
+	__u32 holds_generation;
+	/* The process that owns the session, and the PID namespace of that number. */
+	__u32 owner_pid;
+	__u32 owner_namespace;
+	/* Losses of sessions that took tasks over from this one, and ended before it. */
+	__u64 inherited_losses[LOSSES];
+	struct guard_parameters guard;
+	/* Processes held at user space's latest poll, and holds that began since. */
+	__u32 held;
+	__u32 holds_begun;
+	/* It gates every new process, unless another session does so now. */
+	__u32 is_system_wide;
+	/* SIGCONTs that were sent to its processes since its owner's latest poll. */
+	__u32 sigconts;
+	/* Another process than its owner has switched the guard off. */
+	__u32 is_disabled;
+	/* Plugins are linked for its tasks only. */
+	__u32 has_own_plugins;
+	/*
+	 * Larger than that of every session that existed when it began. Of two sessions with
+	 * plugins of their own, a task has the plugins of the later one.
+	 */
+	__u64 number;
+};
+
+enum row_state {
+	ROW_FREE = 0,
+	ROW_LIVE = 1,
+	/*
+	 * Handed over by its session, which has ended or does not need it any more, to the session
+	 * of its parent row.
+	 */
+	ROW_DONE = 2,
+};
+
+/* A row of a report: everything, or one process, thread or command. */
+struct group {
+	__u32 state;
+	__u32 session;
+	/* The row that its threads were in before this session took them over; 0: none. */
+	__u32 parent;
+	__s32 threads;
+	/* As seen in the session's PID namespace. */
+	__u32 pid;
+	__u32 tgid;
+	char comm[COMM_LEN];
+};
+
+/* A row that tasks of a session share, with the row that they count in as well (struct group). */
+struct row_key {
+	__u32 session;
+	__u32 parent;
+	/*
+	 * PER_COMMAND: the command's name; PER_PROCESS: the process's global number; PER_ALL:
+	 * empty.
+	 */
+	char name[COMM_LEN];
+};
+
+struct row_done {
+	__u32 type;
+	__u32 session;
+	__u32 row;
+};
+
+/* A thread, as its own PID namespace numbers it, whose new children belong to a session. */
+struct pending_child_key {
+	__u32 namespace_inum;
+	__u32 tid;
+};
+
+struct pending_child {
+	__u32 session;
+	__u32 until_exec;
+};
+
+/* A process that is to be attached. */
+struct attach_request {
+	__u32 session;
+	__u32 unused;
+	/* As user space found it: the kernel side can read only the current process's own. */
+	__u64 scope;
+};
+
+#endif

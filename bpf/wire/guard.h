@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* The guard: profiles, the parameters of a session, and records for user space. */
+#ifndef TOLLGATE_WIRE_GUARD_H
+#define TOLLGATE_WIRE_GUARD_H
+
+#include "wire/identity.h"
+#include "wire/tables.h"
+
+/*
+ * Guard. A program's calls are renumbered in the order in which it first makes them, so that a
+ * window of nine fits in a word: 0 is no call, GUARD_SYMBOL_OTHER any call after the first 126.
+ */
+#define GUARD_SYMBOL_BITS 7
+#define GUARD_SYMBOLS (1 << GUARD_SYMBOL_BITS)
+#define GUARD_SYMBOL_OTHER (GUARD_SYMBOLS - 1)
+#define GUARD_LOOKAHEAD_MAX 9
+#define GUARD_SEQUENCE_MAX 8
+#define GUARD_WINDOW_MASK ((1ULL << (GUARD_SYMBOL_BITS * GUARD_LOOKAHEAD_MAX)) - 1)
+/* In the bit that a window leaves free: of interrupted calls, and of entries of `known_cache`. */
+#define GUARD_RESTARTS (1ULL << 63)
+#define GUARD_CACHED (1ULL << 63)
+/* Nested signal handlers whose windows are kept. */
+#define GUARD_HANDLERS 4
+#define GUARD_FRAME 128
+
+/* Programs that have a profile at the same time, over all sessions. */
+#define GUARD_PROFILES 1024
+/* The slot of a program for which no profile was ready. */
+#define GUARD_PROFILE_NONE GUARD_PROFILES
+/* The slot of programs that the session does not guard. */
+#define GUARD_PROFILE_UNSELECTED (GUARD_PROFILES + 1)
+/* With these, a profile is 24 KiB: docs/decisions/0003-guard.md. */
+#define GUARD_PAIRS_LOG2 11
+#define GUARD_PAIRS (1 << GUARD_PAIRS_LOG2)
+#define GUARD_WINDOWS_LOG2 10
+#define GUARD_WINDOWS (1 << GUARD_WINDOWS_LOG2)
+#define GUARD_CACHE_LOG2 9
+#define GUARD_CACHE (1 << GUARD_CACHE_LOG2)
+/* Where these windows do not suffice, user space adds this many, up to twice: 32 KiB each. */
+#define GUARD_OVERFLOW_LOG2 12
+#define GUARD_OVERFLOW (1 << GUARD_OVERFLOW_LOG2)
+#define GUARD_OVERFLOW_MAX 2
+/* Entries that are searched for a pair or a window. */
+#define GUARD_PROBES 64
+/* The maximum number of a thread's calls that its profile's counters lag behind. */
+#define GUARD_BATCH 1024
+
+enum guard_state {
+	GUARD_TRAINING = 0,
+	GUARD_FROZEN = 1,
+	GUARD_NORMAL = 2,
+};
+
+/*
+ * A pair's entry: the distances at which it was learned, those at which it is normal, the earlier
+ * call, the current call.
+ */
+#define GUARD_PAIR_LEARNED 0xff
+#define GUARD_PAIR_NORMAL_SHIFT 8
+#define GUARD_PAIR_KEY_SHIFT 16
+/* A window's entry. */
+#define GUARD_WINDOW_LEARNED 1
+#define GUARD_WINDOW_NORMAL 2
+#define GUARD_WINDOW_KEY_SHIFT 2
+
+/* A program's normal behavior: pH's profile, with its training and test data side by side. */
+struct guard_profile {
+	__u32 state;
+	/* Symbols that were assigned. */
+	__u32 symbols;
+	/* Calls since training began, and their number at the latest change. */
+	__u64 trained;
+	__u64 changed_at;
+	/* Since the profile became normal. */
+	__u64 anomalies;
+	/* All calls since the profile was made. */
+	__u64 calls;
+	/* Windows that did not fit, or whose pairs did not. */
+	__u64 unlearned;
+	/* Slots in `overflow_windows`; 0: none. */
+	__u32 overflow[GUARD_OVERFLOW_MAX];
+	/* Never held or killed, only observed. */
+	__u32 is_exempt;
+	__u32 unused;
+	/* Incremented at each freezing; user space knows the time. */
+	__u32 freezes_count;
+	/* Incremented when training data is wiped, or normal data is set. */
+	__u32 wipes;
+	__u8 symbol_of[CALL_INDICES];
+	/* Windows of nine that the fast path takes as known, by hash. */
+	__u64 known_cache[GUARD_CACHE];
+	__u64 windows[GUARD_WINDOWS];
+	__u32 pairs[GUARD_PAIRS];
+};
+
+struct guard_overflow {
+	__u64 windows[GUARD_OVERFLOW];
+};
+
+/* No session has this number; 0 is the session of the kernel's own processes. */
+#define GUARD_NO_SID 0xffffffff
+
+/* pH's parameters, as far as the kernel side needs them. */
+struct guard_parameters {
+	__u8 lookahead;
+	__u8 sequence;
+	__u16 tolerize_limit;
+	__u32 anomaly_limit;
+	__u32 normal_factor;
+	__u32 normal_factor_den;
+	/* enum guard_response */
+	__u32 response;
+	/* enum scope_kind */
+	__u32 scope;
+	__u64 delay_factor_ns;
+	__u64 delay_cap_ns;
+	/* With this many processes held, further ones are only observed. */
+	__u32 max_held;
+	/*
+	 * Processes of this session (setsid) are only observed. A number of the initial PID
+	 * namespace, or GUARD_NO_SID.
+	 */
+	__u32 exempt_sid;
+	/*
+	 * For how long an execve is held if the thread's LFC has reached `suspend_execve` since its
+	 * last execve; 0: not at all.
+	 */
+	__u64 suspend_execve_ns;
+	__u32 suspend_execve;
+	__u32 unused;
+};
+
+/* The file of a program, and its scope. */
+struct guard_program {
+	__u64 inode;
+	__s64 ctime_ns;
+	__u64 size;
+	/* Hash of the scope's name (bpf/gate/identity.bpf.h); 0: none. */
+	__u64 scope;
+	__u32 device;
+	__u32 session;
+};
+
+/* What is done about an anomalous call; from GUARD_DELAY on, about every call with an LFC. */
+enum guard_response {
+	GUARD_OBSERVE = 0,
+	/* Held for 2^LFC times the factor. */
+	GUARD_DELAY = 1,
+	/*
+	 * As GUARD_DELAY, but an execve is refused or, where no hook can do that, its process is
+	 * killed before the new program runs.
+	 */
+	GUARD_DENY = 2,
+	/* Held until it is released. */
+	GUARD_STOP = 3,
+	GUARD_KILL = 4,
+};
+
+/* Why less was done than the response says. */
+enum guard_restraint {
+	GUARD_UNRESTRAINED = 0,
+	/* Its program, or its session (setsid), is exempt. */
+	GUARD_EXEMPT = 1,
+	/* The maximum number of processes is held already. */
+	GUARD_MAX_HELD = 2,
+};
+
+/*
+ * Calls that can be held before they take effect, by the hooks that they pass first. A hook acts
+ * only in its own calls: most hooks are also passed within other calls, which cannot be undone
+ * cleanly there.
+ */
+enum guard_precall {
+	PRECALL_EXECVE = 1 << 0,
+	PRECALL_OPEN = 1 << 1,
+	/* mkdir, mknod, link, symlink */
+	PRECALL_MAKE = 1 << 2,
+	/* unlink, rmdir, rename */
+	PRECALL_REMOVE = 1 << 3,
+	PRECALL_CONNECT = 1 << 4,
+	PRECALL_BIND = 1 << 5,
+	PRECALL_SOCKET = 1 << 6,
+	PRECALL_SEND = 1 << 7,
+	PRECALL_MMAP = 1 << 8,
+	PRECALL_MPROTECT = 1 << 9,
+	PRECALL_PTRACE = 1 << 10,
+	PRECALL_KILL = 1 << 11,
+	PRECALL_SETUID = 1 << 12,
+	PRECALL_SETGID = 1 << 13,
+	PRECALL_SETGROUPS = 1 << 14,
+	PRECALL_BPF = 1 << 15,
+	/* Without a hook: the kernel creates no process while a signal is pending. */
+	PRECALL_FORK = 1 << 16,
+	/* Over IPv4 and IPv6 only: programs of control groups see no other sockets. */
+	PRECALL_IP_ONLY = 1 << 17,
+	/* For one call: it is refused, not held. */
+	PRECALL_DENY = 1 << 18,
+	/* For one call: a part was undone, and so the rest must be. */
+	PRECALL_UNDONE = 1 << 19,
+	/* A stop would make it fail with EINTR: the thread is stopped at its next call. */
+	PRECALL_DEFER = 1 << 20,
+};
+
+/* The bits of enum guard_precall. The other ones of a call are of enum call_flag. */
+#define PRECALL_BITS 0x1fffff
+
+/* In a guard event's mismatches: a plugin has denounced the call. */
+#define GUARD_DENOUNCED 0x8000
+
+/* An anomalous call, or one at which its thread was held. */
+struct guard_event {
+	__u32 type;
+	__u32 session;
+	/* As seen in the session's PID namespace. */
+	__u32 pid;
+	__u32 tgid;
+	__u32 profile_slot;
+	__u32 call;
+	__u64 time_ns;
+	/* Until when the thread is held; 0: it is not. */
+	__u64 held_until_ns;
+	/* Including this call. */
+	__u64 window;
+	__u16 mismatches;
+	__u8 lfc;
+	/* enum guard_response: what was done. */
+	__u8 action;
+	char comm[COMM_LEN];
+	/* enum guard_restraint */
+	__u32 restraint;
+	/* enum guard_precall: where the hold takes effect; 0: at the call's end. */
+	__u32 precall;
+};
+
+/* A program has got a profile, for its first thread. */
+struct guard_program_record {
+	__u32 type;
+	__u32 session;
+	__u32 pid;
+	__u32 profile_slot;
+	struct guard_program program;
+	struct fd_path path;
+	struct scope_name scope;
+};
+
+/* The guard's latest verdict on a processor, for plugins. */
+struct plugin_verdict {
+	__u32 mismatches;
+	__u32 lfc;
+	__u32 action;
+	__u32 is_denounced;
+};
+
+#endif

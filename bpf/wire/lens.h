@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* The lens: cells, blocking sites and slow calls. */
+#ifndef TOLLGATE_WIRE_LENS_H
+#define TOLLGATE_WIRE_LENS_H
+
+#include "wire/path.h"
+#include "wire/tables.h"
+
+/* errno 1..133 and the restart codes 512..516, which are visible at the boundary; 0: any other. */
+#define ERRNO_REGULAR 134
+#define ERRNO_RESTART_FIRST 512
+#define ERRNO_RESTART_COUNT 5
+#define ERRNO_INDICES (ERRNO_REGULAR + ERRNO_RESTART_COUNT)
+
+/* The layout is that of crates/stats/src/histogram.rs, which gives its table to the gate. */
+#define HISTOGRAM_BUCKETS 280
+#define SMALL_VALUES 2048
+#define BUCKETS_PER_OCTAVE 8
+
+/* Statistics of one call in one row, per CPU. */
+struct cell {
+	__u64 count;
+	/* Of `count`: rejected before dispatch (seccomp, ptrace), and so without a time. */
+	__u64 denied;
+	/* Calls that had not ended when their thread did. */
+	__u64 unfinished;
+	__u64 wall_ns;
+	__u64 blocked_ns;
+	__u64 runqueue_ns;
+	__u64 max_ns;
+	__u64 minor_faults;
+	__u64 major_faults;
+	/*
+	 * LENS_SAMPLE: cheap calls that were timed, the sums of their times and of the squares, and
+	 * cheap calls that were not timed.
+	 */
+	__u64 sampled;
+	__u64 sampled_ns;
+	__u64 sampled_ns2;
+	__u64 skipped;
+	/* Consecutive timed calls that were cheap. */
+	__u32 cheap_streak;
+	__u32 unused;
+	/* These may wrap: readers add up differences. */
+	__u32 errors[ERRNO_INDICES];
+	__u32 histogram[HISTOGRAM_BUCKETS];
+};
+
+/* The cell of each call in a row, in the low bits (0: none yet). */
+struct cell_table {
+	__u32 cell[CALL_INDICES];
+};
+
+/* Upper bound of the number of cells: crates/kernel/src/gate/load.rs. */
+#define CELLS_MAX 4096
+#define CELL_CHEAP 0x80000000
+#define CELL_INDEX 0xffff
+
+/* The address of a blocking site whose stack could not be read, or was the scheduler's only. */
+#define SITE_UNKNOWN 1
+
+struct site_key {
+	__u64 address;
+	__u32 call;
+	__u32 row;
+};
+
+struct site_value {
+	__u64 blocked_ns;
+	__u64 sleeps;
+};
+
+#define STACK_DEPTH 32
+#define CALL_STRING_LEN 128
+/* No call has more descriptors or more paths: crates/calls/src/arguments.rs. */
+#define ARG_NAMES 2
+
+struct arg_kinds {
+	/* The first file descriptors and the first paths among the arguments; CALL_ARGS: none. */
+	__u8 fd[ARG_NAMES];
+	__u8 path[ARG_NAMES];
+};
+
+struct arg_string {
+	/* The argument's index; CALL_ARGS: none. */
+	__u32 arg;
+	char text[CALL_STRING_LEN];
+};
+
+struct slow_call {
+	__u32 type;
+	__u32 session;
+	__u32 pid;
+	__u32 tgid;
+	__u32 call;
+	char comm[COMM_LEN];
+	__s64 result;
+	__u64 ended_ns;
+	__u64 wall_ns;
+	__u64 blocked_ns;
+	__u64 runqueue_ns;
+	__u64 args[CALL_ARGS];
+	__u32 kernel_frames;
+	__u32 user_frames;
+	struct arg_string path[ARG_NAMES];
+	struct fd_path fd[ARG_NAMES];
+	/* The stack of the longest sleep. */
+	__u64 kernel_stack[STACK_DEPTH];
+	__u64 user_stack[STACK_DEPTH];
+};
+
+#endif

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Services. Work is charged to the service that the thread is bound to. The usage is the difference
+ * of the kernel's own counters of the task, read when the binding changes and when the task ends,
+ * so that nothing is done at a switch or a call.
+ */
+#ifndef TOLLGATE_WIRE_SERVICE_H
+#define TOLLGATE_WIRE_SERVICE_H
+
+#include "wire/tables.h"
+
+#define SERVICES 8192
+#define SERVICE_ROOT 0
+#define SERVICE_SHARED 1
+/* In place of a service: the other end is not known. */
+#define SERVICE_NONE 0xffff
+
+/* A service by its number. */
+struct service {
+	/* The service itself or, once it is removed, the one that received its members. */
+	__u16 successor;
+	/* The service as rules name it: itself, or the one below which a rule has started it. */
+	__u16 rule_service;
+	/* The service whose control group its threads run in; SERVICE_ROOT: their original ones. */
+	__u16 cgroup_of;
+	/* enum service_migrate_flags */
+	__u16 migrate_flags;
+	/*
+	 * Until then a thread is migrated as soon as it works for the service: others had to wait
+	 * for its threads.
+	 */
+	__u64 contended_until_ns;
+};
+
+/* When to migrate a thread to its service's control group, besides at a preemption. */
+enum service_migrate_flags {
+	/* As soon as it is bound to the service otherwise than by a request. */
+	MIGRATE_AT_ONCE = 1 << 0,
+	/* Also if no other thread waits for its processor. */
+	MIGRATE_UNCONTENDED = 1 << 1,
+};
+
+/*
+ * A request to user space: migrate a thread to the control group of a service; SERVICE_ROOT: to
+ * where it was before.
+ */
+struct service_migration {
+	/* As the session of the services numbers threads. */
+	__u32 tid;
+	__u32 slot;
+	/* When the thread began (CLOCK_BOOTTIME): thread numbers are reused. */
+	__u64 began_ns;
+	__u16 cgroup_of;
+	/*
+	 * The thread is bound otherwise than by a request: all limits of the service apply to it,
+	 * not only those of processors.
+	 */
+	__u8 has_all_limits;
+	/* Migrate the thread only when it has slept for a while after its reply. */
+	__u8 is_return;
+	__u8 unused[4];
+};
+
+/* In place of a service: the migration failed, so it is requested again. */
+#define CGROUP_UNKNOWN 0xffff
+
+#define MIGRATION_RING_BYTES 65536
+
+#define NO_LIMIT 0x7fffffffffffffff
+
+/* Limits of a service, and what it has of them, together with the services below it. */
+struct service_limit {
+	/* The service above. */
+	__u16 parent;
+	/*
+	 * Beyond a limit, a thread works for this service from then on; SERVICE_NONE: it gets
+	 * `error`.
+	 */
+	__u16 fallback;
+	/* A negative errno. */
+	__s32 error;
+	__u64 sockets_max;
+	__u64 connections_max;
+	/* Bytes sent in a second. */
+	__u64 rate_max;
+	__u64 sockets;
+	__u64 connections;
+	/* When all that was sent would be on its way at that rate. */
+	__u64 sent_until_ns;
+	__u64 refused;
+	__u64 rebound;
+	/* Packets. */
+	__u64 slowed;
+	__u64 dropped;
+};
+
+/* The kernel's counters of a task. */
+struct task_counters {
+	__u64 cpu_ns;
+	/* Waiting for a processor. */
+	__u64 wait_ns;
+	__u64 switches;
+	__u64 preemptions;
+	__u64 minor_faults;
+	__u64 major_faults;
+	/* By read, write and similar calls, of any file. */
+	__u64 read_bytes;
+	__u64 written_bytes;
+	/* To and from a disk. */
+	__u64 storage_read_bytes;
+	__u64 storage_written_bytes;
+};
+
+/* What a service has used, on one processor; and what a thread has used since it was bound. */
+struct service_account {
+	struct task_counters task;
+	/* How long its threads existed: they are blocked when they neither run nor wait. */
+	__u64 present_ns;
+	__u64 calls;
+	/* Over sockets. */
+	__u64 received_bytes;
+	__u64 sent_bytes;
+	/* How often usage was charged to it. */
+	__u64 charges;
+	/* Replies to others, sent by threads that worked for it by then. */
+	__u64 shared_replies;
+};
+
+/* How a thread came to work for its service. */
+enum service_binding {
+	BINDING_OWN = 0,
+	/* By a message, a file or a signal, until it works for another service. */
+	BINDING_REQUEST = 1,
+	/*
+	 * By hand, with all that it starts: under the limits of the service as with BINDING_OWN,
+	 * and not subject to rules on what a process is.
+	 */
+	BINDING_EXPLICIT = 2,
+};
+
+/* Why a thread has its binding. */
+enum service_why {
+	/* Its parent has it. */
+	WHY_FORKED = 0,
+	/* By a rule, on this event (crates/service/src/rule.rs, Event). */
+	WHY_FORK = 1,
+	WHY_EXEC = 2,
+	WHY_ATTACHED = 3,
+	WHY_USER = 4,
+	WHY_RECEIVED = 5,
+	WHY_OPENED = 6,
+	/* A request that it sent for this service was answered. */
+	WHY_RESUMED = 7,
+	/* It was assigned by hand. */
+	WHY_ASSIGNED = 8,
+	/* It used io_uring, whose work cannot be followed. */
+	WHY_IO_URING = 9,
+	/* Its own service is at a limit. */
+	WHY_LIMITED = 10,
+	/* Its parent was asked by a signal to start it. */
+	WHY_SIGNALLED = 11,
+	/* It replied to another client than it received from last: it serves several at once. */
+	WHY_SHARED_REPLY = 12,
+};
+
+#define SERVICE_EVENTS 6
+#define SERVICE_TUPLES 32
+
+/* Conditions of a tuple of rules, with their values in struct rule_query. */
+enum service_field {
+	FIELD_EXE = 1 << 0,
+	FIELD_USER = 1 << 1,
+	FIELD_UNIT = 1 << 2,
+	FIELD_SERVICE = 1 << 3,
+	FIELD_LISTEN_PATH = 1 << 4,
+	FIELD_LISTEN_ADDRESS = 1 << 5,
+	FIELD_LISTEN_PORT = 1 << 6,
+	FIELD_CLIENT = 1 << 7,
+	FIELD_PEER = 1 << 8,
+	FIELD_CGROUP = 1 << 9,
+	FIELD_FILE = 1 << 10,
+};
+
+/* Rules with conditions of one shape: one look-up finds the one that matches. */
+struct service_tuple {
+	/* enum service_field */
+	__u16 fields;
+	__u8 cgroup_depth;
+	/* The client's address family (4 or 6), and the length of the network's prefix. */
+	__u8 client_family;
+	__u8 client_bits;
+	__u8 file_depth;
+	__u8 unused[2];
+};
+
+#define SERVICE_TUPLES_ALL (SERVICE_EVENTS * SERVICE_TUPLES)
+
+/* The active rules, and which tuples are matched at each event. */
+struct service_ruleset {
+	__u32 number;
+	/* Conditions of any tuple. */
+	__u32 fields;
+	/* The maximum number of names in a file's path, over all tuples. */
+	__u32 file_depth;
+	__u32 tuple_count[SERVICE_EVENTS];
+	/* The tuples of each event, as indices of `tuple`. */
+	__u8 tuples_of_event[SERVICE_TUPLES_ALL];
+	struct service_tuple tuple[SERVICE_TUPLES_ALL];
+};
+
+/* A rule of a tuple, by the hash of its conditions' values. */
+struct service_key {
+	__u32 ruleset;
+	__u32 tuple;
+	__u64 hash;
+};
+
+/* In each of the two rulesets. */
+#define SERVICE_RULES 65536
+
+enum service_action {
+	ACTION_NONE = 0,
+	ACTION_BELONGS = 1,
+	ACTION_INHERITS = 2,
+	ACTION_ADOPTS_PEER = 3,
+	/* A service for each value of `each`, below this one. */
+	ACTION_CREATES = 4,
+};
+
+enum service_split {
+	SPLIT_USER = 0,
+	SPLIT_UNIT = 1,
+	SPLIT_EXE = 2,
+	SPLIT_CLIENT = 3,
+};
+
+/* A service that a rule has started, by the value that it is for. */
+struct dynamic_service_key {
+	__u16 below;
+	/* enum service_split */
+	__u8 each;
+	__u8 unused[5];
+	/*
+	 * The user, the hash of the unit's name or of the program's path, or the client's address,
+	 * IPv4 as IPv4-mapped IPv6.
+	 */
+	__u64 value[2];
+};
+
+/* Numbers of dynamic services; the services before them have names. */
+#define SERVICES_DYNAMIC 6144
+
+/* Room for the unit of a container engine: 64 digits, and words around them. */
+#define SERVICE_NAME_LEN 92
+
+struct dynamic_service {
+	__u32 number;
+	/*
+	 * Of its first member, which may end before user space looks: its unit, or its program's
+	 * file without folders.
+	 */
+	char name[SERVICE_NAME_LEN];
+};
+
+struct service_rule {
+	/* In the ruleset; the lowest decides. */
+	__u32 precedence;
+	__u16 service;
+	/* enum service_action */
+	__u8 then;
+	/*
+	 * `events` has a bit for each event at which the rule is matched. With `names_events`, what
+	 * a process is counts also where the thread is bound by a request or by hand.
+	 */
+	__u8 events;
+	__u8 names_events;
+	/* enum service_split, with ACTION_CREATES */
+	__u8 each;
+	__u8 unused[2];
+};
+
+/* A message that the thread finds at its next call or switch. */
+enum service_message {
+	/* It is bound to this service; the value is the time, in milliseconds. */
+	MESSAGE_ASSIGN = 1,
+	/* A rule of a new ruleset matches it; the value is the rule, as precedence + 1. */
+	MESSAGE_RECLASSIFIED = 2,
+	/*
+	 * The service of a message's sender, which was not known when it was received; the value is
+	 * the receive's number.
+	 */
+	MESSAGE_PEER = 3,
+};
+
+#define MESSAGE_SERVICE_SHIFT 16
+#define MESSAGE_VALUE_SHIFT 32
+
+/* What is known of a connection over which a message came. */
+struct service_connection {
+	__u64 listen_path;
+	__u64 listen_address;
+	/* Network order; IPv4 as IPv4-mapped IPv6. */
+	__u64 client[2];
+	__u32 listen_port;
+	__u32 client_family;
+};
+
+/* A thread, as a member of its service. */
+struct service_member {
+	/* Odd while it changes. */
+	__u32 version;
+	__u16 service;
+	/* enum service_why */
+	__u8 why;
+	/* enum service_binding */
+	__u8 binding;
+	/* The rule that decided, as precedence + 1, and its ruleset. */
+	__u32 rule_number;
+	__u32 ruleset;
+	/* enum service_message, in the low bits */
+	__u64 message;
+	/* The binding changed while the thread ran: its switches in are recorded since then. */
+	__u8 tracks_switch_in;
+	__u8 is_exiting;
+	__u8 has_io_uring;
+	/* It is being forked or attached: it has used nothing since `charged_at`. */
+	__u8 is_new;
+	/*
+	 * Incremented when what the thread is, or an assignment by hand, gives it another service:
+	 * its earlier requests do not count then.
+	 */
+	__u16 epoch;
+	/* The service in whose control group it is, or is about to be. */
+	__u16 in_cgroup_of;
+	__u32 user;
+	/* The descriptor of its latest call, if that sends. */
+	__u32 descriptor;
+	/* Hashes of the program's path, and of the unit. */
+	__u64 exe;
+	__u64 unit;
+	/* When the thread was bound (a charge leaves this), and since when nothing was charged. */
+	__u64 bound_ns;
+	__u64 charged_ns;
+	struct task_counters charged_at;
+	/* Since then. */
+	__u64 calls;
+	__u64 received_bytes;
+	__u64 sent_bytes;
+	/*
+	 * With `tracks_switch_in`: when it was switched in last, its CPU time and its number of
+	 * switches until then.
+	 */
+	__u64 switched_in_ns;
+	__u64 switched_in_cpu_ns;
+	__u64 switched_in_switches;
+	/* Requests received so far, and the connection of the latest one. */
+	__u32 receives;
+	struct service_connection connection;
+	/* The source of the datagram that it is about to receive; port 0: not known. */
+	__u64 datagram_from[2];
+	__u16 datagram_port;
+	/* It has replied to its client, and has received no work since. */
+	__u16 has_replied;
+	/* For this many more bindings, it counts as a thread that works long for each. */
+	__u32 migrate_credit;
+	/* When it went to sleep after a reply, in its service's control group; 0: it is awake. */
+	__u64 slept_ns;
+	/*
+	 * Begin of the thread (CLOCK_BOOTTIME) for which a migration with `is_return` is pending.
+	 * User space sets it to 0: none is pending.
+	 */
+	__u64 return_thread_ns;
+	/* In a process's first thread, a request by a signal: service/signals.bpf.h. */
+	__u64 fork_request;
+};
+
+/* Addresses of the sender and of the receiver, IPv4 as IPv4-mapped IPv6. */
+struct service_flow_key {
+	__u64 from[2];
+	__u64 to[2];
+	__u16 from_port;
+	__u16 to_port;
+	__u32 net;
+};
+
+enum service_role {
+	ROLE_UNKNOWN = 0,
+	ROLE_ACCEPTED = 1,
+	ROLE_OPENED = 2,
+	ROLE_NEITHER = 3,
+};
+
+/* One byte less than in sockaddr_un, and a NUL. */
+#define UNIX_NAME_LEN 108
+
+/* One end of a connection, as the iterator over sockets writes it. */
+struct service_socket_record {
+	/* By which processes have it open; and that of a Unix socket's other end. */
+	__u64 inode;
+	__u64 peer_inode;
+	/* The direction of what its owner sends, over TCP or UDP. */
+	struct service_flow_key route;
+	__u16 is_unix;
+	/* enum service_role */
+	__u16 role;
+	/*
+	 * The thread that sent last (0: none, or it has ended), as the reader's PID namespace
+	 * numbers it, and its service.
+	 */
+	__u32 sender;
+	__u32 service;
+	__u32 binding;
+	/* The rule that decided for the receiver, as precedence + 1, and its ruleset. */
+	__u32 rule_number;
+	__u32 book;
+	/* Of a Unix socket, with '@' for a NUL in front; empty: it has none. */
+	char name[UNIX_NAME_LEN];
+	__u32 unused;
+};
+
+/* A thread, as the iterator over members writes it. */
+struct service_member_record {
+	__u32 pid;
+	__u32 tgid;
+	__u32 slot;
+	/* Of the member. */
+	__u16 epoch;
+	/*
+	 * The service that `since` was used for. `service` may already be the one that the thread
+	 * gets before it does anything more.
+	 */
+	__u16 used_for;
+	__u16 service;
+	__u8 why;
+	__u8 binding;
+	__u32 rule;
+	__u32 book;
+	__u32 user;
+	/* 0: when the ruleset became active. */
+	__u64 bound_ns;
+	/* When the thread began (CLOCK_BOOTTIME). */
+	__u64 began_ns;
+	struct service_account since;
+	char comm[COMM_LEN];
+};
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* Only for the differential test: an event of a thread, and what the guard makes of it. */
+#ifndef TOLLGATE_WIRE_STEPS_H
+#define TOLLGATE_WIRE_STEPS_H
+
+/* An event of a thread in the differential test, and what the guard makes of it. */
+enum guard_step_kind {
+	STEP_CALL = 0,
+	STEP_SIGNAL = 1,
+	STEP_SIGNAL_RESTARTS = 2,
+	STEP_STOP = 3,
+};
+
+struct guard_step {
+	__u32 kind;
+	__u32 thread;
+	__u32 call;
+	__u32 mismatches;
+	__u32 lfc;
+	__u32 state;
+	__u64 anomalies;
+};
+
+#define GUARD_STEPS 65536
+#define GUARD_STEP_THREADS 8
+
+#endif

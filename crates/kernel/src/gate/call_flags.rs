@@ -1,0 +1,102 @@
+//! What the gate is to know of each call, by its index: one table for all ABIs, filled by name.
+
+use calls::Abi;
+
+use crate::wire;
+
+/// Bits of each call: of [`wire::call_flag`], or of [`wire::guard_precall`].
+pub type CallFlags = [u32; wire::CALL_INDICES as usize];
+
+const FLAGS: [(u32, &[&str]); 8] = [
+    (wire::CALL_EXECVE, &["execve", "execveat"]),
+    (wire::CALL_SIGRETURN, &["sigreturn", "rt_sigreturn"]),
+    (wire::CALL_RESTART, &["restart_syscall"]),
+    (wire::CALL_OPENS, &["open", "creat", "openat", "open_by_handle_at", "openat2"]),
+    (
+        wire::CALL_SENDS,
+        &[
+            "write",
+            "writev",
+            "sendfile",
+            "sendfile64",
+            "sendto",
+            "sendmsg",
+            "sendmmsg",
+            "splice",
+            "socketcall",
+        ],
+    ),
+    (
+        wire::CALL_SETS_USER,
+        &["setuid", "setreuid", "setresuid", "setuid32", "setreuid32", "setresuid32"],
+    ),
+    (wire::CALL_IO_URING, &["io_uring_setup", "io_uring_enter"]),
+    (wire::CALL_THIRD_DESCRIPTOR, &["splice"]),
+];
+
+/// Sets bits of calls, in every ABI that has them.
+pub(crate) fn mark(table: &mut CallFlags, names: &[&str], bits: u32) {
+    for abi in Abi::ALL {
+        for number in names.iter().filter_map(|name| calls::number(abi, name)) {
+            table[(abi as u32 * wire::CALLS_PER_ABI + number) as usize] |= bits;
+        }
+    }
+}
+
+/// [`wire::call_flag`] of each call.
+pub fn call_flags() -> CallFlags {
+    let mut table = [0; wire::CALL_INDICES as usize];
+    for (flag, names) in FLAGS {
+        mark(&mut table, names, flag);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers in x86-64, i386 and x32, from arch/x86/entry/syscalls/syscall_{64,32}.tbl.
+    const NUMBERS: [(u32, [&[u32]; 3]); 8] = [
+        (wire::CALL_EXECVE, [&[59, 322], &[11, 358], &[520, 545]]),
+        (wire::CALL_SIGRETURN, [&[15], &[119, 173], &[513]]),
+        (wire::CALL_RESTART, [&[219], &[0], &[219]]),
+        (
+            wire::CALL_OPENS,
+            [&[2, 85, 257, 304, 437], &[5, 8, 295, 342, 437], &[2, 85, 257, 304, 437]],
+        ),
+        (
+            wire::CALL_SENDS,
+            [
+                &[1, 20, 40, 44, 46, 275, 307],
+                &[4, 102, 146, 187, 239, 313, 345, 369, 370],
+                &[1, 40, 44, 275, 516, 518, 538],
+            ],
+        ),
+        (wire::CALL_SETS_USER, [&[105, 113, 117], &[23, 70, 164, 203, 208, 213], &[105, 113, 117]]),
+        (wire::CALL_IO_URING, [&[425, 426], &[425, 426], &[425, 426]]),
+        (wire::CALL_THIRD_DESCRIPTOR, [&[275], &[313], &[275]]),
+    ];
+
+    #[test]
+    fn each_flag_is_set_for_its_calls_only() {
+        let table = call_flags();
+        for (flag, numbers) in NUMBERS {
+            let marked: Vec<u32> = (0..wire::CALL_INDICES)
+                .filter(|index| table[*index as usize] & flag != 0)
+                .collect();
+            let expected: Vec<u32> = (0..)
+                .zip(numbers)
+                .flat_map(|(abi, numbers)| {
+                    numbers.iter().map(move |number| abi * wire::CALLS_PER_ABI + number)
+                })
+                .collect();
+            assert_eq!(marked, expected, "{flag:#x}");
+        }
+    }
+
+    #[test]
+    fn flags_leave_the_precall_bits_free() {
+        assert!(call_flags().iter().all(|flags| flags & wire::PRECALL_BITS == 0));
+    }
+}
