@@ -12,6 +12,7 @@ pub mod favordynmods;
 pub mod floor;
 pub mod gate;
 pub mod hold_table;
+pub mod hold_watchdog;
 pub mod holds;
 pub mod identity;
 pub mod lease;
@@ -34,6 +35,7 @@ pub mod socket_limits;
 mod start;
 pub mod stdout;
 pub mod symbols;
+pub mod watchdog;
 pub mod wire;
 
 pub use error::{Error, Result};

@@ -1,10 +1,8 @@
 //! A session: the tasks, options and extensions of one `run`, `lens` or `daemon`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::iter::successors;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
@@ -12,6 +10,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use crate::error::{Error, ErrorContext, Result};
 use crate::gate::{Gate, IteratorKind, Iterators, Lock, new_ring};
 use crate::mapped_array::atomic_field;
+use crate::process::own_pid_namespace;
 use crate::rows::session_rows;
 use crate::{cpus, plugins, process, wire};
 
@@ -73,10 +72,6 @@ fn base_group(session: u32) -> u32 {
 fn own_tid() -> u32 {
     // SAFETY: a plain query.
     unsafe { libc::gettid() as u32 }
-}
-
-pub(crate) fn own_pid_namespace() -> u32 {
-    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino() as u32)
 }
 
 /// Whether the session's owner lives. An owner in another PID namespace cannot be checked, and

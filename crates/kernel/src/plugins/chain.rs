@@ -15,8 +15,7 @@ use crate::cpus;
 use crate::error::{Error, ErrorContext, Result};
 use crate::gate::{Gate, Lock};
 use crate::mapped_array::MappedArray;
-use crate::process;
-use crate::session::own_pid_namespace;
+use crate::process::{self, own_pid_namespace};
 use crate::wire::{self, plugin_chain, plugin_slot};
 
 /// The session of plugins that run for all tasks, whatever session these belong to.
