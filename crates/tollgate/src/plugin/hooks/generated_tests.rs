@@ -94,7 +94,7 @@ fn generated_handlers_load_at_every_hook() {
                 let turn = ChainOrder { session: ALL_SESSIONS, priority: 0 };
                 let mut hooks = hooks.borrow_mut();
                 let plugin = LoadedPlugin::load_at(&object, &mut hooks, &gate, turn, None);
-                hooks.retire(plugin.unwrap_or_else(|error| panic!("{text}\n{error}")));
+                plugin.unwrap_or_else(|error| panic!("{text}\n{error}")).retire(&mut hooks);
                 taken.set(taken.get() + 1);
             }
         };

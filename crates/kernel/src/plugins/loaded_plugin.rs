@@ -1,0 +1,243 @@
+//! A compiled plugin and its memory, in the kernel.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use ecode::interpreter::Faults;
+use ecode::{Compiled, Memory, Object};
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
+
+use super::attach_point::AttachPoint;
+use super::attached_programs::{AttachedProgram, AttachedPrograms};
+use super::chain::ChainOrder;
+use super::chain_slot::ChainSlot;
+use super::data::Data;
+use super::foreign::PluginIds;
+use super::hooks::PluginHooks;
+use super::load::{Debug, load_program};
+use super::map::{create_map, read_entry, share_map};
+use super::map_memory;
+use super::program_info::program_id;
+use super::records::Records;
+use super::run::run;
+use crate::error::{Error, ErrorContext, Result};
+use crate::gate::Gate;
+use crate::process::is_root;
+
+/// While it lives, its programs and memory are in the kernel.
+pub struct LoadedPlugin {
+    programs: AttachedPrograms,
+    data: Data,
+    control: MapHandle,
+    maps: Vec<MapHandle>,
+    records: Option<Records>,
+}
+
+/// What two plugins have in common.
+pub struct SharedMemory {
+    /// Whether all variables are shared.
+    pub data: bool,
+    /// For each map, the other plugin's map that it shares.
+    pub maps: Vec<Option<usize>>,
+}
+
+impl LoadedPlugin {
+    /// Loads the handlers that are called, and nothing at hooks.
+    pub fn load(object: &Object) -> Result<Self> {
+        let mut plugin = Self::memory(object, None)?;
+        for compiled in &object.programs {
+            let site = AttachPoint::new(compiled.section, &compiled.selected)?;
+            let descriptor = match site {
+                AttachPoint::Call => Some(plugin.program(compiled, &site, None)?),
+                _ => None,
+            };
+            plugin.programs.0.push(AttachedProgram { descriptor, site, place: None });
+        }
+        Ok(plugin)
+    }
+
+    /// Loads a plugin at its hooks, where no thread reaches it until [`Self::link`]. With `over`,
+    /// it shares memory with another plugin.
+    pub fn load_at(
+        object: &Object,
+        hooks: &mut PluginHooks,
+        gate: &Gate,
+        turn: ChainOrder,
+        over: Option<(&Self, &SharedMemory)>,
+    ) -> Result<Self> {
+        let mut plugin = Self::memory(object, over)?;
+        for compiled in &object.programs {
+            let site = AttachPoint::new(compiled.section, &compiled.selected)?;
+            let place = if compiled.is_chained {
+                Some(hooks.reserve_slot(&site, gate, turn)?)
+            } else {
+                None
+            };
+            let descriptor = plugin.program(compiled, &site, place.as_ref())?;
+            if let Some(place) = &place {
+                place.set_program(descriptor.as_fd())?;
+            }
+            plugin.programs.0.push(AttachedProgram { descriptor: Some(descriptor), site, place });
+        }
+        Ok(plugin)
+    }
+
+    fn memory(object: &Object, over: Option<(&Self, &SharedMemory)>) -> Result<Self> {
+        if !is_root() {
+            return Err(Error::NotRoot);
+        }
+        let is_new = |number: &usize| over.is_none_or(|(_, shared)| shared.maps[*number].is_none());
+        map_memory::fits((0..object.maps.len()).filter(is_new).map(|number| &object.maps[number]))?;
+        let array = |name, bytes: usize| {
+            let bytes = (bytes as u32).max(8);
+            create_map(MapType::Array, name, 4, bytes, 1, libbpf_sys::BPF_F_MMAPABLE)
+        };
+        let data = match over {
+            Some((other, shared)) if shared.data => other.data.remap()?,
+            _ => {
+                let data = Data::new(array("plugin_data", object.data.len())?, object.data.len())?;
+                data.init(&object.data);
+                data
+            }
+        };
+        let control = array("plugin_control", object.control_bytes as usize)?;
+        let records = if object.has_records { Some(Records::new()?) } else { None };
+        let mut plugin = Self {
+            programs: AttachedPrograms::default(),
+            data,
+            control,
+            maps: Vec::new(),
+            records,
+        };
+        for (number, shape) in object.maps.iter().enumerate() {
+            let (key, value) = (shape.key_bytes, shape.value_bytes);
+            let others = over.and_then(|(other, shared)| Some(&other.maps[shared.maps[number]?]));
+            plugin.maps.push(match others {
+                Some(map) => share_map(map)?,
+                None => create_map(MapType::Hash, "plugin_map", key, value, shape.entries, 0)?,
+            });
+        }
+        Ok(plugin)
+    }
+
+    fn program(
+        &self,
+        compiled: &Compiled,
+        site: &AttachPoint,
+        place: Option<&ChainSlot>,
+    ) -> Result<OwnedFd> {
+        let mut instructions = compiled.instructions.clone();
+        let place = || place.expect("who asks for the next one has a place");
+        for (at, memory) in &compiled.memory {
+            let map = match memory {
+                Memory::Data => self.data.as_fd(),
+                Memory::Control => self.control.as_fd(),
+                Memory::Map(map) => self.maps[*map].as_fd(),
+                Memory::Records => self.records.as_ref().expect("it has some").map.as_fd(),
+                Memory::TailCall => {
+                    instructions[at + 1][4..].copy_from_slice(&place().next_offset().to_le_bytes());
+                    place().chain().memory()
+                }
+                Memory::Slots => place().chain().programs(),
+                Memory::Verdicts => place().chain().verdicts(),
+            };
+            instructions[*at][4..].copy_from_slice(&map.as_raw_fd().to_le_bytes());
+        }
+        let debug =
+            Debug { btf: &compiled.btf, functions: &compiled.functions, lines: &compiled.lines };
+        load_program(&instructions, &site.load_attributes()?, Some(debug))
+    }
+
+    /// Makes its hooks run it from now on, each by a single step; with `instead_of`, in place of
+    /// another plugin, whose calls it gets. Returns how long these steps took. If one of them
+    /// fails, all is as before.
+    pub fn link(&self, instead_of: Option<&Self>) -> Result<Duration> {
+        let mut took = Duration::ZERO;
+        let mut others: Vec<&AttachedProgram> =
+            instead_of.iter().flat_map(|other| &other.programs.0).collect();
+        let mut done: Vec<(&ChainSlot, Option<&ChainSlot>)> = Vec::new();
+        for program in &self.programs.0 {
+            let Some(place) = &program.place else { continue };
+            let other = others.iter().position(|other| other.site == program.site);
+            let other = other.and_then(|other| others.remove(other).place.as_ref());
+            match place.link(other) {
+                Ok(step) => took += step,
+                Err(error) => {
+                    for (place, other) in done.into_iter().rev() {
+                        other.map_or_else(|| place.unlink(), |other| other.link(Some(place)))?;
+                    }
+                    return Err(error);
+                }
+            }
+            done.push((place, other));
+        }
+        for other in others {
+            took += other.place.as_ref().map_or(Ok(Duration::ZERO), ChainSlot::unlink)?;
+        }
+        Ok(took)
+    }
+
+    /// Unlinks it from its hooks; it stays loaded.
+    pub fn unlink(&self) -> Result<Duration> {
+        self.programs.unlink()
+    }
+
+    /// Drops it without waiting for the threads that are still in it: `hooks` does that later.
+    pub fn retire(self, hooks: &mut PluginHooks) {
+        hooks.wait_later(self.programs.retire());
+    }
+
+    /// Whether a network device is gone that it was attached to.
+    pub fn is_device_gone(&self) -> bool {
+        self.programs.places().any(ChainSlot::is_device_gone)
+    }
+
+    pub fn is_linked(&self) -> bool {
+        self.programs.places().any(ChainSlot::is_linked)
+    }
+
+    /// Calls a handler. Returns the low 32 bits of its result.
+    pub fn call(&self, program: usize, arguments: &[u64]) -> Result<i32> {
+        run(self.called(program), arguments)
+    }
+
+    fn called(&self, program: usize) -> BorrowedFd<'_> {
+        self.programs.0[program].descriptor.as_ref().expect("what is called is loaded").as_fd()
+    }
+
+    /// The IDs by which other processes open it.
+    pub fn bpf_ids(&self, program: usize) -> Result<PluginIds> {
+        let number =
+            |map: &MapHandle| Ok(map.info().doing("reading the IDs of a plugin's maps")?.info.id);
+        let (data, control) = (number(&self.data.map)?, number(&self.control)?);
+        Ok(PluginIds { program: program_id(self.called(program))?, data, control })
+    }
+
+    /// All global variables.
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// Since the plugin was loaded.
+    pub fn faults(&self) -> Result<Faults> {
+        Ok(Faults::of(&read_entry(&self.control)?))
+    }
+
+    /// Those that were not read yet.
+    pub fn records(&self) -> Result<Vec<Vec<u8>>> {
+        self.records.as_ref().map_or(Ok(Vec::new()), Records::read)
+    }
+
+    /// The keys and values of a map.
+    pub fn entries(&self, map: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let map = &self.maps[map];
+        let mut entries = Vec::new();
+        for key in map.keys() {
+            if let Some(value) = map.lookup(&key, MapFlags::ANY).doing("reading a plugin's map")? {
+                entries.push((key, value));
+            }
+        }
+        Ok(entries)
+    }
+}
