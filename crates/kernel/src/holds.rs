@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::clock::now_ns;
 use crate::gate::Gate;
-use crate::mapped_array::{MappedArray, atomic_field};
+use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::wire;
 
 /// A process that is stopped until a time.
@@ -22,9 +22,7 @@ pub struct HeldProcess {
 }
 
 fn held_flag(threads: &MappedArray<wire::thread_state>, slot: u32) -> &AtomicU8 {
-    let place = threads.entry(slot);
-    // SAFETY: a byte within the mapping, which both sides access as a whole.
-    unsafe { AtomicU8::from_ptr(&raw mut (*place).__bindgen_anon_1.__bindgen_anon_1.held) }
+    atomic_field!(threads, slot, __bindgen_anon_1.__bindgen_anon_1.held)
 }
 
 fn is_held(threads: &MappedArray<wire::thread_state>, slot: u32) -> bool {
@@ -80,16 +78,13 @@ fn held_slots(
 /// Resets its threads' locality frames: what they did does not count against them any more.
 fn reset_locality(threads: &MappedArray<wire::thread_state>, slots: u32, held: &HeldProcess) {
     for slot in (1..slots).filter(|slot| threads.read(*slot).tgid == held.tgid) {
-        let place = threads.entry(slot);
-        // SAFETY: aligned fields of the mapped entry. A thread that still makes calls, until it
-        // stops at the next one, may write one of them again: then its reset is partial.
-        unsafe {
-            (&raw mut (*place).frame).write_volatile([0; 2]);
-            (&raw mut (*place).max_lfc).write_volatile(0);
-            // With the old window, the next calls would be anomalous.
-            (&raw mut (*place).window).write_volatile(0);
-            (&raw mut (*place).__bindgen_anon_1.__bindgen_anon_1.lfc).write_volatile(0);
-        }
+        // A thread that still makes calls, until it stops at the next one, may write one of these
+        // again: then its reset is partial.
+        field!(threads, slot, frame).write([0; 2]);
+        field!(threads, slot, max_lfc).write(0);
+        // With the old window, the next calls would be anomalous.
+        field!(threads, slot, window).write(0);
+        field!(threads, slot, __bindgen_anon_1.__bindgen_anon_1.lfc).write(0);
     }
 }
 
@@ -146,9 +141,7 @@ pub(crate) fn switch_off(
 }
 
 fn respond(sessions: &MappedArray<wire::session>, session: u32, response: u32) {
-    let place = sessions.entry(session);
-    // SAFETY: an aligned field of the mapped entry, which the gate only reads.
-    unsafe { (&raw mut (*place).guard.response).write_volatile(response) };
+    field!(sessions, session, guard.response).write(response);
 }
 
 /// Makes the session's guard test no more calls.
@@ -222,13 +215,9 @@ impl Gate {
         for slot in 1..self.used_slots() {
             let thread = self.threads.read(slot);
             if is_own(&thread) && u32::from(thread.guard_session) == session {
-                let place = self.threads.entry(slot);
-                // SAFETY: aligned fields of the mapped entry, which the gate reads where the flag
-                // is set, or a signal is sent.
-                unsafe {
-                    (&raw mut (*place).held_until_ns).write_volatile(until_ns);
-                    (&raw mut (*place).ever_held).write_volatile(1);
-                }
+                // The gate reads these where the flag is set, or a signal is sent.
+                field!(self.threads, slot, held_until_ns).write(until_ns);
+                field!(self.threads, slot, ever_held).write(1);
                 held_flag(&self.threads, slot).store(1, Ordering::SeqCst);
                 number = Some(thread.visible_pid);
             }
@@ -259,9 +248,7 @@ impl Gate {
 
     /// From now on, processes of this POSIX session are only observed.
     pub fn set_exempt_session(&self, session: u32, spared_sid: u32) {
-        let place = self.sessions.entry(session);
-        // SAFETY: an aligned field of the mapped entry, which the gate only reads.
-        unsafe { (&raw mut (*place).guard.exempt_sid).write_volatile(spared_sid) };
+        field!(self.sessions, session, guard.exempt_sid).write(spared_sid);
     }
 
     /// Releases the processes whose time has come. Returns the next time, if any is still held.
@@ -287,13 +274,9 @@ impl Gate {
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if u32::from(thread.guard_session) == session {
-                let place = self.threads.entry(slot);
-                // SAFETY: aligned fields of the mapped entry, which the gate does not use without
-                // GUARD.
-                unsafe {
-                    (&raw mut (*place).profile_slot).write_volatile(0);
-                    (&raw mut (*place).guard_session).write_volatile(0);
-                }
+                // The gate does not use these without GUARD.
+                field!(self.threads, slot, profile_slot).write(0);
+                field!(self.threads, slot, guard_session).write(0);
             }
         }
         self.drop_profiles(session);

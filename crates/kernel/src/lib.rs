@@ -1,5 +1,6 @@
 //! The boundary to the kernel: the BPF objects, the types that both sides share, the life of the
-//! gate, and processes that start gated. All of the workspace's `unsafe` is here.
+//! gate, and processes that start gated. `unsafe` is here and in `libtollgate`; other crates forbid
+//! it.
 
 pub mod benchmark;
 pub mod call_stats;
@@ -32,8 +33,7 @@ pub mod session;
 pub mod signals;
 pub mod skeletons;
 pub mod socket_limits;
-mod start;
-pub mod stdout;
+pub mod std_fds;
 pub mod symbols;
 pub mod watchdog;
 pub mod wire;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::error::{ErrorContext, Result};
 use crate::signals::{Dispositions, clear_command, set_command};
-use crate::start::{STANDARD_DESCRIPTORS, was_closed};
+use crate::std_fds::{STANDARD_DESCRIPTORS, was_closed};
 use crate::wire;
 
 /// The user that the command runs as.
@@ -202,6 +202,7 @@ pub fn current_call(tid: u32) -> Option<u32> {
     (number < wire::CALL_UNKNOWN).then_some(abi * wire::CALLS_PER_ABI + number)
 }
 
+/// Whether this process has root's rights.
 pub fn is_root() -> bool {
     // SAFETY: a plain query.
     unsafe { libc::geteuid() == 0 }

@@ -1,6 +1,8 @@
 //! The statistics that Tollgate prints: latency histograms, confidence intervals and paired
 //! comparisons. Pure functions, no I/O.
 
+#![forbid(unsafe_code)]
+
 pub mod histogram;
 pub mod interval;
 pub mod order;

@@ -49,7 +49,7 @@ impl SlowCalls {
             at_ns: began.saturating_sub(self.began_ns),
             pid: record.tgid,
             tid: record.pid,
-            command: text(&record.comm),
+            command: wire::text(&record.comm),
             call: format!(
                 "{name}({})",
                 if replaces_registers(&name, record.result) {
@@ -103,11 +103,6 @@ fn frames(stack: &[u64], count: u32) -> &[u64] {
     &stack[..(count as usize).min(stack.len())]
 }
 
-pub fn text(bytes: &[std::ffi::c_char]) -> String {
-    let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 /// Whether a text fills its buffer, so that a part may be missing.
 fn is_truncated(bytes: &[std::ffi::c_char]) -> bool {
     bytes.iter().position(|c| *c == 0).is_none_or(|length| length == bytes.len() - 1)
@@ -141,7 +136,7 @@ fn argument(record: &wire::slow_call, abi: calls::Abi, index: usize, kind: Argum
     let register = record.args[index];
     if let Some(path) = record.path.iter().find(|path| path.arg == index as u32) {
         let cut = if is_truncated(&path.text) { "…" } else { "" };
-        return format!("{:?}{cut}", text(&path.text));
+        return format!("{:?}{cut}", wire::text(&path.text));
     }
     let file = record.fd.iter().find(|fd| fd.arg == index as u32);
     let value = kind.value(abi, register);
@@ -162,12 +157,12 @@ pub fn path(fd: &wire::fd_path) -> String {
     match u32::from(fd.mode) & libc::S_IFMT {
         libc::S_IFSOCK => return format!("socket:[{}]", fd.inode),
         libc::S_IFIFO if fd.parts <= 1 => return format!("pipe:[{}]", fd.inode),
-        0 => return format!("anon_inode:{}", text(&fd.part[0])),
+        0 => return format!("anon_inode:{}", wire::text(&fd.part[0])),
         _ => {}
     }
     let parts = &fd.part[..usize::from(fd.parts)];
     let name = |part: &[std::ffi::c_char; wire::PATH_PART_LEN as usize]| {
-        text(part) + if is_truncated(part) { "…" } else { "" }
+        wire::text(part) + if is_truncated(part) { "…" } else { "" }
     };
     let names: Vec<_> = parts.iter().rev().map(name).collect();
     let begin = if fd.complete == 0 { "…/" } else { "/" };

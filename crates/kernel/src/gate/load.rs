@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Iter, Link, MapCore as _, MapHandle, OpenObject};
+use zerocopy::IntoBytes as _;
 
 use super::maps::{LinkIds, MapIds, Maps, SHARED, is_service_map};
 use crate::cpus;
@@ -192,10 +193,10 @@ impl LoadedGate {
         let (mut keys, mut values, mut count) = (Vec::new(), Vec::new(), 0);
         for abi in calls::Abi::ALL {
             for (number, _) in calls::all(abi) {
-                let [fds, paths] = [calls::fd_mask(abi, number), calls::path_mask(abi, number)]
-                    .map(lowest_two_bits);
+                let fd = lowest_two_bits(calls::fd_mask(abi, number));
+                let path = lowest_two_bits(calls::path_mask(abi, number));
                 keys.extend((abi as u32 * wire::CALLS_PER_ABI + number).to_ne_bytes());
-                values.extend([fds, paths].concat());
+                values.extend(wire::arg_kinds { fd, path }.as_bytes());
                 count += 1;
             }
         }

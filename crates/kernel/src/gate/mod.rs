@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::cpus;
 use crate::error::{Error, Result};
-use crate::mapped_array::{MappedArray, atomic_field};
+use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::wire;
 
 pub(crate) use load::reuse;
@@ -207,14 +207,10 @@ impl Gate {
     /// Makes the generation active that this process holds.
     fn publish_active(&self) {
         // Meanwhile the gate changes only its counters, by atomic operations: write around them.
-        let place = self.header.entry(0);
-        // SAFETY: fields of the mapped header that only Tollgate processes write, one at a time
-        // (Lock).
-        unsafe {
-            (&raw mut (*place).enabled).write_volatile(self.active.enabled);
-            (&raw mut (*place).link_ids).write_volatile(self.active.link_ids);
-            (&raw mut (*place).map_ids).write_volatile(self.active.map_ids);
-        }
+        // Only Tollgate processes write these, one at a time (Lock).
+        field!(self.header, 0, enabled).write(self.active.enabled);
+        field!(self.header, 0, link_ids).write(self.active.link_ids);
+        field!(self.header, 0, map_ids).write(self.active.map_ids);
         atomic_field!(self.header, 0, generation).store(self.active.generation, Ordering::SeqCst);
     }
 
@@ -280,8 +276,7 @@ impl Gate {
 
     /// Keeps other processes from joining: the gate is about to go.
     pub fn close(&self, _lock: &Lock) {
-        let place = self.header.entry(0);
-        // SAFETY: a field of the mapped header that only Tollgate processes write, one at a time.
-        unsafe { (&raw mut (*place).magic).write_volatile(0) };
+        // Only Tollgate processes write it, one at a time.
+        field!(self.header, 0, magic).write(0);
     }
 }

@@ -14,7 +14,7 @@ use super::map::create_map;
 use crate::cpus;
 use crate::error::{Error, ErrorContext, Result};
 use crate::gate::{Gate, Lock};
-use crate::mapped_array::MappedArray;
+use crate::mapped_array::{Field, MappedArray, field};
 use crate::process::{self, own_pid_namespace};
 use crate::wire::{self, plugin_chain, plugin_slot};
 
@@ -117,25 +117,11 @@ impl Chain {
 
     /// Writes a slot; to be called with the lock of the chains.
     pub fn write_slot(&self, number: u32, slot: plugin_slot) {
-        let chain = self.words.entry(self.index);
-        // SAFETY: a slot of the mapped chain, which only Tollgate processes write, one at a time
-        // (Lock).
-        unsafe { (&raw mut (*chain).slots[number as usize]).write_volatile(slot) };
+        field!(self.words, self.index, slots[number as usize]).write(slot);
     }
 
     fn store(&self, pointer: Pointer, value: u8) {
-        let chain = self.words.entry(self.index);
-        // SAFETY: a byte of the mapped chain, which is read and written as a whole.
-        unsafe {
-            match pointer {
-                Pointer::First(session) => {
-                    (&raw mut (*chain).first[session as usize]).write_volatile(value)
-                }
-                Pointer::Next(number) => {
-                    (&raw mut (*chain).next[number as usize]).write_volatile(value)
-                }
-            }
-        }
+        self.pointer(pointer).write(value);
     }
 
     /// Reserves a slot for a plugin of a session's tasks, or of all tasks. Returns its number.
@@ -242,10 +228,13 @@ impl Chain {
     }
 
     fn load(&self, pointer: Pointer) -> u8 {
-        let chain = self.words.read(self.index);
+        self.pointer(pointer).read()
+    }
+
+    fn pointer(&self, pointer: Pointer) -> Field<'_, u8> {
         match pointer {
-            Pointer::First(session) => chain.first[session as usize],
-            Pointer::Next(number) => chain.next[number as usize],
+            Pointer::First(session) => field!(self.words, self.index, first[session as usize]),
+            Pointer::Next(number) => field!(self.words, self.index, next[number as usize]),
         }
     }
 }

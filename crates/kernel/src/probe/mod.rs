@@ -7,15 +7,14 @@ mod loops;
 mod object;
 mod types;
 
-use std::io;
-
 use libbpf_rs::libbpf_sys;
 
 pub use error::{ProbeError, ProbeResult};
-pub use host::{is_root, release, security_modules};
+pub use host::{release, security_modules};
 pub use loops::loops;
 pub use types::Types;
 
+use crate::error::Error;
 use crate::mapped_array::MappedArray;
 use object::COUNTER;
 
@@ -68,7 +67,8 @@ pub fn map_into_memory() -> ProbeResult {
     const MAP: &str = "mmapable";
     object::with(&[], &[MAP], |loaded| match MappedArray::<u64>::new(&loaded.map(MAP)?, 1) {
         Ok(_) => Ok(()),
-        Err(_) => Err(ProbeError::of(MAP, &io::Error::last_os_error())),
+        Err(Error::Io { cause, .. }) => Err(ProbeError::of(MAP, &cause)),
+        Err(_) => Err(ProbeError::new(MAP, libc::EIO)),
     })
 }
 

@@ -29,7 +29,6 @@ use super::watchdog::HoldWatchdog;
 use crate::format::number_of;
 use crate::output::print_message;
 use crate::report::{GuardEvent, with_scope};
-use crate::slow_calls;
 
 /// The limit of kept events; further ones are only counted.
 const EVENTS: usize = 10_000;
@@ -356,7 +355,7 @@ impl Guard {
             tid: event.pid,
             program: path_of(program),
             scope: program.scope.clone(),
-            command: slow_calls::text(&event.comm),
+            command: wire::text(&event.comm),
             call: name(event.call),
             sequence: window.iter().map(|symbol| program.call(*symbol)).collect(),
             expected: expected.unwrap_or_default(),

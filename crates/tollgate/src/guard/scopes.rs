@@ -51,7 +51,7 @@ impl ScopeKind {
     /// The scope's name in baselines. None: the process is in no container, whatever its cgroup
     /// looks like.
     fn name(self, found: &wire::scope_name) -> Option<String> {
-        let text = slow_calls::text(&found.text);
+        let text = wire::text(&found.text);
         match self {
             Self::Script if text.starts_with('/') => Some(format!("script:{text}")),
             Self::Script => {

@@ -44,8 +44,10 @@ const HANDLERS: [(&str, &[&str]); 19] = [
 fn apart(test: impl FnOnce() + Send) {
     thread::scope(|threads| {
         let apart = threads.spawn(|| {
+            #[allow(unsafe_code)]
             // SAFETY: a plain call.
-            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+            let unshared = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+            assert_eq!(unshared, 0);
             test();
         });
         apart.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
