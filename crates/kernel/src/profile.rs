@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::BitOrAssign;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use identity::hash::GOLDEN_64;
 use libbpf_rs::{MapFlags, MapHandle, MapType};
 use zerocopy::FromBytes;
 
@@ -76,7 +77,6 @@ fn merged_by_key<K: Ord, B: BitOrAssign + Default + PartialEq>(
 
 /// As in bpf/guard.bpf.h.
 const GOLDEN_32: u32 = 0x9e37_79b1;
-const GOLDEN_64: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A map with one entry, which user space can map.
 pub fn new_map<T: FromBytes>(name: &str) -> Result<MapHandle> {

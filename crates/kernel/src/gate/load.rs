@@ -14,7 +14,7 @@ use crate::cpus;
 use crate::enforcement::{self, Enforcement, PREFIX};
 use crate::error::{ErrorContext, Result};
 use crate::floor::{GateHook, MessageHooks};
-use crate::identity;
+use crate::scope_name;
 use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::symbols::KernelSymbols;
 use crate::wire;
@@ -83,7 +83,7 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
     config.cells = cells();
     config.unreserved_cells = unreserved_cells();
     config.small_buckets = stats::histogram::SMALL;
-    for (place, known) in config.interpreters.iter_mut().zip(identity::interpreters()) {
+    for (place, known) in config.interpreters.iter_mut().zip(scope_name::interpreters()) {
         (place.name, place.code, place.value) = (known.name, known.code, known.value);
     }
 }

@@ -34,7 +34,9 @@ impl Data {
         let mut bytes = vec![0; length];
         // SAFETY: within the mapping, by the line above; the plugin may change it meanwhile, as it
         // may any byte.
-        unsafe { ptr::copy_nonoverlapping(self.memory.as_ptr().add(at), bytes.as_mut_ptr(), length) };
+        unsafe {
+            ptr::copy_nonoverlapping(self.memory.as_ptr().add(at), bytes.as_mut_ptr(), length)
+        };
         bytes
     }
 
