@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::clock::now_ns;
-use crate::gate::Gate;
+use crate::gate::{Gate, KernelSide};
 use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::wire;
 
@@ -265,20 +265,32 @@ impl Gate {
         self.release_held(session, &due);
         later.iter().map(|held| held.until_ns).min()
     }
+}
 
-    /// Ends the session's guard, and lets the processes run that it holds.
-    pub(crate) fn release_all_held(&self, session: u32) {
-        stop_guarding(&self.threads, session);
-        crate::cpus::wait_for_all();
-        self.release_held(session, &self.held(session));
-        for slot in 1..self.threads.entries() {
-            let thread = self.threads.read(slot);
-            if u32::from(thread.guard_session) == session {
-                // The gate does not use these without GUARD.
-                field!(self.threads, slot, profile_slot).write(0);
-                field!(self.threads, slot, guard_session).write(0);
-            }
+/// Ends the session's guard, and lets the processes run that it holds.
+fn release_all(gate: &Gate, session: u32) {
+    stop_guarding(&gate.threads, session);
+    crate::cpus::wait_for_all();
+    gate.release_held(session, &gate.held(session));
+    for slot in 1..gate.threads.entries() {
+        let thread = gate.threads.read(slot);
+        if u32::from(thread.guard_session) == session {
+            // The gate does not use these without GUARD.
+            field!(gate.threads, slot, profile_slot).write(0);
+            field!(gate.threads, slot, guard_session).write(0);
         }
-        self.drop_profiles(session);
+    }
+    gate.drop_profiles(session);
+}
+
+/// The guard's part of the life of sessions.
+pub struct Holds;
+
+impl KernelSide for Holds {
+    fn release(&self, gate: &Gate, session: u32) {
+        // This waits for all processors, which a session without a guard need not do.
+        if gate.sessions.read(session).mask & wire::GUARD != 0 {
+            release_all(gate, session);
+        }
     }
 }

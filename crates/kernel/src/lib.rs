@@ -9,6 +9,7 @@ pub mod counters;
 pub mod cpus;
 pub mod enforcement;
 pub mod error;
+pub mod extensions;
 pub mod favordynmods;
 pub mod floor;
 pub mod gate;

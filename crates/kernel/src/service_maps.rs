@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, IntoBytes as _};
 use crate::clock::now_ns;
 use crate::cpus;
 use crate::error::{Error, ErrorContext, Result};
-use crate::gate::{Gate, IteratorKind, Iterators, Lock};
+use crate::gate::{Gate, IteratorKind, Iterators, KernelSide, Lock};
 use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::session::Session;
 use crate::wire;
@@ -539,22 +539,41 @@ fn member(record: &wire::service_member_record) -> Member {
     }
 }
 
-impl Gate {
-    /// The salt of the hashes by which the kernel side finds rules.
-    pub fn salt(&self) -> u64 {
-        self.header.read(0).salt
+/// The salt of the hashes by which the kernel side finds rules.
+pub fn salt(gate: &Gate) -> u64 {
+    gate.header.read(0).salt
+}
+
+/// Deactivates the session's services: no thread is a member of any.
+fn deactivate(gate: &Gate, session: u32) {
+    let services = atomic_field!(gate.header, 0, services_session);
+    if services.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return;
+    }
+    // A thread that is being created sees that there are none.
+    cpus::wait_for_all();
+    for slot in 1..gate.threads.entries() {
+        atomic_field!(gate.threads, slot, mask).fetch_and(!wire::SERVICE, Ordering::SeqCst);
+    }
+}
+
+/// The services' part of the life of sessions.
+pub struct Services;
+
+impl KernelSide for Services {
+    fn release(&self, gate: &Gate, session: u32) {
+        deactivate(gate, session);
     }
 
-    /// Deactivates the session's services: no thread is a member of any.
-    pub(crate) fn deactivate_services(&self, session: u32) {
-        let services = atomic_field!(self.header, 0, services_session);
-        if services.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            return;
+    fn tend(&self, gate: &Gate, session: u32) -> Result<()> {
+        let services = atomic_field!(gate.header, 0, services_session).load(Ordering::SeqCst);
+        if services != 0 && services != session && !gate.is_open(services) {
+            // The process of the services was killed.
+            let _lock = Lock::take()?;
+            if !gate.is_open(services) {
+                deactivate(gate, services);
+            }
         }
-        // A thread that is being created sees that there are none.
-        cpus::wait_for_all();
-        for slot in 1..self.threads.entries() {
-            atomic_field!(self.threads, slot, mask).fetch_and(!wire::SERVICE, Ordering::SeqCst);
-        }
+        Ok(())
     }
 }

@@ -13,7 +13,7 @@ use crate::gate::{Gate, IteratorKind, Iterators, Lock, new_ring};
 use crate::mapped_array::{atomic_field, field};
 use crate::process::own_pid_namespace;
 use crate::rows::session_rows;
-use crate::{cpus, plugins, process, wire};
+use crate::{cpus, process, wire};
 
 /// What a session asks for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -287,11 +287,7 @@ impl Gate {
     /// from, or are free.
     pub fn detach_tasks(&self, _lock: &Lock, session: u32) {
         self.hand_over_system_wide(session);
-        self.deactivate_services(session);
-        // This waits for all processors, which a session without a guard need not do.
-        if self.sessions.read(session).mask & wire::GUARD != 0 {
-            self.release_all_held(session);
-        }
+        self.extensions.iter().for_each(|extension| extension.release(self, session));
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if thread.task == 0 {
@@ -395,9 +391,7 @@ impl Gate {
     }
 
     fn clear_session(&self, lock: &Lock, index: u32) {
-        // If the map refuses, there is no process to report that to. The plugins of a killed owner
-        // must not become those of the next one.
-        let _ = plugins::sweep(self);
+        self.extensions.iter().for_each(|extension| extension.clear(self));
         let _ = self.hand_over_losses(index);
         self.detach_tasks(lock, index);
         self.free_rows(&self.rows_of(index));
@@ -457,16 +451,10 @@ impl Gate {
     /// leave.
     pub fn tend_session(&mut self, session: &Session) -> Result<bool> {
         let acts = self.tend()?;
-        let services = atomic_field!(self.header, 0, services_session).load(Ordering::SeqCst);
-        if services != 0 && services != session.index && !self.is_open(services) {
-            // The process of the services was killed.
-            let _lock = Lock::take()?;
-            if !self.is_open(services) {
-                self.deactivate_services(services);
-            }
+        for extension in self.extensions {
+            extension.tend(self, session.index)?;
         }
         if self.enabled() & wire::PLUGIN != 0 {
-            plugins::sweep(self)?;
             self.drop_dead_owners_plugins();
             if std::mem::take(&mut self.reassigns_plugins) {
                 self.assign_plugins(0);

@@ -10,6 +10,7 @@ use anyhow::Result;
 use kernel::call_stats::RowStats;
 use kernel::clock::now_ns;
 use kernel::counters::Collector;
+use kernel::extensions;
 use kernel::gate::{Gate, Lock};
 use kernel::hold_table::PinnedHolds;
 use kernel::process;
@@ -134,7 +135,7 @@ impl SessionRunner {
                 path.display()
             ));
         })?;
-        let mut gate = Gate::open(&lock, options.mask)?;
+        let mut gate = Gate::open(&lock, options.mask, &extensions::ALL)?;
         let session = gate.start_session(&lock, &options).map_err(anyhow::Error::from);
         drop(lock);
         let began_ns = now_ns();

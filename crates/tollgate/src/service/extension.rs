@@ -173,7 +173,7 @@ impl Services {
         self.register_dynamic(gate)?;
         let mut numbers = self.registry.clone();
         let change = numbers.update(&file.tree)?;
-        let book = wire_ruleset(&file, gate.salt(), &numbers)?;
+        let book = wire_ruleset(&file, service_maps::salt(gate), &numbers)?;
         for number in &change.added {
             self.kernel.add(gate, *number)?;
         }

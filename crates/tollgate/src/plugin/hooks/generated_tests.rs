@@ -7,7 +7,7 @@ use std::thread;
 use ecode::{HookProvider as _, Loops};
 use kernel::gate::{Gate, Lock};
 use kernel::plugins::{ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks};
-use kernel::{probe, wire};
+use kernel::{extensions, probe, wire};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any};
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -70,8 +70,11 @@ fn runner() -> TestRunner {
 #[ignore = "loads programs into the kernel, as root: scripts/test live"]
 fn generated_handlers_load_at_every_hook() {
     apart(|| {
-        let gate =
-            Gate::open(&Lock::take().expect("nobody keeps it"), wire::PLUGIN | wire::PLUGIN_EXIT);
+        let gate = Gate::open(
+            &Lock::take().expect("nobody keeps it"),
+            wire::PLUGIN | wire::PLUGIN_EXIT,
+            &extensions::ALL,
+        );
         let (gate, hooks) = (gate.expect("it is loaded"), RefCell::new(PluginHooks::default()));
         let taken = HANDLERS.map(|_| Cell::new(0));
         let is_taken = |bytes: &[u8], hook: &str, selected: &[&str], taken: &Cell<u32>| {
