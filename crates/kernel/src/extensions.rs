@@ -4,4 +4,4 @@ use crate::gate::KernelSide;
 
 /// In the order in which they release what a session has.
 pub static ALL: [&dyn KernelSide; 3] =
-    [&crate::service_maps::Services, &crate::holds::Holds, &crate::plugins::Plugins];
+    [&crate::service::service_maps::Services, &crate::guard::holds::Holds, &crate::plugin::Plugins];

@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Result;
-use kernel::call_stats::RowStats;
 use kernel::clock::now_ns;
-use kernel::counters::Collector;
 use kernel::extensions;
 use kernel::gate::{Gate, Lock};
-use kernel::hold_table::PinnedHolds;
+use kernel::guard::hold_table::PinnedHolds;
+use kernel::lens::call_stats::RowStats;
+use kernel::lens::counters::Collector;
 use kernel::process;
 use kernel::session::{LiveThread, Session, SessionOptions};
 use kernel::symbols::KernelSymbols;

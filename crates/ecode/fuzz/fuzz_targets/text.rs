@@ -10,7 +10,7 @@ mod common;
 mod located;
 
 use ecode::Object;
-use kernel::plugins::Plugin;
+use kernel::plugin::Plugin;
 use libfuzzer_sys::fuzz_target;
 
 /// The limit on the kernel memory of one program.

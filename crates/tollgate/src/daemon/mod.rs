@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use kernel::plugins::ALL_SESSIONS;
+use kernel::plugin::ALL_SESSIONS;
 use kernel::process::wait_for;
 use kernel::session::SessionOptions;
 use kernel::wire;
@@ -180,7 +180,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
             metrics::serve(address, Arc::clone(&page))?
         ));
     }
-    kernel::hold_table::release_orphaned_holds(false)?
+    kernel::guard::hold_table::release_orphaned_holds(false)?
         .failures
         .iter()
         .for_each(|failure| log_message(failure));

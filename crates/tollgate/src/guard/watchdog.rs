@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 use kernel::gate::Gate;
-use kernel::hold_watchdog::{WatchdogTarget, watch_owner};
+use kernel::guard::hold_watchdog::{WatchdogTarget, watch_owner};
 use kernel::watchdog::liveness_pipe;
 
 use super::arguments::WatchdogArguments;

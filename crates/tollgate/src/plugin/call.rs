@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use ecode::CALL;
-use kernel::plugins::{ForeignPlugin, PluginIds};
+use kernel::plugin::{ForeignPlugin, PluginIds};
 use serde::Serialize;
 
 use super::arguments::{CallArguments, CallInput};

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use ecode::MAX_CUT_SHORT;
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
-use kernel::plugins::{
+use kernel::plugin::{
     ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks, PluginIds, RECORDS_BYTES,
 };
 use kernel::wire;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use identity::cgroup::Cgroups;
-use kernel::service_maps::{DynamicKey, DynamicService, Member};
+use kernel::service::service_maps::{DynamicKey, DynamicService, Member};
 use kernel::wire;
 
 /// The kernel side knows units and programs by hashes; their names come from a present member, or

@@ -6,7 +6,7 @@ use std::thread;
 
 use ecode::{HookProvider as _, Loops};
 use kernel::gate::{Gate, Lock};
-use kernel::plugins::{ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks};
+use kernel::plugin::{ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks};
 use kernel::{extensions, probe, wire};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any};

@@ -11,7 +11,7 @@ use ecode::{
     CALL, DenyReturn, FieldSource, HookError, HookField, HookProgram, HookProvider, HookSpec,
     HookVariant, Integer, ReturnPolicy, Type,
 };
-use kernel::plugins::offset_of;
+use kernel::plugin::offset_of;
 
 /// Where offsets in kernel types come from. Reading the types takes milliseconds and megabytes.
 /// `ToCheck` avoids that for a caller that does not load the program: only numbers in the compiled
@@ -106,7 +106,7 @@ fn one<'a>(selected: &'a [String], what: &str) -> Result<&'a str, HookError> {
 /// A timer, with an interval that the kernel can keep.
 fn timer(every: &str) -> Result<HookSpec, HookError> {
     const MIN_TIMER_US: u128 = 100;
-    match kernel::plugins::interval(every) {
+    match kernel::plugin::interval(every) {
         Some(interval) if interval.as_micros() >= MIN_TIMER_US => {
             Ok(observing_spec(Vec::new(), vec![unconditional_program("perf_event", Vec::new())]))
         }

@@ -10,8 +10,8 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use crate::error::{ErrorContext, Result};
 use crate::gate::Gate;
-use crate::hold_table::unpin;
-use crate::holds::end_session_guard;
+use crate::guard::hold_table::unpin;
+use crate::guard::holds::end_session_guard;
 use crate::mapped_array::MappedArray;
 use crate::watchdog::name_watchdog;
 use crate::{process, wire};

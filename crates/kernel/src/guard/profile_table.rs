@@ -11,8 +11,8 @@ use zerocopy::{FromBytes, IntoBytes as _};
 use crate::cpus;
 use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, Lock};
+use crate::guard::profile::{KernelProfile, new_map};
 use crate::mapped_array::{MappedArray, atomic_field, field};
-use crate::profile::{KernelProfile, new_map};
 use crate::wire;
 
 /// The number of empty profiles that wait for new programs: a shell script starts some dozens of

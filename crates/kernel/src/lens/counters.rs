@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use libbpf_rs::{MapCore as _, MapFlags};
 use zerocopy::FromBytes as _;
 
-use crate::call_stats::{RowName, RowStats, SiteStats};
 use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, Lock};
+use crate::lens::call_stats::{RowName, RowStats, SiteStats};
 use crate::rows::session_rows;
 use crate::wire;
 
