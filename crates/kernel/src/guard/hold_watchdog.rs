@@ -1,5 +1,5 @@
-//! The watchdog of a guard: a separate process, which releases what the guard holds when the guard's
-//! process is killed.
+//! The watchdog of a guard: a separate process, which releases what the guard holds when the
+//! guard's process is killed.
 
 use std::io;
 use std::os::fd::AsRawFd as _;

@@ -9,8 +9,8 @@ use super::chain_slot::ChainSlot;
 use crate::cpus;
 use crate::error::Result;
 
-/// The programs of a plugin. When dropped, they are unlinked from their hooks, and freed when no thread can be in them any
-/// more.
+/// The programs of a plugin. When dropped, they are unlinked from their hooks, and freed when no
+/// thread can be in them any more.
 #[derive(Default)]
 pub struct AttachedPrograms(pub Vec<AttachedProgram>);
 

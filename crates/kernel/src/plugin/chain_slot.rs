@@ -85,7 +85,8 @@ impl ChainSlot {
         }))
     }
 
-    /// No thread reaches it any more, except those that are on their way: [`crate::cpus::wait_for_all`].
+    /// No thread reaches it any more, except those that are on their way
+    /// ([`crate::cpus::wait_for_all`]).
     pub fn unlink(&self) -> Result<Duration> {
         let _lock = Lock::take_chain_lock()?;
         Ok(self.chain.change(|slots| slots[self.number as usize].is_linked = 0))
