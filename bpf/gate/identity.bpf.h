@@ -2,7 +2,7 @@
 /*
  * The identity of a task besides its executable: the script that it was given, or the unit or
  * container that it runs in. It distinguishes the programs that one file may be.
- * crates/kernel/src/identity.rs finds the same for processes that already run.
+ * crates/identity finds the same for processes that already run.
  */
 #ifndef TOLLGATE_GATE_IDENTITY_BPF_H
 #define TOLLGATE_GATE_IDENTITY_BPF_H

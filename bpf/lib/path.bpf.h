@@ -97,7 +97,7 @@ static long append_path_part(u32 i, struct path_walk *walk)
 	path->complete = step == PATH_DETACHED;
 	/*
 	 * At this number of names, the walk does not look for the root:
-	 * crates/kernel/src/identity.rs.
+	 * crates/kernel/src/scope_name.rs.
 	 */
 	return step == PATH_DETACHED || part + 1 == PATH_PARTS;
 }

@@ -8,7 +8,7 @@
 #define INTERPRETERS 20
 #define INTERPRETER_NAME_LEN 16
 
-/* A program that is many, by the script that it is given: crates/kernel/src/identity.rs. */
+/* A program that is many, by the script that it is given: crates/identity/src/script.rs. */
 struct interpreter {
 	/* The file's name, without a version at the end. */
 	char name[INTERPRETER_NAME_LEN];

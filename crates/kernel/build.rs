@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use bindgen::callbacks::{DeriveInfo, ParseCallbacks};
 use libbpf_cargo::SkeletonBuilder;
 
 /// The objects, by the names of their skeletons, and their sources. The last one is only for the
@@ -20,6 +21,24 @@ const OBJECTS: [(&str, &str); 5] = [
     ("service_limits", "service/limits.bpf.c"),
     ("guard_steps", "guard/steps.bpf.c"),
 ];
+
+/// Types with padding, which are only read: its bytes have no value to write.
+const PADDED: [&str; 6] =
+    ["service_member", "service_socket", "cell", "cpu_state", "guard_event", "slow_call"];
+
+/// Makes the wire types convertible from bytes and, where they have no padding, into bytes.
+#[derive(Debug)]
+struct WireDerives;
+
+impl ParseCallbacks for WireDerives {
+    fn add_derives(&self, info: &DeriveInfo<'_>) -> Vec<String> {
+        let mut derives = vec!["FromBytes", "Immutable", "KnownLayout"];
+        if !PADDED.contains(&info.name) {
+            derives.push("IntoBytes");
+        }
+        derives.into_iter().map(|name| format!("zerocopy::{name}")).collect()
+    }
+}
 
 fn main() -> Result<()> {
     let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
@@ -42,6 +61,9 @@ fn main() -> Result<()> {
             .with_context(|| format!("compiling {} with {clang}", source.display()))?;
     }
 
+    // The derive of `IntoBytes` needs it for the one union, in `struct thread_state`.
+    println!("cargo::rustc-cfg=zerocopy_derive_union_into_bytes");
+    println!("cargo::rustc-check-cfg=cfg(zerocopy_derive_union_into_bytes)");
     let digest = digest::digest(&bpf).context("reading the sources")?;
     fs::write(out.join("build.rs"), digest.to_string()).context("writing the digest")?;
 
@@ -54,6 +76,7 @@ fn main() -> Result<()> {
         .prepend_enum_name(false)
         .derive_default(true)
         .layout_tests(false)
+        .parse_callbacks(Box::new(WireDerives))
         .generate()
         .context("making Rust types of bpf/wire/")?
         .write_to_file(out.join("wire.rs"))

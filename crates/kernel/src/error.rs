@@ -88,9 +88,11 @@ impl<T> ErrorContext<T> for libbpf_rs::Result<T> {
     }
 }
 
+/// To be called at once after a failed call: libbpf-rs hides the error's number, but libbpf leaves
+/// it in `errno`, and what is closed since then does not change that.
 fn is_out_of_files(error: &libbpf_rs::Error) -> bool {
-    // libbpf-rs hides the number, but prints it with all causes.
-    format!("{error:#}").contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string())
+    let errno = io::Error::last_os_error().raw_os_error();
+    error.kind() == libbpf_rs::ErrorKind::Other && errno == Some(libc::EMFILE)
 }
 
 fn too_few_files() -> Error {

@@ -1,39 +1,35 @@
 //! The boundary to the kernel: the BPF objects, the types that both sides share, the life of the
-//! gate, and processes that start gated. All of the workspace's `unsafe` is here.
+//! gate, and processes that start gated. `unsafe` is here and in `libtollgate`; other crates forbid
+//! it.
 
 pub mod benchmark;
-pub mod call_stats;
 pub mod clock;
-pub mod counters;
 pub mod cpus;
 pub mod enforcement;
 pub mod error;
+pub mod extensions;
 pub mod favordynmods;
 pub mod floor;
 pub mod gate;
-pub mod hold_table;
-pub mod holds;
-pub mod identity;
+pub mod guard;
 pub mod lease;
+pub mod lens;
 pub mod losses;
 pub mod mapped_array;
-pub mod migrations;
 pub mod mounts;
-pub mod plugins;
+pub mod plugin;
 pub mod probe;
 pub mod process;
-pub mod profile;
-pub mod profile_table;
 pub mod ring;
 mod rows;
-pub mod service_maps;
+pub mod scope_name;
+pub mod service;
 pub mod session;
 pub mod signals;
 pub mod skeletons;
-pub mod socket_limits;
-mod start;
-pub mod stdout;
+pub mod std_fds;
 pub mod symbols;
+pub mod watchdog;
 pub mod wire;
 
 pub use error::{Error, Result};

@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 
 use libbpf_rs::{MapCore as _, MapFlags};
+use zerocopy::IntoBytes as _;
 
+use crate::cpus;
 use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, sum_over_cpus};
+use crate::mapped_array::field;
 use crate::rows::session_rows;
 use crate::wire;
 
@@ -51,7 +54,7 @@ impl Gate {
 
     /// Clears what earlier sessions of this number lost, when a session begins.
     pub(crate) fn clear_losses(&self, session: u32) -> Result<()> {
-        let zero = vec![vec![0; 8]; crate::cpus::possible()];
+        let zero = vec![0_u64.as_bytes().to_vec(); cpus::possible()];
         for reason in 0..wire::LOSSES as usize {
             let map = self.maps.get("losses");
             let key = key(session, reason).to_ne_bytes();
@@ -64,12 +67,10 @@ impl Gate {
     pub(crate) fn hand_over_losses(&self, session: u32) -> Result<()> {
         let losses = self.losses(session)?;
         for heir in self.parent_sessions(session) {
-            let place = self.sessions.entry(heir);
             let mut sums = self.sessions.read(heir).inherited_losses;
             add_shared(&mut sums, &losses);
-            // SAFETY: an aligned field of the mapped entry that only Tollgate processes write, one
-            // at a time (Lock).
-            unsafe { (&raw mut (*place).inherited_losses).write_volatile(sums) };
+            // Only Tollgate processes write it, one at a time (Lock).
+            field!(self.sessions, heir, inherited_losses).write(sums);
         }
         Ok(())
     }

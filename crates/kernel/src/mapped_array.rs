@@ -1,93 +1,239 @@
 //! A BPF array that user space has mapped: read and written in place, while the gate uses it.
 
-use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::{self, NonNull};
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+
+use memmap2::{MmapOptions, MmapRaw};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{ErrorContext, Result};
 
-/// `entries` values of type `T`, whose bytes may change at any time. `T` must be one of the plain
-/// types of [`crate::wire`]: any bytes are a valid value of it.
+/// `entries` values of type `T`, whose bytes may change at any time: any bytes are a value of `T`.
+/// Padding is never written, so that all bytes of the mapping always have a value.
 pub struct MappedArray<T> {
-    base: NonNull<u8>,
-    bytes: usize,
+    memory: MmapRaw,
     entries: u32,
     /// The kernel rounds an array's elements up to eight bytes.
     stride: usize,
-    value: PhantomData<T>,
+    value: PhantomData<fn() -> T>,
 }
 
-// SAFETY: the mapping is shared memory that outlives any thread; all access is volatile or atomic.
-unsafe impl<T> Send for MappedArray<T> {}
-// SAFETY: as above: nothing is ever borrowed from the mapping but atomics.
-unsafe impl<T> Sync for MappedArray<T> {}
-
-impl<T: Copy> MappedArray<T> {
+impl<T: FromBytes> MappedArray<T> {
+    /// Maps the first `entries` of a BPF array.
     pub fn new(map: &impl AsFd, entries: u32) -> Result<Self> {
         let stride = size_of::<T>().next_multiple_of(8);
-        // SAFETY: a plain query.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        let bytes = (stride * entries as usize).next_multiple_of(page);
-        // SAFETY: a new shared mapping of a map's descriptor at an address of the kernel's choice.
-        let base = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                map.as_fd().as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error()).doing("map the gate's state into memory");
-        }
-        let base = NonNull::new(base.cast()).expect("mmap does not return address 0");
-        Ok(Self { base, bytes, entries, stride, value: PhantomData })
+        let memory = MmapOptions::new()
+            .len(stride * entries as usize)
+            .map_raw(map.as_fd().as_raw_fd())
+            .doing("map the gate's state into memory")?;
+        Ok(Self { memory, entries, stride, value: PhantomData })
     }
 
+    /// How many entries are mapped.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Address of entry `index`, for volatile or atomic access to its fields.
-    ///
     /// # Panics
     /// If there is no such entry.
-    pub fn entry(&self, index: u32) -> *mut T {
+    fn entry(&self, index: u32) -> *mut T {
         assert!(index < self.entries, "entry {index} of {}", self.entries);
         // SAFETY: within the mapping, by the line above.
-        unsafe { self.base.as_ptr().add(index as usize * self.stride).cast() }
+        unsafe { self.memory.as_mut_ptr().add(index as usize * self.stride).cast() }
+    }
+
+    /// A whole entry as a field, for [`field!`].
+    pub(crate) fn whole(&self, index: u32) -> Field<'_, T> {
+        Field { place: self.entry(index), mapping: PhantomData }
     }
 
     /// A copy; fields that the gate writes meanwhile may be of different moments.
+    ///
+    /// # Panics
+    /// If there is no such entry.
     pub fn read(&self, index: u32) -> T {
-        // SAFETY: `entry` is in bounds and aligned to eight bytes; any bytes are a valid `T`.
-        unsafe { ptr::read_volatile(self.entry(index)) }
+        self.whole(index).read()
     }
 
     /// Overwrites a whole entry that the gate does not write at this time.
-    pub fn write(&self, index: u32, value: T) {
-        // SAFETY: as for `read`.
-        unsafe { ptr::write_volatile(self.entry(index), value) }
+    ///
+    /// # Panics
+    /// If there is no such entry.
+    pub fn write(&self, index: u32, value: T)
+    where
+        T: IntoBytes,
+    {
+        self.whole(index).write(value);
     }
 }
 
-/// The field of a mapped entry as an atomic.
+/// A field of a mapped entry.
+pub(crate) struct Field<'a, F> {
+    /// Within the mapping, and aligned.
+    place: *mut F,
+    mapping: PhantomData<&'a MmapRaw>,
+}
+
+impl<F> Clone for Field<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for Field<'_, F> {}
+
+impl<'a, F> Field<'a, F> {
+    /// The part of a field that `project` names.
+    ///
+    /// # Panics
+    /// If that is no part of it.
+    pub fn part<P>(self, project: impl FnOnce(*mut F) -> *mut P) -> Field<'a, P> {
+        let offset = project(self.place).addr().wrapping_sub(self.place.addr());
+        self.at(offset)
+    }
+
+    /// What is at an offset within the field.
+    ///
+    /// # Panics
+    /// If it is not within the field, or not aligned.
+    pub fn at<P>(self, offset: usize) -> Field<'a, P> {
+        let end = offset.checked_add(size_of::<P>());
+        assert!(end.is_some_and(|end| end <= size_of::<F>()), "no field at offset {offset}");
+        let place = self.place.wrapping_byte_add(offset).cast::<P>();
+        assert!(place.is_aligned(), "no aligned field at offset {offset}");
+        Field { place, mapping: PhantomData }
+    }
+
+    /// A copy.
+    pub fn read(self) -> F
+    where
+        F: FromBytes,
+    {
+        // SAFETY: within the mapping and aligned; any bytes are a valid value.
+        unsafe { self.place.read_volatile() }
+    }
+
+    /// Stores a value; a number is stored as a whole.
+    pub fn write(self, value: F)
+    where
+        F: IntoBytes,
+    {
+        // SAFETY: within the mapping and aligned, and all bytes of `value` have a value.
+        unsafe { self.place.write_volatile(value) }
+    }
+
+    /// The field as an atomic: both sides access it as a whole.
+    pub fn atomic(self) -> &'a F::Atomic
+    where
+        F: AtomicNumber,
+    {
+        // SAFETY: within the mapping, which outlives the reference, and aligned.
+        unsafe { F::atomic(self.place) }
+    }
+}
+
+impl<'a, E, const N: usize> Field<'a, [E; N]> {
+    /// The elements of an array.
+    pub fn elements(self) -> impl Iterator<Item = Field<'a, E>> {
+        (0..N).map(move |index| self.at(index * size_of::<E>()))
+    }
+}
+
+/// A number that can be accessed as an atomic of the same size and alignment.
+pub(crate) trait AtomicNumber: Sized {
+    type Atomic;
+
+    /// # Safety
+    /// `place` is valid and aligned for the lifetime of the result.
+    unsafe fn atomic<'a>(place: *mut Self) -> &'a Self::Atomic;
+}
+
+macro_rules! atomic_number {
+    ($($number:ty: $atomic:ty),*) => {$(
+        impl AtomicNumber for $number {
+            type Atomic = $atomic;
+
+            unsafe fn atomic<'a>(place: *mut Self) -> &'a $atomic {
+                // SAFETY: as promised.
+                unsafe { <$atomic>::from_ptr(place) }
+            }
+        }
+    )*};
+}
+
+atomic_number!(u8: AtomicU8, u16: AtomicU16, u32: AtomicU32, u64: AtomicU64, i32: AtomicI32);
+
+/// The [`Field`] of an entry by its name: `field!(array, index, name)`.
+macro_rules! field {
+    ($array:expr, $index:expr, $($path:tt)+) => {
+        // SAFETY: a pointer to an entry within the mapping, and only its address is used.
+        $array.whole($index).part(|entry| unsafe { &raw mut (*entry).$($path)+ })
+    };
+}
+pub(crate) use field;
+
+/// The field of an entry as an atomic, by its name.
 macro_rules! atomic_field {
-    ($mapping:expr, $index:expr, $field:ident) => {{
-        let entry = $mapping.entry($index);
-        // SAFETY: the field is an aligned u32 within the mapping, and both sides access it as a
-        // whole.
-        unsafe { std::sync::atomic::AtomicU32::from_ptr(std::ptr::addr_of_mut!((*entry).$field)) }
-    }};
+    ($array:expr, $index:expr, $($path:tt)+) => {
+        $crate::mapped_array::field!($array, $index, $($path)+).atomic()
+    };
 }
 pub(crate) use atomic_field;
 
-impl<T> Drop for MappedArray<T> {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; no reference into it outlives `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, zerocopy::Immutable)]
+    #[repr(C)]
+    struct Entry {
+        number: u32,
+        halves: [u16; 2],
+        words: [u64; 3],
+    }
+
+    fn array(entries: u32) -> (File, MappedArray<Entry>) {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(4096).expect("room");
+        let array = MappedArray::new(&file, entries).expect("it can be mapped");
+        (file, array)
+    }
+
+    #[test]
+    fn fields_are_read_and_written_in_place() {
+        let (_file, array) = array(3);
+        field!(array, 1, number).write(7);
+        field!(array, 1, halves[1]).write(9);
+        atomic_field!(array, 1, words[2]).fetch_add(5, Ordering::SeqCst);
+        assert_eq!(array.read(1), Entry { number: 7, halves: [0, 9], words: [0, 0, 5] });
+        assert_eq!(array.read(0), array.read(2));
+        let words = field!(array, 1, words).elements().map(|word| word.read());
+        assert_eq!(words.collect::<Vec<_>>(), [0, 0, 5]);
+        assert_eq!(field!(array, 1, halves).at::<u32>(0).read(), 9 << 16);
+    }
+
+    #[test]
+    #[should_panic = "entry 3 of 3"]
+    fn entries_are_bounded() {
+        let (_file, array) = array(3);
+        array.read(3);
+    }
+
+    #[test]
+    #[should_panic = "no field at offset"]
+    fn a_field_is_within_its_entry() {
+        let (_file, array) = array(3);
+        array.whole(0).part(|entry| entry.wrapping_add(1).cast::<u8>());
+    }
+
+    #[test]
+    #[should_panic = "no aligned field"]
+    fn a_field_is_aligned() {
+        let (_file, array) = array(3);
+        field!(array, 0, halves).at::<u16>(1);
     }
 }

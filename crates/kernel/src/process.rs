@@ -4,13 +4,14 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::error::{ErrorContext, Result};
 use crate::signals::{Dispositions, clear_command, set_command};
-use crate::start::{STANDARD_DESCRIPTORS, was_closed};
+use crate::std_fds::{STANDARD_DESCRIPTORS, was_closed};
 use crate::wire;
 
 /// The user that the command runs as.
@@ -201,6 +202,7 @@ pub fn current_call(tid: u32) -> Option<u32> {
     (number < wire::CALL_UNKNOWN).then_some(abi * wire::CALLS_PER_ABI + number)
 }
 
+/// Whether this process has root's rights.
 pub fn is_root() -> bool {
     // SAFETY: a plain query.
     unsafe { libc::geteuid() == 0 }
@@ -271,12 +273,17 @@ pub fn set_realtime() {
     }
 }
 
+/// The number of this process's PID namespace; 0: it cannot be read.
+pub(crate) fn own_pid_namespace() -> u32 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino() as u32)
+}
+
 /// The session (setsid) that this process is in, if numbers here are those of the initial PID
 /// namespace.
 pub fn own_sid() -> Option<u32> {
     /// include/linux/proc_ns.h, PROC_PID_INIT_INO
     const INITIAL: u64 = 0xefff_fffc;
-    let namespace = std::os::unix::fs::MetadataExt::ino(&fs::metadata("/proc/self/ns/pid").ok()?);
+    let namespace = fs::metadata("/proc/self/ns/pid").ok()?.ino();
     (namespace == INITIAL).then(|| session_of(0)).flatten()
 }
 

@@ -1,14 +1,14 @@
 //! Records from a session's ring buffer.
 
+use zerocopy::FromBytes;
+
 use crate::wire;
 
-fn decode<T: Copy>(bytes: &[u8], record_type: u32) -> Option<T> {
-    let tag = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?);
-    if tag != record_type || bytes.len() < size_of::<T>() {
-        return None;
-    }
-    // SAFETY: long enough, and any bytes are a valid record.
-    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+/// Every record begins with its type.
+fn decode<T: FromBytes>(bytes: &[u8], record_type: u32) -> Option<T> {
+    let (tag, _) = u32::read_from_prefix(bytes).ok()?;
+    let (record, _) = T::read_from_prefix(bytes).ok()?;
+    (tag == record_type).then_some(record)
 }
 
 pub fn group_done(bytes: &[u8]) -> Option<wire::row_done> {

@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{MapCore as _, MapFlags};
+use zerocopy::FromBytes as _;
 
+use crate::cpus;
 use crate::gate::{Gate, unreserved_cells};
-use crate::mapped_array::atomic_field;
+use crate::mapped_array::{atomic_field, field};
 use crate::wire;
 
 /// The session's rows, and those of sessions that took tasks over from it.
@@ -38,10 +40,7 @@ pub fn session_rows(gate: &Gate, session: u32) -> BTreeSet<u32> {
 
 impl Gate {
     fn cell_entry(&self, group: u32, call: u32) -> &AtomicU32 {
-        let table = self.cell_of.entry(group);
-        // SAFETY: an aligned u32 within the mapping (the index is checked), which both sides access
-        // atomically.
-        unsafe { AtomicU32::from_ptr(&raw mut (*table).cell[call as usize]) }
+        atomic_field!(self.cell_of, group, cell[call as usize])
     }
 
     /// The cells of a row: (call index, cell).
@@ -106,16 +105,11 @@ impl Gate {
     /// Hands a row's statistics over to the session of its parent row.
     fn hand_over_row(&self, group: u32, heir: u32) {
         let heir = self.groups.read(heir);
-        let place = self.groups.entry(group);
-        // SAFETY: aligned fields of the mapped entry, each written as a whole; nothing counts in it
-        // any more.
-        unsafe {
-            // In this order: a reader meanwhile still finds it below the sessions that it counts
-            // in.
-            (&raw mut (*place).session).write_volatile(heir.session);
-            (&raw mut (*place).parent).write_volatile(heir.parent);
-            (&raw mut (*place).state).write_volatile(wire::ROW_DONE);
-        }
+        // In this order: a reader meanwhile still finds it below the sessions that it counts in.
+        // Nothing counts in it any more.
+        field!(self.groups, group, session).write(heir.session);
+        field!(self.groups, group, parent).write(heir.parent);
+        field!(self.groups, group, state).write(wire::ROW_DONE);
     }
 
     /// Whether nothing counts in the row any more.
@@ -138,7 +132,7 @@ impl Gate {
     /// Frees a row. Nothing may count in it any more.
     fn free_row(&self, group: u32) {
         let cells = self.maps.get("cells");
-        let zero = vec![vec![0; size_of::<wire::cell>()]; crate::cpus::possible()];
+        let zero = vec![vec![0; size_of::<wire::cell>()]; cpus::possible()];
         for (call, cell) in self.cells_of(group) {
             self.cell_entry(group, call).store(0, Ordering::Release);
             if cells.update_percpu(&cell.to_ne_bytes(), &zero, MapFlags::ANY).is_ok() {
@@ -160,7 +154,7 @@ impl Gate {
         let stale: Vec<_> = sites
             .keys()
             .filter(|key| {
-                groups.contains(&u32::from_ne_bytes(key[12..16].try_into().expect("4 bytes")))
+                wire::site_key::read_from_bytes(key).is_ok_and(|key| groups.contains(&key.row))
             })
             .collect();
         for key in stale {

@@ -1,19 +1,19 @@
 //! A session: the tasks, options and extensions of one `run`, `lens` or `daemon`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::iter::successors;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::error::{Error, ErrorContext, Result};
 use crate::gate::{Gate, IteratorKind, Iterators, Lock, new_ring};
-use crate::mapped_array::atomic_field;
+use crate::mapped_array::{atomic_field, field};
+use crate::process::own_pid_namespace;
 use crate::rows::session_rows;
-use crate::{cpus, plugins, process, wire};
+use crate::{cpus, process, wire};
 
 /// What a session asks for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,18 +54,6 @@ pub struct LiveThread {
     pub call: Option<(u32, u64)>,
 }
 
-/// Wire types without padding.
-pub(crate) trait Plain: Copy {}
-impl Plain for wire::pending_child_key {}
-impl Plain for wire::pending_child {}
-impl Plain for wire::guard_program {}
-impl Plain for wire::attach_request {}
-
-pub(crate) fn as_bytes<T: Plain>(value: &T) -> &[u8] {
-    // SAFETY: every byte of a `Plain` value is initialised, and the slice does not outlive it.
-    unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
-}
-
 fn base_group(session: u32) -> u32 {
     wire::ALLOCATABLE_ROWS + session
 }
@@ -73,10 +61,6 @@ fn base_group(session: u32) -> u32 {
 fn own_tid() -> u32 {
     // SAFETY: a plain query.
     unsafe { libc::gettid() as u32 }
-}
-
-pub(crate) fn own_pid_namespace() -> u32 {
-    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino() as u32)
 }
 
 /// Whether the session's owner lives. An owner in another PID namespace cannot be checked, and
@@ -140,10 +124,10 @@ impl Gate {
     ) -> Result<PendingChildren<'_>> {
         let key = wire::pending_child_key { namespace_inum: own_pid_namespace(), tid: own_tid() };
         let value = wire::pending_child { session: session.index, until_exec: until_exec.into() };
-        let key = as_bytes(&key).to_vec();
+        let key = key.as_bytes().to_vec();
         self.maps
             .get("pending_children")
-            .update(&key, as_bytes(&value), MapFlags::ANY)
+            .update(&key, value.as_bytes(), MapFlags::ANY)
             .doing("registering the next child process")?;
         atomic_field!(self.header, 0, nurseries).fetch_add(1, Ordering::SeqCst);
         Ok(PendingChildren { gate: self, key })
@@ -166,7 +150,7 @@ impl Gate {
             let scope = scopes.get(tgid).copied().unwrap_or(0);
             let adoption = wire::attach_request { session: session.index, unused: 0, scope };
             adoptions
-                .update(&tgid.to_ne_bytes(), as_bytes(&adoption), MapFlags::ANY)
+                .update(&tgid.to_ne_bytes(), adoption.as_bytes(), MapFlags::ANY)
                 .doing("listing the processes to gate")?;
         }
         // An older iterator does not know extensions that came later, and would take their tasks
@@ -217,23 +201,19 @@ impl Gate {
     /// thread gets the plugins of the session `without`, which is ending; 0: none is.
     fn assign_plugins(&self, without: u32) {
         for slot in 1..self.threads.entries() {
-            let place = self.threads.entry(slot);
             // Not the whole entry, 16,384 times during a load.
-            // SAFETY: aligned fields of the mapped entry, each read and written as a whole.
-            unsafe {
-                let (group, plugins) = (&raw const (*place).row, &raw mut (*place).plugin_session);
-                loop {
-                    let counts_in = group.read_volatile();
-                    let now = self
-                        .plugin_session_of(&self.enclosing_sessions(counts_in.into()), without)
-                        as u16;
-                    if plugins.read_volatile() != now {
-                        plugins.write_volatile(now);
-                    }
-                    // Another session may take the thread over meanwhile.
-                    if group.read_volatile() == counts_in {
-                        break;
-                    }
+            let row = field!(self.threads, slot, row);
+            let plugins = field!(self.threads, slot, plugin_session);
+            loop {
+                let counts_in = row.read();
+                let around = self.enclosing_sessions(counts_in.into());
+                let now = self.plugin_session_of(&around, without) as u16;
+                if plugins.read() != now {
+                    plugins.write(now);
+                }
+                // Another session may take the thread over meanwhile.
+                if row.read() == counts_in {
+                    break;
                 }
             }
         }
@@ -307,11 +287,7 @@ impl Gate {
     /// from, or are free.
     pub fn detach_tasks(&self, _lock: &Lock, session: u32) {
         self.hand_over_system_wide(session);
-        self.deactivate_services(session);
-        // This waits for all processors, which a session without a guard need not do.
-        if self.sessions.read(session).mask & wire::GUARD != 0 {
-            self.release_all_held(session);
-        }
+        self.extensions.iter().for_each(|extension| extension.release(self, session));
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if thread.task == 0 {
@@ -325,15 +301,11 @@ impl Gate {
                 continue;
             }
             if is_its {
-                let place = self.threads.entry(slot);
                 let (group, heir) = around.first().map_or((0, 0), |session| (heir, *session));
-                // SAFETY: aligned fields of the mapped entry, each written as a whole; the gate
-                // only reads them, and the parent session reads the counts in either row (see
-                // `counters`). No later session of this number takes the thread for its own.
-                unsafe {
-                    (&raw mut (*place).row).write_volatile(group as u16);
-                    (&raw mut (*place).session).write_volatile(heir as u16);
-                }
+                // The gate only reads these, and the parent session reads the counts in either row
+                // (see `counters`). No later session of this number takes the thread for its own.
+                field!(self.threads, slot, row).write(group as u16);
+                field!(self.threads, slot, session).write(heir as u16);
             }
             // The guard of a third session stays, and services are of the whole machine.
             const OTHERS: u32 = wire::GUARD | wire::SERVICE;
@@ -402,15 +374,11 @@ impl Gate {
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if thread.task != 0 && u32::from(thread.session) == session.index {
-                let place = self.threads.entry(slot);
-                // SAFETY: aligned fields of the mapped entry. A call that began under another mask
-                // is dropped.
-                unsafe {
-                    (&raw mut (*place).in_call).write_volatile(0);
-                    (&raw mut (*place).off_ns).write_volatile(0);
-                    (&raw mut (*place).switched_out_ns).write_volatile(0);
-                    (&raw mut (*place).site).write_volatile(0);
-                }
+                // A call that began under another mask is dropped.
+                field!(self.threads, slot, in_call).write(0);
+                field!(self.threads, slot, off_ns).write(0);
+                field!(self.threads, slot, switched_out_ns).write(0);
+                field!(self.threads, slot, site).write(0);
                 atomic_field!(self.threads, slot, mask).store(value, Ordering::SeqCst);
             }
         }
@@ -423,9 +391,7 @@ impl Gate {
     }
 
     fn clear_session(&self, lock: &Lock, index: u32) {
-        // If the map refuses, there is no process to report that to. The plugins of a killed owner
-        // must not become those of the next one.
-        let _ = plugins::sweep(self);
+        self.extensions.iter().for_each(|extension| extension.clear(self));
         let _ = self.hand_over_losses(index);
         self.detach_tasks(lock, index);
         self.free_rows(&self.rows_of(index));
@@ -438,7 +404,10 @@ impl Gate {
 
     fn remove_rows(&self, session: u32) {
         let rows = self.maps.get("shared_rows");
-        let keys: Vec<_> = rows.keys().filter(|key| key[..4] == session.to_ne_bytes()).collect();
+        let is_its = |key: &Vec<u8>| {
+            wire::row_key::read_from_bytes(key).is_ok_and(|key| key.session == session)
+        };
+        let keys: Vec<_> = rows.keys().filter(is_its).collect();
         for key in keys {
             let _ = rows.delete(&key);
         }
@@ -449,10 +418,9 @@ impl Gate {
         let nurseries = self.maps.get("pending_children");
         let keys: Vec<_> = nurseries.keys().collect();
         for key in keys {
-            let owner = nurseries.lookup(&key, MapFlags::ANY);
-            if owner
-                .is_ok_and(|value| value.is_some_and(|value| value[..4] == session.to_ne_bytes()))
-            {
+            let Ok(Some(value)) = nurseries.lookup(&key, MapFlags::ANY) else { continue };
+            let child = wire::pending_child::read_from_bytes(&value);
+            if child.is_ok_and(|child| child.session == session) {
                 self.remove_pending_child(&key);
             }
         }
@@ -483,16 +451,10 @@ impl Gate {
     /// leave.
     pub fn tend_session(&mut self, session: &Session) -> Result<bool> {
         let acts = self.tend()?;
-        let services = atomic_field!(self.header, 0, services_session).load(Ordering::SeqCst);
-        if services != 0 && services != session.index && !self.is_open(services) {
-            // The process of the services was killed.
-            let _lock = Lock::take()?;
-            if !self.is_open(services) {
-                self.deactivate_services(services);
-            }
+        for extension in self.extensions {
+            extension.tend(self, session.index)?;
         }
         if self.enabled() & wire::PLUGIN != 0 {
-            plugins::sweep(self)?;
             self.drop_dead_owners_plugins();
             if std::mem::take(&mut self.reassigns_plugins) {
                 self.assign_plugins(0);

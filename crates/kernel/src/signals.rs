@@ -4,11 +4,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 use crate::error::{ErrorContext, Result};
-use crate::start::sigpipe_was_ignored;
+use crate::std_fds::sigpipe_was_ignored;
 
 /// They are for the command and are passed on to it, because they may be sent to Tollgate alone
 /// (when a terminal goes, only the session's leader gets a signal). SIGPIPE is Rust's: see
-/// start.rs.
+/// std_fds.rs.
 const HANDLED: [libc::c_int; 7] = [
     libc::SIGINT,
     libc::SIGQUIT,

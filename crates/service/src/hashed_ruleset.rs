@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
+use identity::hash;
+
 use crate::conditions::{AddressFamily, Conditions, Listen, Shape};
 use crate::event::RuleEvent;
 use crate::rule::Rule;
@@ -141,11 +143,6 @@ impl Tuple {
     }
 }
 
-fn hash_mix(hash: u64, value: u64) -> u64 {
-    // 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 3, 6.4).
-    (hash ^ (hash >> 32) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
 /// Hashes the text in words of eight bytes, the last of which is padded with zeroes, and then its
 /// length.
 fn text(salt: u64, text: &str) -> u64 {
@@ -154,14 +151,14 @@ fn text(salt: u64, text: &str) -> u64 {
         word[..bytes.len()].copy_from_slice(bytes);
         u64::from_le_bytes(word)
     };
-    hash_mix(text.as_bytes().chunks(8).map(word).fold(salt, hash_mix), text.len() as u64)
+    hash::word(text.as_bytes().chunks(8).map(word).fold(salt, hash::word), text.len() as u64)
 }
 
 fn path(salt: u64, path: &str) -> u64 {
     path.split('/')
         .filter(|part| !part.is_empty())
         .map(|part| text(salt, part))
-        .fold(salt, hash_mix)
+        .fold(salt, hash::word)
 }
 
 /// The address as IPv6; an IPv4 address is mapped.
@@ -180,7 +177,7 @@ fn address_words(octets: [u8; 16], word: fn([u8; 8]) -> u64) -> [u64; 2] {
 fn hash(salt: u64, when: &Conditions, number: impl Fn(Id) -> u16) -> u64 {
     let Listen { address, port, path: listen_path } = &when.listen;
     let address = address.map(|address| {
-        address_words(octets(address), u64::from_le_bytes).into_iter().fold(salt, hash_mix)
+        address_words(octets(address), u64::from_le_bytes).into_iter().fold(salt, hash::word)
     });
     let [upper, lower] = match when.client {
         Some(network) => address_words(octets(network.network()), u64::from_be_bytes).map(Some),
@@ -200,7 +197,7 @@ fn hash(salt: u64, when: &Conditions, number: impl Fn(Id) -> u16) -> u64 {
         when.cgroup.as_ref().map(|folder| path(salt, folder.as_str())),
         when.file.as_ref().map(|folder| path(salt, folder.as_str())),
     ];
-    values.into_iter().flatten().fold(salt, hash_mix)
+    values.into_iter().flatten().fold(salt, hash::word)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The statistics that Tollgate prints: latency histograms, confidence intervals and paired
 //! comparisons. Pure functions, no I/O.
 
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod histogram;

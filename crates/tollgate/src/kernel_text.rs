@@ -2,12 +2,6 @@
 
 use kernel::wire;
 
-/// A text up to its first NUL.
-pub fn text(bytes: &[std::ffi::c_char]) -> String {
-    let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 /// Whether a text fills its buffer, so that a part may be missing.
 pub fn is_truncated(bytes: &[std::ffi::c_char]) -> bool {
     bytes.iter().position(|c| *c == 0).is_none_or(|length| length == bytes.len() - 1)
@@ -18,12 +12,12 @@ pub fn path(fd: &wire::fd_path) -> String {
     match u32::from(fd.mode) & libc::S_IFMT {
         libc::S_IFSOCK => return format!("socket:[{}]", fd.inode),
         libc::S_IFIFO if fd.parts <= 1 => return format!("pipe:[{}]", fd.inode),
-        0 => return format!("anon_inode:{}", text(&fd.part[0])),
+        0 => return format!("anon_inode:{}", wire::text(&fd.part[0])),
         _ => {}
     }
     let parts = &fd.part[..usize::from(fd.parts)];
     let name = |part: &[std::ffi::c_char; wire::PATH_PART_LEN as usize]| {
-        text(part) + if is_truncated(part) { "…" } else { "" }
+        wire::text(part) + if is_truncated(part) { "…" } else { "" }
     };
     let names: Vec<_> = parts.iter().rev().map(name).collect();
     let begin = if fd.complete == 0 { "…/" } else { "/" };

@@ -1,5 +1,7 @@
 //! The `tollgate` binary.
 
+#![deny(unsafe_code)]
+
 mod call_name;
 mod cgroup_mounts;
 mod cli;

@@ -71,7 +71,7 @@ pub fn line(text: &str) -> Result<bool> {
 }
 
 fn stdout() -> io::Result<io::Stdout> {
-    if kernel::stdout::was_closed() {
+    if kernel::std_fds::was_closed(libc::STDOUT_FILENO) {
         Err(io::Error::other("it is closed"))
     } else {
         Ok(io::stdout())

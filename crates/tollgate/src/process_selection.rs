@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser as _};
+use identity::cgroup::Cgroups;
 
 use crate::format::command_line;
 use crate::output::print_message;
@@ -109,20 +110,8 @@ fn process_of_thread(pid: u32) -> Result<u32> {
     Ok(leader.unwrap_or(pid))
 }
 
-/// `cgroups` is /proc/PID/cgroup: "hierarchy:controllers:path" lines.
 fn in_cgroup(cgroups: &str, wanted: &str) -> bool {
-    let wanted = without_mount_point(wanted);
-    cgroups.lines().any(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let controllers = fields.next().unwrap_or("");
-        let path = fields.next().unwrap_or("").trim_matches('/');
-        let hierarchy = controllers.strip_prefix("name=").unwrap_or(controllers);
-        let full = format!("{hierarchy}/{path}");
-        let unified = format!("unified/{path}");
-        is_within(path, wanted)
-            || (!hierarchy.is_empty() && is_within(&full, wanted))
-            || (hierarchy.is_empty() && is_within(&unified, wanted))
-    })
+    Cgroups::parse(cgroups).is_within(without_mount_point(wanted))
 }
 
 /// Removes the mount point, which is not part of the paths in /proc; what follows it is, and for v1
@@ -157,16 +146,9 @@ fn cgroup_exists(path: &str) -> bool {
         .any(|hierarchy| hierarchy.join(wanted).join("cgroup.procs").exists())
 }
 
-fn is_within(path: &str, folder: &str) -> bool {
-    !folder.is_empty()
-        && (path == folder || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
-}
-
 fn in_unit(cgroups: &str, unit: &str) -> bool {
     let unit = if unit.contains('.') { unit.to_owned() } else { format!("{unit}.service") };
-    cgroups.lines().any(|line| {
-        line.rsplit(':').next().is_some_and(|path| path.split('/').any(|part| part == unit))
-    })
+    Cgroups::parse(cgroups).has_unit(&unit)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Error, Result};
 use control::Response;
 use kernel::clock::now_ns;
+use kernel::extensions;
 use kernel::gate::{Gate, Lock};
 use kernel::session::{PendingChildren, Session, SessionOptions};
 use kernel::wire;
@@ -93,7 +94,7 @@ impl SessionRunner {
                 path.display()
             ));
         })?;
-        let mut gate = Gate::open(&lock, options.mask)?;
+        let mut gate = Gate::open(&lock, options.mask, &extensions::ALL)?;
         let session = gate.start_session(&lock, &options).map_err(Error::from);
         drop(lock);
         let records = PendingRecords::default();

@@ -10,7 +10,7 @@ mod common;
 mod located;
 
 use ecode::Object;
-use kernel::plugins::Plugin;
+use kernel::plugin::LoadedPlugin;
 use libfuzzer_sys::fuzz_target;
 
 /// The limit on the kernel memory of one program.
@@ -30,6 +30,6 @@ fuzz_target!(|text: &[u8]| {
         return;
     };
     if kernel::process::is_root() && bytes(&object) < MOST_BYTES {
-        Plugin::load(&object).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        LoadedPlugin::load(&object).unwrap_or_else(|error| panic!("{text}\n{error}"));
     }
 });

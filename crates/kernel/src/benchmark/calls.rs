@@ -9,7 +9,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::{ptr, thread};
 
-use super::{BenchmarkFn, spin};
+use super::unit::{BenchmarkFn, spin};
 
 /// A call with arguments that stay valid.
 fn call(mut one: impl FnMut() + 'static) -> BenchmarkFn {

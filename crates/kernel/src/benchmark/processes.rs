@@ -3,8 +3,8 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::AsRawFd;
 
-use super::BenchmarkFn;
 use super::calls::memory_file;
+use super::unit::BenchmarkFn;
 
 /// An ELF64 program that calls exit(0), as small as the format allows: its header, one program
 /// header, its code. Sources: System V gABI, chapters 4 and 5; the x86-64 psABI for the machine's

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
-use super::BenchmarkFn;
+use super::unit::BenchmarkFn;
 use crate::cpus;
 
 /// Ends the other thread when the work is done.

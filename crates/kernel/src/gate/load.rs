@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Iter, Link, MapCore as _, MapHandle, OpenObject};
+use zerocopy::IntoBytes as _;
 
 use super::call_flags::call_flags;
 use super::maps::{LinkIds, MapIds, Maps, SHARED, is_service_map};
@@ -14,7 +15,7 @@ use crate::cpus;
 use crate::enforcement::{self, Enforcement, PREFIX};
 use crate::error::{ErrorContext, Result};
 use crate::floor::{GateHook, MessageHooks};
-use crate::identity;
+use crate::scope_name;
 use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::symbols::KernelSymbols;
 use crate::wire;
@@ -84,7 +85,7 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
     config.unreserved_cells = unreserved_cells();
     config.call_flags = call_flags();
     config.small_buckets = stats::histogram::SMALL;
-    for (place, known) in config.interpreters.iter_mut().zip(identity::interpreters()) {
+    for (place, known) in config.interpreters.iter_mut().zip(scope_name::interpreters()) {
         (place.name, place.code, place.value) = (known.name, known.code, known.value);
     }
 }
@@ -196,10 +197,10 @@ impl LoadedGate {
         let (mut keys, mut values, mut count) = (Vec::new(), Vec::new(), 0);
         for abi in calls::Abi::ALL {
             for (number, _) in calls::all(abi) {
-                let [fds, paths] = [calls::fd_mask(abi, number), calls::path_mask(abi, number)]
-                    .map(lowest_two_bits);
+                let fd = lowest_two_bits(calls::fd_mask(abi, number));
+                let path = lowest_two_bits(calls::path_mask(abi, number));
                 keys.extend((abi as u32 * wire::CALLS_PER_ABI + number).to_ne_bytes());
-                values.extend([fds, paths].concat());
+                values.extend(wire::arg_kinds { fd, path }.as_bytes());
                 count += 1;
             }
         }

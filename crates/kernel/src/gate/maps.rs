@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use zerocopy::FromBytes as _;
 
 use crate::error::{ErrorContext, Result};
 use crate::wire;
@@ -95,11 +96,8 @@ pub fn sum_over_cpus(map: &impl MapCore, key: u32) -> Result<u64> {
     let values = map
         .lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)
         .doing("reading counters of the gate")?;
-    Ok(values
-        .iter()
-        .flatten()
-        .map(|bytes| u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes")))
-        .sum())
+    let counts = values.iter().flatten().map(|bytes| u64::read_from_prefix(bytes));
+    Ok(counts.map(|count| count.expect("8 bytes").0).sum())
 }
 
 /// The kernel keeps 15 characters of a map's name.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::cpus;
 use crate::error::{Error, Result};
-use crate::mapped_array::{MappedArray, atomic_field};
+use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::wire;
 
 pub use call_flags::call_flags;
@@ -31,7 +31,7 @@ pub use maps::{Maps, sum_over_cpus};
 
 /// Whether a process uses a gate now. A gate that the kernel is about to free does not count.
 pub fn is_loaded() -> bool {
-    !matches!(Gate::join(), Ok(None))
+    !matches!(Gate::join(&[]), Ok(None))
 }
 
 /// A process's hold on the gate.
@@ -43,6 +43,8 @@ pub struct Gate {
     pub groups: MappedArray<wire::group>,
     pub cell_of: MappedArray<wire::cell_table>,
     pub plugin_chains: MappedArray<wire::plugin_chain>,
+    /// What is to be done for each extension when sessions end.
+    pub(crate) extensions: &'static [&'static dyn KernelSide],
     /// The programs, if this process loaded them.
     loaded: Option<LoadedGate>,
     /// Links that other processes made, held so that they stay.
@@ -85,24 +87,28 @@ impl Gate {
     /// Joins the gate, or loads it; in both cases it does all that `mask` asks for. The lock is to
     /// be held until a session has begun: only sessions show other processes that the gate is in
     /// use.
-    pub fn open(_lock: &Lock, mask: u32) -> Result<Self> {
+    pub fn open(
+        _lock: &Lock,
+        mask: u32,
+        extensions: &'static [&'static dyn KernelSide],
+    ) -> Result<Self> {
         if !Path::new("/sys/kernel/btf/vmlinux").exists() {
             return Err(Error::NoBtf);
         }
-        match Self::join()? {
+        match Self::join(extensions)? {
             Some(mut gate) => {
                 gate.require(mask)?;
                 Ok(gate)
             }
-            None => Self::load_own(mask),
+            None => Self::load_own(mask, extensions),
         }
     }
 
-    fn load_own(mask: u32) -> Result<Self> {
+    fn load_own(mask: u32, extensions: &'static [&'static dyn KernelSide]) -> Result<Self> {
         let generation = 1;
         let loaded = LoadedGate::new(None, mask, generation)?;
         let maps = Maps::open_ids(&loaded.map_ids()?)?;
-        let mut gate = Self::from_maps(maps, ActiveGeneration::NONE)?;
+        let mut gate = Self::from_maps(maps, ActiveGeneration::NONE, extensions)?;
         gate.header.write(
             0,
             wire::gate_header {
@@ -120,7 +126,11 @@ impl Gate {
         Ok(gate)
     }
 
-    fn from_maps(maps: Maps, held: ActiveGeneration) -> Result<Self> {
+    fn from_maps(
+        maps: Maps,
+        held: ActiveGeneration,
+        extensions: &'static [&'static dyn KernelSide],
+    ) -> Result<Self> {
         let header = MappedArray::<wire::gate_header>::new(maps.get(".bss.tollgate"), 1)?;
         Ok(Self {
             rollbacks: header.read(0).rollbacks,
@@ -131,6 +141,7 @@ impl Gate {
             cell_of: MappedArray::new(maps.get(".bss.cell_index"), wire::ROWS)?,
             plugin_chains: MappedArray::new(maps.get(".bss.plugins"), wire::PLUGIN_HOOKS)?,
             maps,
+            extensions,
             loaded: None,
             foreign_links: Vec::new(),
             active: held,
@@ -141,7 +152,7 @@ impl Gate {
     }
 
     /// The gate of another process that lives, if there is one.
-    fn join() -> Result<Option<Self>> {
+    fn join(extensions: &'static [&'static dyn KernelSide]) -> Result<Option<Self>> {
         for header in maps::headers() {
             let seen = MappedArray::<wire::gate_header>::new(&header, 1)?.read(0);
             if seen.magic != wire::GATE_MAGIC {
@@ -155,8 +166,8 @@ impl Gate {
             let Some(links) = maps::open_links(&seen.link_ids) else { continue };
             let Ok(maps) = Maps::open_ids(&seen.map_ids) else { continue };
             let wire::gate_header { generation, enabled, link_ids, map_ids, .. } = seen;
-            let mut gate =
-                Self::from_maps(maps, ActiveGeneration { generation, enabled, link_ids, map_ids })?;
+            let held = ActiveGeneration { generation, enabled, link_ids, map_ids };
+            let mut gate = Self::from_maps(maps, held, extensions)?;
             gate.foreign_links = links;
             // The kernel frees what a dead process held a moment later.
             if gate.in_use() {
@@ -210,14 +221,10 @@ impl Gate {
     /// Makes the generation active that this process holds.
     fn publish_active(&self) {
         // Meanwhile the gate changes only its counters, by atomic operations: write around them.
-        let place = self.header.entry(0);
-        // SAFETY: fields of the mapped header that only Tollgate processes write, one at a time
-        // (Lock).
-        unsafe {
-            (&raw mut (*place).enabled).write_volatile(self.active.enabled);
-            (&raw mut (*place).link_ids).write_volatile(self.active.link_ids);
-            (&raw mut (*place).map_ids).write_volatile(self.active.map_ids);
-        }
+        // Only Tollgate processes write these, one at a time (Lock).
+        field!(self.header, 0, enabled).write(self.active.enabled);
+        field!(self.header, 0, link_ids).write(self.active.link_ids);
+        field!(self.header, 0, map_ids).write(self.active.map_ids);
         atomic_field!(self.header, 0, generation).store(self.active.generation, Ordering::SeqCst);
     }
 
@@ -283,8 +290,22 @@ impl Gate {
 
     /// Keeps other processes from joining: the gate is about to go.
     pub fn close(&self, _lock: &Lock) {
-        let place = self.header.entry(0);
-        // SAFETY: a field of the mapped header that only Tollgate processes write, one at a time.
-        unsafe { (&raw mut (*place).magic).write_volatile(0) };
+        // Only Tollgate processes write it, one at a time.
+        field!(self.header, 0, magic).write(0);
+    }
+}
+
+/// What every process can do for an extension in the gate, also a process that does not use it: the
+/// process that used it may have been killed. By default it does nothing.
+pub trait KernelSide: Sync {
+    /// The tasks of a session are about to be detached, or its owner was killed.
+    fn release(&self, _gate: &Gate, _session: u32) {}
+
+    /// A session is about to end: nothing of its owner may be left for the next one.
+    fn clear(&self, _gate: &Gate) {}
+
+    /// Removes what killed processes have left; each session calls it a few times a second.
+    fn tend(&self, _gate: &Gate, _session: u32) -> Result<()> {
+        Ok(())
     }
 }

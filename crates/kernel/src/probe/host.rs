@@ -3,11 +3,6 @@
 use std::ffi::CStr;
 use std::mem;
 
-pub fn is_root() -> bool {
-    // SAFETY: a plain query.
-    unsafe { libc::geteuid() == 0 }
-}
-
 /// The kernel's release and the machine's architecture: "6.12.1", "x86_64".
 pub fn release() -> (String, String) {
     // SAFETY: a structure of character arrays, for which zeros are empty strings.

@@ -2,68 +2,22 @@
 //! `bpf/measure/probe.bpf.c`, loaded one at a time, a few attached for a moment. Nothing stays
 //! behind.
 
+mod error;
 mod host;
 mod loops;
 mod object;
 mod types;
 
-use std::io;
-
 use libbpf_rs::libbpf_sys;
 
-pub use host::{is_root, release, security_modules};
+pub use error::{ProbeError, ProbeResult};
+pub use host::{release, security_modules};
 pub use loops::loops;
 pub use types::Types;
 
+use crate::error::Error;
 use crate::mapped_array::MappedArray;
 use object::COUNTER;
-
-/// The kernel's refusal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProbeError {
-    /// The program or map, or the operation.
-    pub what: String,
-    pub errno: i32,
-}
-
-pub type ProbeResult<T = ()> = Result<T, ProbeError>;
-
-impl ProbeError {
-    fn new(what: impl Into<String>, errno: i32) -> Self {
-        Self { what: what.into(), errno }
-    }
-
-    fn of(what: &str, error: &io::Error) -> Self {
-        Self::new(what, error.raw_os_error().unwrap_or(libc::EIO))
-    }
-
-    /// Whether privileges or a policy are the reason; the kernel may have the capability all the
-    /// same.
-    pub fn is_permission(&self) -> bool {
-        self.errno == libc::EPERM
-    }
-
-    pub fn errno_name(&self) -> String {
-        /// Internal to the kernel, but BPF returns it.
-        const ENOTSUPP: i32 = 524;
-        let name = match self.errno {
-            libc::EPERM => "EPERM",
-            libc::ENOENT => "ENOENT",
-            libc::ESRCH => "ESRCH",
-            libc::E2BIG => "E2BIG",
-            libc::EACCES => "EACCES",
-            libc::EBUSY => "EBUSY",
-            libc::ENODEV => "ENODEV",
-            libc::EINVAL => "EINVAL",
-            libc::ENOSYS => "ENOSYS",
-            libc::EOPNOTSUPP => "EOPNOTSUPP",
-            libc::ENOMEM => "ENOMEM",
-            ENOTSUPP => "ENOTSUPP",
-            other => return format!("error {other}"),
-        };
-        name.into()
-    }
-}
 
 /// Whether this process may use BPF as the gate does, which finds maps and links by their numbers.
 pub fn may_use_bpf() -> ProbeResult {
@@ -114,7 +68,8 @@ pub fn map_into_memory() -> ProbeResult {
     const MAP: &str = "mmapable";
     object::with(&[], &[MAP], |loaded| match MappedArray::<u64>::new(&loaded.map(MAP)?, 1) {
         Ok(_) => Ok(()),
-        Err(_) => Err(ProbeError::of(MAP, &io::Error::last_os_error())),
+        Err(Error::Io { cause, .. }) => Err(ProbeError::of(MAP, &cause)),
+        Err(_) => Err(ProbeError::new(MAP, libc::EIO)),
     })
 }
 

@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{AsRawLibbpf as _, OpenObject, libbpf_sys};
 
-use super::{ProbeError, ProbeResult};
+use super::error::{ProbeError, ProbeResult};
 use crate::skeletons::probe::ProbeSkelBuilder;
 
 /// The map in which programs count.

@@ -3,7 +3,7 @@
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Func, MemberAttr, Struct, Typedef};
 
-use super::{ProbeError, ProbeResult};
+use super::error::{ProbeError, ProbeResult};
 
 /// Where the gate reads them, and nowhere else.
 const FILE: &str = "/sys/kernel/btf/vmlinux";

@@ -3,8 +3,8 @@
 use std::mem::MaybeUninit;
 
 use kernel::Result;
+use kernel::guard::profile::KernelProfile;
 use kernel::mapped_array::MappedArray;
-use kernel::profile::KernelProfile;
 use kernel::wire;
 use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};

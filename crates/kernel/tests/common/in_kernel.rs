@@ -1,7 +1,7 @@
 //! Calls a program's first handler once, in the kernel.
 
 use ecode::{Object, Program};
-use kernel::plugins::LoadedPlugin;
+use kernel::plugin::LoadedPlugin;
 
 use super::final_state::FinalState;
 

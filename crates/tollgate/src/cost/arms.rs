@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use std::io::{Read as _, Write as _};
 
 use anyhow::{Context, Result, bail};
+use kernel::extensions;
 use kernel::floor::{Floor, FloorProgram, GateHook};
 use kernel::gate::{Gate, Lock};
 use kernel::process::wait_readable;
@@ -343,7 +344,7 @@ impl Arm {
             }
             ArmKind::Gate { mask, with, bystander } => {
                 let lock = Lock::take()?;
-                let mut gate = Gate::open(&lock, *mask)?;
+                let mut gate = Gate::open(&lock, *mask, &extensions::ALL)?;
                 let guard = if mask & wire::GUARD != 0 {
                     crate::guard::watching()
                 } else {

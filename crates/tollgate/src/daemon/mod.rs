@@ -120,7 +120,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
             metrics_server::serve(address, Arc::clone(&page))?
         ));
     }
-    kernel::hold_table::release_orphaned_holds(false)?
+    kernel::guard::hold_table::release_orphaned_holds(false)?
         .failures
         .iter()
         .for_each(|failure| log_message(failure));

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use kernel::probe::{self, ProbeResult};
+use kernel::process::is_root;
 use kernel::{enforcement, wire};
 
 use super::finding::{AS_ROOT, Capability, Finding, KernelFacts, without_types};
@@ -372,7 +373,7 @@ fn typed_each(machine: &KernelFacts, programs: &[&str], probe: fn(&str) -> Probe
 }
 
 fn root(machine: &KernelFacts) -> Finding {
-    match (&machine.may_use_bpf, probe::is_root()) {
+    match (&machine.may_use_bpf, is_root()) {
         (Ok(()), true) => Finding::yes(""),
         (Ok(()), false) => Finding::no("may use BPF, but is not root"),
         (Err(refusal), true) => Finding::no(format!(

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read as _};
 
-use kernel::probe;
+use kernel::process::is_root;
 
 use super::finding::Finding;
 
@@ -15,7 +15,7 @@ pub fn kernel_addresses() -> Finding {
     match read {
         Err(error) => Finding::no(format!("/proc/kallsyms: {error}")),
         Ok(_) if shows_addresses(&text) => Finding::yes(""),
-        Ok(_) if !probe::is_root() => Finding::untried("shown to root only"),
+        Ok(_) if !is_root() => Finding::untried("shown to root only"),
         Ok(_) => Finding::no("the addresses are hidden"),
     }
 }

@@ -153,7 +153,7 @@ pub fn off(arguments: &OffArguments) -> Result<ExitCode> {
     }
     let mut failures = Vec::new();
     if !arguments.daemon {
-        let released = kernel::hold_table::release_orphaned_holds(!arguments.killed)?;
+        let released = kernel::guard::hold_table::release_orphaned_holds(!arguments.killed)?;
         if released.of_killed > 0 || arguments.killed {
             let processes = number_of(released.of_killed, "process");
             print(&format!("released {processes} whose guard was killed"))?;

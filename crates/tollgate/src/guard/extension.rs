@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use kernel::clock::{now_ns, wall_clock};
 use kernel::gate::{Gate, Lock};
+use kernel::guard::profile::window_symbols;
 use kernel::process::{is_stopped, session_of};
-use kernel::profile::window_symbols;
 use kernel::session::Session;
 use kernel::signals::was_termination_requested;
 use kernel::wire;
@@ -28,7 +28,6 @@ use super::tracked_program::{TrackedProgram, name};
 use super::training_stops::TrainingStops;
 use super::watchdog::HoldWatchdog;
 use crate::format::number_of;
-use crate::kernel_text;
 use crate::output::print_message;
 
 /// The limit of kept events; further ones are only counted.
@@ -344,7 +343,7 @@ impl Guard {
             tid: event.pid,
             program: path_of(program),
             scope: program.scope.clone(),
-            command: kernel_text::text(&event.comm),
+            command: wire::text(&event.comm),
             call: name(event.call),
             sequence: window.iter().map(|symbol| program.call(*symbol)).collect(),
             expected: expected.unwrap_or_default(),

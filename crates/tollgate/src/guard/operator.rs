@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use anyhow::{Result, bail};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
-use kernel::holds::HeldProcess;
+use kernel::guard::holds::HeldProcess;
 use kernel::process::{has_terminal, session_of};
 use kernel::wire;
 

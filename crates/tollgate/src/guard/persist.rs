@@ -99,7 +99,7 @@ impl Guard {
     /// programs. Tries all of them and returns the first failure.
     pub fn evict_unused(&mut self, gate: &Gate) -> Result<()> {
         /// Several times the number of profiles that are made ahead (`READY_PROFILES` of
-        /// crates/kernel/src/profile_table.rs).
+        /// crates/kernel/src/guard/profile_table.rs).
         const SPARE: usize = 256;
         /// Each takes the kernel some milliseconds, and held processes may have to wait meanwhile.
         const AT_ONCE: usize = 32;

@@ -83,8 +83,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let pipe = folder.path().join("pipe");
         let name = std::ffi::CString::new(pipe.to_str().expect("a text")).expect("no NUL");
+        #[allow(unsafe_code)]
         // SAFETY: a valid path.
-        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let made = unsafe { libc::mkfifo(name.as_ptr(), 0o600) };
+        assert_eq!(made, 0);
         for path in [pipe.as_path(), Path::new("/dev/null"), folder.path()] {
             let error = open_file(path).expect_err("it is not a regular file");
             assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{}", path.display());

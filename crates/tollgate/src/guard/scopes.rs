@@ -9,12 +9,14 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use kernel::{identity, wire};
+use identity::cgroup::{Cgroups, container_of};
+use identity::script::script_argument;
+use kernel::scope_name::{encode_scope, scope_hash};
+use kernel::wire;
 use serde::Deserialize;
 
 use super::baseline::BaselineId;
 use super::container_image::image_of;
-use super::placement::container_of;
 use super::program_file::{file_of_link, open_file};
 use crate::kernel_text;
 
@@ -51,7 +53,7 @@ impl ScopeKind {
     /// The scope's name in baselines. None: the process is in no container, whatever its cgroup
     /// looks like.
     fn name(self, found: &wire::scope_name) -> Option<String> {
-        let text = kernel_text::text(&found.text);
+        let text = wire::text(&found.text);
         match self {
             Self::Script if text.starts_with('/') => Some(format!("script:{text}")),
             Self::Script => {
@@ -71,14 +73,14 @@ impl ScopeKind {
 
     fn scope(self, found: &wire::scope_name) -> Scope {
         let name = self.name(found);
-        Scope { number: identity::scope_hash(found), name }
+        Scope { number: scope_hash(found), name }
     }
 
     /// The scope that the kernel side will compute, if the name of a stored baseline determines it.
     pub fn of_baseline_name(self, name: &str) -> Option<Scope> {
         let (kind, text) = name.split_once(':')?;
         let is_own = matches!((self, kind), (Self::Script, "script") | (Self::Unit, "unit"));
-        is_own.then(|| self.scope(&identity::encode_scope(text.as_bytes(), None)))
+        is_own.then(|| self.scope(&encode_scope(text.as_bytes(), None)))
     }
 }
 
@@ -110,7 +112,7 @@ impl SessionScopes {
     pub fn of_record(&self, record: &wire::guard_program_record) -> Option<String> {
         let number = record.program.scope;
         let kind = self.kind.filter(|_| number != 0)?;
-        match identity::scope_hash(&record.scope) == number {
+        match scope_hash(&record.scope) == number {
             true => kind.name(&record.scope),
             false => self.attached.get(&number).cloned().flatten(),
         }
@@ -174,13 +176,17 @@ impl ProcessInfo {
 
     fn scope(&self, kind: ScopeKind) -> Option<Box<wire::scope_name>> {
         if kind != ScopeKind::Script {
-            return identity::unit_or_container(kind.wire(), &self.cgroups)
-                .map(|text| identity::encode_scope(text.as_bytes(), None));
+            let cgroups = Cgroups::parse(&self.cgroups);
+            let found = match kind {
+                ScopeKind::Unit => cgroups.kernel_service(),
+                _ => cgroups.kernel_container(),
+            };
+            return found.map(|text| encode_scope(text.as_bytes(), None));
         }
         let file_name = self.program.file_name().unwrap_or_default().to_string_lossy();
-        let script = identity::script_argument(&file_name, &self.arguments)?;
+        let script = script_argument(&file_name, &self.arguments)?;
         let folder = (!script.starts_with(b"/")).then_some(self.folder.as_path());
-        Some(identity::encode_scope(script, folder))
+        Some(encode_scope(script, folder))
     }
 }
 
@@ -241,7 +247,7 @@ mod tests {
         let scope = ScopeKind::Script.of_baseline_name("script:/opt/app.py").expect("a scope");
         assert_eq!(scope.name.as_deref(), Some("script:/opt/app.py"));
         let began = wire::guard_program_record {
-            scope: *identity::encode_scope(b"/opt/app.py", None),
+            scope: *encode_scope(b"/opt/app.py", None),
             program: wire::guard_program { scope: scope.number, ..Default::default() },
             ..Default::default()
         };

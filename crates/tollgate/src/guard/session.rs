@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context as _, Result};
 use control::Response;
 use kernel::gate::Lock;
-use kernel::hold_table::PinnedHolds;
+use kernel::guard::hold_table::PinnedHolds;
 use kernel::session::SessionOptions;
 
 use super::events::Events;

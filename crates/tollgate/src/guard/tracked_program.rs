@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use kernel::profile::{self, Contents, KernelProfile};
+use kernel::guard::profile::{self, Contents, KernelProfile};
 use kernel::wire;
 
 use super::baseline::{

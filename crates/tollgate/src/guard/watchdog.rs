@@ -7,7 +7,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 use kernel::gate::Gate;
-use kernel::holds::{WatchdogTarget, liveness_pipe, watch_owner};
+use kernel::guard::hold_watchdog::{WatchdogTarget, watch_owner};
+use kernel::watchdog::liveness_pipe;
 
 use super::arguments::WatchdogArguments;
 use crate::output::{Output, print_message};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kernel::call_stats::{CallStats, RowName, RowStats, SiteStats, errno_of_index};
+use kernel::lens::call_stats::{CallStats, RowName, RowStats, SiteStats, errno_of_index};
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 use stats::histogram;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use kernel::call_stats::{RowName, RowStats};
 use kernel::clock::now_ns;
-use kernel::counters::Collector;
 use kernel::gate::Lock;
+use kernel::lens::call_stats::{RowName, RowStats};
+use kernel::lens::counters::Collector;
 use kernel::process;
 use kernel::session::{LiveThread, SessionOptions};
 use kernel::symbols::KernelSymbols;

@@ -51,7 +51,7 @@ impl SlowCalls {
             at_ns: began.saturating_sub(self.began_ns),
             pid: record.tgid,
             tid: record.pid,
-            command: kernel_text::text(&record.comm),
+            command: wire::text(&record.comm),
             call: format!(
                 "{name}({})",
                 if replaces_registers(&name, record.result) {
@@ -133,7 +133,7 @@ fn argument(record: &wire::slow_call, abi: calls::Abi, index: usize, kind: Argum
     let register = record.args[index];
     if let Some(path) = record.path.iter().find(|path| path.arg == index as u32) {
         let cut = if kernel_text::is_truncated(&path.text) { "…" } else { "" };
-        return format!("{:?}{cut}", kernel_text::text(&path.text));
+        return format!("{:?}{cut}", wire::text(&path.text));
     }
     let file = record.fd.iter().find(|fd| fd.arg == index as u32);
     let value = kind.value(abi, register);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use kernel::plugins::LoadedPlugin;
+use kernel::plugin::LoadedPlugin;
 use serde::Serialize;
 use stats::interval::{median, median_interval};
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kernel::plugins::{ForeignPlugin, PluginIds};
+use kernel::plugin::{ForeignPlugin, PluginIds};
 use serde::Serialize;
 
 use super::arguments::{CallArguments, CallInput};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use ecode::{CALL, Diagnostic, Object, Program};
 use kernel::gate::Gate;
-use kernel::plugins::{ChainOrder, LoadedPlugin, PluginHooks, SharedMemory, btf_read_time};
+use kernel::plugin::{ChainOrder, LoadedPlugin, PluginHooks, SharedMemory, btf_read_time};
 use kernel::probe::loops;
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use ecode::MAX_CUT_SHORT;
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
-use kernel::plugins::{
+use kernel::plugin::{
     ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks, PluginIds, RECORDS_BYTES,
 };
 use kernel::wire;
@@ -243,7 +243,7 @@ impl Plugins {
         let mut old = std::mem::replace(&mut self.all[place], new);
         // Its last output is not lost either.
         let told = old.drain_output();
-        self.hooks.retire(old.plugin);
+        old.plugin.retire(&mut self.hooks);
         self.all[place].told = old.told;
         self.append(name, told?);
         let (name, not_kept, copied) = (name.to_owned(), kept.not_kept, kept.copied_names);
@@ -258,7 +258,7 @@ impl Plugins {
         let mut live = self.all.remove(place);
         self.update_ownership(gate);
         let told = live.drain_output();
-        self.hooks.retire(live.plugin);
+        live.plugin.retire(&mut self.hooks);
         let noted = told.map(|told| self.append(name, told));
         self.append(name, vec![(now_ns(), PluginOutput::Unloaded { unlink_us })]);
         noted.map(|()| unlink_us)
@@ -273,7 +273,7 @@ impl Plugins {
 
     /// Unloads all plugins. No thread runs one of them when this returns.
     pub fn unload_all(&mut self) {
-        self.all.drain(..).for_each(|live| self.hooks.retire(live.plugin));
+        self.all.drain(..).for_each(|live| live.plugin.retire(&mut self.hooks));
         self.hooks.wait_for_retired();
     }
 

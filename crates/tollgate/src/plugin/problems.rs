@@ -3,7 +3,7 @@
 use annotate_snippets::Level;
 use anyhow::{Result, bail};
 use ecode::{Diagnostic, MAX_DIAGNOSTICS, Severity};
-use kernel::plugins::verifier_log::verifier_message;
+use kernel::plugin::verifier_log::verifier_message;
 use serde::Serialize;
 
 use crate::format::{and_more, number_of, printable};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use ecode::records::decode_value;
-use kernel::plugins::LoadedPlugin;
+use kernel::plugin::LoadedPlugin;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 

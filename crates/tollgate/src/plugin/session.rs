@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use control::Response;
-use kernel::plugins::ALL_SESSIONS;
+use kernel::plugin::ALL_SESSIONS;
 use kernel::session::SessionOptions;
 
 use super::extension::{Plugins, mask};

@@ -2,7 +2,7 @@
 //! name and type.
 
 use ecode::{Global, Type};
-use kernel::plugins::{Data, SharedMemory};
+use kernel::plugin::{Data, SharedMemory};
 
 use super::compile::CompiledPlugin;
 

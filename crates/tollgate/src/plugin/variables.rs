@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ecode::Integer;
-use kernel::plugins::Data;
+use kernel::plugin::Data;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 

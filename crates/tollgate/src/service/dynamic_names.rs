@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use kernel::service_maps::{DynamicKey, DynamicService, Member};
+use identity::cgroup::Cgroups;
+use kernel::service::service_maps::{DynamicKey, DynamicService, Member};
 use kernel::wire;
 
 /// The kernel side knows units and programs by hashes; their names come from a present member, or
@@ -30,31 +31,6 @@ fn program(pid: u32) -> Option<String> {
 }
 
 fn unit(pid: u32) -> Option<String> {
-    unit_of(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
-}
-
-/// The innermost unit, as bpf/gate/identity.bpf.h finds it.
-fn unit_of(cgroups: &str) -> Option<String> {
-    let paths = cgroups.lines().rev().filter_map(|line| line.splitn(3, ':').nth(2));
-    let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");
-    paths.filter_map(|path| path.rsplit('/').find(is_unit)).map(str::to_owned).next()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn units_are_the_innermost_services_or_scopes() {
-        let unit = |text| unit_of(text);
-        assert_eq!(
-            unit("0::/system.slice/nginx.service/worker\n").as_deref(),
-            Some("nginx.service")
-        );
-        assert_eq!(
-            unit("4:pids:/user.slice/user-0.slice/session-1.scope\n0::/\n").as_deref(),
-            Some("session-1.scope")
-        );
-        assert_eq!(unit("0::/a\n"), None);
-    }
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    Cgroups::parse(&text).innermost_unit().map(str::to_owned)
 }

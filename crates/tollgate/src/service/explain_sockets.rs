@@ -133,17 +133,14 @@ fn unix_listener(line: &str) -> Option<(SocketName, u64)> {
 }
 
 fn address(words: [u64; 2], port: u16) -> SocketAddr {
-    let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
-    let octets: [u8; 16] = bytes.try_into().expect("two words");
-    SocketAddr::new(IpAddr::V6(Ipv6Addr::from(octets)).to_canonical(), port)
+    SocketAddr::new(wire::ip_address(words), port)
 }
 
 fn name_of(record: &wire::service_socket_record) -> SocketName {
     if record.is_unix == 0 {
         return SocketName::Internet(address(record.route.from, record.route.from_port));
     }
-    let bytes: Vec<u8> = record.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
-    SocketName::Unix(String::from_utf8_lossy(&bytes).into_owned())
+    SocketName::Unix(wire::text(&record.name))
 }
 
 /// The connections that have this end, each with those of its ends that a thread has sent or

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::process;
-use kernel::service_maps::{self, Member, ServiceUsage};
+use kernel::service::service_maps::{self, Member, ServiceUsage};
 use kernel::session::Session;
 use kernel::wire;
 use service::{AtEnd, HashedRuleset, RuleAction, RuleEvent, RuleFile, SplitBy, Tree};
@@ -53,7 +53,7 @@ impl Workers {
 }
 
 pub struct Services {
-    kernel: kernel::service_maps::KernelServices,
+    kernel: kernel::service::service_maps::KernelServices,
     /// The file that `apply` reads again if it is given none.
     path: PathBuf,
     registry: ServiceRegistry,
@@ -88,7 +88,7 @@ impl Services {
         // The kernel side has these from the beginning.
         numbers.update(&Tree::default())?;
         let mut services = Self {
-            kernel: kernel::service_maps::KernelServices::start(gate, session)?,
+            kernel: kernel::service::service_maps::KernelServices::start(gate, session)?,
             path,
             registry: numbers,
             active: ActiveRules {
@@ -172,7 +172,7 @@ impl Services {
         self.register_dynamic(gate)?;
         let mut numbers = self.registry.clone();
         let change = numbers.update(&file.tree)?;
-        let book = wire_ruleset(&file, gate.salt(), &numbers)?;
+        let book = wire_ruleset(&file, service_maps::salt(gate), &numbers)?;
         for number in &change.added {
             self.kernel.add(gate, *number)?;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kernel::service_maps::ServiceUsage;
+use kernel::service::service_maps::ServiceUsage;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

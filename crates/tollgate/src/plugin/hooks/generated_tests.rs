@@ -6,8 +6,8 @@ use std::thread;
 
 use ecode::{HookProvider as _, Loops};
 use kernel::gate::{Gate, Lock};
-use kernel::plugins::{ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks};
-use kernel::{probe, wire};
+use kernel::plugin::{ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks};
+use kernel::{extensions, probe, wire};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any};
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -44,8 +44,10 @@ const HANDLERS: [(&str, &[&str]); 19] = [
 fn apart(test: impl FnOnce() + Send) {
     thread::scope(|threads| {
         let apart = threads.spawn(|| {
+            #[allow(unsafe_code)]
             // SAFETY: a plain call.
-            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+            let unshared = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+            assert_eq!(unshared, 0);
             test();
         });
         apart.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -68,8 +70,11 @@ fn runner() -> TestRunner {
 #[ignore = "loads programs into the kernel, as root: scripts/test live"]
 fn generated_handlers_load_at_every_hook() {
     apart(|| {
-        let gate =
-            Gate::open(&Lock::take().expect("nobody keeps it"), wire::PLUGIN | wire::PLUGIN_EXIT);
+        let gate = Gate::open(
+            &Lock::take().expect("nobody keeps it"),
+            wire::PLUGIN | wire::PLUGIN_EXIT,
+            &extensions::ALL,
+        );
         let (gate, hooks) = (gate.expect("it is loaded"), RefCell::new(PluginHooks::default()));
         let taken = HANDLERS.map(|_| Cell::new(0));
         let is_taken = |bytes: &[u8], hook: &str, selected: &[&str], taken: &Cell<u32>| {
@@ -94,7 +99,7 @@ fn generated_handlers_load_at_every_hook() {
                 let turn = ChainOrder { session: ALL_SESSIONS, priority: 0 };
                 let mut hooks = hooks.borrow_mut();
                 let plugin = LoadedPlugin::load_at(&object, &mut hooks, &gate, turn, None);
-                hooks.retire(plugin.unwrap_or_else(|error| panic!("{text}\n{error}")));
+                plugin.unwrap_or_else(|error| panic!("{text}\n{error}")).retire(&mut hooks);
                 taken.set(taken.get() + 1);
             }
         };

@@ -84,7 +84,7 @@ fn one<'a>(selected: &'a [String], what: &str) -> Result<&'a str, HookError> {
 /// A timer, with an interval that the kernel can keep.
 fn timer(every: &str) -> Result<HookSpec, HookError> {
     const MIN_TIMER_US: u128 = 100;
-    match kernel::plugins::interval(every) {
+    match kernel::plugin::interval(every) {
         Some(interval) if interval.as_micros() >= MIN_TIMER_US => {
             Ok(observing_spec(Vec::new(), vec![unconditional_program("perf_event", Vec::new())]))
         }

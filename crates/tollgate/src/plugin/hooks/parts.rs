@@ -4,7 +4,7 @@ use ecode::{
     DenyReturn, FieldSource, HookError, HookField, HookProgram, HookSpec, HookVariant, Integer,
     ReturnPolicy, Type,
 };
-use kernel::plugins::offset_of;
+use kernel::plugin::offset_of;
 
 /// Where offsets in kernel types come from. Reading the types takes milliseconds and megabytes.
 /// `ToCheck` avoids that for a caller that does not load the program: only numbers in the compiled

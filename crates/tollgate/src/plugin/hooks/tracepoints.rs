@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use ecode::{FieldSource, HookError, HookField, HookSpec, Integer, Type};
-use kernel::plugins::tracefs;
+use kernel::plugin::tracefs;
 
 use super::parts::{observing_spec, unconditional_program};
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::{Context as _, Result};
-use kernel::service_maps::Member;
+use identity::cgroup::Cgroups;
+use kernel::service::service_maps::Member;
 use service::Limits;
 
 use super::saved_origin::{TOP, folder, origin};
@@ -322,12 +323,12 @@ impl Hierarchy {
     /// The current cgroup of a thread.
     fn group_of(&self, tid: u32) -> io::Result<Option<String>> {
         let text = fs::read_to_string(format!("/proc/{tid}/cgroup"))?;
-        let is_ours = |controllers: &str| match self.is_v2 {
-            true => controllers.is_empty(),
-            false => controllers.split(',').any(|name| name == self.controllers[0].name()),
+        let cgroups = Cgroups::parse(&text);
+        let path = match self.is_v2 {
+            true => cgroups.path_in_v2(),
+            false => cgroups.path_of(self.controllers[0].name()),
         };
-        let mut lines = text.lines().map(|line| line.splitn(3, ':').skip(1));
-        Ok(lines.find_map(|mut line| is_ours(line.next()?).then(|| line.next())?.map(Into::into)))
+        Ok(path.map(Into::into))
     }
 
     /// Migrates a thread to a service's cgroup, or back to its origin. False: it is there already,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use kernel::clock::thread_time;
-use kernel::migrations::{MigrationSource, Migrations, RETURN_DELAY, ReturnDecision};
+use kernel::service::migrations::{MigrationSource, Migrations, RETURN_DELAY, ReturnDecision};
 use kernel::wire;
 
 use super::super::requests::MigrationReport;

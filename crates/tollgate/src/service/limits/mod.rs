@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use kernel::gate::Gate;
-use kernel::migrations::MigrationSource;
-use kernel::service_maps::{Member, ServiceUsage};
-use kernel::socket_limits::{Limit, LimitAction, LimitCounts};
+use kernel::service::migrations::MigrationSource;
+use kernel::service::service_maps::{Member, ServiceUsage};
+use kernel::service::socket_limits::{Limit, LimitAction, LimitCounts};
 use kernel::wire;
 use service::AtEnd;
 
@@ -35,7 +35,7 @@ pub use watchdog::keep;
 
 pub struct Limiter {
     /// None: this machine has no cgroup v2 hierarchy, to which the programs attach.
-    sockets: Option<kernel::socket_limits::SocketLimiter>,
+    sockets: Option<kernel::service::socket_limits::SocketLimiter>,
     groups: Arc<RwLock<ServiceCgroups>>,
     mover: Migrator,
     watchdog: Option<CgroupWatchdog>,
@@ -53,7 +53,7 @@ impl Limiter {
         }
         let groups = Arc::new(RwLock::new(ServiceCgroups::default()));
         Ok(Self {
-            sockets: kernel::socket_limits::SocketLimiter::start(gate)?,
+            sockets: kernel::service::socket_limits::SocketLimiter::start(gate)?,
             mover: Migrator::start(MigrationSource::new(gate)?, Arc::clone(&groups))?,
             groups,
             watchdog: None,
@@ -75,7 +75,7 @@ impl Limiter {
     /// Replaces the limits. If this fails, the caller must activate the previous ones again.
     pub fn activate(
         &mut self,
-        services: &kernel::service_maps::KernelServices,
+        services: &kernel::service::service_maps::KernelServices,
         numbers: &ServiceRegistry,
         own: BTreeMap<u16, OwnLimits>,
         at_end: AtEnd,
@@ -185,7 +185,7 @@ impl Limiter {
     /// Adds a dynamic service.
     pub fn add_dynamic_service(
         &self,
-        services: &kernel::service_maps::KernelServices,
+        services: &kernel::service::service_maps::KernelServices,
         numbers: &ServiceRegistry,
         number: u16,
     ) {
@@ -199,7 +199,7 @@ impl Limiter {
     /// Migrates at once the members whose own service has limits that apply from the start.
     pub fn migrate_own(
         &self,
-        services: &kernel::service_maps::KernelServices,
+        services: &kernel::service::service_maps::KernelServices,
         numbers: &ServiceRegistry,
     ) -> Result<()> {
         for member in services.members()?.iter().filter(|member| has_all_limits(member)) {
@@ -217,7 +217,7 @@ impl Limiter {
     /// limits that apply from the start, and otherwise out of the cgroups of other services.
     pub fn migrate(
         &self,
-        services: &kernel::service_maps::KernelServices,
+        services: &kernel::service::service_maps::KernelServices,
         member: &Member,
         service: u16,
         numbers: &ServiceRegistry,
@@ -243,7 +243,7 @@ impl Limiter {
     /// within `ago`.
     pub fn is_contended(
         &self,
-        services: &kernel::service_maps::KernelServices,
+        services: &kernel::service::service_maps::KernelServices,
         ago: Duration,
     ) -> bool {
         let has_weights = self.own.values().any(|own| own.limits.cpu_weight.is_some());

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use kernel::holds::liveness_pipe;
+use kernel::watchdog::liveness_pipe;
 
 use super::cgroups::remove_orphaned;
 
@@ -53,7 +53,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The watchdog's own command: waits for the end of its standard input.
 pub fn keep() -> Result<ExitCode> {
-    kernel::holds::name_watchdog();
+    kernel::watchdog::name_watchdog();
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
     let began = Instant::now();

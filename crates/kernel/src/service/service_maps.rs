@@ -1,18 +1,19 @@
 //! Services in the kernel: the active rules, the threads' bindings, and the services' usage.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{ErrorKind, MapCore as _, MapFlags};
+use zerocopy::{FromBytes, IntoBytes as _};
 
 use crate::clock::now_ns;
 use crate::cpus;
 use crate::error::{Error, ErrorContext, Result};
-use crate::gate::{Gate, IteratorKind, Iterators, Lock};
-use crate::mapped_array::{MappedArray, atomic_field};
+use crate::gate::{Gate, IteratorKind, Iterators, KernelSide, Lock};
+use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::session::Session;
 use crate::wire;
 
@@ -113,17 +114,6 @@ pub struct KernelServices {
     rules: Vec<wire::service_key>,
 }
 
-fn bytes_of<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: only called with wire types that have no padding.
-    unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
-}
-
-fn read_as<T: Copy>(bytes: &[u8]) -> T {
-    assert!(bytes.len() >= size_of::<T>(), "{} bytes", bytes.len());
-    // SAFETY: long enough; only called with wire types, of which any bytes are a value.
-    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
-}
-
 impl ServiceUsage {
     fn new(account: &wire::service_account) -> Self {
         let wire::service_account {
@@ -208,7 +198,8 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// An account to which nothing is charged yet.
 fn open_account(gate: &Gate, number: u32, flags: MapFlags) -> libbpf_rs::Result<()> {
-    let zeroes = vec![vec![0; size_of::<wire::service_account>()]; cpus::possible()];
+    let nothing = wire::service_account::default();
+    let zeroes = vec![nothing.as_bytes().to_vec(); cpus::possible()];
     gate.maps.get("accounts").update_percpu(&number.to_ne_bytes(), &zeroes, flags)
 }
 
@@ -251,24 +242,16 @@ impl KernelServices {
 
     fn write_service(&self, number: u16, heir: u16, known_as: u16) {
         let wire::service { cgroup_of, migrate_flags, .. } = self.services.read(heir.into());
-        let entry = self.services.entry(number.into());
-        // SAFETY: aligned fields within the mapping, each read as a whole by the kernel side.
-        unsafe {
-            (&raw mut (*entry).successor).write_volatile(heir);
-            (&raw mut (*entry).rule_service).write_volatile(known_as);
-        }
+        field!(self.services, number.into(), successor).write(heir);
+        field!(self.services, number.into(), rule_service).write(known_as);
         self.set_cgroup(number, cgroup_of, migrate_flags.into());
     }
 
     /// Sets the service in whose control group its threads run, and when they are migrated there:
     /// [`wire::service_migrate_flags`].
     pub fn set_cgroup(&self, number: u16, place: u16, placing: u32) {
-        let entry = self.services.entry(number.into());
-        // SAFETY: as above.
-        unsafe {
-            (&raw mut (*entry).cgroup_of).write_volatile(place);
-            (&raw mut (*entry).migrate_flags).write_volatile(placing as u16);
-        }
+        field!(self.services, number.into(), cgroup_of).write(place);
+        field!(self.services, number.into(), migrate_flags).write(placing as u16);
     }
 
     /// The services whose control groups have threads that kept others waiting, not longer than
@@ -329,7 +312,7 @@ impl KernelServices {
                 .lookup(&key, MapFlags::ANY)
                 .doing("reading the services that rules have started")?
             {
-                all.push(started(&read_as(&key), &read_as(&start)));
+                all.push(started(&decode(&key), &decode(&start)));
             }
         }
         Ok(all)
@@ -343,7 +326,7 @@ impl KernelServices {
         for key in keys {
             let start = map.lookup(&key, MapFlags::ANY).ok().flatten();
             if start.is_some_and(|start| {
-                read_as::<wire::dynamic_service>(&start).number == u32::from(started.number)
+                decode::<wire::dynamic_service>(&start).number == u32::from(started.number)
             }) {
                 let _ = map.delete(&key);
             }
@@ -366,12 +349,12 @@ impl KernelServices {
                 let key = wire::service_key { ruleset: number, tuple: *set as u32, hash: *hash };
                 // Two rules have one hash only by chance: then the first decides.
                 if rules
-                    .lookup(bytes_of(&key), MapFlags::ANY)
+                    .lookup(key.as_bytes(), MapFlags::ANY)
                     .doing("reading the rules of services")?
                     .is_none()
                 {
                     rules
-                        .update(bytes_of(&key), bytes_of(rule), MapFlags::ANY)
+                        .update(key.as_bytes(), rule.as_bytes(), MapFlags::ANY)
                         .doing("writing the rules of services")?;
                     keys.push(key);
                 }
@@ -392,10 +375,9 @@ impl KernelServices {
                 page.tuples_of_event[event * wire::SERVICE_TUPLES as usize + place] = *set as u8;
             }
         }
-        let place = self.books.entry(0).cast::<wire::service_ruleset>();
-        // SAFETY: one of the two rulesets in the mapping, which the gate does not read while it is
-        // not active.
-        unsafe { place.add(number as usize & 1).write_volatile(page) };
+        // The gate does not read the one of the two rulesets that is not active.
+        let mut rulesets = self.books.whole(0).elements();
+        rulesets.nth(number as usize & 1).expect("there are two").write(page);
         atomic_field!(gate.header, 0, ruleset).store(number, Ordering::SeqCst);
         cpus::wait_for_all();
         delete_rules(gate, &std::mem::replace(&mut self.rules, keys));
@@ -410,8 +392,7 @@ impl KernelServices {
     /// All members.
     pub fn members(&self) -> Result<Vec<Member>> {
         let told = self.iterators.run(IteratorKind::Members)?;
-        let records = told.chunks_exact(size_of::<wire::service_member_record>());
-        Ok(records.map(|bytes| member(&read_as(bytes))).collect())
+        Ok(records(&told).iter().map(member).collect())
     }
 
     /// All sockets by which a thread has sent or received.
@@ -423,8 +404,7 @@ impl KernelServices {
             &[IteratorKind::Sockets],
         )?;
         let told = sockets.run(IteratorKind::Sockets)?;
-        let records = told.chunks_exact(size_of::<wire::service_socket_record>());
-        Ok(records.map(read_as).collect())
+        Ok(records(&told))
     }
 
     /// What was charged to the services with accounts.
@@ -433,7 +413,7 @@ impl KernelServices {
         let mut all = BTreeMap::new();
         let next = self.next_started(gate);
         let is_used = |key: &Vec<u8>| {
-            let number = read_as::<u32>(key);
+            let number = decode::<u32>(key);
             number < wire::SERVICES_DYNAMIC || number < next
         };
         for key in accounts.keys().filter(is_used) {
@@ -441,16 +421,14 @@ impl KernelServices {
                 .lookup_percpu(&key, MapFlags::ANY)
                 .doing("reading the accounts of services")?;
             let mut sum = ServiceUsage::default();
-            values.iter().flatten().for_each(|bytes| sum.add(ServiceUsage::new(&read_as(bytes))));
-            all.insert(read_as::<u32>(&key) as u16, sum);
+            values.iter().flatten().for_each(|bytes| sum.add(ServiceUsage::new(&decode(bytes))));
+            all.insert(decode::<u32>(&key) as u16, sum);
         }
         Ok(all)
     }
 
     fn in_cgroup_of(&self, slot: u32) -> &AtomicU16 {
-        let entry = self.members.entry(slot);
-        // SAFETY: an aligned field within the mapping, which both sides access as a whole.
-        unsafe { AtomicU16::from_ptr(&raw mut (*entry).in_cgroup_of) }
+        atomic_field!(self.members, slot, in_cgroup_of)
     }
 
     /// Migrates a thread without a request of the kernel side; what the kernel side requests
@@ -490,9 +468,7 @@ impl KernelServices {
         let message = u64::from(wire::MESSAGE_ASSIGN)
             | u64::from(service) << wire::MESSAGE_SERVICE_SHIFT
             | (now_ns() / 1_000_000) << wire::MESSAGE_VALUE_SHIFT;
-        let place = self.members.entry(member.slot);
-        // SAFETY: an aligned u64 within the mapping, which both sides access as a whole.
-        unsafe { AtomicU64::from_ptr(&raw mut (*place).message) }.store(message, Ordering::SeqCst);
+        atomic_field!(self.members, member.slot, message).store(message, Ordering::SeqCst);
         true
     }
 }
@@ -500,7 +476,7 @@ impl KernelServices {
 fn delete_rules(gate: &Gate, keys: &[wire::service_key]) {
     let rules = gate.maps.get("service_rules");
     for key in keys {
-        let _ = rules.delete(bytes_of(key));
+        let _ = rules.delete(key.as_bytes());
     }
 }
 
@@ -514,9 +490,18 @@ fn delete_entries(gate: &Gate, map: &str, most: u32) {
     }
 }
 
-fn text(bytes: &[std::ffi::c_char]) -> String {
-    let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+/// A key or value of one of the kernel side's maps.
+///
+/// # Panics
+/// If it is shorter than its type: the map would be another one.
+fn decode<T: FromBytes>(bytes: &[u8]) -> T {
+    let (value, _) = T::read_from_prefix(bytes).expect("as long as its type");
+    value
+}
+
+/// The records that an iterator has written.
+fn records<T: FromBytes>(told: &[u8]) -> Vec<T> {
+    told.chunks_exact(size_of::<T>()).map(decode).collect()
 }
 
 fn started(key: &wire::dynamic_service_key, start: &wire::dynamic_service) -> DynamicService {
@@ -524,17 +509,13 @@ fn started(key: &wire::dynamic_service_key, start: &wire::dynamic_service) -> Dy
         wire::SPLIT_USER => DynamicKey::User(key.value[0] as u32),
         wire::SPLIT_UNIT => DynamicKey::Unit(key.value[0]),
         wire::SPLIT_EXE => DynamicKey::Exe(key.value[0]),
-        _ => {
-            let bytes: Vec<u8> = key.value.into_iter().flat_map(u64::to_ne_bytes).collect();
-            let octets: [u8; 16] = bytes.try_into().expect("two words");
-            DynamicKey::Client(IpAddr::V6(Ipv6Addr::from(octets)).to_canonical())
-        }
+        _ => DynamicKey::Client(wire::ip_address(key.value)),
     };
     DynamicService {
         number: start.number as u16,
         parent: key.below,
         key: each,
-        first_member: text(&start.name),
+        first_member: wire::text(&start.name),
     }
 }
 
@@ -545,7 +526,7 @@ fn member(record: &wire::service_member_record) -> Member {
         slot: record.slot,
         epoch: record.epoch,
         began_ns: record.began_ns,
-        command: text(&record.comm),
+        command: wire::text(&record.comm),
         service: record.service,
         why: record.why,
         binding: record.binding,
@@ -558,22 +539,41 @@ fn member(record: &wire::service_member_record) -> Member {
     }
 }
 
-impl Gate {
-    /// The salt of the hashes by which the kernel side finds rules.
-    pub fn salt(&self) -> u64 {
-        self.header.read(0).salt
+/// The salt of the hashes by which the kernel side finds rules.
+pub fn salt(gate: &Gate) -> u64 {
+    gate.header.read(0).salt
+}
+
+/// Deactivates the session's services: no thread is a member of any.
+fn deactivate(gate: &Gate, session: u32) {
+    let services = atomic_field!(gate.header, 0, services_session);
+    if services.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return;
+    }
+    // A thread that is being created sees that there are none.
+    cpus::wait_for_all();
+    for slot in 1..gate.threads.entries() {
+        atomic_field!(gate.threads, slot, mask).fetch_and(!wire::SERVICE, Ordering::SeqCst);
+    }
+}
+
+/// The services' part of the life of sessions.
+pub struct Services;
+
+impl KernelSide for Services {
+    fn release(&self, gate: &Gate, session: u32) {
+        deactivate(gate, session);
     }
 
-    /// Deactivates the session's services: no thread is a member of any.
-    pub(crate) fn deactivate_services(&self, session: u32) {
-        let services = atomic_field!(self.header, 0, services_session);
-        if services.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            return;
+    fn tend(&self, gate: &Gate, session: u32) -> Result<()> {
+        let services = atomic_field!(gate.header, 0, services_session).load(Ordering::SeqCst);
+        if services != 0 && services != session && !gate.is_open(services) {
+            // The process of the services was killed.
+            let _lock = Lock::take()?;
+            if !gate.is_open(services) {
+                deactivate(gate, services);
+            }
         }
-        // A thread that is being created sees that there are none.
-        cpus::wait_for_all();
-        for slot in 1..self.threads.entries() {
-            atomic_field!(self.threads, slot, mask).fetch_and(!wire::SERVICE, Ordering::SeqCst);
-        }
+        Ok(())
     }
 }

@@ -1,36 +1,30 @@
 //! A plugin's variables, mapped: read and written while it runs.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
-use std::ptr::{self, NonNull};
+use std::ptr;
 
 use libbpf_rs::MapHandle;
+use memmap2::{MmapOptions, MmapRaw};
 
 use crate::error::{ErrorContext, Result};
 
+/// Mapped until dropped.
 pub struct Data {
     pub(super) map: MapHandle,
-    base: NonNull<u8>,
+    memory: MmapRaw,
     bytes: usize,
 }
-
-// SAFETY: the mapping is shared memory that outlives any thread; all access is by copies.
-unsafe impl Send for Data {}
 
 /// Pages of zeros need no memory yet: they are not written.
 const PAGE: usize = 4096;
 
 impl Data {
     pub fn new(map: MapHandle, bytes: usize) -> Result<Self> {
-        let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        let (length, descriptor) = (bytes.max(1).next_multiple_of(PAGE), map.as_fd().as_raw_fd());
-        // SAFETY: a new shared mapping of a map's descriptor at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(ptr::null_mut(), length, access, shared, descriptor, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error()).doing("map a plugin's variables into memory");
-        }
-        let base = NonNull::new(base.cast()).expect("mmap does not return address 0");
-        Ok(Self { map, base, bytes })
+        let memory = MmapOptions::new()
+            .len(bytes.max(1))
+            .map_raw(map.as_fd().as_raw_fd())
+            .doing("map a plugin's variables into memory")?;
+        Ok(Self { map, memory, bytes })
     }
 
     /// # Panics
@@ -40,7 +34,9 @@ impl Data {
         let mut bytes = vec![0; length];
         // SAFETY: within the mapping, by the line above; the plugin may change it meanwhile, as it
         // may any byte.
-        unsafe { ptr::copy_nonoverlapping(self.base.as_ptr().add(at), bytes.as_mut_ptr(), length) };
+        unsafe {
+            ptr::copy_nonoverlapping(self.memory.as_ptr().add(at), bytes.as_mut_ptr(), length)
+        };
         bytes
     }
 
@@ -51,7 +47,7 @@ impl Data {
         // Aligned numbers are written as a whole.
         // SAFETY: within the mapping, by the line above.
         unsafe {
-            let to = self.base.as_ptr().add(at);
+            let to = self.memory.as_mut_ptr().add(at);
             match bytes.len() {
                 2 if at.is_multiple_of(2) => {
                     to.cast::<u16>().write_volatile(u16::from_ne_bytes([bytes[0], bytes[1]]))
@@ -83,14 +79,5 @@ impl Data {
 
     pub(super) fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.map.as_fd()
-    }
-}
-
-impl Drop for Data {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; no reference into it outlives `self`.
-        unsafe {
-            libc::munmap(self.base.as_ptr().cast(), self.bytes.max(1).next_multiple_of(PAGE))
-        };
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::attach_point::GATE;
+use super::gate_hooks::{GATE, tracepoint_of};
 use crate::error::{Error, Result};
 use crate::probe::Types;
 
@@ -52,10 +52,6 @@ fn read() -> Option<TypeCache> {
         tracepoints: GATE.iter().filter_map(tracepoint).collect(),
         members: MEMBERS.iter().filter_map(member).collect(),
     })
-}
-
-pub fn tracepoint_of(section: &str) -> &str {
-    section.strip_prefix("tp_btf/").unwrap_or("sys_enter")
 }
 
 /// The type number of one of the gate's tracepoints.

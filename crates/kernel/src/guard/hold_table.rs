@@ -11,10 +11,10 @@ use libbpf_rs::{MapCore as _, MapHandle};
 
 use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, Lock};
-use crate::holds::{end_session_guard, switch_off};
+use crate::guard::holds::{end_session_guard, switch_off};
 use crate::mapped_array::MappedArray;
-use crate::session::own_pid_namespace;
-use crate::{process, wire};
+use crate::process::{self, own_pid_namespace};
+use crate::wire;
 
 const BPF_FS: &str = "/sys/fs/bpf";
 /// include/uapi/linux/magic.h

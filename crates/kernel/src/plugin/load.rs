@@ -8,12 +8,21 @@ use std::ptr;
 use libbpf_rs::PrintLevel;
 use libbpf_rs::libbpf_sys::{self, bpf_prog_load_opts};
 
-use super::attach_point::LoadAttributes;
 use super::verifier_log::line;
 use crate::error::{Error, ErrorContext, Result};
 
 /// The end of the verifier's log, as much as is useful to read.
 const LOG_BYTES: usize = 64 << 10;
+
+/// What the kernel needs to load a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadAttributes {
+    pub program: u32,
+    pub attach: u32,
+    /// Number of the tracepoint among the kernel's types.
+    pub types: u32,
+    pub flags: u32,
+}
 
 /// What the kernel gets to know of a program's text.
 pub struct Debug<'a> {

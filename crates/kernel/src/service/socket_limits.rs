@@ -11,7 +11,7 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use crate::enforcement::cgroup2_root;
 use crate::error::{ErrorContext as _, Result};
 use crate::gate::{Gate, reuse};
-use crate::mapped_array::MappedArray;
+use crate::mapped_array::{MappedArray, field};
 use crate::skeletons::service_limits::{ServiceLimitsSkel, ServiceLimitsSkelBuilder};
 use crate::wire;
 
@@ -110,22 +110,18 @@ impl SocketLimiter {
             // If that service is at its limit, too.
             LimitAction::WorksFor(service) => (-libc::EAGAIN, service),
         };
-        let entry = self.limits.entry(index);
-        // SAFETY: aligned fields of an entry of the mapping, each read as a whole by the kernel
-        // side.
-        unsafe {
-            (&raw mut (*entry).parent).write_volatile(limit.parent);
-            (&raw mut (*entry).fallback).write_volatile(fallback);
-            (&raw mut (*entry).error).write_volatile(error);
-            (&raw mut (*entry).sockets_max).write_volatile(most(limit.sockets));
-            (&raw mut (*entry).connections_max).write_volatile(most(limit.connections));
-            let (rate, now) = (&raw mut (*entry).rate_max, most(limit.bytes_per_second).max(1));
-            if rate.read_volatile() != now {
-                // What was sent at another rate is no debt.
-                (&raw mut (*entry).sent_until_ns).write_volatile(0);
-            }
-            rate.write_volatile(now);
+        field!(self.limits, index, parent).write(limit.parent);
+        field!(self.limits, index, fallback).write(fallback);
+        field!(self.limits, index, error).write(error);
+        field!(self.limits, index, sockets_max).write(most(limit.sockets));
+        field!(self.limits, index, connections_max).write(most(limit.connections));
+        let rate = field!(self.limits, index, rate_max);
+        let now = most(limit.bytes_per_second).max(1);
+        if rate.read() != now {
+            // What was sent at another rate is no debt.
+            field!(self.limits, index, sent_until_ns).write(0);
         }
+        rate.write(now);
     }
 
     /// Sets whether anything that is sent is checked.

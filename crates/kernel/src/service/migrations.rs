@@ -2,15 +2,16 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore as _, MapHandle, RingBuffer, RingBufferBuilder};
+use zerocopy::FromBytes as _;
 
 use crate::clock::now_ns;
 use crate::error::{ErrorContext as _, Result};
 use crate::gate::Gate;
-use crate::mapped_array::MappedArray;
+use crate::mapped_array::{MappedArray, atomic_field};
 use crate::wire;
 
 /// Their ring buffer, for one thread to read.
@@ -57,11 +58,8 @@ impl Migrations {
         let into = Rc::clone(&inbox);
         let mut builder = RingBufferBuilder::new();
         let take = move |bytes: &[u8]| {
-            if bytes.len() >= size_of::<wire::service_migration>() {
-                // SAFETY: long enough, and any bytes are a value of it.
-                into.borrow_mut().push(unsafe {
-                    bytes.as_ptr().cast::<wire::service_migration>().read_unaligned()
-                });
+            if let Ok((request, _)) = wire::service_migration::read_from_prefix(bytes) {
+                into.borrow_mut().push(request);
             }
             0
         };
@@ -78,15 +76,10 @@ impl Migrations {
 
     /// What to do with a thread that may return from its control group.
     pub fn return_decision(&self, placement: &wire::service_migration) -> ReturnDecision {
-        let entry = self.members.entry(placement.slot);
-        // SAFETY: aligned fields within the mapping, which both sides access as a whole.
-        let (leaving_began_ns, has_answered, slept_ns) = unsafe {
-            (
-                AtomicU64::from_ptr(&raw mut (*entry).return_thread_ns),
-                AtomicU16::from_ptr(&raw mut (*entry).has_replied),
-                AtomicU64::from_ptr(&raw mut (*entry).slept_ns),
-            )
-        };
+        let (members, slot) = (&self.members, placement.slot);
+        let leaving_began_ns = atomic_field!(members, slot, return_thread_ns);
+        let has_answered = atomic_field!(members, slot, has_replied);
+        let slept_ns = atomic_field!(members, slot, slept_ns);
         let slept = || Duration::from_nanos(slept_ns.load(Ordering::SeqCst));
         let is_at_work = || has_answered.load(Ordering::SeqCst) == 0 || slept().is_zero();
         let is_due = || slept() + RETURN_DELAY <= Duration::from_nanos(now_ns());
@@ -133,9 +126,7 @@ impl Migrations {
     }
 
     fn in_cgroup_of(&self, placement: &wire::service_migration) -> &AtomicU16 {
-        let entry = self.members.entry(placement.slot);
-        // SAFETY: an aligned field within the mapping, which both sides access as a whole.
-        unsafe { AtomicU16::from_ptr(&raw mut (*entry).in_cgroup_of) }
+        atomic_field!(self.members, placement.slot, in_cgroup_of)
     }
 
     /// Whether nothing else was requested since, and the thread still exists.

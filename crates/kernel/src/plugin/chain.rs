@@ -3,20 +3,19 @@
 
 use std::mem::offset_of;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 
-use super::hooks::PluginHook;
+use super::gate_hooks::GATE_PROGRAMS;
+use super::map::create_map;
 use crate::cpus;
 use crate::error::{Error, ErrorContext, Result};
 use crate::gate::{Gate, Lock};
-use crate::mapped_array::MappedArray;
-use crate::process;
-use crate::session::own_pid_namespace;
+use crate::mapped_array::{Field, MappedArray, field};
+use crate::process::{self, own_pid_namespace};
 use crate::wire::{self, plugin_chain, plugin_slot};
 
 /// The session of plugins that run for all tasks, whatever session these belong to.
@@ -24,17 +23,16 @@ pub const ALL_SESSIONS: u32 = 0;
 /// Linked at a hook, for one session or for all tasks.
 pub const MAX_LINKED: usize = wire::PLUGINS_LINKED as usize;
 
-/// The gate's maps of programs, in the order of `wire::plugin_hook`.
-const GATE_PROGRAMS: [&str; wire::PLUGIN_HOOKS as usize] = [
-    "plugin_enter",
-    "plugin_exit",
-    "plugin_fork",
-    "plugin_exec",
-    "plugin_end",
-    "plugin_guard",
-    "plugin_verdicts",
-];
+/// The session of a plugin, and its position in the chain.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ChainOrder {
+    /// [`ALL_SESSIONS`]: all tasks.
+    pub session: u32,
+    /// The lowest one runs first.
+    pub priority: i32,
+}
 
+/// The plugins at one hook.
 pub struct Chain {
     words: MappedArray<plugin_chain>,
     /// Among the chains in the same memory.
@@ -47,15 +45,8 @@ pub struct Chain {
     sessions: Range<u32>,
 }
 
-/// A plugin's slot at a hook, until dropped.
-pub struct ChainSlot {
-    chain: Arc<Chain>,
-    number: u32,
-    /// `None`: it is being retired.
-    hook: Option<Arc<PluginHook>>,
-}
-
-type Slots = [plugin_slot; wire::PLUGIN_SLOTS as usize + 1];
+/// The slots of a chain; the first one is never used.
+pub type Slots = [plugin_slot; wire::PLUGIN_SLOTS as usize + 1];
 
 /// An entry that names a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +69,7 @@ impl Chain {
     /// For a hook outside of the gate.
     pub fn new() -> Result<Self> {
         let flags = libbpf_rs::libbpf_sys::BPF_F_MMAPABLE;
-        let memory = super::memory(
+        let memory = create_map(
             MapType::Array,
             "plugin_chain",
             4,
@@ -87,7 +78,7 @@ impl Chain {
             flags,
         )?;
         let programs =
-            super::memory(MapType::ProgArray, "plugin_slots", 4, 4, wire::PLUGIN_SLOTS + 1, 0)?;
+            create_map(MapType::ProgArray, "plugin_slots", 4, 4, wire::PLUGIN_SLOTS + 1, 0)?;
         Ok(Self {
             words: MappedArray::new(&memory, 1)?,
             index: 0,
@@ -119,34 +110,22 @@ impl Chain {
         self.index * size_of::<plugin_chain>() as u32
     }
 
-    fn slots(&self) -> Slots {
+    /// All slots, as user space sees them.
+    pub fn slots(&self) -> Slots {
         self.words.read(self.index).slots
     }
 
-    fn write_slot(&self, number: u32, slot: plugin_slot) {
-        let chain = self.words.entry(self.index);
-        // SAFETY: a slot of the mapped chain, which only Tollgate processes write, one at a time
-        // (Lock).
-        unsafe { (&raw mut (*chain).slots[number as usize]).write_volatile(slot) };
+    /// Writes a slot; to be called with the lock of the chains.
+    pub fn write_slot(&self, number: u32, slot: plugin_slot) {
+        field!(self.words, self.index, slots[number as usize]).write(slot);
     }
 
     fn store(&self, pointer: Pointer, value: u8) {
-        let chain = self.words.entry(self.index);
-        // SAFETY: a byte of the mapped chain, which is read and written as a whole.
-        unsafe {
-            match pointer {
-                Pointer::First(session) => {
-                    (&raw mut (*chain).first[session as usize]).write_volatile(value)
-                }
-                Pointer::Next(number) => {
-                    (&raw mut (*chain).next[number as usize]).write_volatile(value)
-                }
-            }
-        }
+        self.pointer(pointer).write(value);
     }
 
     /// Reserves a slot for a plugin of a session's tasks, or of all tasks. Returns its number.
-    fn reserve(&self, session: u32, priority: i32) -> Result<u32> {
+    pub fn reserve(&self, session: u32, priority: i32) -> Result<u32> {
         let _lock = Lock::take_chain_lock()?;
         self.sweep();
         let slots = self.slots();
@@ -178,7 +157,8 @@ impl Chain {
         }
     }
 
-    fn unlink_slot(&self, number: u32) {
+    /// Unlinks a plugin, and waits until no thread is on its way to it.
+    pub fn unlink_slot(&self, number: u32) {
         if self.slots()[number as usize].is_linked != 0 {
             self.change(|slots| slots[number as usize].is_linked = 0);
             // A thread that read its number before still reaches it, and must find it, or would
@@ -187,14 +167,27 @@ impl Chain {
         }
     }
 
-    fn delete(&self, number: u32) {
+    /// Where the memory names the plugin after this one.
+    pub fn next_offset(&self, number: u32) -> u32 {
+        self.offset() + offset_of!(plugin_chain, next) as u32 + number
+    }
+
+    /// Stores a program in a slot, where no thread reaches it yet.
+    pub fn set_program(&self, number: u32, program: BorrowedFd<'_>) -> Result<()> {
+        self.programs
+            .update(&number.to_ne_bytes(), &program.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+            .doing("storing a plugin's program for its hook")
+    }
+
+    /// Deletes the program in a slot.
+    pub fn delete(&self, number: u32) {
         // A slot that was never filled has nothing to delete.
         let _ = self.programs.delete(&number.to_ne_bytes());
     }
 
     /// Links some plugins and unlinks others; returns how long that took. It first stores the
     /// entries that no thread can read yet, then those that make the difference.
-    fn change(&self, change: impl FnOnce(&mut Slots)) -> Duration {
+    pub fn change(&self, change: impl FnOnce(&mut Slots)) -> Duration {
         let before = self.slots();
         let mut after = before;
         change(&mut after);
@@ -235,10 +228,13 @@ impl Chain {
     }
 
     fn load(&self, pointer: Pointer) -> u8 {
-        let chain = self.words.read(self.index);
+        self.pointer(pointer).read()
+    }
+
+    fn pointer(&self, pointer: Pointer) -> Field<'_, u8> {
         match pointer {
-            Pointer::First(session) => chain.first[session as usize],
-            Pointer::Next(number) => chain.next[number as usize],
+            Pointer::First(session) => field!(self.words, self.index, first[session as usize]),
+            Pointer::Next(number) => field!(self.words, self.index, next[number as usize]),
         }
     }
 }
@@ -263,7 +259,7 @@ pub fn sweep(gate: &Gate) -> Result<()> {
 }
 
 /// The linked plugins of a session, in their order.
-fn linked(slots: &Slots, session: u32) -> Vec<u8> {
+pub fn linked(slots: &Slots, session: u32) -> Vec<u8> {
     let is_its =
         |number: &usize| slots[*number].is_linked != 0 && slots[*number].session == session;
     let mut numbers: Vec<_> = (1..slots.len()).filter(is_its).collect();
@@ -291,98 +287,6 @@ fn pointers(slots: &Slots, sessions: &Range<u32>) -> Vec<(Pointer, u8)> {
     }
     pointers.extend(firsts);
     pointers
-}
-
-impl ChainSlot {
-    /// Reserves a slot for a plugin of a session's tasks, or of all tasks.
-    pub fn reserve(hook: &Arc<PluginHook>, session: u32, priority: i32) -> Result<Self> {
-        let number = hook.chain.reserve(session, priority)?;
-        Ok(Self { chain: Arc::clone(&hook.chain), number, hook: Some(Arc::clone(hook)) })
-    }
-
-    /// Leaves the hook of an unlinked plugin: what is attached there may go before the plugin does.
-    pub fn detach(&mut self) {
-        self.hook = None;
-    }
-
-    pub fn chain(&self) -> &Chain {
-        &self.chain
-    }
-
-    /// Where the chain's memory names the next plugin.
-    pub fn next_offset(&self) -> u32 {
-        self.chain.offset() + offset_of!(plugin_chain, next) as u32 + self.number
-    }
-
-    /// Stores the program at the hook, where no thread reaches it yet.
-    pub fn set_program(&self, program: BorrowedFd<'_>) -> Result<()> {
-        let number = self.number.to_ne_bytes();
-        let descriptor = program.as_raw_fd().to_ne_bytes();
-        self.chain
-            .programs
-            .update(&number, &descriptor, MapFlags::ANY)
-            .doing("storing a plugin's program for its hook")
-    }
-
-    /// Replaces the program by one that does nothing, once no thread can be on its way there. A
-    /// plugin that is still linked is left alone. The program is not deleted: for an entry of the
-    /// gate, the kernel would wait for one more grace period, and so would a process that stores a
-    /// program meanwhile (v6.18 bpf_arch_poke_desc_update).
-    pub fn clear_program(&self, nothing: Result<OwnedFd>) {
-        if !self.is_linked()
-            && nothing.and_then(|program| self.set_program(program.as_fd())).is_err()
-        {
-            self.chain.delete(self.number);
-        }
-    }
-
-    /// See [`PluginHook::is_device_gone`].
-    pub fn is_device_gone(&self) -> bool {
-        self.hook.as_ref().is_some_and(|hook| hook.is_device_gone())
-    }
-
-    pub fn is_linked(&self) -> bool {
-        self.chain.slots()[self.number as usize].is_linked != 0
-    }
-
-    /// Makes the hook run it from now on; with `instead_of`, in place of another plugin, so that no
-    /// call is missed.
-    pub fn link(&self, instead_of: Option<&Self>) -> Result<Duration> {
-        let _lock = Lock::take_chain_lock()?;
-        let (number, slots) = (self.number as usize, self.chain.slots());
-        let others = linked(&slots, slots[number].session);
-        let is_replaced = instead_of.is_some_and(Self::is_linked);
-        if others.len() >= MAX_LINKED && !is_replaced {
-            return Err(Error::HookFull(MAX_LINKED));
-        }
-        Ok(self.chain.change(|slots| {
-            if let Some(other) = instead_of {
-                slots[other.number as usize].is_linked = 0;
-                // It takes the other's position.
-                slots[number].since = slots[other.number as usize].since;
-            }
-            slots[number].is_linked = 1;
-        }))
-    }
-
-    /// No thread reaches it any more, except those that are on their way: [`cpus::wait_for_all`].
-    pub fn unlink(&self) -> Result<Duration> {
-        let _lock = Lock::take_chain_lock()?;
-        Ok(self.chain.change(|slots| slots[self.number as usize].is_linked = 0))
-    }
-}
-
-impl Drop for ChainSlot {
-    fn drop(&mut self) {
-        // Without the lock, the next sweep removes it.
-        if let Ok(_lock) = Lock::take_chain_lock() {
-            if self.is_linked() {
-                self.chain.unlink_slot(self.number);
-                self.chain.delete(self.number);
-            }
-            self.chain.write_slot(self.number, plugin_slot::default());
-        }
-    }
 }
 
 #[cfg(test)]

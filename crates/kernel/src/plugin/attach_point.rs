@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
 
-use super::foreign::name_of;
-use super::load::{descriptor, instruction, load_program};
+use super::gate_hooks::{GATE, tracepoint_of};
+use super::load::{LoadAttributes, descriptor, instruction, load_program};
+use super::program_info::name_of;
 use super::{tracefs, type_cache};
 use crate::enforcement::cgroup2_root;
 use crate::error::{Error, ErrorContext, Result};
-use crate::wire;
 
 /// One of the kernel's attach points for programs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,28 +66,6 @@ const CONTROL_GROUPS: [(&str, u32, u32); 7] = [
     ),
 ];
 
-/// The gate hooks, in the order of `wire::plugin_hook`.
-pub const GATE: [&str; wire::PLUGIN_HOOKS as usize] = [
-    "tp_btf/sys_enter",
-    "tp_btf/sys_exit",
-    "tp_btf/sched_process_fork",
-    "tp_btf/sched_process_exec",
-    "tp_btf/sched_process_exit",
-    // libbpf has no names for these: they are programs of sys_enter as well.
-    "guard",
-    "verdict",
-];
-
-/// What the kernel needs to load a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadAttributes {
-    pub program: u32,
-    pub attach: u32,
-    /// Number of the tracepoint among the kernel's types.
-    pub types: u32,
-    pub flags: u32,
-}
-
 impl AttachPoint {
     /// By a program's section, and what its handler has selected.
     pub fn new(section: &str, selected: &[String]) -> Result<Self> {
@@ -117,8 +95,7 @@ impl AttachPoint {
                 ..kind(libbpf_sys::BPF_PROG_TYPE_SYSCALL, 0)
             },
             Self::Gate(hook) => {
-                let types =
-                    type_cache::tracepoint(type_cache::tracepoint_of(GATE[*hook as usize]))?;
+                let types = type_cache::tracepoint(tracepoint_of(GATE[*hook as usize]))?;
                 LoadAttributes {
                     types,
                     ..kind(libbpf_sys::BPF_PROG_TYPE_TRACING, libbpf_sys::BPF_TRACE_RAW_TP)

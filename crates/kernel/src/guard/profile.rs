@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::ops::BitOrAssign;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use identity::hash::GOLDEN_64;
 use libbpf_rs::{MapFlags, MapHandle, MapType};
+use zerocopy::FromBytes;
 
 use crate::error::{ErrorContext, Result};
-use crate::mapped_array::{MappedArray, atomic_field};
+use crate::mapped_array::{Field, MappedArray, atomic_field, field};
 use crate::wire;
 
 /// pH's profile of one program.
@@ -75,10 +77,9 @@ fn merged_by_key<K: Ord, B: BitOrAssign + Default + PartialEq>(
 
 /// As in bpf/guard/tables.bpf.h.
 const GOLDEN_32: u32 = 0x9e37_79b1;
-const GOLDEN_64: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A map with one entry, which user space can map.
-pub fn new_map<T: Copy>(name: &str) -> Result<MapHandle> {
+pub fn new_map<T: FromBytes>(name: &str) -> Result<MapHandle> {
     let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
         map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE,
@@ -120,9 +121,7 @@ impl KernelProfile {
 
     /// Windows that were not learned for lack of room.
     pub fn unlearned(&self) -> u64 {
-        let place = self.mapping.entry(0);
-        // SAFETY: an aligned field of the mapping.
-        unsafe { (&raw const (*place).unlearned).read_volatile() }
+        field!(self.mapping, 0, unlearned).read()
     }
 
     /// Adds room for windows, in a free slot of `overflow_windows`; false: it has all that it may
@@ -141,12 +140,9 @@ impl KernelProfile {
             .update(&place.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
             .doing("making a profile larger")?;
         self.more.push(MappedArray::new(&map, 1)?);
-        let first = self.mapping.entry(0);
-        // SAFETY: an aligned field of the mapped entry, which only its one owner writes.
-        unsafe {
-            (&raw mut (*first).overflow[free]).write_volatile(place);
-            (&raw mut (*first).unlearned).write_volatile(0);
-        }
+        // Only its one owner writes these.
+        field!(self.mapping, 0, overflow[free]).write(place);
+        field!(self.mapping, 0, unlearned).write(0);
         Ok(true)
     }
 
@@ -156,27 +152,13 @@ impl KernelProfile {
     }
 
     fn pairs(&self) -> impl Iterator<Item = &AtomicU32> {
-        let first = self.mapping.entry(0);
-        // SAFETY: the array is within the mapping, and both sides change its entries as a whole.
-        (0..wire::GUARD_PAIRS as usize).map(move |index| unsafe {
-            AtomicU32::from_ptr((&raw mut (*first).pairs).cast::<u32>().add(index))
-        })
+        field!(self.mapping, 0, pairs).elements().map(Field::atomic)
     }
 
     fn windows(&self) -> impl Iterator<Item = &AtomicU64> {
-        let first = self.mapping.entry(0);
-        // SAFETY: as above.
-        let own = (0..wire::GUARD_WINDOWS as usize).map(move |index| unsafe {
-            AtomicU64::from_ptr((&raw mut (*first).windows).cast::<u64>().add(index))
-        });
-        let more = self.more.iter().flat_map(|more| {
-            let first = more.entry(0);
-            // SAFETY: as above.
-            (0..wire::GUARD_OVERFLOW as usize).map(move |index| unsafe {
-                AtomicU64::from_ptr((&raw mut (*first).windows).cast::<u64>().add(index))
-            })
-        });
-        own.chain(more)
+        let own = field!(self.mapping, 0, windows).elements();
+        let more = self.more.iter().flat_map(|more| field!(more, 0, windows).elements());
+        own.chain(more).map(Field::atomic)
     }
 
     /// Whether something was not learned, and the profile may have more room.
@@ -297,12 +279,9 @@ impl KernelProfile {
 
     /// As `take_symbol` on the kernel side.
     fn symbol(&self, call: u32) -> u32 {
-        let first = self.mapping.entry(0);
         let shift = call % 4 * 8;
-        // SAFETY: four aligned bytes of the array, which both sides change as one word.
-        let word = unsafe {
-            AtomicU32::from_ptr((&raw mut (*first).symbol_of).cast::<u32>().add(call as usize / 4))
-        };
+        // Both sides change four symbols as one word.
+        let word = field!(self.mapping, 0, symbol_of).at::<u32>(call as usize / 4 * 4).atomic();
         let given = |word: u32| word >> shift & 0xff;
         if given(word.load(Ordering::SeqCst)) != 0 {
             return given(word.load(Ordering::SeqCst));
@@ -357,19 +336,14 @@ impl KernelProfile {
     /// Windows in the cache may not be normal now.
     fn clear_known_cache(&self) {
         atomic_field!(self.mapping, 0, wipes).fetch_add(1, Ordering::SeqCst);
-        let place = self.mapping.entry(0);
-        // SAFETY: aligned words of the mapped entry, each changed as a whole.
-        unsafe { (&raw mut (*place).known_cache).write_volatile([0; wire::GUARD_CACHE as usize]) };
+        field!(self.mapping, 0, known_cache).write([0; wire::GUARD_CACHE as usize]);
     }
 
     fn init_counters(&self, contents: &Contents) {
-        let place = self.mapping.entry(0);
-        // SAFETY: aligned fields of the mapped entry, which the gate adds to by atomic operations.
-        unsafe {
-            (&raw mut (*place).trained).write_volatile(contents.trained);
-            (&raw mut (*place).changed_at).write_volatile(contents.changed_at);
-            (&raw mut (*place).anomalies).write_volatile(contents.anomalies);
-        }
+        // The gate adds to these by atomic operations.
+        field!(self.mapping, 0, trained).write(contents.trained);
+        field!(self.mapping, 0, changed_at).write(contents.changed_at);
+        field!(self.mapping, 0, anomalies).write(contents.anomalies);
     }
 
     /// From now on its processes are only observed.

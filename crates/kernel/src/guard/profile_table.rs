@@ -1,17 +1,18 @@
 //! The programs that have a profile, and the empty profiles that wait for new programs.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use zerocopy::{FromBytes, IntoBytes as _};
 
 use crate::cpus;
 use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, Lock};
-use crate::mapped_array::MappedArray;
-use crate::profile::{KernelProfile, new_map};
-use crate::session::as_bytes;
+use crate::guard::profile::{KernelProfile, new_map};
+use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::wire;
 
 /// The number of empty profiles that wait for new programs: a shell script starts some dozens of
@@ -69,9 +70,7 @@ impl Gate {
     }
 
     fn ready_count(&self) -> &AtomicI32 {
-        let header = self.header.entry(0);
-        // SAFETY: an aligned field of the mapping, which both sides change by atomic operations.
-        unsafe { AtomicI32::from_ptr(&raw mut (*header).ready_profiles) }
+        atomic_field!(self.header, 0, ready_profiles)
     }
 
     /// Whether so few empty profiles wait for new programs that more are to be made.
@@ -103,7 +102,7 @@ impl Gate {
     fn insert_program_key(&self, program: &wire::guard_program, place: u32) -> Result<()> {
         self.maps
             .get("programs")
-            .update(as_bytes(program), &place.to_ne_bytes(), MapFlags::ANY)
+            .update(program.as_bytes(), &place.to_ne_bytes(), MapFlags::ANY)
             .doing("assigning a profile to a program")
     }
 
@@ -178,15 +177,11 @@ impl Gate {
 
     fn switch_threads_profile(&self, from: u32, to: u32) {
         for slot in 1..self.threads.entries() {
-            let place = self.threads.entry(slot);
             if u32::from(self.threads.read(slot).profile_slot) == from {
-                // SAFETY: aligned fields of the mapped entry, each written as a whole. The windows
-                // have other symbols: the thread begins a new one.
-                unsafe {
-                    (&raw mut (*place).profile_slot).write_volatile(to as u16);
-                    (&raw mut (*place).window).write_volatile(0);
-                    (&raw mut (*place).interrupted).write_volatile(Default::default());
-                }
+                // The windows have other symbols: the thread begins a new one.
+                field!(self.threads, slot, profile_slot).write(to as u16);
+                field!(self.threads, slot, window).write(0);
+                field!(self.threads, slot, interrupted).write(Default::default());
             }
         }
     }
@@ -204,13 +199,15 @@ impl Gate {
         self.enqueue_profile(place)
     }
 
-    fn open_map<T: Copy>(&self, maps: &str, place: u32) -> Result<MappedArray<T>> {
+    fn open_map<T: FromBytes>(&self, maps: &str, place: u32) -> Result<MappedArray<T>> {
         let id = self
             .maps
             .get(maps)
             .lookup(&place.to_ne_bytes(), MapFlags::ANY)
             .doing("finding a profile")?;
-        let id = id.and_then(|id| id.try_into().ok()).map_or(0, u32::from_ne_bytes);
+        let id = id.and_then(|id| u32::read_from_bytes(&id).ok());
+        let absent = || io::Error::from(io::ErrorKind::NotFound);
+        let id = id.ok_or_else(absent).doing(format!("find profile {place}"))?;
         MappedArray::new(&MapHandle::from_map_id(id).doing("opening a profile")?, 1)
     }
 
@@ -254,14 +251,15 @@ impl Gate {
         // Copies of a program share one.
         let mut places = BTreeSet::new();
         for key in keys {
-            let of_session = key[size_of::<wire::guard_program>() - 4..] == session.to_ne_bytes();
-            let Ok(Some(place)) = programs.lookup(&key, MapFlags::ANY) else { continue };
-            if !of_session {
+            let program = wire::guard_program::read_from_bytes(&key);
+            if !program.is_ok_and(|program| program.session == session) {
                 continue;
             }
+            let Ok(Some(place)) = programs.lookup(&key, MapFlags::ANY) else { continue };
+            let Ok(place) = u32::read_from_bytes(&place) else { continue };
             // Nothing can be done about a map that refuses; the slot goes with the gate.
             let _ = programs.delete(&key);
-            places.insert(u32::from_ne_bytes(place.try_into().unwrap_or_default()));
+            places.insert(place);
         }
         for place in places.into_iter().filter(|place| *place < wire::GUARD_PROFILES) {
             let _ = self.recycle(place);

@@ -1,9 +1,9 @@
 //! What this process was started with, recorded before Rust's start-up changes it: the command gets
-//! the same.
+//! the same, and output to a closed stdout is not lost without a message.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-pub const STANDARD_DESCRIPTORS: [libc::c_int; 3] = [0, 1, 2];
+pub(crate) const STANDARD_DESCRIPTORS: [libc::c_int; 3] = [0, 1, 2];
 
 /// Rust's start-up opens /dev/null in place of descriptors that are closed; one bit each.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
@@ -31,10 +31,12 @@ extern "C" fn record_start_state() {
     }
 }
 
+/// Whether this process was started without one of its standard descriptors.
 pub fn was_closed(standard_descriptor: libc::c_int) -> bool {
     CLOSED.load(Ordering::Relaxed) & (1 << standard_descriptor) != 0
 }
 
-pub fn sigpipe_was_ignored() -> bool {
+/// Whether this process was started with SIGPIPE ignored.
+pub(crate) fn sigpipe_was_ignored() -> bool {
     SIGPIPE_IGNORED.load(Ordering::Relaxed)
 }

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use libbpf_rs::{MapCore as _, MapFlags};
+use zerocopy::FromBytes as _;
 
-use crate::call_stats::{RowName, RowStats, SiteStats};
 use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, Lock};
+use crate::lens::call_stats::{RowName, RowStats, SiteStats};
 use crate::rows::session_rows;
 use crate::wire;
 
@@ -21,18 +22,12 @@ pub struct Collector {
 }
 
 fn cell_from(bytes: &[u8]) -> wire::cell {
-    assert!(bytes.len() >= size_of::<wire::cell>(), "a cell of {} bytes", bytes.len());
-    // SAFETY: long enough, and any bytes are a valid cell.
-    unsafe { bytes.as_ptr().cast::<wire::cell>().read_unaligned() }
+    let (cell, _) = wire::cell::read_from_prefix(bytes).expect("all bytes of a cell");
+    cell
 }
 
 fn row_name(group: &wire::group) -> RowName {
-    let bytes: Vec<u8> = group.comm.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
-    RowName {
-        tgid: group.tgid,
-        pid: group.pid,
-        command: String::from_utf8_lossy(&bytes).into_owned(),
-    }
+    RowName { tgid: group.tgid, pid: group.pid, command: wire::text(&group.comm) }
 }
 
 impl Collector {
@@ -106,21 +101,19 @@ impl Collector {
     fn read_sites(&mut self, gate: &Gate, groups: &BTreeSet<u32>) -> Result<()> {
         let sites = gate.maps.get("sites");
         for key in sites.keys() {
-            let address = u64::from_ne_bytes(key[0..8].try_into().expect("8 bytes"));
-            let call = u32::from_ne_bytes(key[8..12].try_into().expect("4 bytes"));
-            let group = u32::from_ne_bytes(key[12..16].try_into().expect("4 bytes"));
-            if !groups.contains(&group) {
+            let wire::site_key { address, call, row } =
+                wire::site_key::read_from_bytes(&key).expect("all bytes of a key");
+            if !groups.contains(&row) {
                 continue;
             }
             let Some(value) = sites.lookup(&key, MapFlags::ANY).doing("reading blocking sites")?
             else {
                 continue;
             };
-            let site = SiteStats {
-                blocked_ns: u64::from_ne_bytes(value[0..8].try_into().expect("8 bytes")),
-                sleeps: u64::from_ne_bytes(value[8..16].try_into().expect("8 bytes")),
-            };
-            self.open.entry(group).or_default().sites.insert((call, address), site);
+            let wire::site_value { blocked_ns, sleeps } =
+                wire::site_value::read_from_bytes(&value).expect("all bytes of a value");
+            let site = SiteStats { blocked_ns, sleeps };
+            self.open.entry(row).or_default().sites.insert((call, address), site);
         }
         Ok(())
     }

@@ -1,20 +1,12 @@
 //! Threads that the guard holds, and their release.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
-use libbpf_rs::{MapCore as _, MapHandle};
 
 use crate::clock::now_ns;
-use crate::error::{ErrorContext, Result};
-use crate::gate::Gate;
-use crate::hold_table::unpin;
-use crate::mapped_array::{MappedArray, atomic_field};
-use crate::{process, wire};
+use crate::gate::{Gate, KernelSide};
+use crate::mapped_array::{MappedArray, atomic_field, field};
+use crate::wire;
 
 /// A process that is stopped until a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,9 +22,7 @@ pub struct HeldProcess {
 }
 
 fn held_flag(threads: &MappedArray<wire::thread_state>, slot: u32) -> &AtomicU8 {
-    let place = threads.entry(slot);
-    // SAFETY: a byte within the mapping, which both sides access as a whole.
-    unsafe { AtomicU8::from_ptr(&raw mut (*place).__bindgen_anon_1.__bindgen_anon_1.held) }
+    atomic_field!(threads, slot, __bindgen_anon_1.__bindgen_anon_1.held)
 }
 
 fn is_held(threads: &MappedArray<wire::thread_state>, slot: u32) -> bool {
@@ -88,16 +78,13 @@ fn held_slots(
 /// Resets its threads' locality frames: what they did does not count against them any more.
 fn reset_locality(threads: &MappedArray<wire::thread_state>, slots: u32, held: &HeldProcess) {
     for slot in (1..slots).filter(|slot| threads.read(*slot).tgid == held.tgid) {
-        let place = threads.entry(slot);
-        // SAFETY: aligned fields of the mapped entry. A thread that still makes calls, until it
-        // stops at the next one, may write one of them again: then its reset is partial.
-        unsafe {
-            (&raw mut (*place).frame).write_volatile([0; 2]);
-            (&raw mut (*place).max_lfc).write_volatile(0);
-            // With the old window, the next calls would be anomalous.
-            (&raw mut (*place).window).write_volatile(0);
-            (&raw mut (*place).__bindgen_anon_1.__bindgen_anon_1.lfc).write_volatile(0);
-        }
+        // A thread that still makes calls, until it stops at the next one, may write one of these
+        // again: then its reset is partial.
+        field!(threads, slot, frame).write([0; 2]);
+        field!(threads, slot, max_lfc).write(0);
+        // With the old window, the next calls would be anomalous.
+        field!(threads, slot, window).write(0);
+        field!(threads, slot, __bindgen_anon_1.__bindgen_anon_1.lfc).write(0);
     }
 }
 
@@ -154,9 +141,7 @@ pub(crate) fn switch_off(
 }
 
 fn respond(sessions: &MappedArray<wire::session>, session: u32, response: u32) {
-    let place = sessions.entry(session);
-    // SAFETY: an aligned field of the mapped entry, which the gate only reads.
-    unsafe { (&raw mut (*place).guard.response).write_volatile(response) };
+    field!(sessions, session, guard.response).write(response);
 }
 
 /// Makes the session's guard test no more calls.
@@ -169,114 +154,7 @@ fn stop_guarding(threads: &MappedArray<wire::thread_state>, session: u32) {
     }
 }
 
-/// How long the watchdog sleeps at most.
-const LOOK: Duration = Duration::from_secs(3600);
-/// How long the gate of a killed process may still act: the kernel closes its links soon after.
-const RELEASE_GRACE: Duration = Duration::from_secs(1);
-
-/// Starts a process in the process group `group`. Its parent is the watchdog, which is in another
-/// group of the same session. This keeps the kernel from treating the group as orphaned when the
-/// guard's process is killed: the stopped processes of an orphaned group get SIGHUP (kernel/exit.c,
-/// `kill_orphaned_pgrp`). It ends with the watchdog.
-fn keep_group_from_orphaning(group: i32) -> Result<()> {
-    let mut pipe = [0; 2];
-    // SAFETY: room for two descriptors.
-    if unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
-        return Err(io::Error::last_os_error()).doing("make a pipe");
-    }
-    // SAFETY: the watchdog has one thread; the child makes system calls only.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()).doing("start a process"),
-        0 => {
-            // SAFETY: plain calls on our own descriptors and process; the read ends with the
-            // watchdog.
-            unsafe {
-                libc::close(pipe[1]);
-                for signal in
-                    [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP]
-                {
-                    libc::signal(signal, libc::SIG_IGN);
-                }
-                libc::setpgid(0, group);
-                let mut byte = 0_u8;
-                libc::read(pipe[0], (&raw mut byte).cast(), 1);
-                libc::_exit(0)
-            }
-        }
-        _ => Ok(()),
-    }
-}
-
-/// What a watchdog needs to know of its guard: the process, its session, and the IDs of two of the
-/// gate's maps.
-#[derive(Debug, Clone, Copy)]
-pub struct WatchdogTarget {
-    pub owner: u32,
-    pub session: u32,
-    pub threads_map: u32,
-    pub sessions_map: u32,
-}
-
-/// Above the descriptors of the gate: the kernel closes those of a killed process from the last to
-/// the first (v6.18 kernel/task_work.c, `task_work_run`), and each link of the gate takes it a
-/// while.
-const LIVENESS_FD: i32 = 512;
-
-/// A pipe that closes with this process: its first half then reads as ended. The end of the process
-/// itself is seen only after its gate is gone.
-pub fn liveness_pipe() -> Result<(OwnedFd, OwnedFd)> {
-    let what = "make a pipe for the watchdog";
-    let (near, far) = io::pipe().doing(what)?;
-    // SAFETY: a plain call, which returns a new descriptor.
-    let high = unsafe { libc::fcntl(far.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LIVENESS_FD) };
-    if high < 0 {
-        // The process may have fewer descriptors.
-        return Ok((near.into(), far.into()));
-    }
-    // SAFETY: as above.
-    Ok((near.into(), unsafe { OwnedFd::from_raw_fd(high) }))
-}
-
-/// Started through /proc, it would be called "exe".
-pub fn name_watchdog() {
-    // SAFETY: a name of less than 16 bytes.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"tollgate-wdog".as_ptr()) };
-}
-
-/// The watchdog: reports that it is ready, waits for the end of the guard's process or of its
-/// liveness pipe, which is the standard input, and then releases all processes that the guard
-/// holds.
-pub fn watch_owner(ward: WatchdogTarget, on_duty: impl FnOnce()) -> Result<()> {
-    name_watchdog();
-    // SAFETY: a plain query.
-    keep_group_from_orphaning(unsafe { libc::getpgid(ward.owner as i32) })?;
-    // It may have ended already, and its liveness pipe with it.
-    let owner = process::open_pidfd(ward.owner).ok();
-    let owner = owner.as_ref().map_or(libc::STDIN_FILENO, |owner| owner.as_raw_fd());
-    let open = |id| MapHandle::from_map_id(id).doing("opening the gate's maps");
-    let threads = MappedArray::<wire::thread_state>::new(&open(ward.threads_map)?, wire::THREADS)?;
-    let sessions = MappedArray::<wire::session>::new(&open(ward.sessions_map)?, wire::SESSIONS)?;
-    on_duty();
-    while process::wait_for([libc::STDIN_FILENO, owner], LOOK) == [false, false] {}
-    let began = Instant::now();
-    // Until another Tollgate has cleared the session, which releases as well: its number may be
-    // reused.
-    while began.elapsed() < RELEASE_GRACE && sessions.read(ward.session).owner_pid == ward.owner {
-        end_session_guard(&threads, &sessions, ward.session);
-        sleep(Duration::from_millis(1));
-    }
-    unpin(ward.owner);
-    Ok(())
-}
-
 impl Gate {
-    /// What the watchdog of this process's guard needs to know.
-    pub fn watchdog_target(&self, session: u32) -> Result<WatchdogTarget> {
-        let id = |map| Ok(self.maps.get(map).info().doing("numbering its maps")?.info.id);
-        let (threads_map, sessions_map) = (id(".bss.threads")?, id("sessions")?);
-        Ok(WatchdogTarget { owner: std::process::id(), session, threads_map, sessions_map })
-    }
-
     /// Processes held by the session's guard, each until the latest time of its threads.
     pub fn held(&self, session: u32) -> Vec<HeldProcess> {
         held(&self.threads, self.used_slots(), session)
@@ -337,13 +215,9 @@ impl Gate {
         for slot in 1..self.used_slots() {
             let thread = self.threads.read(slot);
             if is_own(&thread) && u32::from(thread.guard_session) == session {
-                let place = self.threads.entry(slot);
-                // SAFETY: aligned fields of the mapped entry, which the gate reads where the flag
-                // is set, or a signal is sent.
-                unsafe {
-                    (&raw mut (*place).held_until_ns).write_volatile(until_ns);
-                    (&raw mut (*place).ever_held).write_volatile(1);
-                }
+                // The gate reads these where the flag is set, or a signal is sent.
+                field!(self.threads, slot, held_until_ns).write(until_ns);
+                field!(self.threads, slot, ever_held).write(1);
                 held_flag(&self.threads, slot).store(1, Ordering::SeqCst);
                 number = Some(thread.visible_pid);
             }
@@ -374,9 +248,7 @@ impl Gate {
 
     /// From now on, processes of this POSIX session are only observed.
     pub fn set_exempt_session(&self, session: u32, spared_sid: u32) {
-        let place = self.sessions.entry(session);
-        // SAFETY: an aligned field of the mapped entry, which the gate only reads.
-        unsafe { (&raw mut (*place).guard.exempt_sid).write_volatile(spared_sid) };
+        field!(self.sessions, session, guard.exempt_sid).write(spared_sid);
     }
 
     /// Releases the processes whose time has come. Returns the next time, if any is still held.
@@ -393,24 +265,32 @@ impl Gate {
         self.release_held(session, &due);
         later.iter().map(|held| held.until_ns).min()
     }
+}
 
-    /// Ends the session's guard, and lets the processes run that it holds.
-    pub(crate) fn release_all_held(&self, session: u32) {
-        stop_guarding(&self.threads, session);
-        crate::cpus::wait_for_all();
-        self.release_held(session, &self.held(session));
-        for slot in 1..self.threads.entries() {
-            let thread = self.threads.read(slot);
-            if u32::from(thread.guard_session) == session {
-                let place = self.threads.entry(slot);
-                // SAFETY: aligned fields of the mapped entry, which the gate does not use without
-                // GUARD.
-                unsafe {
-                    (&raw mut (*place).profile_slot).write_volatile(0);
-                    (&raw mut (*place).guard_session).write_volatile(0);
-                }
-            }
+/// Ends the session's guard, and lets the processes run that it holds.
+fn release_all(gate: &Gate, session: u32) {
+    stop_guarding(&gate.threads, session);
+    crate::cpus::wait_for_all();
+    gate.release_held(session, &gate.held(session));
+    for slot in 1..gate.threads.entries() {
+        let thread = gate.threads.read(slot);
+        if u32::from(thread.guard_session) == session {
+            // The gate does not use these without GUARD.
+            field!(gate.threads, slot, profile_slot).write(0);
+            field!(gate.threads, slot, guard_session).write(0);
         }
-        self.drop_profiles(session);
+    }
+    gate.drop_profiles(session);
+}
+
+/// The guard's part of the life of sessions.
+pub struct Holds;
+
+impl KernelSide for Holds {
+    fn release(&self, gate: &Gate, session: u32) {
+        // This waits for all processors, which a session without a guard need not do.
+        if gate.sessions.read(session).mask & wire::GUARD != 0 {
+            release_all(gate, session);
+        }
     }
 }

@@ -1,0 +1,107 @@
+//! A plugin's slot at a hook.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::chain::{Chain, MAX_LINKED, linked};
+use super::hook::PluginHook;
+use crate::error::{Error, Result};
+use crate::gate::Lock;
+use crate::wire::plugin_slot;
+
+/// A plugin's slot at a hook, until dropped.
+pub struct ChainSlot {
+    chain: Arc<Chain>,
+    number: u32,
+    /// `None`: it is being retired.
+    hook: Option<Arc<PluginHook>>,
+}
+
+impl ChainSlot {
+    /// Reserves a slot for a plugin of a session's tasks, or of all tasks.
+    pub fn reserve(hook: &Arc<PluginHook>, session: u32, priority: i32) -> Result<Self> {
+        let number = hook.chain.reserve(session, priority)?;
+        Ok(Self { chain: Arc::clone(&hook.chain), number, hook: Some(Arc::clone(hook)) })
+    }
+
+    /// Leaves the hook of an unlinked plugin: what is attached there may go before the plugin does.
+    pub fn detach(&mut self) {
+        self.hook = None;
+    }
+
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// Where the chain's memory names the next plugin.
+    pub fn next_offset(&self) -> u32 {
+        self.chain.next_offset(self.number)
+    }
+
+    /// Stores the program at the hook, where no thread reaches it yet.
+    pub fn set_program(&self, program: BorrowedFd<'_>) -> Result<()> {
+        self.chain.set_program(self.number, program)
+    }
+
+    /// Replaces the program by one that does nothing, once no thread can be on its way there. A
+    /// plugin that is still linked is left alone. The program is not deleted: for an entry of the
+    /// gate, the kernel would wait for one more grace period, and so would a process that stores a
+    /// program meanwhile (v6.18 bpf_arch_poke_desc_update).
+    pub fn clear_program(&self, nothing: Result<OwnedFd>) {
+        if !self.is_linked()
+            && nothing.and_then(|program| self.set_program(program.as_fd())).is_err()
+        {
+            self.chain.delete(self.number);
+        }
+    }
+
+    /// See [`PluginHook::is_device_gone`].
+    pub fn is_device_gone(&self) -> bool {
+        self.hook.as_ref().is_some_and(|hook| hook.is_device_gone())
+    }
+
+    pub fn is_linked(&self) -> bool {
+        self.chain.slots()[self.number as usize].is_linked != 0
+    }
+
+    /// Makes the hook run it from now on; with `instead_of`, in place of another plugin, so that no
+    /// call is missed.
+    pub fn link(&self, instead_of: Option<&Self>) -> Result<Duration> {
+        let _lock = Lock::take_chain_lock()?;
+        let (number, slots) = (self.number as usize, self.chain.slots());
+        let others = linked(&slots, slots[number].session);
+        let is_replaced = instead_of.is_some_and(Self::is_linked);
+        if others.len() >= MAX_LINKED && !is_replaced {
+            return Err(Error::HookFull(MAX_LINKED));
+        }
+        Ok(self.chain.change(|slots| {
+            if let Some(other) = instead_of {
+                slots[other.number as usize].is_linked = 0;
+                // It takes the other's position.
+                slots[number].since = slots[other.number as usize].since;
+            }
+            slots[number].is_linked = 1;
+        }))
+    }
+
+    /// No thread reaches it any more, except those that are on their way
+    /// ([`crate::cpus::wait_for_all`]).
+    pub fn unlink(&self) -> Result<Duration> {
+        let _lock = Lock::take_chain_lock()?;
+        Ok(self.chain.change(|slots| slots[self.number as usize].is_linked = 0))
+    }
+}
+
+impl Drop for ChainSlot {
+    fn drop(&mut self) {
+        // Without the lock, the next sweep removes it.
+        if let Ok(_lock) = Lock::take_chain_lock() {
+            if self.is_linked() {
+                self.chain.unlink_slot(self.number);
+                self.chain.delete(self.number);
+            }
+            self.chain.write_slot(self.number, plugin_slot::default());
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Plugins: compiled programs and their memory, in the kernel.
+
+mod attach_point;
+mod attached_programs;
+mod chain;
+mod chain_slot;
+mod data;
+mod foreign;
+mod gate_hooks;
+mod hook;
+mod hooks;
+mod kernel_side;
+mod load;
+mod loaded_plugin;
+mod map;
+mod map_memory;
+mod program_info;
+mod records;
+mod run;
+pub mod tracefs;
+mod type_cache;
+pub mod verifier_log;
+
+pub use attach_point::interval;
+pub use chain::{ALL_SESSIONS, ChainOrder, MAX_LINKED};
+pub use data::Data;
+pub use foreign::{ForeignPlugin, PluginIds};
+pub use hooks::PluginHooks;
+pub use kernel_side::Plugins;
+pub use loaded_plugin::{LoadedPlugin, SharedMemory};
+pub use records::RECORDS_BYTES;
+pub use run::MAX_ARGUMENTS;
+
+pub use type_cache::{btf_read_time, offset_of};

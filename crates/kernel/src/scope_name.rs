@@ -1,0 +1,87 @@
+//! The names of scopes and the gate's list of interpreters, as the kernel side has them.
+
+use std::ffi::c_char;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path};
+
+use identity::hash;
+use identity::script::INTERPRETERS;
+
+use crate::wire;
+
+fn letters(text: &str) -> u64 {
+    text.bytes().fold(0, |letters, letter| letters | 1 << (letter - b'A'))
+}
+
+fn copy_c_chars<const N: usize>(place: &mut [c_char; N], bytes: &[u8]) {
+    for (to, from) in place[..N - 1].iter_mut().zip(bytes) {
+        *to = *from as c_char;
+    }
+}
+
+/// For the gate's configuration.
+pub fn interpreters() -> [wire::interpreter; wire::INTERPRETERS as usize] {
+    let mut all = [wire::interpreter::default(); wire::INTERPRETERS as usize];
+    for (place, known) in all.iter_mut().zip(INTERPRETERS) {
+        copy_c_chars(&mut place.name, known.name.as_bytes());
+        place.code = letters(known.code_options);
+        place.value = letters(known.value_options);
+    }
+    all
+}
+
+/// Encodes the text of a scope; a script's relative name begins in the folder.
+pub fn encode_scope(text: &[u8], folder: Option<&Path>) -> Box<wire::scope_name> {
+    let mut name = Box::<wire::scope_name>::default();
+    copy_c_chars(&mut name.text, text);
+    let Some(folder) = folder else { return name };
+    let parts: Vec<_> =
+        folder.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    for (place, part) in name.folder.part.iter_mut().zip(parts.iter().rev()) {
+        copy_c_chars(place, part.as_os_str().as_bytes());
+    }
+    name.folder.parts = parts.len().min(name.folder.part.len()) as u16;
+    // With this many parts, the kernel side does not reach the root.
+    name.folder.complete = (parts.len() < name.folder.part.len()).into();
+    name
+}
+
+/// The number by which the kernel side knows a scope.
+pub fn scope_hash(name: &wire::scope_name) -> u64 {
+    let bytes = name.text.iter().chain(name.folder.part.iter().flatten()).map(|byte| *byte as u8);
+    let bytes: Vec<_> = bytes.collect();
+    hash::buffer(&bytes).max(u64::from(wire::SCOPE_ANY) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As append_path_part() in bpf/path.bpf.h.
+    #[test]
+    fn path_of_twelve_parts_is_incomplete() {
+        let complete = |depth: usize| {
+            encode_scope(b"app.py", Some(Path::new(&"/in".repeat(depth)))).folder.complete
+        };
+        assert_eq!([11, 12, 13].map(complete), [1, 0, 0]);
+    }
+
+    #[test]
+    fn scope_hash_depends_on_name_and_folder() {
+        let number = |text: &str, folder: Option<&str>| {
+            super::scope_hash(&encode_scope(text.as_bytes(), folder.map(Path::new)))
+        };
+        let all = [
+            number("app.py", None),
+            number("app.py", Some("/srv/a")),
+            number("app.py", Some("/srv/b")),
+            number("app.p", Some("/srv/a")),
+            number(&"x".repeat(255), None),
+        ];
+        let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len());
+        // The kernel side keeps this many bytes.
+        assert_eq!(number(&"x".repeat(300), None), all[4]);
+        assert_eq!(number("app.py", Some("/")), all[0]);
+    }
+}
