@@ -12,18 +12,18 @@ const SHOWN_DIGITS: usize = 12;
 /// The control groups of a process, one for each hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroups<'a> {
-    lines: Vec<Line<'a>>,
+    lines: Vec<CgroupLine<'a>>,
 }
 
 /// "hierarchy:controllers:path"; the hierarchy's number is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Line<'a> {
+struct CgroupLine<'a> {
     /// Empty: cgroup v2.
     controllers: &'a str,
     path: &'a str,
 }
 
-impl<'a> Line<'a> {
+impl<'a> CgroupLine<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let mut fields = line.splitn(3, ':').skip(1);
         Some(Self { controllers: fields.next()?, path: fields.next()? })
@@ -41,7 +41,7 @@ impl<'a> Line<'a> {
 impl<'a> Cgroups<'a> {
     /// Parses the text of /proc/PID/cgroup.
     pub fn parse(text: &'a str) -> Self {
-        Self { lines: text.lines().filter_map(Line::parse).collect() }
+        Self { lines: text.lines().filter_map(CgroupLine::parse).collect() }
     }
 
     /// The service that the kernel side finds: the innermost one in cgroup v2 or, if there is none,

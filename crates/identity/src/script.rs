@@ -2,7 +2,7 @@
 
 /// A program that is many, by the script that it is given.
 #[derive(Debug, Clone, Copy)]
-pub struct Interpreter {
+pub struct ScriptInterpreter {
     /// The file's name, without a version at the end.
     pub name: &'static str,
     /// Letters at the end of options that code follows.
@@ -15,12 +15,12 @@ const fn interpreter(
     name: &'static str,
     code_options: &'static str,
     value_options: &'static str,
-) -> Interpreter {
-    Interpreter { name, code_options, value_options }
+) -> ScriptInterpreter {
+    ScriptInterpreter { name, code_options, value_options }
 }
 
 /// All of them, from their manuals; options of several letters with a value are not recognized.
-pub const INTERPRETERS: [Interpreter; 17] = [
+pub const INTERPRETERS: [ScriptInterpreter; 17] = [
     interpreter("sh", "c", "oO"),
     interpreter("bash", "c", "oO"),
     interpreter("dash", "c", "oO"),

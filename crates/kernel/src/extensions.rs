@@ -3,5 +3,8 @@
 use crate::gate::KernelSide;
 
 /// In the order in which they release what a session has.
-pub static ALL: [&dyn KernelSide; 3] =
-    [&crate::service::service_maps::Services, &crate::guard::holds::Holds, &crate::plugin::Plugins];
+pub static ALL: [&dyn KernelSide; 3] = [
+    &crate::service::service_maps::ServicesKernelSide,
+    &crate::guard::holds::HoldsKernelSide,
+    &crate::plugin::PluginsKernelSide,
+];

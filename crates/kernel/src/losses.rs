@@ -13,7 +13,7 @@ use crate::rows::session_rows;
 use crate::wire;
 
 /// Counts in the order of `wire::loss`.
-pub type Losses = [u64; wire::LOSSES as usize];
+pub type LossCounters = [u64; wire::LOSSES as usize];
 
 /// The reasons before this one also affect the statistics of the sessions that the tasks came from.
 const FIRST_SESSION_ONLY: usize = wire::LOSS_SLOW_CALLS as usize;
@@ -22,7 +22,7 @@ fn key(session: u32, reason: usize) -> u32 {
     session * wire::LOSSES + reason as u32
 }
 
-fn add_shared(sums: &mut Losses, more: &Losses) {
+fn add_shared(sums: &mut LossCounters, more: &LossCounters) {
     for (sum, n) in sums.iter_mut().zip(more).take(FIRST_SESSION_ONLY) {
         *sum += n;
     }
@@ -30,7 +30,7 @@ fn add_shared(sums: &mut Losses, more: &Losses) {
 
 impl Gate {
     /// A session's losses since it began.
-    pub fn losses(&self, session: u32) -> Result<Losses> {
+    pub fn losses(&self, session: u32) -> Result<LossCounters> {
         let mut sums = self.own_losses(session)?;
         add_shared(&mut sums, &self.sessions.read(session).inherited_losses);
         let takers: BTreeSet<_> = session_rows(self, session)
@@ -44,8 +44,8 @@ impl Gate {
         Ok(sums)
     }
 
-    fn own_losses(&self, session: u32) -> Result<Losses> {
-        let mut sums = Losses::default();
+    fn own_losses(&self, session: u32) -> Result<LossCounters> {
+        let mut sums = LossCounters::default();
         for (reason, sum) in sums.iter_mut().enumerate() {
             *sum = sum_over_cpus(self.maps.get("losses"), key(session, reason))?;
         }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 /// Read first, because the rest of a document with another schema may be anything.
 #[derive(Deserialize)]
-struct Header {
+struct SchemaHeader {
     schema: Option<serde_json::Value>,
 }
 
@@ -22,7 +22,7 @@ pub fn read<T: DeserializeOwned>(path: &Path, schema: &str, origin: &str) -> Res
     };
     let text = text.with_context(|| format!("cannot read {name}"))?;
     let not_one = || format!("{name} is not a document written by `{origin}`");
-    let header: Header = serde_json::from_str(&text).with_context(not_one)?;
+    let header: SchemaHeader = serde_json::from_str(&text).with_context(not_one)?;
     match header.schema.as_ref().and_then(|schema| schema.as_str()) {
         Some(found) if found == schema => serde_json::from_str(&text).with_context(not_one),
         Some(found) => bail!("{name} has schema {found:?}; this version reads {schema:?}"),

@@ -284,9 +284,9 @@ fn release_all(gate: &Gate, session: u32) {
 }
 
 /// The guard's part of the life of sessions.
-pub struct Holds;
+pub struct HoldsKernelSide;
 
-impl KernelSide for Holds {
+impl KernelSide for HoldsKernelSide {
     fn release(&self, gate: &Gate, session: u32) {
         // This waits for all processors, which a session without a guard need not do.
         if gate.sessions.read(session).mask & wire::GUARD != 0 {

@@ -6,9 +6,9 @@ use crate::gate::{Gate, KernelSide};
 use crate::wire;
 
 /// The plugins' part of the life of sessions.
-pub struct Plugins;
+pub struct PluginsKernelSide;
 
-impl KernelSide for Plugins {
+impl KernelSide for PluginsKernelSide {
     fn clear(&self, gate: &Gate) {
         // If the map refuses, there is no process to report that to. The plugins of a killed owner
         // must not become those of the next one.

@@ -26,7 +26,7 @@ pub use chain::{ALL_SESSIONS, ChainOrder, MAX_LINKED};
 pub use data::Data;
 pub use foreign::{ForeignPlugin, PluginIds};
 pub use hooks::PluginHooks;
-pub use kernel_side::Plugins;
+pub use kernel_side::PluginsKernelSide;
 pub use loaded_plugin::{LoadedPlugin, SharedMemory};
 pub use records::RECORDS_BYTES;
 pub use run::MAX_ARGUMENTS;

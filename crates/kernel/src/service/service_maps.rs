@@ -558,9 +558,9 @@ fn deactivate(gate: &Gate, session: u32) {
 }
 
 /// The services' part of the life of sessions.
-pub struct Services;
+pub struct ServicesKernelSide;
 
-impl KernelSide for Services {
+impl KernelSide for ServicesKernelSide {
     fn release(&self, gate: &Gate, session: u32) {
         deactivate(gate, session);
     }
