@@ -7,8 +7,8 @@ pub enum Error {
     #[error("Tollgate needs root to load programs into the kernel; run it with sudo")]
     NotRoot,
     #[error(
-        "this kernel does not describe its types: /sys/kernel/btf/vmlinux is missing (CONFIG_DEBUG_INFO_BTF); \
-         `tollgate doctor` shows what else is needed"
+        "this kernel does not describe its types: /sys/kernel/btf/vmlinux is missing \
+         (CONFIG_DEBUG_INFO_BTF); `tollgate doctor` shows what else is needed"
     )]
     NoBtf,
     #[error(

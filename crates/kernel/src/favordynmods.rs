@@ -75,7 +75,8 @@ mod tests {
     #[test]
     fn mount_options_of_the_hierarchy() {
         let mounts = "31 27 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
-                      41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw,nsdelegate,favordynmods\n";
+                      41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 \
+                      rw,nsdelegate,favordynmods\n";
         let (place, options) = options_of(mounts::parse(mounts)).expect("it is mounted");
         assert_eq!(
             (place.as_str(), options),

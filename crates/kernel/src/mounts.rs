@@ -38,7 +38,8 @@ mod tests {
 
     #[test]
     fn each_line_is_a_mount() {
-        let mounts = "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n\
+        let mounts = "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 \
+                      rw,nsdelegate\n\
                       42 41 0:38 /system.slice /mnt rw - cgroup2 cgroup2 ro\n";
         let words = |words: [&str; 3], options: &[&str]| {
             let [root, place, kind] = words.map(Into::into);

@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn finds_functions_between_their_bounds() {
         let symbols = KernelSymbols::parse(
-            &b"ffffffff81000010 T first\nffffffff81000000 T _text\nffffffff81000020 t second.isra.0\n\
+            &b"ffffffff81000010 T first\nffffffff81000000 T _text\n\
+             ffffffff81000020 t second.isra.0\n\
              ffffffff82000000 D data\n"[..],
         );
         assert_eq!(symbols.function(0xffffffff8100001f), Some("first"));

@@ -211,7 +211,11 @@ fn events(threads: usize, signals: bool) -> impl Strategy<Value = Vec<(usize, Gu
 const NEVER_FREEZES: (u64, u64) = (u32::MAX as u64, 1);
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: cases(),
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn one_thread(events in events(1, true), lookahead in 2..10_u8, sequence in 2..9_u8) {
@@ -220,12 +224,26 @@ proptest! {
 
     #[test]
     fn several_threads(events in events(8, true)) {
-        compare(9, 6, Parameters { normal_factor: NEVER_FREEZES, ..Parameters::default() }, &events);
+        compare(
+            9,
+            6,
+            Parameters { normal_factor: NEVER_FREEZES, ..Parameters::default() },
+            &events,
+        );
     }
 
     #[test]
-    fn limits(events in events(1, false), anomaly_limit in 0..100_u64, tolerize_limit in 0..128_u32) {
-        compare(9, 6, Parameters { anomaly_limit, tolerize_limit, ..Parameters::default() }, &events);
+    fn limits(
+        events in events(1, false),
+        anomaly_limit in 0..100_u64,
+        tolerize_limit in 0..128_u32,
+    ) {
+        compare(
+            9,
+            6,
+            Parameters { anomaly_limit, tolerize_limit, ..Parameters::default() },
+            &events,
+        );
     }
 }
 

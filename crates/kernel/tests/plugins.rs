@@ -468,20 +468,23 @@ fn output_overflow_is_counted() {
 
 #[test]
 fn plugin_output() {
-    let text = r#"
+    let text = concat!(
+        r#"
         struct point { int x; long y; };
         struct opened { u32 by; char name[12]; u8 bytes[3]; struct point at; bool is_new; };
         char path[80];
         on call(int n) {
             memset(path, 'a', 70);
             char name[6] = "abc";
-            print("%d %u %x %c%c|%s|%s|100 %%\n", n - 2, n, 255, 'o', 'k', name, n > 1 ? "two" : "one");
+            print("%d %u %x %c%c|%s|%s|100 %%\n", n - 2, n, 255, 'o', 'k', name, "#,
+        r#"n > 1 ? "two" : "one");
             print("");
             print("%s", path);
             for (int i = 0; i < n; i++) print("round %d of %s", i, name);
             struct opened one = { n, "a name", { 1, 2, 3 }, { -1, -2 }, true };
             return emit(one);
-        }"#;
+        }"#,
+    );
     let (result, _, world) = outcome(text, &[3]);
     assert_eq!(result, 1);
     assert_eq!(world.printed[0], "1 3 ff ok|abc|two|100 %\n");

@@ -27,7 +27,13 @@ Environment:
 /// A programmable gate at the Linux system-call boundary: see where a program's kernel time goes,
 /// and what the measurement costs.
 #[derive(Parser)]
-#[command(name = "tollgate", version, after_help = EXIT_STATUS, disable_help_subcommand = true, max_term_width = 100)]
+#[command(
+    name = "tollgate",
+    version,
+    after_help = EXIT_STATUS,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: TollgateCommand,

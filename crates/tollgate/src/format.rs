@@ -60,7 +60,14 @@ pub fn share(part: u64, whole: u64) -> String {
 /// and invisible characters.
 pub fn is_terminal_control(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(
+            c,
+            '\u{61c}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+        )
 }
 
 /// Escapes such characters as in a shell's $'…', so that a name cannot control the terminal.

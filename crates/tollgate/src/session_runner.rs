@@ -1,5 +1,5 @@
-//! The life of a session, as `run`, `lens` and the daemon share it: starts the extensions, gives them
-//! the gate's records, and makes the report of their sections.
+//! The life of a session, as `run`, `lens` and the daemon share it: starts the extensions, gives
+//! them the gate's records, and makes the report of their sections.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,13 +11,17 @@ use super::unit::BenchmarkFn;
 /// number.
 #[rustfmt::skip]
 const EXITS: [u8; 129] = {
-    const CODE: [u8; 9] = [0x31, 0xff, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05]; // xor edi, edi; mov eax, exit_group; syscall
+    // xor edi, edi; mov eax, exit_group; syscall
+    const CODE: [u8; 9] = [0x31, 0xff, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05];
     let header: [u8; 120] = [
         0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, // 64 bits, little-endian
-        2, 0, 62, 0, 1, 0, 0, 0, 0x78, 0, 0x40, 0, 0, 0, 0, 0,      // an executable for x86-64, from 0x400078 on
-        64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,            // program headers at 64, no sections
+        2, 0, 62, 0, 1, 0, 0, 0, 0x78, 0, 0x40, 0, 0, 0, 0, 0,      // an executable for x86-64,
+                                                                    // from 0x400078 on
+        64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,            // program headers at 64,
+                                                                    // no sections
         0, 0, 0, 0, 64, 0, 56, 0, 1, 0, 0, 0, 0, 0, 0, 0,           // one of them
-        1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,             // load, read and execute, from the file's start
+        1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,             // load, read and execute,
+                                                                    // from the file's start
         0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0,       // to 0x400000
         129, 0, 0, 0, 0, 0, 0, 0, 129, 0, 0, 0, 0, 0, 0, 0,         // all 129 bytes
         0, 0x10, 0, 0, 0, 0, 0, 0,                                  // a page's alignment

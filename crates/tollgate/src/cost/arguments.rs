@@ -65,7 +65,13 @@ pub struct CostRunArguments {
     pub budget: Option<Duration>,
     /// Wait at least this long between the workloads of two blocks (default: as long as the slowest
     /// arm needs)
-    #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = duration)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "0s",
+        hide_default_value = true,
+        value_parser = duration
+    )]
     pub settle: Duration,
     /// The rule by which a benchmark ends before the time budget is used up
     #[arg(long, value_enum, value_name = "RULE", default_value = "precision")]

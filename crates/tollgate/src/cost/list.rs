@@ -19,7 +19,13 @@ pub fn list(as_json: bool) -> Result<ExitCode> {
 fn document() -> serde_json::Value {
     let benchmarks: Vec<_> = BENCHMARKS
         .iter()
-        .map(|benchmark| json!({ "name": benchmark.name, "unit": benchmark.unit, "stresses": benchmark.stresses }))
+        .map(|benchmark| {
+            json!({
+                "name": benchmark.name,
+                "unit": benchmark.unit,
+                "stresses": benchmark.stresses
+            })
+        })
         .collect();
     let arms: Vec<_> = built_in()
         .into_iter()

@@ -207,8 +207,10 @@ fn controls(out: &mut String, document: &CostDocument) {
 fn footer(out: &mut String, document: &CostDocument) {
     let _ = writeln!(
         out,
-        "\nMedians over quads, each with its own 95 % interval (sign test). Verdicts against {} % hold\n\
-         for all rows together (Holm) and at every look. The clock ({}) and the loop ({:.2} ns) are\n\
+        "\nMedians over quads, each with its own 95 % interval (sign test). \
+         Verdicts against {} % hold\n\
+         for all rows together (Holm) and at every look. The clock ({}) and the loop \
+         ({:.2} ns) are\n\
          subtracted. Seed {}.",
         in_percent(document.limit),
         duration(document.environment.clock_ns.round().max(0.0) as u64),

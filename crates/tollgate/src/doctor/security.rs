@@ -58,8 +58,8 @@ impl Security {
         match &self.modules {
             Some(list) => format!("boot with lsm={} on the kernel's command line", with_bpf(list)),
             None => format!(
-                "boot with lsm=LIST,bpf on the kernel's command line, where LIST is what {LSM} says \
-                 once securityfs is mounted (mount -t securityfs none /sys/kernel/security)"
+                "boot with lsm=LIST,bpf on the kernel's command line, where LIST is what {LSM} \
+                 says once securityfs is mounted (mount -t securityfs none /sys/kernel/security)"
             ),
         }
     }

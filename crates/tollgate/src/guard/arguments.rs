@@ -266,7 +266,12 @@ pub struct ReplayArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=9))]
     pub length: Option<u8>,
     /// Number of anomalies among 128 calls at which a process counts as detected
-    #[arg(long, value_name = "LFC", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
+    #[arg(
+        long,
+        value_name = "LFC",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=128)
+    )]
     pub at: u32,
     /// The base delay, which each anomaly among the latest 128 calls doubles
     #[arg(long, value_name = "TIME", default_value = "40ms", value_parser = duration)]

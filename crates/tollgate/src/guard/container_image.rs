@@ -63,7 +63,10 @@ mod tests {
         );
         write(
             "var/lib/containers/storage/overlay-containers/containers.json",
-            r#"[{"id":"other"},{"id":"two","metadata":"{\"image-name\":\"docker.io/library/redis:7\"}"}]"#,
+            concat!(
+                r#"[{"id":"other"},"#,
+                r#"{"id":"two","metadata":"{\"image-name\":\"docker.io/library/redis:7\"}"}]"#,
+            ),
         );
         write(
             "run/containerd/io.containerd.runtime.v2.task/k8s.io/three/config.json",

@@ -27,7 +27,12 @@ pub struct LensOptions {
     #[arg(long, value_enum, value_name = "WHAT")]
     per: Option<Per>,
     /// Do not measure the toll at the end, which takes about 0.2 s
-    #[arg(long, env = "TOLLGATE_NO_TOLL", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(
+        long,
+        env = "TOLLGATE_NO_TOLL",
+        hide_env_values = true,
+        value_parser = FalseyValueParser::new()
+    )]
     pub no_toll: bool,
 }
 

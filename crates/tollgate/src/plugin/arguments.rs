@@ -207,7 +207,12 @@ pub struct BenchArguments {
     pub with: CallInput,
     /// Number of rounds, each with a thousand calls of the plugin and of the empty one (7 to
     /// 10,000)
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(MIN_ROUNDS..=10_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 40,
+        value_parser = clap::value_parser!(u32).range(MIN_ROUNDS..=10_000)
+    )]
     pub rounds: u32,
     #[command(flatten)]
     pub result: ResultOptions,

@@ -115,7 +115,8 @@ fn text(document: &BenchDocument) -> String {
         format!("{:.0} ns [{:.0}, {:.0}]", range.median, range.low, range.high)
     };
     format!(
-        "source to kernel {:.0} us [{:.0}, {:.0}]: check {:.0} us, compile {:.0} us, load {:.0} us; {} instructions\n\
+        "source to kernel {:.0} us [{:.0}, {:.0}]: check {:.0} us, \
+         compile {:.0} us, load {:.0} us; {} instructions\n\
          a call           {}\n\
          an empty plugin  {}\n\
          difference       {}\n\

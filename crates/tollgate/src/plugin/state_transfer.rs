@@ -112,7 +112,8 @@ mod tests {
             u32 gone, kept, wider; struct s point; const u32 limit = 1; on call {}",
         );
         let new = built(
-            "struct s { int a; u8 b; }; map<u32, u64> by[8]; map<u32, u32> hits[4]; map<u32, u64> more[2];
+            "struct s { int a; u8 b; }; map<u32, u64> by[8]; map<u32, u32> hits[4]; \
+             map<u32, u64> more[2];
             u64 wider; u32 kept, fresh; struct s point; const u32 limit = 2; on call {}",
         );
         let kept = StateTransfer::between(&old, &new);

@@ -148,10 +148,18 @@ pub struct ChangeArguments {
     #[arg(long, value_name = "N", value_parser = setting(|text| parse_weight(text).map(u64::from)))]
     pub cpu_weight: Option<LimitSetting>,
     /// Maximum processor time, as a percentage of one processor: 50%, 150%
-    #[arg(long, value_name = "PERCENT", value_parser = setting(|text| parse_percent(text).map(u64::from)))]
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        value_parser = setting(|text| parse_percent(text).map(u64::from))
+    )]
     pub cpu_max: Option<LimitSetting>,
     /// Maximum memory: 512M, 2G
-    #[arg(long, value_name = "BYTES", value_parser = setting(|text| parse_bytes(text, MEMORY_UNIT)))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = setting(|text| parse_bytes(text, MEMORY_UNIT))
+    )]
     pub memory_max: Option<LimitSetting>,
     /// Maximum number of processes and threads
     #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, &TASKS)))]
@@ -163,7 +171,11 @@ pub struct ChangeArguments {
     #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, &SOCKETS)))]
     pub connections_max: Option<LimitSetting>,
     /// Maximum bytes sent per second: 500K, 10M
-    #[arg(long, value_name = "BYTES", value_parser = setting(|text| parse_bytes(text, NETWORK_UNIT)))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = setting(|text| parse_bytes(text, NETWORK_UNIT))
+    )]
     pub network_max: Option<LimitSetting>,
     /// Errno for calls that would exceed sockets-max or connections-max (none: EAGAIN), or the
     /// service that takes over the thread instead

@@ -50,8 +50,8 @@ fn connections_beyond_the_table_are_counted_as_loss() {
     backend.end(folder, "shop");
 }
 
-/// `DATAGRAM_SENDERS` (bpf/service/datagrams.bpf.h) are kept: the sender that has sent longest ago is
-/// evicted.
+/// `DATAGRAM_SENDERS` (bpf/service/datagrams.bpf.h) are kept: the sender that has sent longest ago
+/// is evicted.
 #[test]
 fn datagram_with_evicted_sender_is_counted_as_loss() {
     const ROOM: u32 = 32_768;

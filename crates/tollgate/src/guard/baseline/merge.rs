@@ -309,7 +309,11 @@ mod tests {
         }
 
         #[test]
-        fn the_order_of_three_does_not_matter(a in baselines(), b in baselines(), c in baselines()) {
+        fn the_order_of_three_does_not_matter(
+            a in baselines(),
+            b in baselines(),
+            c in baselines(),
+        ) {
             let (left, right) = (merged(&merged(&a, &b), &c), merged(&a, &merged(&b, &c)));
             prop_assert_eq!(known(&left), known(&right));
             prop_assert_eq!(rest(&left), rest(&right));
