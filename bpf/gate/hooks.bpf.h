@@ -16,12 +16,13 @@
 #include "service/hooks.bpf.h"
 #include "service/messages.bpf.h"
 
-/* Plugins run before and after the guard. The lens is last: it reads the clock. */
+/* Plugins run before and after the guard, and at enter. The lens is last: it reads the clock. */
 #define AT_SYS_ENTER(when, always)                                                                 \
 	always(plugin_guard)                                                                       \
 	when(GUARD, guard)                                                                         \
 	always(plugin_verdict)                                                                     \
 	when(SERVICE, service)                                                                     \
+	when(LENS, plugin_timed)                                                                   \
 	when(LENS, lens)
 #define AT_SYS_EXIT(when, always)                                                                  \
 	when(LENS, lens)                                                                           \

@@ -67,6 +67,32 @@ fn plugin_and_lens_count_the_same_calls() {
     }
 }
 
+/// The lens reads the clock after the plugins at `enter`, and before those at `exit`.
+#[test]
+fn time_of_plugins_is_not_the_calls() {
+    const SLOW: &str = "
+        u64 runs; u64 spent; u64 sum;
+        void work() {
+            u64 began = now();
+            for (u64 n = 0; n < 20000; n++)
+                sum += n;
+            runs++;
+            spent += now() - began;
+        }
+    ";
+    for hook in ["enter", "exit"] {
+        let slow = format!("{SLOW} on {hook}(getppid) {{ work(); }}");
+        let ran = ran(&[&slow], "--lens --no-toll", "calls 200").success();
+        let state = &plugins(&ran)[0];
+        let (runs, spent) = (number(state, "runs"), number(state, "spent"));
+        assert!(runs >= 200, "{hook}: {runs} runs");
+        assert!(spent > runs * 5_000, "the plugin is not slow: {spent} ns in {runs} runs");
+        let call = ran.report().call("getppid").clone();
+        // The median: a call may have been interrupted.
+        assert!(call.p50_ns < spent / runs / 4, "{hook}: {call:?}, {spent} ns in {runs} runs");
+    }
+}
+
 fn calls_name(number: u32) -> String {
     calls::name(calls::Abi::X86_64, number).expect("a call").into()
 }
