@@ -27,8 +27,9 @@ impl Rows {
     }
 }
 
-/// A lock for a test that links as many plugins at one hook as a session may: eight, and another
-/// eight while these are retired. Four such tests at once would fill the hook. Held until dropped.
+/// A lock for a test that links many plugins at one hook: a session may have eight, and another
+/// eight while these are retired, which takes long on a busy machine. Four such tests at once would
+/// fill the hook. Held until dropped.
 pub struct HookSlots {
     _lock: File,
 }

@@ -223,6 +223,7 @@ const COUNT: &str = "u64 n; on enter(getppid) { n++; }";
 
 #[test]
 fn changing_the_chain_loses_no_call() {
+    let _slots = HookSlots::exclusive();
     const PER_BYTE: u64 = 50_000;
     let at_work = PluginDaemon::start("first", COUNT);
     at_work.load("last", COUNT, "--priority 9");
@@ -321,6 +322,7 @@ fn oversized_maps_are_refused() {
 /// retired plugins of the one before.
 #[test]
 fn consecutive_swaps_find_slots() {
+    let _slots = HookSlots::exclusive();
     let text = format!("u64 n; {}", "on enter(getppid) { n++; }\n".repeat(7));
     let at_work = PluginDaemon::start("first", COUNT);
     at_work.load("many", &text, "");
