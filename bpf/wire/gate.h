@@ -3,10 +3,10 @@
  * What all generations and all processes share of the gate itself: its configuration, its header,
  * sessions and rows.
  *
- * The headers in this folder have every type that the gate and user space share, and no others.
- * They are the single source: the Rust types in crates/kernel are generated from them. Times are
- * nanoseconds of CLOCK_MONOTONIC unless a name or a comment says otherwise; "global" process
- * numbers are those of the initial PID namespace.
+ * The headers in this folder have every type and table that the gate and user space share, and no
+ * others. They are the single source: the Rust types in crates/kernel are generated from them.
+ * Times are nanoseconds of CLOCK_MONOTONIC unless a name or a comment says otherwise; "global"
+ * process numbers are those of the initial PID namespace.
  */
 #ifndef TOLLGATE_WIRE_GATE_H
 #define TOLLGATE_WIRE_GATE_H
@@ -15,17 +15,16 @@
 #include "wire/identity.h"
 #include "wire/lens.h"
 #include "wire/losses.h"
+#include "wire/programs.h"
 #include "wire/tables.h"
 
 /* Identifies a map called .bss.tollgate as the gate's ("TOLLGATE"). */
 #define GATE_MAGIC 0x544f4c4c47415445ULL
 
-#define GATE_HOOKS 13
 /* The maximum that hold calls before they take effect: crates/kernel/src/enforcement.rs. */
 #define GUARD_HOOKS 23
-/* Hooks of control groups, for services. */
-#define DATAGRAM_HOOKS 2
-#define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS + DATAGRAM_HOOKS)
+/* Not a macro: its value would not be known to the generator of the Rust types. */
+enum { GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS };
 #define GATE_MAPS 46
 
 /* What applies to a thread. The gate's configuration has the union of all that is compiled in. */

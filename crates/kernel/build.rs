@@ -25,7 +25,7 @@ const OBJECTS: [(&str, &str); 5] = [
 ];
 
 /// Tables that C and Rust share: names of templates in `build/`.
-const TABLES: [&str; 1] = ["losses"];
+const TABLES: [&str; 2] = ["losses", "gate_programs"];
 
 /// Types with padding, which are only read: its bytes have no value to write.
 const PADDED: [&str; 6] =
