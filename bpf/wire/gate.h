@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * What all generations and all processes share of the gate itself: its configuration, its header,
- * sessions, rows and losses.
+ * sessions and rows.
  *
- * The headers in this folder have every type that the gate and user space share, and no others.
- * They are the single source: the Rust types in crates/kernel are generated from them. Times are
- * nanoseconds of CLOCK_MONOTONIC unless a name or a comment says otherwise; "global" process
- * numbers are those of the initial PID namespace.
+ * The headers in this folder have every type and table that the gate and user space share, and no
+ * others. They are the single source: the Rust types in crates/kernel are generated from them.
+ * Times are nanoseconds of CLOCK_MONOTONIC unless a name or a comment says otherwise; "global"
+ * process numbers are those of the initial PID namespace.
  */
 #ifndef TOLLGATE_WIRE_GATE_H
 #define TOLLGATE_WIRE_GATE_H
@@ -14,17 +14,17 @@
 #include "wire/guard.h"
 #include "wire/identity.h"
 #include "wire/lens.h"
+#include "wire/losses.h"
+#include "wire/programs.h"
 #include "wire/tables.h"
 
 /* Identifies a map called .bss.tollgate as the gate's ("TOLLGATE"). */
 #define GATE_MAGIC 0x544f4c4c47415445ULL
 
-#define GATE_HOOKS 13
 /* The maximum that hold calls before they take effect: crates/kernel/src/enforcement.rs. */
 #define GUARD_HOOKS 23
-/* Hooks of control groups, for services. */
-#define DATAGRAM_HOOKS 2
-#define GATE_LINKS (GATE_HOOKS + GUARD_HOOKS + DATAGRAM_HOOKS)
+/* Not a macro: its value would not be known to the generator of the Rust types. */
+enum { GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS };
 #define GATE_MAPS 46
 
 /* What applies to a thread. The gate's configuration has the union of all that is compiled in. */
@@ -47,51 +47,6 @@ enum gate_mask {
 	PLUGIN = 1 << 10,
 	/* Plugins also run when a call ends. */
 	PLUGIN_EXIT = 1 << 11,
-};
-
-enum loss {
-	/* A task could not be gated: THREADS are gated already. */
-	LOSS_THREADS_FULL,
-	/* A call's end was not seen. */
-	LOSS_EXITS,
-	/* A call was not recorded: every cell is taken. */
-	LOSS_CALLS,
-	/* A call counts in its session's base row instead of its own: few cells are left. */
-	LOSS_CELLS_FULL,
-	/* A process, thread or command shares its session's base row: no other row is free. */
-	LOSS_ROWS_FULL,
-	/* A call's end during a change of generations looked like that of a denied call. */
-	LOSS_RECONFIGURED,
-	/* A blocking site was not recorded: the table of sites is full. */
-	LOSS_SITES_FULL,
-	/*
-	 * The losses from here on do not concern the session that the tasks came from:
-	 * crates/kernel/src/losses.rs.
-	 */
-	/* A slow call was not reported: the ring buffer was full. */
-	LOSS_SLOW_CALLS,
-	/* The end of a process or thread was not reported; its row is read at the end instead. */
-	LOSS_ROW_NOTICES,
-	/* A program runs without a profile: none was ready. */
-	LOSS_PROFILES,
-	/* A call of a program without a profile was not tested. */
-	LOSS_UNGUARDED_CALLS,
-	/* The start of a program or an anomaly was not reported: the ring buffer was full. */
-	LOSS_GUARD_EVENTS,
-	/* A thread's usage was not charged: there is no memory for its service's account. */
-	LOSS_CHARGES,
-	/*
-	 * The service that uses a connection was not recorded: CONNECTIONS are open already, or
-	 * there is no memory.
-	 */
-	LOSS_CONNECTIONS,
-	/* No service is left for a rule to start: the work counts for the service above. */
-	LOSS_DYNAMIC_SERVICES,
-	/* A thread's migration was not requested: too many requests were pending. */
-	LOSS_MIGRATIONS,
-	/* Rules were not matched for an opened file: its path has too many names. */
-	LOSS_FILES,
-	LOSSES,
 };
 
 enum per {

@@ -251,4 +251,10 @@ struct plugin_verdict {
 	__u32 is_denounced;
 };
 
+/* GUARD_EVENTS: the start of a program or an anomaly. */
+#define GUARD_LOSSES(X)                                                                            \
+	X(PROFILES, SESSION, "programs without a profile (none was ready)")                        \
+	X(UNGUARDED_CALLS, SESSION, "calls of programs without a profile")                         \
+	X(GUARD_EVENTS, SESSION, "guard events not reported (buffer full)")
+
 #endif

@@ -109,4 +109,15 @@ struct slow_call {
 	__u64 user_stack[STACK_DEPTH];
 };
 
+/*
+ * CELLS_FULL: few cells are left, so that calls count in their session's base row instead of their
+ * own.
+ */
+#define LENS_LOSSES(X)                                                                             \
+	X(EXITS, SHARED, "calls without an observed end")                                          \
+	X(CALLS, SHARED, "calls not recorded (table full)")                                        \
+	X(CELLS_FULL, SHARED, "calls counted in their session's common row (table full)")          \
+	X(SITES_FULL, SHARED, "blocking sites not recorded (table full)")                          \
+	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")
+
 #endif

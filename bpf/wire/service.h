@@ -444,4 +444,17 @@ struct service_member_record {
 	char comm[COMM_LEN];
 };
 
+/*
+ * CONNECTIONS: the service that uses a connection was not recorded, because CONNECTIONS are open
+ * already or because there is no memory.
+ */
+#define SERVICE_LOSSES(X)                                                                          \
+	X(CHARGES, SESSION, "charges to services lost (no memory)")                                \
+	X(CONNECTIONS, SESSION, "messages not followed (connection table full)")                   \
+	X(DYNAMIC_SERVICES, SESSION,                                                               \
+	  "work charged to a parent because no service could be started (table full)")             \
+	X(MIGRATIONS, SESSION,                                                                     \
+	  "threads not moved to their service's control group (buffer full)")                      \
+	X(FILES, SESSION, "opened files not matched with rules (path too deep)")
+
 #endif

@@ -1,8 +1,10 @@
-//! Compiles the BPF objects with their Rust skeletons, and generates the wire types from
-//! `bpf/wire/`.
+//! Compiles the BPF objects with their Rust skeletons, and generates the wire types and the tables
+//! from `bpf/wire/`.
 
 #[path = "build/digest.rs"]
 mod digest;
+#[path = "build/tables.rs"]
+mod tables;
 
 use std::env;
 use std::fs;
@@ -21,6 +23,9 @@ const OBJECTS: [(&str, &str); 5] = [
     ("service_limits", "service/limits.bpf.c"),
     ("guard_steps", "guard/steps.bpf.c"),
 ];
+
+/// Tables that C and Rust share: names of templates in `build/`.
+const TABLES: [&str; 2] = ["losses", "gate_programs"];
 
 /// Types with padding, which are only read: its bytes have no value to write.
 const PADDED: [&str; 6] =
@@ -41,9 +46,11 @@ impl ParseCallbacks for WireDerives {
 }
 
 fn main() -> Result<()> {
-    let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (bpf, templates) = (package.join("../../bpf"), package.join("build"));
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo::rerun-if-changed={}", bpf.display());
+    println!("cargo::rerun-if-changed={}", templates.display());
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
 
@@ -59,6 +66,10 @@ fn main() -> Result<()> {
             .clang_args(arguments)
             .build_and_generate(out.join(format!("{object}.skel.rs")))
             .with_context(|| format!("compiling {} with {clang}", source.display()))?;
+    }
+
+    for table in TABLES {
+        tables::generate(&clang, &bpf, &templates, table, &out)?;
     }
 
     // The derive of `IntoBytes` needs it for the one union, in `struct thread_state`.

@@ -11,6 +11,7 @@ pub mod extensions;
 pub mod favordynmods;
 pub mod floor;
 pub mod gate;
+pub mod gate_programs;
 pub mod guard;
 pub mod lease;
 pub mod lens;

@@ -12,19 +12,39 @@ use crate::mapped_array::field;
 use crate::rows::session_rows;
 use crate::wire;
 
-/// Counts in the order of `wire::loss`.
+/// Counts in the order of [`LOSS_REASONS`].
 pub type LossCounters = [u64; wire::LOSSES as usize];
 
-/// The reasons before this one also affect the statistics of the sessions that the tasks came from.
-const FIRST_SESSION_ONLY: usize = wire::LOSS_SLOW_CALLS as usize;
+/// Whose statistics a loss affects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossReach {
+    /// Also those of the sessions that the tasks came from.
+    Shared,
+    /// Only those of the session that counts it.
+    Session,
+}
+
+/// Why something could not be recorded: a line of `bpf/wire/losses.h`.
+#[derive(Debug)]
+pub struct LossReason {
+    pub reach: LossReach,
+    /// As reports name it.
+    pub text: &'static str,
+}
+
+/// In the order of `wire::loss`.
+pub const LOSS_REASONS: [LossReason; wire::LOSSES as usize] =
+    include!(concat!(env!("OUT_DIR"), "/losses.rs"));
 
 fn key(session: u32, reason: usize) -> u32 {
     session * wire::LOSSES + reason as u32
 }
 
 fn add_shared(sums: &mut LossCounters, more: &LossCounters) {
-    for (sum, n) in sums.iter_mut().zip(more).take(FIRST_SESSION_ONLY) {
-        *sum += n;
+    for ((sum, n), reason) in sums.iter_mut().zip(more).zip(&LOSS_REASONS) {
+        if reason.reach == LossReach::Shared {
+            *sum += n;
+        }
     }
 }
 

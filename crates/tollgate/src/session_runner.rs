@@ -13,8 +13,8 @@ use control::Response;
 use kernel::clock::now_ns;
 use kernel::extensions;
 use kernel::gate::{Gate, Lock};
+use kernel::losses::LOSS_REASONS;
 use kernel::session::{PendingChildren, Session, SessionOptions};
-use kernel::wire;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use serde_json::Value;
 
@@ -59,28 +59,8 @@ pub struct SessionRunner {
     ended: bool,
 }
 
-pub const THREADS_FULL: &str = "threads not gated (table full)";
-
-/// Reasons as the report names them, in the order of `wire::loss`.
-const LOSS_REASONS: [&str; wire::LOSSES as usize] = [
-    THREADS_FULL,
-    "calls without an observed end",
-    "calls not recorded (table full)",
-    "calls counted in their session's common row (table full)",
-    "groups merged into another (table full)",
-    "calls not attributable at a change of the gate's generation",
-    "blocking sites not recorded (table full)",
-    "slow calls not reported (buffer full)",
-    "group notices not sent (buffer full)",
-    "programs without a profile (none was ready)",
-    "calls of programs without a profile",
-    "guard events not reported (buffer full)",
-    "charges to services lost (no memory)",
-    "messages not followed (connection table full)",
-    "work charged to a parent because no service could be started (table full)",
-    "threads not moved to their service's control group (buffer full)",
-    "opened files not matched with rules (path too deep)",
-];
+/// The loss that is not counted in the kernel.
+const GAPS: &str = "gaps after the process that held the gate was killed";
 
 impl SessionRunner {
     /// Starts a session with these extensions, which are called in this order.
@@ -342,12 +322,12 @@ impl SessionRunner {
         let mut losses: Losses = LOSS_REASONS
             .iter()
             .zip(self.gate.losses(self.session.index)?)
-            .map(|(reason, n)| ((*reason).to_owned(), n))
+            .map(|(reason, n)| (reason.text.to_owned(), n))
             .filter(|(_, n)| *n > 0)
             .collect();
         losses.extend(self.extensions.iter().flat_map(|extension| extension.losses()));
         if self.gaps > 0 {
-            losses.insert("gaps after the process that held the gate was killed".into(), self.gaps);
+            losses.insert(GAPS.into(), self.gaps);
         }
         Ok(losses)
     }
@@ -382,4 +362,41 @@ fn ring(session: &Session, records: &PendingRecords) -> Result<RingBuffer<'stati
         0
     })?;
     Ok(builder.build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines of a page's section about losses.
+    fn losses_of(page: &'static str) -> impl Iterator<Item = &'static str> {
+        let rest = page.lines().skip_while(|line| {
+            !line.starts_with("## Losses") && !line.starts_with("## What is lost")
+        });
+        rest.skip(1).take_while(|line| !line.starts_with("## "))
+    }
+
+    /// The reasons in the first column of a page's table.
+    fn tabulated(page: &'static str) -> Vec<&'static str> {
+        let rows = losses_of(page).filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+        rows.skip_while(|cell| *cell == "reason").collect()
+    }
+
+    #[test]
+    fn documentation_names_the_losses() {
+        let guard: Vec<_> = losses_of(include_str!("../../../docs/guard.md"))
+            .filter_map(|line| line.split_once("| losses: "))
+            .flat_map(|(_, reasons)| reasons.split('`').skip(1).step_by(2))
+            .collect();
+        let documented: BTreeSet<_> = [
+            tabulated(include_str!("../../../docs/lens.md")),
+            tabulated(include_str!("../../../docs/service.md")),
+            guard,
+        ]
+        .concat()
+        .into_iter()
+        .collect();
+        let counted = LOSS_REASONS.iter().map(|reason| reason.text).chain([GAPS]);
+        assert_eq!(documented, counted.collect());
+    }
 }

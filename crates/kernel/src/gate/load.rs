@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{Iter, Link, MapCore as _, MapHandle, OpenObject};
+use libbpf_rs::{Iter, Link, MapCore as _, MapHandle, Object, OpenObject, ProgramMut};
 use zerocopy::IntoBytes as _;
 
 use super::call_flags::call_flags;
@@ -14,7 +14,7 @@ use super::maps::{LinkIds, MapIds, Maps, SHARED, is_service_map};
 use crate::cpus;
 use crate::enforcement::{self, Enforcement, PREFIX};
 use crate::error::{ErrorContext, Result};
-use crate::floor::{GateHook, MessageHooks};
+use crate::gate_programs::{GateProgram, Requirement};
 use crate::scope_name;
 use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::symbols::KernelSymbols;
@@ -27,19 +27,15 @@ const CELLS_MIN: usize = 256;
 /// Reserved for the sessions' base rows, so that with many rows no call goes uncounted.
 const CELLS_RESERVED: u32 = 512;
 
-/// Index in the table of links.
-const FIRST_DATAGRAM_LINK: usize = (wire::GATE_HOOKS + wire::GUARD_HOOKS) as usize;
-
 /// One generation's programs.
 pub struct LoadedGate {
     skeleton: GateSkel<'static>,
-    enabled: u32,
-    messages: MessageHooks,
+    programs: Vec<&'static GateProgram>,
     links: Vec<Link>,
     before: Enforcement,
     /// Links of the programs that hold calls before they take effect.
     before_links: Vec<Link>,
-    /// The mount point of the whole of cgroup v2, if services are to follow datagrams.
+    /// The mount point of the whole of cgroup v2, if there are programs for it.
     hierarchy: Option<String>,
 }
 
@@ -108,6 +104,24 @@ pub fn reuse(object: &mut OpenObject, maps: &Maps, enabled: u32) -> Result<()> {
     Ok(())
 }
 
+/// The programs of a gate with these extensions, and where the whole of cgroup v2 is mounted, if
+/// some need it. Without it, these are left out.
+fn programs_here(enabled: u32) -> (Vec<&'static GateProgram>, Option<String>) {
+    let needs_cgroup2 = |program: &GateProgram| program.needs == Requirement::Cgroup2;
+    let mut programs: Vec<_> = GateProgram::used(enabled).collect();
+    let is_needed = programs.iter().any(|program| needs_cgroup2(program));
+    let hierarchy = is_needed.then(enforcement::cgroup2_root).flatten();
+    programs.retain(|program| !needs_cgroup2(program) || hierarchy.is_some());
+    (programs, hierarchy)
+}
+
+/// A program of the gate by its name without the prefix.
+fn find<'a>(gate: &'a Object, name: &str) -> ProgramMut<'a> {
+    gate.progs_mut()
+        .find(|program| program.name().to_string_lossy().strip_prefix(PREFIX) == Some(name))
+        .expect("the table's programs exist")
+}
+
 impl LoadedGate {
     /// Loads a generation over the maps of a gate that had other extensions before, or over new
     /// ones.
@@ -117,37 +131,8 @@ impl LoadedGate {
         if let Some((maps, enabled)) = before {
             reuse(skeleton.open_object_mut(), maps, enabled)?;
         }
-        let (maps, messages) = (before.map(|(maps, _)| maps), MessageHooks::detect());
-        let programs = &mut skeleton.progs;
-        programs.gate_attach_tasks.set_autoload(false);
-        programs.gate_iter_members.set_autoload(false);
-        programs.gate_iter_reclassify.set_autoload(false);
-        programs.gate_iter_sockets.set_autoload(false);
-        // With plugins, other programs are at these hooks.
-        let (at_enter, at_exit) = (enabled & wire::PLUGIN != 0, enabled & wire::PLUGIN_EXIT != 0);
-        programs.gate_sys_enter.set_autoload(!at_enter);
-        programs.gate_sys_enter_plugins.set_autoload(at_enter);
-        programs.gate_sys_exit.set_autoload(GateHook::SysExit.is_used(enabled) && !at_exit);
-        programs.gate_sys_exit_plugins.set_autoload(at_exit);
-        programs.gate_signal_deliver.set_autoload(GateHook::SignalDeliver.is_used(enabled));
-        programs.gate_signal_generate.set_autoload(GateHook::SignalGenerate.is_used(enabled));
-        programs.gate_task_free.set_autoload(GateHook::SchedProcessFree.is_used(enabled));
-        programs.gate_tcp_state.set_autoload(GateHook::InetSockSetState.is_used(enabled));
-        programs.gate_netif_rx.set_autoload(GateHook::NetifRx.is_used(enabled));
-        let hierarchy = enforcement::cgroup2_root().filter(|_| enabled & wire::SERVICE != 0);
-        programs.gate_recvmsg4.set_autoload(hierarchy.is_some());
-        programs.gate_recvmsg6.set_autoload(hierarchy.is_some());
-        let is_used = GateHook::SockRecvLength.is_used(enabled);
-        let (received, sent) = match messages {
-            MessageHooks::Tracepoints => {
-                (&mut programs.gate_sock_recv, &mut programs.gate_sock_send)
-            }
-            MessageHooks::Functions => {
-                (&mut programs.gate_recvmsg_exit, &mut programs.gate_sendmsg_entry)
-            }
-        };
-        received.set_autoload(is_used);
-        sent.set_autoload(is_used);
+        let maps = before.map(|(maps, _)| maps);
+        let (programs, hierarchy) = programs_here(enabled);
         let holds = Enforcement::new(enabled);
         let config =
             &mut skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants").config;
@@ -162,15 +147,14 @@ impl LoadedGate {
         let hooks = holds.hooks();
         for mut program in skeleton.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy();
-            if name.strip_prefix(PREFIX).is_some_and(|hook| hooks.contains(hook)) {
-                program.set_autoload(true);
-            }
+            let name = name.strip_prefix(PREFIX).unwrap_or_default();
+            let is_used = programs.iter().any(|program| program.name == name);
+            program.set_autoload(is_used || hooks.contains(name));
         }
         let skeleton = skeleton.load().doing("loading the gate's programs")?;
         let loaded = Self {
             skeleton,
-            enabled,
-            messages,
+            programs,
             links: Vec::new(),
             before: holds,
             before_links: Vec::new(),
@@ -212,63 +196,28 @@ impl LoadedGate {
     /// Attaches its programs, context switches first: the gate must know the running tasks before
     /// it sees a call.
     pub fn attach(&mut self) -> Result<LinkIds> {
-        let programs = &self.skeleton.progs;
-        let mut ids = [0; wire::GATE_LINKS as usize];
         if self.before_links.is_empty() {
             self.before_links = self.before.attach(self.skeleton.object())?;
         }
-        for (link, id) in self.before_links.iter().zip(&mut ids[wire::GATE_HOOKS as usize..]) {
+        let root = match &self.hierarchy {
+            Some(place) => Some(File::open(place).doing(format!("open {place}"))?),
+            None => None,
+        };
+        for program in &self.programs {
+            let loaded = find(self.skeleton.object(), program.name);
+            let link = match &root {
+                Some(root) if program.needs == Requirement::Cgroup2 => loaded
+                    .attach_cgroup(root.as_raw_fd())
+                    .doing("attaching to the root of the control groups"),
+                _ => loaded.attach_trace().doing(format!("attaching to {}", program.hook)),
+            };
+            self.links.push(link?);
+        }
+        let mut ids = [0; wire::GATE_LINKS as usize];
+        for (link, id) in self.before_links.iter().chain(&self.links).zip(&mut ids) {
             *id = link.info().doing("reading the ID of a link")?.id;
         }
-        for (hook, id) in
-            GateHook::ALL.into_iter().zip(&mut ids).filter(|(hook, _)| hook.is_used(self.enabled))
-        {
-            let program = match hook {
-                GateHook::SchedSwitch => &programs.gate_sched_switch,
-                GateHook::SchedProcessFork => &programs.gate_fork,
-                GateHook::SchedProcessExec => &programs.gate_exec,
-                GateHook::SchedProcessExit => &programs.gate_task_exit,
-                GateHook::SchedProcessFree => &programs.gate_task_free,
-                GateHook::InetSockSetState => &programs.gate_tcp_state,
-                GateHook::NetifRx => &programs.gate_netif_rx,
-                GateHook::SockRecvLength => match self.messages {
-                    MessageHooks::Tracepoints => &programs.gate_sock_recv,
-                    MessageHooks::Functions => &programs.gate_recvmsg_exit,
-                },
-                GateHook::SockSendLength => match self.messages {
-                    MessageHooks::Tracepoints => &programs.gate_sock_send,
-                    MessageHooks::Functions => &programs.gate_sendmsg_entry,
-                },
-                GateHook::SignalDeliver => &programs.gate_signal_deliver,
-                GateHook::SignalGenerate => &programs.gate_signal_generate,
-                GateHook::SysExit if self.enabled & wire::PLUGIN_EXIT != 0 => {
-                    &programs.gate_sys_exit_plugins
-                }
-                GateHook::SysExit => &programs.gate_sys_exit,
-                GateHook::SysEnter if self.enabled & wire::PLUGIN != 0 => {
-                    &programs.gate_sys_enter_plugins
-                }
-                GateHook::SysEnter => &programs.gate_sys_enter,
-            };
-            let link = program.attach_trace().doing(format!("attaching to {}", hook.name()))?;
-            *id = link.info().doing(format!("reading the ID of the link on {}", hook.name()))?.id;
-            self.links.push(link);
-        }
-        for (link, id) in
-            self.attach_datagram_hooks()?.into_iter().zip(&mut ids[FIRST_DATAGRAM_LINK..])
-        {
-            *id = link.info().doing("numbering a link")?.id;
-            self.links.push(link);
-        }
         Ok(ids)
-    }
-
-    fn attach_datagram_hooks(&self) -> Result<Vec<Link>> {
-        let Some(place) = &self.hierarchy else { return Ok(Vec::new()) };
-        let root = File::open(place).doing(format!("open {place}"))?;
-        let programs = [&self.skeleton.progs.gate_recvmsg4, &self.skeleton.progs.gate_recvmsg6];
-        let links = programs.into_iter().map(|program| program.attach_cgroup(root.as_raw_fd()));
-        links.map(|link| link.doing("attaching to the root of the control groups")).collect()
     }
 
     /// Detaches the programs that each call pays for.
@@ -296,12 +245,13 @@ pub enum IteratorKind {
 }
 
 impl IteratorKind {
+    /// Its name without the prefix.
     const fn program(self) -> &'static str {
         match self {
-            Self::Adopt => "gate_attach_tasks",
-            Self::Members => "gate_iter_members",
-            Self::Ask => "gate_iter_reclassify",
-            Self::Sockets => "gate_iter_sockets",
+            Self::Adopt => "attach_tasks",
+            Self::Members => "iter_members",
+            Self::Ask => "iter_reclassify",
+            Self::Sockets => "iter_sockets",
         }
     }
 }
@@ -314,7 +264,8 @@ impl Iterators {
         configure(&mut skeleton, enabled, generation);
         reuse(skeleton.open_object_mut(), maps, enabled)?;
         for mut program in skeleton.open_object_mut().progs_mut() {
-            let is_one = these.iter().any(|over| program.name() == over.program());
+            let name = program.name().to_string_lossy();
+            let is_one = these.iter().any(|over| name.strip_prefix(PREFIX) == Some(over.program()));
             program.set_autoload(is_one);
         }
         Ok(Self { skeleton: skeleton.load().doing("loading the gate's task iterators")? })
@@ -322,13 +273,7 @@ impl Iterators {
 
     /// Runs one of the loaded programs over all tasks or sockets once. Returns what it wrote.
     pub fn run(&self, over: IteratorKind) -> Result<Vec<u8>> {
-        let programs = &self.skeleton.progs;
-        let program = match over {
-            IteratorKind::Adopt => &programs.gate_attach_tasks,
-            IteratorKind::Members => &programs.gate_iter_members,
-            IteratorKind::Ask => &programs.gate_iter_reclassify,
-            IteratorKind::Sockets => &programs.gate_iter_sockets,
-        };
+        let program = find(self.skeleton.object(), over.program());
         let link = match over {
             IteratorKind::Sockets => {
                 program.attach_iter(self.skeleton.maps.service_sockets.as_fd())

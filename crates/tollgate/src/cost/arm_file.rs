@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kernel::floor::GateHook;
+use kernel::gate_programs::GateHook;
 use kernel::wire;
 use serde::Deserialize;
 
@@ -75,10 +75,7 @@ impl FileArm {
     /// The hooks in the kernel's order; unknown names were refused when the file was read.
     pub fn hooks(&self) -> Vec<GateHook> {
         let Some(names) = &self.hooks else { return GateHook::used(wire::LENS) };
-        GateHook::ALL
-            .into_iter()
-            .filter(|hook| names.iter().any(|name| name == hook.name()))
-            .collect()
+        GateHook::all().filter(|hook| names.iter().any(|name| name == hook.name())).collect()
     }
 
     pub fn settle(&self) -> Option<SettleRule> {
@@ -134,7 +131,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, FileArm>> {
         {
             bail!("the settle of arm {name:?}: {error}");
         }
-        let known = GateHook::ALL.map(GateHook::name);
+        let known = GateHook::all().map(GateHook::name).collect::<Vec<_>>();
         if let Some(other) = arm.hooks.iter().flatten().find(|name| !known.contains(&name.as_str()))
         {
             bail!(
@@ -203,7 +200,7 @@ mod tests {
             parse(&format!("[arm.a]\nunder = \"x\"\n{hooks}")).map(|arms| arms["a"].hooks())
         };
         assert_eq!(hooks("").expect("those of lens"), GateHook::used(wire::LENS));
-        assert_eq!(hooks("hooks = [\"sys_enter\"]").expect("one"), [GateHook::SysEnter]);
+        assert_eq!(hooks("hooks = [\"sys_enter\"]").expect("one"), [GateHook::SYS_ENTER]);
         refused(
             "[arm.a]\nunder = \"x\"\nhooks = [\"enter\"]\n",
             "unknown hook \"enter\"; known hooks are sched_switch",

@@ -10,8 +10,9 @@ use std::io::{Read as _, Write as _};
 
 use anyhow::{Context, Result, bail};
 use kernel::extensions;
-use kernel::floor::{Floor, FloorProgram, GateHook};
+use kernel::floor::{Floor, FloorProgram};
 use kernel::gate::{Gate, Lock};
+use kernel::gate_programs::GateHook;
 use kernel::process::wait_readable;
 use kernel::session::{Session, SessionOptions};
 use kernel::wire;
@@ -90,7 +91,7 @@ pub fn built_in() -> Vec<(Arm, String)> {
     );
     let place = Arm::new(
         "empty-place",
-        ArmKind::Empty { hooks: vec![GateHook::SysEnter], only: FloorProgram::Place },
+        ArmKind::Empty { hooks: vec![GateHook::SYS_ENTER], only: FloorProgram::Place },
     );
     let mut all =
         vec![

@@ -100,7 +100,7 @@ mod tests {
     use std::time::Duration;
 
     use kernel::benchmark;
-    use kernel::floor::GateHook;
+    use kernel::gate_programs::GateHook;
 
     use super::super::analysis::BlockTime;
     use super::super::arguments::StopRule;
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn arms_are_compared_with_the_floor_of_their_hooks() {
         let arms =
-            [Arm::floor(&[GateHook::SysEnter]), Arm::floor(&GateHook::used(kernel::wire::LENS))];
+            [Arm::floor(&[GateHook::SYS_ENTER]), Arm::floor(&GateHook::used(kernel::wire::LENS))];
         let lens = built_in().into_iter().map(|(arm, _)| arm).find(|arm| &*arm.name == "lens");
         assert_eq!(floor_of(&lens.expect("it is built in"), &arms), Some(1));
         assert_eq!(floor_of(&arms[0], &arms), None);

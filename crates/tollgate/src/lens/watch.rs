@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use kernel::losses::LOSS_REASONS;
 use kernel::process::wait_readable;
+use kernel::wire;
 
 use super::arguments::LensArguments;
 use crate::format::number_of;
 use crate::output::{Output, print_message};
 use crate::process_selection;
 use crate::report::print;
-use crate::session_runner::{SessionEnd, SessionRunner, TEND_INTERVAL, THREADS_FULL};
+use crate::session_runner::{SessionEnd, SessionRunner, TEND_INTERVAL};
 
 /// How often to search for new processes (--comm, --cgroup, --unit).
 const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
@@ -45,7 +47,8 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
             missed.max(attach(process_selection::by_properties(select), &mut watch, &mut known)?);
     }
     if !select.all && !select.is_dynamic() && !watch.has_threads() {
-        let is_full = watch.losses()?.contains_key(THREADS_FULL);
+        let is_full =
+            watch.losses()?.contains_key(LOSS_REASONS[wire::LOSS_THREADS_FULL as usize].text);
         watch.cancel()?;
         ensure!(
             !is_full,

@@ -6,7 +6,8 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use kernel::floor::{Floor, FloorProgram, GateHook};
+use kernel::floor::{Floor, FloorProgram};
+use kernel::gate_programs::GateHook;
 use kernel::wire;
 use serde_json::{Value, json};
 use stats::interval::{Interval, median_interval};

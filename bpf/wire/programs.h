@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * The programs of the gate at the kernel's hooks. A program is one line:
+ *
+ *	X(PROGRAM, HOOK, SECTION, USED_BY, UNLESS, NEEDS)
+ *
+ * gate_PROGRAM in bpf/gate/gate.bpf.c has this section. It is loaded in a gate with one of the
+ * extensions USED_BY (bits of enum gate_mask; ALWAYS), but not with UNLESS, in whose place there is
+ * another program at the same HOOK; and only if the kernel has what it NEEDS. The lines are in the
+ * order of attaching. crates/kernel/src/gate_programs.rs has the Rust table, which build.rs makes
+ * of the same lines. The programs that hold calls are listed in bpf/guard/precall.bpf.h.
+ */
+#ifndef TOLLGATE_WIRE_PROGRAMS_H
+#define TOLLGATE_WIRE_PROGRAMS_H
+
+/*
+ * Context switches are first, because the gate must know the running tasks before it sees a call.
+ * bpf/measure/floor.bpf.c has an empty program for each line.
+ */
+#define PLAIN_PROGRAMS(X)                                                                          \
+	X(sched_switch, sched_switch, "tp_btf/sched_switch", ALWAYS, 0, NOTHING)                   \
+	X(fork, sched_process_fork, "tp_btf/sched_process_fork", ALWAYS, 0, NOTHING)               \
+	X(exec, sched_process_exec, "tp_btf/sched_process_exec", ALWAYS, 0, NOTHING)               \
+	X(task_exit, sched_process_exit, "tp_btf/sched_process_exit", ALWAYS, 0, NOTHING)          \
+	X(task_free, sched_process_free, "tp_btf/sched_process_free", SERVICE, 0, NOTHING)         \
+	X(signal_deliver, signal_deliver, "tp_btf/signal_deliver", GUARD, 0, NOTHING)              \
+	X(signal_generate, signal_generate, "tp_btf/signal_generate", GUARD | SERVICE, 0, NOTHING) \
+	X(sock_recv, sock_recv_length, "tp_btf/sock_recv_length", SERVICE, 0, MESSAGE_TRACEPOINTS) \
+	X(recvmsg_exit, sock_recv_length, "fexit/sock_recvmsg", SERVICE, 0, MESSAGE_FUNCTIONS)     \
+	X(sock_send, sock_send_length, "tp_btf/sock_send_length", SERVICE, 0, MESSAGE_TRACEPOINTS) \
+	X(sendmsg_entry, sock_send_length, "fentry/security_socket_sendmsg",                       \
+	  SERVICE, 0, MESSAGE_FUNCTIONS)                                                           \
+	X(tcp_state, inet_sock_set_state, "tp_btf/inet_sock_set_state", SERVICE, 0, NOTHING)       \
+	X(netif_rx, netif_rx, "tp_btf/netif_rx", SERVICE, 0, NOTHING)                              \
+	X(sys_exit, sys_exit, "tp_btf/sys_exit", LENS | SERVICE_FILES, PLUGIN_EXIT, NOTHING)       \
+	X(sys_enter, sys_enter, "tp_btf/sys_enter", ALWAYS, PLUGIN, NOTHING)
+
+/* A program with tail calls has another prologue and epilogue, and so is only loaded with plugins. */
+#define PLUGIN_PROGRAMS(X)                                                                         \
+	X(sys_exit_plugins, sys_exit, "tp_btf/sys_exit", PLUGIN_EXIT, 0, NOTHING)                  \
+	X(sys_enter_plugins, sys_enter, "tp_btf/sys_enter", PLUGIN, 0, NOTHING)
+
+/* Attached to the root of the control groups, and not to a tracepoint or function. */
+#define CGROUP_PROGRAMS(X)                                                                         \
+	X(recvmsg4, recvmsg4, "cgroup/recvmsg4", SERVICE, 0, CGROUP2)                              \
+	X(recvmsg6, recvmsg6, "cgroup/recvmsg6", SERVICE, 0, CGROUP2)
+
+#define ALL_PROGRAMS(X) PLAIN_PROGRAMS(X) PLUGIN_PROGRAMS(X) CGROUP_PROGRAMS(X)
+
+#define AS_PROGRAM(PROGRAM, HOOK, SECTION, USED_BY, UNLESS, NEEDS) PROGRAM_##PROGRAM,
+enum gate_program { ALL_PROGRAMS(AS_PROGRAM) GATE_PROGRAMS };
+#undef AS_PROGRAM
+
+#endif

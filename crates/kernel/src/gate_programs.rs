@@ -1,0 +1,171 @@
+//! The gate's programs at the kernel's hooks: the table of `bpf/wire/programs.h`.
+
+use std::sync::OnceLock;
+
+use crate::probe::Types;
+use crate::wire;
+
+/// What the kernel must have for a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requirement {
+    Nothing,
+    Messages(MessageHooks),
+    /// The root of cgroup v2 is mounted.
+    Cgroup2,
+}
+
+/// A program: a line of `bpf/wire/programs.h`.
+#[derive(Debug)]
+pub struct GateProgram {
+    /// Without a prefix: the floor has a program for the same line.
+    pub name: &'static str,
+    pub hook: &'static str,
+    /// Bits of [`wire::gate_mask`]; 0: in every gate.
+    used_by: u32,
+    unless: u32,
+    pub needs: Requirement,
+}
+
+/// In the order of `wire::gate_program`, which is that of attaching.
+const GATE_PROGRAMS: [GateProgram; wire::GATE_PROGRAMS as usize] =
+    include!(concat!(env!("OUT_DIR"), "/gate_programs.rs"));
+
+impl GateProgram {
+    /// The programs of a gate with these extensions, on this kernel, in the order of attaching.
+    pub fn used(enabled: u32) -> impl Iterator<Item = &'static Self> {
+        GATE_PROGRAMS.iter().filter(move |program| program.is_used(enabled) && program.is_here())
+    }
+
+    fn is_used(&self, enabled: u32) -> bool {
+        (self.used_by == 0 || enabled & self.used_by != 0) && enabled & self.unless == 0
+    }
+
+    fn is_here(&self) -> bool {
+        match self.needs {
+            Requirement::Messages(hooks) => hooks == MessageHooks::detect(),
+            Requirement::Nothing | Requirement::Cgroup2 => true,
+        }
+    }
+}
+
+/// A tracepoint that the gate hooks: the index of the first of its programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GateHook(usize);
+
+impl GateHook {
+    pub const SYS_ENTER: Self = Self(wire::PROGRAM_sys_enter as usize);
+    pub const SYS_EXIT: Self = Self(wire::PROGRAM_sys_exit as usize);
+
+    /// In the order of attaching.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let is_tracepoint = |program: &GateProgram| program.needs != Requirement::Cgroup2;
+        let is_first = |index: usize| {
+            GATE_PROGRAMS[..index].iter().all(|program| program.hook != GATE_PROGRAMS[index].hook)
+        };
+        (0..GATE_PROGRAMS.len())
+            .filter(move |index| is_tracepoint(&GATE_PROGRAMS[*index]) && is_first(*index))
+            .map(Self)
+    }
+
+    fn programs(self) -> impl Iterator<Item = &'static GateProgram> {
+        GATE_PROGRAMS.iter().filter(move |program| program.hook == self.name())
+    }
+
+    /// Whether a gate with these extensions ([`wire::gate_mask`]) hooks it.
+    pub fn is_used(self, enabled: u32) -> bool {
+        self.programs().any(|program| program.is_used(enabled))
+    }
+
+    /// The hooks of a gate with these extensions.
+    pub fn used(enabled: u32) -> Vec<Self> {
+        Self::all().filter(|hook| hook.is_used(enabled)).collect()
+    }
+
+    /// The kernel's name.
+    pub fn name(self) -> &'static str {
+        GATE_PROGRAMS[self.0].hook
+    }
+
+    /// The program without plugins.
+    pub(crate) fn program(self) -> &'static GateProgram {
+        self.programs().find(|program| program.is_here()).expect("a hook is that of a program")
+    }
+}
+
+/// How a program sees messages over sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageHooks {
+    /// `sock_recv_length` and `sock_send_length`: since v6.3, 6e6eda44b939 ("sock: add tracepoint
+    /// for send recv length").
+    Tracepoints,
+    /// The end of `sock_recvmsg`, and `security_socket_sendmsg`, which comes before a message is on
+    /// its way.
+    Functions,
+}
+
+impl MessageHooks {
+    fn detect() -> Self {
+        // Reading all of the kernel's types takes some milliseconds.
+        static HERE: OnceLock<MessageHooks> = OnceLock::new();
+        *HERE.get_or_init(|| {
+            let has = Types::read().is_ok_and(|types| types.has_tracepoint("sock_recv_length"));
+            if has { Self::Tracepoints } else { Self::Functions }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::mem::MaybeUninit;
+
+    use libbpf_rs::OpenObject;
+    use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+
+    use super::*;
+    use crate::skeletons::floor::FloorSkelBuilder;
+    use crate::skeletons::gate::GateSkelBuilder;
+
+    /// The sections of an object's programs, by their names.
+    fn sections(object: &OpenObject) -> BTreeMap<String, String> {
+        let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
+        object.progs().map(|program| (text(program.name()), text(program.section()))).collect()
+    }
+
+    #[test]
+    fn programs_are_in_the_sections_of_the_table() {
+        let (mut gate, mut floor) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        let gate = GateSkelBuilder::default().open(&mut gate).expect("the object is valid");
+        let floor = FloorSkelBuilder::default().open(&mut floor).expect("the object is valid");
+        let (gate, floor) = (sections(gate.open_object()), sections(floor.open_object()));
+        for program in &GATE_PROGRAMS {
+            let section = &gate[&format!("gate_{}", program.name)];
+            // The floor has its sections from the table.
+            match floor.get(&format!("floor_{}", program.name)) {
+                Some(floor) => assert_eq!(section, floor),
+                None => assert!(section.ends_with(&format!("/{}", program.hook)), "{section}"),
+            }
+        }
+        assert!(GateHook::all().all(|hook| {
+            hook.programs().any(|program| floor.contains_key(&format!("floor_{}", program.name)))
+        }));
+    }
+
+    #[test]
+    fn one_program_is_used_at_each_hook() {
+        let all = wire::LENS
+            | wire::GUARD
+            | wire::SERVICE
+            | wire::SERVICE_FILES
+            | wire::PLUGIN
+            | wire::PLUGIN_EXIT;
+        for enabled in 0..=all {
+            let mut hooks: Vec<_> =
+                GateProgram::used(enabled).map(|program| program.hook).collect();
+            let count = hooks.len();
+            hooks.sort_unstable();
+            hooks.dedup();
+            assert_eq!(hooks.len(), count, "{enabled:#x}");
+        }
+    }
+}
