@@ -6,7 +6,7 @@
 #include "gate/calls.bpf.h"
 #include "gate/hooks.bpf.h"
 
-/* Returns whether the call counts. `ctx`: only with plugins, else NULL. */
+/* Returns whether the plugins at enter must still run. `ctx`: NULL without plugins. */
 static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_regs *regs, long id,
 					 void *ctx)
 {
@@ -33,7 +33,8 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 	at.previous_call = thread->call;
 	thread->call = at.call;
 	call_sys_enter(&at);
-	return true;
+	/* Not the mask, which another processor may have changed since. */
+	return !at.has_run_plugins;
 }
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * What the gate passes to the handlers of the extensions at its busiest hooks. These live in
- * registers, because all handlers are inlined: their addresses are passed to no other function.
+ * registers, because all handlers are inlined, so that no other function receives their addresses.
  */
 #ifndef TOLLGATE_GATE_EVENTS_BPF_H
 #define TOLLGATE_GATE_EVENTS_BPF_H
@@ -21,6 +21,8 @@ struct crossing {
 	/* A plugin has denounced the call; the guard has applied its policy to it. */
 	bool is_denounced;
 	bool has_verdict;
+	/* The plugins at enter have had their turn. */
+	bool has_run_plugins;
 	/* At the call's end: its result, and the time, which is read first. */
 	s64 result;
 	u64 now;

@@ -26,8 +26,7 @@ int BPF_PROG(gate_sys_enter_plugins, struct pt_regs *regs, long id)
 {
 	struct thread_state *thread = current_thread(regs);
 
-	/* With the lens, they have run: plugin_timed_sys_enter(). */
-	if (on_sys_enter(thread, regs, id, ctx) && !has(thread, LENS))
+	if (on_sys_enter(thread, regs, id, ctx))
 		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_ENTER], thread->plugin_session,
 			    &plugin_enter);
 	return 0;

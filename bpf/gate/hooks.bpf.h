@@ -16,7 +16,10 @@
 #include "service/hooks.bpf.h"
 #include "service/messages.bpf.h"
 
-/* Plugins run before and after the guard, and at enter. The lens is last: it reads the clock. */
+/*
+ * Plugins have handlers before and after the guard, and for the plugins at enter. The lens is last:
+ * it reads the clock.
+ */
 #define AT_SYS_ENTER(when, always)                                                                 \
 	always(plugin_guard)                                                                       \
 	when(GUARD, guard)                                                                         \

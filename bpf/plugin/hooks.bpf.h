@@ -61,13 +61,15 @@ static __always_inline void plugin_verdict_sys_enter(struct crossing *at)
 }
 
 /*
- * Before the lens reads the clock, so that the time of plugins is not the call's. The chain is
- * entered by a function, to which it returns: a call and a return more than without the lens.
+ * Runs the plugins at enter before the lens reads the clock, so that their time is not the call's.
+ * A function enters the chain, and the last plugin returns to it. Without the lens, the gate saves
+ * this call and return.
  */
 static __always_inline void plugin_timed_sys_enter(struct crossing *at)
 {
 	u32 session = at->thread->plugin_session;
 
+	at->has_run_plugins = true;
 	if (at->ctx && plugin_chains[PLUGIN_HOOK_ENTER].first[session & (SESSIONS - 1)])
 		plugins_enter(at->ctx, session);
 }

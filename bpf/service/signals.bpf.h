@@ -40,12 +40,14 @@ static __always_inline bool is_from_process(struct kernel_siginfo *info)
 static __always_inline void service_sig_generate(int signal, struct kernel_siginfo *info,
 						 struct task_struct *task, int result)
 {
-	struct task_struct *sender = bpf_get_current_task_btf(), *leader = task->group_leader;
+	struct task_struct *sender, *leader;
 	u32 slot, from;
 	u64 before, fork_request;
 
 	if (!(config.enabled & SERVICE) || (signal != SIGUSR1 && signal != SIGUSR2))
 		return;
+	sender = bpf_get_current_task_btf();
+	leader = task->group_leader;
 	/* The process will not see it. */
 	if (result == TRACE_SIGNAL_IGNORED || result == TRACE_SIGNAL_OVERFLOW_FAIL)
 		return;

@@ -23,9 +23,12 @@
 
 /* The maximum that hold calls before they take effect: crates/kernel/src/enforcement.rs. */
 #define GUARD_HOOKS 23
-/* Not a macro: its value would not be known to the generator of the Rust types. */
-enum { GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS };
 #define GATE_MAPS 46
+/*
+ * One more if their sum were odd, as `struct gate_header` must not end in padding. Not a macro,
+ * because the generator of the Rust types would not know its value.
+ */
+enum { GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS + (GATE_PROGRAMS + GUARD_HOOKS + GATE_MAPS) % 2 };
 
 /* What applies to a thread. The gate's configuration has the union of all that is compiled in. */
 enum gate_mask {

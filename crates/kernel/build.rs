@@ -28,8 +28,7 @@ const OBJECTS: [(&str, &str); 5] = [
 const TABLES: [&str; 2] = ["losses", "gate_programs"];
 
 /// Types with padding, which are only read: its bytes have no value to write.
-const PADDED: [&str; 6] =
-    ["service_member", "service_socket", "cell", "cpu_state", "guard_event", "slow_call"];
+const PADDED: [&str; 4] = ["service_member", "cell", "guard_event", "slow_call"];
 
 /// Makes the wire types convertible from bytes and, where they have no padding, into bytes.
 #[derive(Debug)]

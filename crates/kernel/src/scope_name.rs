@@ -57,7 +57,7 @@ pub fn scope_hash(name: &wire::scope_name) -> u64 {
 mod tests {
     use super::*;
 
-    /// As append_path_part() in bpf/path.bpf.h.
+    /// As append_path_part() in bpf/lib/path.bpf.h.
     #[test]
     fn path_of_twelve_parts_is_incomplete() {
         let complete = |depth: usize| {

@@ -3,7 +3,6 @@
 //! A command describes each extension with an [`ExtensionSetup`]. The runner of the session
 //! (`session_runner.rs`) collects what the setups need, starts the session, and makes an
 //! [`Extension`] of each. It calls the extensions in the order in which the command lists them.
-//! Default methods do nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -26,15 +25,15 @@ pub const NOT_UNDERSTOOD: &str = "the daemon does not understand this request";
 pub type Losses = BTreeMap<String, u64>;
 
 /// What an extension works on, lent for one call.
-pub struct Context<'a> {
+pub struct SessionContext<'a> {
     pub gate: &'a mut Gate,
     pub session: &'a Session,
 }
 
 /// Tasks that are about to join the session.
 pub enum Joining<'a> {
-    /// The tasks of a daemon, whose programs are not known yet.
-    Machine,
+    /// Tasks that join later, whose programs are not known yet.
+    Later,
     /// A command, which has not started.
     Command { program: &'a Path, words: &'a [OsString] },
     /// Running processes. An extension may add the scope of a process, by its PID.
@@ -42,18 +41,19 @@ pub enum Joining<'a> {
 }
 
 /// A request to a daemon.
-pub struct Request<'a> {
+pub struct Request {
     /// The process that sent it.
     pub process: u32,
     pub value: Value,
     /// The losses of the session so far.
-    pub losses: &'a Losses,
+    pub losses: Result<Losses>,
 }
 
-impl Request<'_> {
-    /// The request as the extension's type.
-    pub fn understood<T: DeserializeOwned>(self) -> Result<T> {
-        serde_json::from_value(self.value).context(NOT_UNDERSTOOD)
+impl Request {
+    /// The request as the extension's type, and the losses.
+    pub fn parse<T: DeserializeOwned>(self) -> Result<(T, Result<Losses>)> {
+        let request = serde_json::from_value(self.value).context(NOT_UNDERSTOOD)?;
+        Ok((request, self.losses))
     }
 }
 
@@ -63,13 +63,17 @@ pub trait ExtensionSetup {
     fn configure(&self, options: &mut SessionOptions);
 
     /// Starts the extension. The session exists and has no tasks.
-    fn start(self: Box<Self>, context: &mut Context<'_>) -> Result<Box<dyn Extension>>;
+    fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>>;
 }
 
 /// An extension of a running session.
 pub trait Extension {
     /// Prepares for tasks before they join.
-    fn prepare(&mut self, _context: &mut Context<'_>, _joining: &mut Joining<'_>) -> Result<()> {
+    fn prepare(
+        &mut self,
+        _context: &mut SessionContext<'_>,
+        _joining: &mut Joining<'_>,
+    ) -> Result<()> {
         Ok(())
     }
 
@@ -84,13 +88,13 @@ pub trait Extension {
 
     /// Processes a record of the session's ring. Returns whether the record belongs to the
     /// extension.
-    fn on_record(&mut self, _context: &mut Context<'_>, _record: &[u8]) -> Result<bool> {
+    fn on_record(&mut self, _context: &mut SessionContext<'_>, _record: &[u8]) -> Result<bool> {
         Ok(false)
     }
 
-    /// Does what is due. Called after the records were processed, and when [`Self::deadline`] has
-    /// passed.
-    fn tend(&mut self, _context: &mut Context<'_>) -> Result<()> {
+    /// Does what is due. Called after each round of records, at the latest when
+    /// [`Self::deadline`] has passed.
+    fn tend(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -100,14 +104,14 @@ pub trait Extension {
     }
 
     /// Does what is due twice a second in a daemon. The daemon logs a failure and continues.
-    fn refresh(&mut self, _context: &mut Context<'_>) -> Result<()> {
+    fn refresh(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
         Ok(())
     }
 
     /// Reads rows that have ended, before they are given back.
     fn finish_rows(
         &mut self,
-        _context: &mut Context<'_>,
+        _context: &mut SessionContext<'_>,
         _lock: &Lock,
         _rows: &BTreeSet<u32>,
     ) -> Result<()> {
@@ -120,10 +124,10 @@ pub trait Extension {
     }
 
     /// Notes that a process has sent a request to the daemon, whatever its key.
-    fn note_client(&mut self, _context: &mut Context<'_>, _process: u32) {}
+    fn note_client(&mut self, _context: &mut SessionContext<'_>, _process: u32) {}
 
     /// Carries out a request that has [`Self::request_key`].
-    fn reply(&mut self, _context: &mut Context<'_>, _request: Request<'_>) -> Result<Response> {
+    fn reply(&mut self, _context: &mut SessionContext<'_>, _request: Request) -> Result<Response> {
         bail!("this extension takes no requests")
     }
 
@@ -135,22 +139,27 @@ pub trait Extension {
     /// Writes the extension's metrics.
     fn metrics(
         &mut self,
-        _context: &mut Context<'_>,
+        _context: &mut SessionContext<'_>,
         _losses: &Losses,
         _page: &mut String,
     ) -> Result<()> {
         Ok(())
     }
 
-    /// Saves and reads what is lost when the tasks are detached, which happens next.
-    fn close(&mut self, _context: &mut Context<'_>) -> Result<()> {
+    /// Before a report: reads what is lost when the tasks are detached, which happens next.
+    fn before_detach(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Saves what must outlast the session, at its end.
+    fn save(&mut self) -> Result<()> {
         Ok(())
     }
 
     /// The extension's section of the report, when nothing is counted any more, and notes about it.
     fn section(
         &mut self,
-        _context: &mut Context<'_>,
+        _context: &mut SessionContext<'_>,
         _notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
         Ok(None)

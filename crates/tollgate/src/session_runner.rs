@@ -18,7 +18,7 @@ use kernel::session::{PendingChildren, Session, SessionOptions};
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use serde_json::Value;
 
-use crate::extension::{Context, Extension, ExtensionSetup, Joining, Losses, Request};
+use crate::extension::{Extension, ExtensionSetup, Joining, Losses, Request, SessionContext};
 use crate::format::number_of;
 use crate::output::print_message;
 use crate::report::{Header, Report};
@@ -97,8 +97,8 @@ impl SessionRunner {
             ended: false,
         };
         for setup in setups {
-            let extension =
-                setup.start(&mut Context { gate: &mut runner.gate, session: &runner.session })?;
+            let extension = setup
+                .start(&mut SessionContext { gate: &mut runner.gate, session: &runner.session })?;
             runner.extensions.push(extension);
         }
         Ok(runner)
@@ -107,16 +107,16 @@ impl SessionRunner {
     /// Calls all extensions; the first failure ends the round.
     fn each(
         &mut self,
-        mut call: impl FnMut(&mut dyn Extension, &mut Context<'_>) -> Result<()>,
+        mut call: impl FnMut(&mut dyn Extension, &mut SessionContext<'_>) -> Result<()>,
     ) -> Result<()> {
-        let mut context = Context { gate: &mut self.gate, session: &self.session };
+        let mut context = SessionContext { gate: &mut self.gate, session: &self.session };
         let mut extensions = self.extensions.iter_mut();
         extensions.try_for_each(|extension| call(extension.as_mut(), &mut context))
     }
 
     /// Prepares the extensions for the tasks of a daemon.
     pub fn prepare_machine(&mut self) -> Result<()> {
-        self.each(|extension, context| extension.prepare(context, &mut Joining::Machine))
+        self.each(|extension, context| extension.prepare(context, &mut Joining::Later))
     }
 
     /// Prepares the extensions for a command.
@@ -198,7 +198,7 @@ impl SessionRunner {
                 self.ended_rows.insert(done.row);
                 continue;
             }
-            let mut context = Context { gate: &mut self.gate, session: &self.session };
+            let mut context = SessionContext { gate: &mut self.gate, session: &self.session };
             for extension in &mut self.extensions {
                 if extension.on_record(&mut context, record)? {
                     break;
@@ -230,17 +230,14 @@ impl SessionRunner {
 
     /// Gives a request to the extension with its key; none: there is no such extension.
     pub fn reply(&mut self, process: u32, request: Value) -> Option<Result<Response>> {
-        let losses = match self.losses() {
-            Ok(losses) => losses,
-            Err(error) => return Some(Err(error)),
-        };
-        let mut context = Context { gate: &mut self.gate, session: &self.session };
+        let losses = self.losses();
+        let mut context = SessionContext { gate: &mut self.gate, session: &self.session };
         let has_key = |extension: &&mut Box<dyn Extension>| {
             extension.request_key().is_some_and(|key| request.get(key).is_some())
         };
         self.extensions.iter_mut().for_each(|one| one.note_client(&mut context, process));
         let extension = self.extensions.iter_mut().find(has_key)?;
-        Some(extension.reply(&mut context, Request { process, value: request, losses: &losses }))
+        Some(extension.reply(&mut context, Request { process, value: request, losses }))
     }
 
     /// The page of metrics.
@@ -251,17 +248,10 @@ impl SessionRunner {
         Ok(page)
     }
 
-    /// Saves what must outlast the session. All extensions are closed; returns the first failure.
-    pub fn close(&mut self) -> Result<()> {
-        let mut result = Ok(());
-        self.each(|extension, context| {
-            let closed = extension.close(context);
-            if result.is_ok() {
-                result = closed;
-            }
-            Ok(())
-        })?;
-        result
+    /// Saves what must outlast the session. All extensions save; returns the first failure.
+    pub fn save(&mut self) -> Result<()> {
+        let extensions = self.extensions.iter_mut();
+        extensions.map(|extension| extension.save()).fold(Ok(()), Result::and)
     }
 
     /// Ends the session without a report.
@@ -286,7 +276,8 @@ impl SessionRunner {
         self.tend()?;
         let live = self.gate.live_threads(self.session.index).len();
         let mut notes = ending.notes;
-        if let Err(error) = self.close() {
+        self.each(|extension, context| extension.before_detach(context))?;
+        if let Err(error) = self.save() {
             notes.push(format!("{error:#}"));
         }
         self.gate.detach_tasks(&Lock::take()?, self.session.index);

@@ -21,7 +21,7 @@ use libsystemd::daemon::{NotifyState, notify};
 use serde_json::Value;
 
 use crate::extension::{ExtensionSetup, NOT_UNDERSTOOD};
-use crate::guard::{self, DaemonGuard, Events, GuardSetup, Mode, Policy, ProgramFilter};
+use crate::guard::{self, DaemonGuard, GuardSetup, Mode, Policy, ProgramFilter};
 use crate::lens::LensSetup;
 use crate::output::log_message;
 use crate::plugin::{self, PluginScope, PluginSetup};
@@ -94,18 +94,18 @@ fn extensions(
         arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
     let scope = if select.all { PluginScope::Machine } else { PluginScope::Session };
     let plugins = PluginSetup::of_daemon(sources, has_guard, scope)?;
-    let mut extensions: Vec<Box<dyn ExtensionSetup>> = vec![Box::new(LensSetup::off())];
+    let mut extensions: Vec<Box<dyn ExtensionSetup>> = Vec::new();
     if let Some(policy) = policy {
-        let daemon = DaemonGuard {
-            events: Events::start(arguments.events.as_deref())?,
-            executables: arguments.exe.clone(),
-        };
+        let daemon =
+            DaemonGuard { events: arguments.events.clone(), executables: arguments.exe.clone() };
         extensions.push(Box::new(GuardSetup { policy, daemon: Some(daemon) }));
     }
     if let Some(services) = services {
         extensions.push(Box::new(services));
     }
     extensions.push(Box::new(plugins));
+    // Last, because it may read many counters, and the guard releases processes in time.
+    extensions.push(Box::new(LensSetup::off()));
     Ok((extensions, has_guard))
 }
 
@@ -124,8 +124,8 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         .failures
         .iter()
         .for_each(|failure| log_message(failure));
-    process_selection::warn_missing_cgroups(&select);
     let watch = SessionRunner::start(extensions)?;
+    process_selection::warn_missing_cgroups(&select);
     let mut daemon = Daemon {
         arguments,
         select,
@@ -189,14 +189,9 @@ impl Daemon<'_> {
             // before its request.
             let asked: Vec<_> = asked.try_iter().collect();
             self.watch.tend()?;
-            let has_requests = !asked.is_empty();
             for PendingRequest { process, request, answer } in asked {
                 // The client may have disconnected.
                 let _ = answer.send(self.reply(process, request));
-            }
-            // Clients that follow output get what the requests caused.
-            if has_requests {
-                self.watch.tend()?;
             }
             if self.last_refresh.elapsed() > REFRESH_INTERVAL {
                 self.last_refresh = Instant::now();
@@ -235,7 +230,7 @@ impl Daemon<'_> {
     fn end(mut self, worked: Result<()>, has_guard: bool) -> Result<ExitCode> {
         let _ = notify(false, &[NotifyState::Stopping]);
         let worked = worked.and_then(|()| self.watch.tend());
-        let saved = self.watch.close();
+        let saved = self.watch.save();
         self.watch.cancel()?;
         worked.and(saved)?;
         log_message(match has_guard {

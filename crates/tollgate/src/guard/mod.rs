@@ -43,7 +43,6 @@ use anyhow::Result;
 
 use arguments::GuardCommand;
 pub use arguments::{GuardCommandLine, StoreOption};
-pub use events::Events;
 pub use filter::ProgramFilter;
 pub use policy::{GuardArguments, GuardOptions, Mode, Policy, watching};
 pub use requests::REQUEST_KEY;

@@ -19,11 +19,11 @@ pub fn reply(
     gate: &Gate,
     request: GuardRequest,
     since: SystemTime,
-    losses: BTreeMap<String, u64>,
+    losses: Result<BTreeMap<String, u64>>,
 ) -> Result<Response> {
     let value = match request {
         GuardRequest::Events { follow } => return Ok(events.lines(follow)),
-        GuardRequest::Status => serde_json::to_value(guard.status(gate, since, losses))?,
+        GuardRequest::Status => serde_json::to_value(guard.status(gate, since, losses?))?,
         GuardRequest::Store => {
             guard.save(gate, SaveScope::All)?;
             serde_json::to_value(guard.store.folder().canonicalize()?)?

@@ -17,7 +17,7 @@ use super::policy::Policy;
 use super::replies::reply;
 use super::report::GuardReport;
 use super::requests::REQUEST_KEY;
-use crate::extension::{Context, Extension, ExtensionSetup, Joining, Losses, Request};
+use crate::extension::{Extension, ExtensionSetup, Joining, Losses, Request, SessionContext};
 use crate::format::number_of;
 use crate::output::print_message;
 use crate::report::Section;
@@ -32,7 +32,8 @@ pub struct GuardSetup {
 }
 
 pub struct DaemonGuard {
-    pub events: Events,
+    /// A file to which events are appended.
+    pub events: Option<PathBuf>,
     /// The only executables that are guarded; empty: all.
     pub executables: Vec<PathBuf>,
 }
@@ -43,8 +44,12 @@ impl ExtensionSetup for GuardSetup {
         options.mask |= self.policy.needs();
     }
 
-    fn start(self: Box<Self>, context: &mut Context<'_>) -> Result<Box<dyn Extension>> {
+    fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let may_hold = self.policy.holds();
+        let (events, executables) = match self.daemon {
+            Some(daemon) => (Some(Events::start(daemon.events.as_deref())?), daemon.executables),
+            None => (None, Vec::new()),
+        };
         let lock = Lock::take()?;
         let guard = Guard::start(context.gate, &lock, context.session, self.policy)?;
         let unpinned = |error| {
@@ -56,7 +61,8 @@ impl ExtensionSetup for GuardSetup {
         let pin = may_hold.then(|| context.gate.pin_holds(&lock).map_err(unpinned).ok()).flatten();
         Ok(Box::new(GuardInSession {
             guard,
-            daemon: self.daemon,
+            events,
+            executables,
             _pin: pin,
             report: None,
             since: SystemTime::now(),
@@ -67,7 +73,9 @@ impl ExtensionSetup for GuardSetup {
 
 struct GuardInSession {
     guard: Guard,
-    daemon: Option<DaemonGuard>,
+    /// With a daemon; a command has its events in its report.
+    events: Option<Events>,
+    executables: Vec<PathBuf>,
     /// Lets `guard off` find the held processes, even if the watchdog is killed together with the
     /// guard.
     _pin: Option<PinnedHolds>,
@@ -80,16 +88,20 @@ struct GuardInSession {
 impl GuardInSession {
     /// Publishes new events, if this is the guard of a daemon.
     fn publish_events(&mut self) {
-        if let Some(daemon) = &mut self.daemon {
-            self.guard.take_events().iter().for_each(|event| daemon.events.publish(event));
+        if let Some(events) = &mut self.events {
+            self.guard.take_events().iter().for_each(|event| events.publish(event));
         }
     }
 }
 
 impl Extension for GuardInSession {
-    fn prepare(&mut self, context: &mut Context<'_>, joining: &mut Joining<'_>) -> Result<()> {
+    fn prepare(
+        &mut self,
+        context: &mut SessionContext<'_>,
+        joining: &mut Joining<'_>,
+    ) -> Result<()> {
         match joining {
-            Joining::Machine => self.guard.preload_stored(context.gate),
+            Joining::Later => self.guard.preload_stored(context.gate),
             Joining::Command { program, words } => {
                 self.guard.preload_command(context.gate, &Lock::take()?, program, words)
             }
@@ -105,8 +117,8 @@ impl Extension for GuardInSession {
     }
 
     fn summary(&self, processes: Option<usize>) -> Option<String> {
-        let executables = self.daemon.iter().flat_map(|daemon| &daemon.executables);
-        let executables: Vec<_> = executables.map(|path| path.to_string_lossy()).collect();
+        let executables: Vec<_> =
+            self.executables.iter().map(|path| path.to_string_lossy()).collect();
         let what = match (processes, executables.join(", ").as_str()) {
             (None, "") => "every process".into(),
             (None, all) => format!("every process of {all}"),
@@ -119,7 +131,7 @@ impl Extension for GuardInSession {
         ))
     }
 
-    fn on_record(&mut self, context: &mut Context<'_>, record: &[u8]) -> Result<bool> {
+    fn on_record(&mut self, context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
         if let Some(program) = kernel::ring::guard_program(record) {
             self.guard.on_program_start(context.gate, &program)?;
         } else if let Some(event) = kernel::ring::guard_event(record) {
@@ -130,7 +142,7 @@ impl Extension for GuardInSession {
         Ok(true)
     }
 
-    fn tend(&mut self, context: &mut Context<'_>) -> Result<()> {
+    fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
         self.guard.tend(context.gate)?;
         self.publish_events();
         Ok(())
@@ -140,16 +152,16 @@ impl Extension for GuardInSession {
         self.guard.deadline(longest)
     }
 
-    fn refresh(&mut self, context: &mut Context<'_>) -> Result<()> {
-        if let Some(daemon) = &mut self.daemon {
-            daemon.events.tend();
+    fn refresh(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
+        if let Some(events) = &mut self.events {
+            events.tend();
         }
         let evicted = self.guard.evict_unused(context.gate);
         if self.saved.elapsed() <= SAVE_EVERY {
             return evicted;
         }
         self.saved = Instant::now();
-        // It may succeed the next time, for example after a disk was full.
+        // A failure is only logged: it may succeed the next time, for example after a full disk.
         evicted.and(self.guard.save(context.gate, SaveScope::Changed))
     }
 
@@ -157,20 +169,19 @@ impl Extension for GuardInSession {
         Some(REQUEST_KEY)
     }
 
-    fn note_client(&mut self, context: &mut Context<'_>, process: u32) {
+    fn note_client(&mut self, context: &mut SessionContext<'_>, process: u32) {
         self.guard.note_operator(context.gate, process);
     }
 
-    fn reply(&mut self, context: &mut Context<'_>, request: Request<'_>) -> Result<Response> {
-        let losses = request.losses.clone();
-        let (asked, since) = (request.understood()?, self.since);
-        let daemon = self.daemon.as_mut().context("this guard takes no requests")?;
-        reply(&mut self.guard, &mut daemon.events, context.gate, asked, since, losses)
+    fn reply(&mut self, context: &mut SessionContext<'_>, request: Request) -> Result<Response> {
+        let (asked, losses) = request.parse()?;
+        let events = self.events.as_mut().context("this guard takes no requests")?;
+        reply(&mut self.guard, events, context.gate, asked, self.since, losses)
     }
 
     fn metrics(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut SessionContext<'_>,
         losses: &Losses,
         page: &mut String,
     ) -> Result<()> {
@@ -178,17 +189,19 @@ impl Extension for GuardInSession {
         Ok(())
     }
 
-    fn close(&mut self, _context: &mut Context<'_>) -> Result<()> {
-        match self.daemon {
-            Some(_) => self.publish_events(),
-            None => self.report = Some(self.guard.report()),
-        }
+    fn before_detach(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
+        self.report = Some(self.guard.report());
+        Ok(())
+    }
+
+    fn save(&mut self) -> Result<()> {
+        self.publish_events();
         self.guard.save_at_end().context("the baselines could not be stored")
     }
 
     fn section(
         &mut self,
-        _context: &mut Context<'_>,
+        _context: &mut SessionContext<'_>,
         _notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
         Ok(self.report.take().map(|report| Box::new(report) as Box<dyn Section>))

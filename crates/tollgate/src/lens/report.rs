@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// What the lens has recorded in a session.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LensReport {
+    /// All rows together. Sums over threads may exceed the elapsed time.
     pub calls: Vec<Call>,
     /// With `--per`: the same statistics by process, thread or command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -110,10 +111,4 @@ pub struct SlowCall {
 
 fn is_zero(value: &u64) -> bool {
     *value == 0
-}
-
-impl LensReport {
-    pub fn is_empty(&self) -> bool {
-        self.calls.is_empty() && self.groups.is_empty() && self.slow.is_empty()
-    }
 }

@@ -21,9 +21,11 @@ impl Section for LensReport {
     }
 
     fn text(&self, out: &mut String, layout: &TextOptions, is_only: bool) {
-        if !self.is_empty() || is_only {
-            statistics(out, self, layout);
+        if !self.calls.is_empty() || is_only {
+            all_calls(out, self, layout);
         }
+        groups(out, &self.groups, layout);
+        slow_calls(out, &self.slow, layout);
         in_progress(out, &self.in_progress, layout);
     }
 
@@ -32,17 +34,19 @@ impl Section for LensReport {
     }
 }
 
-fn statistics(out: &mut String, report: &LensReport, layout: &TextOptions) {
+fn all_calls(out: &mut String, report: &LensReport, layout: &TextOptions) {
     calls_headline(out, report);
     if report.groups.is_empty() {
         table(out, &report.calls, layout);
     }
-    for group in report.groups.iter().take(layout.top) {
+}
+
+fn groups(out: &mut String, groups: &[RowReport], layout: &TextOptions) {
+    for group in groups.iter().take(layout.top) {
         let _ = writeln!(out, "\n{}", group_title(group));
         table(out, &group.calls, layout);
     }
-    more_rows(out, report.groups.len(), layout.top, "groups");
-    slow_calls(out, &report.slow, layout);
+    more_rows(out, groups.len(), layout.top, "groups");
 }
 
 fn calls_headline(out: &mut String, report: &LensReport) {

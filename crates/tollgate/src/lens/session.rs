@@ -16,14 +16,14 @@ use super::build_report::lens_report;
 use super::report::InProgress;
 use super::slow_calls::SlowCalls;
 use crate::call_name::call_name;
-use crate::extension::{Context, Extension, ExtensionSetup};
+use crate::extension::{Extension, ExtensionSetup, SessionContext};
 use crate::report::Section;
 
 /// How often to read counters, some of which could otherwise wrap.
 const READ_EVERY_NS: u64 = 60_000_000_000;
 
-/// What the lens records. Every session has one, because it reads the session's rows; with a mask
-/// of 0, it times no calls.
+/// What the lens records. Every session has a lens, because only the lens reads and frees rows.
+/// With a mask of 0, it times no calls.
 pub struct LensSetup {
     pub mask: u32,
     /// One of `wire::per`.
@@ -46,9 +46,9 @@ impl ExtensionSetup for LensSetup {
         options.slower_ns = self.slower_ns;
     }
 
-    fn start(self: Box<Self>, _context: &mut Context<'_>) -> Result<Box<dyn Extension>> {
+    fn start(self: Box<Self>, _context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let now = now_ns();
-        Ok(Box::new(Lens {
+        Ok(Box::new(LensInSession {
             mask: self.mask,
             per: self.per,
             collector: Collector::default(),
@@ -59,7 +59,7 @@ impl ExtensionSetup for LensSetup {
     }
 }
 
-struct Lens {
+struct LensInSession {
     mask: u32,
     per: u32,
     collector: Collector,
@@ -68,9 +68,9 @@ struct Lens {
     read_ns: u64,
 }
 
-impl Lens {
+impl LensInSession {
     /// Reads the statistics of all rows.
-    fn stats(&mut self, context: &Context<'_>) -> Result<BTreeMap<RowName, RowStats>> {
+    fn stats(&mut self, context: &SessionContext<'_>) -> Result<BTreeMap<RowName, RowStats>> {
         let mut stats = self.collector.stats_by_row(context.gate, context.session.index)?;
         if self.mask & wire::LENS == 0 {
             // Another session's counts cover only the time of that session.
@@ -80,17 +80,17 @@ impl Lens {
     }
 }
 
-impl Extension for Lens {
+impl Extension for LensInSession {
     fn begin(&mut self, began_ns: u64) {
         self.slow = SlowCalls::new(began_ns);
     }
 
-    fn on_record(&mut self, _context: &mut Context<'_>, record: &[u8]) -> Result<bool> {
+    fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
         let slow = kernel::ring::slow_call(record);
         Ok(slow.map(|call| self.slow.add_record(&call)).is_some())
     }
 
-    fn tend(&mut self, context: &mut Context<'_>) -> Result<()> {
+    fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
         if now_ns() - self.read_ns > READ_EVERY_NS {
             self.collector.read(context.gate, context.session.index)?;
             self.read_ns = now_ns();
@@ -100,14 +100,14 @@ impl Extension for Lens {
 
     fn finish_rows(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut SessionContext<'_>,
         lock: &Lock,
         rows: &BTreeSet<u32>,
     ) -> Result<()> {
         Ok(self.collector.finish_rows(context.gate, lock, rows)?)
     }
 
-    fn close(&mut self, context: &mut Context<'_>) -> Result<()> {
+    fn before_detach(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
         let live = context.gate.live_threads(context.session.index);
         let now = now_ns();
         self.in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
@@ -116,7 +116,7 @@ impl Extension for Lens {
 
     fn section(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut SessionContext<'_>,
         notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
         let stats = self.stats(context)?;

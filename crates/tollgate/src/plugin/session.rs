@@ -12,7 +12,7 @@ use super::log_followers::LogFollowers;
 use super::replies::{publish_output, reply};
 use super::report::PluginReport;
 use super::requests::REQUEST_KEY;
-use crate::extension::{Context, Extension, ExtensionSetup, Losses, Request};
+use crate::extension::{Extension, ExtensionSetup, Joining, Losses, Request, SessionContext};
 use crate::format::number_of;
 use crate::output::print_message;
 use crate::report::Section;
@@ -31,10 +31,10 @@ pub struct PluginSetup {
     mask: u32,
     has_guard: bool,
     scope: PluginScope,
-    output: PluginOutputTo,
+    output: OutputTarget,
 }
 
-enum PluginOutputTo {
+enum OutputTarget {
     Stderr,
     Followers(LogFollowers),
 }
@@ -43,7 +43,7 @@ impl PluginSetup {
     /// Plugins of a command. Compiles them, and prints up to `top` problems of each.
     pub fn of_command(sources: Vec<SourceFile>, top: usize, has_guard: bool) -> Result<Self> {
         let mask = mask(&sources, top, false, has_guard)?;
-        let (scope, output) = (PluginScope::Session, PluginOutputTo::Stderr);
+        let (scope, output) = (PluginScope::Session, OutputTarget::Stderr);
         Ok(Self { sources, mask, has_guard, scope, output })
     }
 
@@ -54,7 +54,7 @@ impl PluginSetup {
         scope: PluginScope,
     ) -> Result<Self> {
         let mask = mask(&sources, usize::MAX, true, has_guard)?;
-        let output = PluginOutputTo::Followers(LogFollowers::default());
+        let output = OutputTarget::Followers(LogFollowers::default());
         Ok(Self { sources, mask, has_guard, scope, output })
     }
 }
@@ -64,35 +64,48 @@ impl ExtensionSetup for PluginSetup {
         options.mask |= self.mask;
     }
 
-    fn start(self: Box<Self>, context: &mut Context<'_>) -> Result<Box<dyn Extension>> {
+    fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let session = match self.scope {
             PluginScope::Machine => ALL_SESSIONS,
             PluginScope::Session => context.session.index,
         };
-        let mut plugins = Plugins::of_session(session, self.has_guard);
-        plugins.load_files(context.gate, &self.sources)?;
-        let loaded = self.sources.len();
-        Ok(Box::new(PluginsInSession { plugins, output: self.output, loaded }))
+        let plugins = Plugins::of_session(session, self.has_guard);
+        let (sources, output) = (self.sources, self.output);
+        Ok(Box::new(PluginsInSession { plugins, output, sources }))
     }
 }
 
 struct PluginsInSession {
     plugins: Plugins,
-    output: PluginOutputTo,
-    /// How many were loaded at the start.
-    loaded: usize,
+    output: OutputTarget,
+    /// Those that are loaded when the session begins.
+    sources: Vec<SourceFile>,
 }
 
 impl Extension for PluginsInSession {
-    fn summary(&self, _processes: Option<usize>) -> Option<String> {
-        let plugins = number_of(self.loaded, "plugin");
-        (self.loaded > 0).then(|| format!("{plugins} loaded; `tollgate plugin list` lists them"))
+    fn prepare(
+        &mut self,
+        context: &mut SessionContext<'_>,
+        joining: &mut Joining<'_>,
+    ) -> Result<()> {
+        match joining {
+            Joining::Later | Joining::Command { .. } => {
+                self.plugins.load_files(context.gate, &self.sources)
+            }
+            Joining::Processes { .. } => Ok(()),
+        }
     }
 
-    fn tend(&mut self, _context: &mut Context<'_>) -> Result<()> {
+    fn summary(&self, _processes: Option<usize>) -> Option<String> {
+        let loaded = self.sources.len();
+        let plugins = number_of(loaded, "plugin");
+        (loaded > 0).then(|| format!("{plugins} loaded; `tollgate plugin list` lists them"))
+    }
+
+    fn tend(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
         match &mut self.output {
-            PluginOutputTo::Followers(followers) => publish_output(&mut self.plugins, followers),
-            PluginOutputTo::Stderr => {
+            OutputTarget::Followers(followers) => publish_output(&mut self.plugins, followers),
+            OutputTarget::Stderr => {
                 for line in self.plugins.tend()? {
                     // If stderr has no reader any more, the command continues all the same.
                     let _ = print_message(&line.with_name());
@@ -106,8 +119,8 @@ impl Extension for PluginsInSession {
         self.plugins.deadline(longest)
     }
 
-    fn refresh(&mut self, _context: &mut Context<'_>) -> Result<()> {
-        if let PluginOutputTo::Followers(followers) = &mut self.output {
+    fn refresh(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
+        if let OutputTarget::Followers(followers) = &mut self.output {
             followers.remove_closed();
         }
         Ok(())
@@ -117,15 +130,15 @@ impl Extension for PluginsInSession {
         Some(REQUEST_KEY)
     }
 
-    fn reply(&mut self, context: &mut Context<'_>, request: Request<'_>) -> Result<Response> {
+    fn reply(&mut self, context: &mut SessionContext<'_>, request: Request) -> Result<Response> {
         // Earlier output does not belong to this request.
         self.tend(context)?;
-        let asked = request.understood()?;
+        let (asked, _) = request.parse()?;
         match &mut self.output {
-            PluginOutputTo::Followers(followers) => {
+            OutputTarget::Followers(followers) => {
                 reply(&mut self.plugins, followers, context.gate, asked)
             }
-            PluginOutputTo::Stderr => anyhow::bail!("these plugins take no requests"),
+            OutputTarget::Stderr => anyhow::bail!("these plugins take no requests"),
         }
     }
 
@@ -135,7 +148,7 @@ impl Extension for PluginsInSession {
 
     fn section(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut SessionContext<'_>,
         _notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
         self.tend(context)?;

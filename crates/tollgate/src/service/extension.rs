@@ -116,11 +116,11 @@ impl Services {
         gate: &mut Gate,
         process: u32,
         request: ServiceRequest,
-        losses: BTreeMap<String, u64>,
+        losses: Result<BTreeMap<String, u64>>,
     ) -> Result<serde_json::Value> {
         Ok(match request {
             ServiceRequest::Apply { file } => serde_json::to_value(self.apply(gate, file)?)?,
-            ServiceRequest::Report => serde_json::to_value(self.report(gate, losses)?)?,
+            ServiceRequest::Report => serde_json::to_value(self.report(gate, losses?)?)?,
             ServiceRequest::List { service } => {
                 serde_json::to_value(self.list(gate, service.as_deref())?)?
             }

@@ -10,7 +10,7 @@ use super::extension::{Services, mask};
 use super::metrics::service_metrics;
 use super::requests::REQUEST_KEY;
 use super::rule_problems::{KIND, parsed};
-use crate::extension::{Context, Extension, ExtensionSetup, Losses, Request};
+use crate::extension::{Extension, ExtensionSetup, Losses, Request, SessionContext};
 use crate::output::log_message;
 use crate::source_file::SourceFile;
 
@@ -35,7 +35,7 @@ impl ExtensionSetup for ServiceSetup {
         options.mask |= self.mask;
     }
 
-    fn start(self: Box<Self>, context: &mut Context<'_>) -> Result<Box<dyn Extension>> {
+    fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let services = Services::start(context.gate, context.session, self.path, &self.source)?;
         Ok(Box::new(ServicesInSession { services, balance_failure_logged: false }))
     }
@@ -52,7 +52,7 @@ impl Extension for ServicesInSession {
         Some(format!("{}; `tollgate service report` shows their use", self.services.summary()))
     }
 
-    fn tend(&mut self, context: &mut Context<'_>) -> Result<()> {
+    fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
         if let Err(error) = self.services.balance(context.gate)
             && !std::mem::replace(&mut self.balance_failure_logged, true)
         {
@@ -63,7 +63,7 @@ impl Extension for ServicesInSession {
         Ok(())
     }
 
-    fn refresh(&mut self, _context: &mut Context<'_>) -> Result<()> {
+    fn refresh(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
         self.services.tend()
     }
 
@@ -71,15 +71,15 @@ impl Extension for ServicesInSession {
         Some(REQUEST_KEY)
     }
 
-    fn reply(&mut self, context: &mut Context<'_>, request: Request<'_>) -> Result<Response> {
-        let (process, losses) = (request.process, request.losses.clone());
-        let asked = request.understood()?;
+    fn reply(&mut self, context: &mut SessionContext<'_>, request: Request) -> Result<Response> {
+        let process = request.process;
+        let (asked, losses) = request.parse()?;
         Ok(Response::Value(self.services.answer(context.gate, process, asked, losses)?))
     }
 
     fn metrics(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut SessionContext<'_>,
         losses: &Losses,
         page: &mut String,
     ) -> Result<()> {
