@@ -59,6 +59,11 @@ impl Request {
 
 /// An extension before its session has started.
 pub trait ExtensionSetup {
+    /// Opens the files that the extension writes to, before the gate is loaded.
+    fn open_files(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Adds what the extension needs to the options of the session.
     fn configure(&self, options: &mut SessionOptions);
 

@@ -64,7 +64,8 @@ const GAPS: &str = "gaps after the process that held the gate was killed";
 
 impl SessionRunner {
     /// Starts a session with these extensions, which are called in this order.
-    pub fn start(setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
+    pub fn start(mut setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
+        setups.iter_mut().try_for_each(|setup| setup.open_files())?;
         let mut options = SessionOptions::default();
         setups.iter().for_each(|setup| setup.configure(&mut options));
         let lock = Lock::take_with_notice(LOCK_NOTICE_AFTER, |path| {

@@ -98,7 +98,7 @@ fn extensions(
     if let Some(policy) = policy {
         let daemon =
             DaemonGuard { events: arguments.events.clone(), executables: arguments.exe.clone() };
-        extensions.push(Box::new(GuardSetup { policy, daemon: Some(daemon) }));
+        extensions.push(Box::new(GuardSetup::new(policy, Some(daemon))));
     }
     if let Some(services) = services {
         extensions.push(Box::new(services));

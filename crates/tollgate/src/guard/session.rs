@@ -26,9 +26,10 @@ const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 /// A guard with a policy.
 pub struct GuardSetup {
-    pub policy: Policy,
+    policy: Policy,
     /// What only the guard of a daemon has.
-    pub daemon: Option<DaemonGuard>,
+    daemon: Option<DaemonGuard>,
+    events: Option<Events>,
 }
 
 pub struct DaemonGuard {
@@ -38,7 +39,20 @@ pub struct DaemonGuard {
     pub executables: Vec<PathBuf>,
 }
 
+impl GuardSetup {
+    pub fn new(policy: Policy, daemon: Option<DaemonGuard>) -> Self {
+        Self { policy, daemon, events: None }
+    }
+}
+
 impl ExtensionSetup for GuardSetup {
+    fn open_files(&mut self) -> Result<()> {
+        if let Some(daemon) = &self.daemon {
+            self.events = Some(Events::start(daemon.events.as_deref())?);
+        }
+        Ok(())
+    }
+
     fn configure(&self, options: &mut SessionOptions) {
         options.guard = self.policy.wire;
         options.mask |= self.policy.needs();
@@ -46,10 +60,6 @@ impl ExtensionSetup for GuardSetup {
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let may_hold = self.policy.holds();
-        let (events, executables) = match self.daemon {
-            Some(daemon) => (Some(Events::start(daemon.events.as_deref())?), daemon.executables),
-            None => (None, Vec::new()),
-        };
         let lock = Lock::take()?;
         let guard = Guard::start(context.gate, &lock, context.session, self.policy)?;
         let unpinned = |error| {
@@ -61,8 +71,8 @@ impl ExtensionSetup for GuardSetup {
         let pin = may_hold.then(|| context.gate.pin_holds(&lock).map_err(unpinned).ok()).flatten();
         Ok(Box::new(GuardInSession {
             guard,
-            events,
-            executables,
+            events: self.events,
+            executables: self.daemon.map_or(Vec::new(), |daemon| daemon.executables),
             _pin: pin,
             report: None,
             since: SystemTime::now(),
