@@ -30,6 +30,7 @@ mod source_file;
 mod source_message;
 mod tui;
 mod user;
+mod watchdog;
 
 use std::process::ExitCode;
 

@@ -2,20 +2,19 @@
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 use kernel::gate::Gate;
 use kernel::guard::hold_watchdog::{WatchdogTarget, watch_owner};
-use kernel::watchdog::liveness_pipe;
 
 use super::arguments::WatchdogArguments;
 use crate::output::{Output, print_message};
+use crate::watchdog;
 
 pub struct HoldWatchdog {
     child: Child,
-    _lifeline: OwnedFd,
+    _liveness_pipe: OwnedFd,
 }
 
 const PURPOSE: &str =
@@ -27,21 +26,12 @@ fn start(gate: &Gate, session: u32) -> Result<HoldWatchdog> {
     let WatchdogTarget { owner, session, threads_map, sessions_map } =
         gate.watchdog_target(session)?;
     let numbers = [owner, session, threads_map, sessions_map].map(|number| number.to_string());
-    let (near, lifeline) = liveness_pipe().context(PURPOSE)?;
-    let mut child = Command::new("/proc/self/exe")
-        .args(["guard", "watchdog"])
-        .args(numbers)
-        .stdin(near)
-        .stdout(Stdio::piped())
-        // It must not be in the terminal's foreground process group: a signal that ends Tollgate
-        // must not end its watchdog.
-        .process_group(0)
-        .spawn()
-        .context(PURPOSE)?;
+    let arguments = ["guard", "watchdog"].into_iter().chain(numbers.iter().map(String::as_str));
+    let (mut child, pipe) = watchdog::spawn(arguments, Stdio::piped(), PURPOSE)?;
     // No process is held before the watchdog is ready.
     let mut word = [0; READY_LINE.len()];
     child.stdout.take().expect("a pipe").read_exact(&mut word).context(PURPOSE)?;
-    Ok(HoldWatchdog { child, _lifeline: lifeline })
+    Ok(HoldWatchdog { child, _liveness_pipe: pipe })
 }
 
 impl HoldWatchdog {

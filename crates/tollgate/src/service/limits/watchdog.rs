@@ -3,34 +3,25 @@
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use kernel::watchdog::liveness_pipe;
+use anyhow::Result;
 
 use super::cgroups::remove_orphaned;
+use crate::watchdog;
 
 pub struct CgroupWatchdog {
     child: Child,
-    _lifeline: OwnedFd,
+    _liveness_pipe: OwnedFd,
 }
 
 impl CgroupWatchdog {
     pub fn start() -> Result<Self> {
         const PURPOSE: &str =
             "cannot start the watchdog, which restores control groups if the daemon is killed";
-        let (near, lifeline) = liveness_pipe().context(PURPOSE)?;
-        let child = Command::new("/proc/self/exe")
-            .args(["service", "watchdog"])
-            .stdin(near)
-            // A signal from the terminal that ends the daemon must not end its watchdog.
-            .process_group(0)
-            .stdout(Stdio::null())
-            .spawn()
-            .context(PURPOSE)?;
-        Ok(Self { child, _lifeline: lifeline })
+        let (child, pipe) = watchdog::spawn(["service", "watchdog"], Stdio::null(), PURPOSE)?;
+        Ok(Self { child, _liveness_pipe: pipe })
     }
 
     /// Whether the watchdog itself was killed.
