@@ -1,8 +1,54 @@
-//! Records from a session's ring buffer.
+//! Reads ring buffers, and decodes the records of a session.
 
+use std::cell::RefCell;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
 use zerocopy::FromBytes;
 
+use crate::error::{ErrorContext as _, Result};
 use crate::wire;
+
+/// Reads a ring buffer, in the thread that made the reader.
+pub struct RingReader {
+    ring: RingBuffer<'static>,
+    inbox: Rc<RefCell<Vec<Vec<u8>>>>,
+}
+
+impl RingReader {
+    /// `doing` is what an error says was attempted.
+    pub fn new(map: &dyn MapCore, doing: &'static str) -> Result<Self> {
+        let inbox: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
+        let into = Rc::clone(&inbox);
+        let mut builder = RingBufferBuilder::new();
+        let take = move |bytes: &[u8]| {
+            into.borrow_mut().push(bytes.to_vec());
+            0
+        };
+        builder.add(map, take).doing(doing)?;
+        Ok(Self { ring: builder.build().doing(doing)?, inbox })
+    }
+
+    /// A descriptor that is readable when a record has arrived.
+    pub fn descriptor(&self) -> RawFd {
+        self.ring.epoll_fd()
+    }
+
+    /// The records that have arrived.
+    pub fn read(&self) -> Result<Vec<Vec<u8>>> {
+        self.ring.consume().doing("reading a ring buffer")?;
+        Ok(self.inbox.take())
+    }
+
+    /// The records that have arrived, once there are some or the time is over.
+    pub fn wait(&self, longest: Duration) -> Vec<Vec<u8>> {
+        // At worst, a signal interrupts it.
+        let _ = self.ring.poll(longest);
+        self.inbox.take()
+    }
+}
 
 /// Every record begins with its type.
 fn decode<T: FromBytes>(bytes: &[u8], record_type: u32) -> Option<T> {

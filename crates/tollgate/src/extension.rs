@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use control::Response;
 use kernel::gate::{Gate, Lock};
-use kernel::session::{Session, SessionOptions};
+use kernel::losses::LOSS_REASONS;
+use kernel::session::{LiveThread, Session, SessionOptions};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -45,25 +46,40 @@ pub struct Request {
     /// The process that sent it.
     pub process: u32,
     pub value: Value,
-    /// The losses of the session so far.
-    pub losses: Result<Losses>,
+    /// For replies that have the losses of the session.
+    pub losses: LossReader,
 }
 
 impl Request {
-    /// The request as the extension's type, and the losses.
-    pub fn parse<T: DeserializeOwned>(self) -> Result<(T, Result<Losses>)> {
+    /// The request as the extension's type, and the reader of the losses.
+    pub fn parse<T: DeserializeOwned>(self) -> Result<(T, LossReader)> {
         let request = serde_json::from_value(self.value).context(NOT_UNDERSTOOD)?;
         Ok((request, self.losses))
     }
 }
 
+/// Reads the losses of a session when they are needed.
+pub struct LossReader {
+    pub session: u32,
+    /// Those that the gate does not count.
+    pub others: Losses,
+}
+
+impl LossReader {
+    /// All losses that have occurred.
+    pub fn read(self, gate: &Gate) -> Result<Losses> {
+        let counted = LOSS_REASONS.iter().zip(gate.losses(self.session)?);
+        let mut losses: Losses = counted
+            .map(|(reason, n)| (reason.text.to_owned(), n))
+            .filter(|(_, n)| *n > 0)
+            .collect();
+        losses.extend(self.others);
+        Ok(losses)
+    }
+}
+
 /// An extension before its session has started.
 pub trait ExtensionSetup {
-    /// Opens the files that the extension writes to, before the gate is loaded.
-    fn open_files(&mut self) -> Result<()> {
-        Ok(())
-    }
-
     /// Adds what the extension needs to the options of the session.
     fn configure(&self, options: &mut SessionOptions);
 
@@ -151,10 +167,9 @@ pub trait Extension {
         Ok(())
     }
 
-    /// Before a report: reads what is lost when the tasks are detached, which happens next.
-    fn before_detach(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
-        Ok(())
-    }
+    /// Before a report: keeps what is lost when the tasks are detached, which happens next. `live`
+    /// are the threads of the session.
+    fn before_detach(&mut self, _live: &[LiveThread]) {}
 
     /// Saves what must outlast the session, at its end.
     fn save(&mut self) -> Result<()> {

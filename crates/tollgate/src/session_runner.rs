@@ -1,11 +1,9 @@
 //! The life of a session, as `run`, `lens` and the daemon share it: starts the extensions, gives
 //! them the gate's records, and makes the report of their sections.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
@@ -13,12 +11,13 @@ use control::Response;
 use kernel::clock::now_ns;
 use kernel::extensions;
 use kernel::gate::{Gate, Lock};
-use kernel::losses::LOSS_REASONS;
+use kernel::ring::RingReader;
 use kernel::session::{PendingChildren, Session, SessionOptions};
-use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use serde_json::Value;
 
-use crate::extension::{Extension, ExtensionSetup, Joining, Losses, Request, SessionContext};
+use crate::extension::{
+    Extension, ExtensionSetup, Joining, LossReader, Losses, Request, SessionContext,
+};
 use crate::format::number_of;
 use crate::output::print_message;
 use crate::report::{Header, Report};
@@ -41,16 +40,12 @@ pub struct SessionEnd {
     pub measures_toll: bool,
 }
 
-/// Records of the gate that are not processed yet.
-type PendingRecords = Rc<RefCell<Vec<Box<[u8]>>>>;
-
 pub struct SessionRunner {
     gate: Gate,
     session: Session,
     options: SessionOptions,
     extensions: Vec<Box<dyn Extension>>,
-    ring: RingBuffer<'static>,
-    records: PendingRecords,
+    ring: RingReader,
     /// Rows that have ended and are not given back yet.
     ended_rows: BTreeSet<u32>,
     began_ns: u64,
@@ -64,8 +59,7 @@ const GAPS: &str = "gaps after the process that held the gate was killed";
 
 impl SessionRunner {
     /// Starts a session with these extensions, which are called in this order.
-    pub fn start(mut setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
-        setups.iter_mut().try_for_each(|setup| setup.open_files())?;
+    pub fn start(setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
         let mut options = SessionOptions::default();
         setups.iter().for_each(|setup| setup.configure(&mut options));
         let lock = Lock::take_with_notice(LOCK_NOTICE_AFTER, |path| {
@@ -78,8 +72,8 @@ impl SessionRunner {
         let mut gate = Gate::open(&lock, options.mask, &extensions::ALL)?;
         let session = gate.start_session(&lock, &options).map_err(Error::from);
         drop(lock);
-        let records = PendingRecords::default();
-        let started = session.and_then(|session| Ok((ring(&session, &records)?, session)));
+        let open = |session: &Session| RingReader::new(&session.ring, "opening the ring buffer");
+        let started = session.and_then(|session| Ok((open(&session)?, session)));
         if started.is_err() {
             wait_for_followers(&mut gate, None);
         }
@@ -90,7 +84,6 @@ impl SessionRunner {
             options,
             extensions: Vec::new(),
             ring,
-            records,
             ended_rows: BTreeSet::new(),
             began_ns: now_ns(),
             gaps: 0,
@@ -152,7 +145,7 @@ impl SessionRunner {
 
     /// A descriptor that is readable when a record has arrived.
     pub fn descriptor(&self) -> i32 {
-        self.ring.epoll_fd()
+        self.ring.descriptor()
     }
 
     /// Restarts the elapsed time.
@@ -179,7 +172,6 @@ impl SessionRunner {
     /// Must be called at least once in each [`TEND_INTERVAL`].
     pub fn tend(&mut self) -> Result<()> {
         self.follow_generation()?;
-        self.ring.consume()?;
         self.process_records()?;
         self.each(|extension, context| extension.tend(context))?;
         self.ended_rows.extend(self.gate.rows_handed_over(self.session.index));
@@ -193,8 +185,7 @@ impl SessionRunner {
     }
 
     fn process_records(&mut self) -> Result<()> {
-        let records = self.records.take();
-        for record in &records {
+        for record in &self.ring.read()? {
             if let Some(done) = kernel::ring::group_done(record) {
                 self.ended_rows.insert(done.row);
                 continue;
@@ -231,7 +222,7 @@ impl SessionRunner {
 
     /// Gives a request to the extension with its key; none: there is no such extension.
     pub fn reply(&mut self, process: u32, request: Value) -> Option<Result<Response>> {
-        let losses = self.losses();
+        let losses = self.loss_reader();
         let mut context = SessionContext { gate: &mut self.gate, session: &self.session };
         let has_key = |extension: &&mut Box<dyn Extension>| {
             extension.request_key().is_some_and(|key| request.get(key).is_some())
@@ -275,15 +266,15 @@ impl SessionRunner {
     pub fn finish(mut self, ending: SessionEnd) -> Result<Report> {
         let elapsed_ns = now_ns() - self.began_ns;
         self.tend()?;
-        let live = self.gate.live_threads(self.session.index).len();
+        let live = self.gate.live_threads(self.session.index);
         let mut notes = ending.notes;
-        self.each(|extension, context| extension.before_detach(context))?;
+        self.extensions.iter_mut().for_each(|extension| extension.before_detach(&live));
         if let Err(error) = self.save() {
             notes.push(format!("{error:#}"));
         }
         self.gate.detach_tasks(&Lock::take()?, self.session.index);
-        if live > 0 && ending.exit.is_some() {
-            let threads = number_of(live, "thread");
+        if !live.is_empty() && ending.exit.is_some() {
+            let threads = number_of(live.len(), "thread");
             notes.push(format!("{threads} of the command are still running and no longer gated"));
         }
         let mut sections = Vec::new();
@@ -311,17 +302,16 @@ impl SessionRunner {
     }
 
     pub fn losses(&self) -> Result<Losses> {
-        let mut losses: Losses = LOSS_REASONS
-            .iter()
-            .zip(self.gate.losses(self.session.index)?)
-            .map(|(reason, n)| (reason.text.to_owned(), n))
-            .filter(|(_, n)| *n > 0)
-            .collect();
-        losses.extend(self.extensions.iter().flat_map(|extension| extension.losses()));
+        self.loss_reader().read(&self.gate)
+    }
+
+    fn loss_reader(&self) -> LossReader {
+        let mut others: Losses =
+            self.extensions.iter().flat_map(|extension| extension.losses()).collect();
         if self.gaps > 0 {
-            losses.insert(GAPS.into(), self.gaps);
+            others.insert(GAPS.into(), self.gaps);
         }
-        Ok(losses)
+        LossReader { session: self.session.index, others }
     }
 }
 
@@ -346,18 +336,10 @@ impl Drop for SessionRunner {
     }
 }
 
-fn ring(session: &Session, records: &PendingRecords) -> Result<RingBuffer<'static>> {
-    let records = Rc::clone(records);
-    let mut builder = RingBufferBuilder::new();
-    builder.add(&session.ring, move |bytes: &[u8]| {
-        records.borrow_mut().push(bytes.into());
-        0
-    })?;
-    Ok(builder.build()?)
-}
-
 #[cfg(test)]
 mod tests {
+    use kernel::losses::LOSS_REASONS;
+
     use super::*;
 
     /// The lines of a page's section about losses.

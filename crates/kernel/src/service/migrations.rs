@@ -1,17 +1,16 @@
 //! Threads that the kernel side wants in other control groups.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore as _, MapHandle, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapCore as _, MapHandle};
 use zerocopy::FromBytes as _;
 
 use crate::clock::now_ns;
 use crate::error::{ErrorContext as _, Result};
 use crate::gate::Gate;
 use crate::mapped_array::{MappedArray, atomic_field};
+use crate::ring::RingReader;
 use crate::wire;
 
 /// Their ring buffer, for one thread to read.
@@ -36,8 +35,7 @@ pub enum ReturnDecision {
 
 /// Read by the thread that made it.
 pub struct Migrations {
-    ring: RingBuffer<'static>,
-    inbox: Rc<RefCell<Vec<wire::service_migration>>>,
+    reader: RingReader,
     members: MappedArray<wire::service_member>,
 }
 
@@ -53,25 +51,15 @@ impl MigrationSource {
 
 impl Migrations {
     pub fn new(source: MigrationSource) -> Result<Self> {
-        const WHAT: &str = "opening the buffer of threads to be moved";
-        let inbox: Rc<RefCell<Vec<_>>> = Rc::default();
-        let into = Rc::clone(&inbox);
-        let mut builder = RingBufferBuilder::new();
-        let take = move |bytes: &[u8]| {
-            if let Ok((request, _)) = wire::service_migration::read_from_prefix(bytes) {
-                into.borrow_mut().push(request);
-            }
-            0
-        };
-        builder.add(&source.ring, take).doing(WHAT)?;
-        Ok(Self { ring: builder.build().doing(WHAT)?, inbox, members: source.members })
+        let reader = RingReader::new(&source.ring, "opening the buffer of threads to be moved")?;
+        Ok(Self { reader, members: source.members })
     }
 
     /// The requests that have arrived, once there are some or the time is over.
-    pub fn wait(&self, most: Duration) -> Vec<wire::service_migration> {
-        // At worst, a signal interrupts it.
-        let _ = self.ring.poll(most);
-        self.inbox.take()
+    pub fn wait(&self, longest: Duration) -> Vec<wire::service_migration> {
+        let records = self.reader.wait(longest);
+        let requests = records.iter().map(|bytes| wire::service_migration::read_from_prefix(bytes));
+        requests.filter_map(|request| Some(request.ok()?.0)).collect()
     }
 
     /// What to do with a thread that may return from its control group.

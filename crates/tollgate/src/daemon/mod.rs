@@ -21,7 +21,7 @@ use libsystemd::daemon::{NotifyState, notify};
 use serde_json::Value;
 
 use crate::extension::{ExtensionSetup, NOT_UNDERSTOOD};
-use crate::guard::{self, DaemonGuard, GuardSetup, Mode, Policy, ProgramFilter};
+use crate::guard::{self, Events, GuardSetup, Mode, Policy, ProgramFilter};
 use crate::lens::LensSetup;
 use crate::output::log_message;
 use crate::plugin::{self, PluginScope, PluginSetup};
@@ -81,12 +81,9 @@ fn selection(arguments: &DaemonArguments) -> Select {
     Select { all: unit.is_empty() && cgroup.is_empty(), unit, cgroup, ..Select::default() }
 }
 
-/// The extensions of the daemon, in the order in which they are called. What they need is checked
-/// before anything is started.
-fn extensions(
-    arguments: &DaemonArguments,
-    select: &Select,
-) -> Result<(Vec<Box<dyn ExtensionSetup>>, bool)> {
+pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
+    // What the extensions need is checked before anything is started.
+    let select = selection(arguments);
     let policy = policy(arguments)?;
     let has_guard = policy.is_some();
     let services = arguments.services.clone().map(ServiceSetup::read).transpose()?;
@@ -94,11 +91,16 @@ fn extensions(
         arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
     let scope = if select.all { PluginScope::Machine } else { PluginScope::Session };
     let plugins = PluginSetup::of_daemon(sources, has_guard, scope)?;
+    let control = ControlSocket::listen(&arguments.socket.path)?;
+    // They are called in this order.
     let mut extensions: Vec<Box<dyn ExtensionSetup>> = Vec::new();
     if let Some(policy) = policy {
-        let daemon =
-            DaemonGuard { events: arguments.events.clone(), executables: arguments.exe.clone() };
-        extensions.push(Box::new(GuardSetup::new(policy, Some(daemon))));
+        let events = Some(Events::start(arguments.events.as_deref())?);
+        extensions.push(Box::new(GuardSetup {
+            policy,
+            events,
+            executables: arguments.exe.clone(),
+        }));
     }
     if let Some(services) = services {
         extensions.push(Box::new(services));
@@ -106,13 +108,6 @@ fn extensions(
     extensions.push(Box::new(plugins));
     // Last, because it may read many counters, and the guard releases processes in time.
     extensions.push(Box::new(LensSetup::off()));
-    Ok((extensions, has_guard))
-}
-
-pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
-    let select = selection(arguments);
-    let (extensions, has_guard) = extensions(arguments, &select)?;
-    let control = ControlSocket::listen(&arguments.socket.path)?;
     let page = Page::default();
     if let Some(address) = &arguments.metrics {
         log_message(&format!(

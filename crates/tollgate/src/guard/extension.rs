@@ -120,8 +120,8 @@ impl Guard {
         })
     }
 
-    pub fn begin(&mut self) {
-        self.began_ns = now_ns();
+    pub fn begin(&mut self, began_ns: u64) {
+        self.began_ns = began_ns;
     }
 
     /// Tracks the program of this profile slot and loads its baseline.

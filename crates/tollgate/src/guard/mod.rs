@@ -43,10 +43,11 @@ use anyhow::Result;
 
 use arguments::GuardCommand;
 pub use arguments::{GuardCommandLine, StoreOption};
+pub use events::Events;
 pub use filter::ProgramFilter;
 pub use policy::{GuardArguments, GuardOptions, Mode, Policy, watching};
 pub use requests::REQUEST_KEY;
-pub use session::{DaemonGuard, GuardSetup};
+pub use session::GuardSetup;
 use transitions::Transition;
 
 pub fn run(arguments: &GuardCommandLine) -> Result<ExitCode> {

@@ -1,6 +1,5 @@
 //! The replies of a daemon's guard to requests.
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use anyhow::Result;
@@ -11,19 +10,22 @@ use super::events::Events;
 use super::extension::Guard;
 use super::persist::SaveScope;
 use super::requests::GuardRequest;
+use crate::extension::LossReader;
 
-/// Carries out a request. `since` and `losses` are those of the daemon.
+/// Carries out a request. `since` is the start of the daemon.
 pub fn reply(
     guard: &mut Guard,
     events: &mut Events,
     gate: &Gate,
     request: GuardRequest,
     since: SystemTime,
-    losses: Result<BTreeMap<String, u64>>,
+    losses: LossReader,
 ) -> Result<Response> {
     let value = match request {
         GuardRequest::Events { follow } => return Ok(events.lines(follow)),
-        GuardRequest::Status => serde_json::to_value(guard.status(gate, since, losses?))?,
+        GuardRequest::Status => {
+            serde_json::to_value(guard.status(gate, since, losses.read(gate)?))?
+        }
         GuardRequest::Store => {
             guard.save(gate, SaveScope::All)?;
             serde_json::to_value(guard.store.folder().canonicalize()?)?

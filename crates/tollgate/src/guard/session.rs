@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use control::Response;
 use kernel::gate::Lock;
 use kernel::guard::hold_table::PinnedHolds;
-use kernel::session::SessionOptions;
+use kernel::session::{LiveThread, SessionOptions};
 
 use super::events::Events;
 use super::extension::Guard;
@@ -26,33 +26,14 @@ const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 /// A guard with a policy.
 pub struct GuardSetup {
-    policy: Policy,
-    /// What only the guard of a daemon has.
-    daemon: Option<DaemonGuard>,
-    events: Option<Events>,
-}
-
-pub struct DaemonGuard {
-    /// A file to which events are appended.
-    pub events: Option<PathBuf>,
+    pub policy: Policy,
+    /// With a daemon; a command has its events in its report.
+    pub events: Option<Events>,
     /// The only executables that are guarded; empty: all.
     pub executables: Vec<PathBuf>,
 }
 
-impl GuardSetup {
-    pub fn new(policy: Policy, daemon: Option<DaemonGuard>) -> Self {
-        Self { policy, daemon, events: None }
-    }
-}
-
 impl ExtensionSetup for GuardSetup {
-    fn open_files(&mut self) -> Result<()> {
-        if let Some(daemon) = &self.daemon {
-            self.events = Some(Events::start(daemon.events.as_deref())?);
-        }
-        Ok(())
-    }
-
     fn configure(&self, options: &mut SessionOptions) {
         options.guard = self.policy.wire;
         options.mask |= self.policy.needs();
@@ -72,7 +53,7 @@ impl ExtensionSetup for GuardSetup {
         Ok(Box::new(GuardInSession {
             guard,
             events: self.events,
-            executables: self.daemon.map_or(Vec::new(), |daemon| daemon.executables),
+            executables: self.executables,
             _pin: pin,
             report: None,
             since: SystemTime::now(),
@@ -83,7 +64,7 @@ impl ExtensionSetup for GuardSetup {
 
 struct GuardInSession {
     guard: Guard,
-    /// With a daemon; a command has its events in its report.
+    /// As in [`GuardSetup`].
     events: Option<Events>,
     executables: Vec<PathBuf>,
     /// Lets `guard off` find the held processes, even if the watchdog is killed together with the
@@ -122,8 +103,8 @@ impl Extension for GuardInSession {
         }
     }
 
-    fn begin(&mut self, _began_ns: u64) {
-        self.guard.begin();
+    fn begin(&mut self, began_ns: u64) {
+        self.guard.begin(began_ns);
     }
 
     fn summary(&self, processes: Option<usize>) -> Option<String> {
@@ -199,9 +180,8 @@ impl Extension for GuardInSession {
         Ok(())
     }
 
-    fn before_detach(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
+    fn before_detach(&mut self, _live: &[LiveThread]) {
         self.report = Some(self.guard.report());
-        Ok(())
     }
 
     fn save(&mut self) -> Result<()> {

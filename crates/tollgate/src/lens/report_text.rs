@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::report::{Call, InProgress, LensReport, RowReport, SlowCall};
 use crate::format::{count, duration, printable, share};
-use crate::report::{Section, TextOptions, more_rows};
+use crate::report::{Section, TextOptions, fields, more_rows};
 
 /// Blocking sites with less than this share of a call's blocked time are only in the JSON.
 const SITE_SHARE_MIN: f64 = 0.05;
@@ -14,10 +14,7 @@ const SITES_SHOWN: usize = 3;
 
 impl Section for LensReport {
     fn fields(&self) -> serde_json::Result<Map<String, Value>> {
-        serde_json::to_value(self).map(|value| match value {
-            Value::Object(fields) => fields,
-            _ => Map::new(),
-        })
+        fields(self)
     }
 
     fn text(&self, out: &mut String, layout: &TextOptions, is_only: bool) {

@@ -107,11 +107,9 @@ impl Extension for LensInSession {
         Ok(self.collector.finish_rows(context.gate, lock, rows)?)
     }
 
-    fn before_detach(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
-        let live = context.gate.live_threads(context.session.index);
+    fn before_detach(&mut self, live: &[LiveThread]) {
         let now = now_ns();
         self.in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
-        Ok(())
     }
 
     fn section(

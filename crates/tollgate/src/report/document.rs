@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::section::{Section, field};
+use super::section::{Section, field, fields};
 
 /// The name and version of the document's schema.
 pub const SCHEMA: &str = "tollgate.lens/1";
 
 /// Times are nanoseconds.
-#[derive(Debug)]
 pub struct Report {
     pub header: Header,
     pub sections: Vec<Box<dyn Section>>,
@@ -54,9 +53,7 @@ impl Report {
     /// The document; its fields are in this order.
     pub fn document(&self) -> serde_json::Result<Value> {
         let mut document = field("schema", SCHEMA)?;
-        if let Value::Object(header) = serde_json::to_value(&self.header)? {
-            document.extend(header);
-        }
+        document.extend(fields(&self.header)?);
         for section in &self.sections {
             document.extend(section.fields()?);
         }

@@ -7,7 +7,7 @@ mod text;
 
 pub use document::{Header, Report, SCHEMA, Toll};
 pub use layout::{TextOptions, losses, more_rows};
-pub use section::{Section, field};
+pub use section::{Section, field, fields};
 pub use text::print;
 #[cfg(test)]
 pub use text::text;

@@ -1,7 +1,5 @@
 //! What a report consists of.
 
-use std::fmt;
-
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -19,13 +17,12 @@ pub trait Section {
     fn calls_seen(&self) -> Option<u64>;
 }
 
-impl fmt::Debug for dyn Section {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Section")
-    }
-}
-
 /// One field with this name.
 pub fn field(name: &str, value: impl Serialize) -> serde_json::Result<Map<String, Value>> {
     Ok(Map::from_iter([(name.to_owned(), serde_json::to_value(value)?)]))
+}
+
+/// The fields of a structure.
+pub fn fields(structure: &impl Serialize) -> serde_json::Result<Map<String, Value>> {
+    serde_json::from_value(serde_json::to_value(structure)?)
 }

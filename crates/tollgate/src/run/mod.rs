@@ -109,7 +109,7 @@ fn extensions(
     };
     let mut extensions: Vec<Box<dyn ExtensionSetup>> = vec![Box::new(lens)];
     if let Some(policy) = policy {
-        extensions.push(Box::new(GuardSetup::new(policy, None)));
+        extensions.push(Box::new(GuardSetup { policy, events: None, executables: Vec::new() }));
     }
     if !plugins.is_empty() {
         let top = arguments.result.top;

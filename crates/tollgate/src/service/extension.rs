@@ -23,6 +23,7 @@ use super::requests::{
     LimitChange, LimitReport, RequestedTask, RuleText, ServiceReport, ServiceRequest, ServiceRow,
 };
 use super::rule_problems::{KIND, parsed};
+use crate::extension::LossReader;
 use crate::output::log_message;
 use crate::source_file::SourceFile;
 
@@ -110,17 +111,20 @@ impl Services {
         Ok(services)
     }
 
-    /// Handles a request of a process. The losses are those of the daemon.
+    /// Handles a request of a process.
     pub fn answer(
         &mut self,
         gate: &mut Gate,
         process: u32,
         request: ServiceRequest,
-        losses: Result<BTreeMap<String, u64>>,
+        losses: LossReader,
     ) -> Result<serde_json::Value> {
         Ok(match request {
             ServiceRequest::Apply { file } => serde_json::to_value(self.apply(gate, file)?)?,
-            ServiceRequest::Report => serde_json::to_value(self.report(gate, losses?)?)?,
+            ServiceRequest::Report => {
+                let losses = losses.read(gate)?;
+                serde_json::to_value(self.report(gate, losses)?)?
+            }
             ServiceRequest::List { service } => {
                 serde_json::to_value(self.list(gate, service.as_deref())?)?
             }
