@@ -35,7 +35,7 @@
 	X(sys_exit, sys_exit, "tp_btf/sys_exit", LENS | SERVICE_FILES, PLUGIN_EXIT, NOTHING)       \
 	X(sys_enter, sys_enter, "tp_btf/sys_enter", ALWAYS, PLUGIN, NOTHING)
 
-/* A program with tail calls has another prologue and epilogue, and so is only loaded with plugins. */
+/* Only loaded with plugins: a program with tail calls has another prologue and epilogue. */
 #define PLUGIN_PROGRAMS(X)                                                                         \
 	X(sys_exit_plugins, sys_exit, "tp_btf/sys_exit", PLUGIN_EXIT, 0, NOTHING)                  \
 	X(sys_enter_plugins, sys_enter, "tp_btf/sys_enter", PLUGIN, 0, NOTHING)

@@ -3,6 +3,8 @@
 
 #[path = "build/digest.rs"]
 mod digest;
+#[path = "build/shared_maps.rs"]
+mod shared_maps;
 #[path = "build/tables.rs"]
 mod tables;
 
@@ -71,6 +73,7 @@ fn main() -> Result<()> {
     for table in TABLES {
         tables::generate(&clang, &bpf, &templates, table, &out)?;
     }
+    shared_maps::generate(&out.join("gate.o"), &out.join("shared_maps.rs"))?;
 
     // The derive of `IntoBytes` needs it for the one union, in `struct thread_state`.
     println!("cargo::rustc-cfg=zerocopy_derive_union_into_bytes");
