@@ -28,7 +28,7 @@ impl FloorProgram {
             (Self::Place, GateHook::SYS_ENTER) => "chain",
             _ => "floor",
         };
-        format!("{kind}_{}", hook.program().name)
+        format!("{kind}_{}", hook.program().stem)
     }
 }
 

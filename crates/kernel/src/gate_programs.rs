@@ -17,8 +17,8 @@ pub enum Requirement {
 /// A program: a line of `bpf/wire/programs.h`.
 #[derive(Debug)]
 pub struct GateProgram {
-    /// Without a prefix: the floor has a program for the same line.
-    pub name: &'static str,
+    /// Its name without a prefix: the floor has a program for the same line.
+    pub stem: &'static str,
     pub hook: &'static str,
     /// Bits of [`wire::gate_mask`]; 0: in every gate.
     used_by: u32,
@@ -139,15 +139,15 @@ mod tests {
         let floor = FloorSkelBuilder::default().open(&mut floor).expect("the object is valid");
         let (gate, floor) = (sections(gate.open_object()), sections(floor.open_object()));
         for program in &GATE_PROGRAMS {
-            let section = &gate[&format!("gate_{}", program.name)];
+            let section = &gate[&format!("gate_{}", program.stem)];
             // The floor has its sections from the table.
-            match floor.get(&format!("floor_{}", program.name)) {
+            match floor.get(&format!("floor_{}", program.stem)) {
                 Some(floor) => assert_eq!(section, floor),
                 None => assert!(section.ends_with(&format!("/{}", program.hook)), "{section}"),
             }
         }
         assert!(GateHook::all().all(|hook| {
-            hook.programs().any(|program| floor.contains_key(&format!("floor_{}", program.name)))
+            hook.programs().any(|program| floor.contains_key(&format!("floor_{}", program.stem)))
         }));
     }
 

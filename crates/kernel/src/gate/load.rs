@@ -143,7 +143,7 @@ impl LoadedGate {
         for mut program in skeleton.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy();
             let name = name.strip_prefix(PREFIX).unwrap_or_default();
-            let is_used = programs.iter().any(|program| program.name == name);
+            let is_used = programs.iter().any(|program| program.stem == name);
             program.set_autoload(is_used || hooks.contains(name));
         }
         let skeleton = skeleton.load().doing("loading the gate's programs")?;
@@ -199,7 +199,7 @@ impl LoadedGate {
             None => None,
         };
         for program in &self.programs {
-            let loaded = find(self.skeleton.object(), program.name);
+            let loaded = find(self.skeleton.object(), program.stem);
             let link = match &root {
                 Some(root) if program.needs == Requirement::Cgroup2 => loaded
                     .attach_cgroup(root.as_raw_fd())
