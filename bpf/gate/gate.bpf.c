@@ -3,7 +3,7 @@
  * The gate: one program at each hook for all extensions. It finds the thread's state once, reads
  * the clock once at each end of a call, and calls the extensions that are compiled in
  * (config.enabled) and apply to the thread (its mask). A bystander costs a per-CPU load and a
- * branch.
+ * branch. wire/programs.h says which of the programs are loaded.
  */
 #include "gate/crossing.bpf.h"
 #include "gate/switch.bpf.h"

@@ -26,7 +26,7 @@ struct {
 	__uint(max_entries, GUARD_PROFILES);
 	__type(key, u32);
 	__array(values, struct profile_map);
-} profiles SEC(".maps");
+} guard_profiles SEC(".maps");
 
 struct overflow_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -41,17 +41,17 @@ struct {
 	__uint(max_entries, GUARD_PROFILES);
 	__type(key, u32);
 	__array(values, struct overflow_map);
-} overflow_windows SEC(".maps");
+} guard_overflow_windows SEC(".maps");
 
 /* Slots of empty profiles that user space has made. */
-FREE_LIST(ready_profiles, GUARD_PROFILES);
+FREE_LIST(guard_ready_profiles, GUARD_PROFILES);
 
 /* Copies of a program share a slot, and so do scopes with the same meaning. */
-HASH_MAP(programs, 4 * GUARD_PROFILES, struct guard_program, u32);
+HASH_MAP(guard_programs, 4 * GUARD_PROFILES, struct guard_program, u32);
 
 static __always_inline struct guard_profile *profile_at(u32 slot)
 {
-	void *map = bpf_map_lookup_elem(&profiles, &slot);
+	void *map = bpf_map_lookup_elem(&guard_profiles, &slot);
 	u32 first = 0;
 
 	return map ? bpf_map_lookup_elem(map, &first) : NULL;
@@ -59,7 +59,7 @@ static __always_inline struct guard_profile *profile_at(u32 slot)
 
 static __always_inline struct guard_overflow *overflow_at(u32 slot)
 {
-	void *map = slot ? bpf_map_lookup_elem(&overflow_windows, &slot) : NULL;
+	void *map = slot ? bpf_map_lookup_elem(&guard_overflow_windows, &slot) : NULL;
 	u32 first = 0;
 
 	return map ? bpf_map_lookup_elem(map, &first) : NULL;
@@ -109,25 +109,25 @@ __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 		return GUARD_PROFILE_NONE;
 	if (config.enabled & GUARD_SCOPED)
 		program.scope = scope == SCOPE_CURRENT ? scope_of(session) : scope;
-	known = bpf_map_lookup_elem(&programs, &program);
+	known = bpf_map_lookup_elem(&guard_programs, &program);
 	if ((config.enabled & GUARD_SCOPED) && !known && program.scope) {
 		scope = program.scope;
 		program.scope = SCOPE_ANY;
-		known = bpf_map_lookup_elem(&programs, &program);
+		known = bpf_map_lookup_elem(&guard_programs, &program);
 		program.scope = scope;
 	}
 	if (known)
 		return *known;
-	if (bpf_map_pop_elem(&ready_profiles, &slot)) {
+	if (bpf_map_pop_elem(&guard_ready_profiles, &slot)) {
 		count_loss(session, LOSS_PROFILES);
 		return GUARD_PROFILE_NONE;
 	}
 	__sync_fetch_and_add(&header.ready_profiles, -1);
-	if (bpf_map_update_elem(&programs, &program, &slot, BPF_NOEXIST)) {
+	if (bpf_map_update_elem(&guard_programs, &program, &slot, BPF_NOEXIST)) {
 		/* Another processor was faster, or the map is full. */
-		bpf_map_push_elem(&ready_profiles, &slot, BPF_ANY);
+		bpf_map_push_elem(&guard_ready_profiles, &slot, BPF_ANY);
 		__sync_fetch_and_add(&header.ready_profiles, 1);
-		known = bpf_map_lookup_elem(&programs, &program);
+		known = bpf_map_lookup_elem(&guard_programs, &program);
 		if (!known)
 			count_loss(session, LOSS_PROFILES);
 		return known ? *known : GUARD_PROFILE_NONE;

@@ -7,12 +7,12 @@
 #include "wire/lens.h"
 
 /* Sized before loading: crates/kernel/src/gate/load.rs. */
-PERCPU_MAP(cells, 1, struct cell);
+PERCPU_MAP(lens_cells, 1, struct cell);
 
-FREE_LIST(free_cells, CELLS_MAX);
+FREE_LIST(lens_free_cells, CELLS_MAX);
 
 /* Cells that are reserved for base rows: from config.unreserved_cells on. */
-FREE_LIST(free_reserved_cells, CELLS_MAX);
+FREE_LIST(lens_free_reserved_cells, CELLS_MAX);
 
 struct cell_table cell_index[ROWS] SEC(".bss.cell_index");
 
@@ -41,16 +41,17 @@ static __always_inline u32 cell_index_for(u32 group, u32 call, u32 limit, u32 **
 	number = *cell & CELL_INDEX;
 	if (likely(number))
 		return number;
-	number = alloc_index(&header.next_cell, limit, free_cells);
+	number = alloc_index(&header.next_cell, limit, lens_free_cells);
 	if (!number &&
-	    (limit <= config.unreserved_cells || bpf_map_pop_elem(&free_reserved_cells, &number)))
+	    (limit <= config.unreserved_cells ||
+	     bpf_map_pop_elem(&lens_free_reserved_cells, &number)))
 		return 0;
 	winner = __sync_val_compare_and_swap(cell, 0, number);
 	if (winner) {
 		if (number < config.unreserved_cells)
-			bpf_map_push_elem(&free_cells, &number, BPF_ANY);
+			bpf_map_push_elem(&lens_free_cells, &number, BPF_ANY);
 		else
-			bpf_map_push_elem(&free_reserved_cells, &number, BPF_ANY);
+			bpf_map_push_elem(&lens_free_reserved_cells, &number, BPF_ANY);
 		number = winner & CELL_INDEX;
 	}
 	return number;
@@ -80,7 +81,7 @@ static __always_inline struct cell *cell_for(struct thread_state *thread, u32 ca
 		number = base_row_cell(thread->session, thread->row, call);
 	if (unlikely(!number))
 		return NULL;
-	return bpf_map_lookup_elem(&cells, &number);
+	return bpf_map_lookup_elem(&lens_cells, &number);
 }
 
 static __always_inline u32 log2_floor(u64 value)

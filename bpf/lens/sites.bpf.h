@@ -15,7 +15,7 @@
 #define SITE_FRAMES 16
 
 /* Calls of all rows times the functions that they block in; made when first seen. */
-HASH_MAP(sites, 16384, struct site_key, struct site_value);
+HASH_MAP(lens_sites, 16384, struct site_key, struct site_value);
 
 struct stack {
 	u32 frames;
@@ -23,12 +23,12 @@ struct stack {
 	u64 address[STACK_DEPTH];
 };
 
-PERCPU_MAP(stack_scratch, 1, struct stack);
+PERCPU_MAP(lens_stack_scratch, 1, struct stack);
 
 static __always_inline struct stack *lens_take_stack(struct task_struct *task)
 {
 	u32 zero = 0;
-	struct stack *stack = bpf_map_lookup_elem(&stack_scratch, &zero);
+	struct stack *stack = bpf_map_lookup_elem(&lens_stack_scratch, &zero);
 	long bytes;
 
 	if (!stack)
@@ -61,10 +61,10 @@ static __always_inline void lens_record_site(struct thread_state *thread, u64 ru
 	u64 blocked = thread->site_off_ns > waited ? thread->site_off_ns - waited : 0;
 
 	thread->site = 0;
-	value = bpf_map_lookup_elem(&sites, &key);
+	value = bpf_map_lookup_elem(&lens_sites, &key);
 	if (!value) {
-		bpf_map_update_elem(&sites, &key, &fresh, BPF_NOEXIST);
-		value = bpf_map_lookup_elem(&sites, &key);
+		bpf_map_update_elem(&lens_sites, &key, &fresh, BPF_NOEXIST);
+		value = bpf_map_lookup_elem(&lens_sites, &key);
 		if (!value) {
 			count_loss(thread->session, LOSS_SITES_FULL);
 			return;

@@ -14,9 +14,9 @@
  */
 #define LONG_SLEEP_SHARE 8
 
-ARRAY_MAP(arg_kinds, CALL_INDICES, struct arg_kinds, 0);
+ARRAY_MAP(lens_arg_kinds, CALL_INDICES, struct arg_kinds, 0);
 /* The stack of the longest sleep of a call in progress, by task. */
-HASH_MAP(sleep_stacks, THREADS, u64, struct stack);
+HASH_MAP(lens_sleep_stacks, THREADS, u64, struct stack);
 
 static __always_inline u64 lens_slow_limit(struct thread_state *thread)
 {
@@ -37,7 +37,7 @@ static __always_inline void lens_slow_save_stack(struct thread_state *thread, st
 {
 	if (!(config.enabled & LENS_SLOW))
 		return;
-	if (bpf_map_update_elem(&sleep_stacks, &thread->task, stack, BPF_ANY))
+	if (bpf_map_update_elem(&lens_sleep_stacks, &thread->task, stack, BPF_ANY))
 		count_loss(thread->session, LOSS_SITES_FULL);
 	else
 		thread->max_sleep_ns = off;
@@ -68,7 +68,7 @@ static __always_inline void lens_slow_args(struct slow_call *slow, struct task_s
 static __always_inline void lens_slow_resolve_args(struct slow_call *slow, struct task_struct *task)
 {
 	u32 call = slow->call;
-	struct arg_kinds *kinds = bpf_map_lookup_elem(&arg_kinds, &call);
+	struct arg_kinds *kinds = bpf_map_lookup_elem(&lens_arg_kinds, &call);
 
 	for (u32 i = 0; i < ARG_NAMES; i++) {
 		slow->fd[i].arg = CALL_ARGS;
@@ -92,7 +92,7 @@ static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thre
 {
 	/* Linux 6.1 accepts no key that lies in the argument of a global function. */
 	u64 task = thread->task;
-	struct stack *kernel = bpf_map_lookup_elem(&sleep_stacks, &task);
+	struct stack *kernel = bpf_map_lookup_elem(&lens_sleep_stacks, &task);
 	long bytes;
 
 	slow->kernel_frames = 0;
@@ -149,7 +149,7 @@ static __always_inline void lens_slow_exit(struct thread_state *thread, s64 resu
 static __always_inline void lens_slow_forget(struct thread_state *thread)
 {
 	if (config.enabled & LENS_SLOW)
-		bpf_map_delete_elem(&sleep_stacks, &thread->task);
+		bpf_map_delete_elem(&lens_sleep_stacks, &thread->task);
 }
 
 #endif

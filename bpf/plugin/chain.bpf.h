@@ -25,44 +25,21 @@
 #define PLUGIN_CASE(number)                                                                        \
 	case number:                                                                               \
 		bpf_tail_call_static(ctx, plugins, number);                                        \
-		break
+		break;
+
+/* For each number after `last`. */
+#define REPEAT_4(X, last) X((last) + 1) X((last) + 2) X((last) + 3) X((last) + 4)
+#define REPEAT_16(X, last)                                                                         \
+	REPEAT_4(X, last) REPEAT_4(X, (last) + 4) REPEAT_4(X, (last) + 8) REPEAT_4(X, (last) + 12)
+#define REPEAT_32(X) REPEAT_16(X, 0) REPEAT_16(X, 16)
+
+_Static_assert(PLUGIN_SLOTS == 32, "each plugin has a case");
 
 static __always_inline void plugins_run(void *ctx, struct plugin_chain *chain, u32 session,
 					void *plugins)
 {
 	switch (READ_ONCE(chain->first[session & (SESSIONS - 1)])) {
-		PLUGIN_CASE(1);
-		PLUGIN_CASE(2);
-		PLUGIN_CASE(3);
-		PLUGIN_CASE(4);
-		PLUGIN_CASE(5);
-		PLUGIN_CASE(6);
-		PLUGIN_CASE(7);
-		PLUGIN_CASE(8);
-		PLUGIN_CASE(9);
-		PLUGIN_CASE(10);
-		PLUGIN_CASE(11);
-		PLUGIN_CASE(12);
-		PLUGIN_CASE(13);
-		PLUGIN_CASE(14);
-		PLUGIN_CASE(15);
-		PLUGIN_CASE(16);
-		PLUGIN_CASE(17);
-		PLUGIN_CASE(18);
-		PLUGIN_CASE(19);
-		PLUGIN_CASE(20);
-		PLUGIN_CASE(21);
-		PLUGIN_CASE(22);
-		PLUGIN_CASE(23);
-		PLUGIN_CASE(24);
-		PLUGIN_CASE(25);
-		PLUGIN_CASE(26);
-		PLUGIN_CASE(27);
-		PLUGIN_CASE(28);
-		PLUGIN_CASE(29);
-		PLUGIN_CASE(30);
-		PLUGIN_CASE(31);
-		PLUGIN_CASE(32);
+		REPEAT_32(PLUGIN_CASE)
 	}
 }
 

@@ -8,13 +8,9 @@
 
 struct plugin_chain plugin_chains[PLUGIN_HOOKS] SEC(".bss.plugins");
 
-PLUGIN_MAP(plugin_enter);
-PLUGIN_MAP(plugin_exit);
-PLUGIN_MAP(plugin_fork);
-PLUGIN_MAP(plugin_exec);
-PLUGIN_MAP(plugin_end);
-PLUGIN_MAP(plugin_guard);
-PLUGIN_MAP(plugin_verdicts);
+#define AS_PLUGIN_MAP(NAME, MAP, SECTION, TRACEPOINT) PLUGIN_MAP(MAP);
+ALL_PLUGIN_HOOKS(AS_PLUGIN_MAP)
+#undef AS_PLUGIN_MAP
 
 static __noinline int plugins_verdict(void *ctx, u32 session)
 {

@@ -14,7 +14,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, u32);
 	__type(value, struct service_account);
-} accounts SEC(".maps");
+} service_accounts SEC(".maps");
 
 static __always_inline void read_counters(struct task_counters *now, struct task_struct *task)
 {
@@ -99,7 +99,7 @@ static __noinline void service_charge(struct thread_state *thread, struct task_s
 	if (member->is_new)
 		return;
 	counters_now(member, task, now, is_running, &counters);
-	account = bpf_map_lookup_elem(&accounts, &service);
+	account = bpf_map_lookup_elem(&service_accounts, &service);
 	if (account) {
 		FOR_EACH_USAGE(ADD_USAGE);
 		__sync_fetch_and_add(&account->charges, 1);

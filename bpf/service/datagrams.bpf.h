@@ -32,7 +32,7 @@ struct {
 	__uint(max_entries, DATAGRAM_SENDERS);
 	__type(key, struct datagram_key);
 	__type(value, struct datagram_sender);
-} datagram_senders SEC(".maps");
+} service_datagram_senders SEC(".maps");
 
 /* include/uapi/linux/if_ether.h */
 #define ETH_P_IP 0x0800
@@ -141,18 +141,18 @@ static __always_inline void service_netif_rx(struct sk_buff *packet)
 	thread = thread_at(slot);
 	/* The thread that used these ports before is not the one that does now. */
 	if (!slot || !has(thread, SERVICE)) {
-		bpf_map_delete_elem(&datagram_senders, &flow);
+		bpf_map_delete_elem(&service_datagram_senders, &flow);
 		return;
 	}
 	sender.service = member_of(thread)->service;
-	known = bpf_map_lookup_elem(&datagram_senders, &flow);
+	known = bpf_map_lookup_elem(&service_datagram_senders, &flow);
 	if (known) {
 		known->service = sender.service;
 		return;
 	}
-	other = bpf_map_lookup_elem(&datagram_senders, &back);
+	other = bpf_map_lookup_elem(&service_datagram_senders, &back);
 	sender.is_answer = other && !other->is_answer;
-	if (bpf_map_update_elem(&datagram_senders, &flow, &sender, BPF_ANY))
+	if (bpf_map_update_elem(&service_datagram_senders, &flow, &sender, BPF_ANY))
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 }
 
@@ -218,7 +218,7 @@ static __noinline void service_received_datagram(struct thread_state *thread,
 		flow.from_port = route.to_port;
 		flow.to_port = route.from_port;
 		flow.net = route.net;
-		sender = bpf_map_lookup_elem(&datagram_senders, &flow);
+		sender = bpf_map_lookup_elem(&service_datagram_senders, &flow);
 		is_client = sender ? sender->is_answer :
 				     is_client || role_by_ports(&route) == ROLE_OPENED;
 	}

@@ -6,9 +6,9 @@
 #include "service/charge.bpf.h"
 #include "service/rules.bpf.h"
 
-HASH_MAP(dynamic_services, SERVICES, struct dynamic_service_key, struct dynamic_service);
+HASH_MAP(service_dynamic, SERVICES, struct dynamic_service_key, struct dynamic_service);
 /* Numbers of dynamic services that were freed. */
-FREE_LIST(free_services, SERVICES);
+FREE_LIST(service_free_numbers, SERVICES);
 
 /* A service that is being started: too large for the stack. */
 struct dynamic_scratch {
@@ -16,13 +16,13 @@ struct dynamic_scratch {
 	u64 unit;
 	struct dynamic_service start;
 };
-PERCPU_MAP(dynamic_scratch, 1, struct dynamic_scratch);
+PERCPU_MAP(service_dynamic_scratch, 1, struct dynamic_scratch);
 
 static __always_inline struct dynamic_scratch *dynamic_room(void)
 {
 	u32 first = 0;
 
-	return bpf_map_lookup_elem(&dynamic_scratch, &first);
+	return bpf_map_lookup_elem(&service_dynamic_scratch, &first);
 }
 
 /* Hash of the process's unit. Its name is kept for a service that is started for it. */
@@ -46,12 +46,12 @@ static __noinline u64 service_unit_of(struct task_struct *task)
 static __always_inline u32 alloc_service(u32 below)
 {
 	static const struct service_account nothing;
-	u32 number = alloc_index(&header.next_service, SERVICES, free_services);
+	u32 number = alloc_index(&header.next_service, SERVICES, service_free_numbers);
 
 	if (!number)
 		return 0;
-	if (bpf_map_update_elem(&accounts, &number, &nothing, BPF_ANY)) {
-		bpf_map_push_elem(&free_services, &number, BPF_ANY);
+	if (bpf_map_update_elem(&service_accounts, &number, &nothing, BPF_ANY)) {
+		bpf_map_push_elem(&service_free_numbers, &number, BPF_ANY);
 		return 0;
 	}
 	services[number & (SERVICES - 1)].successor = number;
@@ -109,7 +109,7 @@ static __noinline u32 dynamic_service_of(struct service_member *member, struct s
 	}
 	if (rule->each != SPLIT_USER && !key.value[0] && !key.value[1])
 		return SERVICE_NONE;
-	known = bpf_map_lookup_elem(&dynamic_services, &key);
+	known = bpf_map_lookup_elem(&service_dynamic, &key);
 	if (known)
 		return known->number;
 	number = alloc_service(key.below);
@@ -119,14 +119,14 @@ static __noinline u32 dynamic_service_of(struct service_member *member, struct s
 	room->start.number = number;
 	/* If the processor's reserve of memory was empty, an interrupt has refilled it by now. */
 	for (int times = 0; times < 2; times++) {
-		if (!bpf_map_update_elem(&dynamic_services, &key, &room->start, BPF_NOEXIST))
+		if (!bpf_map_update_elem(&service_dynamic, &key, &room->start, BPF_NOEXIST))
 			return number;
 		/* Another processor was faster. */
-		known = bpf_map_lookup_elem(&dynamic_services, &key);
+		known = bpf_map_lookup_elem(&service_dynamic, &key);
 		if (known)
 			break;
 	}
-	bpf_map_push_elem(&free_services, &number, BPF_ANY);
+	bpf_map_push_elem(&service_free_numbers, &number, BPF_ANY);
 	if (known)
 		return known->number;
 lost:

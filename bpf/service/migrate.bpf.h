@@ -7,7 +7,7 @@
  * It returns if it sleeps for a while after a reply: a worker that waits for its next client must
  * not wait in the last client's control group, and a worker whose client sends its next request at
  * once is not worth two migrations for each request. User space migrates the thread, and waits for
- * that while (`migrations`).
+ * that while (`service_migrations`).
  */
 #ifndef TOLLGATE_SERVICE_MIGRATE_BPF_H
 #define TOLLGATE_SERVICE_MIGRATE_BPF_H
@@ -18,7 +18,7 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, MIGRATION_RING_BYTES);
-} migrations SEC(".maps");
+} service_migrations SEC(".maps");
 
 /*
  * A thread that works for less time for one service is not worth a migration: above all an event
@@ -46,8 +46,8 @@ static __always_inline u32 service_tid(struct thread_state *thread)
 static __noinline bool request_migration(struct thread_state *thread, struct service_member *member,
 					 u32 where, bool leaves)
 {
-	struct service_migration *placement = bpf_ringbuf_reserve(&migrations, sizeof(*placement),
-								  0);
+	struct service_migration *placement =
+		bpf_ringbuf_reserve(&service_migrations, sizeof(*placement), 0);
 	struct task_struct *task = (void *)thread->task;
 
 	if (!placement) {

@@ -117,7 +117,7 @@ static __noinline void service_reply(struct thread_state *thread, struct task_st
 		return;
 	if (member->why != WHY_RECEIVED && member->why != WHY_RESUMED)
 		return;
-	account = bpf_map_lookup_elem(&accounts, &service);
+	account = bpf_map_lookup_elem(&service_accounts, &service);
 	if (account)
 		__sync_fetch_and_add(&account->shared_replies, 1);
 	service_rebind(thread, SERVICE_SHARED, WHY_SHARED_REPLY, BINDING_REQUEST, 0, true);

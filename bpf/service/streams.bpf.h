@@ -8,7 +8,8 @@
 /* At a time, over loopback; each has two directions. */
 #define CONNECTIONS 131072
 
-HASH_MAP(tcp_directions, 2 * CONNECTIONS, struct service_flow_key, struct service_direction);
+HASH_MAP(service_tcp_directions, 2 * CONNECTIONS, struct service_flow_key,
+	 struct service_direction);
 
 /* An accepted socket has the name of the listening one; a client's usually has none. */
 static __always_inline void name_unix_socket(struct service_socket *socket, struct unix_sock *own,
@@ -101,7 +102,7 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 		return;
 	}
 	reverse_flow(&back, &route);
-	direction = bpf_map_lookup_elem(&tcp_directions, &back);
+	direction = bpf_map_lookup_elem(&service_tcp_directions, &back);
 	service = message_service(thread, socket, direction);
 	if (service == NO_REQUEST)
 		return;
@@ -121,7 +122,7 @@ static __noinline void record_tcp_direction(struct sock *sk, u32 slot, u32 servi
 	struct service_direction *direction, fresh = {};
 
 	flow_key_of(&route, sk);
-	direction = bpf_map_lookup_elem(&tcp_directions, &route);
+	direction = bpf_map_lookup_elem(&service_tcp_directions, &route);
 	if (!direction) {
 		/*
 		 * The end that closes first removes the other's direction: nothing is recorded
@@ -134,8 +135,8 @@ static __noinline void record_tcp_direction(struct sock *sk, u32 slot, u32 servi
 		 * the second time.
 		 */
 		for (int times = 0; times < 2 && !direction; times++) {
-			bpf_map_update_elem(&tcp_directions, &route, &fresh, BPF_NOEXIST);
-			direction = bpf_map_lookup_elem(&tcp_directions, &route);
+			bpf_map_update_elem(&service_tcp_directions, &route, &fresh, BPF_NOEXIST);
+			direction = bpf_map_lookup_elem(&service_tcp_directions, &route);
 		}
 		if (!direction) {
 			count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
@@ -195,7 +196,7 @@ static __always_inline void service_tcp_state(struct sock *sk, int before, int n
 		socket = socket_of(sk, 0);
 		flow_key_of(&route, sk);
 		/* Left over from an earlier connection between the same ports. */
-		bpf_map_delete_elem(&tcp_directions, &route);
+		bpf_map_delete_elem(&service_tcp_directions, &route);
 		if (socket && socket->direction.sender)
 			record_tcp_direction(sk, socket->direction.sender,
 					     socket->direction.service, true,
@@ -210,7 +211,7 @@ static __always_inline void service_tcp_state(struct sock *sk, int before, int n
 		route.from_port =
 			__builtin_bswap16(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
 		reverse_flow(&back, &route);
-		bpf_map_delete_elem(&tcp_directions, &back);
+		bpf_map_delete_elem(&service_tcp_directions, &back);
 	}
 }
 

@@ -23,7 +23,8 @@
 
 /* The maximum that hold calls before they take effect: crates/kernel/src/enforcement.rs. */
 #define GUARD_HOOKS 23
-#define GATE_MAPS 46
+/* At least as many as there are: crates/kernel/src/gate/maps.rs. */
+#define GATE_MAPS 64
 /*
  * One more if their sum were odd, as `struct gate_header` must not end in padding. Not a macro,
  * because the generator of the Rust types would not know its value.

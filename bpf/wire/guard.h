@@ -77,7 +77,7 @@ struct guard_profile {
 	__u64 calls;
 	/* Windows that did not fit, or whose pairs did not. */
 	__u64 unlearned;
-	/* Slots in `overflow_windows`; 0: none. */
+	/* Slots in `guard_overflow_windows`; 0: none. */
 	__u32 overflow[GUARD_OVERFLOW_MAX];
 	/* Never held or killed, only observed. */
 	__u32 is_exempt;

@@ -5,19 +5,27 @@
 
 #include "wire/tables.h"
 
-/* Gate hooks at which plugins run. */
-enum plugin_hook {
-	PLUGIN_HOOK_ENTER,
-	PLUGIN_HOOK_EXIT,
-	PLUGIN_HOOK_FORK,
-	PLUGIN_HOOK_EXEC,
-	PLUGIN_HOOK_END,
-	/* Before the guard tests a call. */
-	PLUGIN_HOOK_GUARD,
-	/* After the guard has applied its policy to a call. */
-	PLUGIN_HOOK_VERDICT,
-	PLUGIN_HOOKS,
-};
+/*
+ * The gate hooks at which plugins run, each a line:
+ *
+ *	X(NAME, MAP, SECTION, TRACEPOINT)
+ *
+ * makes PLUGIN_HOOK_NAME and the map of its programs. A plugin's program for the hook is in this
+ * section and runs at this tracepoint. libbpf has no names for GUARD, before the guard tests a
+ * call, and VERDICT, after the guard has applied its policy to it.
+ */
+#define ALL_PLUGIN_HOOKS(X)                                                                        \
+	X(ENTER, plugin_enter, "tp_btf/sys_enter", "sys_enter")                                    \
+	X(EXIT, plugin_exit, "tp_btf/sys_exit", "sys_exit")                                        \
+	X(FORK, plugin_fork, "tp_btf/sched_process_fork", "sched_process_fork")                    \
+	X(EXEC, plugin_exec, "tp_btf/sched_process_exec", "sched_process_exec")                    \
+	X(END, plugin_end, "tp_btf/sched_process_exit", "sched_process_exit")                      \
+	X(GUARD, plugin_guard, "guard", "sys_enter")                                               \
+	X(VERDICT, plugin_verdicts, "verdict", "sys_enter")
+
+#define AS_PLUGIN_HOOK(NAME, MAP, SECTION, TRACEPOINT) PLUGIN_HOOK_##NAME,
+enum plugin_hook { ALL_PLUGIN_HOOKS(AS_PLUGIN_HOOK) PLUGIN_HOOKS };
+#undef AS_PLUGIN_HOOK
 
 /* Plugins that are loaded for a hook, of all sessions; and those that are linked, of one. */
 #define PLUGIN_SLOTS 32

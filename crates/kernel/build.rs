@@ -3,6 +3,8 @@
 
 #[path = "build/digest.rs"]
 mod digest;
+#[path = "build/shared_maps.rs"]
+mod shared_maps;
 #[path = "build/tables.rs"]
 mod tables;
 
@@ -24,8 +26,9 @@ const OBJECTS: [(&str, &str); 5] = [
     ("guard_steps", "guard/steps.bpf.c"),
 ];
 
-/// Tables that C and Rust share: names of templates in `build/`.
-const TABLES: [&str; 2] = ["losses", "gate_programs"];
+/// Tables that C and Rust share: names of templates in `build/`, and the headers in `bpf/wire/`.
+const TABLES: [(&str, &str); 3] =
+    [("losses", "losses.h"), ("gate_programs", "programs.h"), ("plugin_hooks", "plugin.h")];
 
 /// Types with padding, which are only read: its bytes have no value to write.
 const PADDED: [&str; 4] = ["service_member", "cell", "guard_event", "slow_call"];
@@ -67,9 +70,11 @@ fn main() -> Result<()> {
             .with_context(|| format!("compiling {} with {clang}", source.display()))?;
     }
 
-    for table in TABLES {
-        tables::generate(&clang, &bpf, &templates, table, &out)?;
+    for (table, header) in TABLES {
+        let template = templates.join(format!("{table}.rs.in"));
+        tables::generate(&clang, &bpf, header, &template, &out.join(format!("{table}.rs")))?;
     }
+    shared_maps::generate(&out.join("gate.o"), &out.join("shared_maps.rs"))?;
 
     // The derive of `IntoBytes` needs it for the one union, in `struct thread_state`.
     println!("cargo::rustc-cfg=zerocopy_derive_union_into_bytes");

@@ -8,19 +8,14 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Writes `out/<table>.rs`, an expression, from `templates/<table>.rs.in` with the macros of
-/// `bpf/wire/gate.h`.
-pub fn generate(clang: &str, bpf: &Path, templates: &Path, table: &str, out: &Path) -> Result<()> {
-    let template = templates.join(format!("{table}.rs.in"));
+/// Writes an expression to `out`: a template, with the macros of a header in `bpf/wire/` expanded.
+pub fn generate(clang: &str, bpf: &Path, header: &str, template: &Path, out: &Path) -> Result<()> {
     let output = Command::new(clang)
-        .args(["-E", "-P", "-x", "c", "-imacros", "wire/gate.h"])
-        .arg("-I")
-        .arg(bpf)
-        .arg(&template)
+        .args(["-E", "-P", "-x", "c", "-imacros", &format!("wire/{header}"), "-I"])
+        .args([bpf, template])
         .output()
         .with_context(|| format!("starting {clang}"))?;
     let complaints = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "expanding {}: {complaints}", template.display());
-    fs::write(out.join(format!("{table}.rs")), output.stdout)
-        .with_context(|| format!("writing the table {table}"))
+    fs::write(out, output.stdout).with_context(|| format!("writing {}", out.display()))
 }

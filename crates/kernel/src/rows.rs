@@ -131,13 +131,16 @@ impl Gate {
 
     /// Frees a row. Nothing may count in it any more.
     fn free_row(&self, group: u32) {
-        let cells = self.maps.get("cells");
+        let cells = self.maps.get("lens_cells");
         let zero = vec![vec![0; size_of::<wire::cell>()]; cpus::possible()];
         for (call, cell) in self.cells_of(group) {
             self.cell_entry(group, call).store(0, Ordering::Release);
             if cells.update_percpu(&cell.to_ne_bytes(), &zero, MapFlags::ANY).is_ok() {
-                let list =
-                    if cell < unreserved_cells() { "free_cells" } else { "free_reserved_cells" };
+                let list = if cell < unreserved_cells() {
+                    "lens_free_cells"
+                } else {
+                    "lens_free_reserved_cells"
+                };
                 // The queue cannot be full: it has room for every cell.
                 let _ = self.maps.get(list).update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
             }
@@ -150,7 +153,7 @@ impl Gate {
 
     /// Removes the blocking sites of rows that were freed.
     fn free_sites(&self, groups: &BTreeSet<u32>) {
-        let sites = self.maps.get("sites");
+        let sites = self.maps.get("lens_sites");
         let stale: Vec<_> = sites
             .keys()
             .filter(|key| {

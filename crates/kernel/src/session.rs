@@ -160,12 +160,7 @@ impl Gate {
             .as_ref()
             .is_none_or(|(generation, _)| *generation != self.generation())
         {
-            let adopter = Iterators::new(
-                &self.maps,
-                self.enabled(),
-                self.generation(),
-                &[IteratorKind::Adopt],
-            )?;
+            let adopter = self.load_iterators(&[IteratorKind::Adopt])?;
             session.attach_iterator = Some((self.generation(), adopter));
         }
         let (_, adopter) = session.attach_iterator.as_ref().expect("made above");

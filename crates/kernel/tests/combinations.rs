@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use kernel::gate::LoadedGate;
-use kernel::{enforcement, wire};
+use kernel::gate::{LoadedGate, lazy_maps};
+use kernel::{enforcement, extensions, wire};
 
 const LENS: [u32; 5] = [
     0,
@@ -26,8 +26,9 @@ fn guard() -> [u32; 5] {
 
 fn load(masks: impl IntoIterator<Item = u32>) {
     kernel::quiet();
+    let lazy = lazy_maps(&extensions::ALL);
     for mask in masks {
-        LoadedGate::new(None, mask, 1)
+        LoadedGate::new(None, mask, 1, &lazy)
             .unwrap_or_else(|error| panic!("extensions {mask:#x}: {error}"));
     }
 }

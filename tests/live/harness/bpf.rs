@@ -89,6 +89,8 @@ fn descriptors(pid: u32) -> Vec<BTreeMap<String, u64>> {
 
 /// Counts the entries of all maps of this name.
 pub fn entries_of(name: &str) -> usize {
-    let maps = MapInfoIter::default().filter(|map| map.name.as_bytes() == name.as_bytes());
+    // The kernel keeps 15 characters of a name.
+    let name = &name.as_bytes()[..name.len().min(15)];
+    let maps = MapInfoIter::default().filter(|map| map.name.as_bytes() == name);
     maps.filter_map(|map| MapHandle::from_map_id(map.id).ok()).map(|map| map.keys().count()).sum()
 }

@@ -315,10 +315,10 @@ fn closed_connection_leaves_no_entry() {
     let services = ActiveServices::start(programs(&["shop", "backend"]), TENANTS);
     let folder = services.folder.path();
     let backend = Backend::start(folder, "backend", "0", "");
-    let before = entries_of("tcp_directions");
+    let before = entries_of("service_tcp_directions");
     finish_tenant(begin(backend.tenant(folder, "shop", "a 0 500")));
     // Other processes of the machine have connections as well.
-    eventually("the connections' end", || entries_of("tcp_directions") < before + 50);
+    eventually("the connections' end", || entries_of("service_tcp_directions") < before + 50);
     backend.end(folder, "shop");
 }
 

@@ -10,7 +10,7 @@ use libbpf_rs::{Iter, Link, MapCore as _, MapHandle, Object, OpenObject, Program
 use zerocopy::IntoBytes as _;
 
 use super::call_flags::call_flags;
-use super::maps::{LinkIds, MapIds, Maps, SHARED, is_service_map};
+use super::maps::{LazyMaps, LinkIds, MapIds, Maps, SHARED};
 use crate::cpus;
 use crate::enforcement::{self, Enforcement, PREFIX};
 use crate::error::{ErrorContext, Result};
@@ -49,25 +49,15 @@ pub fn unreserved_cells() -> u32 {
     cells() - cells().div_ceil(2).min(CELLS_RESERVED)
 }
 
-fn open(enabled: u32) -> Result<OpenGateSkel<'static>> {
+fn open(enabled: u32, lazy: &[&LazyMaps]) -> Result<OpenGateSkel<'static>> {
     // A skeleton borrows its object; the few that a process ever loads live as long as it does.
     let object = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut skeleton =
         GateSkelBuilder::default().open(object).doing("opening the gate's object")?;
     let maps = &mut skeleton.maps;
-    maps.cells.set_max_entries(cells()).doing("sizing the gate's counters")?;
-    if enabled & wire::SERVICE == 0 {
-        const SIZING: &str = "shrinking the maps of services, which are not used";
-        maps.bss_members.set_value_size(size_of::<wire::service_member>() as u32).doing(SIZING)?;
-        maps.bss_services.set_value_size(size_of::<wire::service>() as u32).doing(SIZING)?;
-        maps.service_rules.set_max_entries(1).doing(SIZING)?;
-        maps.tcp_directions.set_max_entries(1).doing(SIZING)?;
-        maps.datagram_senders.set_max_entries(1).doing(SIZING)?;
-        maps.accounts.set_max_entries(1).doing(SIZING)?;
-        maps.dynamic_services.set_max_entries(1).doing(SIZING)?;
-        maps.free_services.set_max_entries(1).doing(SIZING)?;
-        // A ring has at least one page.
-        maps.migrations.set_max_entries(4096).doing(SIZING)?;
+    maps.lens_cells.set_max_entries(cells()).doing("sizing the gate's counters")?;
+    for unused in lazy.iter().filter(|lazy| lazy.are_missing(enabled)) {
+        (unused.shrink)(maps)?;
     }
     Ok(skeleton)
 }
@@ -92,11 +82,11 @@ fn lowest_two_bits(mask: u8) -> [u8; wire::ARG_NAMES as usize] {
         .map(|mask| (mask.trailing_zeros() as u8).min(wire::CALL_ARGS as u8))
 }
 
-/// Reuses the maps of a gate that had `enabled` before.
-pub fn reuse(object: &mut OpenObject, maps: &Maps, enabled: u32) -> Result<()> {
+/// Reuses the maps of a gate that had `enabled` before, but for those that are not made yet.
+pub fn reuse(object: &mut OpenObject, maps: &Maps, enabled: u32, lazy: &[&LazyMaps]) -> Result<()> {
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        let is_new = enabled & wire::SERVICE == 0 && is_service_map(&name);
+        let is_new = lazy.iter().any(|lazy| lazy.are_missing(enabled) && lazy.include(&name));
         if SHARED.contains(&name.as_str()) && !is_new {
             map.reuse_fd(maps.get(&name).as_fd()).doing("reusing the maps of the loaded gate")?;
         }
@@ -125,11 +115,16 @@ fn find<'a>(gate: &'a Object, name: &str) -> ProgramMut<'a> {
 impl LoadedGate {
     /// Loads a generation over the maps of a gate that had other extensions before, or over new
     /// ones.
-    pub fn new(before: Option<(&Maps, u32)>, enabled: u32, generation: u32) -> Result<Self> {
-        let mut skeleton = open(enabled)?;
+    pub fn new(
+        before: Option<(&Maps, u32)>,
+        enabled: u32,
+        generation: u32,
+        lazy: &[&LazyMaps],
+    ) -> Result<Self> {
+        let mut skeleton = open(enabled, lazy)?;
         configure(&mut skeleton, enabled, generation);
         if let Some((maps, enabled)) = before {
-            reuse(skeleton.open_object_mut(), maps, enabled)?;
+            reuse(skeleton.open_object_mut(), maps, enabled, lazy)?;
         }
         let maps = before.map(|(maps, _)| maps);
         let (programs, hierarchy) = programs_here(enabled);
@@ -188,7 +183,7 @@ impl LoadedGate {
                 count += 1;
             }
         }
-        let (any, map) = (libbpf_rs::MapFlags::ANY, &self.skeleton.maps.arg_kinds);
+        let (any, map) = (libbpf_rs::MapFlags::ANY, &self.skeleton.maps.lens_arg_kinds);
         map.update_batch(&keys, &values, count, any, any)
             .doing("storing the kinds of the calls' arguments")
     }
@@ -259,10 +254,16 @@ impl IteratorKind {
 impl Iterators {
     /// Loads only `these`. Each is verified by itself, but the kernel's types are resolved once for
     /// all.
-    pub fn new(maps: &Maps, enabled: u32, generation: u32, these: &[IteratorKind]) -> Result<Self> {
-        let mut skeleton = open(enabled)?;
+    pub fn new(
+        maps: &Maps,
+        enabled: u32,
+        generation: u32,
+        lazy: &[&LazyMaps],
+        these: &[IteratorKind],
+    ) -> Result<Self> {
+        let mut skeleton = open(enabled, lazy)?;
         configure(&mut skeleton, enabled, generation);
-        reuse(skeleton.open_object_mut(), maps, enabled)?;
+        reuse(skeleton.open_object_mut(), maps, enabled, lazy)?;
         for mut program in skeleton.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy();
             let is_one = these.iter().any(|over| name.strip_prefix(PREFIX) == Some(over.program()));

@@ -8,63 +8,34 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use zerocopy::FromBytes as _;
 
 use crate::error::{ErrorContext, Result};
+use crate::skeletons::gate::OpenGateMaps;
 use crate::wire;
 
-/// Every map that generations and processes share, in the order of `gate_header.map_ids`.
-pub const SHARED: [&str; wire::GATE_MAPS as usize] = [
-    ".bss.tollgate",
-    ".bss.threads",
-    "sessions",
-    "rows",
-    ".bss.cell_index",
-    "cells",
-    ".bss.cpus",
-    "losses",
-    "free_threads",
-    "free_rows",
-    "free_cells",
-    "free_reserved_cells",
-    ".bss.by_pid",
-    "by_task",
-    "pending_children",
-    "shared_rows",
-    "attach_requests",
-    "sites",
-    "records",
-    "arg_kinds",
-    "sleep_stacks",
-    "stack_scratch",
-    "profiles",
-    "overflow_windows",
-    "ready_profiles",
-    "programs",
-    ".bss.plugins",
-    "plugin_enter",
-    "plugin_exit",
-    "plugin_fork",
-    "plugin_exec",
-    "plugin_end",
-    "plugin_guard",
-    "plugin_verdicts",
-    ".bss.verdicts",
-    ".bss.members",
-    ".bss.services",
-    ".bss.rulesets",
-    "service_rules",
-    "tcp_directions",
-    "service_sockets",
-    "datagram_senders",
-    "accounts",
-    "dynamic_services",
-    "free_services",
-    "migrations",
-];
+/// Every map that generations and processes share, in the order of `gate_header.map_ids`: all that
+/// the gate's object declares but constants and `*_scratch`.
+pub const SHARED: &[&str] = &include!(concat!(env!("OUT_DIR"), "/shared_maps.rs"));
 
-/// Whether it is one of the maps that are made when services are first enabled: only services need
-/// these, some MiB.
-pub fn is_service_map(name: &str) -> bool {
-    let first = SHARED.iter().position(|shared| *shared == ".bss.members");
-    SHARED.iter().position(|shared| *shared == name) >= first
+const _: () = assert!(SHARED.len() <= wire::GATE_MAPS as usize);
+
+/// Maps of an extension that are made when it is first enabled, because they need some MiB.
+pub struct LazyMaps {
+    /// How their names begin.
+    pub prefixes: &'static [&'static str],
+    /// The bit of [`wire::gate_mask`] that enables the extension.
+    pub bit: u32,
+    /// Makes them small in a gate that does not use the extension.
+    pub shrink: fn(&mut OpenGateMaps) -> Result<()>,
+}
+
+impl LazyMaps {
+    /// Whether they are still to be made in a gate with these extensions.
+    pub fn are_missing(&self, enabled: u32) -> bool {
+        enabled & self.bit == 0
+    }
+
+    pub fn include(&self, map: &str) -> bool {
+        self.prefixes.iter().any(|prefix| map.starts_with(prefix))
+    }
 }
 
 pub type MapIds = [u32; wire::GATE_MAPS as usize];
@@ -78,6 +49,7 @@ impl Maps {
     pub fn open_ids(ids: &MapIds) -> Result<Self> {
         let maps = ids
             .iter()
+            .take(SHARED.len())
             .map(|id| MapHandle::from_map_id(*id).doing("opening the gate's maps"))
             .collect::<Result<_>>()?;
         Ok(Self { maps })
@@ -101,7 +73,7 @@ pub fn sum_over_cpus(map: &impl MapCore, key: u32) -> Result<u64> {
 }
 
 /// The kernel keeps 15 characters of a map's name.
-const HEADER_NAME: &str = SHARED[0];
+const HEADER_NAME: &str = ".bss.tollgate";
 
 /// Header maps of all gates: more than one while an older gate is about to go.
 pub fn headers() -> impl Iterator<Item = MapHandle> {

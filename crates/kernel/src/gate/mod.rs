@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use libbpf_rs::OpenObject;
+
 use crate::cpus;
 use crate::error::{Error, Result};
 use crate::mapped_array::{MappedArray, atomic_field, field};
@@ -24,14 +26,18 @@ use crate::wire;
 
 pub use call_flags::call_flags;
 pub(crate) use call_flags::{CallFlags, mark};
-pub(crate) use load::reuse;
 pub use load::{IteratorKind, Iterators, LoadedGate, new_ring, unreserved_cells};
 pub use lock::Lock;
-pub use maps::{Maps, sum_over_cpus};
+pub use maps::{LazyMaps, Maps, sum_over_cpus};
 
 /// Whether a process uses a gate now. A gate that the kernel is about to free does not count.
 pub fn is_loaded() -> bool {
     !matches!(Gate::join(&[]), Ok(None))
+}
+
+/// The maps that are made when one of these extensions is first enabled.
+pub fn lazy_maps(extensions: &[&dyn KernelSide]) -> Vec<&'static LazyMaps> {
+    extensions.iter().filter_map(|extension| extension.lazy_maps()).collect()
 }
 
 /// A process's hold on the gate.
@@ -106,7 +112,7 @@ impl Gate {
 
     fn load_own(mask: u32, extensions: &'static [&'static dyn KernelSide]) -> Result<Self> {
         let generation = 1;
-        let loaded = LoadedGate::new(None, mask, generation)?;
+        let loaded = LoadedGate::new(None, mask, generation, &lazy_maps(extensions))?;
         let maps = Maps::open_ids(&loaded.map_ids()?)?;
         let mut gate = Self::from_maps(maps, ActiveGeneration::NONE, extensions)?;
         gate.header.write(
@@ -198,7 +204,9 @@ impl Gate {
             return Ok(());
         }
         let generation = self.active.generation + 1;
-        let loaded = LoadedGate::new(Some((&self.maps, enabled)), enabled | mask, generation)?;
+        let before = Some((&self.maps, enabled));
+        let lazy = lazy_maps(self.extensions);
+        let loaded = LoadedGate::new(before, enabled | mask, generation, &lazy)?;
         self.maps = Maps::open_ids(&loaded.map_ids()?)?;
         self.activate(loaded, enabled | mask, generation)
     }
@@ -283,6 +291,18 @@ impl Gate {
         self.active.generation
     }
 
+    /// Loads these programs that iterate over all tasks or sockets.
+    pub fn load_iterators(&self, kinds: &[IteratorKind]) -> Result<Iterators> {
+        let lazy = lazy_maps(self.extensions);
+        Iterators::new(&self.maps, self.enabled(), self.generation(), &lazy, kinds)
+    }
+
+    /// Has an object that is not loaded yet use the gate's maps in place of those of the same
+    /// names.
+    pub(crate) fn share_maps(&self, object: &mut OpenObject) -> Result<()> {
+        load::reuse(object, &self.maps, self.enabled(), &lazy_maps(self.extensions))
+    }
+
     /// For detaching and attaching the programs, to measure their cost; only their loader can.
     pub fn toggle(&mut self) -> Option<&mut LoadedGate> {
         self.loaded.as_mut()
@@ -298,6 +318,11 @@ impl Gate {
 /// What every process can do for an extension in the gate, also a process that does not use it: the
 /// process that used it may have been killed. By default it does nothing.
 pub trait KernelSide: Sync {
+    /// Maps that are made when the extension is first enabled.
+    fn lazy_maps(&self) -> Option<&'static LazyMaps> {
+        None
+    }
+
     /// The tasks of a session are about to be detached, or its owner was killed.
     fn release(&self, _gate: &Gate, _session: u32) {}
 

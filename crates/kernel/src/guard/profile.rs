@@ -124,8 +124,8 @@ impl KernelProfile {
         field!(self.mapping, 0, unlearned).read()
     }
 
-    /// Adds room for windows, in a free slot of `overflow_windows`; false: it has all that it may
-    /// have.
+    /// Adds room for windows, in a free slot of `guard_overflow_windows`; false: it has all that it
+    /// may have.
     pub fn add_overflow(
         &mut self,
         more_windows: &impl libbpf_rs::MapCore,

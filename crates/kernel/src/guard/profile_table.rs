@@ -35,7 +35,7 @@ impl Gate {
         let maps: Vec<_> = places.iter().map(new).collect::<Result<_>>()?;
         let keys: Vec<_> = places.iter().map(|place| place.to_ne_bytes()).collect();
         let values: Vec<_> = maps.iter().map(|map| map.as_fd().as_raw_fd().to_ne_bytes()).collect();
-        let (profiles, count) = (self.maps.get("profiles"), places.len() as u32);
+        let (profiles, count) = (self.maps.get("guard_profiles"), places.len() as u32);
         let any = MapFlags::ANY;
         if profiles.update_batch(&keys.concat(), &values.concat(), count, any, any).is_ok() {
             return Ok(());
@@ -50,7 +50,7 @@ impl Gate {
         let mut places = Vec::new();
         while places.len() < count
             && let Some(place) =
-                self.free_profile_slot("profiles", places.last().map_or(1, |last| last + 1))
+                self.free_profile_slot("guard_profiles", places.last().map_or(1, |last| last + 1))
         {
             places.push(place);
         }
@@ -62,7 +62,7 @@ impl Gate {
 
     fn enqueue_profile(&self, place: u32) -> Result<()> {
         self.maps
-            .get("ready_profiles")
+            .get("guard_ready_profiles")
             .update(&[], &place.to_ne_bytes(), MapFlags::ANY)
             .doing("storing an empty profile for new programs")?;
         self.ready_count().fetch_add(1, Ordering::SeqCst);
@@ -101,7 +101,7 @@ impl Gate {
 
     fn insert_program_key(&self, program: &wire::guard_program, place: u32) -> Result<()> {
         self.maps
-            .get("programs")
+            .get("guard_programs")
             .update(program.as_bytes(), &place.to_ne_bytes(), MapFlags::ANY)
             .doing("assigning a profile to a program")
     }
@@ -109,7 +109,7 @@ impl Gate {
     /// If most entries for programs are in use, removes all but one of each profile. A program that
     /// is the same as another one, or is not selected, gets its entry again.
     pub fn prune_program_keys(&self) -> Result<()> {
-        let programs = self.maps.get("programs");
+        let programs = self.maps.get("guard_programs");
         if programs.keys().count() < programs.max_entries() as usize / 4 * 3 {
             return Ok(());
         }
@@ -144,7 +144,7 @@ impl Gate {
 
     /// Retires a profile that no thread uses; false: a thread began to use it meanwhile.
     pub fn retire_profile(&self, _lock: &Lock, place: u32) -> Result<bool> {
-        let programs = self.maps.get("programs");
+        let programs = self.maps.get("guard_programs");
         let names: Vec<_> = programs
             .keys()
             .filter(|key| {
@@ -191,7 +191,7 @@ impl Gate {
         let profile = self.profile(place)?;
         for more in profile.read().overflow.into_iter().filter(|more| *more != 0) {
             self.maps
-                .get("overflow_windows")
+                .get("guard_overflow_windows")
                 .delete(&more.to_ne_bytes())
                 .doing("releasing a profile")?;
         }
@@ -212,10 +212,11 @@ impl Gate {
     }
 
     pub fn profile(&self, place: u32) -> Result<KernelProfile> {
-        let own = self.open_map::<wire::guard_profile>("profiles", place)?;
+        let own = self.open_map::<wire::guard_profile>("guard_profiles", place)?;
         let more = own.read(0).overflow.into_iter().filter(|more| *more != 0);
-        let more =
-            more.map(|more| self.open_map("overflow_windows", more)).collect::<Result<_>>()?;
+        let more = more
+            .map(|more| self.open_map("guard_overflow_windows", more))
+            .collect::<Result<_>>()?;
         Ok(KernelProfile::new(own, more))
     }
 
@@ -240,13 +241,15 @@ impl Gate {
 
     /// Adds room for a program's windows; false: it has all that it may have.
     pub fn add_overflow(&self, _lock: &Lock, profile: &mut KernelProfile) -> Result<bool> {
-        let Some(place) = self.free_profile_slot("overflow_windows", 1) else { return Ok(false) };
-        profile.add_overflow(self.maps.get("overflow_windows"), place)
+        let Some(place) = self.free_profile_slot("guard_overflow_windows", 1) else {
+            return Ok(false);
+        };
+        profile.add_overflow(self.maps.get("guard_overflow_windows"), place)
     }
 
     /// Removes the profiles of the session's programs.
     pub(crate) fn drop_profiles(&self, session: u32) {
-        let programs = self.maps.get("programs");
+        let programs = self.maps.get("guard_programs");
         let keys: Vec<_> = programs.keys().collect();
         // Copies of a program share one.
         let mut places = BTreeSet::new();

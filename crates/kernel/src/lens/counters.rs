@@ -80,7 +80,7 @@ impl Collector {
         for (call, cell) in gate.cells_of(group) {
             let Some(values) = gate
                 .maps
-                .get("cells")
+                .get("lens_cells")
                 .lookup_percpu(&cell.to_ne_bytes(), MapFlags::ANY)
                 .doing("reading its counters")?
             else {
@@ -99,7 +99,7 @@ impl Collector {
     }
 
     fn read_sites(&mut self, gate: &Gate, groups: &BTreeSet<u32>) -> Result<()> {
-        let sites = gate.maps.get("sites");
+        let sites = gate.maps.get("lens_sites");
         for key in sites.keys() {
             let wire::site_key { address, call, row } =
                 wire::site_key::read_from_bytes(&key).expect("all bytes of a key");

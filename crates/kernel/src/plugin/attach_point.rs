@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
 
-use super::gate_hooks::{GATE, tracepoint_of};
+use super::gate_hooks::GATE_HOOKS;
 use super::load::{LoadAttributes, descriptor, instruction, load_program};
 use super::program_info::name_of;
 use super::{tracefs, type_cache};
@@ -69,7 +69,7 @@ const CONTROL_GROUPS: [(&str, u32, u32); 7] = [
 impl AttachPoint {
     /// By a program's section, and what its handler has selected.
     pub fn new(section: &str, selected: &[String]) -> Result<Self> {
-        if let Some(hook) = GATE.iter().position(|gate| *gate == section) {
+        if let Some(hook) = GATE_HOOKS.iter().position(|hook| hook.section == section) {
             return Ok(Self::Gate(hook as u32));
         }
         if let Some((name, ..)) = CONTROL_GROUPS.iter().find(|(name, ..)| *name == section) {
@@ -95,7 +95,7 @@ impl AttachPoint {
                 ..kind(libbpf_sys::BPF_PROG_TYPE_SYSCALL, 0)
             },
             Self::Gate(hook) => {
-                let types = type_cache::tracepoint(tracepoint_of(GATE[*hook as usize]))?;
+                let types = type_cache::tracepoint(GATE_HOOKS[*hook as usize].tracepoint)?;
                 LoadAttributes {
                     types,
                     ..kind(libbpf_sys::BPF_PROG_TYPE_TRACING, libbpf_sys::BPF_TRACE_RAW_TP)

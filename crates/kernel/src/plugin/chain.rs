@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 
-use super::gate_hooks::GATE_PROGRAMS;
+use super::gate_hooks::GATE_HOOKS;
 use super::map::create_map;
 use crate::cpus;
 use crate::error::{Error, ErrorContext, Result};
@@ -60,7 +60,7 @@ impl Chain {
         const HANDLE: &str = "opening the plugins of the gate";
         let clone = |name| MapHandle::try_from(gate.maps.get(name)).doing(HANDLE);
         let memory = clone(".bss.plugins")?;
-        let programs = clone(GATE_PROGRAMS[hook as usize])?;
+        let programs = clone(GATE_HOOKS[hook as usize].programs)?;
         let verdicts = Some(clone(".bss.verdicts")?);
         let words = MappedArray::new(&memory, wire::PLUGIN_HOOKS)?;
         Ok(Self { words, index: hook, memory, programs, verdicts, sessions: 1..wire::SESSIONS })

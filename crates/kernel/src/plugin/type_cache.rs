@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::gate_hooks::{GATE, tracepoint_of};
+use super::gate_hooks::{GATE_HOOKS, GatePluginHook};
 use crate::error::{Error, Result};
 use crate::probe::Types;
 
@@ -19,7 +19,7 @@ const MEMBERS: [(&str, &str); 6] = [
 ];
 
 struct TypeCache {
-    tracepoints: BTreeMap<String, u32>,
+    tracepoints: BTreeMap<&'static str, u32>,
     members: BTreeMap<(&'static str, &'static str), u32>,
 }
 
@@ -41,15 +41,13 @@ fn type_cache() -> Result<&'static TypeCache> {
 
 fn read() -> Option<TypeCache> {
     let types = Types::read().ok()?;
-    let tracepoint = |section: &&str| {
-        let name = tracepoint_of(section);
-        Some((name.to_owned(), types.tracepoint(name)?))
-    };
+    let tracepoint =
+        |hook: &GatePluginHook| Some((hook.tracepoint, types.tracepoint(hook.tracepoint)?));
     let member = |member: &(&'static str, &'static str)| {
         Some((*member, types.offset_of(member.0, member.1)?))
     };
     Some(TypeCache {
-        tracepoints: GATE.iter().filter_map(tracepoint).collect(),
+        tracepoints: GATE_HOOKS.iter().filter_map(tracepoint).collect(),
         members: MEMBERS.iter().filter_map(member).collect(),
     })
 }

@@ -41,7 +41,7 @@ pub struct Migrations {
 
 impl MigrationSource {
     pub fn new(gate: &Gate) -> Result<Self> {
-        let id = gate.maps.get("migrations").info().doing("numbering its maps")?.info.id;
+        let id = gate.maps.get("service_migrations").info().doing("numbering its maps")?.info.id;
         Ok(Self {
             ring: MapHandle::from_map_id(id).doing("opening the gate's maps")?,
             members: MappedArray::new(gate.maps.get(".bss.members"), wire::THREADS)?,

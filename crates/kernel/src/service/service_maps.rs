@@ -12,9 +12,10 @@ use zerocopy::{FromBytes, IntoBytes as _};
 use crate::clock::now_ns;
 use crate::cpus;
 use crate::error::{Error, ErrorContext, Result};
-use crate::gate::{Gate, IteratorKind, Iterators, KernelSide, Lock};
+use crate::gate::{Gate, IteratorKind, Iterators, KernelSide, LazyMaps, Lock};
 use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::session::Session;
+use crate::skeletons::gate::OpenGateMaps;
 use crate::wire;
 
 /// What was used. Times in nanoseconds.
@@ -200,7 +201,7 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 fn open_account(gate: &Gate, number: u32, flags: MapFlags) -> libbpf_rs::Result<()> {
     let nothing = wire::service_account::default();
     let zeroes = vec![nothing.as_bytes().to_vec(); cpus::possible()];
-    gate.maps.get("accounts").update_percpu(&number.to_ne_bytes(), &zeroes, flags)
+    gate.maps.get("service_accounts").update_percpu(&number.to_ne_bytes(), &zeroes, flags)
 }
 
 impl KernelServices {
@@ -217,17 +218,17 @@ impl KernelServices {
             services: MappedArray::new(gate.maps.get(".bss.services"), wire::SERVICES)?,
             books: MappedArray::new(gate.maps.get(".bss.rulesets"), 1)?,
             members: MappedArray::new(gate.maps.get(".bss.members"), wire::THREADS)?,
-            iterators: Iterators::new(&gate.maps, gate.enabled(), gate.generation(), &iterators)?,
+            iterators: gate.load_iterators(&iterators)?,
             rules: Vec::new(),
         };
         // Left by an earlier session.
         for number in 0..wire::SERVICES as u16 {
             services.write_service(number, wire::SERVICE_ROOT as u16, wire::SERVICE_ROOT as u16);
         }
-        delete_entries(gate, "accounts", wire::SERVICES);
+        delete_entries(gate, "service_accounts", wire::SERVICES);
         delete_entries(gate, "service_rules", 2 * wire::SERVICE_RULES);
-        delete_entries(gate, "dynamic_services", wire::SERVICES);
-        let free = gate.maps.get("free_services");
+        delete_entries(gate, "service_dynamic", wire::SERVICES);
+        let free = gate.maps.get("service_free_numbers");
         while free.lookup_and_delete(&[]).doing("clearing the list of free service IDs")?.is_some()
         {
         }
@@ -305,7 +306,7 @@ impl KernelServices {
 
     /// All services that rules have started.
     pub fn dynamic_services(&self, gate: &Gate) -> Result<Vec<DynamicService>> {
-        let map = gate.maps.get("dynamic_services");
+        let map = gate.maps.get("service_dynamic");
         let mut all = Vec::new();
         for key in map.keys().take(wire::SERVICES as usize) {
             if let Some(start) = map
@@ -321,7 +322,7 @@ impl KernelServices {
     /// Removes a dynamic service, whose members belong to a successor from now on.
     pub fn remove_dynamic_service(&self, gate: &Gate, started: &DynamicService, heir: u16) {
         self.set_successor(started.number, heir);
-        let map = gate.maps.get("dynamic_services");
+        let map = gate.maps.get("service_dynamic");
         let keys: Vec<_> = map.keys().take(wire::SERVICES as usize).collect();
         for key in keys {
             let start = map.lookup(&key, MapFlags::ANY).ok().flatten();
@@ -397,19 +398,14 @@ impl KernelServices {
 
     /// All sockets by which a thread has sent or received.
     pub fn sockets(&self, gate: &Gate) -> Result<Vec<wire::service_socket_record>> {
-        let sockets = Iterators::new(
-            &gate.maps,
-            gate.enabled(),
-            gate.generation(),
-            &[IteratorKind::Sockets],
-        )?;
+        let sockets = gate.load_iterators(&[IteratorKind::Sockets])?;
         let told = sockets.run(IteratorKind::Sockets)?;
         Ok(records(&told))
     }
 
     /// What was charged to the services with accounts.
     pub fn accounts(&self, gate: &Gate) -> Result<BTreeMap<u16, ServiceUsage>> {
-        let accounts = gate.maps.get("accounts");
+        let accounts = gate.maps.get("service_accounts");
         let mut all = BTreeMap::new();
         let next = self.next_started(gate);
         let is_used = |key: &Vec<u8>| {
@@ -557,10 +553,37 @@ fn deactivate(gate: &Gate, session: u32) {
     }
 }
 
+fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
+    const SIZING: &str = "shrinking the maps of services, which are not used";
+    maps.bss_members.set_value_size(size_of::<wire::service_member>() as u32).doing(SIZING)?;
+    maps.bss_services.set_value_size(size_of::<wire::service>() as u32).doing(SIZING)?;
+    for map in [
+        &mut maps.service_rules,
+        &mut maps.service_tcp_directions,
+        &mut maps.service_datagram_senders,
+        &mut maps.service_accounts,
+        &mut maps.service_dynamic,
+        &mut maps.service_free_numbers,
+    ] {
+        map.set_max_entries(1).doing(SIZING)?;
+    }
+    // A ring has at least one page.
+    maps.service_migrations.set_max_entries(4096).doing(SIZING)
+}
+
 /// The services' part of the life of sessions.
 pub struct ServicesKernelSide;
 
 impl KernelSide for ServicesKernelSide {
+    fn lazy_maps(&self) -> Option<&'static LazyMaps> {
+        Some(&LazyMaps {
+            // libbpf keeps 15 characters of a section's name.
+            prefixes: &["service_", ".bss.services", ".bss.members", ".bss.rulesets"],
+            bit: wire::SERVICE,
+            shrink: shrink_maps,
+        })
+    }
+
     fn release(&self, gate: &Gate, session: u32) {
         deactivate(gate, session);
     }

@@ -10,7 +10,7 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 use crate::enforcement::cgroup2_root;
 use crate::error::{ErrorContext as _, Result};
-use crate::gate::{Gate, reuse};
+use crate::gate::Gate;
 use crate::mapped_array::{MappedArray, field};
 use crate::skeletons::service_limits::{ServiceLimitsSkel, ServiceLimitsSkelBuilder};
 use crate::wire;
@@ -71,7 +71,7 @@ impl SocketLimiter {
         let mut skeleton = ServiceLimitsSkelBuilder::default()
             .open(object)
             .doing("opening the programs for limits of services")?;
-        reuse(skeleton.open_object_mut(), &gate.maps, gate.enabled())?;
+        gate.share_maps(skeleton.open_object_mut())?;
         let constants =
             skeleton.maps.rodata_data.as_deref_mut().expect("the limits have constants");
         constants.config.enabled = wire::SERVICE;

@@ -35,7 +35,7 @@ impl GuardStepper {
         let maps = &skeleton.maps;
         let mut profile = KernelProfile::new(MappedArray::new(&maps.bss_s_profile, 1)?, Vec::new());
         for place in 1..=wire::GUARD_OVERFLOW_MAX {
-            profile.add_overflow(&maps.overflow_windows, place)?;
+            profile.add_overflow(&maps.guard_overflow_windows, place)?;
         }
         Ok(Self {
             parameters: MappedArray::new(&maps.bss_s_param, 1)?,
