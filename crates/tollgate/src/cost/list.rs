@@ -7,7 +7,7 @@ use anyhow::Result;
 use kernel::benchmark::BENCHMARKS;
 use serde_json::json;
 
-use super::arms::built_in;
+use super::built_in::built_in;
 use crate::output::Output;
 
 pub fn list(as_json: bool) -> Result<ExitCode> {

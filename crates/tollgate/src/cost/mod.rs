@@ -1,14 +1,19 @@
 //! `tollgate cost`: measures what arms cost on this machine, with confidence intervals
 //! (docs/decisions/0002-cost.md).
 
+mod active_arm;
 mod analysis;
 mod arguments;
 mod arm_file;
 mod arms;
+mod block;
+mod built_in;
 mod compare;
 mod document;
 mod environment;
+mod interleave;
 mod list;
+mod other_gate;
 mod plan;
 mod process_group;
 mod progress;
@@ -17,6 +22,7 @@ mod runner;
 mod summarize;
 mod text;
 mod worker;
+mod worker_process;
 
 use std::process::ExitCode;
 

@@ -7,7 +7,8 @@ use kernel::benchmark::{BENCHMARKS, Benchmark};
 
 use super::arguments::CostRunArguments;
 use super::arm_file;
-use super::arms::{Arm, ArmKind, CONTROLS, OFF, built_in};
+use super::arms::{Arm, ArmKind, CONTROLS, OFF};
+use super::built_in::built_in;
 use super::runner::{BenchmarkRun, INJECTED};
 use super::worker;
 

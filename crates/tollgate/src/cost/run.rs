@@ -9,8 +9,8 @@ use stats::sequential::rightspeed;
 
 use super::analysis::ControlVerdict;
 use super::arguments::{CostRunArguments, StopRule};
-use super::arms::is_gated;
 use super::environment::Environment;
+use super::other_gate::is_gated;
 use super::plan::{select_arms, select_benchmarks};
 use super::progress::Progress;
 use super::runner::{Measured, Plan, pinned_cpu};

@@ -17,7 +17,9 @@ use super::analysis::{
     ArmTimes, BlockPair, BlockTime, CONFIDENCE, StoppedBy, can_detect_injection, differences,
 };
 use super::arguments::StopRule;
-use super::arms::{Arm, BlockResult, Interleave};
+use super::arms::Arm;
+use super::block::{BlockResult, run_block};
+use super::interleave::Interleave;
 use super::progress::{LeastPrecise, Progress};
 use super::worker::{TimedBenchmark, WorkerReply, WorkerRequest};
 
@@ -234,7 +236,7 @@ impl Plan {
         pace: &mut Interleave,
         given_up: &AtomicBool,
     ) -> Result<Option<BlockResult>> {
-        self.arms[arm].run_block(&WorkerRequest { tasks: tasks.to_vec() }, pace, given_up)
+        run_block(&self.arms[arm], &WorkerRequest { tasks: tasks.to_vec() }, pace, given_up)
     }
 
     /// Measures a quad. Returns the reply of each block, in the order of `open`.

@@ -104,7 +104,7 @@ mod tests {
 
     use super::super::analysis::BlockTime;
     use super::super::arguments::StopRule;
-    use super::super::arms::built_in;
+    use super::super::built_in::built_in;
     use super::super::runner::{BenchmarkRun, RawBlock};
     use super::*;
     use crate::output::Output;

@@ -1,0 +1,191 @@
+//! An arm that is switched on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kernel::extensions;
+use kernel::floor::Floor;
+use kernel::gate::{Gate, Lock};
+use kernel::session::{Session, SessionOptions};
+use kernel::wire;
+
+use super::arm_file::{FileArm, SettleRule};
+use super::arms::{ArmKind, ArmSetup};
+use super::other_gate::{ensure_no_other_gate, is_gated};
+use super::process_group::{self, ProcessGroup};
+use super::worker::{WorkerReply, WorkerRequest};
+use super::worker_process::{WORKER_EXIT_LIMIT, Worker};
+use crate::plugin::Plugins;
+use crate::source_file::SourceFile;
+
+/// What each benchmark adds to the limit of a worker. With the slowest arm, its part of a block should take a
+/// fortieth of this.
+const TASK_MARGIN: Duration = Duration::from_secs(10);
+
+/// An arm that is on as long as this value exists.
+pub enum ActiveArm {
+    Nothing,
+    Floor(#[expect(dead_code, reason = "held until the block is over")] Box<Floor>),
+    Gate { gate: Box<Gate>, session: Box<Session>, bystander: bool, _plugins: Plugins },
+    File { arm: Box<FileArm>, background: Option<ProcessGroup>, started: bool },
+}
+
+impl ActiveArm {
+    /// `None`: the run was cancelled meanwhile.
+    pub fn switch_on(kind: &ArmKind, given_up: &AtomicBool) -> Result<Option<Self>> {
+        Ok(Some(match kind {
+            ArmKind::Off => Self::Nothing,
+            ArmKind::Empty { hooks, only } => Self::Floor(Box::new(Floor::attach(hooks, *only)?)),
+            ArmKind::Gate { mask, with, bystander } => {
+                let lock = Lock::take()?;
+                let mut gate = Gate::open(&lock, *mask, &extensions::ALL)?;
+                let guard = if mask & wire::GUARD != 0 {
+                    crate::guard::watching()
+                } else {
+                    Default::default()
+                };
+                let options = SessionOptions {
+                    mask: *mask,
+                    per: wire::PER_ALL,
+                    guard,
+                    ..SessionOptions::default()
+                };
+                let session = gate.start_session(&lock, &options)?;
+                if mask & wire::GUARD != 0 {
+                    gate.make_profiles(&lock)?;
+                }
+                drop(lock);
+                let mut plugins = Plugins::of_session(session.index, mask & wire::GUARD != 0);
+                match with {
+                    ArmSetup::Nothing => {}
+                    ArmSetup::Rules(rules) => {
+                        crate::service::activate_for_measuring(&mut gate, &session, rules)?
+                    }
+                    ArmSetup::Plugins(texts) => {
+                        for (number, text) in texts.iter().enumerate() {
+                            let source = SourceFile::new("plugin".into(), (*text).into());
+                            plugins.load(&mut gate, &source, &number.to_string(), 0)?;
+                        }
+                    }
+                }
+                Self::Gate {
+                    gate: Box::new(gate),
+                    session: Box::new(session),
+                    bystander: *bystander,
+                    _plugins: plugins,
+                }
+            }
+            ArmKind::File(arm) => {
+                let mut on =
+                    Self::File { arm: Box::new(arm.clone()), background: None, started: false };
+                match on.start_file_arm(given_up) {
+                    Ok(true) => on,
+                    Ok(false) => {
+                        on.switch_off()?;
+                        return Ok(None);
+                    }
+                    Err(error) => {
+                        // Stops what did start.
+                        let _ = on.switch_off();
+                        return Err(error);
+                    }
+                }
+            }
+        }))
+    }
+
+    /// False: the run was cancelled meanwhile.
+    fn start_file_arm(&mut self, given_up: &AtomicBool) -> Result<bool> {
+        let Self::File { arm, background, started } = self else { return Ok(true) };
+        if let Some(start) = &arm.start {
+            // A start that fails half-way must be undone as well.
+            *started = true;
+            if !process_group::run(start, arm.limit(), given_up)? {
+                return Ok(false);
+            }
+        }
+        if let Some(program) = &arm.background {
+            *background = Some(process_group::background(program)?);
+        }
+        match arm.settle() {
+            Some(SettleRule::Command(command)) => {
+                process_group::run(&command, arm.limit(), given_up)
+            }
+            Some(SettleRule::Time(time)) => {
+                process_group::pause(time, given_up);
+                Ok(!given_up.load(Ordering::Relaxed))
+            }
+            None => Ok(true),
+        }
+    }
+
+    /// Fails if another process shares the arm's gate or loaded one beside it; the arm of a file
+    /// may itself be Tollgate.
+    pub fn ensure_sole_user(&self) -> Result<()> {
+        ensure_no_other_gate(match self {
+            Self::Gate { gate, session, .. } => gate.is_shared(session),
+            Self::File { .. } => false,
+            Self::Nothing | Self::Floor(_) => is_gated(),
+        })
+    }
+
+    pub fn run(
+        &mut self,
+        request: &WorkerRequest,
+        given_up: &AtomicBool,
+    ) -> Result<Option<WorkerReply>> {
+        let (under, limit) = match self {
+            Self::File { arm, .. } => (arm.under.clone(), arm.limit()),
+            _ => (None, WORKER_EXIT_LIMIT),
+        };
+        let limit = limit + TASK_MARGIN * request.tasks.len() as u32;
+        let answer = match self {
+            Self::Gate { gate, session, bystander: false, .. } => {
+                let nursery = gate.pending_children(session, true)?;
+                let worker = Worker::start(None)?;
+                drop(nursery);
+                worker.finish(request, limit, given_up)
+            }
+            _ => Worker::start(under.as_deref())?.finish(request, limit, given_up),
+        }?;
+        if let Self::File { background: Some(program), .. } = self {
+            program.still_runs()?;
+        }
+        Ok(answer)
+    }
+
+    pub fn loss(&self) -> Result<Option<u64>> {
+        match self {
+            Self::Gate { gate, session, .. } => Ok(Some(gate.losses(session.index)?.iter().sum())),
+            Self::File { arm, .. } => {
+                let Some(command) = &arm.loss else { return Ok(None) };
+                let printed = process_group::ask(command, arm.limit())?;
+                match printed.trim().parse() {
+                    Ok(lost) => Ok(Some(lost)),
+                    Err(_) => {
+                        bail!("`{command}` printed {:?}, which is not a number", printed.trim())
+                    }
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    pub fn switch_off(self) -> Result<()> {
+        match self {
+            Self::Nothing | Self::Floor(_) => Ok(()),
+            Self::Gate { gate, session, .. } => Ok(gate.end_session(&session)?),
+            Self::File { arm, background, started } => {
+                let ended = background.map_or(Ok(()), ProcessGroup::end);
+                match &arm.stop {
+                    Some(stop) if started => ended.and(
+                        process_group::run(stop, arm.limit(), &process_group::NEVER_CANCELLED)
+                            .map(drop),
+                    ),
+                    _ => ended,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! A block: an arm is switched on, a new worker does the timed work, and the arm is switched off.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+
+use super::active_arm::ActiveArm;
+use super::arms::Arm;
+use super::interleave::Interleave;
+use super::other_gate::{ensure_no_other_gate, is_gated};
+use super::worker::{WorkerReply, WorkerRequest};
+
+/// The measurements of a block.
+pub struct BlockResult {
+    pub answer: WorkerReply,
+    /// Events that the arm has dropped; none: it does not report them.
+    pub loss: Option<u64>,
+}
+
+/// Switches the arm on, lets a new worker execute the request when `pace` permits, and switches
+/// the arm off again. `None`: the run was cancelled.
+pub fn run_block(
+    arm: &Arm,
+    request: &WorkerRequest,
+    pace: &mut Interleave,
+    given_up: &AtomicBool,
+) -> Result<Option<BlockResult>> {
+    ensure_no_other_gate(is_gated())?;
+    let began = Instant::now();
+    let Some(mut on) = ActiveArm::switch_on(&arm.kind, given_up)
+        .with_context(|| format!("arm {:?} could not be switched on", arm.name))?
+    else {
+        return Ok(None);
+    };
+    pace.wait(began.elapsed(), given_up);
+    let answer = on.run(request, given_up).with_context(|| format!("in arm {:?}", arm.name));
+    pace.worker_ended();
+    let loss = match &answer {
+        Ok(Some(_)) => on.ensure_sole_user().and_then(|()| on.loss()),
+        _ => Ok(None),
+    };
+    let off =
+        on.switch_off().with_context(|| format!("arm {:?} could not be switched off", arm.name));
+    pace.switched_off();
+    // The first error is the one that matters.
+    let Some(answer) = answer? else { return off.map(|()| None) };
+    let loss = loss.with_context(|| format!("arm {:?}", arm.name))?;
+    off?;
+    Ok(Some(BlockResult { answer, loss }))
+}
