@@ -12,6 +12,7 @@ mod doctor;
 mod document_input;
 mod exit_status;
 mod extension;
+mod extension_arm;
 mod format;
 mod guard;
 mod kernel_text;

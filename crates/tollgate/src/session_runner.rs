@@ -1,5 +1,5 @@
-//! The life of a session, as `run`, `lens` and the daemon share it: starts the extensions, gives
-//! them the gate's records, and makes the report of their sections.
+//! The life of a session, as `run`, `lens`, the daemon and the cost lab share it: starts the
+//! extensions, gives them the gate's records, and makes the report of their sections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -108,7 +108,7 @@ impl SessionRunner {
         extensions.try_for_each(|extension| call(extension.as_mut(), &mut context))
     }
 
-    /// Prepares the extensions for the tasks of a daemon.
+    /// Prepares the extensions for tasks that join later.
     pub fn prepare_machine(&mut self) -> Result<()> {
         self.each(|extension, context| extension.prepare(context, &mut Joining::Later))
     }
@@ -141,6 +141,11 @@ impl SessionRunner {
 
     pub fn has_threads(&self) -> bool {
         self.gate.has_threads(self.session.index)
+    }
+
+    /// Whether the gate has any other session.
+    pub fn is_shared(&self) -> bool {
+        self.gate.is_shared(&self.session)
     }
 
     /// A descriptor that is readable when a record has arrived.

@@ -4,31 +4,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use kernel::extensions;
 use kernel::floor::Floor;
-use kernel::gate::{Gate, Lock};
-use kernel::session::{Session, SessionOptions};
-use kernel::wire;
 
 use super::arm_file::{FileArm, SettleRule};
-use super::arms::{ArmKind, ArmSetup};
+use super::arms::ArmKind;
 use super::other_gate::{ensure_no_other_gate, is_gated};
 use super::process_group::{self, ProcessGroup};
 use super::worker::{WorkerReply, WorkerRequest};
 use super::worker_process::{WORKER_EXIT_LIMIT, Worker};
-use crate::plugin::Plugins;
-use crate::source_file::SourceFile;
+use crate::session_runner::SessionRunner;
 
-/// What each benchmark adds to the limit of a worker. With the slowest arm, its part of a block should take a
-/// fortieth of this.
+/// What each benchmark adds to the limit of a worker. With the slowest arm, its part of a block
+/// should take a fortieth of this.
 const TASK_MARGIN: Duration = Duration::from_secs(10);
 
 /// An arm that is on as long as this value exists.
 pub enum ActiveArm {
     Nothing,
     Floor(#[expect(dead_code, reason = "held until the block is over")] Box<Floor>),
-    Gate { gate: Box<Gate>, session: Box<Session>, bystander: bool, _plugins: Plugins },
-    File { arm: Box<FileArm>, background: Option<ProcessGroup>, started: bool },
+    /// Nothing tends the session while the worker runs: that would be work of the arm.
+    Gate {
+        session: Box<SessionRunner>,
+        bystander: bool,
+    },
+    File {
+        arm: Box<FileArm>,
+        background: Option<ProcessGroup>,
+        started: bool,
+    },
 }
 
 impl ActiveArm {
@@ -37,44 +40,11 @@ impl ActiveArm {
         Ok(Some(match kind {
             ArmKind::Off => Self::Nothing,
             ArmKind::Empty { hooks, only } => Self::Floor(Box::new(Floor::attach(hooks, *only)?)),
-            ArmKind::Gate { mask, with, bystander } => {
-                let lock = Lock::take()?;
-                let mut gate = Gate::open(&lock, *mask, &extensions::ALL)?;
-                let guard = if mask & wire::GUARD != 0 {
-                    crate::guard::watching()
-                } else {
-                    Default::default()
-                };
-                let options = SessionOptions {
-                    mask: *mask,
-                    per: wire::PER_ALL,
-                    guard,
-                    ..SessionOptions::default()
-                };
-                let session = gate.start_session(&lock, &options)?;
-                if mask & wire::GUARD != 0 {
-                    gate.make_profiles(&lock)?;
-                }
-                drop(lock);
-                let mut plugins = Plugins::of_session(session.index, mask & wire::GUARD != 0);
-                match with {
-                    ArmSetup::Nothing => {}
-                    ArmSetup::Rules(rules) => {
-                        crate::service::activate_for_measuring(&mut gate, &session, rules)?
-                    }
-                    ArmSetup::Plugins(texts) => {
-                        for (number, text) in texts.iter().enumerate() {
-                            let source = SourceFile::new("plugin".into(), (*text).into());
-                            plugins.load(&mut gate, &source, &number.to_string(), 0)?;
-                        }
-                    }
-                }
-                Self::Gate {
-                    gate: Box::new(gate),
-                    session: Box::new(session),
-                    bystander: *bystander,
-                    _plugins: plugins,
-                }
+            ArmKind::Gate { setups, bystander } => {
+                let mut session =
+                    SessionRunner::start(setups.iter().map(|setup| setup()).collect())?;
+                session.prepare_machine()?;
+                Self::Gate { session: Box::new(session), bystander: *bystander }
             }
             ArmKind::File(arm) => {
                 let mut on =
@@ -124,7 +94,7 @@ impl ActiveArm {
     /// may itself be Tollgate.
     pub fn ensure_sole_user(&self) -> Result<()> {
         ensure_no_other_gate(match self {
-            Self::Gate { gate, session, .. } => gate.is_shared(session),
+            Self::Gate { session, .. } => session.is_shared(),
             Self::File { .. } => false,
             Self::Nothing | Self::Floor(_) => is_gated(),
         })
@@ -141,10 +111,10 @@ impl ActiveArm {
         };
         let limit = limit + TASK_MARGIN * request.tasks.len() as u32;
         let answer = match self {
-            Self::Gate { gate, session, bystander: false, .. } => {
-                let nursery = gate.pending_children(session, true)?;
+            Self::Gate { session, bystander: false } => {
+                let pending = session.pending_children()?;
                 let worker = Worker::start(None)?;
-                drop(nursery);
+                drop(pending);
                 worker.finish(request, limit, given_up)
             }
             _ => Worker::start(under.as_deref())?.finish(request, limit, given_up),
@@ -157,7 +127,7 @@ impl ActiveArm {
 
     pub fn loss(&self) -> Result<Option<u64>> {
         match self {
-            Self::Gate { gate, session, .. } => Ok(Some(gate.losses(session.index)?.iter().sum())),
+            Self::Gate { session, .. } => Ok(Some(session.losses()?.values().sum())),
             Self::File { arm, .. } => {
                 let Some(command) = &arm.loss else { return Ok(None) };
                 let printed = process_group::ask(command, arm.limit())?;
@@ -175,7 +145,7 @@ impl ActiveArm {
     pub fn switch_off(self) -> Result<()> {
         match self {
             Self::Nothing | Self::Floor(_) => Ok(()),
-            Self::Gate { gate, session, .. } => Ok(gate.end_session(&session)?),
+            Self::Gate { session, .. } => session.cancel(),
             Self::File { arm, background, started } => {
                 let ended = background.map_or(Ok(()), ProcessGroup::end);
                 match &arm.stop {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use kernel::floor::FloorProgram;
 use kernel::gate_programs::GateHook;
+use kernel::session::SessionOptions;
 use kernel::wire;
 
 use super::arm_file::FileArm;
+use crate::extension::ExtensionSetup;
 
 pub const OFF: &str = "off";
 pub const EMPTY: &str = "empty";
@@ -14,8 +16,8 @@ pub const EMPTY: &str = "empty";
 /// The controls, which are arms of each run.
 pub const CONTROLS: [&str; 2] = ["aa", "injected"];
 
-/// Services with rules for files.
-pub const FILES: u32 = wire::SERVICE | wire::SERVICE_FILES;
+/// Makes what an extension needs, anew for each block.
+pub type SetupFn = fn() -> Box<dyn ExtensionSetup>;
 
 #[derive(Debug, Clone)]
 pub enum ArmKind {
@@ -28,21 +30,10 @@ pub enum ArmKind {
     },
     /// Extensions of the gate; the workload is not gated if it is a bystander.
     Gate {
-        mask: u32,
-        with: ArmSetup,
+        setups: Vec<SetupFn>,
         bystander: bool,
     },
     File(FileArm),
-}
-
-/// How an arm's extensions are set up.
-#[derive(Debug, Clone, Copy)]
-pub enum ArmSetup {
-    Nothing,
-    /// A rule file of services.
-    Rules(&'static str),
-    /// The sources of plugins.
-    Plugins(&'static [&'static str]),
 }
 
 #[derive(Debug, Clone)]
@@ -68,7 +59,9 @@ impl Arm {
                 format!("{EMPTY}-lens+guard")
             }
             hooks if hooks == GateHook::used(wire::SERVICE) => format!("{EMPTY}-service"),
-            hooks if hooks == GateHook::used(FILES) => format!("{EMPTY}-service-file"),
+            hooks if hooks == GateHook::used(wire::SERVICE | wire::SERVICE_FILES) => {
+                format!("{EMPTY}-service-file")
+            }
             _ => format!("{EMPTY}:{}", names.join(",")),
         };
         Self::new(name, ArmKind::Empty { hooks: hooks.to_vec(), only: FloorProgram::Nothing })
@@ -80,7 +73,7 @@ impl Arm {
             ArmKind::Off => None,
             ArmKind::Empty { only: FloorProgram::Nothing, .. } => None,
             ArmKind::Empty { hooks, .. } => Some(hooks.clone()),
-            ArmKind::Gate { mask, .. } => Some(GateHook::used(*mask)),
+            ArmKind::Gate { setups, .. } => Some(GateHook::used(mask(setups))),
             ArmKind::File(arm) => Some(arm.hooks()),
         }
     }
@@ -89,4 +82,11 @@ impl Arm {
     pub fn is_built_in_kernel(&self) -> bool {
         matches!(self.kind, ArmKind::Empty { .. } | ArmKind::Gate { .. })
     }
+}
+
+/// What the gate does for these extensions: bits of [`wire::gate_mask`].
+fn mask(setups: &[SetupFn]) -> u32 {
+    let mut options = SessionOptions::default();
+    setups.iter().for_each(|setup| setup().configure(&mut options));
+    options.mask
 }

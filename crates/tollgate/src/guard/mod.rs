@@ -2,6 +2,7 @@
 //! (docs/decisions/0003-guard.md).
 
 mod arguments;
+mod arms;
 mod baseline;
 mod clock;
 mod commands;
@@ -43,9 +44,10 @@ use anyhow::Result;
 
 use arguments::GuardCommand;
 pub use arguments::{GuardCommandLine, StoreOption};
+pub use arms::ARMS;
 pub use events::Events;
 pub use filter::ProgramFilter;
-pub use policy::{GuardArguments, GuardOptions, Mode, Policy, watching};
+pub use policy::{GuardArguments, GuardOptions, Mode, Policy};
 pub use requests::REQUEST_KEY;
 pub use session::GuardSetup;
 use transitions::Transition;

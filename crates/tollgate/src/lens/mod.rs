@@ -1,6 +1,7 @@
 //! `tollgate lens`: reports where the kernel time of running processes goes, and compares reports.
 
 mod arguments;
+mod arms;
 mod build_report;
 mod diff;
 mod options;
@@ -16,6 +17,7 @@ use anyhow::Result;
 
 pub use arguments::LensArguments;
 use arguments::LensCommand;
+pub use arms::ARMS;
 pub use options::LensOptions;
 pub use session::LensSetup;
 

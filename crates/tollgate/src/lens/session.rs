@@ -22,8 +22,8 @@ use crate::report::Section;
 /// How often to read counters, some of which could otherwise wrap.
 const READ_EVERY_NS: u64 = 60_000_000_000;
 
-/// What the lens records. Every session has a lens, because only the lens reads and frees rows.
-/// With a mask of 0, it times no calls.
+/// What the lens records. Every session that is tended has a lens, because only the lens reads and
+/// frees rows. With a mask of 0, it times no calls.
 pub struct LensSetup {
     pub mask: u32,
     /// One of `wire::per`.

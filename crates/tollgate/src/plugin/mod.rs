@@ -1,6 +1,7 @@
 //! `tollgate plugin`: programs in a small C that run in the kernel (docs/decisions/0006-plugin.md).
 
 mod arguments;
+mod arms;
 mod bench;
 mod call;
 mod check;
@@ -26,9 +27,8 @@ use anyhow::Result;
 
 use arguments::PluginCommand;
 pub use arguments::PluginCommandLine;
+pub use arms::ARMS;
 pub use compile::read;
-pub use extension::Plugins;
-
 pub use session::{PluginScope, PluginSetup};
 
 pub fn run(arguments: &PluginCommandLine) -> Result<ExitCode> {

@@ -57,6 +57,15 @@ impl PluginSetup {
         let output = OutputTarget::Followers(LogFollowers::default());
         Ok(Self { sources, mask, has_guard, scope, output })
     }
+
+    /// Plugins with these texts in an arm of the cost lab. `mask` is what they need; without a
+    /// text, `wire::PLUGIN`: a gate with hooks for plugins.
+    pub fn of_arm(mask: u32, texts: &[&str]) -> Self {
+        let source = |text: &&str| SourceFile::new("plugin".into(), (*text).into());
+        let sources = texts.iter().map(source).collect();
+        let (scope, output) = (PluginScope::Session, OutputTarget::Stderr);
+        Self { sources, mask, has_guard: false, scope, output }
+    }
 }
 
 impl ExtensionSetup for PluginSetup {

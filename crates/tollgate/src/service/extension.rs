@@ -488,12 +488,6 @@ fn own_limits(file: &RuleFile, numbers: &ServiceRegistry) -> BTreeMap<u16, OwnLi
     own.collect()
 }
 
-/// Activates rules for a measurement, which sends no requests to the services.
-pub fn activate_for_measuring(gate: &mut Gate, session: &Session, rules: &str) -> Result<()> {
-    let source = SourceFile::new("its own".into(), rules.into());
-    Services::start(gate, session, PathBuf::new(), &source).map(drop)
-}
-
 /// What the gate must do for a file's rules: bits of [`wire::gate_mask`].
 pub fn mask(file: &RuleFile) -> u32 {
     let asks_of_files =

@@ -2,6 +2,7 @@
 //! (docs/decisions/0005-service.md).
 
 mod arguments;
+mod arms;
 mod check;
 mod commands;
 mod dynamic_names;
@@ -26,8 +27,8 @@ use anyhow::Result;
 
 use arguments::ServiceCommand;
 pub use arguments::ServiceCommandLine;
+pub use arms::ARMS;
 pub use commands::{assign_self, own_service};
-pub use extension::activate_for_measuring;
 pub use requests::REQUEST_KEY;
 pub use session::ServiceSetup;
 

@@ -1,0 +1,30 @@
+//! The lens in the cost lab.
+
+use kernel::wire;
+
+use super::session::LensSetup;
+use crate::extension::ExtensionSetup;
+use crate::extension_arm::ExtensionArm;
+
+/// The first one is the lens of `tollgate run`.
+pub const ARMS: [ExtensionArm; 3] = [
+    ExtensionArm {
+        name: "lens",
+        description: "lens, as `tollgate run` uses it",
+        setup: || lens(wire::LENS | wire::LENS_SITES),
+    },
+    ExtensionArm {
+        name: "lens-no-sites",
+        description: "lens without blocking sites",
+        setup: || lens(wire::LENS),
+    },
+    ExtensionArm {
+        name: "lens-sample",
+        description: "lens that times one in sixteen cheap calls",
+        setup: || lens(wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE),
+    },
+];
+
+fn lens(mask: u32) -> Box<dyn ExtensionSetup> {
+    Box::new(LensSetup { mask, ..LensSetup::off() })
+}
