@@ -28,7 +28,7 @@ fn run_is_possible() {
         "holds before calls take effect",
         "fentry programs",
         "kprobes",
-        "task storage",
+        "socket storage",
         "cgroup v2",
         "cpu controller",
     ] {

@@ -19,6 +19,9 @@ const GUARD: Users = &["guard"];
 const SERVICE: Users = &["service"];
 const PLUGIN: Users = &["plugin"];
 const PACE: Users = &["pace"];
+const LENS_SERVICE: Users = &["lens", "service"];
+const GUARD_SERVICE: Users = &["guard", "service"];
+const COST: Users = &["cost"];
 
 /// A capability without which `tollgate run` cannot work.
 const fn required(
@@ -42,11 +45,12 @@ const fn optional(
 
 pub const GROUPS: &[(&str, &[Capability])] = &[
     ("the gate", GATE),
-    ("lens, in-band", IN_BAND),
     ("guard", GUARDING),
     ("service", SERVICES),
     ("plugin", PLUGINS),
-    ("pace", PACING),
+    ("cost lab", LAB),
+    ("lens, in-band (planned)", IN_BAND),
+    ("pace (planned)", PACING),
 ];
 
 const GATE: &[Capability] = &[
@@ -82,11 +86,17 @@ const GATE: &[Capability] = &[
     required("stack of a sleeping task", LENS, "Linux 5.9 or newer", |machine| {
         typed(machine, "task_stack")
     }),
-    required("run-queue wait (sched_info)", LENS, "a kernel with CONFIG_SCHED_INFO=y", run_delay),
+    required(
+        "run-queue wait (sched_info)",
+        LENS_SERVICE,
+        "a kernel with CONFIG_SCHED_INFO=y",
+        run_delay,
+    ),
     optional(
         "task iterator",
-        LENS,
-        "only commands started by Tollgate; it cannot attach to running processes",
+        ALL,
+        "only commands started by Tollgate; it cannot attach to running processes, and there are \
+        no services",
         "Linux 5.8 or newer",
         |machine| machine.typed_probe_finding(probe::iterate_tasks),
     ),
@@ -98,8 +108,15 @@ const GATE: &[Capability] = &[
         |_| files::kernel_addresses(),
     ),
     optional(
+        "bpf_loop",
+        GUARD_SERVICE,
+        "no guard and no services",
+        "Linux 5.17 or newer",
+        |machine| machine.probe_finding(load("loops")),
+    ),
+    optional(
         "bpf_rdonly_cast",
-        LENS,
+        ALL,
         "a helper function, which costs about 8 ns more per call on processors that need return \
         thunks",
         "Linux 6.2 or newer",
@@ -114,14 +131,125 @@ const GATE: &[Capability] = &[
     ),
 ];
 
-const IN_BAND: &[Capability] = &[
+const GUARDING: &[Capability] = &[
+    optional("bpf_send_signal_thread", GUARD, "no guard", "Linux 5.5 or newer", |machine| {
+        typed(machine, "send_signal")
+    }),
+    optional(
+        "bpf_send_signal_task",
+        GUARD,
+        "a held process that gets a SIGCONT from another process makes one more call",
+        "Linux 6.13 or newer",
+        |machine| machine.kfunc("bpf_send_signal_task"),
+    ),
+    optional(
+        "BPF LSM",
+        GUARD,
+        "connect, bind, sendmsg and socket are held before they take effect; other calls where a \
+        signal stops them",
+        "a kernel with CONFIG_BPF_LSM=y",
+        bpf_lsm::bpf_lsm,
+    ),
+    optional(
+        "cgroup programs that set the errno",
+        GUARD_SERVICE,
+        "BPF LSM or a signal for the guard; no services",
+        "Linux 5.18 or newer with CONFIG_CGROUP_BPF=y",
+        |machine| machine.all_of(&CGROUP_PROGRAMS, load),
+    ),
+    optional(
+        "holds before calls take effect",
+        GUARD,
+        "holds at the end of calls, or at once if they sleep; forks before they take effect",
+        "BPF LSM, or cgroup programs and cgroup v2",
+        holds,
+    ),
+];
+
+const SERVICES: &[Capability] = &[
+    optional(
+        "cgroup v2",
+        GUARD_SERVICE,
+        "limits on processor time, memory and tasks by cgroup v1, and none on sockets; work is not \
+        followed over UDP; no plugins at connect, bind and socket",
+        "mount -t cgroup2 none /sys/fs/cgroup",
+        |_| cgroups::hierarchy(),
+    ),
+    optional(
+        "cpu controller",
+        SERVICE,
+        "no limits on processor time",
+        "CONFIG_CGROUP_SCHED=y",
+        |_| cgroups::controller("cpu"),
+    ),
+    optional("memory controller", SERVICE, "no limits on memory", "CONFIG_MEMCG=y", |_| {
+        cgroups::controller("memory")
+    }),
+    optional("pids controller", SERVICE, "no limits on tasks", "CONFIG_CGROUP_PIDS=y", |_| {
+        cgroups::controller("pids")
+    }),
+    optional(
+        "message tracepoints",
+        SERVICE,
+        "fentry and fexit programs; `sent_bytes` counts what was to be sent",
+        "Linux 6.3 or newer",
+        |machine| machine.tracepoint("sock_recv_length"),
+    ),
     optional(
         "fentry programs",
-        LENS,
-        "tracepoints; the functions within a call are not traced",
+        SERVICE,
+        "message tracepoints; if these are missing, too, no services",
         TRAMPOLINES,
         |machine| machine.typed_probe_finding(|| probe::attach("fentry")),
     ),
+    optional("socket storage", SERVICE, "no services", "Linux 5.11 or newer", |machine| {
+        machine.probe_finding(probe::make("sk_storage"))
+    }),
+];
+
+const PLUGINS: &[Capability] = &[
+    optional(
+        "SYSCALL programs",
+        PLUGIN,
+        "no `on call`: plugins run at hooks only",
+        "Linux 5.14 or newer",
+        |machine| machine.probe_finding(load("syscall_type")),
+    ),
+    optional("may_goto", PLUGIN, "bpf_loop", "Linux 6.9 or newer", |machine| {
+        machine.probe_finding(probe::load("may_goto", &["counter"]))
+    }),
+    optional(
+        "may_goto bounded by time",
+        PLUGIN,
+        "loops end after 8 million iterations",
+        "Linux 6.15 or newer",
+        timed,
+    ),
+    optional(
+        "XDP programs",
+        PLUGIN,
+        "no plugins at xdp",
+        "a kernel with CONFIG_NET=y",
+        |machine| machine.probe_finding(load("xdp_type")),
+    ),
+    optional(
+        "tc programs as links (tcx)",
+        PLUGIN,
+        "no plugins at ingress and egress",
+        "Linux 6.6 or newer with CONFIG_NET_CLS_ACT=y",
+        |machine| machine.probe_finding(load("tc_type").and_then(|()| probe::tcx())),
+    ),
+];
+
+const LAB: &[Capability] = &[optional(
+    "pressure stall figures (PSI)",
+    COST,
+    "reports without the pressure on processors",
+    "a kernel with CONFIG_PSI=y",
+    |_| files::pressure(),
+)];
+
+const IN_BAND: &[Capability] = &[
     optional("kprobes", LENS, "tracepoints", "a kernel with CONFIG_KPROBE_EVENTS=y", |machine| {
         machine.probe_finding(probe::attach("kprobe"))
     }),
@@ -145,170 +273,6 @@ const IN_BAND: &[Capability] = &[
         "an array mapped into memory",
         "Linux 6.13 or newer",
         |machine| machine.typed_probe_finding(|| probe::load("uptr", &["user_pointers"])),
-    ),
-];
-
-const GUARDING: &[Capability] = &[
-    optional(
-        "task storage",
-        GUARD,
-        "the gate's own table of threads",
-        "Linux 5.11 or newer",
-        |machine| machine.typed_probe_finding(|| probe::load("task_storage", &["tasks"])),
-    ),
-    optional(
-        "bpf_send_signal_thread",
-        GUARD,
-        "a signal from user space, which arrives some calls later",
-        "Linux 5.5 or newer",
-        |machine| typed(machine, "send_signal"),
-    ),
-    optional(
-        "bpf_send_signal_task",
-        GUARD,
-        "a held process that gets a SIGCONT from another process makes one more call",
-        "Linux 6.13 or newer",
-        |machine| machine.kfunc("bpf_send_signal_task"),
-    ),
-    optional(
-        "BPF LSM",
-        GUARD,
-        "connect, bind, sendmsg and socket are held before they take effect; other calls where a \
-        signal stops them",
-        "a kernel with CONFIG_BPF_LSM=y",
-        bpf_lsm::bpf_lsm,
-    ),
-    optional(
-        "fmod_ret on system calls",
-        GUARD,
-        "BPF LSM, cgroup programs or a signal",
-        "a kernel with CONFIG_FUNCTION_ERROR_INJECTION=y",
-        |machine| typed(machine, "fmod_ret"),
-    ),
-    optional(
-        "bpf_override_return",
-        GUARD,
-        "BPF LSM, cgroup programs or a signal",
-        "a kernel with CONFIG_BPF_KPROBE_OVERRIDE=y",
-        |machine| machine.probe_finding(probe::load("override_return", &[])),
-    ),
-    optional(
-        "cgroup programs that set the errno",
-        GUARD,
-        "BPF LSM, or a signal",
-        "Linux 5.18 or newer with CONFIG_CGROUP_BPF=y",
-        |machine| machine.all_of(&CGROUP_PROGRAMS, load),
-    ),
-    optional(
-        "holds before calls take effect",
-        GUARD,
-        "holds at the end of calls, or at once if they sleep; forks before they take effect",
-        "BPF LSM, or cgroup programs and cgroup v2",
-        holds,
-    ),
-];
-
-const SERVICES: &[Capability] = &[
-    optional(
-        "cgroup v2",
-        &["guard", "service"],
-        "accounting only; nothing is limited or frozen, and work is not followed over UDP",
-        "mount -t cgroup2 none /sys/fs/cgroup",
-        |_| cgroups::hierarchy(),
-    ),
-    optional("cpu controller", SERVICE, "no limit", "CONFIG_CGROUP_SCHED=y", |_| {
-        cgroups::controller("cpu")
-    }),
-    optional("memory controller", SERVICE, "no limit", "CONFIG_MEMCG=y", |_| {
-        cgroups::controller("memory")
-    }),
-    optional("pids controller", SERVICE, "no limit", "CONFIG_CGROUP_PIDS=y", |_| {
-        cgroups::controller("pids")
-    }),
-    optional("io controller", SERVICE, "no limit", "CONFIG_BLK_CGROUP=y", |_| {
-        cgroups::controller("io")
-    }),
-    optional(
-        "sock_ops programs",
-        SERVICE,
-        "connections are followed from the client's side only",
-        "Linux 4.13 or newer with CONFIG_CGROUP_BPF=y",
-        |machine| machine.probe_finding(load("sock_ops")),
-    ),
-    optional(
-        "socket storage",
-        SERVICE,
-        "a table by socket cookie",
-        "Linux 5.2 or newer",
-        |machine| machine.probe_finding(probe::make("sk_storage")),
-    ),
-    optional(
-        "UNIX connect programs",
-        SERVICE,
-        "a table by socket cookie, filled when data is sent",
-        "Linux 6.7 or newer with CONFIG_CGROUP_BPF=y",
-        |machine| machine.probe_finding(load("connect_unix")),
-    ),
-    optional(
-        "pressure stall figures (PSI)",
-        SERVICE,
-        "the gate's own blocked and run-queue times",
-        "a kernel with CONFIG_PSI=y",
-        |_| files::pressure(),
-    ),
-];
-
-const PLUGINS: &[Capability] = &[
-    optional(
-        "SYSCALL programs",
-        PLUGIN,
-        "plugins run at hooks only",
-        "Linux 5.14 or newer",
-        |machine| machine.probe_finding(load("syscall_type")),
-    ),
-    optional("may_goto", PLUGIN, "bpf_loop", "Linux 6.9 or newer", |machine| {
-        machine.probe_finding(probe::load("may_goto", &["counter"]))
-    }),
-    optional(
-        "may_goto bounded by time",
-        PLUGIN,
-        "loops end after 8 million iterations",
-        "Linux 6.15 or newer",
-        timed,
-    ),
-    optional(
-        "bpf_loop",
-        PLUGIN,
-        "loops whose bound is a small constant",
-        "Linux 5.17 or newer",
-        |machine| machine.probe_finding(load("loops")),
-    ),
-    optional("arena", PLUGIN, "maps of a fixed size", "Linux 6.9 or newer", |machine| {
-        machine.probe_finding(probe::make("arena"))
-    }),
-    optional("timers", PLUGIN, "timers in user space", "Linux 5.15 or newer", |machine| {
-        machine.probe_finding(probe::load("timer", &["timers"]))
-    }),
-    optional(
-        "XDP programs",
-        PLUGIN,
-        "tc programs",
-        "Linux 4.8 or newer with CONFIG_NET=y",
-        |machine| machine.probe_finding(load("xdp_type")),
-    ),
-    optional(
-        "tc programs",
-        PLUGIN,
-        "XDP programs",
-        "a kernel with CONFIG_NET_CLS_ACT=y",
-        |machine| machine.probe_finding(load("tc_type")),
-    ),
-    optional(
-        "tc programs as links (tcx)",
-        PLUGIN,
-        "tc programs on a clsact queue",
-        "Linux 6.6 or newer",
-        |machine| machine.probe_finding(probe::tcx()),
     ),
 ];
 

@@ -101,8 +101,17 @@ impl KernelFacts {
 
     /// A kfunc: BPF programs may call those that the kernel's types describe.
     pub fn kfunc(&self, name: &str) -> Finding {
+        self.described(|types| types.has_function(name))
+    }
+
+    pub fn tracepoint(&self, name: &str) -> Finding {
+        self.described(|types| types.has_tracepoint(name))
+    }
+
+    /// What the kernel has if its types describe it.
+    fn described(&self, is_there: impl FnOnce(&Types) -> bool) -> Finding {
         match &self.types {
-            Ok(types) if types.has_function(name) => Finding::yes(""),
+            Ok(types) if is_there(types) => Finding::yes(""),
             Ok(_) => Finding::no("the kernel does not have it"),
             Err(_) => without_types(),
         }
