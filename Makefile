@@ -40,7 +40,7 @@ test: ## the tests for every push; the last line is the sum (root: also the live
 
 test-all: ## before a release or a change of the kernel side: all tests but benchmarks, also in the VMs
 	@scripts/setup build test vm
-	@PROPTEST_CASES=500 scripts/test unit live attacks vm-all
+	@PROPTEST_CASES=500 scripts/test unit live seam attacks vm-all
 
 vm: ## every test that can run in a VM, in two stock Debian kernels in QEMU
 	@scripts/setup build vm

@@ -9,10 +9,10 @@
 #include "gate/state.bpf.h"
 
 /*
- * Extensions that need a call's index. Plugins have the number from the kernel, so a gate with
- * plugins only does not look for the index.
+ * All extensions but plugins need a call's index. Plugins have the number from the kernel, so a
+ * gate with plugins only does not look for the index.
  */
-#define NEEDS_CALL_INDEX (LENS | GUARD | SERVICE)
+#define NEEDS_CALL_INDEX (~(PLUGIN | PLUGIN_EXIT))
 
 /* arch/x86/include/asm/thread_info.h: set during a 32-bit call, by int $0x80 or sysenter. */
 #define TS_COMPAT 0x0002

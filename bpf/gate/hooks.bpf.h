@@ -65,6 +65,11 @@ static __always_inline void call_switch_in(struct switching *at)
 		service_switch_in(at);
 }
 
+/* The thread begins to belong to its session: it is new, or was attached. */
+static __always_inline void call_join(struct thread_state *thread)
+{
+}
+
 static __always_inline void call_exec(struct thread_state *thread)
 {
 	if (has(thread, GUARD))

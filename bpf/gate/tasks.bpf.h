@@ -157,6 +157,7 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 	thread->session = session_index;
 	thread->until_exec = until_exec;
 	apply_session(thread, task, session_index, session, parent, scope);
+	call_join(thread);
 	if (scope != SCOPE_CURRENT) {
 		attach_service(thread, task, false);
 	} else if ((config.enabled & SERVICE) && READ_ONCE(header.services_session)) {
@@ -379,6 +380,7 @@ static __always_inline void task_attached(struct task_struct *task)
 	thread->row = group;
 	thread->session = index;
 	apply_session(thread, task, index, session, is_free ? NULL : thread, scope);
+	call_join(thread);
 	attach_service(thread, task, is_member);
 }
 

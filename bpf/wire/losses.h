@@ -25,7 +25,11 @@
 	X(RECONFIGURED, SHARED, "calls not attributable at a change of the gate's generation")     \
 	X(ROW_NOTICES, SESSION, "group notices not sent (buffer full)")
 
-#define ALL_LOSSES(X) GATE_LOSSES(X) LENS_LOSSES(X) GUARD_LOSSES(X) SERVICE_LOSSES(X)
+#define ALL_LOSSES(X)                                                                              \
+	GATE_LOSSES(X)                                                                             \
+	LENS_LOSSES(X)                                                                             \
+	GUARD_LOSSES(X)                                                                            \
+	SERVICE_LOSSES(X)
 
 #define AS_LOSS(NAME, REACH, TEXT) LOSS_##NAME,
 enum loss { ALL_LOSSES(AS_LOSS) LOSSES };

@@ -50,8 +50,8 @@ impl RingReader {
     }
 }
 
-/// Every record begins with its type.
-fn decode<T: FromBytes>(bytes: &[u8], record_type: u32) -> Option<T> {
+/// The record, if it has this type ([`wire::record_type`]), which is its first field.
+pub fn decode<T: FromBytes>(bytes: &[u8], record_type: u32) -> Option<T> {
     let (tag, _) = u32::read_from_prefix(bytes).ok()?;
     let (record, _) = T::read_from_prefix(bytes).ok()?;
     (tag == record_type).then_some(record)

@@ -45,6 +45,8 @@ pub struct PendingChildren<'gate> {
 /// A gated thread that is still there.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveThread {
+    /// Its index in the tables that have an entry for each thread.
+    pub slot: u32,
     /// As this process's PID namespace numbers it.
     pub pid: u32,
     /// A lens has seen it enter or leave a call, so that it is in a call only if `call` says so.
@@ -261,15 +263,16 @@ impl Gate {
     /// Threads of the session that still exist.
     pub fn live_threads(&self, session: u32) -> Vec<LiveThread> {
         (1..self.threads.entries())
-            .map(|slot| self.threads.read(slot))
-            .filter(|thread| {
+            .map(|slot| (slot, self.threads.read(slot)))
+            .filter(|(_, thread)| {
                 thread.task != 0 && thread.mask != 0 && u32::from(thread.session) == session
             })
-            .map(|thread| {
+            .map(|(slot, thread)| {
                 // Without a lens, the gate need not see where calls end.
                 let is_watched = thread.mask & wire::LENS != 0;
                 let is_in_call = is_watched && u32::from(thread.in_call) == wire::IN_CALL;
                 LiveThread {
+                    slot,
                     pid: thread.visible_pid,
                     has_crossed: is_watched && thread.generation != 0,
                     call: is_in_call.then_some((u32::from(thread.call), thread.entered_ns)),

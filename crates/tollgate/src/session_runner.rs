@@ -343,39 +343,45 @@ impl Drop for SessionRunner {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use kernel::losses::LOSS_REASONS;
 
     use super::*;
 
     /// The lines of a page's section about losses.
-    fn losses_of(page: &'static str) -> impl Iterator<Item = &'static str> {
+    fn losses_of(page: &str) -> impl Iterator<Item = &str> {
         let rest = page.lines().skip_while(|line| {
             !line.starts_with("## Losses") && !line.starts_with("## What is lost")
         });
         rest.skip(1).take_while(|line| !line.starts_with("## "))
     }
 
-    /// The reasons in the first column of a page's table.
-    fn tabulated(page: &'static str) -> Vec<&'static str> {
-        let rows = losses_of(page).filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
-        rows.skip_while(|cell| *cell == "reason").collect()
+    /// The reasons that a page documents: in the first column of a table, or in a list.
+    fn documented_losses(page: &str) -> Vec<String> {
+        let cells = losses_of(page).filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+        let mut in_table: Vec<_> = cells.collect();
+        if in_table.first() == Some(&"reason") {
+            in_table.remove(0);
+        } else {
+            in_table.clear();
+        }
+        let in_list = losses_of(page)
+            .filter_map(|line| line.split_once("| losses: "))
+            .flat_map(|(_, reasons)| reasons.split('`').skip(1).step_by(2));
+        in_table.into_iter().chain(in_list).map(str::to_owned).collect()
     }
 
     #[test]
     fn documentation_names_the_losses() {
-        let guard: Vec<_> = losses_of(include_str!("../../../docs/guard.md"))
-            .filter_map(|line| line.split_once("| losses: "))
-            .flat_map(|(_, reasons)| reasons.split('`').skip(1).step_by(2))
-            .collect();
-        let documented: BTreeSet<_> = [
-            tabulated(include_str!("../../../docs/lens.md")),
-            tabulated(include_str!("../../../docs/service.md")),
-            guard,
-        ]
-        .concat()
-        .into_iter()
-        .collect();
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+        let pages = fs::read_dir(folder).expect("the folder of the documentation");
+        let pages = pages.map(|page| page.expect("an entry of the folder").path());
+        // Its losses are those of an example.
+        let pages = pages.filter(|page| !page.ends_with("extending.md"));
+        let texts = pages.filter_map(|page| fs::read_to_string(page).ok());
+        let documented: BTreeSet<_> = texts.flat_map(|text| documented_losses(&text)).collect();
         let counted = LOSS_REASONS.iter().map(|reason| reason.text).chain([GAPS]);
-        assert_eq!(documented, counted.collect());
+        assert_eq!(documented, counted.map(str::to_owned).collect());
     }
 }
