@@ -69,14 +69,14 @@ static __always_inline u32 inherited_mask(struct session *session, struct thread
  */
 static __always_inline bool inherits_plugins(struct session *session, struct thread_state *before)
 {
-	struct session *holder;
+	struct session *current;
 
 	if (!before || !before->plugin_session)
 		return false;
 	if (!session->has_own_plugins)
 		return true;
-	holder = session_at(before->plugin_session);
-	return holder && holder->has_own_plugins && holder->number > session->number;
+	current = session_at(before->plugin_session);
+	return current && current->has_own_plugins && current->number > session->number;
 }
 
 /*
@@ -133,7 +133,7 @@ static __always_inline void attach_service(struct thread_state *thread, struct t
  * Makes `task` a gated thread of the session; `parent`: the gated thread that created it, if any.
  */
 static __always_inline void gate_thread(struct task_struct *task, u32 session_index,
-					struct session *session, u32 group, u32 until_exec,
+					struct session *session, u32 row, u32 until_exec,
 					struct thread_state *parent, u64 scope)
 {
 	struct thread_state *thread;
@@ -153,7 +153,7 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 	thread->pid = task->pid;
 	thread->tgid = task->tgid;
 	thread->visible_pid = visible_pid(task, session->pid_level);
-	thread->row = group;
+	thread->row = row;
 	thread->session = session_index;
 	thread->until_exec = until_exec;
 	apply_session(thread, task, session_index, session, parent, scope);
@@ -163,7 +163,7 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 		service_fork(slot, parent && has(parent, SERVICE) ? parent->slot : 0);
 		thread->mask |= SERVICE;
 	}
-	row_add_thread(group, 1);
+	row_add_thread(row, 1);
 	if (!insert_slot(task, slot)) {
 		count_loss(session_index, LOSS_THREADS_FULL);
 		ungate_thread(thread, slot);
@@ -180,7 +180,7 @@ static __always_inline struct pending_child *pending_child_of(struct task_struct
 	struct pid *pid;
 	struct upid upid = {};
 
-	if (likely(!READ_ONCE(header.nurseries)))
+	if (likely(!READ_ONCE(header.pending_children_count)))
 		return NULL;
 	pid = BPF_CORE_READ(parent, thread_pid);
 	if (!pid)
@@ -198,7 +198,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	struct pending_child *pending_child = pending_child_of(parent);
 	struct thread_state *thread;
 	struct session *session;
-	u32 slot, index, group, mask;
+	u32 slot, index, row, mask;
 
 	slot = slot_of(parent);
 	thread = slot ? thread_at(slot) : NULL;
@@ -208,8 +208,8 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 			return;
 		session->pid_level = BPF_CORE_READ(parent, thread_pid, level);
 		/* The owner is gated itself: what its child does counts there as well. */
-		group = thread && thread->mask ? thread->row : 0;
-		index = first_row(pending_child->session, session, child, group);
+		row = thread && thread->mask ? thread->row : 0;
+		index = first_row(pending_child->session, session, child, row);
 		gate_thread(child, pending_child->session, session, index,
 			    pending_child->until_exec, thread, SCOPE_CURRENT);
 		return;
@@ -235,12 +235,12 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	session = session_at(index);
 	if (!session)
 		return;
-	group = thread->row;
+	row = thread->row;
 	if (session->per == PER_THREAD ||
 	    (session->per == PER_PROCESS && child->tgid != parent->tgid))
-		group = row_or_base(alloc_row(index, session, child, parent_row(thread->row)),
-				    index, session);
-	gate_thread(child, index, session, group, thread->until_exec, thread, SCOPE_CURRENT);
+		row = row_or_base(alloc_row(index, session, child, parent_row(thread->row)), index,
+				  session);
+	gate_thread(child, index, session, row, thread->until_exec, thread, SCOPE_CURRENT);
 }
 
 /*
@@ -263,7 +263,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 {
 	struct thread_state *thread;
 	struct session *session;
-	struct group *group;
+	struct row *row;
 	u32 slot, index;
 
 	slot = slot_of(task);
@@ -294,9 +294,9 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 		row_add_thread(index, 1);
 		thread->row = index;
 	} else {
-		group = row_at(thread->row);
-		if (group && (thread->row != session->base_row || !group->comm[0]))
-			name_row(group, task, session->pid_level);
+		row = row_at(thread->row);
+		if (row && (thread->row != session->base_row || !row->comm[0]))
+			name_row(row, task, session->pid_level);
 	}
 }
 
@@ -324,7 +324,7 @@ static __always_inline void task_attached(struct task_struct *task)
 	struct thread_state *thread;
 	struct session *session;
 	bool is_member, is_free;
-	u32 slot, group, index;
+	u32 slot, row, index;
 	u64 scope;
 
 	if (!attach_request || (task->flags & PF_EXITING))
@@ -358,17 +358,17 @@ static __always_inline void task_attached(struct task_struct *task)
 	is_free = !(thread->mask & ~SERVICE);
 	/*
 	 * A thread that an ended session left behind, or a thread of another session: then its
-	 * statistics count there too (group.parent).
+	 * statistics count there too (row.parent).
 	 */
 	if (is_free)
-		group = first_row(index, session, task, 0);
+		row = first_row(index, session, task, 0);
 	else
-		group = shared_row(index, session, task, thread->row);
-	if (!group) {
+		row = shared_row(index, session, task, thread->row);
+	if (!row) {
 		count_loss(index, LOSS_THREADS_FULL);
 		return;
 	}
-	row_add_thread(group, 1);
+	row_add_thread(row, 1);
 	if (is_free) {
 		thread->generation = 0;
 		thread->in_call = 0;
@@ -376,7 +376,7 @@ static __always_inline void task_attached(struct task_struct *task)
 		thread->off_ns = 0;
 	}
 	thread->visible_pid = visible_pid(task, session->pid_level);
-	thread->row = group;
+	thread->row = row;
 	thread->session = index;
 	apply_session(thread, task, index, session, is_free ? NULL : thread, scope);
 	attach_service(thread, task, is_member);

@@ -91,14 +91,14 @@ static __always_inline void set_current(struct cpu_state *cpu, struct task_struc
 static __noinline void resync_current(struct cpu_state *cpu, u64 regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	volatile u64 *place = &cpu->regs;
+	volatile u64 *saved = &cpu->regs;
 
 	/*
 	 * Through memory: to the verifier `regs` is a pointer, and older kernels forbid arithmetic
 	 * on it.
 	 */
-	*place = regs;
-	cpu->regs_offset = *place - (u64)task->stack;
+	*saved = regs;
+	cpu->regs_offset = *saved - (u64)task->stack;
 	set_current(cpu, task, slot_of(task));
 }
 

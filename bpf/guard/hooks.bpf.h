@@ -34,7 +34,7 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 					    bool is_denounced)
 {
 	struct guard_profile *profile = profile_at(thread->profile_slot);
-	bool is_suspended, is_final, is_usual;
+	bool is_suspended, is_final, is_known;
 	struct session *session;
 	u32 mismatches;
 
@@ -47,8 +47,8 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 			count_loss(thread->guard_session, LOSS_UNGUARDED_CALLS);
 		return false;
 	}
-	is_usual = guard_fast_path(thread, profile, call);
-	if (likely(is_usual && !is_denounced))
+	is_known = guard_fast_path(thread, profile, call);
+	if (likely(is_known && !is_denounced))
 		return false;
 	session = session_at(thread->guard_session);
 	if (!session)
@@ -56,11 +56,11 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 	thread->precall = 0;
 	if (thread->held)
 		guard_rehold(thread, call);
-	mismatches = is_usual ?
+	mismatches = is_known ?
 			     0 :
 			     guard_slow_path(thread, profile, &session->guard, call, is_denounced);
 	if (is_denounced && mismatches != NOT_TESTED) {
-		if (is_usual)
+		if (is_known)
 			frame_push(thread, 1);
 		mismatches |= GUARD_DENOUNCED;
 	}

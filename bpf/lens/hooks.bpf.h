@@ -42,7 +42,7 @@ static __always_inline void lens_sys_enter(struct crossing *at)
 	thread->minor_faults = at->task->min_flt;
 	thread->major_faults = at->task->maj_flt;
 	if (has(thread, LENS_SAMPLE)) {
-		entry = cell_slot(thread->row, at->call);
+		entry = cell_entry(thread->row, at->call);
 		if (entry && (*entry & CELL_CHEAP)) {
 			if (thread->untimed_left) {
 				thread->untimed_left--;
@@ -91,19 +91,19 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 						  u64 now)
 {
 	u64 arrival = task->sched_info.last_arrival;
-	u64 returned;
+	u64 switched_in;
 
 	if (thread->switched_in_ns)
 		cpu->clock_offset = thread->switched_in_ns - arrival;
 	thread->switched_in_ns = 0;
 	if (likely(!thread->switched_out_ns))
 		return;
-	returned = arrival + cpu->clock_offset;
+	switched_in = arrival + cpu->clock_offset;
 	/* The offset includes the delay of our hook at that time. */
-	if (returned > now)
-		returned = now;
-	if (cpu->clock_offset && returned > thread->switched_out_ns)
-		thread->off_ns += returned - thread->switched_out_ns;
+	if (switched_in > now)
+		switched_in = now;
+	if (cpu->clock_offset && switched_in > thread->switched_out_ns)
+		thread->off_ns += switched_in - thread->switched_out_ns;
 	thread->switched_out_ns = 0;
 }
 
@@ -191,7 +191,7 @@ static __always_inline void lens_task_exit(struct thread_state *thread, struct t
 		if (cell)
 			cell->unfinished += 1;
 	}
-	lens_slow_forget(thread);
+	lens_slow_drop_stack(thread);
 }
 
 /* The thread is switched out in the middle of a call. */

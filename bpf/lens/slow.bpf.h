@@ -146,7 +146,7 @@ static __always_inline void lens_slow_exit(struct thread_state *thread, s64 resu
 }
 
 /* The thread ends: its stack is removed. */
-static __always_inline void lens_slow_forget(struct thread_state *thread)
+static __always_inline void lens_slow_drop_stack(struct thread_state *thread)
 {
 	if (config.enabled & LENS_SLOW)
 		bpf_map_delete_elem(&lens_sleep_stacks, &thread->task);

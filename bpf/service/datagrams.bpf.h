@@ -21,7 +21,7 @@ struct datagram_sender {
 	/* The service of the latest sender at that time. */
 	u16 service;
 	/* The other end had sent before this end ever did. */
-	u16 is_answer;
+	u16 is_reply;
 };
 
 /* Those used last are kept; 3 MiB. */
@@ -151,7 +151,7 @@ static __always_inline void service_netif_rx(struct sk_buff *packet)
 		return;
 	}
 	other = bpf_map_lookup_elem(&service_datagram_senders, &back);
-	sender.is_answer = other && !other->is_answer;
+	sender.is_reply = other && !other->is_reply;
 	if (bpf_map_update_elem(&service_datagram_senders, &flow, &sender, BPF_ANY))
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 }
@@ -196,8 +196,8 @@ static __noinline void service_received_datagram(struct thread_state *thread,
 {
 	struct service_member *member = member_of(thread);
 	struct service_socket *socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
-	struct service_flow_key route = {};
-	struct datagram_key flow = {};
+	struct service_flow_key flow = {};
+	struct datagram_key key = {};
 	struct datagram_sender *sender = NULL;
 	bool is_client;
 	u32 service;
@@ -206,37 +206,37 @@ static __noinline void service_received_datagram(struct thread_state *thread,
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 		return;
 	}
-	flow_key_of(&route, sk);
-	is_client = route.to_port;
+	flow_key_of(&flow, sk);
+	is_client = flow.to_port;
 	if (!is_client) {
-		__builtin_memcpy(route.to, member->datagram_from, sizeof(route.to));
-		route.to_port = member->datagram_port;
+		__builtin_memcpy(flow.to, member->datagram_from, sizeof(flow.to));
+		flow.to_port = member->datagram_port;
 	}
 	member->datagram_port = 0;
-	if (route.to_port) {
-		__builtin_memcpy(flow.from, route.to, sizeof(flow.from));
-		flow.from_port = route.to_port;
-		flow.to_port = route.from_port;
-		flow.net = route.net;
-		sender = bpf_map_lookup_elem(&service_datagram_senders, &flow);
-		is_client = sender ? sender->is_answer :
-				     is_client || role_by_ports(&route) == ROLE_OPENED;
+	if (flow.to_port) {
+		__builtin_memcpy(key.from, flow.to, sizeof(key.from));
+		key.from_port = flow.to_port;
+		key.to_port = flow.from_port;
+		key.net = flow.net;
+		sender = bpf_map_lookup_elem(&service_datagram_senders, &key);
+		is_client = sender ? sender->is_reply :
+				     is_client || role_by_ports(&flow) == ROLE_OPENED;
 	}
 	if (is_client) {
 		service_restore(thread, task, &socket->direction);
 		return;
 	}
-	connection_of_tcp(&member->connection, &route);
-	if (is_unspecified(route.from))
+	connection_of_tcp(&member->connection, &flow);
+	if (is_unspecified(flow.from))
 		member->connection.listen_address = 0;
-	if (!route.to_port)
+	if (!flow.to_port)
 		member->connection.client_family = 0;
 	member->receives++;
 	service = sender ? successor_of(sender->service) : SERVICE_NONE;
 	service_classify_message(thread->slot, socket, service, FIELDS_THAT_CHANGE | FIELD_CLIENT);
 	/* A rule needs the sender, but it was not recorded, or is not kept any more. */
 	if (!sender && socket->cached_rule.then == ACTION_ADOPTS_PEER &&
-	    (!route.to_port || is_loopback(route.to)))
+	    (!flow.to_port || is_loopback(flow.to)))
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 }
 

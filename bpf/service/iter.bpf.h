@@ -30,7 +30,7 @@ static __always_inline void service_write_member(struct seq_file *seq, struct th
 	record.why = member->why;
 	record.binding = member->binding;
 	record.rule = member->rule_number;
-	record.book = member->ruleset;
+	record.ruleset = member->ruleset;
 	record.user = member->user;
 	record.bound_ns = member->bound_ns;
 	counters_now(member, task, now, false, &counters);
@@ -41,7 +41,7 @@ static __always_inline void service_write_member(struct seq_file *seq, struct th
 		record.service = successor_of(message >> MESSAGE_SERVICE_SHIFT & 0xffff);
 		record.why = kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_ATTACHED;
 		record.rule = kind == MESSAGE_ASSIGN ? 0 : message >> MESSAGE_VALUE_SHIFT;
-		record.book = header.ruleset;
+		record.ruleset = header.ruleset;
 		record.binding = kind == MESSAGE_ASSIGN ? BINDING_EXPLICIT : BINDING_OWN;
 		record.bound_ns = kind == MESSAGE_ASSIGN ? assigned_ns(message, now) : 0;
 	}
@@ -103,11 +103,11 @@ static __always_inline void service_write_socket(struct seq_file *seq, struct so
 	record.binding = direction->binding;
 	if (socket->cached_rule.then != ACTION_NONE)
 		record.rule_number = socket->cached_rule.precedence + 1;
-	record.book = socket->cached_ruleset;
+	record.ruleset = socket->cached_ruleset;
 	if (sk->__sk_common.skc_family == AF_UNIX)
 		write_unix_socket(&record, (struct unix_sock *)sk);
 	else if (is_tcp(sk) || is_udp(sk))
-		flow_key_of(&record.route, sk);
+		flow_key_of(&record.flow, sk);
 	bpf_seq_write(seq, &record, sizeof(record));
 }
 

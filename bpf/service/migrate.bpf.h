@@ -42,28 +42,28 @@ static __always_inline u32 service_tid(struct thread_state *thread)
 	return session ? visible_pid((struct task_struct *)thread->task, session->pid_level) : 0;
 }
 
-/* Requests a migration by user space; with `leaves`, only if the thread sleeps for a while. */
+/* Requests a migration by user space; with `is_return`, only if the thread sleeps for a while. */
 static __noinline bool request_migration(struct thread_state *thread, struct service_member *member,
-					 u32 where, bool leaves)
+					 u32 cgroup_of, bool is_return)
 {
-	struct service_migration *placement =
-		bpf_ringbuf_reserve(&service_migrations, sizeof(*placement), 0);
+	struct service_migration *migration =
+		bpf_ringbuf_reserve(&service_migrations, sizeof(*migration), 0);
 	struct task_struct *task = (void *)thread->task;
 
-	if (!placement) {
+	if (!migration) {
 		count_loss(READ_ONCE(header.services_session), LOSS_MIGRATIONS);
 		return false;
 	}
-	__builtin_memset(placement, 0, sizeof(*placement));
-	placement->tid = service_tid(thread);
-	placement->slot = thread->slot;
-	placement->began_ns = BPF_CORE_READ(task, start_boottime);
-	placement->cgroup_of = where;
-	placement->has_all_limits = member->binding != BINDING_REQUEST;
-	placement->is_return = leaves;
-	if (!leaves)
-		member->in_cgroup_of = where;
-	bpf_ringbuf_submit(placement, 0);
+	__builtin_memset(migration, 0, sizeof(*migration));
+	migration->tid = service_tid(thread);
+	migration->slot = thread->slot;
+	migration->began_ns = BPF_CORE_READ(task, start_boottime);
+	migration->cgroup_of = cgroup_of;
+	migration->has_all_limits = member->binding != BINDING_REQUEST;
+	migration->is_return = is_return;
+	if (!is_return)
+		member->in_cgroup_of = cgroup_of;
+	bpf_ringbuf_submit(migration, 0);
 	return true;
 }
 
@@ -90,17 +90,17 @@ static __always_inline bool is_contended(u32 service)
 static __always_inline void migrate_on_bind(struct thread_state *thread,
 					    struct service_member *member)
 {
-	u32 where = cgroup_service_of(member->service);
+	u32 cgroup_of = cgroup_service_of(member->service);
 
 	if (member->migrate_credit)
 		member->migrate_credit--;
 	if (member->binding != BINDING_REQUEST &&
 	    migrate_flags_of(member->service) & MIGRATE_AT_ONCE)
-		request_migration(thread, member, where, false);
-	else if (where && where != member->in_cgroup_of && member->migrate_credit &&
+		request_migration(thread, member, cgroup_of, false);
+	else if (cgroup_of && cgroup_of != member->in_cgroup_of && member->migrate_credit &&
 		 is_contended(member->service))
-		request_migration(thread, member, where, false);
-	else if (member->in_cgroup_of && member->in_cgroup_of != where)
+		request_migration(thread, member, cgroup_of, false);
+	else if (member->in_cgroup_of && member->in_cgroup_of != cgroup_of)
 		request_migration(thread, member, SERVICE_ROOT, false);
 }
 

@@ -74,7 +74,7 @@ __noinline int service_classify_message(u32 slot, struct service_socket *socket,
 	struct thread_state *thread = thread_at(slot);
 	struct service_member *member = member_of(thread);
 	u32 number = READ_ONCE(header.ruleset), fields = rulesets[number & 1].fields;
-	struct rule_query question = {};
+	struct rule_query query = {};
 	bool is_known;
 
 	if (!(config.enabled & SERVICE) || !socket ||
@@ -83,13 +83,13 @@ __noinline int service_classify_message(u32 slot, struct service_socket *socket,
 	is_known = socket->cached_ruleset == number && socket->cached_peer == peer &&
 		   socket->cached_exe == member->exe && socket->cached_user == member->user;
 	if (!is_known || (fields & that_change)) {
-		fill_query(&question, member, EVENT_RECEIVE, peer);
-		match_rules(&question, task);
-		socket->cached_rule = question.rule;
+		fill_query(&query, member, EVENT_RECEIVE, peer);
+		match_rules(&query, task);
+		socket->cached_rule = query.rule;
 		socket->cached_peer = peer;
 		socket->cached_exe = member->exe;
 		socket->cached_user = member->user;
-		socket->cached_ruleset = question.book;
+		socket->cached_ruleset = query.ruleset;
 	}
 	if (socket->role == ROLE_NEITHER && socket->cached_rule.then != ACTION_ADOPTS_PEER)
 		return 0;

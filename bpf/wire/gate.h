@@ -114,7 +114,7 @@ struct gate_header {
 	__u32 next_cell;
 	__u32 next_service;
 	/* Entries in `pending_children`: the fork hook looks them up only if there are some. */
-	__u32 nurseries;
+	__u32 pending_children_count;
 	/* Session that gates every new process, or 0. */
 	__u32 system_wide_session;
 	/* The number of profiles in the queue of this name. */
@@ -190,7 +190,7 @@ enum row_state {
 };
 
 /* A row of a report: everything, or one process, thread or command. */
-struct group {
+struct row {
 	__u32 state;
 	__u32 session;
 	/* The row that its threads were in before this session took them over; 0: none. */
@@ -202,7 +202,7 @@ struct group {
 	char comm[COMM_LEN];
 };
 
-/* A row that tasks of a session share, with the row that they count in as well (struct group). */
+/* A row that tasks of a session share, with the row that they count in as well (struct row). */
 struct row_key {
 	__u32 session;
 	__u32 parent;

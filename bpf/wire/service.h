@@ -399,7 +399,7 @@ struct service_socket_record {
 	__u64 inode;
 	__u64 peer_inode;
 	/* The direction of what its owner sends, over TCP or UDP. */
-	struct service_flow_key route;
+	struct service_flow_key flow;
 	__u16 is_unix;
 	/* enum service_role */
 	__u16 role;
@@ -412,7 +412,7 @@ struct service_socket_record {
 	__u32 binding;
 	/* The rule that decided for the receiver, as precedence + 1, and its ruleset. */
 	__u32 rule_number;
-	__u32 book;
+	__u32 ruleset;
 	/* Of a Unix socket, with '@' for a NUL in front; empty: it has none. */
 	char name[UNIX_NAME_LEN];
 	__u32 unused;
@@ -434,7 +434,7 @@ struct service_member_record {
 	__u8 why;
 	__u8 binding;
 	__u32 rule;
-	__u32 book;
+	__u32 ruleset;
 	__u32 user;
 	/* 0: when the ruleset became active. */
 	__u64 bound_ns;

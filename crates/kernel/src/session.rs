@@ -87,7 +87,7 @@ impl Gate {
             (1..wire::SESSIONS).map(|index| self.sessions.read(index).number).max().unwrap_or(0);
         self.clear_losses(index)?;
         let base_group = base_group(index);
-        let live = wire::group { state: wire::ROW_LIVE, session: index, ..Default::default() };
+        let live = wire::row { state: wire::ROW_LIVE, session: index, ..Default::default() };
         self.groups.write(base_group, live);
         let ring = new_ring()?;
         let ring_fd = ring.as_fd().as_raw_fd();
@@ -129,7 +129,7 @@ impl Gate {
             .get("pending_children")
             .update(&key, value.as_bytes(), MapFlags::ANY)
             .doing("registering the next child process")?;
-        atomic_field!(self.header, 0, nurseries).fetch_add(1, Ordering::SeqCst);
+        atomic_field!(self.header, 0, pending_children_count).fetch_add(1, Ordering::SeqCst);
         Ok(PendingChildren { gate: self, key })
     }
 
@@ -423,7 +423,7 @@ impl Gate {
 
     fn remove_pending_child(&self, key: &[u8]) {
         if self.maps.get("pending_children").delete(key).is_ok() {
-            atomic_field!(self.header, 0, nurseries).fetch_sub(1, Ordering::SeqCst);
+            atomic_field!(self.header, 0, pending_children_count).fetch_sub(1, Ordering::SeqCst);
         }
     }
 

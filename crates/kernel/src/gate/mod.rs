@@ -46,7 +46,7 @@ pub struct Gate {
     pub header: MappedArray<wire::gate_header>,
     pub threads: MappedArray<wire::thread_state>,
     pub sessions: MappedArray<wire::session>,
-    pub groups: MappedArray<wire::group>,
+    pub groups: MappedArray<wire::row>,
     pub cell_of: MappedArray<wire::cell_table>,
     pub plugin_chains: MappedArray<wire::plugin_chain>,
     /// What is to be done for each extension when sessions end.
