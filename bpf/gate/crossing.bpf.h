@@ -38,9 +38,11 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 }
 
 /*
- * An exit without an entry: the first return of a forked child, or of a thread attached in mid-call
- * (neither was seen before: dropped); a call that seccomp or a tracer rejected; or a call whose
- * entry another generation handled just before it was replaced.
+ * The end of a call whose beginning this generation has not seen. There are three cases:
+ * - The thread is new: a child that returns from fork, or a thread that was attached in mid-call.
+ *   The call does not count.
+ * - Another generation saw the beginning, just before it was replaced. The call is a loss.
+ * - Otherwise seccomp or a tracer has rejected the call.
  */
 static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, struct pt_regs *regs,
 						  long result)

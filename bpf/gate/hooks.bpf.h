@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which extensions are called at which hook of the gate, and in which order: EXTENSION_<hook>, if
- * the thread has the extension. A handler that is called without a condition tests that itself.
+ * The extensions that are called at each hook of the gate, in their order. A handler is called
+ * EXTENSION_<hook>. It runs if the thread has the extension; a handler that is called without a
+ * condition tests that itself.
  */
 #ifndef TOLLGATE_GATE_HOOKS_BPF_H
 #define TOLLGATE_GATE_HOOKS_BPF_H
@@ -16,8 +17,8 @@
 #include "service/messages.bpf.h"
 
 /*
- * Plugins have handlers before and after the guard, and for the plugins at enter. The lens is last:
- * it reads the clock.
+ * Plugins run before the guard, after it, and before the lens. The lens is last, because it reads
+ * the clock.
  */
 static __always_inline void call_sys_enter(struct crossing *at)
 {
@@ -41,7 +42,7 @@ static __always_inline void call_sys_exit(struct crossing *at)
 		service_sys_exit(at);
 }
 
-/* A call that only its end shows: seccomp or a tracer rejected it. */
+/* A call that seccomp or a tracer has rejected. Only its end is reported. */
 static __always_inline void call_sys_exit_denied(struct crossing *at)
 {
 	if (has(at->thread, LENS))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The identity of a task besides its executable: the script that it was given, or the unit or
- * container that it runs in. It distinguishes the programs that one file may be.
+ * The identity of a task besides its executable: the script that it interprets, or the unit or
+ * container that it runs in. It distinguishes the programs that share one executable.
  * crates/identity finds the same for processes that already run.
  */
 #ifndef TOLLGATE_GATE_IDENTITY_BPF_H

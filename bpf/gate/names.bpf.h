@@ -11,7 +11,7 @@
 #include "lib/path.bpf.h"
 
 #define NAME_LEN 256
-/* Names of a path whose hashes are kept, from the root on. */
+/* How many names of a path have their hashes in the scratch, from the root on. */
 #define NAMES 64
 /*
  * Names and mount points between a file and the root. A path that is given in one piece has 2,048
@@ -31,7 +31,7 @@ struct name_scratch {
 	/* With room for a word of zeroes. */
 	char text[NAME_LEN + 8];
 	u32 names;
-	/* Where the latest NAMES of them are. The last name of the path comes first. */
+	/* Addresses of the latest NAMES of them. The path's last name is the first of these. */
 	const void *name[NAMES];
 	/* For each path, the hash of its first name, of its first two names, and so on. */
 	u64 prefix[PATHS * NAMES];
@@ -68,7 +68,7 @@ __noinline u64 hash_text(u64 length)
 	return hash_mix(hash, length);
 }
 
-/* Hash of a text without its NUL, which has to be there. */
+/* Hash of a NUL-terminated text, without the NUL. */
 static __always_inline u64 hash_kernel_text(struct name_scratch *scratch, const void *text)
 {
 	long length = bpf_probe_read_kernel_str(scratch->text, NAME_LEN, text);

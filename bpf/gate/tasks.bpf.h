@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* How tasks come under the gate and leave it: fork, exec, exit, attaching. */
+/* How tasks become gated and bystanders again: at fork, exec and exit, and by attaching. */
 #ifndef TOLLGATE_GATE_TASKS_BPF_H
 #define TOLLGATE_GATE_TASKS_BPF_H
 
@@ -52,8 +52,8 @@ static __always_inline void task_freed(struct thread_state *thread, struct task_
 }
 
 /*
- * Extensions that the new session does not ask for, but the session of the thread (or of its
- * parent) does: they continue.
+ * Extensions that the session of the thread (or of its parent) uses and the new session does not.
+ * They continue.
  */
 static __always_inline u32 inherited_mask(struct session *session, struct thread_state *before)
 {
@@ -64,8 +64,8 @@ static __always_inline u32 inherited_mask(struct session *session, struct thread
 }
 
 /*
- * Whether a session that takes over a thread leaves it the plugins that it has. As `assign_plugins`
- * in crates/kernel/src/session.rs.
+ * Whether a thread keeps its plugins when a session takes it over. `assign_plugins` in
+ * crates/kernel/src/session.rs does the same.
  */
 static __always_inline bool inherits_plugins(struct session *session, struct thread_state *before)
 {
@@ -80,8 +80,9 @@ static __always_inline bool inherits_plugins(struct session *session, struct thr
 }
 
 /*
- * Applies a session to a thread. A guarded thread stays guarded: one that already runs by the same
- * guard, which may hold it; a new one by the new session's guard or by its parent's.
+ * Applies a session to a thread. A guarded thread stays guarded. If it already runs, then its guard
+ * stays the same, because that may hold it. A new thread gets the new session's guard or, if there
+ * is none, that of its parent.
  */
 static __always_inline void apply_session(struct thread_state *thread, struct task_struct *task,
 					  u32 session_index, struct session *session,
@@ -215,8 +216,8 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		return;
 	}
 	/*
-	 * A process that is not gated was left out (the daemon's own), or is being attached with
-	 * all its threads: a system-wide session gates none of its new threads.
+	 * A process that is not gated was left out (the daemon itself), or is about to be attached
+	 * with all its threads. Either way, a system-wide session does not gate its new threads.
 	 */
 	mask = thread ? thread->mask : 0;
 	if (!mask && child->tgid == parent->tgid)
@@ -244,9 +245,9 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 }
 
 /*
- * A thread that executes has taken over the number of the process's first thread. The end of that
- * thread can then not be found by the number any more (fs/exec.c, de_thread): what it used since
- * its exit, some microseconds, is lost.
+ * A thread that executes a program takes over the number of the process's first thread (fs/exec.c,
+ * de_thread). So the slot of the first thread is not found any more when the kernel frees that
+ * thread, and is freed here. What the thread used since its exit, some microseconds, is lost.
  */
 static __always_inline void ungate_old_leader(struct thread_state *thread, u32 slot, u32 pid)
 {
@@ -301,8 +302,8 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 }
 
 /*
- * Extensions that join a gate with plugins only continue from the call that a thread is in. Outside
- * of calls the kernel has -1.
+ * A gate with plugins only does not record which call a thread is in. When other extensions join
+ * it, the call is read from the thread's registers: outside of calls its number there is -1.
  */
 static __always_inline void resolve_call(struct thread_state *thread, struct task_struct *task)
 {

@@ -94,8 +94,8 @@ static __noinline void resync_current(struct cpu_state *cpu, u64 regs)
 	volatile u64 *saved = &cpu->regs;
 
 	/*
-	 * Through memory: to the verifier `regs` is a pointer, and older kernels forbid arithmetic
-	 * on it.
+	 * To the verifier, `regs` is a pointer, and older kernels forbid arithmetic on it. What was
+	 * read from memory is a number.
 	 */
 	*saved = regs;
 	cpu->regs_offset = *saved - (u64)task->stack;
@@ -104,9 +104,9 @@ static __noinline void resync_current(struct cpu_state *cpu, u64 regs)
 
 /*
  * State of the thread that makes or ends a call here. A task's registers are always saved at the
- * same place, the top of its kernel stack. One comparison therefore tells whether it is the task
- * that sched_switch recorded, and no helper call is needed. sched_switch alone does not suffice:
- * one vendor's 6.18 kernel does not report about 1 in 100 switches (docs/decisions/0001-gate.md).
+ * same address, the top of its kernel stack. So one comparison shows whether this is the task that
+ * sched_switch has recorded, without a helper call. sched_switch alone does not suffice: one
+ * vendor's 6.18 kernel does not report about 1 in 100 switches (docs/decisions/0001-gate.md).
  */
 static __always_inline struct thread_state *current_thread(struct pt_regs *regs)
 {

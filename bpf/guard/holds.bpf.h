@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What is done about an anomaly: the policy of the session, holds, and events for user space. */
+/* The response to an anomaly: the policy of the session, holds, and events for user space. */
 #ifndef TOLLGATE_GUARD_HOLDS_BPF_H
 #define TOLLGATE_GUARD_HOLDS_BPF_H
 
@@ -85,8 +85,8 @@ static __always_inline bool send_stop(struct thread_state *thread, u32 call)
 {
 	thread->precall = precall_of(call);
 	/*
-	 * The call would fail with EINTR. The baseline does not have what the program does then, so
-	 * that would be held in turn, and so on.
+	 * If the process stopped in this call, the call would fail with EINTR. The baseline does
+	 * not have what the program does then, so that would be held as well, and so on.
 	 */
 	if (thread->precall & PRECALL_DEFER)
 		return true;
@@ -94,7 +94,7 @@ static __always_inline bool send_stop(struct thread_state *thread, u32 call)
 		thread->precall = 0;
 		return false;
 	}
-	/* If the thread was released meanwhile, its SIGCONT may have come before this SIGSTOP. */
+	/* If the thread was released meanwhile, its SIGCONT may have preceded this SIGSTOP. */
 	if (unlikely(!READ_ONCE(thread->held)))
 		bpf_send_signal(SIGCONT);
 	return true;
@@ -172,14 +172,14 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 }
 
 /*
- * A held thread makes a call: its time is over, or a process other than Tollgate has continued it
- * too early.
+ * A held thread makes a call, because its time is over or because a process other than Tollgate has
+ * continued it too early.
  */
 static __always_inline void guard_rehold(struct thread_state *thread, u32 call)
 {
 	/*
 	 * When the time is over, Tollgate clears the flag and continues the process. The gate does
-	 * not: the SIGSTOP of a hold by Tollgate itself may still be on its way.
+	 * not do so here, because a SIGSTOP by Tollgate itself may still be pending.
 	 */
 	if (bpf_ktime_get_ns() < thread->held_until_ns)
 		send_stop(thread, call);

@@ -7,14 +7,14 @@
 #include "guard/holds.bpf.h"
 #include "guard/model.bpf.h"
 
-/* Begins a batch without uncounted calls. The next call takes the slow path. */
+/* Begins a batch without calls. The thread's next call takes the slow path. */
 static __always_inline void guard_begin_batch(struct thread_state *thread)
 {
 	thread->guard_batch = 1;
 	thread->guard_left = 1;
 }
 
-/* Adds the calls that only the thread has counted to its profile. */
+/* Adds the calls of the thread's batch to its profile, and begins a new batch. */
 static __always_inline void guard_flush(struct thread_state *thread)
 {
 	struct guard_profile *profile = profile_at(thread->profile_slot);
@@ -67,9 +67,9 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 	is_suspended = is_execve_suspended(&session->guard, thread, call);
 	is_final = is_suspended || (session->guard.response == GUARD_DENY && is_execve(call));
 	/*
-	 * A restarted call has served its hold: a fork never succeeds with a stop before it. While
-	 * a held thread runs because another process continued it, only an anomalous call counts,
-	 * or an execve that must not begin (is_final).
+	 * A restarted call is not held again: a fork would never succeed. If another process has
+	 * continued a held thread, the policy applies only to an anomalous call or to an execve
+	 * that must not begin (is_final).
 	 */
 	if ((!thread->lfc && !is_suspended) || mismatches == NOT_TESTED ||
 	    (thread->held && !mismatches && !is_final))
@@ -81,7 +81,7 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 /* A thread begins a program, or is attached in one: it has made no calls yet. */
 static __always_inline void guard_begin_program(struct thread_state *thread, u64 scope)
 {
-	/* A thread that was held at its execve is yet to be released. */
+	/* A thread that was held at its execve has still to be released. */
 	u8 held = thread->held;
 	u32 i;
 

@@ -239,7 +239,7 @@ __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile
 				     is_denounced);
 }
 
-/* Whether the window is in the known cache. This is the whole cost of a normal call. */
+/* Whether the window is in the known cache. Nothing more is done for such a call. */
 static __always_inline bool guard_fast_path(struct thread_state *thread,
 					    struct guard_profile *profile, u32 call)
 {

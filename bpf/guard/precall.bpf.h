@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Holds before a call takes effect. At the call's entry the guard has sent a SIGSTOP. Before the
- * call takes effect, the kernel asks the security modules and, for some calls on sockets, the
- * programs of control groups. There the call is undone: the kernel stops the process, and restarts
- * the call when the process continues. crates/kernel/src/enforcement.rs decides what is loaded, and
- * which hooks serve which calls.
+ * Pre-call holds. When the call began, the guard has sent a SIGSTOP. Before the call takes effect,
+ * the kernel calls the security modules and, for some calls on sockets, the programs of control
+ * groups. There the call is undone: the kernel stops the process, and restarts the call when the
+ * process continues. crates/kernel/src/enforcement.rs decides what is loaded, and which hooks serve
+ * which calls.
  */
 #ifndef TOLLGATE_GUARD_PRECALL_BPF_H
 #define TOLLGATE_GUARD_PRECALL_BPF_H
@@ -37,8 +37,8 @@ static __always_inline int undo_call(u32 calls)
 	if (!thread->held && !(before & PRECALL_UNDONE))
 		return 0;
 	/*
-	 * Once for each call, because other work may be done at its end; but a signal to several
-	 * processes is undone for each.
+	 * A call is undone once, because the kernel may do other work at its end. A signal to
+	 * several processes is undone for each of them.
 	 */
 	thread->precall = calls == PRECALL_KILL ? PRECALL_KILL | PRECALL_UNDONE : 0;
 	thread->is_restart_expected = 1;

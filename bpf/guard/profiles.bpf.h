@@ -93,9 +93,9 @@ static __always_inline u64 scope_of(u32 session_index)
 }
 
 /*
- * The slot of the profile of a task's program; takes an empty profile if the program has none. A
- * global function, which the verifier checks once and not at each of its calls; so it takes the
- * task's address as a number.
+ * The slot of the profile of a task's program, which gets an empty profile if it has none yet. This
+ * is a global function, so that the verifier checks it once and not at each of its calls. Therefore
+ * the task's address is a number here.
  */
 __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 {

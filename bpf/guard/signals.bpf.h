@@ -50,8 +50,8 @@ static __always_inline void handler_enter(struct thread_state *thread, bool will
 }
 
 /*
- * A thread stops in a call, or a signal without a handler wakes it: with one of these results, the
- * kernel restarts the call, or the program makes it again (EINTR).
+ * A thread stops in a call, or a signal without a handler wakes it. If the call has one of these
+ * results, the kernel restarts it; after EINTR, the program usually makes it again itself.
  */
 static __always_inline void guard_mark_restart(struct thread_state *thread,
 					       struct task_struct *task)
@@ -67,7 +67,7 @@ static __always_inline void guard_mark_restart(struct thread_state *thread,
 		thread->is_restart_expected = 1;
 }
 
-/* A signal is delivered. Whether the kernel restarts the call: arch/x86/kernel/signal.c. */
+/* A signal is delivered. The kernel restarts the call as in arch/x86/kernel/signal.c. */
 static __always_inline void guard_sig_deliver(struct thread_state *thread, struct task_struct *task,
 					      struct k_sigaction *action)
 {

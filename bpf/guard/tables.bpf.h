@@ -149,7 +149,7 @@ static __always_inline u64 *probe_window(u64 *table, u32 log2, u32 shift, u64 ke
 		if (what == PROBE_FIND || entry & (GUARD_WINDOW_LEARNED | GUARD_WINDOW_NORMAL))
 			continue;
 		seen = __sync_val_compare_and_swap(at, entry, key << GUARD_WINDOW_KEY_SHIFT);
-		/* As above. */
+		/* Another processor may have claimed the entry for the same window meanwhile. */
 		if (seen == entry || seen >> GUARD_WINDOW_KEY_SHIFT == key)
 			return at;
 	}

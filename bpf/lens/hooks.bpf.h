@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * lens: where a call's time went. Wall time comes from one clock reading at each end; time off the
- * CPU from sched_switch; the part of it that was a wait for a CPU from the scheduler's own counter
- * (sched_info.run_delay, the second number of /proc/PID/schedstat), so that no wake-up is hooked.
+ * The lens at the hooks of the gate: where a call's time went. Wall time is measured by one clock
+ * reading at each end, and the time off the CPU by sched_switch. The part of it that was a wait for
+ * a CPU is read from the scheduler's own counter (sched_info.run_delay, the second number of
+ * /proc/PID/schedstat), so that no program is needed at wake-ups.
  */
 #ifndef TOLLGATE_LENS_HOOKS_BPF_H
 #define TOLLGATE_LENS_HOOKS_BPF_H
@@ -56,7 +57,7 @@ static __always_inline void lens_sys_enter(struct crossing *at)
 	thread->entered_ns = bpf_ktime_get_ns();
 }
 
-/* LENS_SAMPLE: whether calls like this timed one may go untimed. Returns the call's weight. */
+/* LENS_SAMPLE: decides whether further calls like this timed one are timed. Returns its weight. */
 static __always_inline u32 lens_update_sampling(struct thread_state *thread, struct cell *cell,
 						u32 *entry, u64 wall)
 {
@@ -82,9 +83,9 @@ static __always_inline u32 lens_update_sampling(struct thread_state *thread, str
 }
 
 /*
- * Compares our time of the thread's latest switch in with the scheduler's. If that switch was not
- * reported, the scheduler's time stands in: both clocks run alike between two calls of this
- * function.
+ * Compares the gate's time of the thread's latest switch in with the scheduler's. If that switch
+ * was not reported, the scheduler's time is used instead: both clocks run alike between two calls
+ * of this function.
  */
 static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 						  struct task_struct *task, struct cpu_state *cpu,
@@ -99,7 +100,7 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 	if (likely(!thread->switched_out_ns))
 		return;
 	switched_in = arrival + cpu->clock_offset;
-	/* The offset includes the delay of our hook at that time. */
+	/* The offset includes the delay of the gate's hook at that time. */
 	if (switched_in > now)
 		switched_in = now;
 	if (cpu->clock_offset && switched_in > thread->switched_out_ns)
@@ -157,7 +158,7 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	thread->off_ns = 0;
 }
 
-/* A call that seccomp or a tracer rejected: only sys_exit sees it (v6.18 kernel/entry/common.c). */
+/* seccomp or a tracer rejected the call, so only sys_exit sees it (v6.18 kernel/entry/common.c). */
 static __always_inline void lens_sys_exit_denied(struct crossing *at)
 {
 	struct thread_state *thread = at->thread;

@@ -9,7 +9,7 @@
 #include "wire/lens.h"
 
 /*
- * A sleep of at least this fraction of the limit may be why a call is slow, so its stack is kept.
+ * A sleep of at least this fraction of the limit may be why a call is slow, so its stack is saved.
  * Seven shorter sleeps do not reach the limit.
  */
 #define LONG_SLEEP_SHARE 8

@@ -25,9 +25,9 @@ static __noinline int plugins_guard(void *ctx, u32 session)
 
 	plugins_run(ctx, chain, session, &plugin_guard);
 	/*
-	 * 0, because no plugin has slot 0. Neither the compiler nor the verifier before v6.13 knows
-	 * that the target of a tail call returns in place of this function: with a constant here,
-	 * they would remove the code for another result.
+	 * This is 0, because no plugin has slot 0. A plugin that is entered by a tail call returns
+	 * in place of this function. Neither the compiler nor the verifier before v6.13 knows that:
+	 * with a constant here, they would remove the caller's code for other results.
 	 */
 	return READ_ONCE(chain->next[0]);
 }

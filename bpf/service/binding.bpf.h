@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * For which service a thread works: it is bound to a service. When the binding changes, the usage
- * until then is charged to the service before.
+ * Bindings. A thread is bound to the service that it works for. When the binding changes, the usage
+ * until then is charged to the previous service.
  */
 #ifndef TOLLGATE_SERVICE_BINDING_BPF_H
 #define TOLLGATE_SERVICE_BINDING_BPF_H

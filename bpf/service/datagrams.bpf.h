@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Messages over UDP. A datagram's sender is recorded before the datagram is on its way, by the
- * addresses in it. Its receiver gets the source from the kernel. The end that sent first is the
- * client.
+ * Messages over UDP. A datagram's sender is recorded by the addresses in it before the datagram is
+ * delivered. Its receiver gets the source from the kernel. The end that sent first is the client.
  */
 #ifndef TOLLGATE_SERVICE_DATAGRAMS_BPF_H
 #define TOLLGATE_SERVICE_DATAGRAMS_BPF_H
@@ -20,11 +19,11 @@ struct datagram_key {
 struct datagram_sender {
 	/* The service of the latest sender at that time. */
 	u16 service;
-	/* The other end had sent before this end ever did. */
+	/* The other end had sent before this end first did. */
 	u16 is_reply;
 };
 
-/* Those used last are kept; 3 MiB. */
+/* The least recently used ones are dropped. 3 MiB. */
 #define DATAGRAM_SENDERS 32768
 
 struct {
@@ -139,7 +138,7 @@ static __always_inline void service_netif_rx(struct sk_buff *packet)
 		return;
 	slot = running_slot(bpf_get_current_task_btf());
 	thread = thread_at(slot);
-	/* The thread that used these ports before is not the one that does now. */
+	/* Another thread uses these ports than before. */
 	if (!slot || !has(thread, SERVICE)) {
 		bpf_map_delete_elem(&service_datagram_senders, &flow);
 		return;
@@ -189,7 +188,7 @@ static __always_inline bool is_loopback(const u64 address[2])
 
 /*
  * The thread has received a datagram. If the socket is not connected, the sender is known only if
- * the thread has asked the kernel for it, as it must to reply.
+ * the thread's call returns its address, which a thread needs for a reply.
  */
 static __noinline void service_received_datagram(struct thread_state *thread,
 						 struct task_struct *task, struct sock *sk)
@@ -234,7 +233,7 @@ static __noinline void service_received_datagram(struct thread_state *thread,
 	member->receives++;
 	service = sender ? successor_of(sender->service) : SERVICE_NONE;
 	service_classify_message(thread->slot, socket, service, FIELDS_THAT_CHANGE | FIELD_CLIENT);
-	/* A rule needs the sender, but it was not recorded, or is not kept any more. */
+	/* A rule needs the sender, which was not recorded or was dropped. */
 	if (!sender && socket->cached_rule.then == ACTION_ADOPTS_PEER &&
 	    (!flow.to_port || is_loopback(flow.to)))
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);

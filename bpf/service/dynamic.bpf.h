@@ -10,7 +10,7 @@ HASH_MAP(service_dynamic, SERVICES, struct dynamic_service_key, struct dynamic_s
 /* Numbers of dynamic services that were freed. */
 FREE_LIST(service_free_numbers, SERVICES);
 
-/* A service that is being started: too large for the stack. */
+/* A service that a rule starts: too large for the stack. */
 struct dynamic_scratch {
 	/* Hash of the unit that it is named after, or 0. */
 	u64 unit;
@@ -25,7 +25,7 @@ static __always_inline struct dynamic_scratch *this_dynamic_scratch(void)
 	return bpf_map_lookup_elem(&service_dynamic_scratch, &first);
 }
 
-/* Hash of the process's unit. Its name is kept for a service that is started for it. */
+/* Hash of the process's unit. Its name stays in the scratch, to name a service after it. */
 static __noinline u64 service_unit_of(struct task_struct *task)
 {
 	struct dynamic_scratch *scratch = this_dynamic_scratch();
@@ -64,8 +64,8 @@ static __always_inline u32 alloc_service(u32 below)
 }
 
 /*
- * Names a dynamic service after its unit, if that was found just now, or after its program. No
- * stack is left to look the unit up.
+ * Names a dynamic service after its unit, if that was found just now, or after its program. There
+ * is not enough stack left to look up the unit.
  */
 static __always_inline void name_dynamic_service(struct dynamic_scratch *scratch,
 						 struct dynamic_service_key *key,

@@ -15,7 +15,7 @@
 
 /*
  * Leaves the hashes of the first `depth` names of an opened file's path in the scratch, and returns
- * their number. They are made anew at each open: a kept result would be wrong once a folder above
+ * their number. They are computed at each open: a cached result would be wrong once a folder above
  * is renamed, and no hook reports that.
  */
 static __noinline u32 hash_file(struct task_struct *task, struct file *file, u32 depth)
@@ -49,7 +49,7 @@ __noinline int service_classify_open(u32 slot, u32 descriptor)
 	if (!file || READ_FIELD(struct file, file, f_mode) & FMODE_PATH)
 		return 0;
 	fill_query(&query, member_of(thread), EVENT_OPEN, SERVICE_NONE);
-	/* Enough for either ruleset: only with the match is it known which one is active. */
+	/* Enough for either ruleset: match_rules() reads only later which one is active. */
 	depth = rulesets[0].file_depth > rulesets[1].file_depth ? rulesets[0].file_depth :
 								  rulesets[1].file_depth;
 	query.file_names = depth ? hash_file(task, file, depth) : 0;

@@ -37,7 +37,7 @@ static __always_inline void service_write_member(struct seq_file *seq, struct th
 #define COPY_USAGE(field, value) record.since.field = value
 	FOR_EACH_USAGE(COPY_USAGE);
 	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_RECLASSIFIED) {
-		/* As it will be before the thread does anything more. */
+		/* The thread will have this binding before it makes another call. */
 		record.service = successor_of(message >> MESSAGE_SERVICE_SHIFT & 0xffff);
 		record.why = kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_ATTACHED;
 		record.rule = kind == MESSAGE_ASSIGN ? 0 : message >> MESSAGE_VALUE_SHIFT;
@@ -45,7 +45,7 @@ static __always_inline void service_write_member(struct seq_file *seq, struct th
 		record.binding = kind == MESSAGE_ASSIGN ? BINDING_EXPLICIT : BINDING_OWN;
 		record.bound_ns = kind == MESSAGE_ASSIGN ? assigned_ns(message, now) : 0;
 	}
-	/* The member has changed meanwhile: its charge is in the accounts. */
+	/* The member has changed meanwhile, so its usage was charged to the accounts. */
 	if ((version & 1) || version != READ_ONCE(member->version))
 		__builtin_memset(&record.since, 0, sizeof(record.since));
 	bpf_probe_read_kernel(record.comm, sizeof(record.comm), &task->comm);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which threads belong in which control group. A migration costs microseconds, and milliseconds at
- * times (docs/decisions/0005-service.md). So a thread is migrated to its service's control group
- * only if it runs on while others wait; the next times, at the beginning of its work.
+ * When a thread is migrated to another control group. A migration costs microseconds, and
+ * milliseconds at times (docs/decisions/0005-service.md). So a thread is first migrated to its
+ * service's control group when it runs on while others wait; after that, at the beginning of its
+ * work.
  *
- * It returns if it sleeps for a while after a reply: a worker that waits for its next client must
- * not wait in the last client's control group, and a worker whose client sends its next request at
- * once is not worth two migrations for each request. User space migrates the thread, and waits for
- * that while (`service_migrations`).
+ * A worker that waits for its next client must not wait in the last client's control group. If it
+ * sleeps for a while after a reply, it is migrated back to its saved origin. For a client that
+ * sends its next request at once, two migrations for each request would cost too much. User space
+ * reads the requests (`service_migrations`), waits for that while, and migrates the thread.
  */
 #ifndef TOLLGATE_SERVICE_MIGRATE_BPF_H
 #define TOLLGATE_SERVICE_MIGRATE_BPF_H
@@ -21,14 +22,14 @@ struct {
 } service_migrations SEC(".maps");
 
 /*
- * A thread that works for less time for one service is not worth a migration: above all an event
- * loop that serves many, whose later work for others would be delayed in the last service's control
- * group. This is the time of some dozens of migrations.
+ * A thread that has worked for one service for less time is not migrated. It may be an event loop
+ * that serves many services: its later work for the others would be delayed in this service's
+ * control group. This is the time of some dozens of migrations.
  */
 #define MIGRATE_MIN_RUN_NS 1000000
 /*
- * A thread that has worked so long once is migrated at the beginning of its next work, until so
- * many bindings have passed in which it did not.
+ * A thread that has worked so long once is migrated at the beginning of its next work. This ends
+ * after so many bindings in a row in which it worked for less.
  */
 #define MIGRATE_CREDIT 8
 /* A service whose thread kept others from running is contended for a period of quotas. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which rule decides. The rules are matched by tuple space search: one look-up for each tuple, by
- * the hash of its conditions' values, however many rules it has.
- * crates/service/src/hashed_ruleset.rs makes the same hashes.
+ * Finds the rule that decides, by tuple space search: one look-up for each tuple, by the hash of
+ * its conditions' values, however many rules it has. crates/service/src/hashed_ruleset.rs makes the
+ * same hashes.
  */
 #ifndef TOLLGATE_SERVICE_RULES_BPF_H
 #define TOLLGATE_SERVICE_RULES_BPF_H

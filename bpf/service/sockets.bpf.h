@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Sockets: what is kept of each, and the addresses of a connection. */
+/* Sockets: what is recorded of each, and the addresses of a connection. */
 #ifndef TOLLGATE_SERVICE_SOCKETS_BPF_H
 #define TOLLGATE_SERVICE_SOCKETS_BPF_H
 

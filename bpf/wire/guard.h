@@ -19,7 +19,7 @@
 /* In the bit that a window leaves free: of interrupted calls, and of entries of `known_cache`. */
 #define GUARD_RESTARTS (1ULL << 63)
 #define GUARD_CACHED (1ULL << 63)
-/* Nested signal handlers whose windows are kept. */
+/* Nested signal handlers whose interrupted windows are stored. */
 #define GUARD_HANDLERS 4
 #define GUARD_FRAME 128
 
@@ -87,7 +87,7 @@ struct guard_profile {
 	/* Incremented when training data is wiped, or normal data is set. */
 	__u32 wipes;
 	__u8 symbol_of[CALL_INDICES];
-	/* Windows of nine that the fast path takes as known, by hash. */
+	/* Windows of nine that the fast path treats as known, by hash. */
 	__u64 known_cache[GUARD_CACHE];
 	__u64 windows[GUARD_WINDOWS];
 	__u32 pairs[GUARD_PAIRS];
