@@ -69,7 +69,7 @@ static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_r
 
 	if (!thread || !thread->mask)
 		return false;
-	if ((config.enabled & LENS) && thread->entered_ns)
+	if ((config.enabled & LENS) && thread->lens.entered_ns)
 		at.now = bpf_ktime_get_ns();
 	if (unlikely(is_retired()))
 		return false;

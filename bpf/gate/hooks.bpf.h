@@ -10,7 +10,9 @@
 #include "gate/events.bpf.h"
 #include "guard/hooks.bpf.h"
 #include "guard/sigcont.bpf.h"
+#include "guard/state.bpf.h"
 #include "lens/hooks.bpf.h"
+#include "lens/state.bpf.h"
 #include "plugin/hooks.bpf.h"
 #include "service/files.bpf.h"
 #include "service/hooks.bpf.h"
@@ -64,6 +66,16 @@ static __always_inline void call_switch_in(struct switching *at)
 		lens_switch_in(at);
 	if (has(at->thread, SERVICE))
 		service_switch_in(at);
+}
+
+/*
+ * A slot gets a thread. Without a condition, because an extension that is not compiled in may join
+ * the gate while the thread lives, and must not find the state of the slot's previous thread.
+ */
+static __always_inline void call_new_thread(u32 slot)
+{
+	lens_new_thread(slot);
+	guard_new_thread(slot);
 }
 
 static __always_inline void call_exec(struct thread_state *thread)

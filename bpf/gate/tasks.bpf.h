@@ -102,10 +102,10 @@ static __always_inline void apply_session(struct thread_state *thread, struct ta
 	}
 	if (before) {
 		was_guarded = has(before, GUARD);
-		stays = was_guarded && (before == thread || before->guard_session == session_index);
+		stays = was_guarded && (before == thread || before->guard.session == session_index);
 	}
 	if ((mask & GUARD) && !stays) {
-		thread->guard_session = session_index;
+		thread->guard.session = session_index;
 		/* Before its first execve it is still a copy of Tollgate. */
 		if (!thread->until_exec)
 			guard_begin_program(thread, scope);
@@ -149,6 +149,7 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 	}
 	thread = thread_at(slot);
 	__builtin_memset(thread, 0, sizeof(*thread));
+	call_new_thread(slot);
 	thread->task = (u64)task;
 	thread->slot = slot;
 	thread->pid = task->pid;
@@ -373,8 +374,8 @@ static __always_inline void task_attached(struct task_struct *task)
 	if (is_free) {
 		thread->generation = 0;
 		thread->in_call = 0;
-		thread->switched_out_ns = 0;
-		thread->off_ns = 0;
+		thread->lens_switch.switched_out_ns = 0;
+		thread->lens.off_ns = 0;
 	}
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	thread->row = row;

@@ -9,7 +9,7 @@
 #ifndef TOLLGATE_GUARD_PRECALL_BPF_H
 #define TOLLGATE_GUARD_PRECALL_BPF_H
 
-#include "gate/threads.bpf.h"
+#include "guard/state.bpf.h"
 
 /* include/uapi/asm-generic/errno-base.h */
 #define EPERM 1
@@ -22,26 +22,28 @@ static __always_inline int undo_call(u32 calls)
 {
 	u32 slot = slot_of(bpf_get_current_task_btf()), before;
 	struct thread_state *thread;
+	struct guard_cold *cold;
 
 	if (likely(!slot))
 		return 0;
 	thread = thread_at(slot);
-	before = thread->precall;
+	cold = guard_cold_at(slot);
+	before = cold->precall;
 	if (likely(!(before & calls)) || !has(thread, GUARD) || is_retired())
 		return 0;
 	if (before & PRECALL_DENY) {
-		thread->precall = 0;
+		cold->precall = 0;
 		return -EPERM;
 	}
 	/* It was released meanwhile. */
-	if (!thread->held && !(before & PRECALL_UNDONE))
+	if (!thread->guard.held && !(before & PRECALL_UNDONE))
 		return 0;
 	/*
 	 * A call is undone once, because the kernel may do other work at its end. A signal to
 	 * several processes is undone for each of them.
 	 */
-	thread->precall = calls == PRECALL_KILL ? PRECALL_KILL | PRECALL_UNDONE : 0;
-	thread->is_restart_expected = 1;
+	cold->precall = calls == PRECALL_KILL ? PRECALL_KILL | PRECALL_UNDONE : 0;
+	thread->guard.is_restart_expected = 1;
 	return -ERESTARTNOINTR;
 }
 

@@ -3,7 +3,7 @@
 #ifndef TOLLGATE_GUARD_SIGCONT_BPF_H
 #define TOLLGATE_GUARD_SIGCONT_BPF_H
 
-#include "gate/threads.bpf.h"
+#include "guard/state.bpf.h"
 
 /* Since 6.13. Before, a held thread makes one more call, and stops there (guard_rehold). */
 extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value)
@@ -28,7 +28,7 @@ struct held_thread_search {
 
 static __always_inline bool is_held(struct thread_state *thread)
 {
-	return READ_ONCE(thread->held) && has(thread, GUARD);
+	return READ_ONCE(thread->guard.held) && has(thread, GUARD);
 }
 
 static long match_held_thread(u32 i, struct held_thread_search *search)
@@ -61,7 +61,7 @@ static __always_inline u32 held_thread_slot(struct task_struct *task)
 	if (likely(!READ_ONCE(header.ever_held)))
 		return 0;
 	first = slot_of(leader);
-	if (first ? !READ_ONCE(thread_at(first)->ever_held) : !outlives_leader(leader))
+	if (first ? !READ_ONCE(guard_cold_at(first)->ever_held) : !outlives_leader(leader))
 		return 0;
 	if (is_held(thread_at(first)))
 		return first;
@@ -87,7 +87,7 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 		return;
 	slot = held_thread_slot(task);
 	held = thread_at(slot);
-	session = session_at(held->guard_session);
+	session = session_at(held->guard.session);
 	if (!slot || !session)
 		return;
 	/*

@@ -232,6 +232,43 @@ struct guard_event {
 	__u32 precall;
 };
 
+/* A thread's state: what the guard needs at each call. */
+struct guard_hot {
+	/* The thread's latest calls by the symbols of its program, the newest in the low bits. */
+	__u64 window;
+	/* Calls until the profile's counters are updated, and their number at the last update. */
+	__u32 batch_left;
+	__u32 batch_size;
+	/* With any of the next four, the fast path is not taken: needs_slow_path(). */
+	/* LFC: how many of the latest 128 calls were anomalies. */
+	__u8 lfc;
+	/* Signal handlers that it is in. */
+	__u8 handlers;
+	/* The kernel restarts the interrupted call: the next one is the same. */
+	__u8 is_restart_expected;
+	__u8 held;
+	__u16 profile_slot;
+	/* The session that guards it, which may be another one than the session it counts in. */
+	__u16 session;
+};
+
+/* A thread's state: what the guard needs at anomalies, holds and signals (guard_threads). */
+struct guard_cold {
+	/* One bit for each of the latest calls, the newest in the lowest bit of the first word. */
+	__u64 frame[2];
+	/* The windows that handlers interrupted, the latest first, with GUARD_RESTARTS. */
+	__u64 interrupted[GUARD_HANDLERS];
+	/* With `held`. */
+	__u64 held_until_ns;
+	/* enum guard_precall: what is to happen to the current call. */
+	__u32 precall;
+	/* The largest LFC since its execve. */
+	__u8 max_lfc;
+	/* It was held once; or, of a process's first thread, another thread of the process was. */
+	__u8 ever_held;
+	__u16 unused;
+};
+
 /* A program has got a profile, for its first thread. */
 struct guard_program_record {
 	__u32 type;

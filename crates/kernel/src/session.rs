@@ -272,7 +272,7 @@ impl Gate {
                 LiveThread {
                     pid: thread.visible_pid,
                     has_crossed: is_watched && thread.generation != 0,
-                    call: is_in_call.then_some((u32::from(thread.call), thread.entered_ns)),
+                    call: is_in_call.then_some((u32::from(thread.call), thread.lens.entered_ns)),
                 }
             })
             .collect()
@@ -371,9 +371,9 @@ impl Gate {
             if thread.task != 0 && u32::from(thread.session) == session.index {
                 // A call that began under another mask is dropped.
                 field!(self.threads, slot, in_call).write(0);
-                field!(self.threads, slot, off_ns).write(0);
-                field!(self.threads, slot, switched_out_ns).write(0);
-                field!(self.threads, slot, site).write(0);
+                field!(self.threads, slot, lens.off_ns).write(0);
+                field!(self.threads, slot, lens.has_site).write(0);
+                field!(self.threads, slot, lens_switch.switched_out_ns).write(0);
                 atomic_field!(self.threads, slot, mask).store(value, Ordering::SeqCst);
             }
         }
