@@ -9,8 +9,8 @@
 #include "gate/state.bpf.h"
 
 /*
- * Extensions that need a call's index. Plugins get the number from the kernel, so a gate with
- * plugins only does not compute the index.
+ * Extensions that need a call's index. Plugins have the number from the kernel, so a gate with
+ * plugins only does not look for the index.
  */
 #define NEEDS_CALL_INDEX (LENS | GUARD | SERVICE)
 

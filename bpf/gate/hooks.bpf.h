@@ -68,6 +68,14 @@ static __always_inline void call_switch_in(struct switching *at)
 		service_switch_in(at);
 }
 
+static __always_inline void call_exec(struct thread_state *thread)
+{
+	if (has(thread, GUARD))
+		guard_exec(thread);
+	if (has(thread, SERVICE))
+		service_exec(thread);
+}
+
 /*
  * A slot gets a thread. Without a condition, because an extension that is not compiled in may join
  * the gate while the thread lives, and must not find the state of the slot's previous thread.
@@ -78,12 +86,14 @@ static __always_inline void call_new_thread(u32 slot)
 	guard_new_thread(slot);
 }
 
-static __always_inline void call_exec(struct thread_state *thread)
+/* A thread is new. `parent`: the thread that has created it; NULL: a bystander. */
+static __always_inline void call_fork(struct thread_state *thread, struct thread_state *parent)
 {
-	if (has(thread, GUARD))
-		guard_exec(thread);
-	if (has(thread, SERVICE))
-		service_exec(thread);
+	/* 6.1's verifier must see the comparison with NULL. */
+	barrier_var(parent);
+	if (parent && has(thread, GUARD))
+		guard_fork(thread, parent);
+	service_fork(thread, parent);
 }
 
 static __always_inline void call_task_exit(struct thread_state *thread, struct task_struct *task)

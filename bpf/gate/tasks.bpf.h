@@ -111,10 +111,6 @@ static __always_inline void apply_session(struct thread_state *thread, struct ta
 			guard_begin_program(thread, scope);
 	} else if (was_guarded) {
 		mask |= GUARD;
-		/* By now, 6.1's verifier does not know any more that it is not NULL. */
-		barrier_var(before);
-		if (before && before != thread)
-			guard_fork(thread, before);
 	}
 	thread->mask = mask;
 }
@@ -131,11 +127,12 @@ static __always_inline void attach_service(struct thread_state *thread, struct t
 }
 
 /*
- * Makes `task` a gated thread of the session; `parent`: the gated thread that created it, if any.
+ * Makes `task` a gated thread of the session. `parent`: if it was forked, the gated thread that has
+ * created it; NULL: a bystander.
  */
 static __always_inline void gate_thread(struct task_struct *task, u32 session_index,
 					struct session *session, u32 row, u32 until_exec,
-					struct thread_state *parent, u64 scope)
+					bool is_forked, struct thread_state *parent, u64 scope)
 {
 	struct thread_state *thread;
 	u32 slot;
@@ -159,12 +156,10 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 	thread->session = session_index;
 	thread->until_exec = until_exec;
 	apply_session(thread, task, session_index, session, parent, scope);
-	if (scope != SCOPE_CURRENT) {
+	if (is_forked)
+		call_fork(thread, parent);
+	else
 		attach_service(thread, task, false);
-	} else if ((config.enabled & SERVICE) && READ_ONCE(header.services_session)) {
-		service_fork(slot, parent && has(parent, SERVICE) ? parent->slot : 0);
-		thread->mask |= SERVICE;
-	}
 	row_add_thread(row, 1);
 	if (!insert_slot(task, slot)) {
 		count_loss(session_index, LOSS_THREADS_FULL);
@@ -213,7 +208,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		row = thread && thread->mask ? thread->row : 0;
 		index = first_row(pending_child->session, session, child, row);
 		gate_thread(child, pending_child->session, session, index,
-			    pending_child->until_exec, thread, SCOPE_CURRENT);
+			    pending_child->until_exec, true, thread, SCOPE_CURRENT);
 		return;
 	}
 	/*
@@ -230,7 +225,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		session = session_at(index);
 		if (session)
 			gate_thread(child, index, session, first_row(index, session, child, 0), 0,
-				    thread, SCOPE_CURRENT);
+				    true, thread, SCOPE_CURRENT);
 		return;
 	}
 	index = thread->session;
@@ -242,7 +237,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	    (session->per == PER_PROCESS && child->tgid != parent->tgid))
 		row = row_or_base(alloc_row(index, session, child, parent_row(thread->row)), index,
 				  session);
-	gate_thread(child, index, session, row, thread->until_exec, thread, SCOPE_CURRENT);
+	gate_thread(child, index, session, row, thread->until_exec, true, thread, SCOPE_CURRENT);
 }
 
 /*
@@ -339,8 +334,8 @@ static __always_inline void task_attached(struct task_struct *task)
 	session->pid_level = level;
 	slot = slot_of(task);
 	if (!slot) {
-		gate_thread(task, index, session, first_row(index, session, task, 0), 0, NULL,
-			    scope);
+		gate_thread(task, index, session, first_row(index, session, task, 0), 0, false,
+			    NULL, scope);
 		/*
 		 * If its end was missed because it was not gated yet, nothing else frees its slot.
 		 */

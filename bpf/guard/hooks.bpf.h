@@ -124,12 +124,17 @@ static __always_inline void guard_switch_out(struct switching *at)
 		guard_mark_restart(at->thread, at->task);
 }
 
-/* pH: a child continues with a copy of its parent's sequence. */
+/*
+ * pH: a child continues with a copy of its parent's sequence, if its parent's guard is its own. The
+ * guard of a new session has a number here by now, and begins without calls.
+ */
 static __always_inline void guard_fork(struct thread_state *thread, struct thread_state *parent)
 {
 	struct guard_cold *cold = guard_cold_of(thread), *before = guard_cold_of(parent);
 	u32 i;
 
+	if (thread->guard.session)
+		return;
 	guard_begin_batch(thread);
 	thread->guard.session = parent->guard.session;
 	thread->guard.window = parent->guard.window;

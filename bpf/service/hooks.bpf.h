@@ -58,7 +58,7 @@ static __always_inline void service_attach(struct thread_state *thread, struct t
  * it is no member. The kernel has counted nothing for the new thread yet. This and other functions
  * below are global, so that the verifier checks each once and not on every path to it.
  */
-__noinline int service_fork(u32 slot, u32 parent)
+__noinline int service_fork_slot(u32 slot, u32 parent)
 {
 	struct thread_state *thread = thread_at(slot);
 	/* The parent: for now, the new thread runs the same program as the same user. */
@@ -93,6 +93,15 @@ __noinline int service_fork(u32 slot, u32 parent)
 	member->is_new = 0;
 	migrate_on_fork(thread, member);
 	return 0;
+}
+
+/* Every new thread of the machine is a member, while there are services. */
+static __always_inline void service_fork(struct thread_state *thread, struct thread_state *parent)
+{
+	if (!(config.enabled & SERVICE) || !READ_ONCE(header.services_session))
+		return;
+	service_fork_slot(thread->slot, parent && has(parent, SERVICE) ? parent->slot : 0);
+	thread->mask |= SERVICE;
 }
 
 /* The thread that runs here has executed a program. */
