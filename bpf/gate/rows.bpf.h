@@ -90,7 +90,7 @@ static __always_inline u32 parent_row(u32 index)
 	return row ? row->parent : 0;
 }
 
-/* Whether a row found by this key is still what the key says: rows of ended processes are freed. */
+/* Whether a row is still that of the key: rows of ended processes are freed and reused. */
 static __always_inline bool row_is_live(u32 index, struct row_key *key, struct session *session,
 					struct task_struct *task)
 {

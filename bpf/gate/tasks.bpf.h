@@ -168,8 +168,8 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 }
 
 /*
- * The session that the next child of `parent` begins, if its owner forks here. An owner is found by
- * its number in its own PID namespace.
+ * The entry for the next child of `parent`, if `parent` is the owner of a session and has pending
+ * children. An owner is found by its number in its own PID namespace.
  */
 static __always_inline struct pending_child *pending_child_of(struct task_struct *parent)
 {
@@ -354,8 +354,8 @@ static __always_inline void task_attached(struct task_struct *task)
 	}
 	is_free = !(thread->mask & ~SERVICE);
 	/*
-	 * A thread that an ended session left behind, or a thread of another session: then its
-	 * statistics count there too (row.parent).
+	 * Either the session that had the thread has ended (is_free), or the thread belongs to
+	 * another session. Then its statistics also count there (row.parent).
 	 */
 	if (is_free)
 		row = first_row(index, session, task, 0);

@@ -125,8 +125,8 @@ static __always_inline void guard_switch_out(struct switching *at)
 }
 
 /*
- * pH: a child continues with a copy of its parent's sequence, if its parent's guard is its own. The
- * guard of a new session has a number here by now, and begins without calls.
+ * pH: a child continues with a copy of its parent's sequence. If the child begins a session with a
+ * guard of its own, that guard is recorded by now, and begins without calls.
  */
 static __always_inline void guard_fork(struct thread_state *thread, struct thread_state *parent)
 {

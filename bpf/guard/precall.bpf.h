@@ -54,7 +54,7 @@ static __always_inline int undo_call(u32 calls)
 	}
 
 LSM_HOOK(bprm_creds_for_exec, PRECALL_EXECVE | PRECALL_DENY)
-/* A new file passes this hook first: file_open would find it made already. */
+/* For a new file: file_open comes after it was created. */
 LSM_HOOK(inode_create, PRECALL_OPEN | PRECALL_MAKE)
 LSM_HOOK(file_open, PRECALL_OPEN)
 LSM_HOOK(inode_mkdir, PRECALL_MAKE)

@@ -17,8 +17,8 @@
 
 /*
  * LENS_SAMPLE: a call is cheap once this many in a row stayed on the CPU and below the limit. At
- * the limit, two clock readings (65 ns at most on the machines tried) are 3 % of the call. 64 in a
- * row are few of a hot loop's calls, and many for one that sleeps now and then.
+ * the limit, two clock readings (65 ns at most on the machines tried) are 3 % of the call. A hot
+ * loop soon makes 64 cheap calls in a row; a call that sleeps now and then seldom does.
  */
 #define CHEAP_STREAK 64
 #define CHEAP_NS 2000

@@ -62,7 +62,7 @@ static __always_inline void service_classify_task(struct thread_state *thread,
 	service_apply_rule(thread, task, &query.rule, event, peer, is_running);
 }
 
-/* Matches the rules for the thread in this slot, with the current task as its task. */
+/* Matches the rules for the thread in this slot, by the identity of the current task. */
 __noinline int service_classify(u32 slot, u32 event, u32 peer, u32 is_running)
 {
 	if (!(config.enabled & SERVICE))

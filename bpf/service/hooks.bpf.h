@@ -95,7 +95,7 @@ __noinline int service_fork_slot(u32 slot, u32 parent)
 	return 0;
 }
 
-/* Every new thread of the machine is a member, while there are services. */
+/* While there are services, every new gated thread is a member of one. */
 static __always_inline void service_fork(struct thread_state *thread, struct thread_state *parent)
 {
 	if (!(config.enabled & SERVICE) || !READ_ONCE(header.services_session))

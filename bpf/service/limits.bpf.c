@@ -12,7 +12,7 @@ char LICENSE[] SEC("license") = "GPL";
 /* A service and its ancestors, without the root. */
 #define SERVICE_DEPTH 8
 
-/* The services in whose counts a socket is; 0: no more. */
+/* The services that count a socket; 0: no further ones. */
 struct socket_counted_by {
 	u16 socket[SERVICE_DEPTH];
 	u16 connection[SERVICE_DEPTH];

@@ -20,13 +20,13 @@
 /* Identifies a map called .bss.tollgate as the gate's ("TOLLGATE"). */
 #define GATE_MAGIC 0x544f4c4c47415445ULL
 
-/* The maximum that hold calls before they take effect: crates/kernel/src/enforcement.rs. */
+/* The maximum number of programs for pre-call holds: crates/kernel/src/enforcement.rs. */
 #define GUARD_HOOKS 23
-/* At least as many as there are: crates/kernel/src/gate/maps.rs. */
+/* The maximum number of shared maps: crates/kernel/src/gate/maps.rs. */
 #define GATE_MAPS 64
 /*
- * One more if their sum were odd, as `struct gate_header` must not end in padding. Not a macro,
- * because the generator of the Rust types would not know its value.
+ * One more if the sum with GATE_MAPS is odd, because `struct gate_header` must not end in padding.
+ * This is not a macro, because the generator of the Rust types would not know its value.
  */
 enum { GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS + (GATE_PROGRAMS + GUARD_HOOKS + GATE_MAPS) % 2 };
 

@@ -16,7 +16,7 @@
 #define GUARD_LOOKAHEAD_MAX 9
 #define GUARD_SEQUENCE_MAX 8
 #define GUARD_WINDOW_MASK ((1ULL << (GUARD_SYMBOL_BITS * GUARD_LOOKAHEAD_MAX)) - 1)
-/* In the bit that a window leaves free: of interrupted calls, and of entries of `known_cache`. */
+/* In the bit that a window leaves free: in `interrupted`, and in `known_cache`. */
 #define GUARD_RESTARTS (1ULL << 63)
 #define GUARD_CACHED (1ULL << 63)
 /* Nested signal handlers whose interrupted windows are stored. */
@@ -141,7 +141,7 @@ struct guard_program {
 	__u32 session;
 };
 
-/* What is done about an anomalous call; from GUARD_DELAY on, about every call with an LFC. */
+/* The response to an anomalous call; from GUARD_DELAY on, to every call while the LFC is not 0. */
 enum guard_response {
 	GUARD_OBSERVE = 0,
 	/* Held for 2^LFC times the factor. */
@@ -264,7 +264,7 @@ struct guard_cold {
 	__u32 precall;
 	/* The largest LFC since its execve. */
 	__u8 max_lfc;
-	/* It was held once; or, of a process's first thread, another thread of the process was. */
+	/* It was held at some time; in a process's first thread: any thread of the process was. */
 	__u8 ever_held;
 	__u16 unused;
 };

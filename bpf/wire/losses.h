@@ -17,8 +17,7 @@
 
 /*
  * RECONFIGURED: one generation saw the call begin, and the next one saw it end. The next one cannot
- * know that from a call that was denied. ROW_NOTICES: the row is read at the end of the session
- * instead.
+ * distinguish it from a denied call. ROW_NOTICES: instead, the row is read when the session ends.
  */
 #define GATE_LOSSES(X)                                                                             \
 	X(THREADS_FULL, SHARED, "threads not gated (table full)")                                  \

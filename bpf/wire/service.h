@@ -68,7 +68,7 @@ struct service_migration {
 
 #define NO_LIMIT 0x7fffffffffffffff
 
-/* Limits of a service, and what it has of them, together with the services below it. */
+/* Limits of a service, and what of them is in use, by it and the services below it. */
 struct service_limit {
 	/* The service above. */
 	__u16 parent;

@@ -9,9 +9,9 @@
 
 enum call_state {
 	NOT_IN_CALL,
-	/* `thread_state.call` is the one. */
+	/* In the call `thread_state.call`. */
 	IN_CALL,
-	/* A gate with plugins only saw a call begin: it does not find out which. */
+	/* In a gate with plugins only, which does not compute the index of the call. */
 	IN_UNKNOWN_CALL,
 };
 
