@@ -9,6 +9,7 @@
 #ifndef TOLLGATE_GUARD_PRECALL_BPF_H
 #define TOLLGATE_GUARD_PRECALL_BPF_H
 
+#include "guard/signals.bpf.h"
 #include "guard/state.bpf.h"
 
 /* include/uapi/asm-generic/errno-base.h */
