@@ -18,16 +18,16 @@ static __noinline int plugins_verdict(void *ctx, u32 session)
 	return 0;
 }
 
-/* Returns whether a plugin denounces the call. Unlike the other chains, this one costs a call. */
+/* Returns whether a plugin denounces the call. The result needs a function, unlike other chains. */
 static __noinline int plugins_guard(void *ctx, u32 session)
 {
 	struct plugin_chain *chain = &plugin_chains[PLUGIN_HOOK_GUARD];
 
 	plugins_run(ctx, chain, session, &plugin_guard);
 	/*
-	 * 0, because no plugin has slot 0. Neither the compiler nor the verifier before v6.13 knows
-	 * that the target of a tail call returns in place of this function: with a constant here,
-	 * they would remove the code for another result.
+	 * This is 0, because no plugin has slot 0. A plugin that is entered by a tail call returns
+	 * in place of this function. Neither the compiler nor the verifier before v6.13 knows that:
+	 * with a constant here, they would remove the caller's code for other results.
 	 */
 	return READ_ONCE(chain->next[0]);
 }
@@ -36,6 +36,30 @@ static __noinline int plugins_enter(void *ctx, u32 session)
 {
 	plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_ENTER], session, &plugin_enter);
 	return 0;
+}
+
+/*
+ * Whether a thread keeps its plugins when a session takes it over. `assign_plugins` in
+ * crates/kernel/src/session.rs does the same.
+ */
+static __always_inline bool inherits_plugins(struct session *session, struct thread_state *before)
+{
+	struct session *current;
+
+	if (!before || !before->plugin_session)
+		return false;
+	if (!session->has_own_plugins)
+		return true;
+	current = session_at(before->plugin_session);
+	return current && current->has_own_plugins && current->number > session->number;
+}
+
+/* The chain of each session continues with that of the whole machine. */
+static __always_inline void plugin_join(struct joining *at)
+{
+	at->thread->plugin_session = inherits_plugins(at->session, at->before) ?
+					     at->before->plugin_session :
+					     at->session_index;
 }
 
 /* Before the guard tests a call. */
@@ -58,8 +82,8 @@ static __always_inline void plugin_verdict_sys_enter(struct crossing *at)
 
 /*
  * Runs the plugins at enter before the lens reads the clock, so that their time is not the call's.
- * A function enters the chain, and the last plugin returns to it. Without the lens, the gate saves
- * this call and return.
+ * A function enters the chain, and the last plugin returns to it. Without the lens, the gate's
+ * program enters the chain itself, which saves this call and return.
  */
 static __always_inline void plugin_timed_sys_enter(struct crossing *at)
 {

@@ -145,7 +145,7 @@ impl Gate {
                 let _ = self.maps.get(list).update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
             }
         }
-        self.groups.write(group, wire::group::default());
+        self.groups.write(group, wire::row::default());
         if group < wire::ALLOCATABLE_ROWS {
             let _ = self.maps.get("free_rows").update(&[], &group.to_ne_bytes(), MapFlags::ANY);
         }

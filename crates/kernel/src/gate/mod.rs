@@ -45,8 +45,10 @@ pub struct Gate {
     pub maps: Maps,
     pub header: MappedArray<wire::gate_header>,
     pub threads: MappedArray<wire::thread_state>,
+    /// The guard's part of the threads' states that normal calls do not need.
+    pub(crate) guard_threads: MappedArray<wire::guard_cold>,
     pub sessions: MappedArray<wire::session>,
-    pub groups: MappedArray<wire::group>,
+    pub groups: MappedArray<wire::row>,
     pub cell_of: MappedArray<wire::cell_table>,
     pub plugin_chains: MappedArray<wire::plugin_chain>,
     /// What is to be done for each extension when sessions end.
@@ -142,6 +144,7 @@ impl Gate {
             rollbacks: header.read(0).rollbacks,
             header,
             threads: MappedArray::new(maps.get(".bss.threads"), wire::THREADS)?,
+            guard_threads: MappedArray::new(maps.get(".bss.guard"), wire::THREADS)?,
             sessions: MappedArray::new(maps.get("sessions"), wire::SESSIONS)?,
             groups: MappedArray::new(maps.get("rows"), wire::ROWS)?,
             cell_of: MappedArray::new(maps.get(".bss.cell_index"), wire::ROWS)?,

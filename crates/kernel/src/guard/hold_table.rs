@@ -21,7 +21,8 @@ const BPF_FS: &str = "/sys/fs/bpf";
 const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
 const PREFIX: &str = "tollgate";
 /// Names of the maps there, and in the gate.
-const TABLES: [(&str, &str); 2] = [("threads", ".bss.threads"), ("sessions", "sessions")];
+const TABLES: [(&str, &str); 3] =
+    [("threads", ".bss.threads"), ("guard", ".bss.guard"), ("sessions", "sessions")];
 
 /// A guard whose table of holds is pinned: its process as a PID namespace numbers it, and the build
 /// that made the table.
@@ -177,17 +178,17 @@ pub(crate) fn unpin(owner: u32) {
 
 /// `None`: it has not begun to guard.
 fn switch_off_running(owner: HoldOwner) -> Result<Option<usize>> {
-    let Some((threads, sessions)) = open(owner)? else { return Ok(None) };
-    let switched =
-        sessions_of(&sessions, owner).map(|session| switch_off(&threads, &sessions, session));
+    let Some((threads, cold, sessions)) = open(owner)? else { return Ok(None) };
+    let switched = sessions_of(&sessions, owner)
+        .map(|session| switch_off(&threads, &cold, &sessions, session));
     Ok(switched.reduce(|all, released| all + released))
 }
 
 fn release_of_dead_owner(owner: HoldOwner) -> Result<usize> {
-    let Some((threads, sessions)) = open(owner)? else { return Ok(0) };
+    let Some((threads, cold, sessions)) = open(owner)? else { return Ok(0) };
     let end = || -> usize {
         sessions_of(&sessions, owner)
-            .map(|session| end_session_guard(&threads, &sessions, session))
+            .map(|session| end_session_guard(&threads, &cold, &sessions, session))
             .sum()
     };
     let held = end();
@@ -196,7 +197,8 @@ fn release_of_dead_owner(owner: HoldOwner) -> Result<usize> {
     Ok(held + end())
 }
 
-type HoldMaps = (MappedArray<wire::thread_state>, MappedArray<wire::session>);
+type HoldMaps =
+    (MappedArray<wire::thread_state>, MappedArray<wire::guard_cold>, MappedArray<wire::session>);
 
 /// `None`: a process that is about to pin them, or was killed then, holds nothing yet.
 fn open(owner: HoldOwner) -> Result<Option<HoldMaps>> {
@@ -205,9 +207,10 @@ fn open(owner: HoldOwner) -> Result<Option<HoldMaps>> {
         return Ok(None);
     }
     let open = |path| MapHandle::from_pinned_path(path).doing("opening a pinned table of holds");
-    let [threads, sessions] = paths.map(open);
+    let [threads, cold, sessions] = paths.map(open);
     Ok(Some((
         MappedArray::new(&threads?, wire::THREADS)?,
+        MappedArray::new(&cold?, wire::THREADS)?,
         MappedArray::new(&sessions?, wire::SESSIONS)?,
     )))
 }

@@ -54,13 +54,14 @@ fn keep_group_from_orphaning(group: i32) -> Result<()> {
     }
 }
 
-/// What a watchdog needs to know of its guard: the process, its session, and the IDs of two of the
-/// gate's maps.
+/// What a watchdog needs to know of its guard: the process, its session, and the IDs of three maps
+/// of the gate.
 #[derive(Debug, Clone, Copy)]
 pub struct WatchdogTarget {
     pub owner: u32,
     pub session: u32,
     pub threads_map: u32,
+    pub guard_map: u32,
     pub sessions_map: u32,
 }
 
@@ -76,6 +77,7 @@ pub fn watch_owner(ward: WatchdogTarget, on_duty: impl FnOnce()) -> Result<()> {
     let owner = owner.as_ref().map_or(libc::STDIN_FILENO, |owner| owner.as_raw_fd());
     let open = |id| MapHandle::from_map_id(id).doing("opening the gate's maps");
     let threads = MappedArray::<wire::thread_state>::new(&open(ward.threads_map)?, wire::THREADS)?;
+    let cold = MappedArray::<wire::guard_cold>::new(&open(ward.guard_map)?, wire::THREADS)?;
     let sessions = MappedArray::<wire::session>::new(&open(ward.sessions_map)?, wire::SESSIONS)?;
     on_duty();
     while process::wait_for([libc::STDIN_FILENO, owner], LOOK) == [false, false] {}
@@ -83,7 +85,7 @@ pub fn watch_owner(ward: WatchdogTarget, on_duty: impl FnOnce()) -> Result<()> {
     // Until another Tollgate has cleared the session, which releases as well: its number may be
     // reused.
     while began.elapsed() < RELEASE_GRACE && sessions.read(ward.session).owner_pid == ward.owner {
-        end_session_guard(&threads, &sessions, ward.session);
+        end_session_guard(&threads, &cold, &sessions, ward.session);
         sleep(Duration::from_millis(1));
     }
     unpin(ward.owner);
@@ -94,7 +96,12 @@ impl Gate {
     /// What the watchdog of this process's guard needs to know.
     pub fn watchdog_target(&self, session: u32) -> Result<WatchdogTarget> {
         let id = |map| Ok(self.maps.get(map).info().doing("numbering its maps")?.info.id);
-        let (threads_map, sessions_map) = (id(".bss.threads")?, id("sessions")?);
-        Ok(WatchdogTarget { owner: std::process::id(), session, threads_map, sessions_map })
+        Ok(WatchdogTarget {
+            owner: std::process::id(),
+            session,
+            threads_map: id(".bss.threads")?,
+            guard_map: id(".bss.guard")?,
+            sessions_map: id("sessions")?,
+        })
     }
 }

@@ -22,28 +22,33 @@ pub struct HeldProcess {
 }
 
 fn held_flag(threads: &MappedArray<wire::thread_state>, slot: u32) -> &AtomicU8 {
-    atomic_field!(threads, slot, __bindgen_anon_1.__bindgen_anon_1.held)
+    atomic_field!(threads, slot, guard.held)
 }
 
 fn is_held(threads: &MappedArray<wire::thread_state>, slot: u32) -> bool {
     held_flag(threads, slot).load(Ordering::SeqCst) != 0
 }
 
-fn held(threads: &MappedArray<wire::thread_state>, slots: u32, session: u32) -> Vec<HeldProcess> {
+fn held(
+    threads: &MappedArray<wire::thread_state>,
+    cold: &MappedArray<wire::guard_cold>,
+    slots: u32,
+    session: u32,
+) -> Vec<HeldProcess> {
     let mut until = BTreeMap::new();
     for slot in 1..slots {
         if !is_held(threads, slot) {
             continue;
         }
         let thread = threads.read(slot);
-        if thread.task != 0 && u32::from(thread.guard_session) == session {
+        if thread.task != 0 && u32::from(thread.guard.session) == session {
             let HeldProcess { until_ns, .. } = until.entry(thread.tgid).or_insert(HeldProcess {
                 tgid: thread.tgid,
                 thread: thread.visible_pid,
-                profile: thread.profile_slot.into(),
+                profile: thread.guard.profile_slot.into(),
                 until_ns: 0,
             });
-            *until_ns = thread.held_until_ns.max(*until_ns);
+            *until_ns = cold.read(slot).held_until_ns.max(*until_ns);
         }
     }
     until.into_values().collect()
@@ -76,15 +81,20 @@ fn held_slots(
 }
 
 /// Resets its threads' locality frames: what they did does not count against them any more.
-fn reset_locality(threads: &MappedArray<wire::thread_state>, slots: u32, held: &HeldProcess) {
+fn reset_locality(
+    threads: &MappedArray<wire::thread_state>,
+    cold: &MappedArray<wire::guard_cold>,
+    slots: u32,
+    held: &HeldProcess,
+) {
     for slot in (1..slots).filter(|slot| threads.read(*slot).tgid == held.tgid) {
         // A thread that still makes calls, until it stops at the next one, may write one of these
         // again: then its reset is partial.
-        field!(threads, slot, frame).write([0; 2]);
-        field!(threads, slot, max_lfc).write(0);
+        field!(cold, slot, frame).write([0; 2]);
+        field!(cold, slot, max_lfc).write(0);
         // With the old window, the next calls would be anomalous.
-        field!(threads, slot, window).write(0);
-        field!(threads, slot, __bindgen_anon_1.__bindgen_anon_1.lfc).write(0);
+        field!(threads, slot, guard.window).write(0);
+        field!(threads, slot, guard.lfc).write(0);
     }
 }
 
@@ -113,12 +123,13 @@ fn undo_pending_stops(threads: &MappedArray<wire::thread_state>, slots: u32, gon
 /// with it the guard. Returns how many processes were held.
 pub(crate) fn end_session_guard(
     threads: &MappedArray<wire::thread_state>,
+    cold: &MappedArray<wire::guard_cold>,
     sessions: &MappedArray<wire::session>,
     session: u32,
 ) -> usize {
     respond(sessions, session, wire::GUARD_OBSERVE);
     stop_guarding(threads, session);
-    let held = held(threads, threads.entries(), session);
+    let held = held(threads, cold, threads.entries(), session);
     release_processes(threads, threads.entries(), &held);
     undo_pending_stops(threads, threads.entries(), &held);
     held.len()
@@ -127,14 +138,15 @@ pub(crate) fn end_session_guard(
 /// Makes a guard that continues hold no process from now on. Returns how many processes were held.
 pub(crate) fn switch_off(
     threads: &MappedArray<wire::thread_state>,
+    cold: &MappedArray<wire::guard_cold>,
     sessions: &MappedArray<wire::session>,
     session: u32,
 ) -> usize {
     respond(sessions, session, wire::GUARD_OBSERVE);
     atomic_field!(sessions, session, is_disabled).store(1, Ordering::SeqCst);
     crate::cpus::wait_for_all();
-    let held = held(threads, threads.entries(), session);
-    held.iter().for_each(|held| reset_locality(threads, threads.entries(), held));
+    let held = held(threads, cold, threads.entries(), session);
+    held.iter().for_each(|held| reset_locality(threads, cold, threads.entries(), held));
     release_processes(threads, threads.entries(), &held);
     undo_pending_stops(threads, threads.entries(), &held);
     held.len()
@@ -148,7 +160,7 @@ fn respond(sessions: &MappedArray<wire::session>, session: u32, response: u32) {
 fn stop_guarding(threads: &MappedArray<wire::thread_state>, session: u32) {
     for slot in 1..threads.entries() {
         let thread = threads.read(slot);
-        if thread.task != 0 && u32::from(thread.guard_session) == session {
+        if thread.task != 0 && u32::from(thread.guard.session) == session {
             atomic_field!(threads, slot, mask).fetch_and(!wire::GUARD, Ordering::SeqCst);
         }
     }
@@ -157,7 +169,7 @@ fn stop_guarding(threads: &MappedArray<wire::thread_state>, session: u32) {
 impl Gate {
     /// Processes held by the session's guard, each until the latest time of its threads.
     pub fn held(&self, session: u32) -> Vec<HeldProcess> {
-        held(&self.threads, self.used_slots(), session)
+        held(&self.threads, &self.guard_threads, self.used_slots(), session)
     }
 
     /// Processes that the session guards and does not hold, with the profile slots of their
@@ -167,9 +179,9 @@ impl Gate {
         for slot in 1..self.used_slots() {
             let thread = self.threads.read(slot);
             let is_own =
-                u32::from(thread.guard_session) == session && thread.mask & wire::GUARD != 0;
+                u32::from(thread.guard.session) == session && thread.mask & wire::GUARD != 0;
             if thread.task != 0 && is_own {
-                guarded.insert(thread.tgid, thread.profile_slot.into());
+                guarded.insert(thread.tgid, thread.guard.profile_slot.into());
             }
         }
         self.held(session).iter().for_each(|held| {
@@ -206,7 +218,7 @@ impl Gate {
     pub fn hold(&self, session: u32, tgid: u32, until_ns: u64) -> bool {
         let is_own = |thread: &wire::thread_state| {
             let is_guarded = thread.mask & wire::GUARD != 0
-                && u32::from(thread.profile_slot) != wire::GUARD_PROFILE_UNSELECTED;
+                && u32::from(thread.guard.profile_slot) != wire::GUARD_PROFILE_UNSELECTED;
             thread.task != 0 && thread.tgid == tgid && is_guarded
         };
         let mut number = None;
@@ -214,10 +226,10 @@ impl Gate {
         atomic_field!(self.sessions, session, held).fetch_add(1, Ordering::SeqCst);
         for slot in 1..self.used_slots() {
             let thread = self.threads.read(slot);
-            if is_own(&thread) && u32::from(thread.guard_session) == session {
+            if is_own(&thread) && u32::from(thread.guard.session) == session {
                 // The gate reads these where the flag is set, or a signal is sent.
-                field!(self.threads, slot, held_until_ns).write(until_ns);
-                field!(self.threads, slot, ever_held).write(1);
+                field!(self.guard_threads, slot, held_until_ns).write(until_ns);
+                field!(self.guard_threads, slot, ever_held).write(1);
                 held_flag(&self.threads, slot).store(1, Ordering::SeqCst);
                 number = Some(thread.visible_pid);
             }
@@ -230,7 +242,7 @@ impl Gate {
 
     /// Resets what its threads did, and lets the process run again.
     pub fn release_and_reset(&self, session: u32, held: &HeldProcess) {
-        reset_locality(&self.threads, self.used_slots(), held);
+        reset_locality(&self.threads, &self.guard_threads, self.used_slots(), held);
         self.release_held(session, &[*held]);
     }
 
@@ -274,10 +286,10 @@ fn release_all(gate: &Gate, session: u32) {
     gate.release_held(session, &gate.held(session));
     for slot in 1..gate.threads.entries() {
         let thread = gate.threads.read(slot);
-        if u32::from(thread.guard_session) == session {
+        if u32::from(thread.guard.session) == session {
             // The gate does not use these without GUARD.
-            field!(gate.threads, slot, profile_slot).write(0);
-            field!(gate.threads, slot, guard_session).write(0);
+            field!(gate.threads, slot, guard.profile_slot).write(0);
+            field!(gate.threads, slot, guard.session).write(0);
         }
     }
     gate.drop_profiles(session);

@@ -139,7 +139,10 @@ impl Gate {
     /// The profiles that threads use now.
     pub fn profiles_in_use(&self) -> BTreeSet<u32> {
         let threads = (1..self.threads.entries()).map(|slot| self.threads.read(slot));
-        threads.filter(|thread| thread.task != 0).map(|thread| thread.profile_slot.into()).collect()
+        threads
+            .filter(|thread| thread.task != 0)
+            .map(|thread| thread.guard.profile_slot.into())
+            .collect()
     }
 
     /// Retires a profile that no thread uses; false: a thread began to use it meanwhile.
@@ -177,11 +180,11 @@ impl Gate {
 
     fn switch_threads_profile(&self, from: u32, to: u32) {
         for slot in 1..self.threads.entries() {
-            if u32::from(self.threads.read(slot).profile_slot) == from {
+            if u32::from(self.threads.read(slot).guard.profile_slot) == from {
                 // The windows have other symbols: the thread begins a new one.
-                field!(self.threads, slot, profile_slot).write(to as u16);
-                field!(self.threads, slot, window).write(0);
-                field!(self.threads, slot, interrupted).write(Default::default());
+                field!(self.threads, slot, guard.profile_slot).write(to as u16);
+                field!(self.threads, slot, guard.window).write(0);
+                field!(self.guard_threads, slot, interrupted).write(Default::default());
             }
         }
     }

@@ -26,7 +26,7 @@ fn cell_from(bytes: &[u8]) -> wire::cell {
     cell
 }
 
-fn row_name(group: &wire::group) -> RowName {
+fn row_name(group: &wire::row) -> RowName {
     RowName { tgid: group.tgid, pid: group.pid, command: wire::text(&group.comm) }
 }
 
