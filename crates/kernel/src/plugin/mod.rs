@@ -1,4 +1,4 @@
-//! Plugins: compiled programs and their memory, in the kernel.
+//! Compiled plugins in the kernel: their programs, maps, hooks and output.
 
 mod attach_point;
 mod attached_programs;
