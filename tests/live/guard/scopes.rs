@@ -24,18 +24,18 @@ fn baseline_per_script() {
     let (routine, fork) = (script("routine"), script("fork"));
     it.run("--guard=learn --scope script", "routine 100 0");
     it.run_transition_on("normalize", "python3.11[routine]");
-    let unusual = it.run("--guard=watch --scope script", "routine 100 6");
-    let known = unusual.in_scope(Some(&routine));
+    let anomalous = it.run("--guard=watch --scope script", "routine 100 6");
+    let known = anomalous.in_scope(Some(&routine));
     let [anomalies, early_calls] = numbers(known, ["anomalies", "early_calls"]);
     assert!(anomalies >= 6 && early_calls == 0 && known["state"] == "normal", "{known}");
-    assert_eq!(unusual.events()[0]["scope"].as_str(), Some(&*routine));
+    assert_eq!(anomalous.events()[0]["scope"].as_str(), Some(&*routine));
     // The other script is still in training.
     let other = it.run("--guard=watch --scope script", "fork 3");
     let known = other.in_scope(Some(&fork));
     assert_eq!((numbers(known, ["anomalies"]), &known["state"]), ([0], &"training".into()));
 }
 
-/// A relative script is named by the path of its folder, of which twelve components are kept. If
+/// A relative script is named by the path of its folder, of which twelve components are stored. If
 /// there are twelve, the kernel side does not check whether the root comes next; user space names
 /// it the same way.
 #[test]

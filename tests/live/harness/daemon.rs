@@ -95,7 +95,7 @@ impl GuardDaemon {
     pub fn limit_open_files(&self, more: usize) {
         let most = (self.open_files() + more) as libc::rlim_t;
         let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-        // SAFETY: a valid limit; nothing is asked back.
+        // SAFETY: a valid limit; no old value is requested.
         let set = unsafe {
             libc::prlimit(
                 self.running.pid() as i32,
@@ -120,9 +120,9 @@ impl GuardDaemon {
 /// A process that makes calls on command, and the number of its replies.
 pub struct CommandServer {
     running: Running,
-    answers: ChildStdout,
-    answered: usize,
-    asked: usize,
+    replies: ChildStdout,
+    replied: usize,
+    sent: usize,
 }
 
 impl CommandServer {
@@ -152,10 +152,10 @@ impl CommandServer {
                 if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
             })
             .start();
-        let answers = running.stdout();
+        let replies = running.stdout();
         // SAFETY: our own descriptor.
-        unsafe { libc::fcntl(answers.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-        Self { running, answers, answered: 0, asked: 0 }
+        unsafe { libc::fcntl(replies.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        Self { running, replies, replied: 0, sent: 0 }
     }
 
     pub fn pid(&self) -> u32 {
@@ -166,24 +166,24 @@ impl CommandServer {
     /// an anomalous call.
     pub fn send(&mut self, what: &[u8]) {
         self.running.input().write_all(what).expect("it listens");
-        self.asked += what.len();
+        self.sent += what.len();
     }
 
     /// How many commands have no reply yet.
     pub fn pending_replies(&mut self) -> usize {
         let mut bytes = [0; 4096];
-        while let Ok(read) = self.answers.read(&mut bytes)
+        while let Ok(read) = self.replies.read(&mut bytes)
             && read > 0
         {
-            self.answered += read;
+            self.replied += read;
         }
-        self.asked - self.answered
+        self.sent - self.replied
     }
 
     #[track_caller]
     pub fn send_and_wait(&mut self, what: &[u8]) {
         self.send(what);
-        eventually("its answers", || self.pending_replies() == 0);
+        eventually("its replies", || self.pending_replies() == 0);
     }
 
     pub fn is_stopped(&self) -> bool {

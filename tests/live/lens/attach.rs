@@ -345,9 +345,9 @@ fn call_in_progress_at_attach_is_reported() {
     let pid = hanging.pid();
     eventually("its pause", || is_in_call(pid, libc::SYS_pause));
     let report = Job::lens(&format!("-p {pid} --for 200ms")).finish().success().report().complete();
-    let told: Vec<_> =
+    let listed: Vec<_> =
         report.in_progress.iter().map(|call| (call.tid, &*call.name, call.ns)).collect();
-    assert_eq!(told, [(pid, "pause", None)]);
+    assert_eq!(listed, [(pid, "pause", None)]);
 }
 
 #[test]

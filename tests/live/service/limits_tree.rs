@@ -20,8 +20,8 @@ fn limit_covers_descendants() {
     assert_eq!((sockets["both"], sockets["one"], sockets["other"]), (5, 3, 2));
     // A change of the tree does not change where sockets are counted.
     services.apply(&rules(&[("one", ""), ("other", "")]));
-    one.ask("close");
-    other.ask("close");
+    one.request("close");
+    other.request("close");
     eventually("closed sockets", || {
         let sockets = services.usage_by_service("sockets");
         (sockets["one"], sockets["other"]) == (0, 0)
@@ -52,8 +52,8 @@ fn tasks_count_for_ancestors() {
     assert_eq!(limit(&services, "both")["tasks"], 7);
     assert_eq!(limit(&services, "other")["tasks"], 3);
     // Without a limit of its own, it has its parent's.
-    services.ask("limit other --tasks-max none");
-    services.ask("limit both --tasks-max 9");
+    services.request("limit other --tasks-max none");
+    services.request("limit both --tasks-max 9");
     assert_eq!(other.request_counts("fork 9"), (2, libc::EAGAIN));
 }
 
@@ -66,8 +66,8 @@ fn memory_covers_descendants() {
         });
     }
     // More than the other service may use.
-    assert_eq!(one.ask("memory 32000000"), "1");
-    assert_eq!(other.ask("memory 4000000"), "1");
+    assert_eq!(one.request("memory 32000000"), "1");
+    assert_eq!(other.request("memory 4000000"), "1");
     assert!(limit(&services, "both")["memory_bytes"].as_u64() >= Some(36_000_000));
     other.send("memory 32000000");
     other.0.finish().exits_with(128 + libc::SIGKILL);

@@ -1,4 +1,4 @@
-//! Processes that start, execute programs and end, in every way that a program can use.
+//! Processes that start, execute programs and end, by every call that a program can use.
 
 use crate::arguments::{Arguments, HOUR_MS, MAX_REPETITIONS};
 use crate::clock::nap;
@@ -108,6 +108,6 @@ fn daemon_life(pid_pipe: &Pipe, milliseconds: u64) -> Outcome {
     }
     (&pid_pipe.writer)
         .write_all(&own_pid().to_ne_bytes())
-        .map_err(|error| os_failure("tell the process id", error))?;
+        .map_err(|error| os_failure("print the process id", error))?;
     nap(milliseconds)
 }

@@ -40,7 +40,7 @@ pub fn errors(mut arguments: Arguments) -> Outcome {
     let descriptor = empty.reader.as_raw_fd();
     let mut byte = 0_u8;
     for _ in 0..times {
-        // SAFETY: `byte` has room for the one byte asked for.
+        // SAFETY: `byte` has room for the one byte.
         let read = unsafe { libc::read(descriptor, (&raw mut byte).cast(), 1) };
         expect_error("read", read as i64, libc::EAGAIN)?;
     }
@@ -82,7 +82,7 @@ pub fn faults(mut arguments: Arguments) -> Outcome {
 fn thread_minor_faults() -> Result<c_long, Failure> {
     // SAFETY: a zeroed rusage is valid.
     let mut usage: libc::rusage = unsafe { mem::zeroed() };
-    // SAFETY: `usage` is a valid place for the result.
+    // SAFETY: `usage` is a valid destination for the result.
     let read = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
     check(read, "read the thread's resource usage")?;
     Ok(usage.ru_minflt)

@@ -41,11 +41,11 @@ fn address(last: u8, port: u16) -> libc::sockaddr_in {
     }
 }
 
-fn map(place: usize, protection: c_int) -> Outcome {
+fn map(address: usize, protection: c_int) -> Outcome {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: a mapping of its own, where nothing else is.
-    let mapped = unsafe { libc::mmap(place as *mut c_void, PAGE, protection, flags, -1, 0) };
-    if mapped as usize == place { Ok(()) } else { Err(failed("cannot map memory")) }
+    let mapped = unsafe { libc::mmap(address as *mut c_void, PAGE, protection, flags, -1, 0) };
+    if mapped as usize == address { Ok(()) } else { Err(failed("cannot map memory")) }
 }
 
 /// Makes the call; returns its result, or -1 with `errno` set.
@@ -76,7 +76,7 @@ fn prepare_low_memory(scene: &PreparedResources) -> Outcome {
     map(LOW_MEMORY, libc::PROT_READ | libc::PROT_WRITE)?;
     let connect =
         [scene.stream as u32, LOW_MEMORY as u32 + 256, size_of::<libc::sockaddr_in>() as u32];
-    // SAFETY: three places within the page just mapped.
+    // SAFETY: three addresses within the page just mapped.
     unsafe {
         (LOW_MEMORY as *mut [u8; 8]).write(*b"removed\0");
         ((LOW_MEMORY + 256) as *mut libc::sockaddr_in).write(address(1, scene.port));

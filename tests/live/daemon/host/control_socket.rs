@@ -35,14 +35,14 @@ fn connect(daemon: &GuardDaemon) -> UnixStream {
 }
 
 /// Sends these bytes, closes the sending direction and returns the reply.
-fn answer(daemon: &GuardDaemon, request: &[u8]) -> String {
+fn reply_to(daemon: &GuardDaemon, request: &[u8]) -> String {
     let mut stream = connect(daemon);
     // The daemon may reply before it has read everything.
     let _ = stream.write_all(request);
     let _ = stream.shutdown(std::net::Shutdown::Write);
-    let mut answer = String::new();
-    let _ = BufReader::new(stream).read_line(&mut answer);
-    answer
+    let mut reply = String::new();
+    let _ = BufReader::new(stream).read_line(&mut reply);
+    reply
 }
 
 #[test]
@@ -65,18 +65,18 @@ fn malformed_request_gets_a_sentence() {
         (&deep, "does not understand"),
     ];
     for (request, words) in requests {
-        let said = answer(&daemon, request);
+        let said = reply_to(&daemon, request);
         assert!(said.contains(words), "{words:?} is not in {said:?}");
     }
     // The daemon cuts this request off, so its reply may not reach a client that is still writing.
-    answer(&daemon, &huge);
+    reply_to(&daemon, &huge);
     // A client that sends half a request does not delay others.
     let mut half = connect(&daemon);
     half.write_all(b"{\"ask\":").expect("it reads");
     assert!(daemon.request("status").text().contains("held now: 1 process"));
     half.write_all(b"\"status\"}\n").expect("it reads");
     let mut line = String::new();
-    BufReader::new(half).read_line(&mut line).expect("it answers");
+    BufReader::new(half).read_line(&mut line).expect("it replies");
     assert!(line.contains("\"held\""), "{line}");
     assert!(server.is_stopped());
 }
@@ -85,7 +85,7 @@ fn malformed_request_gets_a_sentence() {
 fn two_hundred_clients_and_silent_ones_are_served() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
     let (daemon, mut server) = holding(&it, &group, "--anomaly-limit 1000000");
-    let status = || answer(&daemon, b"{\"ask\":\"status\"}\n");
+    let status = || reply_to(&daemon, b"{\"ask\":\"status\"}\n");
     let silent: Vec<_> = (0..100).map(|_| connect(&daemon)).collect();
     let deaf: Vec<_> = (0..20).map(|_| connect(&daemon)).collect();
     std::thread::scope(|scope| {
@@ -121,7 +121,7 @@ fn closed_event_follower_leaves_nothing() {
     let is_as_before = || {
         let before = (daemon.open_files(), threads());
         for _ in 0..20 {
-            assert_eq!(answer_and_go(&daemon), "{\"ok\":null}\n");
+            assert_eq!(read_reply_and_leave(&daemon), "{\"ok\":null}\n");
         }
         (0..50).any(|_| {
             std::thread::sleep(Duration::from_millis(100));
@@ -141,8 +141,8 @@ fn event_stream_ends_with_the_daemon() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
     let daemon = GuardDaemon::start(&it, &group, "--guard=watch --anomaly-limit 1000000");
     let mut server = CommandServer::start(&it, &group);
-    let followers =
-        ["events --follow", "events --follow --json"].map(|ask| daemon.client_job(ask).start());
+    let followers = ["events --follow", "events --follow --json"]
+        .map(|command| daemon.client_job(command).start());
     let [text, json] = &followers;
     eventually("an event", || {
         server.send_and_wait(b"x");
@@ -155,11 +155,11 @@ fn event_stream_ends_with_the_daemon() {
     }
 }
 
-fn answer_and_go(daemon: &GuardDaemon) -> String {
+fn read_reply_and_leave(daemon: &GuardDaemon) -> String {
     let mut stream = connect(daemon);
     stream.write_all(b"{\"ask\":\"events\",\"follow\":true}\n").expect("it reads");
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).expect("it answers");
+    BufReader::new(stream).read_line(&mut line).expect("it replies");
     line
 }
 
@@ -197,7 +197,7 @@ fn exhausting_metrics_connections_takes_no_daemon_descriptors() {
     assert!(daemon.request("status").text().contains("held now: 1 process"));
     drop(half);
     let held = |series: &str| series == "tollgate_guard_held_processes";
-    eventually("an answer", || metrics.value(held) == Some(1.0));
+    eventually("a reply", || metrics.value(held) == Some(1.0));
     daemon.request("off --daemon");
     eventually("it runs again", || server.pending_replies() == 0);
 }

@@ -127,21 +127,21 @@ fn transitions_apply_to_baselines_in_use() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let (daemon, mut server) = learned(&it, &group, "--guard=watch");
     server.send_and_wait(b"x");
-    let unusual = daemon.program().expect("known")["anomalies"].as_u64().expect("a number");
-    assert!(unusual > 0);
+    let anomalies = daemon.program().expect("known")["anomalies"].as_u64().expect("a number");
+    assert!(anomalies > 0);
     daemon.request("tolerize guarded");
     assert_eq!(daemon.program().expect("known")["state"], "training");
     let all = [[b'x'; 60], [b'u'; 60]].concat();
     server.send_and_wait(&all.repeat(3));
     assert_eq!(
         daemon.program().expect("known")["anomalies"],
-        unusual,
+        anomalies,
         "training programs are not tested"
     );
     daemon.request("normalize guarded");
     server.send_and_wait(&all.repeat(3));
     let now = daemon.program().expect("known");
-    assert_eq!((&now["state"], &now["anomalies"]), (&"normal".into(), &unusual.into()), "{now}");
+    assert_eq!((&now["state"], &now["anomalies"]), (&"normal".into(), &anomalies.into()), "{now}");
     assert!(daemon.request("show guarded").text().contains("getgid"));
     daemon.request("reset guarded");
     let now = daemon.program().expect("known");
@@ -236,9 +236,9 @@ fn control_is_root_only_and_exclusive() {
     // The daemon rejects a request that it does not understand, and continues.
     let mut stream = std::os::unix::net::UnixStream::connect(&daemon.socket).expect("it listens");
     stream.write_all(b"{\"ask\":\"everything\"}\n").expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    assert!(answer.contains("does not understand"), "{answer}");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).expect("it replies");
+    assert!(reply.contains("does not understand"), "{reply}");
     daemon.request("status");
 }
 

@@ -127,14 +127,14 @@ fn long_program_is_identified() {
 #[test]
 fn isolated_anomalies_are_reported_then_learned() {
     let it = Guarded::normal(&["routine 100 0"]);
-    let mut told = 0;
-    while told <= 30 {
-        assert_eq!(it.stored()[0]["state"], "normal", "after {told} anomalies");
+    let mut anomalies = 0;
+    while anomalies <= 30 {
+        assert_eq!(it.stored()[0]["state"], "normal", "after {anomalies} anomalies");
         let new = it.run("--guard=watch", "routine 100 1").number("anomalies");
         assert!((1..=5).contains(&new), "{new} anomalies in a run");
-        told += new;
+        anomalies += new;
     }
-    assert_ne!(it.stored()[0]["state"], "normal", "after {told} anomalies");
+    assert_ne!(it.stored()[0]["state"], "normal", "after {anomalies} anomalies");
     assert_eq!(it.run("--guard=watch", "routine 100 1").number("anomalies"), 0);
 }
 
@@ -166,20 +166,20 @@ fn anomaly_flood_is_counted_as_loss() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
     let daemon = GuardDaemon::start(&it, &group, "--guard=watch --anomaly-limit 1000000000");
     let mut server = CommandServer::start(&it, &group);
-    let told =
+    let counted =
         || daemon.program().map_or(0, |program| program["anomalies"].as_u64().expect("a number"));
     eventually("it is guarded", || {
         server.send_and_wait(b"x");
-        told() > 0
+        counted() > 0
     });
     // The stopped daemon does not read the events.
     stop(daemon.running.pid());
     (0..20).for_each(|_| server.send_and_wait(&[b'x'; 1000]));
     kill(daemon.running.pid() as i32, libc::SIGCONT);
-    eventually("each is told or lost", || {
+    eventually("each is reported or lost", || {
         let lost = daemon.status()["losses"]["guard events not reported (buffer full)"]
             .as_u64()
             .unwrap_or(0);
-        lost > 0 && lost + told() >= 20_000
+        lost > 0 && lost + counted() >= 20_000
     });
 }

@@ -28,7 +28,7 @@ fn event_loop_sees_one_eintr_per_hold() {
         std::thread::sleep(std::time::Duration::from_millis(100));
         assert_eq!(server.pending_replies(), 1, "nobody serves while held");
         daemon.request("release");
-        eventually("its answer", || server.pending_replies() == 0);
+        eventually("its reply", || server.pending_replies() == 0);
     }
     assert!(server.end().contains("interrupted: 3 waits, 0 naps"));
 }
@@ -52,18 +52,18 @@ fn learned(
     it: &Guarded,
     group: &ControlGroup,
     options: &str,
-    usual: &[u8],
+    normal: &[u8],
     threads: u32,
 ) -> (GuardDaemon, CommandServer) {
     let daemon =
         GuardDaemon::start(it, group, &format!("--guard=enforce --anomaly-limit 1000 {options}"));
     let mut server = CommandServer::with_threads(it, group, threads);
     eventually("it is guarded", || {
-        server.send_and_wait(usual);
+        server.send_and_wait(normal);
         daemon.program().is_some_and(|program| program["calls"].as_u64() > Some(2000))
     });
     daemon.request("normalize guarded");
-    server.send_and_wait(usual);
+    server.send_and_wait(normal);
     assert_eq!(daemon.program().expect("it is known")["anomalies"], 0);
     (daemon, server)
 }
@@ -73,12 +73,12 @@ fn learned(
 #[test]
 fn foreign_sigcont_lets_hardly_any_call_through() {
     let it = Guarded::normal(&["routine 100 0", "orphaned-routine 100 0"]);
-    let ways = [
+    let variants = [
         ("--respond stop", "routine"),
         ("--delay-factor 5s", "routine"),
         ("--respond stop", "orphaned-routine"),
     ];
-    for (options, routine) in ways {
+    for (options, routine) in variants {
         let options = format!("--guard=enforce --anomaly-limit 1000 {options}");
         let running = it.job(&options, &format!("{routine} 100 900")).start();
         let guarded = running.child_running("guarded");
@@ -109,7 +109,7 @@ fn sigterm_and_sigcont_end_a_held_process() {
     running.finish().exits_with(143);
 }
 
-/// A stop that answers a foreign SIGCONT may still be pending when the hold ends.
+/// A stop that is the response to a foreign SIGCONT may still be pending when the hold ends.
 #[test]
 fn foreign_sigcont_does_not_delay_release() {
     let it = Guarded::normal(&["routine 100 0"]);
@@ -268,9 +268,9 @@ fn training_stops_are_learned() {
 #[test]
 fn execve_after_an_anomaly_is_suspended() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
-    let usual = [[b'u'; 100], [b'e'; 100]].concat();
+    let normal = [[b'u'; 100], [b'e'; 100]].concat();
     let (daemon, mut server) =
-        learned(&it, &group, "--delay-cap 1ms --suspend-execve 1", &usual, 0);
+        learned(&it, &group, "--delay-cap 1ms --suspend-execve 1", &normal, 0);
     server.send_and_wait(b"e");
     server.send_and_wait(b"x");
     // Pushes the anomaly out of the latest 128 calls.
@@ -287,7 +287,7 @@ fn execve_after_an_anomaly_is_suspended() {
     assert_eq!(server.pending_replies(), 1);
     assert!(daemon.request("status").text().contains("held now: 1 process"));
     daemon.request("release");
-    eventually("its answer", || server.pending_replies() == 0);
+    eventually("its reply", || server.pending_replies() == 0);
 }
 
 #[test]

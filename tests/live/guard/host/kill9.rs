@@ -196,7 +196,7 @@ fn kill_at_random_moments(rounds: usize) {
     println!("seed {seed}");
     let mut range = KillTest::new(Random::new(seed));
     let mut rest = Vec::new();
-    let mut kept = None;
+    let mut keeper_process = None;
     for round in 0..rounds {
         if rest.is_empty() {
             rest = WHOM.iter().flat_map(|whom| KILL_MOMENTS.map(|then| (*whom, then))).collect();
@@ -204,18 +204,18 @@ fn kill_at_random_moments(rounds: usize) {
         }
         let (whom, then) = rest.pop().expect("just filled");
         if round % 10 == 0 {
-            kept = (round % 20 == 10).then(keeper);
+            keeper_process = (round % 20 == 10).then(keeper);
         }
         let began = Instant::now();
         range.round(whom, then);
         println!(
-            "{round}: {whom:?} while {then:?}, gate kept: {}, {:?}",
-            kept.is_some(),
+            "{round}: {whom:?} while {then:?}, gate held by a keeper: {}, {:?}",
+            keeper_process.is_some(),
             began.elapsed()
         );
     }
     println!("in {} of {rounds} rounds a process was held then", range.hits);
-    drop(kept);
+    drop(keeper_process);
     eventually("an end of all links", || abandoned_links().is_empty());
     // In three of the twelve combinations, the kill comes while a process is held.
     assert!(

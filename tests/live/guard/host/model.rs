@@ -116,7 +116,7 @@ fn held_fork_succeeds_after_release() {
 #[test]
 fn inner_session_does_not_escape_the_guard() {
     let it = Guarded::normal(&["routine 100 0"]);
-    let is_judged = || {
+    let is_tested = || {
         let mut outer = Job::run("--guard=watch", vec![tollgate().into()]);
         outer.command.env("TOLLGATE_STORE", it.folder.path().join("store"));
         let inner = outer.path("inner");
@@ -126,7 +126,7 @@ fn inner_session_does_not_escape_the_guard() {
     };
     // The program is not the outer session's command, so it does not wait for its baseline, which
     // may be late on a busy machine.
-    eventually("it is judged before it ends", is_judged);
+    eventually("it is tested before it ends", is_tested);
 }
 
 #[test]

@@ -31,19 +31,19 @@ const OTHER: &str =
 
 #[test]
 fn other_script_is_anomalous_only_with_scopes() {
-    for (option, is_told) in [("", false), ("--scope script", true)] {
+    for (option, is_scoped) in [("", false), ("--scope script", true)] {
         let it = shell();
         let (quiet, other) = (write(&it, "quiet.sh", QUIET), write(&it, "other.sh", OTHER));
         for script in [&quiet, &other] {
             it.run(&format!("--guard=learn {option}"), script);
         }
-        let program = if is_told { "dash[quiet.sh]" } else { "dash" };
+        let program = if is_scoped { "dash[quiet.sh]" } else { "dash" };
         it.run_transition_on("normalize", program);
         write(&it, "quiet.sh", OTHER);
         let guard = it.run(&format!("--guard=watch {option}"), &quiet);
-        let scope = is_told.then(|| format!("script:{quiet}"));
+        let scope = is_scoped.then(|| format!("script:{quiet}"));
         let anomalies = guard.in_scope(scope.as_deref())["anomalies"].as_u64().expect("a number");
-        assert_eq!(anomalies > 0, is_told, "{option}: {}", guard.0);
+        assert_eq!(anomalies > 0, is_scoped, "{option}: {}", guard.0);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::harness::job::copy;
 use crate::harness::{Job, eventually};
 
 /// Mounts a file system of 64 KiB that only the calling process and its children see.
-fn mount_small(place: &CString) -> io::Result<()> {
+fn mount_small(mount_point: &CString) -> io::Result<()> {
     let (kind, root, size) = (c"tmpfs", c"/", c"size=64k");
     let none = std::ptr::null();
     let private = libc::MS_REC | libc::MS_PRIVATE;
@@ -26,8 +26,13 @@ fn mount_small(place: &CString) -> io::Result<()> {
     let is_done = unsafe {
         libc::unshare(libc::CLONE_NEWNS) == 0
             && libc::mount(none, root.as_ptr(), none, private, none.cast()) == 0
-            && libc::mount(kind.as_ptr(), place.as_ptr(), kind.as_ptr(), 0, size.as_ptr().cast())
-                == 0
+            && libc::mount(
+                kind.as_ptr(),
+                mount_point.as_ptr(),
+                kind.as_ptr(),
+                0,
+                size.as_ptr().cast(),
+            ) == 0
     };
     if is_done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -37,9 +42,9 @@ fn full_disk_is_reported_and_saved_later() {
     let (it, group) = (Guarded::new(), ControlGroup::new());
     let store = it.folder.path().join("store");
     fs::create_dir(&store).expect("a folder");
-    let place = CString::new(store.as_os_str().as_bytes()).expect("no NUL");
-    let job =
-        GuardDaemon::job_in(&it, &group, "--guard=watch").before_exec(move || mount_small(&place));
+    let mount_point = CString::new(store.as_os_str().as_bytes()).expect("no NUL");
+    let job = GuardDaemon::job_in(&it, &group, "--guard=watch")
+        .before_exec(move || mount_small(&mount_point));
     let daemon = GuardDaemon::start_ready(job, &it);
     let seen = PathBuf::from(format!("/proc/{}/root{}", daemon.running.pid(), store.display()));
     let filler = seen.join("filler");
@@ -117,25 +122,25 @@ fn unreadable_baselines_do_not_stop_the_daemon() {
     let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
     let strangers: Vec<_> = WRONG.iter().map(|(name, _, _)| stranger(&it, name)).collect();
     let make_all = || {
-        for ((_, make, _), (_, place)) in WRONG.iter().zip(&strangers) {
-            if place.symlink_metadata().is_err() {
-                make(place);
+        for ((_, make, _), (_, path)) in WRONG.iter().zip(&strangers) {
+            if path.symlink_metadata().is_err() {
+                make(path);
             }
         }
     };
     make_all();
     let daemon = GuardDaemon::start(&it, &group, "--guard=enforce --respond stop");
-    let is_told = |name: &str, words: &str, times: usize| {
-        let (_, place) =
+    let is_logged = |name: &str, words: &str, times: usize| {
+        let (_, path) =
             &strangers[WRONG.iter().position(|(wrong, _, _)| *wrong == name).expect("listed")];
         let said = daemon.running.read("err");
         said.lines()
-            .filter(|line| line.contains(&*place.to_string_lossy()) && line.contains(words))
+            .filter(|line| line.contains(&*path.to_string_lossy()) && line.contains(words))
             .count()
             >= times
     };
     for (name, _, words) in WRONG {
-        assert!(is_told(name, words, 1), "{name}: {}", daemon.running.read("err"));
+        assert!(is_logged(name, words, 1), "{name}: {}", daemon.running.read("err"));
     }
     // The daemon holds a process all the time.
     let mut held = CommandServer::start(&it, &group);
@@ -146,15 +151,15 @@ fn unreadable_baselines_do_not_stop_the_daemon() {
         held.is_stopped()
     });
     make_all();
-    for ((name, _, words), (program, place)) in WRONG.iter().zip(&strangers) {
+    for ((name, _, words), (program, path)) in WRONG.iter().zip(&strangers) {
         let mut stranger = CommandServer::of(program, &group, 0);
         eventually("it is guarded", || {
             stranger.send_and_wait(b"u");
             daemon.program_named(name).is_some()
         });
-        eventually("it is told", || is_told(name, words, 2));
+        eventually("it is logged", || is_logged(name, words, 2));
         stranger.send_and_wait(b"xuxu");
-        let aside = place.with_added_extension("damaged");
+        let aside = path.with_added_extension("damaged");
         assert_eq!(aside.symlink_metadata().is_ok(), SET_ASIDE.contains(name), "{name}");
     }
     assert!(held.is_stopped());
@@ -191,12 +196,12 @@ fn shown(daemon: &GuardDaemon, it: &Guarded, what: &str) -> u64 {
 
 /// Makes the server's behaviour for these commands the normal one in the daemon.
 #[track_caller]
-fn normalize(daemon: &GuardDaemon, server: &mut CommandServer, usual: &[u8]) {
+fn normalize(daemon: &GuardDaemon, server: &mut CommandServer, normal: &[u8]) {
     let calls =
         || daemon.program().map_or(0, |program| program["calls"].as_u64().expect("a number"));
     let before = calls();
     eventually("it is learned", || {
-        (0..12).for_each(|_| server.send_and_wait(usual));
+        (0..12).for_each(|_| server.send_and_wait(normal));
         calls() > before + 2000
     });
     daemon.request("normalize guarded");

@@ -44,7 +44,7 @@ fn in_namespace(job: Job, script: &str, folders: &[&Path]) -> Job {
 /// Lets the server make anomalous calls until one is reported: the first may come before the daemon
 /// guards it.
 #[track_caller]
-fn does_something_unusual(daemon: &GuardDaemon, server: &mut CommandServer) {
+fn does_something_anomalous(daemon: &GuardDaemon, server: &mut CommandServer) {
     eventually("an event", || {
         if server.pending_replies() == 0 {
             server.send(b"x");
@@ -83,7 +83,7 @@ fn events_go_to_the_journal() {
     let job = in_namespace(GuardDaemon::job_in(&it, &group, "--guard=watch"), connected, &[&run]);
     let daemon = GuardDaemon::start_ready(job, &it);
     let mut server = CommandServer::start(&it, &group);
-    does_something_unusual(&daemon, &mut server);
+    does_something_anomalous(&daemon, &mut server);
     let message = receive(&journal);
     for part in
         ["MESSAGE", "PRIORITY", "TOLLGATE_PROGRAM", "/guarded", "TOLLGATE_CALL", "TOLLGATE_LFC"]
@@ -123,7 +123,7 @@ fn anomalies_beyond_max_held_are_logged() {
     let daemon =
         GuardDaemon::start(&it, &group, &format!("{STOPS} --max-held 1 --metrics 127.0.0.1:0"));
     let mut first = CommandServer::start(&it, &group);
-    does_something_unusual(&daemon, &mut first);
+    does_something_anomalous(&daemon, &mut first);
     eventually("the hold", || first.is_stopped());
     let mut second = CommandServer::start(&it, &group);
     let unheld =
@@ -156,7 +156,7 @@ fn top_is_live_until_q() {
     job.command.env("TERM", "xterm");
     let top = job.start();
     assert!(terminal.read_until("quit").contains("tollgate guard (watch)"));
-    does_something_unusual(&daemon, &mut server);
+    does_something_anomalous(&daemon, &mut server);
     assert!(terminal.read_until("after").contains("after"));
     terminal.press(b"q");
     // The sequence that leaves the alternate screen.
@@ -170,12 +170,12 @@ fn sshd_and_journald_are_exempt() {
     for (folder, name) in [("/usr/sbin", "sshd"), ("/usr/lib/systemd", "systemd-journald")] {
         let (it, group) = (Guarded::named(name), ControlGroup::new());
         // A folder without other programs, so that the daemon finds this one by its name.
-        let place = it.folder.path().join("place");
-        fs::create_dir(&place).expect("a folder");
-        let program = place.join(name);
+        let own_folder = it.folder.path().join("own");
+        fs::create_dir(&own_folder).expect("a folder");
+        let program = own_folder.join(name);
         copy(&workloads(), &program);
         let script = format!("mount --bind \"$1\" {folder}; shift");
-        let job = in_namespace(GuardDaemon::job_in(&it, &group, STOPS), &script, &[&place]);
+        let job = in_namespace(GuardDaemon::job_in(&it, &group, STOPS), &script, &[&own_folder]);
         let daemon = GuardDaemon::start_ready(job, &it);
         let mut server = CommandServer::of(&program, &group, 0);
         eventually("it is guarded", || {
@@ -197,11 +197,12 @@ fn at_a_terminal(
     daemon: &GuardDaemon,
     group: &ControlGroup,
     terminal: &Terminal,
-    asks: &str,
+    commands: &str,
 ) -> Running {
     let (group, program) = (group.0.display(), it.program.display());
-    let script =
-        format!("echo $$ >{group}/cgroup.procs; {asks}; sleep 2; exec {program} routine 100 20");
+    let script = format!(
+        "echo $$ >{group}/cgroup.procs; {commands}; sleep 2; exec {program} routine 100 20"
+    );
     let mut job = Job::of(words("sh -ec")).on(terminal);
     job.command.arg(script).env("TOLLGATE_SOCKET", &daemon.socket);
     job.start()

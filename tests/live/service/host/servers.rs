@@ -29,7 +29,7 @@ fn free_port() -> u16 {
     free.expect("a free port")
 }
 
-/// Starts a name server that answers for shop.test itself or from the server at the port
+/// Starts a name server that replies for shop.test itself or from the server at the port
 /// `upstream`.
 fn name_server(folder: &Path, upstream: Option<u16>) -> (Running, u16) {
     for _ in 0..5 {
@@ -146,12 +146,12 @@ impl Client {
     /// Runs a query and returns its result of one line.
     fn query(&mut self, query: &str) -> String {
         self.begin(query);
-        self.answer()
+        self.reply()
     }
 
-    fn answer(&self) -> String {
-        eventually("an answer", || self.psql.read("out").lines().count() == self.said);
-        self.psql.read("out").lines().last().expect("an answer").to_owned()
+    fn reply(&self) -> String {
+        eventually("a reply", || self.psql.read("out").lines().count() == self.said);
+        self.psql.read("out").lines().last().expect("a reply").to_owned()
     }
 
     fn own_ns(&self) -> u64 {
@@ -179,14 +179,14 @@ mod alone {
 
     #[test]
     fn postgres_parallel_workers_follow_their_query() {
-        let place = postgres::programs();
+        let postgres_folder = postgres::programs();
         let folder = programs(&[]);
         for name in ["shop", "blog"] {
-            job::copy(&place.join("psql"), &folder.path().join(name));
+            job::copy(&postgres_folder.join("psql"), &folder.path().join(name));
         }
         let server = format!(
             "exe = \"{}/postgres\"\non = [\"receive\", \"fork\"]\nadopts-peer = true\n",
-            place.display()
+            postgres_folder.display()
         );
         let services = ActiveServices::start(folder, &of_tenants(&server));
         let folder = services.folder.path();
@@ -201,7 +201,7 @@ mod alone {
             analyze numbers;",
         );
         clients[0].said += 1;
-        clients[0].answer();
+        clients[0].reply();
         let query = "select sum(sqrt(a.n)) from numbers a, generate_series(1, 10) b;";
         let read = |clients: &[Client; 2]| {
             let own = clients.each_ref().map(Client::own_ns);
@@ -228,7 +228,7 @@ mod alone {
         for _ in 0..20 {
             clients.iter_mut().for_each(|client| client.begin(query));
         }
-        clients.iter().for_each(|client| drop(client.answer()));
+        clients.iter().for_each(|client| drop(client.reply()));
         let after = read(&clients);
         let work =
             after.2 - before.2 + (0..2).map(|index| after.1[index] - before.1[index]).sum::<u64>();
