@@ -128,11 +128,10 @@ pub const WORKLOADS: &[Workload] = &[
         "As routine, in a second thread, when the first one has ended. How many calls that takes \
         varies."),
     workload("command-server", "[--threads T]", command_server::command_server,
-        "Answers each byte of its input with the same byte, after the four calls of `routine` for \
-        a \"u\", \
-         and after a call of another kind for any other; T threads sleep 1.25 ms times T again \
-         and again. At the end of its \
-         input it says how many of its waits and their sleeps were interrupted."),
+        "Replies to each byte of its input with the same byte, after the four calls of `routine` \
+        for a \"u\", and after a call of another kind for any other; T threads sleep 1.25 ms times \
+        T again and again. At the end of its input it says how many of its waits and their \
+        sleeps were interrupted."),
     workload("waits", "CALL [--timeout SECONDS]", waits::waits,
         "Waits in CALL for what never comes, on sockets with a timeout of their own; prints \
         \"EINTR\" if that ends it."),

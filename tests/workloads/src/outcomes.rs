@@ -89,7 +89,7 @@ fn thread_minor_faults() -> Result<c_long, Failure> {
 }
 
 /// Rounds of `busy-writer` between two readings of the clock.
-const ROUNDS_PER_LOOK: u64 = 16;
+const ROUNDS_PER_CHECK: u64 = 16;
 
 pub fn busy_writer(mut arguments: Arguments) -> Outcome {
     let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
@@ -98,11 +98,11 @@ pub fn busy_writer(mut arguments: Arguments) -> Outcome {
     let end = Instant::now() + Duration::from_millis(milliseconds);
     let mut rounds = 0;
     while Instant::now() < end {
-        for _ in 0..ROUNDS_PER_LOOK {
+        for _ in 0..ROUNDS_PER_CHECK {
             pipe.send()?;
             pipe.receive()?;
         }
-        rounds += ROUNDS_PER_LOOK;
+        rounds += ROUNDS_PER_CHECK;
     }
     print_line(&rounds.to_string())
 }
