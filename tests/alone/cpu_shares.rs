@@ -89,11 +89,11 @@ fn cap_holds_without_contention() {
     let ns: u64 = capped.request("burn 3000").parse().expect("a time");
     // The kernel also hands out what is left of the slices of a period.
     assert!(ns < 900_000_000, "{ns} ns of 600 ms");
-    let group = service_cgroups()
+    let cgroup = service_cgroups()
         .into_iter()
         .map(|top| top.join("capped/cpu.stat"))
         .find(|file| file.exists());
-    let stat = fs::read_to_string(group.expect("its group")).expect("the kernel's own count");
+    let stat = fs::read_to_string(cgroup.expect("its cgroup")).expect("the kernel's own count");
     let throttled =
         stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")).expect("a count");
     assert!(throttled.parse::<u64>().expect("a number") > 0, "{stat}");
@@ -115,7 +115,7 @@ fn cap_holds_for_all_threads_of_a_process() {
     };
     is_capped("at first");
     services.request("limit other --cpu-weight none");
-    is_capped("when others' groups are gone");
+    is_capped("when others' cgroups are gone");
     services.request("limit capped --cpu-max none");
     assert_eq!(cgroup_of(capped.0.pid(), "cpu"), home);
     assert!(service_cgroups().iter().all(|top| !top.join("capped").exists()));
@@ -167,7 +167,7 @@ fn cap_covers_all_descendants_together() {
         let sent = both.each_mut().map(|consumer| consumer.send(&format!("burn {ms}")));
         [0, 1].map(|index| both[index].reply(sent[index]).parse::<u64>().expect("a time"))
     };
-    eventually("they are in their groups", || {
+    eventually("they are in their cgroups", || {
         burn(&mut both, 500);
         both.iter()
             .all(|consumer| cgroup_of(consumer.0.pid(), "cpu").starts_with("/tollgate/both/"))

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::harness::cgroup::{ControlGroup, OutweighingCgroup};
+use crate::harness::cgroup::{OutweighingCgroup, TestCgroup};
 use crate::harness::job::folder;
 use crate::harness::services::ActiveServices;
 use crate::harness::web_stack::{Load, Sockets, TENANTS, WebServer, WebStack};
@@ -78,9 +78,9 @@ fn quiet_tenant_is_served_beside_noisy_one() {
     });
     let services = services.expect("it was started");
     let own = [(); 2].map(|()| WebStack::start(WebServer::Nginx, Sockets::Unix, WORKERS, |_| ()));
-    let groups = [(); 2].map(|()| ControlGroup::of("cpu"));
-    for (site, group) in own.iter().zip(&groups) {
-        site.processes().into_iter().for_each(|pid| group.add(pid));
+    let cgroups = [(); 2].map(|()| TestCgroup::of("cpu"));
+    for (site, cgroup) in own.iter().zip(&cgroups) {
+        site.processes().into_iter().for_each(|pid| cgroup.add(pid));
     }
     let weigh = |weight: &str| {
         for tenant in TENANTS {

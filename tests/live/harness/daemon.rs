@@ -8,7 +8,7 @@ use std::process::{ChildStdout, Stdio};
 
 use serde_json::Value;
 
-use super::cgroup::ControlGroup;
+use super::cgroup::TestCgroup;
 use super::guarded_program::Guarded;
 use super::job::state;
 use super::{Finished, Job, Running, eventually, tollgate, words};
@@ -31,15 +31,15 @@ impl GuardDaemon {
     }
 
     /// Prepares a daemon that guards the processes in the cgroup.
-    pub fn job_in(it: &Guarded, group: &ControlGroup, options: &str) -> Job {
+    pub fn job_in(it: &Guarded, cgroup: &TestCgroup, options: &str) -> Job {
         let mut job = Self::job(it, options);
-        job.command.arg("--cgroup").arg(&group.0);
+        job.command.arg("--cgroup").arg(&cgroup.0);
         job
     }
 
     #[track_caller]
-    pub fn start(it: &Guarded, group: &ControlGroup, options: &str) -> Self {
-        Self::start_ready(Self::job_in(it, group, options), it)
+    pub fn start(it: &Guarded, cgroup: &TestCgroup, options: &str) -> Self {
+        Self::start_ready(Self::job_in(it, cgroup, options), it)
     }
 
     /// Starts the daemon and waits until it guards.
@@ -127,22 +127,22 @@ pub struct CommandServer {
 
 impl CommandServer {
     #[track_caller]
-    pub fn start(it: &Guarded, group: &ControlGroup) -> Self {
-        Self::with_threads(it, group, 0)
+    pub fn start(it: &Guarded, cgroup: &TestCgroup) -> Self {
+        Self::with_threads(it, cgroup, 0)
     }
 
     #[track_caller]
-    pub fn with_threads(it: &Guarded, group: &ControlGroup, threads: u32) -> Self {
-        Self::of(&it.program, group, threads)
+    pub fn with_threads(it: &Guarded, cgroup: &TestCgroup, threads: u32) -> Self {
+        Self::of(&it.program, cgroup, threads)
     }
 
     #[track_caller]
-    pub fn of(program: &Path, group: &ControlGroup, threads: u32) -> Self {
+    pub fn of(program: &Path, cgroup: &TestCgroup, threads: u32) -> Self {
         let mut job = Job::of(vec![program.into(), "command-server".into()]);
         job.command.arg("--threads").arg(threads.to_string());
         job.command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let procs =
-            OpenOptions::new().write(true).open(group.0.join("cgroup.procs")).expect("our group");
+            OpenOptions::new().write(true).open(cgroup.0.join("cgroup.procs")).expect("our cgroup");
         // The daemon never holds processes of its own session, which is also that of the tests.
         let mut running = job
             .in_own_session()

@@ -405,7 +405,7 @@ pub fn cpu_ns(pid: u32) -> u64 {
 }
 
 pub fn kill(pid: i32, signal: i32) {
-    // SAFETY: takes no pointers; the process, or group, is one that the test started.
+    // SAFETY: takes no pointers; the process, or process group, is one that the test started.
     unsafe { libc::kill(pid, signal) };
 }
 

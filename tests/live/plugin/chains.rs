@@ -399,7 +399,7 @@ fn commands_plugins_stay_inside_a_daemons_cgroup() {
     let mut job = Job::run(&format!("--plugin {}", own.display()), workload("calls-on-input 100"));
     job.command.stdin(Stdio::piped());
     let mut load = job.start();
-    outer.group.add(load.child_running("workloads"));
+    outer.cgroup.add(load.child_running("workloads"));
     has_polled(&outer, "outer");
     let before = outer.number("outer", "n");
     load.input().write_all(b"xyz").expect("it reads");
@@ -440,9 +440,9 @@ fn later_of_two_daemons_owns_its_tasks() {
     let mut load = earlier.workload("calls-on-input 1");
     let pid = load.pid();
     earlier.wait_until_counted("earlier", &mut load);
-    later.group.add(pid);
+    later.cgroup.add(pid);
     later.wait_until_counted("later", &mut load);
-    earlier.group.add(pid);
+    earlier.cgroup.add(pid);
     has_polled(&earlier, "earlier");
     let before = earlier.number("earlier", "n");
     later.wait_until_counted("later", &mut load);

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::harness::bpf::{abandoned_links, entries_of};
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::job::{cpu_ns, is_in_call, state, stop, threads_of, wait_for_refresh, watches};
 use crate::harness::report::none_lost;
 use crate::harness::services::{
@@ -675,10 +675,10 @@ fn removed_service_hands_usage_to_its_parent() {
 #[test]
 fn cgroup_and_unit_conditions() {
     let services = ActiveServices::start(programs(&["one"]), TENANTS);
-    let group = ControlGroup::new();
-    let unit = group.inner("wanted.service");
+    let cgroup = TestCgroup::new();
+    let unit = cgroup.inner("wanted.service");
     let within = unit.inner("deeper");
-    let name = group.0.file_name().expect("a name").to_str().expect("text").to_owned();
+    let name = cgroup.0.file_name().expect("a name").to_str().expect("text").to_owned();
     let one = services.program("one calls-on-input 1").start();
     within.add(one.pid());
     for (rule, service) in [
@@ -768,8 +768,8 @@ fn dynamic_services_per_program_and_unit() {
         "{calls:?}"
     );
 
-    let group = ControlGroup::new();
-    let units = ["a.service", "b.service"].map(|name| (name, group.inner(name)));
+    let cgroup = TestCgroup::new();
+    let units = ["a.service", "b.service"].map(|name| (name, cgroup.inner(name)));
     for (name, unit) in &units {
         let procs = unit.0.join("cgroup.procs");
         let mut job =

@@ -14,7 +14,7 @@ fn tasks_max() {
     // Each cgroup of v1 has a file of that name.
     let services = start(&[("tasks", "tasks-max = 5")]);
     let mut few = Consumer::start(&services, "tasks");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         cgroup_of(few.0.pid(), "pids").starts_with("/tollgate/%tasks/")
     });
     assert_eq!(few.request_counts("fork 10"), (4, libc::EAGAIN));
@@ -43,7 +43,7 @@ fn run_service_is_limited_from_the_start() {
 fn memory_max() {
     let services = start(&[("small", "memory-max = \"32M\"")]);
     let mut small = Consumer::start(&services, "small");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         cgroup_of(small.0.pid(), "memory").starts_with("/tollgate/small/")
     });
     assert_eq!(small.request("memory 8000000"), "1");
@@ -116,7 +116,7 @@ fn limits_survive_changes_of_others() {
     let is_capped = |capped: &mut Consumer| {
         capped.request("burn 500");
         // While the process burns time on its only processor, the daemon may not get to run.
-        eventually("it is in its group", || {
+        eventually("it is in its cgroup", || {
             cgroup_of(capped.0.pid(), "cpu").starts_with("/tollgate/capped/")
         });
     };
@@ -133,7 +133,7 @@ fn limits_survive_changes_of_others() {
 fn reassigned_thread_leaves_the_cgroup() {
     let services = start(&[("few", "tasks-max = 3"), ("free", "")]);
     let mut few = Consumer::start(&services, "few");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         cgroup_of(few.0.pid(), "pids").starts_with("/tollgate/few/")
     });
     assert_eq!(few.request_counts("fork 9"), (2, libc::EAGAIN));
@@ -155,8 +155,8 @@ fn assigned_thread_gets_later_limits() {
     assert_eq!(given.request_counts("fork 1"), (1, 0));
     services.request("limit few --tasks-max 4");
     let is_limited = |when: &str| {
-        let group = cgroup_of(given.0.pid(), "pids");
-        assert!(group.starts_with("/tollgate/few/"), "{when}: {group}");
+        let cgroup = cgroup_of(given.0.pid(), "pids");
+        assert!(cgroup.starts_with("/tollgate/few/"), "{when}: {cgroup}");
     };
     is_limited("at first");
     services.request("limit other --memory-max 100M");
@@ -232,7 +232,7 @@ fn apply_changes_limits() {
     let services = start(&[("few", "tasks-max = 4"), ("other", "")]);
     let mut few = Consumer::start(&services, "few");
     let mut other = Consumer::start(&services, "other");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         cgroup_of(few.0.pid(), "pids").starts_with("/tollgate/few/")
     });
     services.apply(&rules(&[("few", ""), ("other", "tasks-max = 3")]));

@@ -44,8 +44,10 @@ fn below(both: &str, other: &str) -> (ActiveServices, [Consumer; 2]) {
 #[test]
 fn tasks_count_for_ancestors() {
     let (services, [mut one, mut other]) = below("tasks-max = 7", "tasks-max = 3");
-    for (consumer, group) in [(&one, "/tollgate/both/%2F"), (&other, "/tollgate/both/other/%2F")] {
-        eventually("it is in its group", || cgroup_of(consumer.0.pid(), "pids").starts_with(group));
+    for (consumer, cgroup) in [(&one, "/tollgate/both/%2F"), (&other, "/tollgate/both/other/%2F")] {
+        eventually("it is in its cgroup", || {
+            cgroup_of(consumer.0.pid(), "pids").starts_with(cgroup)
+        });
     }
     assert_eq!(other.request_counts("fork 9"), (2, libc::EAGAIN));
     assert_eq!(one.request_counts("fork 9"), (3, libc::EAGAIN));
@@ -60,9 +62,9 @@ fn tasks_count_for_ancestors() {
 #[test]
 fn memory_covers_descendants() {
     let (services, [mut one, mut other]) = below("memory-max = \"64M\"", "memory-max = \"16M\"");
-    for (consumer, group) in [(&one, "/tollgate/both/%2F"), (&other, "/tollgate/both/other/%2F")] {
-        eventually("it is in its group", || {
-            cgroup_of(consumer.0.pid(), "memory").starts_with(group)
+    for (consumer, cgroup) in [(&one, "/tollgate/both/%2F"), (&other, "/tollgate/both/other/%2F")] {
+        eventually("it is in its cgroup", || {
+            cgroup_of(consumer.0.pid(), "memory").starts_with(cgroup)
         });
     }
     // More than the other service may use.

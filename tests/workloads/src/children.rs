@@ -76,7 +76,8 @@ pub fn daemon(mut arguments: Arguments) -> Outcome {
     block_child_signals()?;
     let pid_pipe = Pipe::new()?;
     let session_leader = fork(|| {
-        // SAFETY: setsid has no preconditions; a forked child never leads a group, so it succeeds.
+        // SAFETY: setsid has no preconditions; a forked child never leads a process group, so it
+        // succeeds.
         unsafe { libc::setsid() };
         // As it is not the leader of its session, the daemon can never get a controlling terminal.
         status_of(fork(|| status_of(daemon_life(&pid_pipe, milliseconds))).map(|_| ()))

@@ -157,7 +157,7 @@ pub fn backend(mut arguments: Arguments) -> Outcome {
     // SAFETY: a null pointer requests no status.
     check(unsafe { libc::wait(std::ptr::null_mut()) }, "wait")?;
     print_work(work);
-    // SAFETY: signals the process's own group, and ignores the signal itself.
+    // SAFETY: signals the process's own process group, and ignores the signal itself.
     unsafe {
         libc::signal(libc::SIGTERM, libc::SIG_IGN);
         libc::kill(0, libc::SIGTERM);

@@ -8,17 +8,17 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::time::Duration;
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::metrics::Metrics;
 use crate::harness::{NOBODY, eventually};
 
 /// Starts a daemon that holds a process.
-fn holding(it: &Guarded, group: &ControlGroup, options: &str) -> (GuardDaemon, CommandServer) {
+fn holding(it: &Guarded, cgroup: &TestCgroup, options: &str) -> (GuardDaemon, CommandServer) {
     let daemon =
-        GuardDaemon::start(it, group, &format!("--guard=enforce --respond stop {options}"));
-    let mut server = CommandServer::start(it, group);
+        GuardDaemon::start(it, cgroup, &format!("--guard=enforce --respond stop {options}"));
+    let mut server = CommandServer::start(it, cgroup);
     eventually("the hold", || {
         if server.pending_replies() == 0 {
             server.send(b"x");
@@ -47,8 +47,8 @@ fn reply_to(daemon: &GuardDaemon, request: &[u8]) -> String {
 
 #[test]
 fn malformed_request_gets_a_sentence() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let (daemon, server) = holding(&it, &group, "");
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let (daemon, server) = holding(&it, &cgroup, "");
     let huge =
         [b"{\"ask\":\"hold\",\"pid\":".to_vec(), vec![b'1'; 3 << 20], b"}\n".to_vec()].concat();
     let deep =
@@ -83,8 +83,8 @@ fn malformed_request_gets_a_sentence() {
 
 #[test]
 fn two_hundred_clients_and_silent_ones_are_served() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let (daemon, mut server) = holding(&it, &group, "--anomaly-limit 1000000");
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let (daemon, mut server) = holding(&it, &cgroup, "--anomaly-limit 1000000");
     let status = || reply_to(&daemon, b"{\"ask\":\"status\"}\n");
     let silent: Vec<_> = (0..100).map(|_| connect(&daemon)).collect();
     let deaf: Vec<_> = (0..20).map(|_| connect(&daemon)).collect();
@@ -112,8 +112,8 @@ fn two_hundred_clients_and_silent_ones_are_served() {
 
 #[test]
 fn closed_event_follower_leaves_nothing() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     daemon.request("status");
     let threads = || crate::harness::job::threads_of(daemon.running.pid()).len();
     // No event happens meanwhile. If another test loads a gate, the daemon opens further files, but
@@ -138,9 +138,9 @@ fn closed_event_follower_leaves_nothing() {
 
 #[test]
 fn event_stream_ends_with_the_daemon() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch --anomaly-limit 1000000");
-    let mut server = CommandServer::start(&it, &group);
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch --anomaly-limit 1000000");
+    let mut server = CommandServer::start(&it, &cgroup);
     let followers = ["events --follow", "events --follow --json"]
         .map(|command| daemon.client_job(command).start());
     let [text, json] = &followers;
@@ -165,8 +165,8 @@ fn read_reply_and_leave(daemon: &GuardDaemon) -> String {
 
 #[test]
 fn non_root_client_is_refused_whatever_the_socket_mode() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     let mode =
         |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
     assert_eq!(mode(&daemon.socket), 0o600);
@@ -182,8 +182,8 @@ fn non_root_client_is_refused_whatever_the_socket_mode() {
 
 #[test]
 fn exhausting_metrics_connections_takes_no_daemon_descriptors() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let (daemon, mut server) = holding(&it, &group, "--metrics 127.0.0.1:0");
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let (daemon, mut server) = holding(&it, &cgroup, "--metrics 127.0.0.1:0");
     let metrics = Metrics::of(&daemon.running);
     daemon.limit_open_files(30);
     // Each connection sends half a request; some are not accepted yet.
@@ -204,10 +204,10 @@ fn exhausting_metrics_connections_takes_no_daemon_descriptors() {
 
 #[test]
 fn occupied_metrics_port_is_reported_before_guarding() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("it has one");
-    let job = GuardDaemon::job_in(&it, &group, &format!("--guard=watch --metrics {address}"));
+    let job = GuardDaemon::job_in(&it, &cgroup, &format!("--guard=watch --metrics {address}"));
     let words = format!("cannot listen at {address}: Address already in use");
     assert!(!job.finish().exits_with(125).says(&words).err.contains("guarding"));
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use stats::order::Random;
 
 use crate::harness::bpf::abandoned_links;
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::{children, comm, kill, stop};
@@ -42,7 +42,7 @@ const PLENTY: usize = 10_000;
 
 struct KillTest {
     it: Guarded,
-    group: ControlGroup,
+    cgroup: TestCgroup,
     victims: Vec<CommandServer>,
     random: Random,
     /// How long a daemon needs until it is ready.
@@ -59,10 +59,10 @@ fn watchdogs(daemon: u32) -> Vec<u32> {
 impl KillTest {
     fn new(random: Random) -> Self {
         let it = Guarded::new();
-        let group = ControlGroup::new();
-        let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+        let cgroup = TestCgroup::new();
+        let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
         let mut victims: Vec<_> =
-            [0, 4, 0].map(|threads| CommandServer::with_threads(&it, &group, threads)).into();
+            [0, 4, 0].map(|threads| CommandServer::with_threads(&it, &cgroup, threads)).into();
         eventually("they are learned", || {
             victims.iter_mut().for_each(|victim| victim.send_and_wait(&[b'u'; 1000]));
             daemon.program().is_some_and(|program| program["calls"].as_u64() > Some(20_000))
@@ -70,7 +70,7 @@ impl KillTest {
         daemon.running.signal(libc::SIGTERM);
         daemon.running.finish().success();
         it.run_transition("normalize");
-        Self { it, group, victims, random, start: Duration::from_millis(300), hits: 0 }
+        Self { it, cgroup, victims, random, start: Duration::from_millis(300), hits: 0 }
     }
 
     fn some(&mut self, most: Duration) -> Duration {
@@ -102,7 +102,7 @@ impl KillTest {
     fn daemon(&self) -> GuardDaemon {
         // With this limit, anomalous calls stay anomalous, however often they happen.
         let options = "--guard=enforce --respond stop --anomaly-limit 4294967295";
-        let mut job = GuardDaemon::job_in(&self.it, &self.group, options);
+        let mut job = GuardDaemon::job_in(&self.it, &self.cgroup, options);
         job.command.arg("--exe").arg(&self.it.program);
         GuardDaemon::of(job.start(), &self.it)
     }

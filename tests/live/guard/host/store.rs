@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::copy;
@@ -39,17 +39,17 @@ fn mount_small(mount_point: &CString) -> io::Result<()> {
 
 #[test]
 fn full_disk_is_reported_and_saved_later() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let store = it.folder.path().join("store");
     fs::create_dir(&store).expect("a folder");
     let mount_point = CString::new(store.as_os_str().as_bytes()).expect("no NUL");
-    let job = GuardDaemon::job_in(&it, &group, "--guard=watch")
+    let job = GuardDaemon::job_in(&it, &cgroup, "--guard=watch")
         .before_exec(move || mount_small(&mount_point));
     let daemon = GuardDaemon::start_ready(job, &it);
     let seen = PathBuf::from(format!("/proc/{}/root{}", daemon.running.pid(), store.display()));
     let filler = seen.join("filler");
     fs::write(&filler, vec![0; 64 << 10]).expect("it is filled");
-    let mut server = CommandServer::start(&it, &group);
+    let mut server = CommandServer::start(&it, &cgroup);
     eventually("it is guarded", || {
         server.send_and_wait(&[b'u'; 500]);
         daemon.program().is_some()
@@ -119,7 +119,7 @@ fn stranger(it: &Guarded, name: &str) -> (PathBuf, PathBuf) {
 
 #[test]
 fn unreadable_baselines_do_not_stop_the_daemon() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
     let strangers: Vec<_> = WRONG.iter().map(|(name, _, _)| stranger(&it, name)).collect();
     let make_all = || {
         for ((_, make, _), (_, path)) in WRONG.iter().zip(&strangers) {
@@ -129,7 +129,7 @@ fn unreadable_baselines_do_not_stop_the_daemon() {
         }
     };
     make_all();
-    let daemon = GuardDaemon::start(&it, &group, "--guard=enforce --respond stop");
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=enforce --respond stop");
     let is_logged = |name: &str, words: &str, times: usize| {
         let (_, path) =
             &strangers[WRONG.iter().position(|(wrong, _, _)| *wrong == name).expect("listed")];
@@ -143,7 +143,7 @@ fn unreadable_baselines_do_not_stop_the_daemon() {
         assert!(is_logged(name, words, 1), "{name}: {}", daemon.running.read("err"));
     }
     // The daemon holds a process all the time.
-    let mut held = CommandServer::start(&it, &group);
+    let mut held = CommandServer::start(&it, &cgroup);
     eventually("the hold", || {
         if held.pending_replies() == 0 {
             held.send(b"x");
@@ -152,7 +152,7 @@ fn unreadable_baselines_do_not_stop_the_daemon() {
     });
     make_all();
     for ((name, _, words), (program, path)) in WRONG.iter().zip(&strangers) {
-        let mut stranger = CommandServer::of(program, &group, 0);
+        let mut stranger = CommandServer::of(program, &cgroup, 0);
         eventually("it is guarded", || {
             stranger.send_and_wait(b"u");
             daemon.program_named(name).is_some()
@@ -209,9 +209,9 @@ fn normalize(daemon: &GuardDaemon, server: &mut CommandServer, normal: &[u8]) {
 
 #[test]
 fn learning_daemon_keeps_unseen_baselines() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
     let before = it.stored();
-    let daemon = GuardDaemon::start(&it, &group, "--guard=learn");
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=learn");
     daemon.request("show");
     daemon.running.signal(libc::SIGTERM);
     daemon.running.finish().success();
@@ -220,10 +220,10 @@ fn learning_daemon_keeps_unseen_baselines() {
 
 #[test]
 fn reset_replaces_unusable_baseline() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     it.run("--guard=learn --lookahead 6", "routine 100 0");
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
-    let mut server = CommandServer::start(&it, &group);
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
+    let mut server = CommandServer::start(&it, &cgroup);
     let calls = || daemon.program().and_then(|program| program["calls"].as_u64());
     eventually("it is met", || {
         server.send_and_wait(b"uuuu");
@@ -237,8 +237,8 @@ fn reset_replaces_unusable_baseline() {
 /// The daemon must not block on the lock, because it has to release holds in time.
 #[test]
 fn daemon_gives_up_on_a_locked_store() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     let lock = File::open(daemon.store.join(".lock")).expect("a lock");
     lock.lock().expect("locked");
     daemon.client_job("show").finish().exits_with(125).says("is locked by another process");
@@ -249,9 +249,9 @@ fn daemon_gives_up_on_a_locked_store() {
 
 #[test]
 fn import_takes_effect_in_a_running_daemon() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch --anomaly-limit 1000");
-    let mut server = CommandServer::start(&it, &group);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch --anomaly-limit 1000");
+    let mut server = CommandServer::start(&it, &cgroup);
     normalize(&daemon, &mut server, b"uuux");
     let export = it.folder.path().join("export");
     daemon.request(&format!("export guarded --output {}", export.display()));
@@ -274,9 +274,9 @@ fn import_takes_effect_in_a_running_daemon() {
 
 #[test]
 fn daemon_merges_what_a_run_stored() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
-    let mut server = CommandServer::start(&it, &group);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
+    let mut server = CommandServer::start(&it, &cgroup);
     normalize(&daemon, &mut server, b"uuuu");
     let windows = shown(&daemon, &it, "windows");
     it.run("--guard=learn", "routine 100 20");

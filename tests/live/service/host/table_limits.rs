@@ -88,7 +88,7 @@ fn migrations_beyond_the_ring_are_counted_as_loss() {
     let lost = services.report()["losses"][MOVES].as_u64().expect("it was full");
     assert!((ROOM..=2 * ROOM + 2).contains(&lost), "{lost}");
     let mut later = Consumer::start(&services, "few");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         service_limits::cgroup_of(later.0.pid(), "pids").starts_with("/tollgate/few")
     });
     assert_eq!(later.request_counts("fork 200").0, 99);
