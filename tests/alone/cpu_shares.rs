@@ -63,7 +63,7 @@ fn one_thread_gets_its_share_beside_many() {
     };
     // Until all threads are in their cgroups and the weight of `one` has been raised.
     share(3000);
-    // Other work on the machine takes from the share: the largest of some counts.
+    // Other work on the machine lowers the share, so the largest of some measurements counts.
     let share = share(5000);
     assert!(
         share > 0.43,

@@ -205,7 +205,7 @@ fn interrupt_ends_slow_start_settle_and_hanging_workload() {
 }
 
 /// The gate of another Tollgate would slow down every arm, and a lens that joins that gate would
-/// look cheap.
+/// seem to cost little.
 #[test]
 fn run_aborts_when_another_tollgate_starts() {
     let running = lab("--bench getppid --arm lens --budget 1m").start();

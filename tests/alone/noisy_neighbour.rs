@@ -87,7 +87,7 @@ fn quiet_tenant_is_served_beside_noisy_one() {
             services.request(&format!("limit {tenant} --cpu-weight {weight}"));
         }
     };
-    // So that processes and connections are there.
+    // Starts all processes, and opens all connections.
     for (quiet, noisy) in [(&shared, &shared), (&own[0], &own[1])] {
         measure_tenants(quiet, Some(noisy));
     }

@@ -16,7 +16,7 @@ use crate::harness::{eventually, tollgate};
 use crate::timeline::{TimelineEvent, seconds, table};
 use crate::up::{RunningServers, ServerProgram};
 
-/// For how long after its begin the attack must have no effect.
+/// The attack must have no effect for this long after its start.
 const HELD_FOR: Duration = Duration::from_secs(60);
 /// Time within which the attack succeeds without the guard.
 const UNGUARDED: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ const HOLDS_SHOWN: usize = 20;
 const MAX_ANOMALIES_PER_MILLION: f64 = 5000.0;
 /// The shortest hold, at the first anomaly: twice the default factor (pH's).
 pub const ONE_HOLD: Duration = Duration::from_millis(80);
-/// Accuracy of the attack's begin in the timeline.
+/// The accuracy of the attack's start in the timeline.
 const EXACTLY: Duration = Duration::from_millis(20);
 
 /// Script A.
@@ -320,7 +320,7 @@ fn sum(programs: &[&Value], key: &str) -> u64 {
 }
 
 /// Returns the events of all reports in order of time. With `end`, times count from that long
-/// before the end of each run, otherwise from its begin.
+/// before the end of each run, otherwise from its start.
 fn moments(reports: &[Value], end: Option<Duration>) -> Vec<TimelineEvent> {
     let of = |report: &Value| {
         let elapsed = report["elapsed_ns"].as_i64().expect("a time");

@@ -10,7 +10,7 @@ use std::{mem, thread};
 /// is not seen until it is switched in again. So this thread runs on each processor once, which
 /// interrupts the thread there. Returns how many processors are online but could not be visited
 /// (because of cpusets, or because they are isolated).
-pub fn visit_all() -> u32 {
+pub(crate) fn visit_all() -> u32 {
     // SAFETY: an all-zero cpu_set_t is an empty set.
     let mut before: libc::cpu_set_t = unsafe { mem::zeroed() };
     let size = size_of::<libc::cpu_set_t>();

@@ -27,7 +27,7 @@ pub mod scope_name;
 pub mod service;
 pub mod session;
 pub mod signals;
-pub mod skeletons;
+mod skeletons;
 pub mod std_fds;
 pub mod symbols;
 pub mod watchdog;

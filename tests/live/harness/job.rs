@@ -390,7 +390,8 @@ impl ReadOnlyCgroups {
     }
 }
 
-/// After a failed test too, so that the watchdog can migrate all threads out of the cgroups.
+/// Makes cgroups writable again, after a failed test too, so that the watchdog can migrate all
+/// threads out of them.
 impl Drop for ReadOnlyCgroups {
     fn drop(&mut self) {
         let _ = self.remount(0);

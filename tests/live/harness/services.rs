@@ -268,7 +268,7 @@ pub fn finish_tenant(mut tenant: Running) {
     tenant.finish().success();
 }
 
-/// Checks a charge to within 2 % of all tenants' work plus 3 ms, for the begin and end of threads,
+/// Checks a charge to within 2 % of all tenants' work plus 3 ms, for the start and end of threads,
 /// which no count includes.
 #[track_caller]
 pub fn assert_charged(what: &str, charged: u64, work: u64, all: u64) {

@@ -408,8 +408,8 @@ fn commands_plugins_stay_inside_a_daemons_cgroup() {
     assert_eq!(outer.number("outer", "n"), before);
 }
 
-/// The plugins of the daemon that attached a task last apply, also to tasks that it found running,
-/// and until it has no plugin any more.
+/// A task has the plugins of the daemon that attached it last, until that daemon has no plugin any
+/// more. This includes tasks that ran before.
 #[test]
 fn later_daemons_plugins_replace_until_unloaded() {
     let earlier = PluginDaemon::start("earlier", COUNT);

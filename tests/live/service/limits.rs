@@ -108,7 +108,7 @@ fn over_limit_service() {
     assert_eq!(other.request_counts("sockets 9"), (0, libc::EAGAIN));
 }
 
-/// Also for processes whose cgroups have to be created anew.
+/// This includes processes whose cgroups have to be created anew.
 #[test]
 fn limits_survive_changes_of_others() {
     let services = start(&[("capped", "cpu-max = \"20%\""), ("other", "")]);

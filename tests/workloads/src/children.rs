@@ -50,8 +50,8 @@ static LEADER_IS_READY: AtomicBool = AtomicBool::new(false);
 
 /// Executes a program from a thread that is not the leader, while the leader is in pause().
 extern "C" fn exec_from_thread(_argument: *mut c_void) -> *mut c_void {
-    // System calls alone cannot show without a race that the leader is in its call, so the thread
-    // waits long enough after the leader's last action before it.
+    // No system call shows without a race that the leader is in its call. So the thread waits long
+    // enough after the leader's last action before that call.
     while !LEADER_IS_READY.load(Ordering::Acquire) {
         std::hint::spin_loop();
     }
@@ -88,7 +88,7 @@ pub fn daemon(mut arguments: Arguments) -> Outcome {
         .read_exact(&mut pid)
         .map_err(|error| os_failure("learn the daemon's process id", error))?;
     wait_success(session_leader)?;
-    // Time for the daemon to fall asleep, by another call than the one in which the daemon sleeps.
+    // Time for the daemon to fall asleep, by a call that the daemon does not use.
     // SAFETY: no descriptors are given.
     let waited = unsafe { libc::poll(ptr::null_mut(), 0, 200) };
     check(waited, "wait")?;

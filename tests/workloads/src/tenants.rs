@@ -80,7 +80,7 @@ fn work_by_a_child(work: &TenantWork, tag: u8, ms: u64) -> io::Result<()> {
         0 => {
             work_for(ms);
             work.of(tag).fetch_add(thread_ns(), Ordering::SeqCst);
-            // SAFETY: nothing is to be cleared up.
+            // SAFETY: _exit has no preconditions.
             unsafe { libc::_exit(0) }
         }
         child => {

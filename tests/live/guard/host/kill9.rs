@@ -184,7 +184,7 @@ impl KillTest {
     }
 }
 
-/// Starts another session, which keeps the gate after the daemon's death.
+/// Starts another session, which holds the gate after the daemon's death.
 fn keeper() -> Running {
     let keeper = Job::run("", workload("hang")).start();
     keeper.child_running("workloads");

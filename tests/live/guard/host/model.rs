@@ -108,8 +108,8 @@ fn held_fork_succeeds_after_release() {
     let guard = GuardSection::of(&ran);
     let forks = guard.events().iter().filter(|event| event["call"] == "clone").count();
     // One event for each, because the kernel restarts the call after the stop, and a restarted call
-    // is not a new one. Only if a hold ends before its stop begins, the guard cannot recognize the
-    // same call.
+    // is not a new one. If a hold ends before its stop begins, the guard cannot recognize the same
+    // call.
     assert!((5..=20).contains(&forks), "{forks} forks in {}", guard.0);
 }
 

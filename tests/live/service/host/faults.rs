@@ -216,8 +216,8 @@ fn dynamic_services_until_exhaustion() {
     said(services.request("report"), LOST);
 }
 
-/// Even if the mode of the socket allows the connection: a process that could bind itself to a
-/// service could let it pay for its work.
+/// This holds even if the mode of the socket allows the connection. Otherwise a process could have
+/// its work charged to any service.
 #[test]
 fn non_root_cannot_bind_itself() {
     let services = ActiveServices::start(programs(&["shop"]), TENANTS);

@@ -9,7 +9,9 @@ use crate::harness::job::cpu_ns;
 use crate::harness::postgres::{self, Postgres};
 use crate::harness::report::none_lost;
 use crate::harness::service_limits::rules;
-use crate::harness::services::{ActiveServices, begin, finish_tenant, own_work, program, programs};
+use crate::harness::services::{
+    ActiveServices, assert_charged, begin, finish_tenant, own_work, program, programs,
+};
 use crate::harness::web_stack::with_libraries;
 use crate::harness::{Running, eventually, job};
 
@@ -57,14 +59,6 @@ fn name_server(folder: &Path, upstream: Option<u16>) -> (Running, u16) {
     panic!("dnsmasq does not start");
 }
 
-fn is_near(what: &str, charged: u64, work: u64, all: u64) {
-    // As `harness::services::is_charged` has it.
-    assert!(
-        charged.abs_diff(work) <= all / 50 + 3_000_000,
-        "{what}: {charged} ns were charged of {work} ns"
-    );
-}
-
 #[test]
 fn dnsmasq_works_for_the_requester() {
     let folder = programs(&["shop", "blog"]);
@@ -104,11 +98,11 @@ fn dnsmasq_works_for_the_requester() {
     for name in ["shop", "blog"] {
         let (of_servers, all) = charged(&[name]);
         assert!(all > 50_000_000, "{all}");
-        is_near(name, of_servers[name], all, all);
+        assert_charged(name, of_servers[name], all, all);
     }
     // All at once, because a query is cheaper if the servers do not have to wake up for it.
     let (of_servers, all) = charged(&["shop", "shop", "shop", "blog"]);
-    is_near("both", of_servers.values().sum(), all, all);
+    assert_charged("both", of_servers.values().sum(), all, all);
     let part = all / 12;
     assert!(
         of_servers["shop"] > 7 * part && of_servers["blog"] > 2 * part,
@@ -159,8 +153,8 @@ impl Client {
     }
 }
 
-/// Steps of the two numbers, before and after the work, and what is_near() allows for the begin and
-/// end of processes.
+/// Steps of the two numbers, before and after the work, and what assert_charged() allows for the
+/// start and end of processes.
 const OF_STEPS: u64 = 23_000_000;
 
 /// Processor time of the process's ended children, in the kernel's steps of 10 ms for each of two
