@@ -18,6 +18,7 @@ pub struct AttachedPrograms(pub Vec<AttachedProgram>);
 pub struct AttachedProgram {
     /// `None` if it is not loaded.
     pub descriptor: Option<OwnedFd>,
+    /// Where it is attached, or enters a chain.
     pub point: AttachPoint,
     /// The slot at its hook; `None` if it is not part of a chain.
     pub slot: Option<ChainSlot>,

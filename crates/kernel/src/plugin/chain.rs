@@ -93,16 +93,22 @@ impl Chain {
         })
     }
 
+    /// The map with the chain, among others.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 
+    /// The map of the programs in the slots, for tail calls.
     pub fn programs(&self) -> BorrowedFd<'_> {
         self.programs.as_fd()
     }
 
+    /// The map with the guard's latest verdict on each processor.
+    ///
+    /// # Panics
+    /// If the chain is outside of the gate.
     pub fn verdicts(&self) -> BorrowedFd<'_> {
-        self.verdicts.as_ref().expect("only hooks of the gate ask for it").as_fd()
+        self.verdicts.as_ref().expect("only programs of gate hooks use verdicts").as_fd()
     }
 
     /// The offset in `memory`, in bytes, of the number of the first plugin for all tasks.

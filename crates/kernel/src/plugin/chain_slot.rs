@@ -31,6 +31,7 @@ impl ChainSlot {
         self.hook = None;
     }
 
+    /// The chain that the slot is part of.
     pub fn chain(&self) -> &Chain {
         &self.chain
     }
@@ -62,6 +63,7 @@ impl ChainSlot {
         self.hook.as_ref().is_some_and(|hook| hook.is_device_gone())
     }
 
+    /// Whether threads enter the plugin here.
     pub fn is_linked(&self) -> bool {
         self.chain.slots()[self.number as usize].is_linked != 0
     }

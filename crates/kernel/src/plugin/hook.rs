@@ -12,6 +12,7 @@ use crate::gate::Gate;
 
 /// A hook with a chain of plugins. Outside of the gate, it is attached until dropped.
 pub struct PluginHook {
+    /// The plugins at the hook.
     pub chain: Arc<Chain>,
     attached: Vec<OwnedFd>,
     is_device_hook: bool,

@@ -16,10 +16,12 @@ pub struct ProbeError {
 pub type ProbeResult<T = ()> = Result<T, ProbeError>;
 
 impl ProbeError {
+    /// `errno` is positive.
     pub(super) fn new(what: impl Into<String>, errno: i32) -> Self {
         Self { what: what.into(), errno }
     }
 
+    /// An error without a number counts as EIO.
     pub(super) fn of(what: &str, error: &io::Error) -> Self {
         Self::new(what, error.raw_os_error().unwrap_or(libc::EIO))
     }
