@@ -13,7 +13,7 @@ char LICENSE[] SEC("license") = "GPL";
 		return 0;                                                                          \
 	}
 
-PLAIN_PROGRAMS(EMPTY)
+TRACE_PROGRAMS(EMPTY)
 
 /* The same with one clock reading, which every tool that times calls needs at both ends. */
 #define CLOCK(PROGRAM)                                                                             \

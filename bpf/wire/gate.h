@@ -103,7 +103,7 @@ struct gate_header {
 	 * to have the same hash.
 	 */
 	__u64 salt;
-	/* Digest of the kernel side's sources: only the same build may join. */
+	/* Digest of the sources of the gate and of its tables: only the same build may join. */
 	__u32 build;
 	/* Only the generation named here acts; the programs of others return at once. */
 	__u32 generation;

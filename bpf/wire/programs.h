@@ -20,9 +20,12 @@
 
 /*
  * Context switches are first, because the gate must know the running tasks before it sees a call.
- * bpf/measure/floor.bpf.c has an empty program for each line.
+ * The ends of calls come before their beginnings, so that the gate sees the end of each call whose
+ * beginning it has seen. Programs with plugins are loaded only if there are any, because tail calls
+ * change a program's prologue and epilogue. bpf/measure/floor.bpf.c has an empty program for each
+ * line.
  */
-#define PLAIN_PROGRAMS(X)                                                                          \
+#define TRACE_PROGRAMS(X)                                                                          \
 	X(sched_switch, sched_switch, "tp_btf/sched_switch", ALWAYS, 0, NOTHING)                   \
 	X(fork, sched_process_fork, "tp_btf/sched_process_fork", ALWAYS, 0, NOTHING)               \
 	X(exec, sched_process_exec, "tp_btf/sched_process_exec", ALWAYS, 0, NOTHING)               \
@@ -38,11 +41,8 @@
 	X(tcp_state, inet_sock_set_state, "tp_btf/inet_sock_set_state", SERVICE, 0, NOTHING)       \
 	X(netif_rx, netif_rx, "tp_btf/netif_rx", SERVICE, 0, NOTHING)                              \
 	X(sys_exit, sys_exit, "tp_btf/sys_exit", LENS | SERVICE_FILES, PLUGIN_EXIT, NOTHING)       \
-	X(sys_enter, sys_enter, "tp_btf/sys_enter", ALWAYS, PLUGIN, NOTHING)
-
-/* Only loaded with plugins: a program with tail calls has another prologue and epilogue. */
-#define PLUGIN_PROGRAMS(X)                                                                         \
 	X(sys_exit_plugins, sys_exit, "tp_btf/sys_exit", PLUGIN_EXIT, 0, NOTHING)                  \
+	X(sys_enter, sys_enter, "tp_btf/sys_enter", ALWAYS, PLUGIN, NOTHING)                       \
 	X(sys_enter_plugins, sys_enter, "tp_btf/sys_enter", PLUGIN, 0, NOTHING)
 
 /* Attached to the root of the control groups, and not to a tracepoint or function. */
@@ -50,7 +50,7 @@
 	X(recvmsg4, recvmsg4, "cgroup/recvmsg4", SERVICE, 0, CGROUP2)                              \
 	X(recvmsg6, recvmsg6, "cgroup/recvmsg6", SERVICE, 0, CGROUP2)
 
-#define ALL_PROGRAMS(X) PLAIN_PROGRAMS(X) PLUGIN_PROGRAMS(X) CGROUP_PROGRAMS(X)
+#define ALL_PROGRAMS(X) TRACE_PROGRAMS(X) CGROUP_PROGRAMS(X)
 
 #define AS_PROGRAM(PROGRAM, HOOK, SECTION, USED_BY, UNLESS, NEEDS) PROGRAM_##PROGRAM,
 enum gate_program { ALL_PROGRAMS(AS_PROGRAM) GATE_PROGRAMS };

@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result};
 use bindgen::callbacks::{DeriveInfo, ParseCallbacks};
 use libbpf_cargo::SkeletonBuilder;
 
-/// The objects, by the names of their skeletons, and their sources. The last one is only for the
+/// The objects, by the names of their skeletons, and their sources. `guard_steps` is only for the
 /// differential test, which includes its skeleton itself.
 const OBJECTS: [(&str, &str); 5] = [
     ("gate", "gate/gate.bpf.c"),
@@ -30,7 +30,7 @@ const OBJECTS: [(&str, &str); 5] = [
 const TABLES: [(&str, &str); 3] =
     [("losses", "losses.h"), ("gate_programs", "programs.h"), ("plugin_hooks", "plugin.h")];
 
-/// Types with padding, which are only read: its bytes have no value to write.
+/// Types with padding. They are only read, because padding has no value to write.
 const PADDED: [&str; 4] = ["service_member", "cell", "guard_event", "slow_call"];
 
 /// Makes the wire types convertible from bytes and, where they have no padding, into bytes.
@@ -49,9 +49,12 @@ impl ParseCallbacks for WireDerives {
 
 fn main() -> Result<()> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (bpf, templates) = (package.join("../../bpf"), package.join("build"));
+    let project = package.join("../..");
+    let (bpf, templates) = (project.join("bpf"), package.join("build"));
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    println!("cargo::rerun-if-changed={}", bpf.display());
+    for source in digest::SOURCES {
+        println!("cargo::rerun-if-changed={}", project.join(source).display());
+    }
     println!("cargo::rerun-if-changed={}", templates.display());
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
@@ -76,7 +79,7 @@ fn main() -> Result<()> {
     }
     shared_maps::generate(&out.join("gate.o"), &out.join("shared_maps.rs"))?;
 
-    let digest = digest::digest(&bpf).context("reading the sources")?;
+    let digest = digest::digest(&project, &digest::SOURCES).context("reading the sources")?;
     fs::write(out.join("build.rs"), digest.to_string()).context("writing the digest")?;
 
     bindgen::Builder::default()
@@ -96,7 +99,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The headers in a folder, in a constant order.
+/// The headers in a folder, sorted by name.
 fn wire_headers(folder: &Path) -> Result<Vec<String>> {
     let mut headers: Vec<_> = fs::read_dir(folder)?
         .map(|entry| Ok(entry?.path().to_string_lossy().into_owned()))

@@ -20,18 +20,18 @@ fn cpu_is_shared_by_weight() {
         |name: &str| (0..=processors).map(|_| Consumer::start(&services, name)).collect::<Vec<_>>();
     let mut all = [crowd("light"), crowd("heavy")];
     let burn = |all: &mut [Vec<Consumer>; 2], ms: u32| {
-        let told = |one: &mut Consumer| one.send(&format!("burn {ms}"));
-        let told: Vec<Vec<_>> =
-            all.iter_mut().map(|crowd| crowd.iter_mut().map(told).collect()).collect();
+        let send = |one: &mut Consumer| one.send(&format!("burn {ms}"));
+        let sent: Vec<Vec<_>> =
+            all.iter_mut().map(|crowd| crowd.iter_mut().map(send).collect()).collect();
         [0, 1].map(|side| {
-            let answers = all[side].iter().zip(&told[side]).map(|(one, number)| one.reply(*number));
-            answers.map(|ns| ns.parse::<u64>().expect("a time")).sum::<u64>()
+            let replies = all[side].iter().zip(&sent[side]).map(|(one, number)| one.reply(*number));
+            replies.map(|ns| ns.parse::<u64>().expect("a time")).sum::<u64>()
         })
     };
     eventually("all are where they belong", || {
         burn(&mut all, 500);
-        let is_placed = |one: &Consumer| cgroup_of(one.0.pid(), "cpu").starts_with("/tollgate/");
-        all.iter().flatten().all(is_placed)
+        let is_migrated = |one: &Consumer| cgroup_of(one.0.pid(), "cpu").starts_with("/tollgate/");
+        all.iter().flatten().all(is_migrated)
     });
     let [light, heavy] = burn(&mut all, 3000);
     let ratio = heavy as f64 / light as f64;
@@ -41,7 +41,7 @@ fn cpu_is_shared_by_weight() {
     );
     let path = cgroup_of(all[1][0].0.pid(), "cpu");
     assert!(path.starts_with("/tollgate/heavy/%2F"), "{path}");
-    assert!(services.ask("limit").text().contains("moves between control groups"));
+    assert!(services.request("limit").text().contains("moves between control groups"));
 }
 
 /// Control groups alone would give `one` a third of the two processors, that is, two thirds of one:
@@ -55,15 +55,15 @@ fn one_thread_gets_its_share_beside_many() {
     pin(one.0.pid(), 0);
     many.iter().enumerate().for_each(|(number, consumer)| pin(consumer.0.pid(), number % 2));
     let mut share = |ms: u32| {
-        let told: Vec<_> =
+        let sent: Vec<_> =
             many.iter_mut().map(|consumer| consumer.send(&format!("burn {ms}"))).collect();
-        let own: f64 = one.ask(&format!("burn {ms}")).parse().expect("a time");
-        let answers = many.iter().zip(&told).map(|(consumer, number)| consumer.reply(*number));
-        own / (own + answers.map(|ns| ns.parse::<f64>().expect("a time")).sum::<f64>())
+        let own: f64 = one.request(&format!("burn {ms}")).parse().expect("a time");
+        let replies = many.iter().zip(&sent).map(|(consumer, number)| consumer.reply(*number));
+        own / (own + replies.map(|ns| ns.parse::<f64>().expect("a time")).sum::<f64>())
     };
     // Until all threads are in their cgroups and the weight of `one` has been raised.
     share(3000);
-    // Other work on the machine takes from the share: the largest of some counts.
+    // Other work on the machine lowers the share, so the largest of some measurements counts.
     let share = share(5000);
     assert!(
         share > 0.43,
@@ -71,7 +71,7 @@ fn one_thread_gets_its_share_beside_many() {
     );
     // When the weight of the others changes, by a file or by `limit`, the weight of `one` is again
     // the configured one.
-    services.ask("limit many --cpu-weight 200");
+    services.request("limit many --cpu-weight 200");
     let weight = |top: &PathBuf| {
         let number = |file: &str| {
             fs::read_to_string(top.join("one").join(file)).ok()?.trim().parse::<u64>().ok()
@@ -85,38 +85,38 @@ fn one_thread_gets_its_share_beside_many() {
 fn cap_holds_without_contention() {
     let services = start(&[("capped", "cpu-max = \"20%\"")]);
     let mut capped = Consumer::start(&services, "capped");
-    capped.ask("burn 1000");
-    let ns: u64 = capped.ask("burn 3000").parse().expect("a time");
+    capped.request("burn 1000");
+    let ns: u64 = capped.request("burn 3000").parse().expect("a time");
     // The kernel also hands out what is left of the slices of a period.
     assert!(ns < 900_000_000, "{ns} ns of 600 ms");
-    let group = service_cgroups()
+    let cgroup = service_cgroups()
         .into_iter()
         .map(|top| top.join("capped/cpu.stat"))
         .find(|file| file.exists());
-    let told = fs::read_to_string(group.expect("its group")).expect("the kernel's own count");
+    let stat = fs::read_to_string(cgroup.expect("its cgroup")).expect("the kernel's own count");
     let throttled =
-        told.lines().find_map(|line| line.strip_prefix("nr_throttled ")).expect("a count");
-    assert!(throttled.parse::<u64>().expect("a number") > 0, "{told}");
-    services.ask("limit capped --cpu-max none");
+        stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")).expect("a count");
+    assert!(throttled.parse::<u64>().expect("a number") > 0, "{stat}");
+    services.request("limit capped --cpu-max none");
     assert!(service_cgroups().iter().all(|top| !top.join("capped").exists()));
-    assert_eq!(services.ask("limit --json").json()["services"], serde_json::json!([]));
+    assert_eq!(services.request("limit --json").json()["services"], serde_json::json!([]));
 }
 
-/// In cgroup v2, one of several threads is migrated in another way than a whole process.
+/// In cgroup v2, one of several threads is migrated in a different way from a whole process.
 #[test]
 fn cap_holds_for_all_threads_of_a_process() {
     let services = start(&[("capped", "cpu-max = \"20%\""), ("other", "cpu-weight = 100")]);
     let home = cgroup_of(std::process::id(), "cpu");
     let mut capped = Consumer::start(&services, "capped");
     let mut is_capped = |when: &str| {
-        capped.ask("burn 1000 3");
-        let ns: u64 = capped.ask("burn 3000 3").parse().expect("a time");
+        capped.request("burn 1000 3");
+        let ns: u64 = capped.request("burn 3000 3").parse().expect("a time");
         assert!(ns < 1_200_000_000, "{when}: {ns} ns of 600 ms");
     };
     is_capped("at first");
-    services.ask("limit other --cpu-weight none");
-    is_capped("when others' groups are gone");
-    services.ask("limit capped --cpu-max none");
+    services.request("limit other --cpu-weight none");
+    is_capped("when others' cgroups are gone");
+    services.request("limit capped --cpu-max none");
     assert_eq!(cgroup_of(capped.0.pid(), "cpu"), home);
     assert!(service_cgroups().iter().all(|top| !top.join("capped").exists()));
 }
@@ -164,10 +164,10 @@ fn cap_covers_all_descendants_together() {
     );
     let mut both = ["one", "other"].map(|name| Consumer::start(&services, name));
     let burn = |both: &mut [Consumer; 2], ms: u32| {
-        let told = both.each_mut().map(|consumer| consumer.send(&format!("burn {ms}")));
-        [0, 1].map(|place| both[place].reply(told[place]).parse::<u64>().expect("a time"))
+        let sent = both.each_mut().map(|consumer| consumer.send(&format!("burn {ms}")));
+        [0, 1].map(|index| both[index].reply(sent[index]).parse::<u64>().expect("a time"))
     };
-    eventually("they are in their groups", || {
+    eventually("they are in their cgroups", || {
         burn(&mut both, 500);
         both.iter()
             .all(|consumer| cgroup_of(consumer.0.pid(), "cpu").starts_with("/tollgate/both/"))
@@ -176,5 +176,5 @@ fn cap_covers_all_descendants_together() {
     // The kernel also hands out what is left of the slices of a period.
     assert!(one + other < 1_800_000_000, "{one} and {other} ns of 1200 ms");
     assert!(other < 450_000_000, "{other} ns of 300 ms");
-    assert!(services.ask("limit").text().contains("both"));
+    assert!(services.request("limit").text().contains("both"));
 }

@@ -205,7 +205,7 @@ fn interrupt_ends_slow_start_settle_and_hanging_workload() {
 }
 
 /// The gate of another Tollgate would slow down every arm, and a lens that joins that gate would
-/// look cheap.
+/// seem to cost little.
 #[test]
 fn run_aborts_when_another_tollgate_starts() {
     let running = lab("--bench getppid --arm lens --budget 1m").start();
@@ -303,8 +303,8 @@ fn killed_workload_is_reported() {
 
 #[test]
 fn without_root_only_file_arms() {
-    let place = folder();
-    let program = place.path().join("tollgate");
+    let folder = folder();
+    let program = folder.path().join("tollgate");
     copy(&tollgate(), &program);
     let as_nobody = |options: &str| {
         let mut job = Job::of(vec![program.clone().into(), "cost".into(), "run".into()]);
@@ -313,7 +313,7 @@ fn without_root_only_file_arms() {
     };
     let ran = as_nobody("--arm lens --budget 1s").finish().exits_with(125);
     ran.says("arm \"lens\" loads programs into the kernel, which needs root");
-    let arms = place.path().join("arms.toml");
+    let arms = folder.path().join("arms.toml");
     fs::write(&arms, "[arm.env]\nunder = \"env\"\n").expect("a file can be written");
     fs::set_permissions(&arms, std::os::unix::fs::PermissionsExt::from_mode(0o644))
         .expect("it is ours");
@@ -336,7 +336,7 @@ fn full_disk_is_reported() {
 /// Gives the job a mount namespace in which its folder is on a file system of 4 KiB, which is too
 /// small for any document.
 fn on_a_small_disk(job: Job) -> Job {
-    let place = CString::new(job.path("").as_os_str().as_bytes()).expect("no NUL");
+    let mount_point = CString::new(job.path("").as_os_str().as_bytes()).expect("no NUL");
     job.before_exec(move || {
         let private = libc::MS_REC | libc::MS_PRIVATE;
         let (none, tmpfs) = (c"none".as_ptr(), c"tmpfs".as_ptr());
@@ -344,7 +344,8 @@ fn on_a_small_disk(job: Job) -> Job {
         let mounted = unsafe {
             libc::unshare(libc::CLONE_NEWNS) == 0
                 && libc::mount(none, c"/".as_ptr(), none, private, std::ptr::null()) == 0
-                && libc::mount(none, place.as_ptr(), tmpfs, 0, c"size=4k".as_ptr().cast()) == 0
+                && libc::mount(none, mount_point.as_ptr(), tmpfs, 0, c"size=4k".as_ptr().cast())
+                    == 0
         };
         if mounted { Ok(()) } else { Err(io::Error::last_os_error()) }
     })
@@ -411,10 +412,10 @@ fn compare_two_runs() {
     let mut bad = document(&runs[1]);
     bad["controls"][0]["verdict"] = "failed".into();
     bad["partial"] = true.into();
-    let place = runs[1].path("bad");
-    fs::write(&place, bad.to_string()).expect("a file can be written");
+    let path = runs[1].path("bad");
+    fs::write(&path, bad.to_string()).expect("a file can be written");
     let mut job = Job::from_command_line("cost compare --limit 1000%");
-    job.command.arg(runs[0].path("report")).arg(place);
+    job.command.arg(runs[0].path("report")).arg(path);
     let ran = job.finish().exits_with(1);
     assert!(
         ran.text().starts_with("CONTROLS FAILED in the run after: 1 of 2\nPARTIAL"),

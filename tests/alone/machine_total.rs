@@ -13,7 +13,7 @@ fn machine_ns() -> u64 {
     let line = text.lines().next().expect("the sum of all").split_whitespace().skip(1);
     let ticks: Vec<u64> = line.map(|field| field.parse().expect("ticks")).collect();
     // proc_stat(5): user, nice, system, irq and softirq; not idle, iowait and steal.
-    [0, 1, 2, 5, 6].iter().map(|place| ticks[*place] * 10_000_000).sum()
+    [0, 1, 2, 5, 6].iter().map(|field| ticks[*field] * 10_000_000).sum()
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn charges_add_up_to_machine_cpu_time() {
     let read = || {
         let report = services.report();
         let rows = report["services"].as_array().expect("services");
-        let charged: u64 = rows.iter().map(|row| row["cpu_ns"].as_u64().expect("a figure")).sum();
+        let charged: u64 = rows.iter().map(|row| row["cpu_ns"].as_u64().expect("a number")).sum();
         let [machine, kernel] =
             ["machine_cpu_ns", "kernel_cpu_ns"].map(|name| report[name].as_u64().expect("one"));
         (charged, machine, kernel)
@@ -34,7 +34,7 @@ fn charges_add_up_to_machine_cpu_time() {
     let outer = machine_ns();
     let before = read();
     let inner = machine_ns();
-    shop.ask("burn 1500");
+    shop.request("burn 1500");
     let inner = machine_ns() - inner;
     let after = read();
     let outer = machine_ns() - outer;

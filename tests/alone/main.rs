@@ -5,7 +5,7 @@
 //!     cargo test --release --workspace --test alone -- --test-threads 1
 //!     … --test alone -- --ignored --nocapture                  (the lab finds an injected cost)
 //!
-//! The results are ratios of what was measured in turns.
+//! The results are ratios of times that are measured alternately.
 
 mod combined_cost;
 mod cpu_shares;

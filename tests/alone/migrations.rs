@@ -44,7 +44,7 @@ fn preemption_by_the_daemon_migrates_nobody() {
         pin(process.pid(), 0);
         run_first(process.pid(), priority);
     }
-    let asked_before = moves(&services, &REQUESTED);
+    let requested_before = moves(&services, &REQUESTED);
     let preempted_before = preemptions(backend.running.pid());
     let tenant = begin(tenant);
     eventually("the tenant's work", || {
@@ -55,9 +55,9 @@ fn preemption_by_the_daemon_migrates_nobody() {
     });
     let preemptions = preemptions(backend.running.pid()) - preempted_before;
     finish_tenant(tenant);
-    let asked = moves(&services, &REQUESTED) - asked_before;
+    let requested = moves(&services, &REQUESTED) - requested_before;
     assert!(
-        preemptions > 0 && asked == 0,
-        "preempted {preemptions} times, to be moved {asked} times"
+        preemptions > 0 && requested == 0,
+        "preempted {preemptions} times, {requested} migrations requested"
     );
 }

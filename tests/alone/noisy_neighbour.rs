@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::harness::cgroup::{ControlGroup, OutweighingCgroup};
+use crate::harness::cgroup::{OutweighingCgroup, TestCgroup};
 use crate::harness::job::folder;
 use crate::harness::services::ActiveServices;
 use crate::harness::web_stack::{Load, Sockets, TENANTS, WebServer, WebStack};
@@ -24,7 +24,7 @@ const WARM_UP: Load = Load { ms: 1500, ..QUIET };
 const ROUNDS: usize = 3;
 
 #[derive(Clone, Copy)]
-struct TenantFigures {
+struct TenantRates {
     requests: u64,
     p50_us: u64,
     p99_us: u64,
@@ -32,34 +32,34 @@ struct TenantFigures {
     noise: u64,
 }
 
-impl fmt::Display for TenantFigures {
+impl fmt::Display for TenantRates {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         let [p50, p99] = [self.p50_us, self.p99_us].map(|us| us as f64 / 1e3);
         write!(out, "{:>8} {p50:>10.1} {p99:>10.1} {:>10}", self.requests, self.noise)
     }
 }
 
-fn measure_tenants(quiet: &WebStack, noisy: Option<&WebStack>) -> TenantFigures {
+fn measure_tenants(quiet: &WebStack, noisy: Option<&WebStack>) -> TenantRates {
     let noise = noisy.map(|site| site.clients(1, &NOISY));
     quiet.clients(0, &WARM_UP).finish().success();
     let said = quiet.clients(0, &QUIET).finish().success().json();
     let noise = noise.map(|noise| noise.finish().success().json());
-    let figure = |said: &Value, name: &str| said[name].as_u64().expect("a number");
-    TenantFigures {
-        requests: figure(&said, "requests"),
-        p50_us: figure(&said, "p50_us"),
-        p99_us: figure(&said, "p99_us"),
-        noise: noise.map_or(0, |said| figure(&said, "requests")),
+    let number = |said: &Value, name: &str| said[name].as_u64().expect("a number");
+    TenantRates {
+        requests: number(&said, "requests"),
+        p50_us: number(&said, "p50_us"),
+        p99_us: number(&said, "p99_us"),
+        noise: noise.map_or(0, |said| number(&said, "requests")),
     }
 }
 
 /// The median of each number.
-fn median(mut rounds: [TenantFigures; ROUNDS]) -> TenantFigures {
-    let mut of = |figure: fn(&TenantFigures) -> u64| {
-        rounds.sort_by_key(figure);
-        figure(&rounds[ROUNDS / 2])
+fn median(mut rounds: [TenantRates; ROUNDS]) -> TenantRates {
+    let mut of = |number: fn(&TenantRates) -> u64| {
+        rounds.sort_by_key(number);
+        number(&rounds[ROUNDS / 2])
     };
-    TenantFigures {
+    TenantRates {
         requests: of(|one| one.requests),
         p50_us: of(|one| one.p50_us),
         p99_us: of(|one| one.p99_us),
@@ -78,26 +78,26 @@ fn quiet_tenant_is_served_beside_noisy_one() {
     });
     let services = services.expect("it was started");
     let own = [(); 2].map(|()| WebStack::start(WebServer::Nginx, Sockets::Unix, WORKERS, |_| ()));
-    let groups = [(); 2].map(|()| ControlGroup::of("cpu"));
-    for (site, group) in own.iter().zip(&groups) {
-        site.processes().into_iter().for_each(|pid| group.add(pid));
+    let cgroups = [(); 2].map(|()| TestCgroup::of("cpu"));
+    for (site, cgroup) in own.iter().zip(&cgroups) {
+        site.processes().into_iter().for_each(|pid| cgroup.add(pid));
     }
     let weigh = |weight: &str| {
         for tenant in TENANTS {
-            services.ask(&format!("limit {tenant} --cpu-weight {weight}"));
+            services.request(&format!("limit {tenant} --cpu-weight {weight}"));
         }
     };
-    // So that processes and connections are there.
+    // Starts all processes, and opens all connections.
     for (quiet, noisy) in [(&shared, &shared), (&own[0], &own[1])] {
         measure_tenants(quiet, Some(noisy));
     }
     let alone = measure_tenants(&shared, None);
-    let mut told = String::new();
+    let mut limits = String::new();
     let rounds = [(); ROUNDS].map(|()| {
         let without = measure_tenants(&shared, Some(&shared));
         weigh("100");
         let with = measure_tenants(&shared, Some(&shared));
-        told = services.ask("limit").text();
+        limits = services.request("limit").text();
         weigh("none");
         [without, with, measure_tenants(&own[0], Some(&own[1]))]
     });
@@ -127,7 +127,7 @@ fn quiet_tenant_is_served_beside_noisy_one() {
         ("servers of its own, in control groups", replicated),
     ];
     rows.iter().for_each(|(name, fared)| eprintln!("  {name:<44}{fared}"));
-    eprintln!("  tollgate service limit says:\n{told}");
+    eprintln!("  tollgate service limit says:\n{limits}");
     let (own, other) = (with.requests, replicated.requests);
     assert!(10 * own > 7 * other, "{own} requests, and {other} on servers of its own");
     let (own, other) = (with.p99_us, replicated.p99_us);

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::harness::table_locks::Rows;
 use crate::{lab, toll, tollgate};
 
-/// Both are measured in turns, so that variations of the machine's speed affect them alike.
-const TURNS: usize = 5;
+/// Both are measured alternately, so that variations of the machine's speed affect them alike.
+const ROUNDS: usize = 5;
 const AGREEMENT: f64 = 0.2;
 /// Other work on a shared machine occasionally spoils an attempt; a wrong toll spoils all.
 const ATTEMPTS: usize = 3;
@@ -27,9 +27,9 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 #[test]
 fn printed_toll_matches_the_lab() {
-    let turn = |_| (printed(), toll(&lab("--bench getppid --arm lens --budget 3s"), "lens"));
+    let round = |_| (printed(), toll(&lab("--bench getppid --arm lens --budget 3s"), "lens"));
     let agree = |_| {
-        let (run, lab): (Vec<_>, Vec<_>) = (0..TURNS).map(turn).unzip();
+        let (run, lab): (Vec<_>, Vec<_>) = (0..ROUNDS).map(round).unzip();
         let (run, lab) = (median(run), median(lab));
         eprintln!("run prints {run:.0} ns a call, the lab measures {lab:.0}");
         (run / lab - 1.0).abs() <= AGREEMENT

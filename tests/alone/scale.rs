@@ -62,7 +62,7 @@ fn ten_thousand_short_threads_each_with_its_row() {
     // then count in a common row.
     assert!(report.groups.len() <= 10_002, "{}", report.groups.len());
     assert!(!report.losses.is_empty() || report.groups.len() == 10_001, "{}", report.groups.len());
-    let calls = report.groups.iter().flat_map(|group| &group.calls);
+    let calls = report.groups.iter().flat_map(|row| &row.calls);
     let seen: u64 = calls.map(|call| call.count + call.unfinished).sum();
     assert_eq!(seen, report.toll.calls);
 }

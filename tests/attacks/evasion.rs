@@ -18,7 +18,7 @@ fn exec_of_a_shell_is_only_delayed() {
         it.attack_unguarded();
         let held = it.attack_guarded("--guard=enforce", SECONDS);
         assert!(held.took.is_some() && !held.moments.is_empty(), "{kind}: {:?}", held.took);
-        it.server.forget_effect();
+        it.server.remove_effect();
         for response in ["--respond deny", "--suspend-execve 1"] {
             let ended = it.attack_guarded(&format!("--guard=enforce {response}"), SECONDS);
             assert!(ended.took.is_none(), "{kind}, {response}: {:?}", ended.took);
@@ -29,13 +29,13 @@ fn exec_of_a_shell_is_only_delayed() {
 /// A false alarm before the attack may still hold it.
 const ATTEMPTS: usize = 3;
 
-/// The guard does not look at arguments.
+/// The guard does not test arguments.
 #[test]
 fn mimicry_is_not_detected() {
     let it = Experiment::new(CServer::new("READ"));
     // The end of the attack is anomalous, but it has read the secret before.
     let gets_past = |_| {
-        it.server.forget_effect();
+        it.server.remove_effect();
         it.attack_guarded("--guard=enforce", SECONDS).took.is_some_and(|took| took < ONE_HOLD)
     };
     assert!((0..ATTEMPTS).any(gets_past), "held {ATTEMPTS} times");
@@ -48,7 +48,7 @@ const LESSONS: usize = 20;
 fn attack_during_training_becomes_normal() {
     let it = Experiment::new(CServer::new("SYSTEM"));
     it.learn_attack(LESSONS);
-    it.server.forget_effect();
+    it.server.remove_effect();
     let gets_past = |_| it.attack_guarded("--guard=enforce", SECONDS).took.is_some();
     assert!((0..ATTEMPTS).any(gets_past), "held {ATTEMPTS} times");
 }

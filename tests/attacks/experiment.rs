@@ -16,7 +16,7 @@ use crate::harness::{eventually, tollgate};
 use crate::timeline::{TimelineEvent, seconds, table};
 use crate::up::{RunningServers, ServerProgram};
 
-/// For how long after its begin the attack must have no effect.
+/// The attack must have no effect for this long after its start.
 const HELD_FOR: Duration = Duration::from_secs(60);
 /// Time within which the attack succeeds without the guard.
 const UNGUARDED: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ const HOLDS_SHOWN: usize = 20;
 const MAX_ANOMALIES_PER_MILLION: f64 = 5000.0;
 /// The shortest hold, at the first anomaly: twice the default factor (pH's).
 pub const ONE_HOLD: Duration = Duration::from_millis(80);
-/// Accuracy of the attack's begin in the timeline.
+/// The accuracy of the attack's start in the timeline.
 const EXACTLY: Duration = Duration::from_millis(20);
 
 /// Script A.
@@ -97,10 +97,10 @@ impl<S: AttackedServer> Experiment<S> {
 
     /// Counts anomalies in normal use, then checks that the guard holds the attack.
     pub fn is_held(&self) {
-        let unusual = self.use_normally();
+        let anomalies = self.use_normally();
         assert!(
-            unusual < MAX_ANOMALIES_PER_MILLION,
-            "{unusual} of a million calls were unusual in normal use"
+            anomalies < MAX_ANOMALIES_PER_MILLION,
+            "{anomalies} of a million calls were anomalous in normal use"
         );
         self.attack_unguarded();
         let attacked = self.attack_guarded("--guard=enforce", HELD_FOR);
@@ -151,7 +151,7 @@ impl<S: AttackedServer> Experiment<S> {
 
     fn start_with(&self, options: Option<&str>, store: &Path) -> RunningServers {
         let up = self.start_servers(options, store);
-        eventually("the server's first answer", || {
+        eventually("the server's first reply", || {
             assert!(!up.is_over(), "it ended: {}", up.stderr_text());
             self.server.is_ready()
         });
@@ -229,13 +229,12 @@ impl<S: AttackedServer> Experiment<S> {
         let reports = up.end();
         let took = began.elapsed();
         let ours = self.server_reports(&reports);
-        let [calls, anomalies, holds] =
-            ["calls", "anomalies", "holds"].map(|figure| sum(&ours, figure));
+        let [calls, anomalies, holds] = ["calls", "anomalies", "holds"].map(|key| sum(&ours, key));
         let per_million = |count: u64| count as f64 * 1e6 / calls as f64;
         self.print_line(&format!(
             "normal use by another script: {requests} requests, {calls} calls in {}; a million of \
             them have \
-             {:.0} unusual ones ({anomalies} in all) and {:.0} holds ({holds})",
+             {:.0} anomalous ones ({anomalies} in all) and {:.0} holds ({holds})",
             seconds(took),
             per_million(anomalies),
             per_million(holds),
@@ -261,7 +260,7 @@ impl<S: AttackedServer> Experiment<S> {
     pub fn attack_guarded(&self, options: &str, limit: Duration) -> AttackResult {
         let (up, _store) = self.start_guarded(options);
         self.print_line(&format!(
-            "with {options}: it is attacked, and looked at for {}",
+            "with {options}: it is attacked, and observed for {}",
             seconds(limit)
         ));
         let (took, reports, end) = self.attack(up, limit);
@@ -316,12 +315,12 @@ impl<S: AttackedServer> Experiment<S> {
     }
 }
 
-fn sum(programs: &[&Value], figure: &str) -> u64 {
-    programs.iter().map(|program| program[figure].as_u64().expect("a number")).sum()
+fn sum(programs: &[&Value], key: &str) -> u64 {
+    programs.iter().map(|program| program[key].as_u64().expect("a number")).sum()
 }
 
 /// Returns the events of all reports in order of time. With `end`, times count from that long
-/// before the end of each run, otherwise from its begin.
+/// before the end of each run, otherwise from its start.
 fn moments(reports: &[Value], end: Option<Duration>) -> Vec<TimelineEvent> {
     let of = |report: &Value| {
         let elapsed = report["elapsed_ns"].as_i64().expect("a time");

@@ -125,7 +125,7 @@ fn head(method: &str, path: &str, stay: bool) -> String {
 
 fn get(connection: &mut ClientConnection, path: &str, stay: bool) -> io::Result<HttpReply> {
     connection.send(format!("{}\r\n", head("GET", path, stay)).as_bytes())?;
-    answer(connection)
+    read_reply(connection)
 }
 
 fn upload(
@@ -146,10 +146,10 @@ fn upload(
     connection
         .send(format!("{head}{kind}\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes())?;
     connection.send(&body)?;
-    answer(connection)
+    read_reply(connection)
 }
 
-fn answer(connection: &mut ClientConnection) -> io::Result<HttpReply> {
+fn read_reply(connection: &mut ClientConnection) -> io::Result<HttpReply> {
     let first = connection.line()?;
     let status = first.split(' ').nth(1).and_then(|text| text.parse().ok()).expect("a status");
     let (mut length, mut stays_open) = (None, false);
@@ -175,7 +175,7 @@ impl AttackedServer for NginxPhp {
         Training { times: 8, rounds: 6, most_clients: 8, requests: 1000, longest: 20 };
 
     fn attack_description(&self) -> &'static str {
-        "a web shell is uploaded, and asked to execute a command"
+        "a web shell is uploaded, and requested to execute a command"
     }
 
     fn programs(&self) -> Vec<ServerProgram> {
@@ -187,9 +187,9 @@ impl AttackedServer for NginxPhp {
     }
 
     fn is_ready(&self) -> bool {
-        let answer = ClientConnection::with_short_timeout(self.port)
+        let reply = ClientConnection::with_short_timeout(self.port)
             .and_then(|mut it| get(&mut it, "/hello.php", false));
-        answer.is_ok_and(|answer| answer.status == 200)
+        reply.is_ok_and(|reply| reply.status == 200)
     }
 
     fn requests(&self, dice: &mut Rng, count: usize, longest: usize) {
@@ -197,10 +197,10 @@ impl AttackedServer for NginxPhp {
         while left > 0 {
             let Ok(mut connection) = ClientConnection::to(self.port) else { continue };
             for number in (0..(1 + dice.below(longest)).min(left)).rev() {
-                let Ok(answer) = request(&mut connection, dice, number > 0) else { break };
-                assert!(answer.status < 600);
+                let Ok(reply) = request(&mut connection, dice, number > 0) else { break };
+                assert!(reply.status < 600);
                 left -= 1;
-                if !answer.stays_open {
+                if !reply.stays_open {
                     break;
                 }
             }

@@ -42,8 +42,11 @@ impl Redis {
     }
 
     /// Sends one command over a new connection and returns the reply.
-    fn ask(&self, words: &[&str]) -> io::Result<String> {
-        ask(&mut self.connect()?, &words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>())
+    fn send_command(&self, words: &[&str]) -> io::Result<String> {
+        send_command(
+            &mut self.connect()?,
+            &words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>(),
+        )
     }
 
     fn request(&self, connection: &mut ClientConnection, dice: &mut Rng) {
@@ -64,7 +67,7 @@ impl Redis {
             // Errors.
             _ => &[b"NONSENSE", key.as_bytes()],
         };
-        ask(connection, words).expect("an answer");
+        send_command(connection, words).expect("a reply");
     }
 
     /// The server opens its log for each line.
@@ -74,16 +77,16 @@ impl Redis {
 
     /// A child of the server writes all data to a file.
     fn save(&self, command: &str) {
-        self.ask(&[command]).expect("an answer");
+        self.send_command(&[command]).expect("a reply");
         eventually("the file", || {
-            let about = self.ask(&["INFO", "persistence"]).expect("an answer");
+            let about = self.send_command(&["INFO", "persistence"]).expect("a reply");
             about.contains("rdb_bgsave_in_progress:0")
                 && about.contains("aof_rewrite_in_progress:0")
         });
     }
 }
 
-fn ask(connection: &mut ClientConnection, words: &[&[u8]]) -> io::Result<String> {
+fn send_command(connection: &mut ClientConnection, words: &[&[u8]]) -> io::Result<String> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         bytes.extend(format!("${}\r\n", word.len()).into_bytes());
@@ -91,10 +94,10 @@ fn ask(connection: &mut ClientConnection, words: &[&[u8]]) -> io::Result<String>
         bytes.extend(b"\r\n");
     }
     connection.send(&bytes)?;
-    answer(connection)
+    read_reply(connection)
 }
 
-fn answer(connection: &mut ClientConnection) -> io::Result<String> {
+fn read_reply(connection: &mut ClientConnection) -> io::Result<String> {
     let line = connection.line()?;
     let number = || line[1..].parse::<i64>().expect("a number");
     match line.as_bytes().first() {
@@ -103,7 +106,7 @@ fn answer(connection: &mut ClientConnection) -> io::Result<String> {
             bytes.truncate(bytes.len() - 2);
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         }
-        Some(b'*') => (0..number()).map(|_| answer(connection)).collect(),
+        Some(b'*') => (0..number()).map(|_| read_reply(connection)).collect(),
         _ => Ok(line),
     }
 }
@@ -128,9 +131,9 @@ impl AttackedServer for Redis {
     }
 
     fn is_ready(&self) -> bool {
-        let answer = ClientConnection::with_short_timeout(self.port)
-            .and_then(|mut connection| ask(&mut connection, &[b"PING"]));
-        answer.is_ok_and(|answer| answer == "+PONG")
+        let reply = ClientConnection::with_short_timeout(self.port)
+            .and_then(|mut connection| send_command(&mut connection, &[b"PING"]));
+        reply.is_ok_and(|reply| reply == "+PONG")
     }
 
     /// Starts without data: the calls of a start with data depend on the data that the last run
@@ -164,8 +167,8 @@ impl AttackedServer for Redis {
                 self.save("BGREWRITEAOF");
                 self.rotate_log();
             }
-            2 => drop(self.ask(&["CONFIG", "REWRITE"]).expect("an answer")),
-            _ => drop(self.ask(&["INFO"]).expect("an answer")),
+            2 => drop(self.send_command(&["CONFIG", "REWRITE"]).expect("a reply")),
+            _ => drop(self.send_command(&["INFO"]).expect("a reply")),
         }
     }
 
@@ -188,7 +191,7 @@ impl AttackedServer for Redis {
 
     fn attack(&self) {
         let module = self.path("module.so");
-        let _ = self.ask(&["MODULE", "LOAD", &module.to_string_lossy()]);
+        let _ = self.send_command(&["MODULE", "LOAD", &module.to_string_lossy()]);
     }
 
     fn effect(&self) -> PathBuf {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// An event of the guard.
 pub struct TimelineEvent {
-    /// Nanoseconds after the begin of the attack or of the server.
+    /// Nanoseconds after the start of the attack or of the server.
     pub at: i64,
     pub process: String,
     pub sequence: Vec<String>,

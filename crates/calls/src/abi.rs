@@ -1,4 +1,4 @@
-//! The three ways into the kernel.
+//! The three ABIs by which programs make system calls.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The client's side of a request.
+//! Sends a request, and receives the reply.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind};
 use std::os::unix::net::UnixStream;
@@ -15,8 +15,10 @@ pub struct PendingReply {
 /// Why no reply came; without any error, the daemon closed the connection.
 #[derive(Debug)]
 pub struct NoReply {
-    /// Of kind `WouldBlock` if the daemon did not reply within [`REPLY_TIMEOUT`].
+    /// The error of reading the reply; of kind `WouldBlock` if the daemon did not reply within
+    /// [`REPLY_TIMEOUT`].
     pub read: Option<io::Error>,
+    /// The error of sending the request.
     pub written: Option<io::Error>,
 }
 

@@ -1,4 +1,4 @@
-//! Clients that read further lines after the reply, as they come.
+//! Followers: clients that get further lines after the reply, as they come.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// A follower that does not read loses further lines.
+/// How many lines wait for a follower to read them. It loses the lines beyond.
 const MAX_QUEUED_LINES: usize = 10_000;
 
 /// What the daemon replies to a request.
 pub enum Response {
+    /// One value, and nothing more.
     Value(Value),
-    /// Existing lines, and optionally new ones as they come.
+    /// The lines that exist, and for a follower the new ones as they come.
     Lines(Vec<Arc<str>>, Option<EventReceiver>),
 }
 
@@ -30,7 +31,7 @@ pub struct EventSender {
 }
 
 impl EventReceiver {
-    /// Waits for the next line.
+    /// Waits for the next line. An error if none comes within the limit, or if the sender is gone.
     pub fn next_line(&self, limit: Duration) -> Result<Arc<str>, RecvTimeoutError> {
         self.lines.recv_timeout(limit)
     }

@@ -1,4 +1,5 @@
-//! What both sides of a connection know.
+//! What the client and the daemon have in common: the socket's path, the time limit, and the form
+//! of a reply.
 
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
@@ -7,15 +8,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The variable of the environment that has the socket's path.
+/// The environment variable with the path of the socket.
 pub const SOCKET_VARIABLE: &str = "TOLLGATE_SOCKET";
-/// The socket's path without this variable.
+/// The path of the socket if the variable is not set.
 pub const DEFAULT_SOCKET: &str = "/run/tollgate/control.sock";
 /// How long a client waits for a reply. The daemon handles requests one after the other, and a
 /// request may have to store all baselines.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The message about a reply with unexpected contents.
+/// The message about a reply that the client cannot parse.
 pub const OTHER_VERSION: &str =
     "cannot parse the daemon's answer, which may be from another version of Tollgate";
 
@@ -36,7 +37,7 @@ impl Reply {
     }
 }
 
-/// Writes a line of a request or a reply.
+/// Writes a request, or a line of a reply, and the end of the line.
 pub fn write_line(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.write_all(format!("{line}\n").as_bytes())
 }

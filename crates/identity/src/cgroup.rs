@@ -6,7 +6,7 @@ const UNITS: [&str; 2] = [".service", ".scope"];
 /// Container engines name a container's control group by 64 hexadecimal digits, with words around
 /// them.
 const CONTAINER_DIGITS: usize = 64;
-/// Length of an ID in the engines' own lists.
+/// The length of the IDs that the engines print in their lists.
 const SHOWN_DIGITS: usize = 12;
 
 /// The control groups of a process, one for each hierarchy.
@@ -18,7 +18,7 @@ pub struct Cgroups<'a> {
 /// "hierarchy:controllers:path"; the hierarchy's number is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CgroupLine<'a> {
-    /// Empty: cgroup v2.
+    /// Comma-separated; empty for cgroup v2.
     controllers: &'a str,
     path: &'a str,
 }
@@ -63,8 +63,8 @@ impl<'a> Cgroups<'a> {
         lines.find_map(|line| line.path.rsplit('/').find(|part| fits(part)))
     }
 
-    /// The unit and the container of the first hierarchy that has one, the container by the start
-    /// of its ID. A container's control group is no unit.
+    /// The unit and the container, each of the first hierarchy that has one. The container is named
+    /// by the start of its ID. A container's control group does not count as a unit.
     pub fn unit_and_container(&self) -> (Option<&'a str>, Option<&'a str>) {
         let parts = || self.lines.iter().flat_map(|line| line.path.split('/').rev());
         let container = parts().find_map(container_of).map(|digits| &digits[..SHOWN_DIGITS]);
@@ -91,8 +91,8 @@ impl<'a> Cgroups<'a> {
         })
     }
 
-    /// Whether the unit's control group is one of those around the process. Of a path, only what
-    /// comes after its last colon is considered.
+    /// Whether the process is in the unit's control group or in one below it. Only the part of a
+    /// path after its last colon is considered.
     pub fn has_unit(&self, unit: &str) -> bool {
         let mut paths = self.lines.iter().filter_map(|line| line.path.rsplit(':').next());
         paths.any(|path| path.split('/').any(|part| part == unit))

@@ -1,6 +1,6 @@
-//! The identity of tasks: the script that an interpreter runs, and the unit, container and control
-//! group of a process. Texts go in and names come out; the kernel side finds the same names and
-//! hashes them in the same way.
+//! The identity of tasks: the script that an interpreter runs, and the unit, container and cgroup
+//! of a process. Pure functions of texts. The kernel side finds the same names and hashes them in
+//! the same way.
 
 #![forbid(unsafe_code)]
 

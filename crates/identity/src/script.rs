@@ -1,13 +1,13 @@
 //! Scripts, and the interpreters that run them.
 
-/// A program that is many, by the script that it is given.
+/// A program whose processes are identified by the scripts that they run.
 #[derive(Debug, Clone, Copy)]
 pub struct ScriptInterpreter {
     /// The file's name, without a version at the end.
     pub name: &'static str,
-    /// Letters at the end of options that code follows.
+    /// The letters that end an option whose value is code, so that there is no script.
     pub code_options: &'static str,
-    /// Letters at the end of options that another value follows.
+    /// The letters that end an option with a value of another kind.
     pub value_options: &'static str,
 }
 
@@ -19,7 +19,8 @@ const fn interpreter(
     ScriptInterpreter { name, code_options, value_options }
 }
 
-/// All of them, from their manuals; options of several letters with a value are not recognized.
+/// The known interpreters, with the options of their manuals. An option of several letters that has
+/// a value is not recognized.
 pub const INTERPRETERS: [ScriptInterpreter; 17] = [
     interpreter("sh", "c", "oO"),
     interpreter("bash", "c", "oO"),
@@ -40,10 +41,11 @@ pub const INTERPRETERS: [ScriptInterpreter; 17] = [
     interpreter("java", "", ""),
 ];
 
-/// As on the kernel side.
+/// The length of the longest option that is recognized, as on the kernel side.
 const OPTION_LEN: usize = 5;
 
-/// The script among the arguments of a program with this file name, if that is an interpreter.
+/// The script among the arguments of a program with this file name. `None` if the program is no
+/// interpreter, or if it runs no script.
 pub fn script_argument<'a>(file_name: &str, arguments: &'a [Vec<u8>]) -> Option<&'a [u8]> {
     let name = file_name.trim_end_matches(|letter: char| letter == '.' || letter.is_ascii_digit());
     let known = INTERPRETERS.iter().find(|known| known.name == name)?;

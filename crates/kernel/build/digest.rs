@@ -1,17 +1,32 @@
-//! The digest of the kernel side's sources, by which only processes of the same build share a gate.
+//! The digest of what the gate is made of. Only processes with the same digest share a gate.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// FNV-1a (Fowler, Noll, Vo) over all files below a folder: their paths within it, and their texts.
-pub fn digest(folder: &Path) -> io::Result<u32> {
+/// The files and folders that determine what a gate does: its programs, and the tables in their
+/// configuration, which user space fills.
+pub const SOURCES: [&str; 7] = [
+    "bpf",
+    "crates/calls/src",
+    "crates/identity/src",
+    "crates/kernel/src/enforcement.rs",
+    "crates/kernel/src/gate/call_flags.rs",
+    "crates/kernel/src/scope_name.rs",
+    "crates/stats/src/histogram.rs",
+];
+
+/// FNV-1a (Fowler, Noll, Vo) over files and all files below folders: their paths within `root`, and
+/// their texts. An error if one of the sources does not exist.
+pub fn digest(root: &Path, sources: &[&str]) -> io::Result<u32> {
     let mut paths = Vec::new();
-    collect_files(folder, Path::new(""), &mut paths)?;
+    for source in sources {
+        collect_files(root, Path::new(source), &mut paths)?;
+    }
     paths.sort();
     let mut bytes = Vec::new();
     for path in paths {
-        let text = fs::read(folder.join(&path))?;
+        let text = fs::read(root.join(&path))?;
         for part in [path.as_os_str().as_encoded_bytes(), &text] {
             // With the lengths, no two sets of files give the same bytes.
             bytes.extend(part.len().to_le_bytes());
@@ -23,16 +38,14 @@ pub fn digest(folder: &Path) -> io::Result<u32> {
         .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)))
 }
 
-/// Adds the files in `folder/below` to `paths`, each by its path within `folder`.
-fn collect_files(folder: &Path, below: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
-    for entry in fs::read_dir(folder.join(below))? {
-        let entry = entry?;
-        let path = below.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            collect_files(folder, &path, paths)?;
-        } else {
-            paths.push(path);
-        }
+/// Adds a file, or all files below a folder, to `paths`, by their paths within `root`.
+fn collect_files(root: &Path, source: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
+    if !fs::metadata(root.join(source))?.is_dir() {
+        paths.push(source.into());
+        return Ok(());
+    }
+    for entry in fs::read_dir(root.join(source))? {
+        collect_files(root, &source.join(entry?.file_name()), paths)?;
     }
     Ok(())
 }

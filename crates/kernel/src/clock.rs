@@ -1,18 +1,19 @@
-//! The gate's clock, and a thread's.
+//! Reads the gate's clock, and the CPU time of threads.
 
 use std::time::{Duration, SystemTime};
 
-/// Nanoseconds of CLOCK_MONOTONIC, which is what `bpf_ktime_get_ns` reads.
+/// The present time of CLOCK_MONOTONIC, in nanoseconds. The gate's programs read the same clock
+/// (`bpf_ktime_get_ns`).
 pub fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC).as_nanos() as u64
 }
 
-/// The time of day at a past time of [`now_ns`].
+/// The time of day that corresponds to a past time of [`now_ns`].
 pub fn wall_clock(at_ns: u64) -> SystemTime {
     SystemTime::now() - Duration::from_nanos(now_ns().saturating_sub(at_ns))
 }
 
-/// This thread's CPU time.
+/// The CPU time that this thread has used.
 pub fn thread_time() -> Duration {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }

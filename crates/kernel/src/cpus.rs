@@ -1,4 +1,4 @@
-//! Visiting processors.
+//! Pins threads to processors, and waits for what runs on processors.
 
 use std::time::Duration;
 use std::{mem, thread};
@@ -7,9 +7,10 @@ use std::{mem, thread};
 /// that runs on it.
 ///
 /// The gate finds a thread by what `sched_switch` recorded. A thread that is attached while it runs
-/// is not seen until it is switched in again, which a visitor's interruption causes. Returns how
-/// many processors are online but could not be visited (cpusets, isolated processors).
-pub fn visit_all() -> u32 {
+/// is not seen until it is switched in again. So this thread runs on each processor once, which
+/// interrupts the thread there. Returns how many processors are online but could not be visited
+/// (because of cpusets, or because they are isolated).
+pub(crate) fn visit_all() -> u32 {
     // SAFETY: an all-zero cpu_set_t is an empty set.
     let mut before: libc::cpu_set_t = unsafe { mem::zeroed() };
     let size = size_of::<libc::cpu_set_t>();
@@ -33,12 +34,12 @@ fn parse_cpu_list(list: &str) -> impl Iterator<Item = usize> {
         .flatten()
 }
 
-/// Pins the calling thread to one processor; false: not allowed there.
+/// Pins the calling thread to one processor. Returns false if it is not allowed there.
 pub fn run_on(cpu: usize) -> bool {
     run_on_any(&[cpu])
 }
 
-/// For kernels that offer no way to wait: what is in flight on a processor is over after this time.
+/// How long to wait if the kernel cannot: BPF programs that ran before have ended after this time.
 const FALLBACK_WAIT: Duration = Duration::from_millis(50);
 
 /// The processors that the calling thread may use.
@@ -52,7 +53,7 @@ pub fn allowed() -> Vec<usize> {
     }
 }
 
-/// Allows the calling thread to use these processors only.
+/// Pins the calling thread to a set of processors. Returns false if it is allowed on none of them.
 pub fn run_on_any(cpus: &[usize]) -> bool {
     // SAFETY: an all-zero cpu_set_t is an empty set; CPU_SET stays in bounds for cpu < CPU_SETSIZE.
     unsafe {
@@ -64,9 +65,9 @@ pub fn run_on_any(cpus: &[usize]) -> bool {
     }
 }
 
-/// Waits until every processor has left the BPF programs that it was in.
+/// Waits until every BPF program that runs now has ended, on all processors.
 pub fn wait_for_all() {
-    // linux/membarrier.h; GLOBAL waits for an RCU grace period, which BPF programs delay.
+    // linux/membarrier.h. GLOBAL waits for an RCU grace period, which BPF programs delay.
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
     // SAFETY: takes two numbers.
     let waited = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } == 0;
@@ -76,13 +77,13 @@ pub fn wait_for_all() {
     }
 }
 
-/// The processor this thread runs on.
+/// The processor on which this thread runs.
 pub fn current() -> usize {
     // SAFETY: a plain query.
     unsafe { libc::sched_getcpu() }.max(0) as usize
 }
 
-/// The number of processors that per-CPU maps have values for.
+/// The number of processors for which per-CPU maps have values.
 pub fn possible() -> usize {
     libbpf_rs::num_possible_cpus().unwrap_or(1)
 }

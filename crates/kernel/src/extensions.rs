@@ -1,8 +1,9 @@
-//! The extensions, as every process knows them.
+//! The extensions' kernel sides, which every process of a gate knows: it may have to clean up after
+//! extensions that it does not use itself.
 
 use crate::gate::KernelSide;
 
-/// In the order in which they release what a session has.
+/// All of them, in the order in which they release what a session holds.
 pub static ALL: [&dyn KernelSide; 3] = [
     &crate::service::service_maps::ServicesKernelSide,
     &crate::guard::holds::HoldsKernelSide,

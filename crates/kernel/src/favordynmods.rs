@@ -1,7 +1,8 @@
-//! `favordynmods` of control groups: migrations do not wait until all processors pass a quiescent
-//! state (some ms when they are busy), and forks and exits take a little longer. Since v6.0:
-//! 6a010a49b63a ("cgroup: Make !percpu threadgroup_rwsem operations optional"). It is one lock for
-//! all hierarchies, so that the mount of v2 can set it for those of v1.
+//! The mount option `favordynmods` of cgroups. With it, migrations do not wait until all processors
+//! pass a quiescent state (some ms when they are busy), but forks and exits take a little longer.
+//! It exists since v6.0: 6a010a49b63a ("cgroup: Make !percpu threadgroup_rwsem operations
+//! optional"). All hierarchies have the same lock, so that the mount of v2 sets the option for
+//! those of v1, too.
 
 use std::ffi::CString;
 use std::io;
@@ -11,7 +12,7 @@ use crate::mounts::{self, Mount};
 
 const OPTION: &str = "favordynmods";
 
-/// The hierarchy's mount point, and its options.
+/// The mount point of cgroup v2, and its options.
 fn mounted() -> Option<(String, Vec<String>)> {
     options_of(mounts::mounted())
 }
@@ -22,31 +23,33 @@ fn options_of(mounts: Vec<Mount>) -> Option<(String, Vec<String>)> {
     Some((mount.mount_point, mount.options))
 }
 
+/// Whether the option is set; false if cgroup v2 is not mounted.
 pub fn has_favordynmods() -> bool {
     mounted().is_some_and(|(_, options)| options.iter().any(|option| option == OPTION))
 }
 
-/// Sets or clears the option, and leaves the others as they are.
+/// Sets or clears the option, and leaves the others as they are. Does nothing if cgroup v2 is not
+/// mounted.
 pub fn set_favordynmods(wanted: bool) -> Result<()> {
     const WHAT: &str = "set the option favordynmods of control groups";
-    let Some((place, mut options)) = mounted() else { return Ok(()) };
+    let Some((mount_point, mut options)) = mounted() else { return Ok(()) };
     options.retain(|option| option != OPTION);
     if wanted {
         options.push(OPTION.into());
     }
-    reconfigure(&place, &options).doing(WHAT)
+    reconfigure(&mount_point, &options).doing(WHAT)
 }
 
-fn reconfigure(place: &str, options: &[String]) -> io::Result<()> {
+fn reconfigure(mount_point: &str, options: &[String]) -> io::Result<()> {
     let text = |text: &str| CString::new(text).map_err(io::Error::from);
     let checked = |result: libc::c_long| match result {
         -1 => Err(io::Error::last_os_error()),
         result => Ok(result),
     };
-    let place = text(place)?;
+    let mount_point = text(mount_point)?;
     // SAFETY: a NUL-terminated string.
     let context = checked(unsafe {
-        libc::syscall(libc::SYS_fspick, libc::AT_FDCWD, place.as_ptr(), FSPICK_CLOEXEC)
+        libc::syscall(libc::SYS_fspick, libc::AT_FDCWD, mount_point.as_ptr(), FSPICK_CLOEXEC)
     })?;
     let configure = |command: libc::c_long, key: *const libc::c_char| {
         // SAFETY: NUL-terminated, or null where the command takes none.
@@ -77,9 +80,9 @@ mod tests {
         let mounts = "31 27 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
                       41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 \
                       rw,nsdelegate,favordynmods\n";
-        let (place, options) = options_of(mounts::parse(mounts)).expect("it is mounted");
+        let (mount_point, options) = options_of(mounts::parse(mounts)).expect("it is mounted");
         assert_eq!(
-            (place.as_str(), options),
+            (mount_point.as_str(), options),
             ("/sys/fs/cgroup/unified", vec!["nsdelegate".into(), OPTION.into()])
         );
         assert_eq!(options_of(Vec::new()), None);

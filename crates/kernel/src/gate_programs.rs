@@ -116,7 +116,7 @@ impl MessageHooks {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::mem::MaybeUninit;
 
     use libbpf_rs::OpenObject;
@@ -151,21 +151,41 @@ mod tests {
         }));
     }
 
+    /// Every combination of the extensions that the table names.
+    fn masks() -> impl Iterator<Item = u32> {
+        let named = |bits, program: &GateProgram| bits | program.used_by | program.unless;
+        let all = GATE_PROGRAMS.iter().fold(0, named);
+        (0..=all).filter(move |mask| mask & !all == 0)
+    }
+
+    /// The programs of a kernel that reports messages in this way.
+    fn available(messages: MessageHooks) -> impl Iterator<Item = &'static GateProgram> {
+        GATE_PROGRAMS.iter().filter(move |program| match program.needs {
+            Requirement::Messages(needed) => needed == messages,
+            Requirement::Nothing | Requirement::Cgroup2 => true,
+        })
+    }
+
     #[test]
     fn one_program_is_used_at_each_hook() {
-        let all = wire::LENS
-            | wire::GUARD
-            | wire::SERVICE
-            | wire::SERVICE_FILES
-            | wire::PLUGIN
-            | wire::PLUGIN_EXIT;
-        for enabled in 0..=all {
-            let mut hooks: Vec<_> =
-                GateProgram::used(enabled).map(|program| program.hook).collect();
-            let count = hooks.len();
-            hooks.sort_unstable();
-            hooks.dedup();
-            assert_eq!(hooks.len(), count, "{enabled:#x}");
+        for messages in [MessageHooks::Tracepoints, MessageHooks::Functions] {
+            for enabled in masks() {
+                let used = |program: &&GateProgram| program.is_used(enabled);
+                let needed =
+                    |program: &&GateProgram| program.used_by == 0 || enabled & program.used_by != 0;
+                let hooks: Vec<_> =
+                    available(messages).filter(used).map(|program| program.hook).collect();
+                // A hook is still needed if another program takes the place of its first one.
+                let distinct: BTreeSet<_> =
+                    available(messages).filter(needed).map(|program| program.hook).collect();
+                let mut sorted = hooks.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, Vec::from_iter(distinct), "{enabled:#x}");
+                // The order of attaching.
+                let at = |name| hooks.iter().position(|hook| *hook == name);
+                assert_eq!(at("sched_switch"), Some(0), "{enabled:#x}");
+                assert!(at("sys_exit") < at("sys_enter"), "{enabled:#x}: {hooks:?}");
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Files that are not written to while they are read.
+//! Leases, which prevent that a file is written while it is read.
 
 use std::fs::File;
 use std::io;
@@ -7,14 +7,15 @@ use std::os::fd::AsRawFd as _;
 /// include/uapi/asm-generic/fcntl.h
 const F_SETSIG: libc::c_int = 10;
 
-/// A read lease (fcntl(2), "Leases"): a process that opens the file for writing waits for its end.
+/// A read lease (fcntl(2), "Leases"). A process that opens the file for writing waits until the
+/// lease is dropped.
 pub struct ReadLease<'file> {
     file: &'file File,
 }
 
 impl<'file> ReadLease<'file> {
-    /// Fails with `WouldBlock` if some process has the file open for writing. `None`: its file
-    /// system has no leases, or the file is another user's.
+    /// Takes a lease. Fails with `WouldBlock` if a process has the file open for writing. Returns
+    /// `None` if the file system has no leases, or if the file belongs to another user.
     pub fn take(file: &'file File) -> io::Result<Option<Self>> {
         // The kernel announces a waiting writer by a signal. The default, SIGIO, ends the process;
         // SIGURG is ignored by default.
@@ -55,7 +56,7 @@ mod tests {
         let refused = ReadLease::take(&file).err().expect("it is open for writing");
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
         let path = writer.into_temp_path();
-        assert!(ReadLease::take(&file).expect("nobody writes to it").is_some());
+        assert!(ReadLease::take(&file).expect("no process writes to it").is_some());
         drop(path);
     }
 
@@ -63,7 +64,7 @@ mod tests {
     fn a_writer_waits_for_the_end_of_a_lease() {
         let path = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
         let file = File::open(&path).expect("it is there");
-        let lease = ReadLease::take(&file).expect("nobody writes to it").expect("leases");
+        let lease = ReadLease::take(&file).expect("no process writes to it").expect("leases");
         let open = |flags| OpenOptions::new().write(true).custom_flags(flags).open(&path);
         let refused = open(libc::O_NONBLOCK).expect_err("others would wait");
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);

@@ -1,6 +1,6 @@
 //! The boundary to the kernel: the BPF objects, the types that both sides share, the life of the
-//! gate, and processes that start gated. `unsafe` is here and in `libtollgate`; other crates forbid
-//! it.
+//! gate, and processes that start gated. Only this crate and `libtollgate` use `unsafe`; the others
+//! forbid it.
 
 pub mod benchmark;
 pub mod clock;
@@ -27,7 +27,7 @@ pub mod scope_name;
 pub mod service;
 pub mod session;
 pub mod signals;
-pub mod skeletons;
+mod skeletons;
 pub mod std_fds;
 pub mod symbols;
 pub mod watchdog;
@@ -35,7 +35,7 @@ pub mod wire;
 
 pub use error::{Error, Result};
 
-/// Keeps libbpf from writing to stderr: every failure has a sentence of its own.
+/// Stops libbpf from writing to stderr. Tollgate reports each failure by a message of its own.
 pub fn quiet() {
     libbpf_rs::set_print(None);
 }

@@ -1,4 +1,5 @@
-//! A BPF array that user space has mapped: read and written in place, while the gate uses it.
+//! BPF arrays that user space has mapped. It reads and writes them in place, while the gate uses
+//! them.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd as _};
@@ -9,8 +10,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{ErrorContext, Result};
 
-/// `entries` values of type `T`, whose bytes may change at any time: any bytes are a value of `T`.
-/// Padding is never written, so that all bytes of the mapping always have a value.
+/// Mapped values of type `T`, whose bytes the kernel side may change at any time. So any bytes are
+/// a value of `T`. Padding is never written, so that all bytes of the mapping always have a value.
 pub struct MappedArray<T> {
     memory: MmapRaw,
     entries: u32,
@@ -20,7 +21,8 @@ pub struct MappedArray<T> {
 }
 
 impl<T: FromBytes> MappedArray<T> {
-    /// Maps the first `entries` of a BPF array.
+    /// Maps the first `entries` entries of a BPF array. An error if the array is shorter or cannot
+    /// be mapped.
     pub fn new(map: &impl AsFd, entries: u32) -> Result<Self> {
         let stride = size_of::<T>().next_multiple_of(8);
         let memory = MmapOptions::new()
@@ -30,7 +32,7 @@ impl<T: FromBytes> MappedArray<T> {
         Ok(Self { memory, entries, stride, value: PhantomData })
     }
 
-    /// How many entries are mapped.
+    /// The number of mapped entries.
     pub fn entries(&self) -> u32 {
         self.entries
     }
@@ -45,10 +47,11 @@ impl<T: FromBytes> MappedArray<T> {
 
     /// A whole entry as a field, for [`field!`].
     pub(crate) fn whole(&self, index: u32) -> Field<'_, T> {
-        Field { place: self.entry(index), mapping: PhantomData }
+        Field { pointer: self.entry(index), mapping: PhantomData }
     }
 
-    /// A copy; fields that the gate writes meanwhile may be of different moments.
+    /// A copy of an entry. If the gate writes to it meanwhile, its fields may be of different
+    /// moments.
     ///
     /// # Panics
     /// If there is no such entry.
@@ -56,7 +59,7 @@ impl<T: FromBytes> MappedArray<T> {
         self.whole(index).read()
     }
 
-    /// Overwrites a whole entry that the gate does not write at this time.
+    /// Overwrites a whole entry, to which the gate must not write at this time.
     ///
     /// # Panics
     /// If there is no such entry.
@@ -71,7 +74,7 @@ impl<T: FromBytes> MappedArray<T> {
 /// A field of a mapped entry.
 pub(crate) struct Field<'a, F> {
     /// Within the mapping, and aligned.
-    place: *mut F,
+    pointer: *mut F,
     mapping: PhantomData<&'a MmapRaw>,
 }
 
@@ -84,69 +87,69 @@ impl<F> Clone for Field<'_, F> {
 impl<F> Copy for Field<'_, F> {}
 
 impl<'a, F> Field<'a, F> {
-    /// The part of a field that `project` names.
+    /// The part of the field to which `project` points.
     ///
     /// # Panics
-    /// If that is no part of it.
+    /// If `project` points to something else.
     pub fn part<P>(self, project: impl FnOnce(*mut F) -> *mut P) -> Field<'a, P> {
-        let offset = project(self.place).addr().wrapping_sub(self.place.addr());
+        let offset = project(self.pointer).addr().wrapping_sub(self.pointer.addr());
         self.at(offset)
     }
 
-    /// What is at an offset within the field.
+    /// The part of the field at an offset in bytes.
     ///
     /// # Panics
     /// If it is not within the field, or not aligned.
     pub fn at<P>(self, offset: usize) -> Field<'a, P> {
         let end = offset.checked_add(size_of::<P>());
         assert!(end.is_some_and(|end| end <= size_of::<F>()), "no field at offset {offset}");
-        let place = self.place.wrapping_byte_add(offset).cast::<P>();
-        assert!(place.is_aligned(), "no aligned field at offset {offset}");
-        Field { place, mapping: PhantomData }
+        let pointer = self.pointer.wrapping_byte_add(offset).cast::<P>();
+        assert!(pointer.is_aligned(), "no aligned field at offset {offset}");
+        Field { pointer, mapping: PhantomData }
     }
 
-    /// A copy.
+    /// A copy of the field.
     pub fn read(self) -> F
     where
         F: FromBytes,
     {
         // SAFETY: within the mapping and aligned; any bytes are a valid value.
-        unsafe { self.place.read_volatile() }
+        unsafe { self.pointer.read_volatile() }
     }
 
-    /// Stores a value; a number is stored as a whole.
+    /// Stores a value. A number is stored as a whole.
     pub fn write(self, value: F)
     where
         F: IntoBytes,
     {
         // SAFETY: within the mapping and aligned, and all bytes of `value` have a value.
-        unsafe { self.place.write_volatile(value) }
+        unsafe { self.pointer.write_volatile(value) }
     }
 
-    /// The field as an atomic: both sides access it as a whole.
+    /// The field as an atomic, which both sides access as a whole.
     pub fn atomic(self) -> &'a F::Atomic
     where
         F: AtomicNumber,
     {
         // SAFETY: within the mapping, which outlives the reference, and aligned.
-        unsafe { F::atomic(self.place) }
+        unsafe { F::atomic(self.pointer) }
     }
 }
 
 impl<'a, E, const N: usize> Field<'a, [E; N]> {
-    /// The elements of an array.
+    /// The elements of the field, which is an array.
     pub fn elements(self) -> impl Iterator<Item = Field<'a, E>> {
         (0..N).map(move |index| self.at(index * size_of::<E>()))
     }
 }
 
-/// A number that can be accessed as an atomic of the same size and alignment.
+/// A number with an atomic type of the same size and alignment.
 pub(crate) trait AtomicNumber: Sized {
     type Atomic;
 
     /// # Safety
-    /// `place` is valid and aligned for the lifetime of the result.
-    unsafe fn atomic<'a>(place: *mut Self) -> &'a Self::Atomic;
+    /// `pointer` is valid and aligned for the lifetime of the result.
+    unsafe fn atomic<'a>(pointer: *mut Self) -> &'a Self::Atomic;
 }
 
 macro_rules! atomic_number {
@@ -154,9 +157,9 @@ macro_rules! atomic_number {
         impl AtomicNumber for $number {
             type Atomic = $atomic;
 
-            unsafe fn atomic<'a>(place: *mut Self) -> &'a $atomic {
+            unsafe fn atomic<'a>(pointer: *mut Self) -> &'a $atomic {
                 // SAFETY: as promised.
-                unsafe { <$atomic>::from_ptr(place) }
+                unsafe { <$atomic>::from_ptr(pointer) }
             }
         }
     )*};

@@ -2,21 +2,26 @@
 
 use std::fs;
 
+/// A mounted file system. Texts have the escapes of the file: a space is `\040`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// The part of the file system that is mounted; "/" is all of it.
     pub root: String,
+    /// The path at which it is mounted, in this process's mount namespace.
     pub mount_point: String,
     /// The file system's type.
     pub kind: String,
+    /// The options of the file system, not those of this mount.
     pub options: Vec<String>,
 }
 
-/// In this process's mount namespace, in the order in which they were mounted.
+/// The mounts of this process's mount namespace, in the order in which they were mounted. Empty
+/// if /proc is not mounted.
 pub fn mounted() -> Vec<Mount> {
     parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
+/// Parses the text of a mountinfo file. Lines of another form are skipped.
 pub fn parse(mountinfo: &str) -> Vec<Mount> {
     mountinfo.lines().filter_map(mount).collect()
 }
@@ -42,10 +47,10 @@ mod tests {
                       rw,nsdelegate\n\
                       42 41 0:38 /system.slice /mnt rw - cgroup2 cgroup2 ro\n";
         let words = |words: [&str; 3], options: &[&str]| {
-            let [root, place, kind] = words.map(Into::into);
+            let [root, mount_point, kind] = words.map(Into::into);
             Mount {
                 root,
-                mount_point: place,
+                mount_point,
                 kind,
                 options: options.iter().copied().map(Into::into).collect(),
             }

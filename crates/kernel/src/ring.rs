@@ -11,40 +11,41 @@ use zerocopy::FromBytes;
 use crate::error::{ErrorContext as _, Result};
 use crate::wire;
 
-/// Reads a ring buffer, in the thread that made the reader.
+/// A reader of a ring buffer, in the thread that created it.
 pub struct RingReader {
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<Vec<Vec<u8>>>>,
 }
 
 impl RingReader {
-    /// `doing` is what an error says was attempted.
+    /// Opens a ring buffer. An error names `doing` as what was attempted.
     pub fn new(map: &dyn MapCore, doing: &'static str) -> Result<Self> {
         let inbox: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
-        let into = Rc::clone(&inbox);
+        let buffer = Rc::clone(&inbox);
         let mut builder = RingBufferBuilder::new();
         let take = move |bytes: &[u8]| {
-            into.borrow_mut().push(bytes.to_vec());
+            buffer.borrow_mut().push(bytes.to_vec());
             0
         };
         builder.add(map, take).doing(doing)?;
         Ok(Self { ring: builder.build().doing(doing)?, inbox })
     }
 
-    /// A descriptor that is readable when a record has arrived.
+    /// A descriptor that is readable when there is a record.
     pub fn descriptor(&self) -> RawFd {
         self.ring.epoll_fd()
     }
 
-    /// The records that have arrived.
+    /// The records that were not read yet.
     pub fn read(&self) -> Result<Vec<Vec<u8>>> {
         self.ring.consume().doing("reading a ring buffer")?;
         Ok(self.inbox.take())
     }
 
-    /// The records that have arrived, once there are some or the time is over.
+    /// Waits for a record, but no longer than `longest`. Returns the records that were not read
+    /// yet.
     pub fn wait(&self, longest: Duration) -> Vec<Vec<u8>> {
-        // At worst, a signal interrupts it.
+        // The only error is an interruption by a signal.
         let _ = self.ring.poll(longest);
         self.inbox.take()
     }
@@ -57,18 +58,22 @@ pub fn decode<T: FromBytes>(bytes: &[u8], record_type: u32) -> Option<T> {
     (tag == record_type).then_some(record)
 }
 
-pub fn group_done(bytes: &[u8]) -> Option<wire::row_done> {
+/// The record of a row that has ended, if `bytes` are one.
+pub fn row_done(bytes: &[u8]) -> Option<wire::row_done> {
     decode(bytes, wire::RECORD_ROW_DONE)
 }
 
+/// The record of a slow call, if `bytes` are one.
 pub fn slow_call(bytes: &[u8]) -> Option<wire::slow_call> {
     decode(bytes, wire::RECORD_SLOW_CALL)
 }
 
+/// The record of a program that has got a profile, if `bytes` are one.
 pub fn guard_program(bytes: &[u8]) -> Option<wire::guard_program_record> {
     decode(bytes, wire::RECORD_GUARD_PROGRAM)
 }
 
+/// The record of a guard event, if `bytes` are one.
 pub fn guard_event(bytes: &[u8]) -> Option<wire::guard_event> {
     decode(bytes, wire::RECORD_GUARD_EVENT)
 }
@@ -82,9 +87,9 @@ mod tests {
         let mut bytes = [0u8; 12];
         bytes[0] = 1;
         bytes[8] = 9;
-        assert_eq!(group_done(&bytes).map(|done| done.row), Some(9));
+        assert_eq!(row_done(&bytes).map(|done| done.row), Some(9));
         assert!(slow_call(&bytes).is_none());
-        assert!(group_done(&bytes[..8]).is_none());
-        assert!(group_done(&[]).is_none());
+        assert!(row_done(&bytes[..8]).is_none());
+        assert!(row_done(&[]).is_none());
     }
 }

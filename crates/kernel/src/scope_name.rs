@@ -1,4 +1,4 @@
-//! The names of scopes and the gate's list of interpreters, as the kernel side has them.
+//! Encodes names of scopes and the list of interpreters for the kernel side.
 
 use std::ffi::c_char;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,44 +9,47 @@ use identity::script::INTERPRETERS;
 
 use crate::wire;
 
+/// Letters from A on as a bit set.
 fn letters(text: &str) -> u64 {
     text.bytes().fold(0, |letters, letter| letters | 1 << (letter - b'A'))
 }
 
-fn copy_c_chars<const N: usize>(place: &mut [c_char; N], bytes: &[u8]) {
-    for (to, from) in place[..N - 1].iter_mut().zip(bytes) {
-        *to = *from as c_char;
+/// Copies as many bytes as fit before a NUL.
+fn copy_c_chars<const N: usize>(to: &mut [c_char; N], from: &[u8]) {
+    for (to, byte) in to[..N - 1].iter_mut().zip(from) {
+        *to = *byte as c_char;
     }
 }
 
-/// For the gate's configuration.
+/// The known interpreters, for the gate's configuration.
 pub fn interpreters() -> [wire::interpreter; wire::INTERPRETERS as usize] {
     let mut all = [wire::interpreter::default(); wire::INTERPRETERS as usize];
-    for (place, known) in all.iter_mut().zip(INTERPRETERS) {
-        copy_c_chars(&mut place.name, known.name.as_bytes());
-        place.code = letters(known.code_options);
-        place.value = letters(known.value_options);
+    for (entry, known) in all.iter_mut().zip(INTERPRETERS) {
+        copy_c_chars(&mut entry.name, known.name.as_bytes());
+        entry.code = letters(known.code_options);
+        entry.value = letters(known.value_options);
     }
     all
 }
 
-/// Encodes the text of a scope; a script's relative name begins in the folder.
+/// Encodes the text of a scope. `folder` is the working directory to which a script's relative path
+/// refers.
 pub fn encode_scope(text: &[u8], folder: Option<&Path>) -> Box<wire::scope_name> {
     let mut name = Box::<wire::scope_name>::default();
     copy_c_chars(&mut name.text, text);
     let Some(folder) = folder else { return name };
     let parts: Vec<_> =
         folder.components().filter(|part| matches!(part, Component::Normal(_))).collect();
-    for (place, part) in name.folder.part.iter_mut().zip(parts.iter().rev()) {
-        copy_c_chars(place, part.as_os_str().as_bytes());
+    for (to, part) in name.folder.part.iter_mut().zip(parts.iter().rev()) {
+        copy_c_chars(to, part.as_os_str().as_bytes());
     }
     name.folder.parts = parts.len().min(name.folder.part.len()) as u16;
-    // With this many parts, the kernel side does not reach the root.
+    // With more parts, the kernel side does not get as far as the root.
     name.folder.complete = (parts.len() < name.folder.part.len()).into();
     name
 }
 
-/// The number by which the kernel side knows a scope.
+/// The number by which the kernel side identifies a scope; above [`wire::SCOPE_ANY`].
 pub fn scope_hash(name: &wire::scope_name) -> u64 {
     let bytes = name.text.iter().chain(name.folder.part.iter().flatten()).map(|byte| *byte as u8);
     let bytes: Vec<_> = bytes.collect();
@@ -80,7 +83,7 @@ mod tests {
         ];
         let distinct: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len());
-        // The kernel side keeps this many bytes.
+        // The kernel side stores this many bytes.
         assert_eq!(number(&"x".repeat(300), None), all[4]);
         assert_eq!(number("app.py", Some("/")), all[0]);
     }

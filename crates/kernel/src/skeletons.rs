@@ -1,8 +1,9 @@
-//! The BPF objects, generated from `bpf/*.bpf.c`.
+//! The skeletons of the BPF objects: libbpf-cargo generates them from the sources in `bpf/`.
 
 macro_rules! skeleton {
     ($module:ident, $file:literal) => {
-        #[allow(clippy::all, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+        // Generated code has its own style, and no comments.
+        #[allow(clippy::all, clippy::undocumented_unsafe_blocks, dead_code, missing_docs, unused)]
         pub mod $module {
             include!(concat!(env!("OUT_DIR"), $file));
         }

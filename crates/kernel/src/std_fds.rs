@@ -1,17 +1,19 @@
-//! What this process was started with, recorded before Rust's start-up changes it: the command gets
-//! the same, and output to a closed stdout is not lost without a message.
+//! The standard descriptors and the handling of SIGPIPE with which this process was started. They
+//! are recorded before Rust's start-up changes them, so that the command gets the same, and output
+//! to a closed stdout is not lost without a message.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 pub(crate) const STANDARD_DESCRIPTORS: [libc::c_int; 3] = [0, 1, 2];
 
-/// Rust's start-up opens /dev/null in place of descriptors that are closed; one bit each.
+/// The standard descriptors that were closed, as bits. Rust's start-up opens /dev/null in their
+/// place.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
-/// Rust's start-up ignores SIGPIPE.
+/// Whether SIGPIPE was ignored. Rust's start-up ignores it.
 static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
 #[used]
-// SAFETY: the C start-up calls each entry of this section before main; the function needs no
+// SAFETY: the C start-up calls each function of this section before main; this one needs no
 // runtime.
 #[unsafe(link_section = ".init_array")]
 static NOTE: extern "C" fn() = record_start_state;

@@ -1,21 +1,21 @@
-//! Kernel functions by address, from /proc/kallsyms.
+//! The names and addresses of the kernel's functions, from /proc/kallsyms.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::sync::OnceLock;
 
-/// Text symbols in order of address. The names are in one string, because there are a hundred
-/// thousand.
+/// The kernel's functions in order of address. Their names are in one string, because there are a
+/// hundred thousand of them.
 #[derive(Default)]
 pub struct KernelSymbols {
-    /// Address, and where the name begins.
+    /// The address, and the offset of the name in `names`.
     symbols: Vec<(u64, u32)>,
     names: String,
 }
 
 impl KernelSymbols {
-    /// Read once for each process: the kernel takes some 50 ms to print them. Empty where it hides
-    /// them.
+    /// The functions of the running kernel; none if it hides them. They are read once for each
+    /// process, because the kernel takes some 50 ms to print them.
     pub fn get() -> &'static Self {
         static SYMBOLS: OnceLock<KernelSymbols> = OnceLock::new();
         SYMBOLS.get_or_init(|| match File::open("/proc/kallsyms") {
@@ -30,6 +30,7 @@ impl KernelSymbols {
         &NONE
     }
 
+    /// Whether there is no function, because the kernel hides them.
     pub fn is_empty(&self) -> bool {
         self.symbols.is_empty()
     }
@@ -52,13 +53,15 @@ impl KernelSymbols {
         rest.split('\n').next().unwrap_or(rest)
     }
 
+    /// The address of a symbol, by its full name.
     pub fn address(&self, name: &str) -> Option<u64> {
         (0..self.symbols.len())
             .find(|index| self.name(*index) == name)
             .map(|index| self.symbols[index].0)
     }
 
-    /// The function at `address`, without the suffixes that compilers add to clones.
+    /// The name of the function that contains `address`, without the suffixes that compilers add to
+    /// clones. `None` if the address is below all functions.
     pub fn function(&self, address: u64) -> Option<&str> {
         let index = self.symbols.partition_point(|(start, _)| *start <= address).checked_sub(1)?;
         let name = self.name(index);

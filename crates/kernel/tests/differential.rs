@@ -64,7 +64,7 @@ impl Reference {
         }
     }
 
-    fn told_apart(&mut self, call: u32) -> u32 {
+    fn distinguished(&mut self, call: u32) -> u32 {
         if !self.calls.contains(&call) {
             self.calls.push(call);
         }
@@ -80,7 +80,7 @@ impl Reference {
             SIGRETURN => !self.threads[thread].handler_return(),
             _ => true,
         };
-        let call = if is_own { self.told_apart(call) } else { call };
+        let call = if is_own { self.distinguished(call) } else { call };
         let thread = &mut self.threads[thread];
         let mismatches = if is_own {
             self.profile.process_syscall(thread, call, NOW).mismatches as u32
@@ -285,14 +285,14 @@ fn recorded(script: &str) -> Vec<(usize, GuardInput)> {
     let mut pids: Vec<&str> = Vec::new();
     let mut events = Vec::new();
     for (pid, rest) in text.lines().filter_map(|line| line.split_once(' ')) {
-        let place = pids.iter().position(|known| *known == pid).unwrap_or(pids.len());
-        if place == pids.len() {
+        let index = pids.iter().position(|known| *known == pid).unwrap_or(pids.len());
+        if index == pids.len() {
             pids.push(pid);
         }
         // Not the second line of a call that is printed in two, and no signals.
         let name = rest.trim_start().split('(').next().unwrap_or_default();
         if let Some(number) = calls::number(calls::Abi::X86_64, name) {
-            events.push((place % wire::GUARD_STEP_THREADS as usize, GuardInput::Call(number)));
+            events.push((index % wire::GUARD_STEP_THREADS as usize, GuardInput::Call(number)));
         }
     }
     events

@@ -46,15 +46,15 @@ fn outcome(text: &str, arguments: &[u64]) -> (i64, ProgramState, Same) {
 #[track_caller]
 fn outcome_by(text: &str, arguments: &[u64], kinds: &[Loops]) -> (i64, ProgramState, Same) {
     let program = program(text);
-    let (result, state, world) = interpreted(&program, arguments);
+    let (result, state, runtime) = interpreted(&program, arguments);
     for loops in kinds {
         let object = ecode::compile(&program, text, "test.ec", *loops)
             .unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
         let (found, left) = in_kernel::run(text, &program, &object, arguments);
-        let expected = (result as i32, FinalState::by_the_interpreter(&object, &state, &world));
+        let expected = (result as i32, FinalState::by_the_interpreter(&object, &state, &runtime));
         assert_eq!((found, left), expected, "{text}");
     }
-    (result, state, world)
+    (result, state, runtime)
 }
 
 #[track_caller]
@@ -151,7 +151,7 @@ fn keys_within_keys_in_a_loop_within_another() {
 fn joined_values_are_widened() {
     const HEAD: &str = "struct s { u8 c; int x; long y; int a[3]; }; struct s t = { 1 }; int g = \
         2; int e[50]; map<int, struct s> r[4];";
-    const WAYS: [(&str, &str); 8] = [
+    const DECLARATIONS: [(&str, &str); 8] = [
         ("int v# = 0; if (n > #) v# = t.c; else v# = g;", "v#"),
         ("i8 v# = 0; if (n > #) v# = g;", "v#"),
         ("int v# = n > # ? t.c : r[#].x;", "v#"),
@@ -167,7 +167,7 @@ fn joined_values_are_widened() {
     ];
     let numbered =
         |one: &'static str| (0..20).map(move |number| one.replace('#', &number.to_string()));
-    for (declared, value) in WAYS {
+    for (declared, value) in DECLARATIONS {
         // Only as many structs as a frame can hold.
         let many = if declared.contains("struct") { 12 } else { 20 };
         let all = numbered(declared).take(many).collect::<String>();
@@ -298,8 +298,8 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// Some of what is generated is refused: a division by a constant 0, say, or a program that needs
-/// more memory than the kernel gives. Returns whether the program was accepted.
+/// Some generated programs are refused: one that divides by a constant 0, for instance, or one that
+/// needs more memory than the kernel gives. Returns whether the program was accepted.
 fn agrees_if_it_is_one(bytes: &[u8], arguments: &[u64]) -> bool {
     let text = generate::program(bytes);
     let Some(program) = ecode::check(&text, &common::TestHooks).0 else { return false };
@@ -337,10 +337,10 @@ fn helper_builtins() {
         {
             let (global, local) =
                 if declared.is_empty() { ("", "char a[20]; char s[4];") } else { (declared, "") };
-            let place = |name: &str| {
+            let array = |name: &str| {
                 if declared.contains("map") { format!("m[1].{name}") } else { name.to_owned() }
             };
-            let a = place("a");
+            let a = array("a");
             outcome(
                 &format!(
                     "{global} on call {{ {local} comm({a}); return {a}[0] + {a}[3] * 256 + \
@@ -393,7 +393,7 @@ fn page_before_nothing() -> &'static mut [u8] {
     }
 }
 
-/// The text's length, or -14; with zeros behind it, whatever was there.
+/// The result is the length of the text, or -14. The rest of the array is filled with zeros.
 #[test]
 fn read_user_text() {
     let page = page_before_nothing();
@@ -401,13 +401,13 @@ fn read_user_text() {
     let end = page.as_ptr_range().end as u64;
     page[..14].copy_from_slice(b"twelve bytes\0y");
     let text = page.as_ptr() as u64;
-    let places = [
+    let arrays = [
         ("", "char a[20]; char s[1];", "a", "s"),
         ("char a[20]; char s[1]; ", "", "a", "s"),
         ("struct v { char a[20]; char s[1]; }; map<int, struct v> m[4]; ", "", "m[1].a", "m[1].s"),
         ("char a[3][20]; char s[2][1]; ", "", "a[one + 1]", "s[one]"),
     ];
-    for (global, local, a, s) in places {
+    for (global, local, a, s) in arrays {
         for (at, length) in [
             (text, 12),
             (text + 5, 7),
@@ -459,9 +459,9 @@ fn output_overflow_is_counted() {
         ecode::compile(&program(text), text, "test.ec", probe::loops()).expect("it compiles");
     let plugin = LoadedPlugin::load(&object).expect("it loads");
     plugin.call(0, &[20_000]).expect("it is called");
-    let told = plugin.records().expect("they are there").len() as u64;
+    let received = plugin.records().expect("they are there").len() as u64;
     let lost = plugin.faults().expect("they are there").lost;
-    assert!(told > 1000 && told + lost == 20_000, "{told} {lost}");
+    assert!(received > 1000 && received + lost == 20_000, "{received} {lost}");
     plugin.call(0, &[10]).expect("it is called");
     assert_eq!(plugin.records().expect("they are there").len(), 10);
 }
@@ -485,14 +485,14 @@ fn plugin_output() {
             return emit(one);
         }"#,
     );
-    let (result, _, world) = outcome(text, &[3]);
+    let (result, _, runtime) = outcome(text, &[3]);
     assert_eq!(result, 1);
-    assert_eq!(world.printed[0], "1 3 ff ok|abc|two|100 %\n");
-    assert_eq!(world.printed[2].len(), 64);
-    assert_eq!(world.printed.len(), 6);
+    assert_eq!(runtime.printed[0], "1 3 ff ok|abc|two|100 %\n");
+    assert_eq!(runtime.printed[2].len(), 64);
+    assert_eq!(runtime.printed.len(), 6);
     let program = program(text);
-    let bytes =
-        [&(1_u64 << 32).to_le_bytes(), &7_u64.to_le_bytes(), world.emitted[0].as_slice()].concat();
+    let bytes = [&(1_u64 << 32).to_le_bytes(), &7_u64.to_le_bytes(), runtime.emitted[0].as_slice()]
+        .concat();
     let number = |name: &str, value| (name.to_owned(), RecordValue::Number(value));
     let members = vec![
         number("by", 3),
@@ -509,7 +509,7 @@ fn plugin_output() {
     assert_eq!(Record::read(&program, &[9_u64.to_le_bytes(), [0; 8]].concat()), None);
 }
 
-/// By an instruction that no plugin has.
+/// The refused instruction is one that no plugin has.
 #[test]
 fn verifier_refusal_has_a_line() {
     /// r0 = *(u64 *)(r0 + 0)
@@ -520,7 +520,7 @@ fn verifier_refusal_has_a_line() {
         ecode::compile(&program(text), text, "folder/test.ec", Loops::MayGoto).expect("it compiles")
     };
     let lines: Vec<_> =
-        object().programs[0].lines.iter().map(|[at, .., place]| (*at, place >> 10)).collect();
+        object().programs[0].lines.iter().map(|[at, .., position]| (*at, position >> 10)).collect();
     for line in [2, 6, 7] {
         let at = lines.iter().rfind(|(_, of)| *of == line).expect("it has instructions").0 as usize;
         let mut object = object();
@@ -529,8 +529,8 @@ fn verifier_refusal_has_a_line() {
         else {
             panic!("line {line}")
         };
-        let complaint = verifier_message(&log).expect("it says why");
+        let message = verifier_message(&log).expect("it says why");
         assert_eq!(about, Some(line as usize), "{log}");
-        assert!(complaint.starts_with('R'), "{complaint:?}");
+        assert!(message.starts_with('R'), "{message:?}");
     }
 }

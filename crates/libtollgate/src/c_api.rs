@@ -170,12 +170,12 @@ pub unsafe extern "C" fn tollgate_plugin_variable(
 ) -> *mut c_void {
     // SAFETY: the caller's contract.
     let found = unsafe { text(name).and_then(|name| (*plugin).variable(name)) };
-    let Some((place, bytes)) = found else { return ptr::null_mut() };
+    let Some((address, bytes)) = found else { return ptr::null_mut() };
     if !size.is_null() {
         // SAFETY: the caller's contract.
         unsafe { *size = bytes };
     }
-    place.cast()
+    address.cast()
 }
 
 /// # Safety

@@ -11,11 +11,13 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-pub fn not_understood(answer: &Value) -> Error {
-    Error::Refused(format!("{OTHER_VERSION}: {answer}"))
+/// The error for a reply that this version cannot parse.
+pub fn unexpected_reply(reply: &Value) -> Error {
+    Error::Refused(format!("{OTHER_VERSION}: {reply}"))
 }
 
-pub fn ask(request: &Value) -> Result<Value, Error> {
+/// Sends a request, and waits for the daemon's reply to it.
+pub fn request(request: &Value) -> Result<Value, Error> {
     let path = env::var(SOCKET_VARIABLE).unwrap_or_else(|_| DEFAULT_SOCKET.into());
     let line = exchange(&path, request).map_err(|error| match error.kind() {
         // A timeout of the socket is reported as EAGAIN (socket(7), SO_RCVTIMEO).
@@ -27,7 +29,7 @@ pub fn ask(request: &Value) -> Result<Value, Error> {
     match Reply::parse(&line) {
         Ok(Reply::Ok(value)) => Ok(value),
         Ok(Reply::Error(sentence)) => Err(Error::Refused(sentence)),
-        Err(_) => Err(not_understood(&serde_json::from_str(&line).unwrap_or_default())),
+        Err(_) => Err(unexpected_reply(&serde_json::from_str(&line).unwrap_or_default())),
     }
 }
 

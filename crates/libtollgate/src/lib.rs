@@ -46,16 +46,16 @@ impl TaskRef {
 /// switch on.
 pub fn assign(who: TaskRef, service: &str) -> Result<(), Error> {
     let request = json!({"ask-services": "assign", "who": who.to_request(), "service": service});
-    client::ask(&request).map(drop)
+    client::request(&request).map(drop)
 }
 
 /// The service for which a thread works. `None` is the calling thread; a process ID stands for the
 /// process's first thread.
 pub fn service_of(thread: Option<u32>) -> Result<String, Error> {
     let who = thread.map_or(TaskRef::OwnThread, TaskRef::Thread);
-    let answer = client::ask(&json!({"ask-services": "explain", "who": who.to_request()}))?;
-    match answer["threads"][0]["service"].as_str() {
+    let reply = client::request(&json!({"ask-services": "explain", "who": who.to_request()}))?;
+    match reply["threads"][0]["service"].as_str() {
         Some(service) => Ok(service.to_owned()),
-        None => Err(client::not_understood(&answer)),
+        None => Err(client::unexpected_reply(&reply)),
     }
 }

@@ -61,7 +61,7 @@ fn bpf<T>(command: i32, attributes: &mut T) -> io::Result<i64> {
 }
 
 fn open_by_id(command: i32, number: &Value) -> Result<OwnedFd, Error> {
-    let number = number.as_u64().ok_or_else(|| client::not_understood(number))?;
+    let number = number.as_u64().ok_or_else(|| client::unexpected_reply(number))?;
     // The ID and two words that must be 0.
     let mut attributes = [number as u32, 0, 0];
     let descriptor = bpf(command, &mut attributes).map_err(Error::Kernel)?;
@@ -72,13 +72,13 @@ fn open_by_id(command: i32, number: &Value) -> Result<OwnedFd, Error> {
 impl Plugin {
     /// Opens the plugin with this name, which the daemon has loaded.
     pub fn open(name: &str) -> Result<Self, Error> {
-        let (answer, program, map) = Self::request_ids(name)?;
+        let (reply, program, map) = Self::request_ids(name)?;
         let listed =
-            answer["variables"].as_array().ok_or_else(|| client::not_understood(&answer))?;
+            reply["variables"].as_array().ok_or_else(|| client::unexpected_reply(&reply))?;
         let number = |of: &Value| of.as_u64().unwrap_or_default() as usize;
         let variable = |variable: &Value| {
-            let place = (number(&variable["offset"]), number(&variable["bytes"]));
-            Some((variable["name"].as_str()?.to_owned(), place))
+            let range = (number(&variable["offset"]), number(&variable["bytes"]));
+            Some((variable["name"].as_str()?.to_owned(), range))
         };
         let variables: BTreeMap<_, _> = listed.iter().filter_map(variable).collect();
         let bytes = variables.values().map(|(at, bytes)| at + bytes).max().unwrap_or(0).max(1);
@@ -90,24 +90,24 @@ impl Plugin {
             return Err(Error::Kernel(io::Error::last_os_error()));
         }
         let memory = NonNull::new(memory.cast()).expect("mmap does not return address 0");
-        Ok(Self { program, parameters: number(&answer["parameters"]), memory, bytes, variables })
+        Ok(Self { program, parameters: number(&reply["parameters"]), memory, bytes, variables })
     }
 
-    /// Asks for the plugin's IDs again if they no longer exist: a swap after the daemon's reply
-    /// replaces the program or the map.
+    /// Requests the plugin's IDs, and opens the program and the map. If they no longer exist,
+    /// requests the IDs again: a swap after the daemon's reply has replaced the program or the map.
     fn request_ids(name: &str) -> Result<(Value, OwnedFd, OwnedFd), Error> {
         const TRIES: usize = 10;
         let mut tries = 0;
         loop {
-            let answer = client::ask(&json!({"ask-plugins": "open", "name": name}))?;
-            let program = open_by_id(PROG_GET_FD_BY_ID, &answer["program"]);
+            let reply = client::request(&json!({"ask-plugins": "open", "name": name}))?;
+            let program = open_by_id(PROG_GET_FD_BY_ID, &reply["program"]);
             tries += 1;
             match program
-                .and_then(|program| Ok((program, open_by_id(MAP_GET_FD_BY_ID, &answer["data"])?)))
+                .and_then(|program| Ok((program, open_by_id(MAP_GET_FD_BY_ID, &reply["data"])?)))
             {
                 Err(Error::Kernel(cause))
                     if cause.kind() == io::ErrorKind::NotFound && tries < TRIES => {}
-                found => return found.map(|(program, map)| (answer, program, map)),
+                found => return found.map(|(program, map)| (reply, program, map)),
             }
         }
     }

@@ -88,7 +88,7 @@ impl Quads {
         // squares are needed, and the second is the first backwards.
         let rows = if self.arms.is_multiple_of(2) { self.arms / 2 } else { self.arms };
         let mut rows: Vec<Vec<_>> = (0..rows)
-            .map(|shift| first.iter().map(|place| labels[(place + shift) % self.arms]).collect())
+            .map(|shift| first.iter().map(|step| labels[(step + shift) % self.arms]).collect())
             .collect();
         for row in &mut rows {
             if self.random.below(2) == 1 {
@@ -126,12 +126,12 @@ mod tests {
         for arms in 2..9 {
             for quad in quads(arms, 30) {
                 for arm in 0..arms {
-                    let places = quad
+                    let positions = quad
                         .iter()
                         .enumerate()
                         .filter(|(_, of)| **of == arm)
-                        .map(|(place, _)| place);
-                    assert_eq!(places.sum::<usize>(), 2 * arms - 1, "{quad:?}");
+                        .map(|(position, _)| position);
+                    assert_eq!(positions.sum::<usize>(), 2 * arms - 1, "{quad:?}");
                 }
             }
         }
@@ -165,8 +165,8 @@ mod tests {
             let mut counts = vec![vec![0; arms]; arms];
             for quad in quads(arms, rows) {
                 for row in quad.chunks(arms) {
-                    for (place, arm) in row.iter().enumerate() {
-                        counts[place][*arm] += 1;
+                    for (position, arm) in row.iter().enumerate() {
+                        counts[position][*arm] += 1;
                     }
                 }
             }

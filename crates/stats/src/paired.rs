@@ -13,7 +13,7 @@ pub enum PairedArm {
 /// Runs in a quad.
 const QUAD: usize = 4;
 
-/// The order of the runs of `quads` quads: Off On On Off and On Off Off On in turn.
+/// The order of the runs of `quads` quads: Off On On Off and On Off Off On alternately.
 ///
 /// A drift that is linear over a quad cancels in its difference. The alternation cancels, over two
 /// quads, an effect that favours the outer or the inner runs.

@@ -23,9 +23,10 @@ proptest! {
             let quad = order.next_quad();
             prop_assert_eq!(quad.len(), 2 * arms);
             for arm in 0..arms {
-                let places: Vec<_> = (0..quad.len()).filter(|place| quad[*place] == arm).collect();
-                prop_assert_eq!(places.len(), 2);
-                prop_assert_eq!(places.iter().sum::<usize>(), 2 * arms - 1);
+                let positions: Vec<_> =
+                    (0..quad.len()).filter(|position| quad[*position] == arm).collect();
+                prop_assert_eq!(positions.len(), 2);
+                prop_assert_eq!(positions.iter().sum::<usize>(), 2 * arms - 1);
             }
         }
     }

@@ -191,7 +191,7 @@ impl SessionRunner {
 
     fn process_records(&mut self) -> Result<()> {
         for record in &self.ring.read()? {
-            if let Some(done) = kernel::ring::group_done(record) {
+            if let Some(done) = kernel::ring::row_done(record) {
                 self.ended_rows.insert(done.row);
                 continue;
             }

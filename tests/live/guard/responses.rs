@@ -12,16 +12,16 @@ const DELAYS: &str = "--guard=enforce --delay-factor 1ms";
 #[test]
 fn only_unlearned_calls_are_anomalies() {
     let it = Guarded::normal(&["routine 100 0"]);
-    let usual = it.run("--guard=watch", "routine 50000 0");
-    assert_eq!((usual.number("anomalies"), usual.number("early_calls")), (0, 0));
-    assert_eq!(usual.program()["state"], "normal");
-    assert!(usual.number("calls") >= 200_000, "{}", usual.0);
-    assert!(usual.number("bytes") <= 24 << 10, "{}", usual.0);
-    let unusual = it.run("--guard=watch", "routine 100 6");
+    let normal = it.run("--guard=watch", "routine 50000 0");
+    assert_eq!((normal.number("anomalies"), normal.number("early_calls")), (0, 0));
+    assert_eq!(normal.program()["state"], "normal");
+    assert!(normal.number("calls") >= 200_000, "{}", normal.0);
+    assert!(normal.number("bytes") <= 24 << 10, "{}", normal.0);
+    let anomalous = it.run("--guard=watch", "routine 100 6");
     // Each of the six calls, and the normal calls whose windows contain one of them.
-    assert!(unusual.number("anomalies") >= 6, "{}", unusual.0);
-    assert_eq!(unusual.number("holds"), 0);
-    let first = &unusual.events()[0];
+    assert!(anomalous.number("anomalies") >= 6, "{}", anomalous.0);
+    assert_eq!(anomalous.number("holds"), 0);
+    let first = &anomalous.events()[0];
     assert_eq!(
         (&first["call"], &first["lfc"], &first["action"]),
         (&"getgid".into(), &1.into(), &"observe".into())

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::harness::Job;
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::guarded_program::{GuardSection, Guarded};
 
 /// The scope of a workload whose copy is named like an interpreter: its first argument counts as
@@ -24,18 +24,18 @@ fn baseline_per_script() {
     let (routine, fork) = (script("routine"), script("fork"));
     it.run("--guard=learn --scope script", "routine 100 0");
     it.run_transition_on("normalize", "python3.11[routine]");
-    let unusual = it.run("--guard=watch --scope script", "routine 100 6");
-    let known = unusual.in_scope(Some(&routine));
+    let anomalous = it.run("--guard=watch --scope script", "routine 100 6");
+    let known = anomalous.in_scope(Some(&routine));
     let [anomalies, early_calls] = numbers(known, ["anomalies", "early_calls"]);
     assert!(anomalies >= 6 && early_calls == 0 && known["state"] == "normal", "{known}");
-    assert_eq!(unusual.events()[0]["scope"].as_str(), Some(&*routine));
+    assert_eq!(anomalous.events()[0]["scope"].as_str(), Some(&*routine));
     // The other script is still in training.
     let other = it.run("--guard=watch --scope script", "fork 3");
     let known = other.in_scope(Some(&fork));
     assert_eq!((numbers(known, ["anomalies"]), &known["state"]), ([0], &"training".into()));
 }
 
-/// A relative script is named by the path of its folder, of which twelve components are kept. If
+/// A relative script is named by the path of its folder, of which twelve components are stored. If
 /// there are twelve, the kernel side does not check whether the root comes next; user space names
 /// it the same way.
 #[test]
@@ -58,8 +58,8 @@ fn deep_script_path_has_one_name() {
 }
 
 /// A run in this cgroup.
-fn run_in(group: &ControlGroup, it: &Guarded, options: &str) -> GuardSection {
-    let procs = group.0.join("cgroup.procs");
+fn run_in(cgroup: &TestCgroup, it: &Guarded, options: &str) -> GuardSection {
+    let procs = cgroup.0.join("cgroup.procs");
     let job: Job = it.job(options, "routine 100 6");
     let joined = job.before_exec(move || fs::write(&procs, "0"));
     GuardSection::of(&joined.finish().success())
@@ -68,7 +68,7 @@ fn run_in(group: &ControlGroup, it: &Guarded, options: &str) -> GuardSection {
 #[test]
 fn baseline_per_unit() {
     let it = Guarded::new();
-    let outer = ControlGroup::new();
+    let outer = TestCgroup::new();
     let [one, two] = ["one.service", "two.service"].map(|name| outer.inner(name));
     let (within, session) = (one.inner("worker"), outer.inner("session-3.scope"));
     run_in(&one, &it, "--guard=learn --scope unit");
@@ -79,8 +79,8 @@ fn baseline_per_unit() {
         (numbers(known, ["anomalies", "early_calls"]), &known["state"]),
         ([0, 0], &"normal".into())
     );
-    for (group, scope) in [(&two, Some("unit:two.service")), (&session, None)] {
-        let other = run_in(group, &it, "--guard=watch --scope unit");
+    for (cgroup, scope) in [(&two, Some("unit:two.service")), (&session, None)] {
+        let other = run_in(cgroup, &it, "--guard=watch --scope unit");
         let known = other.in_scope(scope);
         assert_eq!((numbers(known, ["anomalies"]), &known["state"]), ([0], &"training".into()));
     }
@@ -90,7 +90,7 @@ fn baseline_per_unit() {
 fn container_with_unknown_image() {
     let it = Guarded::new();
     let digits = "3f2a".repeat(16);
-    let outer = ControlGroup::new();
+    let outer = TestCgroup::new();
     let container = outer.inner(&format!("docker-{digits}.scope"));
     let known = run_in(&container, &it, "--guard=learn --scope image");
     known.in_scope(Some(&format!("container:{digits}")));

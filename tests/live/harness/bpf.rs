@@ -87,10 +87,14 @@ fn descriptors(pid: u32) -> Vec<BTreeMap<String, u64>> {
     texts.map(|text| text.lines().filter_map(field).collect()).collect()
 }
 
-/// Counts the entries of all maps of this name.
+/// Counts the entries of all maps of this name. Fails the test if there is no such map.
 pub fn entries_of(name: &str) -> usize {
-    // The kernel keeps 15 characters of a name.
-    let name = &name.as_bytes()[..name.len().min(15)];
-    let maps = MapInfoIter::default().filter(|map| map.name.as_bytes() == name);
-    maps.filter_map(|map| MapHandle::from_map_id(map.id).ok()).map(|map| map.keys().count()).sum()
+    // The kernel stores 15 characters of a name.
+    let stored = &name.as_bytes()[..name.len().min(15)];
+    let maps: Vec<_> = MapInfoIter::default()
+        .filter(|map| map.name.as_bytes() == stored)
+        .filter_map(|map| MapHandle::from_map_id(map.id).ok())
+        .collect();
+    assert!(!maps.is_empty(), "no map is named {name}");
+    maps.iter().map(|map| map.keys().count()).sum()
 }

@@ -74,7 +74,7 @@ impl BusyRun {
     /// Ends the command, and checks that each of its calls was counted.
     #[track_caller]
     pub fn finish(self) -> Report {
-        assert!(!self.run.is_over(), "it ended before it was asked to");
+        assert!(!self.run.is_over(), "it ended before the test ended it");
         self.stop.store(true, Ordering::Relaxed);
         let bytes = self.feeder.join().expect("the feeder does not panic");
         let report = self.run.finish().success().report().complete();

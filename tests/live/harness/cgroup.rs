@@ -1,4 +1,4 @@
-//! Control groups.
+//! Cgroups that tests create.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -18,9 +18,9 @@ use super::service_limits::cgroup_line_of;
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A cgroup that the test creates, and removes at its end.
-pub struct ControlGroup(pub PathBuf);
+pub struct TestCgroup(pub PathBuf);
 
-impl ControlGroup {
+impl TestCgroup {
     pub fn new() -> Self {
         // cgroup v2 alone, v2 beside v1, or a hierarchy of v1.
         let roots = ["", "unified", "freezer", "pids", "cpu"];
@@ -28,14 +28,14 @@ impl ControlGroup {
             .map(|root| Path::new("/sys/fs/cgroup").join(root))
             .into_iter()
             .find(|root| root.join("cgroup.procs").exists());
-        let root = &root.expect("control groups are mounted at /sys/fs/cgroup");
+        let root = &root.expect("cgroups are mounted at /sys/fs/cgroup");
         Self::below(root)
     }
 
     fn below(root: &Path) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = root.join(format!("tollgate-live-{}-{number}", std::process::id()));
-        fs::create_dir(&path).expect("root may make a control group");
+        fs::create_dir(&path).expect("root may make a cgroup");
         Self(path)
     }
 
@@ -51,7 +51,7 @@ impl ControlGroup {
     /// Creates a cgroup below this one.
     pub fn inner(&self, name: &str) -> Self {
         let path = self.0.join(name);
-        fs::create_dir(&path).expect("root may make a control group");
+        fs::create_dir(&path).expect("root may make a cgroup");
         Self(path)
     }
 
@@ -60,7 +60,7 @@ impl ControlGroup {
     }
 }
 
-impl Drop for ControlGroup {
+impl Drop for TestCgroup {
     fn drop(&mut self) {
         // The last process may not have ended completely.
         for _ in 0..100 {
@@ -76,7 +76,7 @@ impl Drop for ControlGroup {
 /// For this thread and its children, the cgroup is the root of its hierarchy, so Tollgate creates
 /// its cgroups below it.
 pub struct OutweighingCgroup {
-    group: PathBuf,
+    cgroup: PathBuf,
     /// The original cgroup of the process.
     home: PathBuf,
     /// The original cgroup and mount namespaces.
@@ -89,8 +89,8 @@ pub struct OutweighingCgroup {
 
 impl OutweighingCgroup {
     pub fn start() -> Self {
-        let group = ManuallyDrop::new(ControlGroup::of("cpu")).0.clone();
-        let root = group.parent().expect("it is below the root").to_owned();
+        let cgroup = ManuallyDrop::new(TestCgroup::of("cpu")).0.clone();
+        let root = cgroup.parent().expect("it is below the root").to_owned();
         let (controllers, was_in) = cgroup_line_of(std::process::id(), "cpu");
         let namespace =
             |name| File::open(format!("/proc/thread-self/ns/{name}")).expect("the kernel has it");
@@ -99,10 +99,10 @@ impl OutweighingCgroup {
             namespaces: [namespace("cgroup"), namespace("mnt")],
             favours_moves: false,
             hands_down: false,
-            group,
+            cgroup,
         };
-        let group = &outweighing.group;
-        let is_v1 = group.join("cpu.shares").exists();
+        let cgroup = &outweighing.cgroup;
+        let is_v1 = cgroup.join("cpu.shares").exists();
         // The option cannot be set in a cgroup namespace.
         if !has_favordynmods() {
             set_favordynmods(true).expect("the kernel has the option");
@@ -116,16 +116,14 @@ impl OutweighingCgroup {
         // The largest weights that the kernel accepts: MAX_SHARES of kernel/sched/sched.h, and
         // CGROUP_WEIGHT_MAX.
         let (file, weight) = if is_v1 { ("cpu.shares", "262144") } else { ("cpu.weight", "10000") };
-        fs::write(group.join(file), weight).expect("a group has a weight");
-        join(group).expect("a process may join a group");
+        fs::write(cgroup.join(file), weight).expect("a cgroup has a weight");
+        join(cgroup).expect("a process may join a cgroup");
         let as_root = outweighing.become_root(&root, is_v1.then_some(&controllers));
         as_root.expect("a hierarchy of its own");
         if !is_v1 {
             // Only the real root may delegate controllers while it has processes.
             let rest = root.join(REST);
-            fs::create_dir(&rest)
-                .and_then(|()| join(&rest))
-                .expect("root may make a control group");
+            fs::create_dir(&rest).and_then(|()| join(&rest)).expect("root may make a cgroup");
         }
         outweighing
     }
@@ -154,8 +152,8 @@ impl OutweighingCgroup {
 const REST: &str = "rest";
 const HANDED_DOWN: &str = "cgroup.subtree_control";
 
-fn join(group: &Path) -> io::Result<()> {
-    fs::write(group.join("cgroup.procs"), "0")
+fn join(cgroup: &Path) -> io::Result<()> {
+    fs::write(cgroup.join("cgroup.procs"), "0")
 }
 
 impl Drop for OutweighingCgroup {
@@ -171,13 +169,13 @@ impl Drop for OutweighingCgroup {
         }
         // Processes that were just killed may not have ended completely.
         for _ in 0..100 {
-            let _ = fs::remove_dir(self.group.join(REST));
-            if fs::remove_dir(&self.group).is_ok() {
+            let _ = fs::remove_dir(self.cgroup.join(REST));
+            if fs::remove_dir(&self.cgroup).is_ok() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        if let Some(root) = self.group.parent().filter(|_| self.hands_down) {
+        if let Some(root) = self.cgroup.parent().filter(|_| self.hands_down) {
             let _ = fs::write(root.join(HANDED_DOWN), "-cpu");
         }
     }

@@ -8,7 +8,7 @@ use std::process::{ChildStdout, Stdio};
 
 use serde_json::Value;
 
-use super::cgroup::ControlGroup;
+use super::cgroup::TestCgroup;
 use super::guarded_program::Guarded;
 use super::job::state;
 use super::{Finished, Job, Running, eventually, tollgate, words};
@@ -31,15 +31,15 @@ impl GuardDaemon {
     }
 
     /// Prepares a daemon that guards the processes in the cgroup.
-    pub fn job_in(it: &Guarded, group: &ControlGroup, options: &str) -> Job {
+    pub fn job_in(it: &Guarded, cgroup: &TestCgroup, options: &str) -> Job {
         let mut job = Self::job(it, options);
-        job.command.arg("--cgroup").arg(&group.0);
+        job.command.arg("--cgroup").arg(&cgroup.0);
         job
     }
 
     #[track_caller]
-    pub fn start(it: &Guarded, group: &ControlGroup, options: &str) -> Self {
-        Self::start_ready(Self::job_in(it, group, options), it)
+    pub fn start(it: &Guarded, cgroup: &TestCgroup, options: &str) -> Self {
+        Self::start_ready(Self::job_in(it, cgroup, options), it)
     }
 
     /// Starts the daemon and waits until it guards.
@@ -95,7 +95,7 @@ impl GuardDaemon {
     pub fn limit_open_files(&self, more: usize) {
         let most = (self.open_files() + more) as libc::rlim_t;
         let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-        // SAFETY: a valid limit; nothing is asked back.
+        // SAFETY: a valid limit; no old value is requested.
         let set = unsafe {
             libc::prlimit(
                 self.running.pid() as i32,
@@ -120,29 +120,29 @@ impl GuardDaemon {
 /// A process that makes calls on command, and the number of its replies.
 pub struct CommandServer {
     running: Running,
-    answers: ChildStdout,
-    answered: usize,
-    asked: usize,
+    replies: ChildStdout,
+    replied: usize,
+    sent: usize,
 }
 
 impl CommandServer {
     #[track_caller]
-    pub fn start(it: &Guarded, group: &ControlGroup) -> Self {
-        Self::with_threads(it, group, 0)
+    pub fn start(it: &Guarded, cgroup: &TestCgroup) -> Self {
+        Self::with_threads(it, cgroup, 0)
     }
 
     #[track_caller]
-    pub fn with_threads(it: &Guarded, group: &ControlGroup, threads: u32) -> Self {
-        Self::of(&it.program, group, threads)
+    pub fn with_threads(it: &Guarded, cgroup: &TestCgroup, threads: u32) -> Self {
+        Self::of(&it.program, cgroup, threads)
     }
 
     #[track_caller]
-    pub fn of(program: &Path, group: &ControlGroup, threads: u32) -> Self {
+    pub fn of(program: &Path, cgroup: &TestCgroup, threads: u32) -> Self {
         let mut job = Job::of(vec![program.into(), "command-server".into()]);
         job.command.arg("--threads").arg(threads.to_string());
         job.command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let procs =
-            OpenOptions::new().write(true).open(group.0.join("cgroup.procs")).expect("our group");
+            OpenOptions::new().write(true).open(cgroup.0.join("cgroup.procs")).expect("our cgroup");
         // The daemon never holds processes of its own session, which is also that of the tests.
         let mut running = job
             .in_own_session()
@@ -152,10 +152,10 @@ impl CommandServer {
                 if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
             })
             .start();
-        let answers = running.stdout();
+        let replies = running.stdout();
         // SAFETY: our own descriptor.
-        unsafe { libc::fcntl(answers.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-        Self { running, answers, answered: 0, asked: 0 }
+        unsafe { libc::fcntl(replies.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        Self { running, replies, replied: 0, sent: 0 }
     }
 
     pub fn pid(&self) -> u32 {
@@ -166,24 +166,24 @@ impl CommandServer {
     /// an anomalous call.
     pub fn send(&mut self, what: &[u8]) {
         self.running.input().write_all(what).expect("it listens");
-        self.asked += what.len();
+        self.sent += what.len();
     }
 
     /// How many commands have no reply yet.
     pub fn pending_replies(&mut self) -> usize {
         let mut bytes = [0; 4096];
-        while let Ok(read) = self.answers.read(&mut bytes)
+        while let Ok(read) = self.replies.read(&mut bytes)
             && read > 0
         {
-            self.answered += read;
+            self.replied += read;
         }
-        self.asked - self.answered
+        self.sent - self.replied
     }
 
     #[track_caller]
     pub fn send_and_wait(&mut self, what: &[u8]) {
         self.send(what);
-        eventually("its answers", || self.pending_replies() == 0);
+        eventually("its replies", || self.pending_replies() == 0);
     }
 
     pub fn is_stopped(&self) -> bool {

@@ -390,7 +390,8 @@ impl ReadOnlyCgroups {
     }
 }
 
-/// After a failed test too, so that the watchdog can migrate all threads out of the cgroups.
+/// Makes cgroups writable again, after a failed test too, so that the watchdog can migrate all
+/// threads out of them.
 impl Drop for ReadOnlyCgroups {
     fn drop(&mut self) {
         let _ = self.remount(0);
@@ -401,11 +402,11 @@ impl Drop for ReadOnlyCgroups {
 #[track_caller]
 pub fn cpu_ns(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).expect("it runs");
-    text.split(' ').next().and_then(|figure| figure.parse().ok()).expect("its time on a processor")
+    text.split(' ').next().and_then(|number| number.parse().ok()).expect("its time on a processor")
 }
 
 pub fn kill(pid: i32, signal: i32) {
-    // SAFETY: takes no pointers; the process, or group, is one that the test started.
+    // SAFETY: takes no pointers; the process, or process group, is one that the test started.
     unsafe { libc::kill(pid, signal) };
 }
 
@@ -491,7 +492,7 @@ pub fn copy(program: &Path, to: &Path) {
     fs::set_permissions(to, fs::Permissions::from_mode(0o755)).expect("it is ours");
 }
 
-/// How often `tollgate lens` looks for new processes.
+/// How often `tollgate lens` polls for new processes.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 /// A run or a lens wakes up at least ten times a second, and tends the gate each time. It may also
 /// sleep while it tends the gate, so one more sleep would prove nothing.
@@ -513,7 +514,7 @@ pub fn watches(lens: &Running) {
     });
 }
 
-/// Waits until a lens has looked for processes once more.
+/// Waits until a lens has polled for processes once more.
 #[track_caller]
 pub fn wait_for_refresh(lens: &Running) {
     std::thread::sleep(REFRESH_INTERVAL);

@@ -76,7 +76,7 @@ pub fn words(text: &str) -> Vec<OsString> {
 /// A condition is checked again after this fraction of the time that the test has waited for it: on
 /// an emulated machine, a check takes a tenth of a millisecond or more.
 const PART_OF_WAIT: u32 = 10;
-const LOOKS: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(25)];
+const POLL_INTERVALS: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(25)];
 
 /// Waits for `condition`, and fails the test if it does not hold within the limit.
 #[track_caller]
@@ -85,7 +85,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         let waited = began.elapsed();
         assert!(waited < LIMIT, "{what}: not within {LIMIT:?}");
-        std::thread::sleep((waited / PART_OF_WAIT).clamp(LOOKS[0], LOOKS[1]));
+        std::thread::sleep((waited / PART_OF_WAIT).clamp(POLL_INTERVALS[0], POLL_INTERVALS[1]));
     }
 }
 
@@ -105,6 +105,6 @@ pub fn unaccounted_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     // "cpu  user nice system idle iowait irq softirq steal …", in ticks of 10 ms.
     let line = stat.lines().next().unwrap_or_default();
-    let figures = line.split_whitespace().skip(6).take(3);
-    figures.filter_map(|figure| figure.parse::<u64>().ok()).sum::<u64>() * 10_000_000
+    let numbers = line.split_whitespace().skip(6).take(3);
+    numbers.filter_map(|number| number.parse::<u64>().ok()).sum::<u64>() * 10_000_000
 }

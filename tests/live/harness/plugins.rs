@@ -9,13 +9,13 @@ use std::process::Stdio;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::cgroup::ControlGroup;
+use super::cgroup::TestCgroup;
 use super::job::folder;
 use super::{Finished, Job, Running, eventually, tollgate, words, workload};
 
 pub struct PluginDaemon {
     pub daemon: Running,
-    pub group: ControlGroup,
+    pub cgroup: TestCgroup,
     folder: TempDir,
 }
 
@@ -23,9 +23,9 @@ impl PluginDaemon {
     /// Starts a daemon with one plugin of this name.
     #[track_caller]
     pub fn start(name: &str, text: &str) -> Self {
-        let group = ControlGroup::new();
-        let scope = format!("--cgroup {}", group.0.display());
-        Self::of(name, text, group, &scope)
+        let cgroup = TestCgroup::new();
+        let scope = format!("--cgroup {}", cgroup.0.display());
+        Self::of(name, text, cgroup, &scope)
     }
 
     /// Starts a daemon with a plugin that is at no hook.
@@ -37,17 +37,17 @@ impl PluginDaemon {
     /// Starts a daemon whose plugins apply to all processes of the machine.
     #[track_caller]
     pub fn start_for_all(name: &str, text: &str) -> Self {
-        Self::of(name, text, ControlGroup::new(), "")
+        Self::of(name, text, TestCgroup::new(), "")
     }
 
     /// Starts another daemon for the same processes.
     #[track_caller]
     pub fn start_beside(other: &Self, name: &str, text: &str) -> Self {
-        Self::of(name, text, ControlGroup::new(), &format!("--cgroup {}", other.group.0.display()))
+        Self::of(name, text, TestCgroup::new(), &format!("--cgroup {}", other.cgroup.0.display()))
     }
 
     #[track_caller]
-    fn of(name: &str, text: &str, group: ControlGroup, scope: &str) -> Self {
+    fn of(name: &str, text: &str, cgroup: TestCgroup, scope: &str) -> Self {
         let folder = folder();
         let file = folder.path().join(format!("{name}.ec"));
         fs::write(&file, text).expect("a file can be written");
@@ -59,7 +59,7 @@ impl PluginDaemon {
             assert!(!daemon.is_over(), "{}", daemon.read("err"));
             daemon.read("err").contains("1 plugin loaded")
         });
-        Self { daemon, group, folder }
+        Self { daemon, cgroup, folder }
     }
 
     pub fn file(&self, name: &str, text: &str) -> PathBuf {
@@ -125,8 +125,8 @@ impl PluginDaemon {
         job.command.stdin(Stdio::piped());
         let procs = OpenOptions::new()
             .write(true)
-            .open(self.group.0.join("cgroup.procs"))
-            .expect("our group");
+            .open(self.cgroup.0.join("cgroup.procs"))
+            .expect("our cgroup");
         let join = move || {
             // SAFETY: two valid bytes; "0" stands for the writing process.
             let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };

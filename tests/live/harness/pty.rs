@@ -20,7 +20,7 @@ impl Terminal {
         let [master, slave] = &mut ends;
         let null = std::ptr::null_mut();
         let size = libc::winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: two valid places and a size; a null name and termios are allowed.
+        // SAFETY: two valid destinations and a size; a null name and termios are allowed.
         let made = unsafe { libc::openpty(master, slave, null, null.cast(), &size) };
         assert_eq!(made, 0, "a terminal can be made: {}", io::Error::last_os_error());
         // SAFETY: new descriptors that nothing else owns. No child may keep the master open.

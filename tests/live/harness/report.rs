@@ -152,7 +152,7 @@ impl Report {
             seen += call.count + call.unfinished;
         }
         assert_eq!(self.toll.calls, seen, "calls seen");
-        self.groups.iter().flat_map(|group| &group.calls).for_each(Call::check);
+        self.groups.iter().flat_map(|row| &row.calls).for_each(Call::check);
     }
 
     /// Checks that nothing was lost.

@@ -46,14 +46,14 @@ pub fn cgroup_line_of(pid: u32, controller: &str) -> (String, String) {
 }
 
 pub fn limit(services: &ActiveServices, name: &str) -> Value {
-    let report = services.ask("limit --json").json();
+    let report = services.request("limit --json").json();
     let rows = report["services"].as_array().expect("services");
     rows.iter().find(|row| row["name"] == name).expect("it has limits").clone()
 }
 
 /// The sum of these counts of migrations.
 pub fn moves(services: &ActiveServices, counts: &[&str]) -> u64 {
-    let moves = services.ask("limit --json").json()["moves"].clone();
+    let moves = services.request("limit --json").json()["moves"].clone();
     counts.iter().map(|name| moves[name].as_u64().expect("a count")).sum()
 }
 

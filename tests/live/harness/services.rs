@@ -83,12 +83,12 @@ impl ActiveServices {
         let alone = take_services_lock();
         write(folder.path(), "services.toml", rules);
         let daemon = job.start();
-        let in_force = Self { folder, daemon, alone };
+        let active = Self { folder, daemon, alone };
         eventually("the services", || {
-            assert!(!in_force.daemon.is_over(), "{}", in_force.daemon.read("err"));
-            in_force.daemon.read("err").contains("in force")
+            assert!(!active.daemon.is_over(), "{}", active.daemon.read("err"));
+            active.daemon.read("err").contains("in force")
         });
-        in_force
+        active
     }
 
     pub fn job(folder: &Path) -> Job {
@@ -116,7 +116,7 @@ impl ActiveServices {
     }
 
     #[track_caller]
-    pub fn ask(&self, arguments: &str) -> Finished {
+    pub fn request(&self, arguments: &str) -> Finished {
         self.client_job(arguments).finish().success()
     }
 
@@ -124,26 +124,26 @@ impl ActiveServices {
     #[track_caller]
     pub fn apply(&self, rules: &str) -> Finished {
         write(self.folder.path(), "services.toml", rules);
-        self.ask("apply")
+        self.request("apply")
     }
 
     pub fn report(&self) -> Value {
-        self.ask("report --json").json()
+        self.request("report --json").json()
     }
 
     /// Returns one number of the report for each service.
-    pub fn usage_by_service(&self, figure: &str) -> BTreeMap<String, u64> {
+    pub fn usage_by_service(&self, key: &str) -> BTreeMap<String, u64> {
         let report = self.report();
         let rows = report["services"].as_array().expect("services").iter();
         rows.map(|row| {
-            (row["name"].as_str().expect("a name").into(), row[figure].as_u64().expect("a figure"))
+            (row["name"].as_str().expect("a name").into(), row[key].as_u64().expect("a number"))
         })
         .collect()
     }
 
     #[track_caller]
     pub fn explain(&self, pid: u32) -> Value {
-        self.ask(&format!("explain --json {pid}")).json()["threads"][0].clone()
+        self.request(&format!("explain --json {pid}")).json()["threads"][0].clone()
     }
 
     #[track_caller]
@@ -179,24 +179,24 @@ impl Consumer {
     }
 
     pub fn send(&mut self, order: &str) -> usize {
-        let answers = self.0.read("out").lines().count();
+        let replies = self.0.read("out").lines().count();
         writeln!(self.0.input(), "{order}").expect("it listens");
-        answers
+        replies
     }
 
     #[track_caller]
     pub fn reply(&self, number: usize) -> String {
-        eventually("an answer", || {
+        eventually("a reply", || {
             let is_over = self.0.is_over();
             let is_there = self.0.read("out").lines().count() > number;
             assert!(is_there || !is_over, "{}", self.0.read("err"));
             is_there
         });
-        self.0.read("out").lines().nth(number).expect("an answer").to_owned()
+        self.0.read("out").lines().nth(number).expect("a reply").to_owned()
     }
 
     #[track_caller]
-    pub fn ask(&mut self, order: &str) -> String {
+    pub fn request(&mut self, order: &str) -> String {
         let number = self.send(order);
         self.reply(number)
     }
@@ -204,8 +204,8 @@ impl Consumer {
     /// Returns how many it got, and the errno of the first failure.
     #[track_caller]
     pub fn request_counts(&mut self, order: &str) -> (u64, i32) {
-        let answer = self.ask(order);
-        let (got, errno) = answer.split_once(' ').expect("two numbers");
+        let reply = self.request(order);
+        let (got, errno) = reply.split_once(' ').expect("two numbers");
         (got.parse().expect("a number"), errno.parse().expect("an errno"))
     }
 }
@@ -218,13 +218,14 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Starts a back end. If the endpoint is 0, it listens at a port; a plain word is a socket in
+    /// Starts a back end. If the address is 0, it listens at a port; a plain word is a socket in
     /// the folder.
     #[track_caller]
-    pub fn start(folder: &Path, name: &str, place: &str, options: &str) -> Self {
-        let is_word = place.chars().all(char::is_alphabetic);
-        let place = if is_word { folder.join(place).display().to_string() } else { place.into() };
-        let running = program(folder, &format!("{name} backend {place} {options}")).start();
+    pub fn start(folder: &Path, name: &str, address: &str, options: &str) -> Self {
+        let is_word = address.chars().all(char::is_alphabetic);
+        let address =
+            if is_word { folder.join(address).display().to_string() } else { address.into() };
+        let running = program(folder, &format!("{name} backend {address} {options}")).start();
         eventually("the backend", || running.read("out").ends_with('\n'));
         let endpoint = running.read("out").trim().to_owned();
         Self { running, endpoint }
@@ -267,7 +268,7 @@ pub fn finish_tenant(mut tenant: Running) {
     tenant.finish().success();
 }
 
-/// Checks a charge to within 2 % of all tenants' work plus 3 ms, for the begin and end of threads,
+/// Checks a charge to within 2 % of all tenants' work plus 3 ms, for the start and end of threads,
 /// which no count includes.
 #[track_caller]
 pub fn assert_charged(what: &str, charged: u64, work: u64, all: u64) {

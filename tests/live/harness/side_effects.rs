@@ -1,5 +1,5 @@
 //! Calls with side effects. A guarded program that never made such a call makes each, and the test
-//! looks for the effect while the call is held.
+//! checks for the effect while the call is held.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -249,13 +249,13 @@ impl UnseenProgram {
     pub fn are_held_before<'a>(
         &self,
         side_effects: impl IntoIterator<Item = &'a SideEffect>,
-        look: impl Fn(&SideEffect, &Value) + Sync,
+        check: impl Fn(&SideEffect, &Value) + Sync,
     ) {
         let side_effects: Vec<_> = side_effects.into_iter().collect();
         for some in side_effects.chunks(AT_ONCE) {
             std::thread::scope(|scope| {
                 for side_effect in some {
-                    scope.spawn(|| look(side_effect, &self.is_held_before(side_effect)));
+                    scope.spawn(|| check(side_effect, &self.is_held_before(side_effect)));
                 }
             });
         }
@@ -274,7 +274,7 @@ impl UnseenProgram {
             assert_eq!(
                 (side_effect.effects)(&scene),
                 0,
-                "{}: it took effect before it was let go",
+                "{}: it took effect before it was released",
                 side_effect.name
             );
             kill(scene.guarded as i32, libc::SIGCONT);
@@ -284,7 +284,7 @@ impl UnseenProgram {
         assert_eq!(
             (side_effect.effects)(&scene),
             0,
-            "{}: it took effect before it was let go",
+            "{}: it took effect before it was released",
             side_effect.name
         );
         let ran = running.finish().exits_with(side_effect.status);

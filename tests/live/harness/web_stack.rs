@@ -154,14 +154,14 @@ impl WebStack {
         let web_program = program(if web == WebServer::Nginx { "nginx" } else { "apache2" });
         let (fastcgi, of_nginx, of_apache, database) = match sockets {
             Sockets::Tcp => {
-                let place = format!("127.0.0.1:{fastcgi_port}");
-                (place.clone(), place.clone(), format!("fcgi://{place}"), "127.0.0.1".into())
+                let fastcgi = format!("127.0.0.1:{fastcgi_port}");
+                (fastcgi.clone(), fastcgi.clone(), format!("fcgi://{fastcgi}"), "127.0.0.1".into())
             }
             Sockets::Unix => {
-                let place = format!("{at}/tmp/php-fpm");
+                let fastcgi = format!("{at}/tmp/php-fpm");
                 let [nginx, apache] =
-                    [format!("unix:{place}"), format!("unix:{place}|fcgi://localhost")];
-                (place, nginx, apache, format!("{at}/tmp"))
+                    [format!("unix:{fastcgi}"), format!("unix:{fastcgi}|fcgi://localhost")];
+                (fastcgi, nginx, apache, format!("{at}/tmp"))
             }
         };
         let values = BTreeMap::from([
@@ -260,11 +260,11 @@ impl WebStack {
         let asking: [Running; 2] =
             std::array::from_fn(|tenant| self.clients(tenant, &loads[tenant]));
         let said = asking.map(|clients| clients.finish().success().json());
-        let asked: PerTenant = std::array::from_fn(|tenant| {
+        let requests: PerTenant = std::array::from_fn(|tenant| {
             before[tenant] + said[tenant]["requests"].as_u64().expect("a number")
         });
         // PHP writes its account after the reply, so the last ones may come a moment later.
-        eventually("the notes", || self.usage().requests == asked);
+        eventually("the notes", || self.usage().requests == requests);
         said
     }
 
@@ -376,6 +376,6 @@ fn pgsql(root: &str) -> PathBuf {
 /// Processor time of a process and its descendants while they run: the first number in schedstat.
 fn tree_ns(process: u32) -> u64 {
     let own = fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
-    let own: u64 = own.split(' ').next().and_then(|figure| figure.parse().ok()).unwrap_or(0);
+    let own: u64 = own.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0);
     own + children(process).into_iter().map(tree_ns).sum::<u64>()
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::job::{
     copy, folder, is_in_call, is_in_read, sleeps_of, state, threads_of, wait_for_refresh, watches,
 };
@@ -234,7 +234,7 @@ fn threads_of_a_process_share_its_row() {
     let pid = busy.pid();
     let lens = Job::lens(&format!("-p {pid} --per process --for 500ms"));
     let report = lens.finish().success().report().complete();
-    let rows: Vec<_> = report.groups.iter().map(|group| group.pid).collect();
+    let rows: Vec<_> = report.groups.iter().map(|row| row.pid).collect();
     assert_eq!(rows, [pid]);
     assert_eq!(calls_of(&report, pid), report.count("getppid"));
 }
@@ -245,9 +245,9 @@ fn all_threads_of_a_process() {
     let pid = busy.pid();
     let lens = Job::lens(&format!("-p {pid} --per thread --for 500ms"));
     let report = lens.finish().success().report().complete();
-    let getppid = |group: &&RowReport| group.calls.iter().any(|call| call.name == "getppid");
+    let getppid = |row: &&RowReport| row.calls.iter().any(|call| call.name == "getppid");
     let rows: BTreeSet<_> =
-        report.groups.iter().filter(getppid).map(|group| (group.pid, group.tid)).collect();
+        report.groups.iter().filter(getppid).map(|row| (row.pid, row.tid)).collect();
     assert_eq!(rows.len(), 4, "{rows:?}");
     assert!(rows.iter().all(|(of, tid)| *of == pid && *tid != Some(pid)));
 }
@@ -311,7 +311,7 @@ fn comm_without_match() {
 
 /// Counts getppid in the row of a process.
 fn calls_of(report: &Report, pid: u32) -> u64 {
-    let row = report.groups.iter().find(|group| group.pid == pid);
+    let row = report.groups.iter().find(|row| row.pid == pid);
     let row = row.unwrap_or_else(|| panic!("no {pid} in {:?}", report.groups));
     let getppid = row.calls.iter().find(|call| call.name == "getppid");
     getppid.map_or(0, |call| call.count)
@@ -319,10 +319,10 @@ fn calls_of(report: &Report, pid: u32) -> u64 {
 
 #[test]
 fn by_cgroup() {
-    let group = ControlGroup::new();
+    let cgroup = TestCgroup::new();
     let (mut inside, mut outside) = (Subject::new(), Subject::new());
-    group.add(inside.pid());
-    let lens = Job::lens(&format!("--cgroup {}", group.0.display())).start();
+    cgroup.add(inside.pid());
+    let lens = Job::lens(&format!("--cgroup {}", cgroup.0.display())).start();
     watches(&lens);
     inside.make_calls();
     outside.make_calls();
@@ -345,9 +345,9 @@ fn call_in_progress_at_attach_is_reported() {
     let pid = hanging.pid();
     eventually("its pause", || is_in_call(pid, libc::SYS_pause));
     let report = Job::lens(&format!("-p {pid} --for 200ms")).finish().success().report().complete();
-    let told: Vec<_> =
+    let listed: Vec<_> =
         report.in_progress.iter().map(|call| (call.tid, &*call.name, call.ns)).collect();
-    assert_eq!(told, [(pid, "pause", None)]);
+    assert_eq!(listed, [(pid, "pause", None)]);
 }
 
 #[test]
@@ -409,7 +409,7 @@ mod alone {
         let new_pid = new.pid();
         new.finish().success();
         let report = interrupted(lens);
-        let row = |pid| report.groups.iter().find(|group| group.pid == pid);
+        let row = |pid| report.groups.iter().find(|row| row.pid == pid);
         assert!(row(busy.command()).is_some(), "the busy command is missing");
         assert!(row(own).is_none(), "Tollgate watched itself");
         assert!(report.count("getppid") > 0);

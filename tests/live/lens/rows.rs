@@ -31,12 +31,12 @@ fn sums<'a>(calls: impl Iterator<Item = &'a Call>) -> Sums {
 
 #[track_caller]
 fn check_sums(report: &Report) {
-    let rows = report.groups.iter().flat_map(|group| &group.calls);
+    let rows = report.groups.iter().flat_map(|row| &row.calls);
     assert_eq!(sums(rows), sums(report.calls.iter()));
 }
 
 fn of_getppid(report: &Report) -> Vec<u64> {
-    let calls = report.groups.iter().flat_map(|group| &group.calls);
+    let calls = report.groups.iter().flat_map(|row| &row.calls);
     calls.filter(|call| call.name == "getppid").map(|call| call.count).collect()
 }
 
@@ -50,11 +50,11 @@ fn rows_of_processes() {
     let report = observe("--per process", "short-processes 200");
     check_sums(&report);
     assert_eq!(report.groups.len(), 201);
-    let pids: BTreeSet<_> = report.groups.iter().map(|group| group.pid).collect();
+    let pids: BTreeSet<_> = report.groups.iter().map(|row| row.pid).collect();
     assert_eq!(pids.len(), 201);
     assert_eq!(of_getppid(&report), [3; 200]);
-    assert!(report.groups.iter().all(|group| group.command == "workloads"));
-    assert!(report.groups.iter().all(|group| group.tid.is_none()));
+    assert!(report.groups.iter().all(|row| row.command == "workloads"));
+    assert!(report.groups.iter().all(|row| row.tid.is_none()));
 }
 
 #[test]
@@ -71,8 +71,8 @@ fn rows_of_threads() {
     check_sums(&report);
     assert_eq!(report.groups.len(), 201);
     assert_eq!(of_getppid(&report), [5; 200]);
-    let pids: BTreeSet<_> = report.groups.iter().map(|group| group.pid).collect();
-    let tids: BTreeSet<_> = report.groups.iter().map(|group| group.tid).collect();
+    let pids: BTreeSet<_> = report.groups.iter().map(|row| row.pid).collect();
+    let tids: BTreeSet<_> = report.groups.iter().map(|row| row.tid).collect();
     assert_eq!((pids.len(), tids.len()), (1, 201));
 }
 
@@ -82,8 +82,8 @@ fn rows_of_commands() {
     let report = observe("--per command", "fork-exec 20");
     check_sums(&report);
     let by_name = |name: &str| {
-        let group = report.groups.iter().find(|group| group.command == name);
-        group.unwrap_or_else(|| panic!("no {name} in {:?}", report.groups))
+        let row = report.groups.iter().find(|row| row.command == name);
+        row.unwrap_or_else(|| panic!("no {name} in {:?}", report.groups))
     };
     assert_eq!(report.groups.len(), 2, "{:?}", report.groups);
     let (parent, child) = (by_name("workloads"), by_name("exe"));

@@ -383,9 +383,9 @@ fn killed_owner_leaves_other_plugins_linked() {
     outer.wait_until_counted("outer", &mut load);
 }
 
-/// Waits until the daemon has attached the tasks that are now in its cgroup: it looks for new tasks
+/// Waits until the daemon has attached the tasks that are now in its cgroup: it polls for new tasks
 /// twice a second, so when a new task is counted, the earlier ones are attached.
-fn has_looked(at_work: &PluginDaemon, name: &str) {
+fn has_polled(at_work: &PluginDaemon, name: &str) {
     let mut sentinel = at_work.workload("calls-on-input 1");
     at_work.wait_until_counted(name, &mut sentinel);
     drop(sentinel.stdin());
@@ -399,8 +399,8 @@ fn commands_plugins_stay_inside_a_daemons_cgroup() {
     let mut job = Job::run(&format!("--plugin {}", own.display()), workload("calls-on-input 100"));
     job.command.stdin(Stdio::piped());
     let mut load = job.start();
-    outer.group.add(load.child_running("workloads"));
-    has_looked(&outer, "outer");
+    outer.cgroup.add(load.child_running("workloads"));
+    has_polled(&outer, "outer");
     let before = outer.number("outer", "n");
     load.input().write_all(b"xyz").expect("it reads");
     drop(load.stdin());
@@ -408,8 +408,8 @@ fn commands_plugins_stay_inside_a_daemons_cgroup() {
     assert_eq!(outer.number("outer", "n"), before);
 }
 
-/// The plugins of the daemon that attached a task last apply, also to tasks that it found running,
-/// and until it has no plugin any more.
+/// A task has the plugins of the daemon that attached it last, until that daemon has no plugin any
+/// more. This includes tasks that ran before.
 #[test]
 fn later_daemons_plugins_replace_until_unloaded() {
     let earlier = PluginDaemon::start("earlier", COUNT);
@@ -440,10 +440,10 @@ fn later_of_two_daemons_owns_its_tasks() {
     let mut load = earlier.workload("calls-on-input 1");
     let pid = load.pid();
     earlier.wait_until_counted("earlier", &mut load);
-    later.group.add(pid);
+    later.cgroup.add(pid);
     later.wait_until_counted("later", &mut load);
-    earlier.group.add(pid);
-    has_looked(&earlier, "earlier");
+    earlier.cgroup.add(pid);
+    has_polled(&earlier, "earlier");
     let before = earlier.number("earlier", "n");
     later.wait_until_counted("later", &mut load);
     assert_eq!(earlier.number("earlier", "n"), before);
@@ -643,23 +643,23 @@ fn guard_and_verdict_hooks() {
     fs::write(&file, DENOUNCES).expect("a file can be written");
     let plugin = format!("--plugin {}", file.display());
     let ran = it.job(&format!("--guard=watch {plugin}"), "calls 60").finish().success();
-    let told = report(&ran);
-    let state = &told["plugins"][0];
-    assert_eq!((number(state, "seen"), number(state, "most")), (60, 60), "{told}");
-    let events = told["guard"]["events"].as_array().expect("events");
+    let document = report(&ran);
+    let state = &document["plugins"][0];
+    assert_eq!((number(state, "seen"), number(state, "most")), (60, 60), "{document}");
+    let events = document["guard"]["events"].as_array().expect("events");
     let of_plugin =
         events.iter().filter(|event| event["is_denounced"] == true && event["call"] == "getppid");
-    assert_eq!(of_plugin.count(), 60, "{told}");
+    assert_eq!(of_plugin.count(), 60, "{document}");
     it.job(&format!("--guard=enforce --respond kill {plugin}"), "calls 5")
         .finish()
         .exits_with(128 + libc::SIGKILL);
     // A denounced call is reported whatever the guard's own result is.
     let ran = it.job(&format!("--guard=learn {plugin}"), "calls 60").finish().success();
-    let told = report(&ran);
-    let events = told["guard"]["events"].as_array().expect("events");
+    let document = report(&ran);
+    let events = document["guard"]["events"].as_array().expect("events");
     assert!(
         events.len() == 60 && events.iter().all(|event| event["is_denounced"] == true),
-        "{told}"
+        "{document}"
     );
     // The guard learns nevertheless.
     assert_eq!(it.stored().len(), 1);
@@ -713,9 +713,9 @@ fn packets_are_read_in_loops() {
             let bytes = message.get(at..at + width).unwrap_or_default();
             bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
         };
-        let places = |message: &[u8]| (0..message.len().next_multiple_of(4)).step_by(width);
+        let offsets = |message: &[u8]| (0..message.len().next_multiple_of(4)).step_by(width);
         let of_message =
-            |sum, message| places(message).fold(sum, |sum, at| sum * 3 + read(message, at));
+            |sum, message| offsets(message).fold(sum, |sum, at| sum * 3 + read(message, at));
         passed.into_iter().fold(0, of_message)
     };
     assert_eq!(

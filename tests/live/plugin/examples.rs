@@ -31,15 +31,15 @@ fn slow_open() {
         &text.replace("limit_us = 1000", "limit_us = 40000"),
         &format!("slow-open {}", dir.path().display()),
     );
-    let told: Vec<_> = err.lines().filter(|line| line.contains(") opened ")).collect();
-    assert_eq!(told.len() as u64, number(&state, "slow"), "{err}");
+    let lines: Vec<_> = err.lines().filter(|line| line.contains(") opened ")).collect();
+    assert_eq!(lines.len() as u64, number(&state, "slow"), "{err}");
     assert!(
-        told.iter().any(|line| line.contains(&format!(") opened {}", dir.path().display()))),
+        lines.iter().any(|line| line.contains(&format!(") opened {}", dir.path().display()))),
         "{err}"
     );
     let (state, err) = run(&text.replace("limit_us = 1000", "limit_us = 0"), "errors 3");
-    let told = err.lines().filter(|line| line.ends_with(") opened /nonexistent/workloads: -2"));
-    assert_eq!(told.count(), 3, "{err}");
+    let lines = err.lines().filter(|line| line.ends_with(") opened /nonexistent/workloads: -2"));
+    assert_eq!(lines.count(), 3, "{err}");
     assert!(number(&state, "slow") >= 3, "{state}");
 }
 
@@ -84,12 +84,12 @@ fn argument_policy() {
             .map(|event| event["call"].as_str())
             .collect();
         assert_eq!(denounced, Vec::from_iter(call.map(Some)), "{name}");
-        let told = ran
+        let lines = ran
             .err
             .lines()
             .filter(|line| line.contains("anomalies among its last 128 calls"))
             .count();
-        assert_eq!(told, usize::from(call.is_some()), "{}", ran.err);
+        assert_eq!(lines, usize::from(call.is_some()), "{}", ran.err);
     }
     run("--guard=enforce --respond kill", "mprotect-all").exits_with(128 + libc::SIGKILL);
 }

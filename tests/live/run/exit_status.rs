@@ -128,8 +128,8 @@ fn background_daemon_is_not_waited_for() {
     assert!(call.ns.is_some_and(|ns| ns < 20_000_000_000), "{call:?}");
     assert_eq!(report.count("nanosleep"), 0);
     assert_eq!(report.count("setsid"), 1);
-    let told = report.notes.iter().any(|note| note.contains("still run"));
-    assert!(told, "{:?}", report.notes);
+    let is_noted = report.notes.iter().any(|note| note.contains("still run"));
+    assert!(is_noted, "{:?}", report.notes);
 }
 
 #[test]

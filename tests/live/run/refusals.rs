@@ -91,7 +91,7 @@ fn bad_usage_exits_125() {
 }
 
 /// A command that creates a file if it starts.
-fn tell_tale(job: &Job) -> Vec<OsString> {
+fn creates_file(job: &Job) -> Vec<OsString> {
     let mut command = workload("elf32");
     command.extend([job.path("began").into(), "1".into()]);
     command
@@ -101,14 +101,15 @@ fn tell_tale(job: &Job) -> Vec<OsString> {
 fn without_root() {
     // Other users may not be able to read the build folder.
     let folder = folder();
-    let (program, teller) = (folder.path().join("tollgate"), folder.path().join("workloads"));
+    let (program, workload_copy) =
+        (folder.path().join("tollgate"), folder.path().join("workloads"));
     copy(&tollgate(), &program);
-    copy(&workloads(), &teller);
+    copy(&workloads(), &workload_copy);
     let mut job = Job::of(vec![program.into(), "run".into(), "--".into()]);
     fs::set_permissions(job.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777))
         .expect("it is ours");
-    let mut command = tell_tale(&job);
-    command[0] = teller.into();
+    let mut command = creates_file(&job);
+    command[0] = workload_copy.into();
     job.command.args(command).uid(NOBODY).gid(NOBODY);
     let ran = job.finish().exits_with(OWN_FAILURE).says("needs root");
     one_line(&ran);
@@ -175,7 +176,7 @@ fn tracepoint_plugin_needs_root() {
 #[test]
 fn without_btf() {
     let mut job = run("", Vec::new());
-    let command = tell_tale(&job);
+    let command = creates_file(&job);
     job.command.args(command);
     let ran = job.before_exec(hide_btf).finish();
     let ran = ran.exits_with(OWN_FAILURE).says("/sys/kernel/btf/vmlinux is missing");
@@ -202,7 +203,7 @@ fn hide_btf() -> io::Result<()> {
 #[test]
 fn output_that_cannot_be_written() {
     let mut job = run("-o /no/such/folder/report", Vec::new());
-    let command = tell_tale(&job);
+    let command = creates_file(&job);
     job.command.args(command);
     let ran = job.finish().exits_with(OWN_FAILURE);
     let ran = ran.says("cannot write the result to /no/such/folder/report");

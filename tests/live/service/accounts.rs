@@ -34,16 +34,16 @@ fn charged(services: &ActiveServices) -> Value {
 }
 
 /// The numbers of the report that /proc also has, for a process of one thread.
-fn told_by_proc(pid: u32) -> [(&'static str, u64); 8] {
+fn read_from_proc(pid: u32) -> [(&'static str, u64); 8] {
     let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it runs");
     let (io, status, stat) = (file("io"), file("status"), file("stat"));
     let line = |text: &str, name: &str| {
         let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        values.next().and_then(|value| value.trim().parse().ok()).expect("a figure")
+        values.next().and_then(|value| value.trim().parse().ok()).expect("a number")
     };
     // proc_pid_stat(5): minflt and majflt are fields 10 and 12; two fields were cut off.
     let fields: Vec<_> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
-    let field = |number: usize| fields[number - 3].parse().expect("a figure");
+    let field = |number: usize| fields[number - 3].parse().expect("a number");
     [
         ("read_bytes", line(&io, "rchar")),
         ("written_bytes", line(&io, "wchar")),
@@ -58,7 +58,7 @@ fn told_by_proc(pid: u32) -> [(&'static str, u64); 8] {
 
 fn is_on_disk(path: &Path) -> bool {
     let path = CString::new(path.as_os_str().as_bytes()).expect("no NUL in it");
-    // SAFETY: room for the answer, which is all numbers.
+    // SAFETY: room for the result, which is all numbers.
     let kind = unsafe {
         let mut kind: libc::statfs = std::mem::zeroed();
         assert_eq!(libc::statfs(path.as_ptr(), &mut kind), 0, "it is there");
@@ -79,7 +79,7 @@ fn usage_matches_proc() {
         loop {
             eventually("its sleep", || state(pid) == Some('S'));
             let (before, charged, after) =
-                (told_by_proc(pid), charged(&services), told_by_proc(pid));
+                (read_from_proc(pid), charged(&services), read_from_proc(pid));
             if before == after {
                 return (charged, after);
             }
@@ -87,14 +87,14 @@ fn usage_matches_proc() {
     };
     let before = read();
     assert_eq!(
-        shop.ask(&format!("file {} {BYTES}", services.path("data").display())),
+        shop.request(&format!("file {} {BYTES}", services.path("data").display())),
         BYTES.to_string()
     );
-    shop.ask(&format!("memory {BYTES}"));
-    shop.ask("burn 50");
+    shop.request(&format!("memory {BYTES}"));
+    shop.request("burn 50");
     let after = read();
     let own = |name: &str| {
-        after.0[name].as_u64().expect("a figure") - before.0[name].as_u64().expect("a figure")
+        after.0[name].as_u64().expect("a number") - before.0[name].as_u64().expect("a number")
     };
     for ((name, now), (_, then)) in after.1.into_iter().zip(before.1) {
         assert_eq!(own(name), now - then, "{name}");
@@ -115,18 +115,18 @@ fn cpu_wait_and_blocked_add_up() {
     let (services, mut shop) = start();
     let sum = || {
         let row = charged(&services);
-        ["cpu_ns", "wait_ns", "blocked_ns"].map(|name| row[name].as_u64().expect("a figure"))
+        ["cpu_ns", "wait_ns", "blocked_ns"].map(|name| row[name].as_u64().expect("a number"))
     };
     let timed = || {
         let began = Instant::now();
         (began, sum(), Instant::now())
     };
     let before = timed();
-    let burned: u64 = shop.ask("burn 200").parse().expect("a time");
+    let burned: u64 = shop.request("burn 200").parse().expect("a time");
     eventually("its sleep", || state(shop.0.pid()) == Some('S'));
     thread::sleep(Duration::from_millis(300));
     let after = timed();
-    let [cpu, wait, blocked] = [0, 1, 2].map(|place| after.1[place] - before.1[place]);
+    let [cpu, wait, blocked] = [0, 1, 2].map(|index| after.1[index] - before.1[index]);
     let least = after.0.duration_since(before.2).as_nanos() as u64;
     let most = after.2.duration_since(before.0).as_nanos() as u64;
     assert!(
@@ -150,10 +150,10 @@ fn socket_bytes() {
         bytes.len()
     });
     let before = charged(&services);
-    shop.ask(&format!("send {port} 4096000"));
+    shop.request(&format!("send {port} 4096000"));
     let after = charged(&services);
     let own = |name: &str| {
-        after[name].as_u64().expect("a figure") - before[name].as_u64().expect("a figure")
+        after[name].as_u64().expect("a number") - before[name].as_u64().expect("a number")
     };
     assert_eq!(server.join().expect("it does"), 4_096_000);
     assert_eq!((own("sent_bytes"), own("received_bytes")), (4_096_000, REPLY_BYTES as u64));
@@ -164,12 +164,12 @@ fn process_and_thread_counts() {
     let (services, mut shop) = start();
     let there = || {
         let row = charged(&services);
-        ["processes", "threads"].map(|name| row[name].as_u64().expect("a figure"))
+        ["processes", "threads"].map(|name| row[name].as_u64().expect("a number"))
     };
     assert_eq!(there(), [1, 1]);
     assert_eq!(shop.request_counts("fork 3"), (3, 0));
     assert_eq!(there(), [4, 4]);
-    shop.ask("threads 5");
+    shop.request("threads 5");
     assert_eq!(there(), [4, 9]);
     // Its children end with the process.
     drop(shop);
@@ -185,7 +185,7 @@ fn list_tree_and_members() {
     let mut shop = Consumer::start(&services, "shop");
     eventually("its rule", || services.service_of(shop.0.pid()) == "shop");
     assert_eq!(shop.request_counts("fork 2"), (2, 0));
-    let listed = services.ask("list").text();
+    let listed = services.request("list").text();
     let row = |name: &str| {
         let line = listed.lines().position(|line| line.trim_start().starts_with(name)).expect(name);
         (

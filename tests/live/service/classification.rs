@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::harness::bpf::{abandoned_links, entries_of};
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::job::{cpu_ns, is_in_call, state, stop, threads_of, wait_for_refresh, watches};
 use crate::harness::report::none_lost;
 use crate::harness::services::{
@@ -18,10 +18,10 @@ use crate::harness::services::{
 use crate::harness::{Job, NOBODY, Running, eventually};
 
 /// A noisy and a quiet tenant send requests to a back end; each must be charged its own work.
-pub fn tenants_are_charged(place: &str, options: &str, per_connection: u32) {
+pub fn tenants_are_charged(address: &str, options: &str, per_connection: u32) {
     let services = ActiveServices::start(programs(&["shop", "blog", "backend"]), TENANTS);
     let folder = services.folder.path();
-    let backend = Backend::start(folder, "backend", place, options);
+    let backend = Backend::start(folder, "backend", address, options);
     let shop = backend.tenant(folder, "shop", &format!("a 10 30 {per_connection}"));
     let blog = backend.tenant(folder, "blog", &format!("b 5 20 {per_connection}"));
     let before = services.usage_by_service("cpu_ns");
@@ -116,10 +116,10 @@ fn the_first_ones_work_is_its_own(options: &str) {
         // The relay replies to the second tenant while it works for the first.
         let overlaps = services.usage_by_service("overlaps");
         assert_eq!((overlaps["shop"], overlaps["blog"]), (1, 0));
-        let told = services.ask("report").text();
+        let said = services.request("report").text();
         assert!(
-            told.contains("shop: its threads sent 1 answer to other services while working for it"),
-            "{told}"
+            said.contains("shop: its threads sent 1 answer to other services while working for it"),
+            "{said}"
         );
     }
     let charged = services.usage_by_service("cpu_ns");
@@ -173,7 +173,7 @@ fn cpu_time_matches_schedstat() {
     eventually("its rule", || services.service_of(pid) == "shop");
     let schedstat = || {
         let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("it runs");
-        text.split(' ').map(|figure| figure.trim().parse().expect("a figure")).collect::<Vec<u64>>()
+        text.split(' ').map(|number| number.trim().parse().expect("a number")).collect::<Vec<u64>>()
     };
     // The process sleeps before and after the measurement.
     let asleep = || crate::harness::job::state(pid) == Some('S');
@@ -201,12 +201,12 @@ fn cpu_time_matches_schedstat() {
 #[test]
 fn running_processes_are_attached() {
     let folder = programs(&["shop", "blog", "backend"]);
-    let place = folder.path().to_owned();
-    let backend = Backend::start(&place, "backend", "0", "--threads 1");
+    let path = folder.path().to_owned();
+    let backend = Backend::start(&path, "backend", "0", "--threads 1");
     // This tenant connects before the services start.
-    let shop = backend.tenant(&place, "shop", "a 10 100000 100000");
+    let shop = backend.tenant(&path, "shop", "a 10 100000 100000");
     let shop = begin(shop);
-    let blog = backend.tenant(&place, "blog", "b 10 20");
+    let blog = backend.tenant(&path, "blog", "b 10 20");
     let services = ActiveServices::start(folder, TENANTS);
     assert_eq!(services.service_of(shop.pid()), "shop");
     assert_eq!(services.explain(blog.pid())["why"], "found");
@@ -217,21 +217,21 @@ fn running_processes_are_attached() {
     shop.signal(libc::SIGKILL);
     shop.finish();
     let charged = services.usage_by_service("cpu_ns");
-    let worked = backend.end(&place, "blog");
+    let worked = backend.end(&path, "blog");
     assert_charged("blog", charged["blog"], worked["b"] + own, worked["a"] + worked["b"]);
     // Not all of its work, because it began before the services.
     assert!(charged["shop"] <= worked["a"] + 20_000_000, "{charged:?} {worked:?}");
 }
 
-pub fn older_answers_take_nobody_back(place: &str) {
+pub fn older_replies_rebind_nobody(address: &str) {
     let services = ActiveServices::start(programs(&["one", "backend"]), TENANTS);
     let folder = services.folder.path();
-    let backend = Backend::start(folder, "backend", place, "");
+    let backend = Backend::start(folder, "backend", address, "");
     let tenant = begin(backend.tenant(folder, "one", "a 50 40 40"));
     // The tenant has sent requests for `root` and receives the replies.
-    services.ask(&format!("assign {} blog", tenant.pid()));
+    services.request(&format!("assign {} blog", tenant.pid()));
     let received = || services.usage_by_service("received_bytes")["blog"];
-    eventually("answers", || received() > 10);
+    eventually("replies", || received() > 10);
     assert_eq!(services.service_of(tenant.pid()), "blog");
     // Its later requests are for the new service.
     assert_eq!(services.service_of(backend.running.pid()), "blog");
@@ -241,7 +241,7 @@ pub fn older_answers_take_nobody_back(place: &str) {
 
 #[test]
 fn old_reply_does_not_restore_a_binding() {
-    older_answers_take_nobody_back("0");
+    older_replies_rebind_nobody("0");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn reply_does_not_rebind_own_work() {
     assert_eq!((&rule["is_former"], &rule["line"]), (&true.into(), &line));
     assert!(
         services
-            .ask(&format!("explain {}", backend.running.pid()))
+            .request(&format!("explain {}", backend.running.pid()))
             .text()
             .contains("(in an earlier file)")
     );
@@ -295,12 +295,12 @@ fn works_for_shared_after(call: libc::c_long) {
     let why = services.explain(backend.running.pid());
     assert_eq!((&why["service"], &why["why"]), (&"shared".into(), &"io_uring".into()));
     let pid = backend.running.pid();
-    let text = services.ask("list shared").text();
+    let text = services.request("list shared").text();
     assert!(
         text.contains(&format!("{pid} backend: works for shared, because it has used io_uring")),
         "{text}"
     );
-    let list = services.ask("list shared --json").json();
+    let list = services.request("list shared --json").json();
     let thread = |thread: &serde_json::Value| (thread["tid"].clone(), thread["why"].clone());
     let threads: Vec<_> = list["threads"].as_array().expect("threads").iter().map(thread).collect();
     assert!(threads.contains(&(pid.into(), "io_uring".into())), "{list}");
@@ -361,7 +361,7 @@ fn assign_binds_a_process() {
     let services = ActiveServices::start(programs(&["one"]), TENANTS);
     let one = services.program("one calls-on-input 1 ").start();
     assert_eq!(services.service_of(one.pid()), "root");
-    services.ask(&format!("assign {} blog", one.pid()));
+    services.request(&format!("assign {} blog", one.pid()));
     assert_eq!(services.service_of(one.pid()), "blog");
     assert_eq!(services.explain(one.pid())["why"], "assigned");
     services
@@ -404,8 +404,9 @@ fn only_one_thread_is_assigned(services: &ActiveServices) {
     eventually("its threads", || threads().len() > 1);
     let (first, other) =
         (two.pid(), threads().into_iter().find(|thread| *thread != two.pid()).expect("another"));
-    services.ask(&format!("assign --thread {other} blog"));
-    let services_of = || services.ask(&format!("explain --json {first}")).json()["threads"].clone();
+    services.request(&format!("assign --thread {other} blog"));
+    let services_of =
+        || services.request(&format!("explain --json {first}")).json()["threads"].clone();
     for thread in services_of().as_array().expect("threads") {
         let assigned = thread["tid"] == other;
         assert_eq!(thread["service"], if assigned { "blog" } else { "root" }, "{thread}");
@@ -421,10 +422,10 @@ fn sleeping_thread_is_charged_to_its_old_service() {
     const MS: u64 = 1_000_000;
     let services = ActiveServices::start(programs(&["one"]), TENANTS);
     let mut one = Consumer::start(&services, "one");
-    let burned = |one: &mut Consumer| one.ask("burn 300").parse::<u64>().expect("a time");
+    let burned = |one: &mut Consumer| one.request("burn 300").parse::<u64>().expect("a time");
     let first = burned(&mut one);
     let before = services.usage_by_service("cpu_ns");
-    services.ask(&format!("assign {} blog", one.0.pid()));
+    services.request(&format!("assign {} blog", one.0.pid()));
     thread::sleep(Duration::from_millis(300));
     let after = services.usage_by_service("cpu_ns");
     assert_eq!(after["blog"], 0, "{after:?}");
@@ -477,10 +478,10 @@ fn setuid_reclassifies() {
     );
     let services = ActiveServices::start(programs(&["one"]), &rules);
     let mut one = Consumer::start(&services, "one");
-    let first: u64 = one.ask("burn 100").parse().expect("a time");
+    let first: u64 = one.request("burn 100").parse().expect("a time");
     assert_eq!(services.service_of(one.0.pid()), "root");
     assert_eq!(one.request_counts(&format!("setuid {NOBODY}")), (1, 0));
-    let second: u64 = one.ask("burn 100").parse().expect("a time");
+    let second: u64 = one.request("burn 100").parse().expect("a time");
     let why = services.explain(one.0.pid());
     assert_eq!(
         (&why["service"], &why["why"], &why["borrowed"]),
@@ -490,7 +491,7 @@ fn setuid_reclassifies() {
     assert!((second..second + first / 4).contains(&used), "{used} of {second} ns, after {first}");
 }
 
-/// What several services are charged for the turns of one thread adds up to the kernel's count for
+/// What several services are charged for the work of one thread adds up to the kernel's count for
 /// this thread.
 #[test]
 fn charges_add_up_across_rebindings() {
@@ -509,9 +510,9 @@ fn charges_add_up_across_rebindings() {
     let read = || {
         loop {
             eventually("their sleep", || pids.iter().all(|pid| state(*pid) == Some('S')));
-            let (before, figures) = (counted(), services.usage_by_service("cpu_ns"));
+            let (before, charged) = (counted(), services.usage_by_service("cpu_ns"));
             if before == counted() {
-                return (before, figures["shop"] + figures["blog"]);
+                return (before, charged["shop"] + charged["blog"]);
             }
         }
     };
@@ -532,7 +533,7 @@ fn charges_add_up_across_rebindings() {
 /// for which the back end works.
 pub fn works_for(services: &ActiveServices, backend: &Backend, rule: &str) -> String {
     services.apply(&format!(
-        "{TENANTS}\n[service.found]\n[[rule]]\nexe = \"FOLDER/asked\"\n{rule}\nbelongs-to = \
+        "{TENANTS}\n[service.found]\n[[rule]]\nexe = \"FOLDER/server\"\n{rule}\nbelongs-to = \
         \"found\"\n"
     ));
     finish_tenant(begin(backend.tenant(services.folder.path(), "one", "a 0 1")));
@@ -541,10 +542,10 @@ pub fn works_for(services: &ActiveServices, backend: &Backend, rule: &str) -> St
 
 #[test]
 fn connection_conditions() {
-    let services = ActiveServices::start(programs(&["one", "asked"]), TENANTS);
+    let services = ActiveServices::start(programs(&["one", "server"]), TENANTS);
     let folder = services.folder.path();
-    let tcp = Backend::start(folder, "asked", "0", "");
-    let unix = Backend::start(folder, "asked", "socket", "");
+    let tcp = Backend::start(folder, "server", "0", "");
+    let unix = Backend::start(folder, "server", "socket", "");
     let (port, other) = (tcp.endpoint.clone(), tcp.endpoint.parse::<u16>().expect("a port") ^ 1);
     let no = |rule: String| (rule, "root");
     let yes = |rule: String| (rule, "found");
@@ -570,20 +571,20 @@ fn connection_conditions() {
         "peer = \"root\"".into(),
         "client = \"127.0.0.0/9\"\nlisten = \":PORT\"\nuser = \"0\"\nservice = \"root\"".into(),
     ] {
-        let tcp = Backend::start(folder, "asked", "0", "");
+        let tcp = Backend::start(folder, "server", "0", "");
         let rule = rule.replace("PORT", &tcp.endpoint);
         assert_eq!(works_for(&services, &tcp, &rule), "found", "{rule}");
         tcp.end(folder, "one");
     }
-    for (place, rules) in [
-        ("[::1]:0", ["listen = \"PLACE\"", "client = \"::/0\"", "client = \"::1\""].as_slice()),
-        (&abstract_name("conditions"), &["listen = \"PLACE\""]),
+    for (address, rules) in [
+        ("[::1]:0", ["listen = \"ADDRESS\"", "client = \"::/0\"", "client = \"::1\""].as_slice()),
+        (&abstract_name("conditions"), &["listen = \"ADDRESS\""]),
     ] {
         for rule in rules {
-            let other = Backend::start(folder, "asked", place, "");
+            let other = Backend::start(folder, "server", address, "");
             assert_eq!(works_for(&services, &other, "client = \"127.0.0.0/8\""), "root");
             assert_eq!(works_for(&services, &other, "listen = \"@other\""), "root");
-            let rule = rule.replace("PLACE", &other.endpoint);
+            let rule = rule.replace("ADDRESS", &other.endpoint);
             assert_eq!(works_for(&services, &other, &rule), "found", "{rule}");
             other.end(folder, "one");
         }
@@ -596,19 +597,19 @@ fn connection_conditions() {
 #[test]
 fn peer_condition() {
     let rules = format!(
-        "{TENANTS}\n[service.found]\n[[rule]]\nexe = \"FOLDER/asked\"\npeer = \
+        "{TENANTS}\n[service.found]\n[[rule]]\nexe = \"FOLDER/server\"\npeer = \
         \"shop\"\nbelongs-to = \"found\"\n"
     );
-    let services = ActiveServices::start(programs(&["shop", "blog", "asked"]), &rules);
+    let services = ActiveServices::start(programs(&["shop", "blog", "server"]), &rules);
     let folder = services.folder.path();
-    for place in ["0", "socket"] {
-        let backend = Backend::start(folder, "asked", place, "");
+    for address in ["0", "socket"] {
+        let backend = Backend::start(folder, "server", address, "");
         for (tenant, service) in [("blog", "root"), ("shop", "found")] {
             finish_tenant(begin(backend.tenant(folder, tenant, "a 0 1")));
             assert_eq!(
                 services.service_of(backend.running.pid()),
                 service,
-                "{place}, asked by {tenant}"
+                "{address}, requested by {tenant}"
             );
         }
         backend.end(folder, "blog");
@@ -674,10 +675,10 @@ fn removed_service_hands_usage_to_its_parent() {
 #[test]
 fn cgroup_and_unit_conditions() {
     let services = ActiveServices::start(programs(&["one"]), TENANTS);
-    let group = ControlGroup::new();
-    let unit = group.inner("wanted.service");
+    let cgroup = TestCgroup::new();
+    let unit = cgroup.inner("wanted.service");
     let within = unit.inner("deeper");
-    let name = group.0.file_name().expect("a name").to_str().expect("text").to_owned();
+    let name = cgroup.0.file_name().expect("a name").to_str().expect("text").to_owned();
     let one = services.program("one calls-on-input 1").start();
     within.add(one.pid());
     for (rule, service) in [
@@ -740,7 +741,7 @@ each = "client"
     assert!(left["root"] >= used, "{used} {left:?}");
 }
 
-/// The service of a process that ended before the daemon could look at it is named by the file's
+/// The service of a process that ended before the daemon could examine it is named by the file's
 /// name alone.
 #[test]
 fn dynamic_services_per_program_and_unit() {
@@ -767,8 +768,8 @@ fn dynamic_services_per_program_and_unit() {
         "{calls:?}"
     );
 
-    let group = ControlGroup::new();
-    let units = ["a.service", "b.service"].map(|name| (name, group.inner(name)));
+    let cgroup = TestCgroup::new();
+    let units = ["a.service", "b.service"].map(|name| (name, cgroup.inner(name)));
     for (name, unit) in &units {
         let procs = unit.0.join("cgroup.procs");
         let mut job =
@@ -812,7 +813,7 @@ fn only_one_services_daemon() {
     write(other.path(), "services.toml", TENANTS);
     let refused = ActiveServices::job(other.path()).finish().exits_with(125);
     refused.says(&format!("process {} already has services in force", services.daemon.pid()));
-    services.ask("report");
+    services.request("report");
 }
 
 /// The programs stay attached while another Tollgate holds the gate.

@@ -4,7 +4,7 @@ use crate::harness::services::{
     ActiveServices, Backend, TENANTS, begin, finish_tenant, own_work, programs,
 };
 
-use super::classification::{older_answers_take_nobody_back, tenants_are_charged, works_for};
+use super::classification::{older_replies_rebind_nobody, tenants_are_charged, works_for};
 
 #[test]
 fn connected_udp_is_charged() {
@@ -24,14 +24,18 @@ fn unconnected_udp_is_charged() {
 fn udp_reply_does_not_rebind_own_work() {
     let services = ActiveServices::start(programs(&["shop", "backend"]), TENANTS);
     let folder = services.folder.path();
-    for place in ["udp:127.0.0.1:0", "sendto:127.0.0.1:0"] {
-        let backend = Backend::start(folder, "backend", place, "");
+    for address in ["udp:127.0.0.1:0", "sendto:127.0.0.1:0"] {
+        let backend = Backend::start(folder, "backend", address, "");
         let tenant = begin(backend.tenant(folder, "shop", "a 0 20"));
         own_work(&tenant);
         let why = services.explain(tenant.pid());
-        assert_eq!((&why["service"], &why["why"]), (&"shop".into(), &"exec".into()), "{place}");
+        assert_eq!((&why["service"], &why["why"]), (&"shop".into(), &"exec".into()), "{address}");
         let why = services.explain(backend.running.pid());
-        assert_eq!((&why["service"], &why["why"]), (&"shop".into(), &"receive".into()), "{place}");
+        assert_eq!(
+            (&why["service"], &why["why"]),
+            (&"shop".into(), &"receive".into()),
+            "{address}"
+        );
         finish_tenant(tenant);
         backend.end(folder, "shop");
     }
@@ -39,19 +43,19 @@ fn udp_reply_does_not_rebind_own_work() {
 
 #[test]
 fn udp_reply_restores_the_requesters_binding() {
-    older_answers_take_nobody_back("sendto:127.0.0.1:0");
+    older_replies_rebind_nobody("sendto:127.0.0.1:0");
 }
 
 #[test]
 fn udp_reply_is_not_a_request() {
     let services = ActiveServices::start(programs(&["shop", "backend"]), TENANTS);
     let folder = services.folder.path();
-    for place in ["udp:127.0.0.1:0", "sendto:127.0.0.1:0"] {
-        let server = Backend::start(folder, "shop", place, "");
+    for address in ["udp:127.0.0.1:0", "sendto:127.0.0.1:0"] {
+        let server = Backend::start(folder, "shop", address, "");
         // A request would bind the client, because a rule adopts its peer.
         let client = begin(server.tenant(folder, "backend", "a 0 5"));
         own_work(&client);
-        assert_eq!(services.service_of(client.pid()), "root", "{place}");
+        assert_eq!(services.service_of(client.pid()), "root", "{address}");
         finish_tenant(client);
         server.end(folder, "backend");
     }
@@ -59,9 +63,9 @@ fn udp_reply_is_not_a_request() {
 
 #[test]
 fn datagram_conditions() {
-    let services = ActiveServices::start(programs(&["one", "asked"]), TENANTS);
+    let services = ActiveServices::start(programs(&["one", "server"]), TENANTS);
     let folder = services.folder.path();
-    let start = || Backend::start(folder, "asked", "udp:127.0.0.1:0", "");
+    let start = || Backend::start(folder, "server", "udp:127.0.0.1:0", "");
     let port = |backend: &Backend| backend.endpoint.rsplit(':').next().expect("a port").to_owned();
     let backend = start();
     let here = port(&backend);

@@ -25,26 +25,26 @@ adopts-peer = true
 "#;
 
 fn connections(services: &ActiveServices, socket: &str) -> Vec<Value> {
-    let explanation = services.ask(&format!("explain --json {socket}")).json();
+    let explanation = services.request(&format!("explain --json {socket}")).json();
     assert_eq!(explanation["schema"], "tollgate.service.explain-socket/1");
     explanation["connections"].as_array().expect("a list").clone()
 }
 
-fn is_explained(place: &str) {
+fn is_explained(address: &str) {
     let services = ActiveServices::start(programs(&["shop", "backend"]), RULES);
     let folder = services.folder.path();
-    let backend = Backend::start(folder, "backend", place, "");
-    let socket = match place {
+    let backend = Backend::start(folder, "backend", address, "");
+    let socket = match address {
         "0" => format!("127.0.0.1:{}", backend.endpoint),
         _ => backend.endpoint.clone(),
     };
     assert_eq!(connections(&services, &socket), Vec::<Value>::new());
     let tenant = begin(backend.tenant(folder, "shop", "a 5 100000 100000"));
-    let has_answer =
+    let has_reply =
         || connections(&services, &socket).first().is_some_and(|ends| ends[1]["rule"].is_object());
-    eventually("a message and its answer", has_answer);
+    eventually("a message and its reply", has_reply);
 
-    let explanation = services.ask(&format!("explain --json {socket}")).json();
+    let explanation = services.request(&format!("explain --json {socket}")).json();
     let pid = |processes: &Value| processes[0]["pid"].clone();
     assert_eq!(explanation["listeners"][0]["socket"], socket);
     assert_eq!(pid(&explanation["listeners"][0]["processes"]), backend.running.pid());
@@ -60,7 +60,7 @@ fn is_explained(place: &str) {
     assert_eq!(accepted["sends_for"], "shop");
     assert_eq!(accepted["rule"]["name"], "works for others");
     assert_eq!(explanation["connections"].as_array().map(Vec::len), Some(1));
-    let said = services.ask(&format!("explain {socket}")).text();
+    let said = services.request(&format!("explain {socket}")).text();
     assert!(
         said.contains(&format!("{} backend listens at {socket}\n", backend.running.pid())),
         "{said}"
@@ -89,7 +89,7 @@ fn explain_datagrams() {
     let backend = Backend::start(folder, "backend", "sendto:127.0.0.1:0", "");
     let tenant = begin(backend.tenant(folder, "shop", "a 0 5"));
     own_work(&tenant);
-    let (_, socket) = backend.endpoint.split_once(':').expect("a way and an address");
+    let (_, socket) = backend.endpoint.split_once(':').expect("a kind and an address");
     let all = connections(&services, socket);
     let ends = all.first().and_then(Value::as_array).expect("it has received");
     let [server] = &ends[..] else { panic!("{ends:?}") };
@@ -111,14 +111,14 @@ fn listener_in_another_netns() {
     let backend = services.program("backend backend 0").before_exec(unshare).start();
     eventually("the backend", || backend.read("out").ends_with('\n'));
     let socket = format!("127.0.0.1:{}", backend.read("out").trim());
-    let explanation = services.ask(&format!("explain --json {socket}")).json();
+    let explanation = services.request(&format!("explain --json {socket}")).json();
     assert_eq!(explanation["listeners"][0]["processes"][0]["pid"], backend.pid(), "{explanation}");
 }
 
 #[test]
 fn unknown_socket() {
     let services = ActiveServices::start(programs(&[]), RULES);
-    let said = services.ask("explain @nobody").text();
+    let said = services.request("explain @nobody").text();
     assert!(said.contains("no process listens at @nobody"), "{said}");
     services
         .client_job("explain nowhere")

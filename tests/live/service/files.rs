@@ -43,10 +43,10 @@ const FILES: [&str; 5] = ["shop/a", "shop/blog/a", "blog.txt", "other", "nobody'
 struct Opener<'a> {
     services: &'a ActiveServices,
     running: Running,
-    asked: usize,
+    requests: usize,
 }
 
-fn in_force(rules: &str) -> ActiveServices {
+fn active(rules: &str) -> ActiveServices {
     let folder = programs(&["opener"]);
     let data = folder.path().join("data");
     fs::create_dir_all(data.join("shop/blog")).expect("folders");
@@ -64,24 +64,28 @@ impl<'a> Opener<'a> {
     fn of(services: &'a ActiveServices, job: Job) -> Self {
         let running = job.start();
         eventually("the opener", || running.read("out") == "ready\n");
-        Self { services, running, asked: 0 }
+        Self { services, running, requests: 0 }
     }
 
     #[track_caller]
-    fn ask(&mut self, what: &str) -> String {
+    fn request(&mut self, what: &str) -> String {
         writeln!(self.running.input(), "{what}").expect("it reads");
-        self.asked += 1;
-        let answer =
-            |running: &Running| running.read("out").lines().nth(self.asked).map(str::to_owned);
-        eventually("its answer", || answer(&self.running).is_some());
-        answer(&self.running).expect("it was there")
+        self.requests += 1;
+        let reply =
+            |running: &Running| running.read("out").lines().nth(self.requests).map(str::to_owned);
+        eventually("its reply", || reply(&self.running).is_some());
+        reply(&self.running).expect("it was there")
     }
 
     /// Opens a file of the folder, or an absolute path, by this call.
     #[track_caller]
-    fn does(&mut self, way: &str, path: impl AsRef<Path>) {
+    fn does(&mut self, operation: &str, path: impl AsRef<Path>) {
         let path = self.services.path("data").join(path);
-        assert_eq!(self.ask(&format!("{way} {}", path.display())), "done", "{way} {path:?}");
+        assert_eq!(
+            self.request(&format!("{operation} {}", path.display())),
+            "done",
+            "{operation} {path:?}"
+        );
     }
 
     /// Opens a file and returns the service for which the process works then.
@@ -102,7 +106,7 @@ impl<'a> Opener<'a> {
 
 #[test]
 fn rules_on_files_and_folders() {
-    let services = in_force(RULES);
+    let services = active(RULES);
     let mut opener = Opener::start(&services);
     assert_eq!(opener.opens("other"), "root");
     assert_eq!(opener.opens("shop/a"), "shop");
@@ -125,18 +129,18 @@ fn rules_on_files_and_folders() {
 
 #[test]
 fn every_open_call_is_classified() {
-    let services = in_force(RULES);
+    let services = active(RULES);
     let mut opener = Opener::start(&services);
-    for way in ["open", "openat", "openat2", "creat", "i386-open"] {
-        opener.does(way, "shop/a");
-        assert_eq!(opener.service(), "shop", "{way}");
-        opener.does(way, "nobody's");
-        assert_eq!(opener.service(), "root", "{way}");
+    for operation in ["open", "openat", "openat2", "creat", "i386-open"] {
+        opener.does(operation, "shop/a");
+        assert_eq!(opener.service(), "shop", "{operation}");
+        opener.does(operation, "nobody's");
+        assert_eq!(opener.service(), "root", "{operation}");
     }
     // These calls give no access to the content.
     opener.does("only-path", "shop/a");
     assert_ne!(
-        opener.ask(&format!("openat {}", services.path("data/shop/none").display())),
+        opener.request(&format!("openat {}", services.path("data/shop/none").display())),
         "done"
     );
     assert_eq!(opener.service(), "root");
@@ -144,7 +148,7 @@ fn every_open_call_is_classified() {
 
 #[test]
 fn path_is_matched_as_it_is_at_open() {
-    let services = in_force(RULES);
+    let services = active(RULES);
     let data = services.path("data");
     let mut opener = Opener::start(&services);
     assert_eq!(opener.opens("other"), "root");
@@ -170,21 +174,21 @@ fn path_is_matched_as_it_is_at_open() {
 
 #[test]
 fn path_is_relative_to_the_process_root() {
-    let services = in_force(RULES);
+    let services = active(RULES);
     let mut opener = Opener::start(&services);
     opener.does("mount", "shop/blog");
     opener.does("creat", "shop/blog/in-memory");
     assert_eq!(opener.service(), "blog");
     opener.opens("nobody's");
     opener.does("chroot", "shop");
-    assert_eq!(opener.ask("openat /a"), "done");
+    assert_eq!(opener.request("openat /a"), "done");
     // To the process, the path is "/a".
     assert_eq!(opener.service(), "root");
 }
 
 #[test]
 fn deep_paths_are_matched() {
-    let services = in_force(RULES);
+    let services = active(RULES);
     let deep = (0..100).fold(services.path("data/shop"), |path, _| path.join("d"));
     fs::create_dir_all(&deep).expect("folders");
     fs::write(deep.join("file"), "").expect("a file");
@@ -231,7 +235,7 @@ on = "open"
 belongs-to = "blog"
 "#
     );
-    let services = in_force(&rules);
+    let services = active(&rules);
     let mut opener = Opener::start(&services);
     assert_eq!(opener.opens("shop/blog/a"), "root");
     assert_eq!(opener.opens("shop/a"), "shop");
@@ -250,14 +254,14 @@ belongs-to = "blog"
 
 #[test]
 fn file_work_is_charged() {
-    let services = in_force(RULES);
+    let services = active(RULES);
     let mut opener = Opener::start(&services);
     let before = services.usage_by_service("cpu_ns");
     let mut worked = [0; 2];
     for _ in 0..5 {
-        for (place, file, ms) in [(0, "shop/a", 40), (1, "blog.txt", 20)] {
+        for (index, file, ms) in [(0, "shop/a", 40), (1, "blog.txt", 20)] {
             opener.does("openat", file);
-            worked[place] += opener.ask(&format!("work {ms}")).parse::<u64>().expect("a time");
+            worked[index] += opener.request(&format!("work {ms}")).parse::<u64>().expect("a time");
         }
     }
     opener.does("openat", "nobody's");
@@ -269,7 +273,7 @@ fn file_work_is_charged() {
 
 #[test]
 fn file_rules_are_added_and_removed() {
-    let services = in_force("[service.shop]\n");
+    let services = active("[service.shop]\n");
     let mut opener = Opener::start(&services);
     assert_eq!(opener.opens("shop/a"), "root");
     services.apply(RULES);

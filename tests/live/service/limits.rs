@@ -14,13 +14,13 @@ fn tasks_max() {
     // Each cgroup of v1 has a file of that name.
     let services = start(&[("tasks", "tasks-max = 5")]);
     let mut few = Consumer::start(&services, "tasks");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         cgroup_of(few.0.pid(), "pids").starts_with("/tollgate/%tasks/")
     });
     assert_eq!(few.request_counts("fork 10"), (4, libc::EAGAIN));
     assert_eq!(limit(&services, "tasks")["tasks"], 5);
-    assert!(services.ask("limit").text().contains(" 5/5 "));
-    services.ask("limit tasks --tasks-max 7");
+    assert!(services.request("limit").text().contains(" 5/5 "));
+    services.request("limit tasks --tasks-max 7");
     assert_eq!(few.request_counts("fork 10"), (2, libc::EAGAIN));
 }
 
@@ -35,7 +35,7 @@ fn run_service_is_limited_from_the_start() {
         .stdin(std::process::Stdio::piped());
     let mut running = job.start();
     writeln!(running.input(), "fork 10").expect("it listens");
-    eventually("an answer", || running.read("out").ends_with('\n'));
+    eventually("a reply", || running.read("out").ends_with('\n'));
     assert_eq!(running.read("out"), format!("2 {}\n", libc::EAGAIN));
 }
 
@@ -43,10 +43,10 @@ fn run_service_is_limited_from_the_start() {
 fn memory_max() {
     let services = start(&[("small", "memory-max = \"32M\"")]);
     let mut small = Consumer::start(&services, "small");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         cgroup_of(small.0.pid(), "memory").starts_with("/tollgate/small/")
     });
-    assert_eq!(small.ask("memory 8000000"), "1");
+    assert_eq!(small.request("memory 8000000"), "1");
     small.send("memory 100000000");
     small.0.finish().exits_with(128 + libc::SIGKILL);
 }
@@ -69,12 +69,12 @@ fn sockets_max() {
     // Sockets of an ended process do not count.
     let mut other = Consumer::start(&services, "some");
     assert_eq!(other.request_counts("sockets 1"), (0, libc::EMFILE));
-    some.ask("close");
+    some.request("close");
     eventually("closed sockets", || services.usage_by_service("sockets")["some"] == 0);
     assert_eq!(other.request_counts("sockets 3"), (3, 0));
     assert_eq!(some.request_counts("sockets 3"), (2, libc::EMFILE));
     drop(other);
-    services.ask("limit some --sockets-max none");
+    services.request("limit some --sockets-max none");
     assert_eq!(some.request_counts("sockets 30"), (30, 0));
 }
 
@@ -87,7 +87,7 @@ fn connections_max() {
     assert_eq!(some.request_counts(&format!("connect {port} 5")), (3, libc::ECONNREFUSED));
     // Unconnected sockets do not count as connections.
     assert_eq!(some.request_counts("sockets 5"), (5, 0));
-    some.ask("close");
+    some.request("close");
     assert_eq!(some.request_counts(&format!("connect {port} 2")), (2, 0));
     assert_eq!(limit(&services, "some")["connections"], 2);
 }
@@ -108,24 +108,24 @@ fn over_limit_service() {
     assert_eq!(other.request_counts("sockets 9"), (0, libc::EAGAIN));
 }
 
-/// Also for processes whose cgroups have to be created anew.
+/// This includes processes whose cgroups have to be created anew.
 #[test]
 fn limits_survive_changes_of_others() {
     let services = start(&[("capped", "cpu-max = \"20%\""), ("other", "")]);
     let mut capped = Consumer::start(&services, "capped");
     let is_capped = |capped: &mut Consumer| {
-        capped.ask("burn 500");
+        capped.request("burn 500");
         // While the process burns time on its only processor, the daemon may not get to run.
-        eventually("it is in its group", || {
+        eventually("it is in its cgroup", || {
             cgroup_of(capped.0.pid(), "cpu").starts_with("/tollgate/capped/")
         });
     };
     is_capped(&mut capped);
-    services.ask("limit other --tasks-max 100");
+    services.request("limit other --tasks-max 100");
     is_capped(&mut capped);
-    services.ask("limit capped --cpu-max none");
+    services.request("limit capped --cpu-max none");
     assert_eq!(cgroup_of(capped.0.pid(), "cpu"), cgroup_of(std::process::id(), "cpu"));
-    services.ask("limit capped --cpu-max 20%");
+    services.request("limit capped --cpu-max 20%");
     is_capped(&mut capped);
 }
 
@@ -133,11 +133,11 @@ fn limits_survive_changes_of_others() {
 fn reassigned_thread_leaves_the_cgroup() {
     let services = start(&[("few", "tasks-max = 3"), ("free", "")]);
     let mut few = Consumer::start(&services, "few");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         cgroup_of(few.0.pid(), "pids").starts_with("/tollgate/few/")
     });
     assert_eq!(few.request_counts("fork 9"), (2, libc::EAGAIN));
-    services.ask(&format!("assign {} free", few.0.pid()));
+    services.request(&format!("assign {} free", few.0.pid()));
     assert_eq!(cgroup_of(few.0.pid(), "pids"), cgroup_of(std::process::id(), "pids"));
     assert_eq!(few.request_counts("fork 9"), (9, 0));
 }
@@ -151,19 +151,19 @@ fn assigned_thread_gets_later_limits() {
         \"other\"\n";
     services.apply(text);
     let mut given = Consumer::start(&services, "few");
-    services.ask(&format!("assign {} few", given.0.pid()));
+    services.request(&format!("assign {} few", given.0.pid()));
     assert_eq!(given.request_counts("fork 1"), (1, 0));
-    services.ask("limit few --tasks-max 4");
+    services.request("limit few --tasks-max 4");
     let is_limited = |when: &str| {
-        let group = cgroup_of(given.0.pid(), "pids");
-        assert!(group.starts_with("/tollgate/few/"), "{when}: {group}");
+        let cgroup = cgroup_of(given.0.pid(), "pids");
+        assert!(cgroup.starts_with("/tollgate/few/"), "{when}: {cgroup}");
     };
     is_limited("at first");
-    services.ask("limit other --memory-max 100M");
+    services.request("limit other --memory-max 100M");
     is_limited("with another hierarchy");
     services.client_job("limit other --memory-max 1").finish();
     is_limited("after a change that may be refused");
-    services.ask("limit other --memory-max none");
+    services.request("limit other --memory-max none");
     is_limited("without the other hierarchy");
     let (took, errno) = given.request_counts("fork 9");
     assert!(took < 4 && errno == libc::EAGAIN, "{took} {errno}");
@@ -188,14 +188,14 @@ fn network_max() {
         }
     });
     let bytes = 3_000_000;
-    let ns: u64 = slow.ask(&format!("send {port} {bytes}")).parse().expect("a time");
+    let ns: u64 = slow.request(&format!("send {port} {bytes}")).parse().expect("a time");
     assert!((2_200_000_000..9_000_000_000).contains(&ns), "{bytes} bytes went in {ns} ns");
-    let free_ns: u64 = free.ask(&format!("send {port} {bytes}")).parse().expect("a time");
+    let free_ns: u64 = free.request(&format!("send {port} {bytes}")).parse().expect("a time");
     assert!(free_ns < ns / 2, "{free_ns} ns without a limit, {ns} ns with one");
     let row = limit(&services, "slow");
-    let told =
+    let notified =
         row["slowed_packets"].as_u64().unwrap_or(0) + row["dropped_packets"].as_u64().unwrap_or(0);
-    assert!(told > 0, "{row}");
+    assert!(notified > 0, "{row}");
 }
 
 /// While it works and the services are contended, a back end's thread is in its client's cgroup. It
@@ -216,11 +216,11 @@ fn backend_thread_returns_to_its_cgroup() {
     eventually("it is its client's", || {
         cgroup_of(backend.running.pid(), "cpu").starts_with("/tollgate/shop/%2F")
     });
-    let moves = services.ask("limit --json").json()["moves"].clone();
+    let moves = services.request("limit --json").json()["moves"].clone();
     let [moved, longest, total] =
-        ["moved", "longest_ns", "total_ns"].map(|name| moves[name].as_u64().expect("a figure"));
+        ["moved", "longest_ns", "total_ns"].map(|name| moves[name].as_u64().expect("a number"));
     assert!(moved > 0 && longest > 0 && longest * moved >= total && longest <= total, "{moves}");
-    eventually("the answer", || tenant.read("out").lines().count() == 2);
+    eventually("the reply", || tenant.read("out").lines().count() == 2);
     eventually("it is its own", || cgroup_of(backend.running.pid(), "cpu") == home);
     finish_tenant(tenant);
     end(competitors);
@@ -232,15 +232,15 @@ fn apply_changes_limits() {
     let services = start(&[("few", "tasks-max = 4"), ("other", "")]);
     let mut few = Consumer::start(&services, "few");
     let mut other = Consumer::start(&services, "other");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         cgroup_of(few.0.pid(), "pids").starts_with("/tollgate/few/")
     });
     services.apply(&rules(&[("few", ""), ("other", "tasks-max = 3")]));
     // Both changes take effect together.
     assert_eq!(few.request_counts("fork 9"), (9, 0));
     assert_eq!(other.request_counts("fork 9"), (2, libc::EAGAIN));
-    let told = services.ask("limit").text();
-    assert!(told.contains("other") && !told.contains("few"), "{told}");
+    let said = services.request("limit").text();
+    assert!(said.contains("other") && !said.contains("few"), "{said}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn taken_in(settings: &str) -> (ActiveServices, Consumer) {
         &format!("{settings}{}", rules(&[("few", "tasks-max = 5\ncpu-weight = 50")])),
     );
     let few = Consumer::start(&services, "few");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         cgroup_of(few.0.pid(), "pids").starts_with("/tollgate/few/")
     });
     (services, few)
@@ -54,7 +54,7 @@ fn killed_watchdog_is_replaced() {
     eventually("another one", || watchdog().is_some_and(|next| next != first));
     services.daemon.signal(libc::SIGKILL);
     let ended = services.end();
-    eventually("no groups", || service_cgroups().is_empty());
+    eventually("no cgroups", || service_cgroups().is_empty());
     drop((few, ended));
 }
 
@@ -80,7 +80,7 @@ fn failed_migrations_are_counted() {
     // Later processes are under the limits as soon as that is possible.
     drop(fixed);
     let mut later = Consumer::start(&services, "few");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         cgroup_of(later.0.pid(), "pids").starts_with("/tollgate/few/")
     });
     assert_eq!(later.request_counts("fork 9").1, libc::EAGAIN);
@@ -137,7 +137,7 @@ fn watchdog_tears_down_limits() {
     eventually("it is where it was", || {
         ["pids", "cpu"].map(|controller| cgroup_of(few.0.pid(), controller)) == home
     });
-    eventually("no groups", || service_cgroups().is_empty());
+    eventually("no cgroups", || service_cgroups().is_empty());
     assert_eq!(few.request_counts("fork 10"), (10, 0));
     drop(ended);
 }
@@ -174,18 +174,22 @@ fn watchdog_restores_threads_working_on_behalf() {
     let backend = Backend::start(&folder, "backend", "0", "--threads 1");
     let busy = competitors(&services);
     let tenant = begin(backend.tenant(&folder, "shop", "a 60000 1"));
-    let groups_of_threads = || {
+    let cgroups_of_threads = || {
         let threads = threads_of(backend.running.pid());
         assert!(!threads.is_empty(), "it runs");
         threads.into_iter().map(|tid| cgroup_of(tid, "cpu")).collect::<Vec<_>>()
     };
     eventually("one is its client's", || {
-        groups_of_threads().iter().any(|group| group.starts_with("/tollgate/shop/"))
+        cgroups_of_threads().iter().any(|cgroup| cgroup.starts_with("/tollgate/shop/"))
     });
     services.daemon.signal(libc::SIGKILL);
     let ended = services.end();
-    eventually("no groups", || service_cgroups().is_empty());
-    assert!(groups_of_threads().iter().all(|group| *group == home), "{:?}", groups_of_threads());
+    eventually("no cgroups", || service_cgroups().is_empty());
+    assert!(
+        cgroups_of_threads().iter().all(|cgroup| *cgroup == home),
+        "{:?}",
+        cgroups_of_threads()
+    );
     for running in [tenant, backend.running] {
         running.signal(libc::SIGKILL);
         running.finish();

@@ -20,8 +20,8 @@ fn limit_covers_descendants() {
     assert_eq!((sockets["both"], sockets["one"], sockets["other"]), (5, 3, 2));
     // A change of the tree does not change where sockets are counted.
     services.apply(&rules(&[("one", ""), ("other", "")]));
-    one.ask("close");
-    other.ask("close");
+    one.request("close");
+    other.request("close");
     eventually("closed sockets", || {
         let sockets = services.usage_by_service("sockets");
         (sockets["one"], sockets["other"]) == (0, 0)
@@ -44,30 +44,32 @@ fn below(both: &str, other: &str) -> (ActiveServices, [Consumer; 2]) {
 #[test]
 fn tasks_count_for_ancestors() {
     let (services, [mut one, mut other]) = below("tasks-max = 7", "tasks-max = 3");
-    for (consumer, group) in [(&one, "/tollgate/both/%2F"), (&other, "/tollgate/both/other/%2F")] {
-        eventually("it is in its group", || cgroup_of(consumer.0.pid(), "pids").starts_with(group));
+    for (consumer, cgroup) in [(&one, "/tollgate/both/%2F"), (&other, "/tollgate/both/other/%2F")] {
+        eventually("it is in its cgroup", || {
+            cgroup_of(consumer.0.pid(), "pids").starts_with(cgroup)
+        });
     }
     assert_eq!(other.request_counts("fork 9"), (2, libc::EAGAIN));
     assert_eq!(one.request_counts("fork 9"), (3, libc::EAGAIN));
     assert_eq!(limit(&services, "both")["tasks"], 7);
     assert_eq!(limit(&services, "other")["tasks"], 3);
     // Without a limit of its own, it has its parent's.
-    services.ask("limit other --tasks-max none");
-    services.ask("limit both --tasks-max 9");
+    services.request("limit other --tasks-max none");
+    services.request("limit both --tasks-max 9");
     assert_eq!(other.request_counts("fork 9"), (2, libc::EAGAIN));
 }
 
 #[test]
 fn memory_covers_descendants() {
     let (services, [mut one, mut other]) = below("memory-max = \"64M\"", "memory-max = \"16M\"");
-    for (consumer, group) in [(&one, "/tollgate/both/%2F"), (&other, "/tollgate/both/other/%2F")] {
-        eventually("it is in its group", || {
-            cgroup_of(consumer.0.pid(), "memory").starts_with(group)
+    for (consumer, cgroup) in [(&one, "/tollgate/both/%2F"), (&other, "/tollgate/both/other/%2F")] {
+        eventually("it is in its cgroup", || {
+            cgroup_of(consumer.0.pid(), "memory").starts_with(cgroup)
         });
     }
     // More than the other service may use.
-    assert_eq!(one.ask("memory 32000000"), "1");
-    assert_eq!(other.ask("memory 4000000"), "1");
+    assert_eq!(one.request("memory 32000000"), "1");
+    assert_eq!(other.request("memory 4000000"), "1");
     assert!(limit(&services, "both")["memory_bytes"].as_u64() >= Some(36_000_000));
     other.send("memory 32000000");
     other.0.finish().exits_with(128 + libc::SIGKILL);

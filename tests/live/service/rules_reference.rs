@@ -87,7 +87,7 @@ fn rule() -> impl Strategy<Value = String> {
 struct RuleServer {
     program: String,
     backend: Backend,
-    is_adopted: bool,
+    is_on_behalf: bool,
     service: Id,
 }
 
@@ -98,7 +98,7 @@ impl RuleServer {
         let local = address.map_or(LocalEnd::Unix(&self.backend.endpoint), LocalEnd::Internet);
         let facts = RuleQuery {
             event,
-            on_behalf: self.is_adopted,
+            on_behalf: self.is_on_behalf,
             exe: &self.program,
             user: 0,
             unit: None,
@@ -113,18 +113,18 @@ impl RuleServer {
             Some(RuleAction::BelongsTo(service)) => self.service = service,
             Some(RuleAction::AdoptsPeer) => self.service = peer.expect("only on messages"),
             Some(RuleAction::Inherits) | None => {}
-            Some(other) => panic!("{other:?} was not asked for"),
+            Some(other) => panic!("{other:?} was not generated"),
         }
-        self.is_adopted |= event == RuleEvent::Receive;
+        self.is_on_behalf |= event == RuleEvent::Receive;
     }
 }
 
-/// Starts both servers anew and sends them requests from these clients in turn. Returns how often a
-/// rule decided.
+/// Starts both servers anew and sends them requests from these clients in this order. Returns how
+/// often a rule decided.
 fn decide_the_same(
     services: &ActiveServices,
     generated: &[String],
-    asked: &[(usize, usize)],
+    requests: &[(usize, usize)],
 ) -> Result<(), TestCaseError> {
     let folder = services.folder.path();
     let text = |port: &str| {
@@ -141,11 +141,11 @@ fn decide_the_same(
     // The servers' first services do not depend on the port, which is known only later.
     services.apply(&text("1"));
     let mut servers = Vec::new();
-    for (name, place) in SERVERS {
-        let _ = std::fs::remove_file(folder.join(place));
-        let backend = Backend::start(folder, name, place, "");
+    for (name, address) in SERVERS {
+        let _ = std::fs::remove_file(folder.join(address));
+        let backend = Backend::start(folder, name, address, "");
         let program = folder.join(name).display().to_string();
-        servers.push(RuleServer { program, backend, is_adopted: false, service: Id::ROOT });
+        servers.push(RuleServer { program, backend, is_on_behalf: false, service: Id::ROOT });
     }
     let text = text(&servers[0].backend.endpoint);
     let rules = read(&text).expect("it could be read before");
@@ -153,7 +153,7 @@ fn decide_the_same(
     for server in &mut servers {
         server.is_at(RuleEvent::Exec, None, &rules);
     }
-    for (server, client) in asked {
+    for (server, client) in requests {
         let (server, client) = (&mut servers[*server], CLIENTS[*client]);
         finish_tenant(begin(server.backend.tenant(folder, client, "a 0 1")));
         server.is_at(RuleEvent::Receive, Some(rules.tree.find(client).unwrap_or(Id::ROOT)), &rules);
@@ -161,7 +161,7 @@ fn decide_the_same(
         prop_assert_eq!(
             services.service_of(pid),
             said,
-            "{}, asked by {}:\n{}",
+            "{}, requested by {}:\n{}",
             server.program,
             client,
             text
@@ -184,7 +184,7 @@ fn kernel_matches_the_reference() {
         ..Default::default()
     };
     let queries = vec((0..SERVERS.len(), 0..CLIENTS.len()), 6..10);
-    proptest!(config, |(rules in vec(rule(), 1..8), asked in queries)| {
-        decide_the_same(&services, &rules, &asked)?;
+    proptest!(config, |(rules in vec(rule(), 1..8), requests in queries)| {
+        decide_the_same(&services, &rules, &requests)?;
     });
 }

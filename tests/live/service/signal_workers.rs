@@ -34,13 +34,13 @@ fn tenant(
     times: u32,
 ) -> Running {
     let tenant = services
-        .program(&format!("{name} ask-signal-forker {} {signal} {times}", forker.pid()))
+        .program(&format!("{name} request-signal-forker {} {signal} {times}", forker.pid()))
         .start();
     eventually("the tenant", || tenant.read("out").starts_with("ready"));
     tenant
 }
 
-fn asks(services: &ActiveServices, name: &str, forker: &Running, signal: i32) -> Running {
+fn sends_signals(services: &ActiveServices, name: &str, forker: &Running, signal: i32) -> Running {
     begin(tenant(services, name, forker, signal, 1))
 }
 
@@ -94,14 +94,14 @@ fn child(services: &ActiveServices, forker: &Running) -> serde_json::Value {
 #[test]
 fn request_signal_counts_once() {
     let (services, forker) = start(RULES, LONG_MS);
-    let tenant = asks(&services, "shop", &forker, libc::SIGUSR1);
+    let tenant = sends_signals(&services, "shop", &forker, libc::SIGUSR1);
     let why = child(&services, &forker);
     assert_eq!((&why["service"], &why["why"]), (&"shop".into(), &"asked".into()));
     assert_eq!((&why["borrowed"], &why["rule"]["line"]), (&true.into(), &19.into()));
     own_work(&tenant);
     finish_tenant(tenant);
     // This signal is not a request.
-    let tenant = asks(&services, "blog", &forker, libc::SIGHUP);
+    let tenant = sends_signals(&services, "blog", &forker, libc::SIGHUP);
     let why = child(&services, &forker);
     assert_eq!((&why["service"], &why["why"]), (&"root".into(), &"inherited".into()));
     own_work(&tenant);
@@ -112,10 +112,11 @@ fn request_signal_counts_once() {
 #[test]
 fn two_requesters_are_shared() {
     let (services, forker) = start(RULES, LONG_MS);
-    let first = asks(&services, "shop", &forker, libc::SIGUSR1);
+    let first = sends_signals(&services, "shop", &forker, libc::SIGUSR1);
     eventually("a child", || children(forker.pid()).len() == 1);
     // While the forker waits for its child, two signals of the same number merge into one.
-    let others = ["shop", "blog"].map(|name| asks(&services, name, &forker, libc::SIGUSR1));
+    let others =
+        ["shop", "blog"].map(|name| sends_signals(&services, name, &forker, libc::SIGUSR1));
     others.iter().for_each(|other| {
         eventually("its signal", || job::is_in_call(other.pid(), libc::SYS_rt_sigtimedwait))
     });
@@ -133,7 +134,7 @@ fn two_requesters_are_shared() {
 #[test]
 fn without_a_rule_children_inherit() {
     let (services, forker) = start("", LONG_MS);
-    let tenant = asks(&services, "shop", &forker, libc::SIGUSR1);
+    let tenant = sends_signals(&services, "shop", &forker, libc::SIGUSR1);
     assert_eq!(child(&services, &forker)["service"], "root");
     own_work(&tenant);
     finish_tenant(tenant);

@@ -60,7 +60,7 @@ impl Test {
         if is_ok && !options.nocapture {
             println!("{result}");
         } else {
-            // Indented, because the output may contain lines that look like results.
+            // Indented, because the output may contain lines of the form of results.
             let output: String = output.lines().map(|line| format!("    {line}\n")).collect();
             println!("---- {} ----\n{output}{result}", result.name);
         }
@@ -77,8 +77,8 @@ impl Tests {
     ) -> Result<Self> {
         let (mut names, mut found) = (Vec::new(), Self { tests: Vec::new(), ignored: Vec::new() });
         for program in programs {
-            let (usual, marked) = execute::paths(program)?;
-            for (paths, is_ignored) in [(usual, false), (marked, true)] {
+            let (plain_paths, ignored_paths) = execute::paths(program)?;
+            for (paths, is_ignored) in [(plain_paths, false), (ignored_paths, true)] {
                 for path in paths {
                     let test = Test { program: program.clone(), path, is_ignored };
                     let name = test.name();

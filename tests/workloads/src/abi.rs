@@ -12,9 +12,9 @@ pub fn int80(mut arguments: Arguments) -> Outcome {
     arguments.end()?;
     let pid = process::own_pid();
     for _ in 0..times {
-        let answer = raw::int80_getpid();
-        if answer != pid {
-            let message = format!("the 32-bit getpid returned {answer}, not {pid}");
+        let result = raw::int80_getpid();
+        if result != pid {
+            let message = format!("the 32-bit getpid returned {result}, not {pid}");
             return Err(failed(message));
         }
         raw::getppid();
@@ -27,9 +27,9 @@ pub fn x32(mut arguments: Arguments) -> Outcome {
     arguments.end()?;
     let pid = i64::from(process::own_pid());
     for _ in 0..times {
-        let answer = raw::x32_getpid();
-        if answer != pid && answer != -i64::from(libc::ENOSYS) {
-            let message = format!("the x32 getpid returned {answer}, neither {pid} nor -ENOSYS");
+        let result = raw::x32_getpid();
+        if result != pid && result != -i64::from(libc::ENOSYS) {
+            let message = format!("the x32 getpid returned {result}, neither {pid} nor -ENOSYS");
             return Err(failed(message));
         }
     }

@@ -37,9 +37,9 @@ pub const WORKLOADS: &[Workload] = &[
     workload("short-processes", "N", calls::short_processes,
         "Forks N children, 50 alive at once; each calls getppid 3 times."),
     workload("int80", "N", abi::int80,
-        "Calls the 32-bit getpid by `int $0x80` and the 64-bit getppid, in turn, N times each."),
+        "Calls the 32-bit getpid by `int $0x80` and the 64-bit getppid alternately, N times each."),
     workload("x32", "N", abi::x32,
-        "Calls getpid N times under its x32 number; a kernel without x32 may answer ENOSYS."),
+        "Calls getpid N times under its x32 number; a kernel without x32 may fail with ENOSYS."),
     workload("elf32", "FILE N", abi::elf32,
         "Writes to FILE a static i386 program that calls getpid N times and exits with status 0."),
     workload("seccomp", "N", seccomp::errno,
@@ -75,22 +75,22 @@ pub const WORKLOADS: &[Workload] = &[
          received from the other; or sends before, and is stuck in another send after."),
     workload("tenant", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS TAG MS \
         REQUESTS [PER-CONNECTION]", tenants::tenant,
-        "Asks a backend for work, once a line comes from stdin; TAG z ends the backend."),
+        "Requests work of a backend, once a line comes from stdin; TAG z ends the backend."),
     workload("consumer", "", consumer::consumer,
-        "Does what each line of its input says, and answers with a line: burn MS [THREADS], \
+        "Does what each line of its input says, and replies with a line: burn MS [THREADS], \
         sockets N, connect PORT N, \
          connections N, fork N, memory BYTES, send PORT BYTES, close."),
     workload("resolve", "ADDRESS NAME TIMES", datagrams::resolve,
-        "Asks a name server TIMES times for a name, once a line comes from stdin."),
+        "Queries a name server TIMES times for a name, once a line comes from stdin."),
     workload("signal-forker", "MS", signal_forker::signal_forker,
         "Forks a child that works MS ms for each SIGUSR1 and SIGHUP, until SIGTERM, then prints \
         how long each worked."),
-    workload("ask-signal-forker", "PID SIGNAL TIMES", signal_forker::request,
+    workload("request-signal-forker", "PID SIGNAL TIMES", signal_forker::request,
         "Sends a signal-forker signals, once a line comes from stdin, each after the child for the \
         one before has ended."),
     workload("opener", "", opener::opener,
-        "Opens files as its input says, a line each: a way to open it, and its path. opener.rs \
-        lists the ways."),
+        "Opens files as its input says, a line each: an operation, and a path. opener.rs \
+        lists the operations."),
     workload("exec-thread", "", children::exec_thread,
         "Executes `workloads calls 10` from a second thread while the leader is in pause()."),
     workload("daemon", "MS", children::daemon,
@@ -100,9 +100,8 @@ pub const WORKLOADS: &[Workload] = &[
     workload("pipe-block", "MS TIMES", blocking::pipe_block,
         "Blocks TIMES times in read(2) of a pipe that a child writes to each MS ms; prints JSON."),
     workload("load", "PORT CONNECTIONS MS PATH", load::load,
-        "Asks a web server of this machine for PATH for MS ms, over each of CONNECTIONS again as \
-        soon as it is answered; \
-         prints JSON. How many calls that takes varies."),
+        "Requests PATH of a web server of this machine for MS ms, over each of CONNECTIONS \
+        again as soon as the reply has come; prints JSON. How many calls that takes varies."),
     workload("slow-open", "DIR", blocking::slow_open,
         "Blocks 50 ms in the open and 50 ms in the read of a FIFO that it makes in DIR."),
     workload("spin-read", "TIMES", reading::spin_read,
@@ -122,18 +121,17 @@ pub const WORKLOADS: &[Workload] = &[
         "Blocks in pause() until it is killed, in its only thread or in T threads."),
     workload("leader-ends", "MS", signals::leader_ends,
         "Ends its first thread, and MS ms later the other one. How many calls that takes varies."),
-    workload("routine", "ROUNDS UNUSUAL", routine::routine,
-        "Makes the same four calls ROUNDS times, then UNUSUAL calls of other kinds; prints \
+    workload("routine", "ROUNDS ANOMALOUS", routine::routine,
+        "Makes the same four calls ROUNDS times, then ANOMALOUS calls of other kinds; prints \
         \"done\"."),
-    workload("orphaned-routine", "ROUNDS UNUSUAL", routine::orphaned_routine,
+    workload("orphaned-routine", "ROUNDS ANOMALOUS", routine::orphaned_routine,
         "As routine, in a second thread, when the first one has ended. How many calls that takes \
         varies."),
     workload("command-server", "[--threads T]", command_server::command_server,
-        "Answers each byte of its input with the same byte, after the four calls of `routine` for \
-        a \"u\", \
-         and after a call of another kind for any other; T threads sleep 1.25 ms times T again \
-         and again. At the end of its \
-         input it says how many of its waits and their sleeps were interrupted."),
+        "Replies to each byte of its input with the same byte, after the four calls of `routine` \
+        for a \"u\", and after a call of another kind for any other; T threads sleep 1.25 ms times \
+        T again and again. At the end of its input it says how many of its waits and their \
+        sleeps were interrupted."),
     workload("waits", "CALL [--timeout SECONDS]", waits::waits,
         "Waits in CALL for what never comes, on sockets with a timeout of their own; prints \
         \"EINTR\" if that ends it."),

@@ -1,4 +1,4 @@
-//! Processes that start, execute programs and end, in every way that a program can use.
+//! Processes that start, execute programs and end, by every call that a program can use.
 
 use crate::arguments::{Arguments, HOUR_MS, MAX_REPETITIONS};
 use crate::clock::nap;
@@ -50,8 +50,8 @@ static LEADER_IS_READY: AtomicBool = AtomicBool::new(false);
 
 /// Executes a program from a thread that is not the leader, while the leader is in pause().
 extern "C" fn exec_from_thread(_argument: *mut c_void) -> *mut c_void {
-    // System calls alone cannot show without a race that the leader is in its call, so the thread
-    // waits long enough after the leader's last action before it.
+    // No system call shows without a race that the leader is in its call. So the thread waits long
+    // enough after the leader's last action before that call.
     while !LEADER_IS_READY.load(Ordering::Acquire) {
         std::hint::spin_loop();
     }
@@ -76,7 +76,8 @@ pub fn daemon(mut arguments: Arguments) -> Outcome {
     block_child_signals()?;
     let pid_pipe = Pipe::new()?;
     let session_leader = fork(|| {
-        // SAFETY: setsid has no preconditions; a forked child never leads a group, so it succeeds.
+        // SAFETY: setsid has no preconditions; a forked child never leads a process group, so it
+        // succeeds.
         unsafe { libc::setsid() };
         // As it is not the leader of its session, the daemon can never get a controlling terminal.
         status_of(fork(|| status_of(daemon_life(&pid_pipe, milliseconds))).map(|_| ()))
@@ -87,7 +88,7 @@ pub fn daemon(mut arguments: Arguments) -> Outcome {
         .read_exact(&mut pid)
         .map_err(|error| os_failure("learn the daemon's process id", error))?;
     wait_success(session_leader)?;
-    // Time for the daemon to fall asleep, by another call than the one in which the daemon sleeps.
+    // Time for the daemon to fall asleep, by a call that the daemon does not use.
     // SAFETY: no descriptors are given.
     let waited = unsafe { libc::poll(ptr::null_mut(), 0, 200) };
     check(waited, "wait")?;
@@ -108,6 +109,6 @@ fn daemon_life(pid_pipe: &Pipe, milliseconds: u64) -> Outcome {
     }
     (&pid_pipe.writer)
         .write_all(&own_pid().to_ne_bytes())
-        .map_err(|error| os_failure("tell the process id", error))?;
+        .map_err(|error| os_failure("print the process id", error))?;
     nap(milliseconds)
 }

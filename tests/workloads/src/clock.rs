@@ -24,7 +24,7 @@ pub fn nap(milliseconds: u64) -> Outcome {
 /// CPU time of the calling thread, in nanoseconds.
 pub fn thread_cpu_ns() -> Result<u64, Failure> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the result.
+    // SAFETY: `time` is a valid destination for the result.
     let read = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     check(read, "read the thread's CPU clock")?;
     Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
@@ -126,7 +126,7 @@ impl ClockDelta {
     /// The members of a JSON object, without its braces.
     pub fn json_members(&self) -> String {
         let [run, wait, slices] = match self.schedstat {
-            Some(stat) => [stat.run_ns, stat.wait_ns, stat.slices].map(|figure| figure.to_string()),
+            Some(stat) => [stat.run_ns, stat.wait_ns, stat.slices].map(|number| number.to_string()),
             None => ["null"; 3].map(str::to_owned),
         };
         format!(

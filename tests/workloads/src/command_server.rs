@@ -9,7 +9,7 @@ use libc::c_int;
 
 use crate::arguments::Arguments;
 use crate::failure::{Outcome, check};
-use crate::routine::{UNUSUAL, round};
+use crate::routine::{ANOMALOUS, round};
 
 static INTERRUPTED_WAITS: AtomicU64 = AtomicU64::new(0);
 static INTERRUPTED_NAPS: AtomicU64 = AtomicU64::new(0);
@@ -37,18 +37,18 @@ pub fn command_server(mut arguments: Arguments) -> Outcome {
             }
         });
     }
-    let mut unusual = UNUSUAL.iter().cycle();
+    let mut anomalous = ANOMALOUS.iter().cycle();
     while let Some(byte) = next(epoll)? {
         match byte {
             b'u' => round(),
             b'e' => execute()?,
             _ => {
                 // SAFETY: these take no arguments and touch no memory.
-                unsafe { libc::syscall(*unusual.next().expect("a cycle")) };
+                unsafe { libc::syscall(*anomalous.next().expect("a cycle")) };
             }
         }
         // SAFETY: a byte that is there.
-        check(unsafe { libc::write(1, (&raw const byte).cast(), 1) } as c_int, "answer")?;
+        check(unsafe { libc::write(1, (&raw const byte).cast(), 1) } as c_int, "reply")?;
     }
     eprintln!(
         "interrupted: {} waits, {} naps",
@@ -92,7 +92,7 @@ fn nap(threads: u64) {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
     };
-    // SAFETY: a valid time; nothing is asked back.
+    // SAFETY: a valid time; no old value is requested.
     if unsafe { libc::nanosleep(&time, std::ptr::null_mut()) } < 0 && was_interrupted() {
         INTERRUPTED_NAPS.fetch_add(1, Ordering::Relaxed);
     }

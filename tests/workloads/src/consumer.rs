@@ -27,8 +27,8 @@ pub fn consumer(arguments: Arguments) -> Outcome {
         let line = line.map_err(|error| os_failure("read stdin", error))?;
         let words: Vec<_> = line.split(' ').collect();
         let number =
-            |place: usize| words.get(place).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
-        let answer = match words[0] {
+            |index: usize| words.get(index).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+        let reply = match words[0] {
             "burn" => burn(Duration::from_millis(number(1)), number(2).max(1)),
             "sockets" => got(number(1), || socket().map(|socket| taken.sockets.push(socket))),
             "connect" => got(number(2), || {
@@ -70,7 +70,7 @@ pub fn consumer(arguments: Arguments) -> Outcome {
             }
             other => return Err(failed(format!("there is no {other:?}"))),
         };
-        print_line(&answer)?;
+        print_line(&reply)?;
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ fn burn(time: Duration, threads: u64) -> String {
 
 fn cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for the answer.
+    // SAFETY: room for the result.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

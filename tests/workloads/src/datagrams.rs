@@ -98,13 +98,13 @@ pub fn resolve(mut arguments: Arguments) -> Outcome {
     after_stdin_line(|| {
         for time in 0..times {
             let query = query(time as u16, name);
-            let mut answer = [0; 512];
+            let mut reply = [0; 512];
             let length = Datagrams::of_client(server, true)
-                .and_then(|mut socket| socket.write(&query).and_then(|_| socket.read(&mut answer)))
-                .map_err(|error| os_failure("ask the name server", error))?;
-            // Bytes 6 and 7 are the number of answers.
-            if answer[..2] != query[..2] || length <= query.len() || answer[6..8] != [0, 1] {
-                return Err(failed(format!("an answer of {:?}", &answer[..length])));
+                .and_then(|mut socket| socket.write(&query).and_then(|_| socket.read(&mut reply)))
+                .map_err(|error| os_failure("query the name server", error))?;
+            // Bytes 6 and 7 are the number of answer records.
+            if reply[..2] != query[..2] || length <= query.len() || reply[6..8] != [0, 1] {
+                return Err(failed(format!("a reply of {:?}", &reply[..length])));
             }
         }
         Ok(())

@@ -10,11 +10,11 @@ use crate::failure::{Failure, Outcome, failed, os_failure};
 use crate::output::print_line;
 
 /// Reads the reply to one request. Returns whether the connection stays open.
-fn answer(connection: &mut BufReader<TcpStream>) -> io::Result<bool> {
+fn read_reply(connection: &mut BufReader<TcpStream>) -> io::Result<bool> {
     let (mut line, mut length, mut stays) = (String::new(), None, false);
     connection.read_line(&mut line)?;
     if line.split(' ').nth(1) != Some("200") {
-        return Err(io::Error::other(format!("an answer of {:?}", line.trim_end())));
+        return Err(io::Error::other(format!("a reply of {:?}", line.trim_end())));
     }
     loop {
         line.clear();
@@ -34,7 +34,7 @@ fn answer(connection: &mut BufReader<TcpStream>) -> io::Result<bool> {
 }
 
 /// Sends requests until `end`; returns how long each took.
-fn ask(port: u16, path: &str, end: Instant) -> io::Result<Vec<Duration>> {
+fn request_until(port: u16, path: &str, end: Instant) -> io::Result<Vec<Duration>> {
     let request =
         format!("GET {path} HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n");
     let (mut took, mut open) = (Vec::new(), None);
@@ -52,7 +52,7 @@ fn ask(port: u16, path: &str, end: Instant) -> io::Result<Vec<Duration>> {
             }
         };
         connection.get_mut().write_all(request.as_bytes())?;
-        if answer(&mut connection)? {
+        if read_reply(&mut connection)? {
             open = Some(connection);
         }
         took.push(began.elapsed());
@@ -69,15 +69,16 @@ pub fn load(mut arguments: Arguments) -> Outcome {
     arguments.end()?;
     let Some(path) = path.to_str() else { return Err(Failure::Usage("PATH must be text".into())) };
     let end = Instant::now() + Duration::from_millis(ms);
-    let answers: io::Result<Vec<_>> = thread::scope(|scope| {
+    let times: io::Result<Vec<_>> = thread::scope(|scope| {
         let clients: Vec<_> =
-            (0..connections).map(|_| scope.spawn(|| ask(port, path, end))).collect();
+            (0..connections).map(|_| scope.spawn(|| request_until(port, path, end))).collect();
         clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect()
     });
-    let mut took =
-        answers.map_err(|error| os_failure(format!("ask {port} for {path}"), error))?.concat();
+    let mut took = times
+        .map_err(|error| os_failure(format!("request {path} at port {port}"), error))?
+        .concat();
     took.sort_unstable();
-    let Some(last) = took.len().checked_sub(1) else { return Err(failed("nothing was answered")) };
+    let Some(last) = took.len().checked_sub(1) else { return Err(failed("there was no reply")) };
     let [p50, p99] = [50, 99].map(|percent| took[last * percent / 100].as_micros());
     print_line(&format!("{{\"requests\":{},\"p50_us\":{p50},\"p99_us\":{p99}}}", took.len()))
 }

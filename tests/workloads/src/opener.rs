@@ -14,26 +14,27 @@ use crate::raw;
 /// arch/x86/entry/syscalls/syscall_32.tbl
 const I386_OPEN: i32 = 5;
 
-/// Executes each line of its input, and replies with a line: "WAY PATH", or "work MS".
+/// Executes each line of its input, and replies with a line: "OPERATION PATH", or "work MS".
 pub fn opener(arguments: Arguments) -> Outcome {
     arguments.end()?;
     print_line("ready")?;
     for line in io::stdin().lock().lines() {
         let line = line.map_err(|error| os_failure("read stdin", error))?;
-        let (way, path) = line.split_once(' ').ok_or_else(|| failed("a line is \"WAY PATH\""))?;
-        print_line(&answer(way, path)?)?;
+        let (operation, path) =
+            line.split_once(' ').ok_or_else(|| failed("a line is \"OPERATION PATH\""))?;
+        print_line(&carry_out(operation, path)?)?;
     }
     Ok(())
 }
 
-fn answer(way: &str, path: &str) -> Result<String, Failure> {
-    if way == "work" {
+fn carry_out(operation: &str, path: &str) -> Result<String, Failure> {
+    if operation == "work" {
         let began = thread_ns();
         work_for(path.parse().map_err(|_| failed("a time in milliseconds"))?);
         return Ok((thread_ns() - began).to_string());
     }
     let path = CString::new(path).map_err(|_| failed("a NUL in a path"))?;
-    let result = act(way, &path)?;
+    let result = open(operation, &path)?;
     let said = if result < 0 { io::Error::last_os_error().to_string() } else { "done".into() };
     if result > 2 {
         // SAFETY: one that was opened for this line.
@@ -43,11 +44,11 @@ fn answer(way: &str, path: &str) -> Result<String, Failure> {
 }
 
 /// Returns a descriptor, 0 if the call has none, or -1.
-fn act(way: &str, path: &CStr) -> Result<c_long, Failure> {
+fn open(operation: &str, path: &CStr) -> Result<c_long, Failure> {
     let text = path.as_ptr();
     // SAFETY: NUL-terminated paths, and a structure with its size.
     Ok(unsafe {
-        match way {
+        match operation {
             "open" => libc::syscall(libc::SYS_open, text, O_RDONLY),
             "openat" => libc::syscall(libc::SYS_openat, AT_FDCWD, text, O_RDONLY),
             "openat2" => {
@@ -62,7 +63,7 @@ fn act(way: &str, path: &CStr) -> Result<c_long, Failure> {
                 if root == 0 { libc::chdir(c"/".as_ptr()) } else { root }.into()
             }
             "mount" => mount(path).into(),
-            _ => return Err(failed(format!("there is no {way:?}"))),
+            _ => return Err(failed(format!("there is no {operation:?}"))),
         }
     })
 }

@@ -40,7 +40,7 @@ pub fn errors(mut arguments: Arguments) -> Outcome {
     let descriptor = empty.reader.as_raw_fd();
     let mut byte = 0_u8;
     for _ in 0..times {
-        // SAFETY: `byte` has room for the one byte asked for.
+        // SAFETY: `byte` has room for the one byte.
         let read = unsafe { libc::read(descriptor, (&raw mut byte).cast(), 1) };
         expect_error("read", read as i64, libc::EAGAIN)?;
     }
@@ -82,14 +82,14 @@ pub fn faults(mut arguments: Arguments) -> Outcome {
 fn thread_minor_faults() -> Result<c_long, Failure> {
     // SAFETY: a zeroed rusage is valid.
     let mut usage: libc::rusage = unsafe { mem::zeroed() };
-    // SAFETY: `usage` is a valid place for the result.
+    // SAFETY: `usage` is a valid destination for the result.
     let read = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
     check(read, "read the thread's resource usage")?;
     Ok(usage.ru_minflt)
 }
 
 /// Rounds of `busy-writer` between two readings of the clock.
-const ROUNDS_PER_LOOK: u64 = 16;
+const ROUNDS_PER_CHECK: u64 = 16;
 
 pub fn busy_writer(mut arguments: Arguments) -> Outcome {
     let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
@@ -98,11 +98,11 @@ pub fn busy_writer(mut arguments: Arguments) -> Outcome {
     let end = Instant::now() + Duration::from_millis(milliseconds);
     let mut rounds = 0;
     while Instant::now() < end {
-        for _ in 0..ROUNDS_PER_LOOK {
+        for _ in 0..ROUNDS_PER_CHECK {
             pipe.send()?;
             pipe.receive()?;
         }
-        rounds += ROUNDS_PER_LOOK;
+        rounds += ROUNDS_PER_CHECK;
     }
     print_line(&rounds.to_string())
 }

@@ -31,7 +31,7 @@ pub fn block_child_signals() -> Outcome {
         libc::sigaddset(&mut set, libc::SIGCHLD);
         set
     };
-    // SAFETY: `set` is a valid signal set, and a null pointer asks for no old one.
+    // SAFETY: `set` is a valid signal set, and a null pointer requests no old one.
     let blocked = unsafe { libc::sigprocmask(libc::SIG_BLOCK, &set, ptr::null_mut()) };
     check(blocked, "block SIGCHLD")?;
     Ok(())
@@ -51,7 +51,7 @@ pub fn status_of(outcome: Outcome) -> c_int {
 /// One waitpid; returns the raw wait status.
 pub fn wait(pid: pid_t, flags: c_int) -> Result<c_int, Failure> {
     let mut status = 0;
-    // SAFETY: `status` is a valid place for the status.
+    // SAFETY: `status` is a valid destination for the status.
     let waited = unsafe { libc::waitpid(pid, &mut status, flags) };
     check(waited, format_args!("wait for process {pid}"))?;
     Ok(status)
@@ -106,8 +106,8 @@ unsafe extern "C" {
 /// `CLONE_VM | CLONE_VFORK`: vfork, without its undefined behaviour in the child.
 pub fn spawn_calls(count: &CStr) -> Result<pid_t, Failure> {
     let mut pid = 0;
-    // SAFETY: `pid` is a valid place for the result, no actions or attributes are given, path and
-    // arguments are NUL-terminated, null ends the vector, and no other thread changes the
+    // SAFETY: `pid` is a valid destination for the result, no actions or attributes are given, path
+    // and arguments are NUL-terminated, null ends the vector, and no other thread changes the
     // environment.
     let error = unsafe {
         libc::posix_spawn(

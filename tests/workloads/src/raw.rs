@@ -3,7 +3,7 @@
 
 use std::arch::asm;
 
-/// Bit 30 of a call's number asks for the x32 ABI (`__X32_SYSCALL_BIT`).
+/// Bit 30 of a call's number selects the x32 ABI (`__X32_SYSCALL_BIT`).
 const X32_BIT: i64 = 0x4000_0000;
 /// `getpid` in the 32-bit table.
 const I386_GETPID: i32 = 20;
@@ -41,14 +41,14 @@ pub fn getuid() -> i64 {
     unsafe { syscall0(libc::SYS_getuid) }
 }
 
-/// `getpid` under its x32 number. A kernel without x32 answers `-ENOSYS`.
+/// `getpid` under its x32 number. A kernel without x32 returns `-ENOSYS`.
 #[inline(always)]
 pub fn x32_getpid() -> i64 {
     // SAFETY: getpid takes no arguments and touches no memory, in the x32 table too.
     unsafe { syscall0(X32_BIT | libc::SYS_getpid) }
 }
 
-/// `getpid` through the 32-bit entry. A kernel without 32-bit emulation answers with SIGSEGV.
+/// `getpid` through the 32-bit entry. A kernel without 32-bit emulation sends SIGSEGV.
 #[inline(always)]
 pub fn int80_getpid() -> i32 {
     let result;

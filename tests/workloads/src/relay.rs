@@ -19,10 +19,10 @@ fn request(listener: &TcpListener) -> io::Result<(TcpStream, String)> {
 }
 
 fn serve(listener: &TcpListener, backend: u16, is_stuck: bool) -> io::Result<()> {
-    let (mut first, asked) = request(listener)?;
+    let (mut first, message) = request(listener)?;
     let mut backend = BufReader::new(TcpStream::connect(("127.0.0.1", backend))?);
     if is_stuck {
-        backend.get_mut().write_all(asked.as_bytes())?;
+        backend.get_mut().write_all(message.as_bytes())?;
     }
     print_line("has one").map_err(|_| io::ErrorKind::BrokenPipe)?;
     let (mut second, _) = request(listener)?;
@@ -30,11 +30,11 @@ fn serve(listener: &TcpListener, backend: u16, is_stuck: bool) -> io::Result<()>
         let (mut never, _read) = UnixStream::pair()?;
         return never.write_all(&vec![0; TOO_MUCH]);
     }
-    backend.get_mut().write_all(asked.as_bytes())?;
+    backend.get_mut().write_all(message.as_bytes())?;
     backend.read_line(&mut String::new())?;
     first.write_all(b"done\n")?;
     second.write_all(b"done\n")?;
-    // Meanwhile, the test can look up its service.
+    // Meanwhile, the test can read its service.
     io::stdin().read_line(&mut String::new()).map(drop)
 }
 

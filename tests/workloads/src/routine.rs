@@ -8,7 +8,7 @@ use crate::signals::leave_to;
 use libc::{c_int, c_long};
 
 /// Calls without arguments or effects, none of which the routine makes.
-pub const UNUSUAL: [c_long; 6] = [
+pub const ANOMALOUS: [c_long; 6] = [
     libc::SYS_getgid,
     libc::SYS_getegid,
     libc::SYS_geteuid,
@@ -26,24 +26,24 @@ pub fn round() {
 
 fn numbers(mut arguments: Arguments) -> Result<(u64, u64), Failure> {
     let rounds = arguments.number("ROUNDS", 0..=MAX_REPETITIONS)?;
-    let unusual = arguments.number("UNUSUAL", 0..=MAX_REPETITIONS)?;
+    let anomalous = arguments.number("ANOMALOUS", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
-    Ok((rounds, unusual))
+    Ok((rounds, anomalous))
 }
 
 pub fn routine(arguments: Arguments) -> Outcome {
-    let (rounds, unusual) = numbers(arguments)?;
-    follow(rounds, unusual)
+    let (rounds, anomalous) = numbers(arguments)?;
+    follow(rounds, anomalous)
 }
 
 pub fn orphaned_routine(arguments: Arguments) -> Outcome {
-    let (rounds, unusual) = numbers(arguments)?;
-    leave_to(move || follow(rounds, unusual))
+    let (rounds, anomalous) = numbers(arguments)?;
+    leave_to(move || follow(rounds, anomalous))
 }
 
-fn follow(rounds: u64, unusual: u64) -> Outcome {
+fn follow(rounds: u64, anomalous: u64) -> Outcome {
     (0..rounds).for_each(|_| round());
-    for call in UNUSUAL.iter().cycle().take(unusual as usize) {
+    for call in ANOMALOUS.iter().cycle().take(anomalous as usize) {
         // SAFETY: as above.
         unsafe { libc::syscall(*call) };
     }
@@ -61,7 +61,7 @@ fn set_alarm(microseconds: c_long) -> c_int {
         it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 },
         it_value: libc::timeval { tv_sec: 0, tv_usec: microseconds },
     };
-    // SAFETY: a valid value; nothing is asked back.
+    // SAFETY: a valid value; no old value is requested.
     unsafe { libc::setitimer(libc::ITIMER_REAL, &once, std::ptr::null_mut()) }
 }
 
@@ -90,7 +90,7 @@ pub fn alarms(mut arguments: Arguments) -> Outcome {
         round();
         if number % 64 == 0 {
             // Most of these are interrupted.
-            // SAFETY: a valid time; nothing is asked back.
+            // SAFETY: a valid time; no old value is requested.
             unsafe { libc::syscall(libc::SYS_nanosleep, &nap, std::ptr::null::<libc::timespec>()) };
         }
     }

@@ -47,9 +47,9 @@ fn install(action: u32) -> Outcome {
 /// getppid `times` times, each of which must fail with EPERM.
 fn denied_calls(times: u64) -> Outcome {
     for _ in 0..times {
-        let answer = raw::getppid();
-        if answer != DENIED {
-            return Err(failed(format!("getppid returned {answer}, not -EPERM")));
+        let result = raw::getppid();
+        if result != DENIED {
+            return Err(failed(format!("getppid returned {result}, not -EPERM")));
         }
     }
     Ok(())
@@ -70,8 +70,8 @@ pub fn kill(arguments: Arguments) -> Outcome {
     arguments.end()?;
     process::forbid_core_dump()?;
     install(libc::SECCOMP_RET_KILL_PROCESS)?;
-    let answer = raw::getppid();
-    Err(failed(format!("survived getppid, which returned {answer}")))
+    let result = raw::getppid();
+    Err(failed(format!("survived getppid, which returned {result}")))
 }
 
 static TRAPS: AtomicU64 = AtomicU64::new(0);

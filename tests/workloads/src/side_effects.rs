@@ -16,7 +16,7 @@ const LOW_MEMORY: usize = 0x1000_0000;
 const PAGE: usize = 4096;
 
 /// The user and group IDs that the calls set.
-const SOMEBODY: c_long = 4242;
+const OTHER_ID: c_long = 4242;
 
 /// Numbers in the 32-bit table, and of connect in its socketcall.
 const I386_UNLINK: i32 = 10;
@@ -41,11 +41,11 @@ fn address(last: u8, port: u16) -> libc::sockaddr_in {
     }
 }
 
-fn map(place: usize, protection: c_int) -> Outcome {
+fn map(address: usize, protection: c_int) -> Outcome {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: a mapping of its own, where nothing else is.
-    let mapped = unsafe { libc::mmap(place as *mut c_void, PAGE, protection, flags, -1, 0) };
-    if mapped as usize == place { Ok(()) } else { Err(failed("cannot map memory")) }
+    let mapped = unsafe { libc::mmap(address as *mut c_void, PAGE, protection, flags, -1, 0) };
+    if mapped as usize == address { Ok(()) } else { Err(failed("cannot map memory")) }
 }
 
 /// Makes the call; returns its result, or -1 with `errno` set.
@@ -76,7 +76,7 @@ fn prepare_low_memory(scene: &PreparedResources) -> Outcome {
     map(LOW_MEMORY, libc::PROT_READ | libc::PROT_WRITE)?;
     let connect =
         [scene.stream as u32, LOW_MEMORY as u32 + 256, size_of::<libc::sockaddr_in>() as u32];
-    // SAFETY: three places within the page just mapped.
+    // SAFETY: three addresses within the page just mapped.
     unsafe {
         (LOW_MEMORY as *mut [u8; 8]).write(*b"removed\0");
         ((LOW_MEMORY + 256) as *mut libc::sockaddr_in).write(address(1, scene.port));
@@ -113,7 +113,7 @@ fn perform(side_effect: &str, scene: &PreparedResources) -> Option<c_long> {
     let peer = |last, port| address(last, port);
     let length = size_of::<sockaddr_in>() as c_long;
     let words = [other.as_ptr(), c"exit".as_ptr(), c"7".as_ptr(), std::ptr::null()];
-    let group = [SOMEBODY as gid_t];
+    let group = [OTHER_ID as gid_t];
     let map_flags = (MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE) as c_long;
     let executable = (PROT_READ | PROT_EXEC) as c_long;
     // BPF_MAP_CREATE of an array (2): keys and values of four bytes, one entry.
@@ -152,8 +152,8 @@ fn perform(side_effect: &str, scene: &PreparedResources) -> Option<c_long> {
         "ptrace" => call(SYS_ptrace, [PTRACE_SEIZE as c_long, victim, 0, 0, 0, 0]),
         "kill" => call(SYS_kill, [victim, usr1, 0, 0, 0, 0]),
         "kill-group" => call(SYS_kill, [-victim, usr1, 0, 0, 0, 0]),
-        "setuid" => call(SYS_setresuid, [SOMEBODY, SOMEBODY, SOMEBODY, 0, 0, 0]),
-        "setgid" => call(SYS_setresgid, [SOMEBODY, SOMEBODY, SOMEBODY, 0, 0, 0]),
+        "setuid" => call(SYS_setresuid, [OTHER_ID, OTHER_ID, OTHER_ID, 0, 0, 0]),
+        "setgid" => call(SYS_setresgid, [OTHER_ID, OTHER_ID, OTHER_ID, 0, 0, 0]),
         "setgroups" => call(SYS_setgroups, [1, pointer(&group), 0, 0, 0, 0]),
         "bpf" => call(SYS_bpf, [0, pointer(&array), size_of_val(&array) as c_long, 0, 0, 0]),
         "fork" => call(SYS_fork, [0; 6]),

@@ -80,11 +80,11 @@ fn work_by_a_child(work: &TenantWork, tag: u8, ms: u64) -> io::Result<()> {
         0 => {
             work_for(ms);
             work.of(tag).fetch_add(thread_ns(), Ordering::SeqCst);
-            // SAFETY: nothing is to be cleared up.
+            // SAFETY: _exit has no preconditions.
             unsafe { libc::_exit(0) }
         }
         child => {
-            // SAFETY: a status is not asked for.
+            // SAFETY: no status is requested.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             Ok(())
         }
@@ -154,10 +154,10 @@ pub fn backend(mut arguments: Arguments) -> Outcome {
         }
     }
     // One of the processes receives the request to end.
-    // SAFETY: a null pointer asks for no status.
+    // SAFETY: a null pointer requests no status.
     check(unsafe { libc::wait(std::ptr::null_mut()) }, "wait")?;
     print_work(work);
-    // SAFETY: signals the process's own group, and ignores the signal itself.
+    // SAFETY: signals the process's own process group, and ignores the signal itself.
     unsafe {
         libc::signal(libc::SIGTERM, libc::SIG_IGN);
         libc::kill(0, libc::SIGTERM);
@@ -203,20 +203,20 @@ pub fn tenant(mut arguments: Arguments) -> Outcome {
                 connection = Some(BufReader::with_capacity(64, new));
             }
             let connection = connection.as_mut().expect("connected");
-            let mut answer = String::new();
+            let mut reply = String::new();
             connection
                 .get_mut()
                 .write_all(format!("{tag} {ms}\n").as_bytes())
-                .map_err(|error| os_failure("ask", error))?;
+                .map_err(|error| os_failure("request", error))?;
             // The server ends without a reply.
             if tag == END as char {
                 continue;
             }
             connection
-                .read_line(&mut answer)
-                .map_err(|error| os_failure("wait for an answer", error))?;
-            if answer != "done\n" {
-                return Err(failed(format!("an answer of {answer:?}")));
+                .read_line(&mut reply)
+                .map_err(|error| os_failure("wait for a reply", error))?;
+            if reply != "done\n" {
+                return Err(failed(format!("a reply of {reply:?}")));
             }
         }
         Ok(())

@@ -75,7 +75,7 @@ fn statuses_and_signals_arrive() {
 }
 
 #[test]
-fn figures_are_plausible() {
+fn printed_numbers_are_plausible() {
     let slept = stdout("sleep 20 2");
     assert!(member(&slept, "wall_ns") >= 40_000_000, "{slept}");
     assert!(member(&slept, "cpu_ns") < 40_000_000, "{slept}");

@@ -1,4 +1,4 @@
-//! Single calls, each made anew: no library caches a result.
+//! Benchmarks of single calls. No library caches their results.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::{ptr, thread};
 
 use super::unit::{BenchmarkFn, spin};
 
-/// A call with arguments that stay valid.
+/// A benchmark whose unit is one run of a function.
 fn call(mut one: impl FnMut() + 'static) -> BenchmarkFn {
     Box::new(move |units| {
         for _ in 0..units {
@@ -46,7 +46,7 @@ pub fn getrusage() -> BenchmarkFn {
 pub fn gettimeofday() -> BenchmarkFn {
     let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
     call(move || {
-        // SAFETY: a valid destination for the result; no time zone is asked for.
+        // SAFETY: a valid destination for the result; no time zone is requested.
         unsafe {
             libc::syscall(libc::SYS_gettimeofday, &raw mut time, ptr::null::<libc::c_void>())
         };
@@ -96,7 +96,7 @@ pub fn pread(bytes: usize) -> BenchmarkFn {
     })
 }
 
-/// A file in the page cache and nowhere else.
+/// A file that exists in the page cache only.
 pub fn memory_file(name: &CStr, content: &[u8]) -> OwnedFd {
     // SAFETY: a NUL-terminated name; the descriptor, if it is one, is only ours.
     let file = unsafe {
@@ -130,7 +130,7 @@ pub fn cpu_loop() -> BenchmarkFn {
     call(|| spin(1000))
 }
 
-/// A message that the same thread writes to one end and reads from the other.
+/// A benchmark whose unit is a message of one byte, which the same thread writes and reads.
 fn message(mut to: impl Write + 'static, mut from: impl Read + 'static) -> BenchmarkFn {
     Box::new(move |units| {
         let mut byte = [0];
@@ -142,7 +142,7 @@ fn message(mut to: impl Write + 'static, mut from: impl Read + 'static) -> Bench
 }
 
 pub fn unix_message() -> BenchmarkFn {
-    // Not a pair: one end has accepted the other.
+    // A socket pair would not do: one end has to accept the other, as servers do.
     let address = SocketAddr::from_abstract_name(format!(
         "tollgate-{}-{:?}",
         std::process::id(),

@@ -7,27 +7,34 @@ mod unit;
 
 pub use unit::{BenchmarkFn, spin};
 
+/// An exercise that consists of equal units of work.
 #[derive(Debug)]
 pub struct Benchmark {
+    /// Its name on the command line and in reports.
     pub name: &'static str,
-    /// What one unit is.
+    /// The noun for one unit, such as "call".
     pub unit: &'static str,
+    /// Which part of the kernel it stresses, in words.
     pub stresses: &'static str,
-    /// Whether a unit consists of calls and context switches only, so that its toll can be given in
-    /// floors.
+    /// Whether a unit consists of calls and context switches only, so that its toll can be given as
+    /// a multiple of the floor.
     pub in_floors: bool,
     prepare: fn() -> BenchmarkFn,
     subtrahend: Option<fn() -> BenchmarkFn>,
 }
 
 impl Benchmark {
-    /// Opens what the benchmark needs, so that its units do nothing else.
+    /// Opens the files and starts the threads that the benchmark needs. Returns the function that
+    /// does its units.
+    ///
+    /// # Panics
+    /// If the system refuses one of them.
     pub fn prepare(&self) -> BenchmarkFn {
         (self.prepare)()
     }
 
-    /// Work that a unit does besides what it measures: the same number of units of this is to be
-    /// subtracted.
+    /// The work in a unit that the benchmark is not about: the time of as many units of this is to
+    /// be subtracted. `None` if there is none.
     pub fn subtrahend(&self) -> Option<BenchmarkFn> {
         self.subtrahend.map(|prepare| prepare())
     }
@@ -37,6 +44,7 @@ impl Benchmark {
     }
 }
 
+/// The benchmark with this name.
 pub fn find(name: &str) -> Option<&'static Benchmark> {
     BENCHMARKS.iter().find(|benchmark| benchmark.name == name)
 }
@@ -51,6 +59,7 @@ const fn benchmark(
     Benchmark { name, unit, stresses, in_floors, prepare, subtrahend: None }
 }
 
+/// All benchmarks, in the order of reports.
 #[rustfmt::skip]
 pub const BENCHMARKS: &[Benchmark] = &[
     benchmark("getpid", "call", true, calls::getpid, "only the system-call boundary"),

@@ -1,4 +1,4 @@
-//! Processes that are created, run and waited for.
+//! Benchmarks that create processes, run them and wait for their end.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::AsRawFd;
@@ -35,7 +35,7 @@ const EXITS: [u8; 129] = {
     program
 };
 
-/// Forks children that call `become_other`, one after the other.
+/// A benchmark whose unit is a child process, which calls `become_other`.
 fn children(mut become_other: impl FnMut() + 'static) -> BenchmarkFn {
     Box::new(move |units| {
         for _ in 0..units {

@@ -1,4 +1,5 @@
-//! Two threads that take turns, on one processor if the first is pinned to one at the beginning.
+//! Benchmarks of two threads that run alternately. They run on one processor if the first thread is
+//! pinned to one when the benchmark is prepared.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use super::unit::BenchmarkFn;
 use crate::cpus;
 
-/// Ends the other thread when the work is done.
+/// The other thread. When this is dropped, `shared` is dropped first, which ends the thread.
 struct Partner<T> {
     shared: Option<T>,
     thread: Option<JoinHandle<()>>,
@@ -45,7 +46,7 @@ const OURS: u32 = 0;
 const THEIRS: u32 = 1;
 const OVER: u32 = 2;
 
-/// Sleeps until the turn is `whose`, or the work is done.
+/// Sleeps until it is the turn of `whose`, or until the work is done. Returns which of them it was.
 fn wait_for(turn: &AtomicU32, whose: u32) -> u32 {
     loop {
         let now = turn.load(Ordering::Acquire);
@@ -78,7 +79,7 @@ fn give(turn: &AtomicU32, to: u32) {
     };
 }
 
-/// Wakes the other thread when dropped.
+/// Ends the other thread when dropped, and wakes it up for that.
 struct EndOnDrop(Arc<AtomicU32>);
 
 impl Drop for EndOnDrop {
@@ -105,7 +106,7 @@ pub fn futex_wake() -> BenchmarkFn {
     })
 }
 
-/// Set when dropped.
+/// A flag that is set when this is dropped.
 struct Flag(Arc<AtomicBool>);
 
 impl Drop for Flag {
@@ -119,8 +120,8 @@ fn yield_once() {
     unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
 
-/// A unit is one call of either thread, which passes the processor to the other. Both stay on the
-/// first one's processor, because there would be no switch otherwise.
+/// A unit is one call of either thread, which passes the processor to the other thread. Both are
+/// pinned to the first one's processor, because otherwise they would run in parallel.
 pub fn sched_yield() -> BenchmarkFn {
     let cpu = cpus::current();
     cpus::run_on(cpu);

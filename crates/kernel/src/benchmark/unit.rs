@@ -1,9 +1,9 @@
-//! What a benchmark consists of: units of work.
+//! The units of work that a benchmark consists of.
 
-/// Does the given number of units.
+/// A function that does the given number of units.
 pub type BenchmarkFn = Box<dyn FnMut(u32)>;
 
-/// Runs a chain of steps, each of which needs the result of the one before.
+/// Computes for some steps. Each needs the result of the one before, so that they cannot overlap.
 pub fn spin(steps: u64) {
     let mut value = steps;
     for _ in 0..steps {

@@ -1,5 +1,5 @@
-//! The kinds of programs that plugins consist of, as libbpf names them, and how each is attached
-//! outside of the gate.
+//! The attach points of plugins' programs: their types for the kernel, and how programs are
+//! attached outside of the gate.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -16,27 +16,29 @@ use super::{tracefs, type_cache};
 use crate::enforcement::cgroup2_root;
 use crate::error::{Error, ErrorContext, Result};
 
-/// One of the kernel's attach points for programs.
+/// A point of the kernel where a program can be attached.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AttachPoint {
-    /// Called on demand.
+    /// None: the program is called on demand.
     Call,
-    /// One of `wire::plugin_hook`.
+    /// A gate hook: one of `wire::plugin_hook`.
     Gate(u32),
-    /// A hook of control groups, by the kernel's name; attached to their root.
-    ControlGroups(&'static str),
-    /// A network device, by its name.
+    /// A hook of cgroups, by the kernel's name. Programs are attached to the root cgroup.
+    Cgroup(&'static str),
+    /// XDP of a network device, by the device's name.
     Xdp(String),
+    /// tcx ingress of a network device, by the device's name.
     Ingress(String),
+    /// tcx egress of a network device, by the device's name.
     Egress(String),
-    /// `sched:sched_switch`
+    /// A tracepoint, such as `sched:sched_switch`.
     Tracepoint(String),
-    /// On the first processor.
+    /// A timer on the first processor, with this period.
     Timer(Duration),
 }
 
-/// Hooks of control groups: the program type and the attach type.
-const CONTROL_GROUPS: [(&str, u32, u32); 7] = [
+/// The hooks of cgroups, with the program type and the attach type.
+const CGROUP_HOOKS: [(&str, u32, u32); 7] = [
     (
         "cgroup/connect4",
         libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
@@ -67,13 +69,14 @@ const CONTROL_GROUPS: [(&str, u32, u32); 7] = [
 ];
 
 impl AttachPoint {
-    /// By a program's section, and what its handler has selected.
+    /// The attach point of a program in this section, whose handler selects a device, a tracepoint
+    /// or a period.
     pub fn new(section: &str, selected: &[String]) -> Result<Self> {
         if let Some(hook) = GATE_HOOKS.iter().position(|hook| hook.section == section) {
             return Ok(Self::Gate(hook as u32));
         }
-        if let Some((name, ..)) = CONTROL_GROUPS.iter().find(|(name, ..)| *name == section) {
-            return Ok(Self::ControlGroups(name));
+        if let Some((name, ..)) = CGROUP_HOOKS.iter().find(|(name, ..)| *name == section) {
+            return Ok(Self::Cgroup(name));
         }
         let first = || selected.first().cloned().unwrap_or_default();
         Ok(match section {
@@ -86,10 +89,12 @@ impl AttachPoint {
         })
     }
 
+    /// How a program is loaded for this attach point. An error if the kernel has no type
+    /// information for it.
     pub fn load_attributes(&self) -> Result<LoadAttributes> {
         let kind = |program, attach| LoadAttributes { program, attach, types: 0, flags: 0 };
         Ok(match self {
-            // The program may wait for pages of user space.
+            // A program that is called may wait for pages of user space.
             Self::Call => LoadAttributes {
                 flags: libbpf_sys::BPF_F_SLEEPABLE,
                 ..kind(libbpf_sys::BPF_PROG_TYPE_SYSCALL, 0)
@@ -101,8 +106,8 @@ impl AttachPoint {
                     ..kind(libbpf_sys::BPF_PROG_TYPE_TRACING, libbpf_sys::BPF_TRACE_RAW_TP)
                 }
             }
-            Self::ControlGroups(name) => {
-                let row = CONTROL_GROUPS.iter().find(|(known, ..)| known == name);
+            Self::Cgroup(name) => {
+                let row = CGROUP_HOOKS.iter().find(|(known, ..)| known == name);
                 let (_, program, attach) = row.expect("it is made from one of them");
                 kind(*program, *attach)
             }
@@ -118,14 +123,16 @@ impl AttachPoint {
         })
     }
 
+    /// Whether programs are attached to a network device.
     pub fn is_device_hook(&self) -> bool {
         matches!(self, Self::Xdp(_) | Self::Ingress(_) | Self::Egress(_))
     }
 
-    /// What the kernel gets where there is no plugin.
+    /// What a program returns if there is no plugin: the kernel then continues as without a
+    /// program.
     pub fn default_return(&self) -> i32 {
         match self {
-            Self::ControlGroups(_) => 1,
+            Self::Cgroup(_) => 1,
             Self::Xdp(_) => libbpf_sys::XDP_PASS as i32,
             // TCX_NEXT
             Self::Ingress(_) | Self::Egress(_) => -1,
@@ -133,7 +140,7 @@ impl AttachPoint {
         }
     }
 
-    /// A program that does nothing.
+    /// Loads a program that returns [`Self::default_return`] and does nothing else.
     pub fn empty_program(&self) -> Result<OwnedFd> {
         load_program(
             &[instruction(0xb7, 0, 0, self.default_return()), instruction(0x95, 0, 0, 0)],
@@ -142,12 +149,13 @@ impl AttachPoint {
         )
     }
 
-    /// Attaches a program, until the result is dropped.
+    /// Attaches a program, until the result is dropped. Nothing is attached for called programs and
+    /// for the gate.
     pub fn attach(&self, program: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
         let attach = self.load_attributes()?.attach;
         match self {
             Self::Call | Self::Gate(_) => Ok(Vec::new()),
-            Self::ControlGroups(_) => {
+            Self::Cgroup(_) => {
                 let root = cgroup2_root().ok_or(Error::NoCgroup2)?;
                 let root = File::open(&root).doing(format!("open {root}"))?;
                 let link = link(program, root.as_raw_fd(), attach, 0);
@@ -155,7 +163,7 @@ impl AttachPoint {
             }
             Self::Xdp(name) => {
                 let device = device(name)?;
-                // Not every driver runs programs itself.
+                // Some drivers cannot run XDP programs; the kernel then runs them later.
                 let link = link(program, device, attach, 0)
                     .or_else(|_| link(program, device, attach, libbpf_sys::XDP_FLAGS_SKB_MODE));
                 let link = link.or_else(|error| match xdp_program_of(device) {
@@ -226,6 +234,7 @@ fn perf_event(kind: u32, config: u64, period: u64) -> io::Result<OwnedFd> {
     if event < 0 { Err(io::Error::last_os_error()) } else { descriptor(event as i32) }
 }
 
+/// The number of a network device.
 fn device(name: &str) -> Result<i32> {
     let text = CString::new(name).unwrap_or_default();
     // SAFETY: a text with its NUL.
@@ -235,7 +244,7 @@ fn device(name: &str) -> Result<i32> {
     }
 }
 
-/// Whether the network device of a link is gone.
+/// Whether a link to a network device is detached, because the device is gone.
 pub fn is_detached(link: BorrowedFd<'_>) -> bool {
     // SAFETY: all zeros is a valid value of it.
     let mut info: libbpf_sys::bpf_link_info = unsafe { std::mem::zeroed() };
@@ -247,24 +256,25 @@ pub fn is_detached(link: BorrowedFd<'_>) -> bool {
     done == 0 && unsafe { info.__bindgen_anon_1.tcx.ifindex } == 0
 }
 
-/// The number of the device's XDP program.
+/// The ID of the XDP program that a device has.
 fn xdp_program_of(device: i32) -> Option<u32> {
     let mut number = 0;
     // SAFETY: a destination for the result.
-    let asked = unsafe { libbpf_sys::bpf_xdp_query_id(device, 0, &mut number) };
-    (asked == 0 && number != 0).then_some(number)
+    let status = unsafe { libbpf_sys::bpf_xdp_query_id(device, 0, &mut number) };
+    (status == 0 && number != 0).then_some(number)
 }
 
+/// The number of a tracepoint for perf events.
 fn tracepoint_number(name: &str) -> Result<u64> {
-    let (group, event) = name.split_once(':').unwrap_or(("", name));
-    let text = tracefs::read(&format!("events/{group}/{event}/id")).unwrap_or_default();
+    let (subsystem, event) = name.split_once(':').unwrap_or(("", name));
+    let text = tracefs::read(&format!("events/{subsystem}/{event}/id")).unwrap_or_default();
     text.trim()
         .parse()
         .map_err(|_| io::Error::from_raw_os_error(libc::ENOENT))
         .doing(format!("find the tracepoint {name}"))
 }
 
-/// Parses "100ms", "2s", "50us".
+/// Parses a period, such as "100ms", "2s" or "50us". `None` if it has no such form.
 pub fn interval(text: &str) -> Option<Duration> {
     let unit = text.find(|letter: char| !letter.is_ascii_digit())?;
     let number: u64 = text[..unit].parse().ok()?;

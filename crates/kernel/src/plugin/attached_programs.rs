@@ -9,52 +9,54 @@ use super::chain_slot::ChainSlot;
 use crate::cpus;
 use crate::error::Result;
 
-/// The programs of a plugin. When dropped, they are unlinked from their hooks, and freed when no
-/// thread can be in them any more.
+/// The programs of a plugin. When dropped, they are unlinked from their hooks. They are freed when
+/// no thread can be in them any more.
 #[derive(Default)]
 pub struct AttachedPrograms(pub Vec<AttachedProgram>);
 
 /// One program of a plugin, and where it is attached.
 pub struct AttachedProgram {
-    /// `None`: it is not loaded.
+    /// `None` if it is not loaded.
     pub descriptor: Option<OwnedFd>,
-    pub site: AttachPoint,
-    /// Its slot at the hook.
-    pub place: Option<ChainSlot>,
+    /// Where it is attached, or enters a chain.
+    pub point: AttachPoint,
+    /// The slot at its hook; `None` if it is not part of a chain.
+    pub slot: Option<ChainSlot>,
 }
 
 impl AttachedPrograms {
-    /// The slots at hooks.
-    pub fn places(&self) -> impl Iterator<Item = &ChainSlot> {
-        self.0.iter().filter_map(|program| program.place.as_ref())
+    /// The slots that the programs have at their hooks.
+    pub fn slots(&self) -> impl Iterator<Item = &ChainSlot> {
+        self.0.iter().filter_map(|program| program.slot.as_ref())
     }
 
-    /// Unlinks them all. Returns how long these steps took.
+    /// Unlinks all programs. Returns how long these steps took.
     pub fn unlink(&self) -> Result<Duration> {
-        self.places().map(ChainSlot::unlink).sum()
+        self.slots().map(ChainSlot::unlink).sum()
     }
 
-    /// Drops them in a thread of its own, because that waits. If no thread can be started, it waits
-    /// here.
+    /// Drops the programs in a new thread, because dropping waits. If no thread can be started,
+    /// waits here.
     pub fn retire(mut self) -> Option<JoinHandle<()>> {
-        self.places().next()?;
-        // A network device has one XDP program at a time, and the next plugin may attach another
-        // one; the other hooks may wait as long as the kernel does.
-        let is_alone = |program: &&mut AttachedProgram| matches!(program.site, AttachPoint::Xdp(_));
-        let alone = self.0.iter_mut().filter(is_alone);
-        alone.filter_map(|program| program.place.as_mut()).for_each(ChainSlot::detach);
+        self.slots().next()?;
+        // A network device has one XDP program at a time, and the next plugin may have to attach
+        // its own soon. Other hooks can be detached later.
+        let is_exclusive =
+            |program: &&mut AttachedProgram| matches!(program.point, AttachPoint::Xdp(_));
+        let exclusive = self.0.iter_mut().filter(is_exclusive);
+        exclusive.filter_map(|program| program.slot.as_mut()).for_each(ChainSlot::detach);
         thread::Builder::new().spawn(move || drop(self)).ok()
     }
 }
 
 impl Drop for AttachedPrograms {
     fn drop(&mut self) {
-        if self.places().next().is_some() {
+        if self.slots().next().is_some() {
             // Without the lock, each slot is unlinked by itself.
             let _ = self.unlink();
             cpus::wait_for_all();
-            for AttachedProgram { site, place, .. } in &self.0 {
-                place.iter().for_each(|place| place.clear_program(site.empty_program()));
+            for AttachedProgram { point, slot, .. } in &self.0 {
+                slot.iter().for_each(|slot| slot.clear_program(point.empty_program()));
             }
         }
     }

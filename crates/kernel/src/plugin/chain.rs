@@ -1,5 +1,5 @@
 //! The chain of plugins at one hook (bpf/plugin/chain.bpf.h). Plugins are linked and unlinked by
-//! single stores, so that a thread that is running through the chain misses none of the others.
+//! single stores, so that a thread that runs through the chain misses none of the others.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -18,44 +18,48 @@ use crate::mapped_array::{Field, MappedArray, field};
 use crate::process::{self, own_pid_namespace};
 use crate::wire::{self, plugin_chain, plugin_slot};
 
-/// The session of plugins that run for all tasks, whatever session these belong to.
+/// In place of a session's number: the plugin runs for the gated tasks of all sessions.
 pub const ALL_SESSIONS: u32 = 0;
-/// Linked at a hook, for one session or for all tasks.
+/// How many plugins one session can have linked at a hook. The plugins for all tasks count
+/// separately.
 pub const MAX_LINKED: usize = wire::PLUGINS_LINKED as usize;
 
 /// The session of a plugin, and its position in the chain.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChainOrder {
-    /// [`ALL_SESSIONS`]: all tasks.
+    /// The number of the session, or [`ALL_SESSIONS`].
     pub session: u32,
-    /// The lowest one runs first.
+    /// Plugins with lower priorities run first; of equal ones, the plugin that was loaded first.
     pub priority: i32,
 }
 
 /// The plugins at one hook.
 pub struct Chain {
     words: MappedArray<plugin_chain>,
-    /// Among the chains in the same memory.
+    /// The chain's index among those in `memory`.
     index: u32,
     memory: MapHandle,
     programs: MapHandle,
-    /// The guard's latest verdicts, for a chain of the gate.
+    /// The guard's latest verdicts; only for a chain of the gate.
     verdicts: Option<MapHandle>,
-    /// Sessions that have chains of their own.
+    /// The sessions that can have plugins of their own in this chain.
     sessions: Range<u32>,
 }
 
-/// The slots of a chain; the first one is never used.
+/// The slots of a chain. Slot 0 is never used: its number means that there is no plugin.
 pub type Slots = [plugin_slot; wire::PLUGIN_SLOTS as usize + 1];
 
-/// An entry that names a plugin.
+/// An entry of the chain that names the plugin to run next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pointer {
+    /// The first plugin of a session.
     First(u32),
+    /// The plugin after the one in this slot.
     Next(u32),
 }
 
 impl Chain {
+    /// The chain at one of the gate's hooks (`wire::plugin_hook`).
     pub fn of_gate(gate: &Gate, hook: u32) -> Result<Self> {
         const HANDLE: &str = "opening the plugins of the gate";
         let clone = |name| MapHandle::try_from(gate.maps.get(name)).doing(HANDLE);
@@ -66,7 +70,7 @@ impl Chain {
         Ok(Self { words, index: hook, memory, programs, verdicts, sessions: 1..wire::SESSIONS })
     }
 
-    /// For a hook outside of the gate.
+    /// A new chain, for a hook outside of the gate.
     pub fn new() -> Result<Self> {
         let flags = libbpf_rs::libbpf_sys::BPF_F_MMAPABLE;
         let memory = create_map(
@@ -89,19 +93,25 @@ impl Chain {
         })
     }
 
+    /// The map with the chain, among others.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 
+    /// The map of the programs in the slots, for tail calls.
     pub fn programs(&self) -> BorrowedFd<'_> {
         self.programs.as_fd()
     }
 
+    /// The map with the guard's latest verdict on each processor.
+    ///
+    /// # Panics
+    /// If the chain is outside of the gate.
     pub fn verdicts(&self) -> BorrowedFd<'_> {
-        self.verdicts.as_ref().expect("only hooks of the gate ask for it").as_fd()
+        self.verdicts.as_ref().expect("only programs of gate hooks use verdicts").as_fd()
     }
 
-    /// Where the memory names the first plugin for all tasks.
+    /// The offset in `memory`, in bytes, of the number of the first plugin for all tasks.
     pub fn first_offset(&self) -> u32 {
         self.offset() + offset_of!(plugin_chain, first) as u32
     }
@@ -110,12 +120,12 @@ impl Chain {
         self.index * size_of::<plugin_chain>() as u32
     }
 
-    /// All slots, as user space sees them.
+    /// A copy of all slots.
     pub fn slots(&self) -> Slots {
         self.words.read(self.index).slots
     }
 
-    /// Writes a slot; to be called with the lock of the chains.
+    /// Writes a slot. The caller holds the lock of the chains.
     pub fn write_slot(&self, number: u32, slot: plugin_slot) {
         field!(self.words, self.index, slots[number as usize]).write(slot);
     }
@@ -145,7 +155,7 @@ impl Chain {
         Ok(number)
     }
 
-    /// Removes the plugins of processes that were killed.
+    /// Removes the plugins of processes that were killed. The caller holds the lock of the chains.
     fn sweep(&self) {
         let slots = self.slots();
         let left =
@@ -157,36 +167,36 @@ impl Chain {
         }
     }
 
-    /// Unlinks a plugin, and waits until no thread is on its way to it.
+    /// Unlinks a plugin, and waits until no thread can enter it any more.
     pub fn unlink_slot(&self, number: u32) {
         if self.slots()[number as usize].is_linked != 0 {
             self.change(|slots| slots[number as usize].is_linked = 0);
-            // A thread that read its number before still reaches it, and must find it, or would
-            // miss the plugins behind it.
+            // A thread that has read its number already still enters it. Without the program, the
+            // thread would miss the plugins after it.
             cpus::wait_for_all();
         }
     }
 
-    /// Where the memory names the plugin after this one.
+    /// The offset in `memory`, in bytes, of the number of the plugin after this one.
     pub fn next_offset(&self, number: u32) -> u32 {
         self.offset() + offset_of!(plugin_chain, next) as u32 + number
     }
 
-    /// Stores a program in a slot, where no thread reaches it yet.
+    /// Stores a program in a slot that is not linked yet.
     pub fn set_program(&self, number: u32, program: BorrowedFd<'_>) -> Result<()> {
         self.programs
             .update(&number.to_ne_bytes(), &program.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
             .doing("storing a plugin's program for its hook")
     }
 
-    /// Deletes the program in a slot.
+    /// Deletes the program in a slot, if there is one.
     pub fn delete(&self, number: u32) {
-        // A slot that was never filled has nothing to delete.
+        // This fails for a slot that was never filled.
         let _ = self.programs.delete(&number.to_ne_bytes());
     }
 
-    /// Links some plugins and unlinks others; returns how long that took. It first stores the
-    /// entries that no thread can read yet, then those that make the difference.
+    /// Links some plugins and unlinks others. Returns how long that took. The entries that no
+    /// thread can read yet are stored first, then those that take effect.
     pub fn change(&self, change: impl FnOnce(&mut Slots)) -> Duration {
         let before = self.slots();
         let mut after = before;
@@ -201,7 +211,7 @@ impl Chain {
                 _ => {}
             }
         }
-        // A thread in an unlinked plugin continues with those that are linked.
+        // A thread in an unlinked plugin has to continue with a linked one.
         for number in
             (1..=wire::PLUGIN_SLOTS).filter(|number| after[*number as usize].is_linked == 0)
         {
@@ -239,7 +249,8 @@ impl Chain {
     }
 }
 
-/// Whether the slot's owner has ended. For other PID namespaces this is not known: then `false`.
+/// Whether the slot's owner has ended. For an owner in another PID namespace this is not known, and
+/// the result is `false`.
 fn is_owner_dead(slot: &plugin_slot) -> bool {
     slot.owner_pid != 0
         && slot.owner_pid != std::process::id()
@@ -247,10 +258,12 @@ fn is_owner_dead(slot: &plugin_slot) -> bool {
         && !process::exists(slot.owner_pid)
 }
 
-/// Sweeps all chains of the gate. A process that tends a session calls it a few times a second.
+/// Removes the plugins of killed processes from all chains of the gate. A process that tends a
+/// session calls this a few times a second.
 pub fn sweep(gate: &Gate) -> Result<()> {
-    let has_left = |hook: &u32| gate.plugin_chains.read(*hook).slots.iter().any(is_owner_dead);
-    for hook in (0..wire::PLUGIN_HOOKS).filter(has_left) {
+    let has_dead_owner =
+        |hook: &u32| gate.plugin_chains.read(*hook).slots.iter().any(is_owner_dead);
+    for hook in (0..wire::PLUGIN_HOOKS).filter(has_dead_owner) {
         let chain = Chain::of_gate(gate, hook)?;
         let _lock = Lock::take_chain_lock()?;
         chain.sweep();
@@ -258,32 +271,32 @@ pub fn sweep(gate: &Gate) -> Result<()> {
     Ok(())
 }
 
-/// The linked plugins of a session, in their order.
+/// The slots of a session's linked plugins, in the order of the chain.
 pub fn linked(slots: &Slots, session: u32) -> Vec<u8> {
-    let is_its =
+    let is_in_session =
         |number: &usize| slots[*number].is_linked != 0 && slots[*number].session == session;
-    let mut numbers: Vec<_> = (1..slots.len()).filter(is_its).collect();
+    let mut numbers: Vec<_> = (1..slots.len()).filter(is_in_session).collect();
     numbers.sort_by_key(|number| (slots[*number].priority, slots[*number].since));
     numbers.into_iter().map(|number| number as u8).collect()
 }
 
-/// The first and next plugins: a session's own come before those of all tasks.
+/// The values of all entries. A session's own plugins come before those for all tasks.
 fn pointers(slots: &Slots, sessions: &Range<u32>) -> Vec<(Pointer, u8)> {
-    let everybody = linked(slots, ALL_SESSIONS);
-    let first_of_all = everybody.first().copied().unwrap_or(0);
+    let global = linked(slots, ALL_SESSIONS);
+    let first_global = global.first().copied().unwrap_or(0);
     let mut pointers = Vec::new();
     let mut list = |list: &[u8], end: u8| {
-        for (place, number) in list.iter().enumerate() {
-            let next = list.get(place + 1).copied().unwrap_or(end);
+        for (position, number) in list.iter().enumerate() {
+            let next = list.get(position + 1).copied().unwrap_or(end);
             pointers.push((Pointer::Next((*number).into()), next));
         }
     };
-    list(&everybody, 0);
+    list(&global, 0);
     let mut firsts = Vec::new();
     for session in sessions.clone() {
         let own = if session == ALL_SESSIONS { Vec::new() } else { linked(slots, session) };
-        list(&own, first_of_all);
-        firsts.push((Pointer::First(session), own.first().copied().unwrap_or(first_of_all)));
+        list(&own, first_global);
+        firsts.push((Pointer::First(session), own.first().copied().unwrap_or(first_global)));
     }
     pointers.extend(firsts);
     pointers
@@ -307,31 +320,31 @@ mod tests {
         slots
     }
 
-    fn way(slots: &Slots, session: u32) -> Vec<u8> {
+    fn order(slots: &Slots, session: u32) -> Vec<u8> {
         let pointers = pointers(slots, &(1..4));
         let to = |wanted| {
             pointers.iter().find(|(pointer, _)| *pointer == wanted).map_or(0, |(_, to)| *to)
         };
-        let mut way = Vec::new();
+        let mut order = Vec::new();
         let mut at = to(Pointer::First(session));
         while at != 0 {
-            way.push(at);
+            order.push(at);
             at = to(Pointer::Next(at.into()));
         }
-        way
+        order
     }
 
     #[test]
     fn chain_order_by_priority_then_age() {
         let slots = slots(&[(4, 0, 0), (2, 0, -1), (9, 0, 0), (1, 0, 5)]);
-        assert_eq!(way(&slots, 3), [2, 4, 9, 1]);
+        assert_eq!(order(&slots, 3), [2, 4, 9, 1]);
     }
 
     #[test]
     fn session_plugins_precede_global_ones() {
         let slots = slots(&[(1, 0, -9), (2, 2, 0), (3, 2, -1), (4, 3, 0)]);
-        assert_eq!(way(&slots, 1), [1]);
-        assert_eq!(way(&slots, 2), [3, 2, 1]);
-        assert_eq!(way(&slots, 3), [4, 1]);
+        assert_eq!(order(&slots, 1), [1]);
+        assert_eq!(order(&slots, 2), [3, 2, 1]);
+        assert_eq!(order(&slots, 3), [4, 1]);
     }
 }

@@ -1,4 +1,4 @@
-//! A plugin's slot at a hook.
+//! The slot that a plugin has at a hook.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 use crate::gate::Lock;
 use crate::wire::plugin_slot;
 
-/// A plugin's slot at a hook, until dropped.
+/// A plugin's slot at a hook. It is freed when dropped.
 pub struct ChainSlot {
     chain: Arc<Chain>,
     number: u32,
-    /// `None`: it is being retired.
+    /// `None` if the plugin is being retired.
     hook: Option<Arc<PluginHook>>,
 }
 
@@ -25,28 +25,30 @@ impl ChainSlot {
         Ok(Self { chain: Arc::clone(&hook.chain), number, hook: Some(Arc::clone(hook)) })
     }
 
-    /// Leaves the hook of an unlinked plugin: what is attached there may go before the plugin does.
+    /// Gives up the hook of an unlinked plugin. It is detached if no other plugin uses it, even if
+    /// threads are still in this plugin.
     pub fn detach(&mut self) {
         self.hook = None;
     }
 
+    /// The chain that the slot is part of.
     pub fn chain(&self) -> &Chain {
         &self.chain
     }
 
-    /// Where the chain's memory names the next plugin.
+    /// See [`Chain::next_offset`].
     pub fn next_offset(&self) -> u32 {
         self.chain.next_offset(self.number)
     }
 
-    /// Stores the program at the hook, where no thread reaches it yet.
+    /// Stores the program in the slot, which is not linked yet.
     pub fn set_program(&self, program: BorrowedFd<'_>) -> Result<()> {
         self.chain.set_program(self.number, program)
     }
 
-    /// Replaces the program by one that does nothing, once no thread can be on its way there. A
-    /// plugin that is still linked is left alone. The program is not deleted: for an entry of the
-    /// gate, the kernel would wait for one more grace period, and so would a process that stores a
+    /// Replaces the program by one that does nothing, once no thread can enter it any more. Does
+    /// nothing if the plugin is still linked. The program is not deleted: for an entry of the gate,
+    /// the kernel would wait for one more grace period, and so would a process that stores a
     /// program meanwhile (v6.18 bpf_arch_poke_desc_update).
     pub fn clear_program(&self, nothing: Result<OwnedFd>) {
         if !self.is_linked()
@@ -61,12 +63,14 @@ impl ChainSlot {
         self.hook.as_ref().is_some_and(|hook| hook.is_device_gone())
     }
 
+    /// Whether threads enter the plugin here.
     pub fn is_linked(&self) -> bool {
         self.chain.slots()[self.number as usize].is_linked != 0
     }
 
-    /// Makes the hook run it from now on; with `instead_of`, in place of another plugin, so that no
-    /// call is missed.
+    /// Links the plugin. With `instead_of`, it replaces another plugin by a single store, so that
+    /// each call runs one of the two. Fails if the session has [`MAX_LINKED`] plugins there
+    /// already.
     pub fn link(&self, instead_of: Option<&Self>) -> Result<Duration> {
         let _lock = Lock::take_chain_lock()?;
         let (number, slots) = (self.number as usize, self.chain.slots());
@@ -78,15 +82,15 @@ impl ChainSlot {
         Ok(self.chain.change(|slots| {
             if let Some(other) = instead_of {
                 slots[other.number as usize].is_linked = 0;
-                // It takes the other's position.
+                // It gets the position of the other one.
                 slots[number].since = slots[other.number as usize].since;
             }
             slots[number].is_linked = 1;
         }))
     }
 
-    /// No thread reaches it any more, except those that are on their way
-    /// ([`crate::cpus::wait_for_all`]).
+    /// Unlinks the plugin. Threads that have read its number already still enter it, until
+    /// [`crate::cpus::wait_for_all`] returns.
     pub fn unlink(&self) -> Result<Duration> {
         let _lock = Lock::take_chain_lock()?;
         Ok(self.chain.change(|slots| slots[self.number as usize].is_linked = 0))
@@ -95,7 +99,7 @@ impl ChainSlot {
 
 impl Drop for ChainSlot {
     fn drop(&mut self) {
-        // Without the lock, the next sweep removes it.
+        // If the lock fails, the slot is freed by the first sweep after the end of this process.
         if let Ok(_lock) = Lock::take_chain_lock() {
             if self.is_linked() {
                 self.chain.unlink_slot(self.number);

@@ -1,4 +1,4 @@
-//! A plugin's variables, mapped: read and written while it runs.
+//! A plugin's global variables, which are read and written while it runs.
 
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr;
@@ -8,17 +8,18 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use crate::error::{ErrorContext, Result};
 
-/// Mapped until dropped.
+/// The memory of a plugin's global variables, mapped until dropped.
 pub struct Data {
     pub(super) map: MapHandle,
     memory: MmapRaw,
     bytes: usize,
 }
 
-/// Pages of zeros need no memory yet: they are not written.
+/// The kernel allocates a page when it is first written.
 const PAGE: usize = 4096;
 
 impl Data {
+    /// Maps `bytes` bytes of an array with one entry. An error if the kernel refuses.
     pub fn new(map: MapHandle, bytes: usize) -> Result<Self> {
         let memory = MmapOptions::new()
             .len(bytes.max(1))
@@ -27,6 +28,8 @@ impl Data {
         Ok(Self { map, memory, bytes })
     }
 
+    /// Copies `length` bytes from offset `at` on. The plugin may write them at the same time.
+    ///
     /// # Panics
     /// If there are fewer bytes.
     pub fn read(&self, at: usize, length: usize) -> Vec<u8> {
@@ -40,11 +43,12 @@ impl Data {
         bytes
     }
 
+    /// Writes bytes from offset `at` on. An aligned number is written as a whole.
+    ///
     /// # Panics
     /// If there are fewer bytes.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.bytes, "{} bytes at {at} of {}", bytes.len(), self.bytes);
-        // Aligned numbers are written as a whole.
         // SAFETY: within the mapping, by the line above.
         unsafe {
             let to = self.memory.as_mut_ptr().add(at);
@@ -63,7 +67,8 @@ impl Data {
         }
     }
 
-    /// For memory that is still 0.
+    /// Writes the initial values of all variables into memory that is still 0. Pages of zeros are
+    /// skipped, so that they need no memory.
     pub fn init(&self, bytes: &[u8]) {
         for (number, page) in bytes.chunks(PAGE).enumerate() {
             if page.iter().any(|byte| *byte != 0) {
@@ -72,7 +77,7 @@ impl Data {
         }
     }
 
-    /// Maps the same memory once more.
+    /// Maps the same memory once more, for another plugin that shares the variables.
     pub fn remap(&self) -> Result<Self> {
         Self::new(MapHandle::try_from(&self.map).doing("sharing a plugin's variables")?, self.bytes)
     }

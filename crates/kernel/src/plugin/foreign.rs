@@ -1,4 +1,4 @@
-//! Another process's plugin, to be called from this one.
+//! Plugins of other processes, which this process can call.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -12,14 +12,18 @@ use super::map::read_entry;
 use super::run::run;
 use crate::error::{ErrorContext, Result};
 
-/// The kernel's IDs of the program of a handler for calls, and of the plugin's memory.
+/// The kernel's IDs of what another process needs to call a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PluginIds {
+    /// The program of the handler that is called.
     pub program: u32,
+    /// The map with the global variables.
     pub data: u32,
+    /// The map with the counts of faults.
     pub control: u32,
 }
 
+/// A handler of another process's plugin. The plugin's memory exists at least as long as this does.
 pub struct ForeignPlugin {
     program: OwnedFd,
     data: Data,
@@ -27,15 +31,17 @@ pub struct ForeignPlugin {
 }
 
 impl ForeignPlugin {
-    pub fn new(numbers: PluginIds) -> Result<Self> {
+    /// Opens the program and the maps. An error if the plugin is unloaded, or is replaced by
+    /// another version.
+    pub fn new(ids: PluginIds) -> Result<Self> {
         const OPENING: &str = "open the plugin";
-        // SAFETY: asks the kernel for a new descriptor of a program by its ID.
-        let program = descriptor(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(numbers.program) })
-            .doing(OPENING)?;
-        let map = |number| MapHandle::from_map_id(number).doing(OPENING);
-        let data = map(numbers.data)?;
+        // SAFETY: a plain call, which returns a new descriptor of a program.
+        let program =
+            descriptor(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(ids.program) }).doing(OPENING)?;
+        let map = |id| MapHandle::from_map_id(id).doing(OPENING);
+        let data = map(ids.data)?;
         let bytes = data.value_size() as usize;
-        Ok(Self { program, data: Data::new(data, bytes)?, control: map(numbers.control)? })
+        Ok(Self { program, data: Data::new(data, bytes)?, control: map(ids.control)? })
     }
 
     /// See [`super::LoadedPlugin::call`].
@@ -43,10 +49,12 @@ impl ForeignPlugin {
         run(self.program.as_fd(), arguments)
     }
 
+    /// Its global variables.
     pub fn data(&self) -> &Data {
         &self.data
     }
 
+    /// The faults since the plugin was loaded.
     pub fn faults(&self) -> Result<Faults> {
         Ok(Faults::of(&read_entry(&self.control)?))
     }

@@ -2,15 +2,16 @@
 
 use crate::wire;
 
-/// A hook: a line of the table.
+/// A line of the table.
 pub struct GatePluginHook {
-    /// The gate's map of programs.
+    /// The gate's map with the programs of the hook's chain.
     pub programs: &'static str,
     /// The section of a plugin's program for this hook.
     pub section: &'static str,
+    /// The tracepoint whose arguments the gate passes on to plugins.
     pub tracepoint: &'static str,
 }
 
-/// In the order of `wire::plugin_hook`.
+/// All gate hooks of plugins, in the order of `wire::plugin_hook`.
 pub const GATE_HOOKS: [GatePluginHook; wire::PLUGIN_HOOKS as usize] =
     include!(concat!(env!("OUT_DIR"), "/plugin_hooks.rs"));

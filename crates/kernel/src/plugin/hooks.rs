@@ -1,4 +1,4 @@
-//! The hooks at which a process has plugins.
+//! The hooks at which this process has plugins.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -11,59 +11,61 @@ use super::hook::PluginHook;
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 
-/// All hooks with plugins of this process.
+/// All hooks at which this process has plugins. When dropped, it waits until its retired plugins
+/// are freed.
 #[derive(Default)]
 pub struct PluginHooks {
-    /// Each lives as long as a plugin has a slot there.
+    /// Each hook lives as long as a plugin has a slot there.
     all: BTreeMap<AttachPoint, Weak<PluginHook>>,
-    /// Threads that wait until no thread is in a plugin any more.
+    /// Threads that free retired plugins, once no thread is in them any more.
     retiring: Vec<JoinHandle<()>>,
 }
 
 impl PluginHooks {
-    /// Reserves a slot for one more plugin there.
+    /// Reserves a slot for one more plugin at a hook. If all slots are taken, waits for retired
+    /// plugins to free theirs.
     pub fn reserve_slot(
         &mut self,
-        site: &AttachPoint,
+        point: &AttachPoint,
         gate: &Gate,
-        turn: ChainOrder,
+        order: ChainOrder,
     ) -> Result<ChainSlot> {
         // Outside of the gate there are no sessions.
         let session =
-            if matches!(site, AttachPoint::Gate(_)) { turn.session } else { ALL_SESSIONS };
-        let hook = self.hook(site, gate)?;
-        match ChainSlot::reserve(&hook, session, turn.priority) {
+            if matches!(point, AttachPoint::Gate(_)) { order.session } else { ALL_SESSIONS };
+        let hook = self.hook(point, gate)?;
+        match ChainSlot::reserve(&hook, session, order.priority) {
             Err(Error::NoSlotAtHook(_)) if !self.retiring.is_empty() => {
                 self.wait_for_retired();
-                ChainSlot::reserve(&hook, session, turn.priority)
+                ChainSlot::reserve(&hook, session, order.priority)
             }
-            place => place,
+            slot => slot,
         }
     }
 
-    fn hook(&mut self, site: &AttachPoint, gate: &Gate) -> Result<Arc<PluginHook>> {
+    fn hook(&mut self, point: &AttachPoint, gate: &Gate) -> Result<Arc<PluginHook>> {
         if let Some(hook) =
-            self.all.get(site).and_then(Weak::upgrade).filter(|hook| !hook.is_device_gone())
+            self.all.get(point).and_then(Weak::upgrade).filter(|hook| !hook.is_device_gone())
         {
             return Ok(hook);
         }
-        let hook = PluginHook::new(site, gate)?;
+        let hook = PluginHook::new(point, gate)?;
         let hook = Arc::new(hook);
         self.all.retain(|_, hook| hook.strong_count() > 0);
-        self.all.insert(site.clone(), Arc::downgrade(&hook));
+        self.all.insert(point.clone(), Arc::downgrade(&hook));
         Ok(hook)
     }
 
-    /// Keeps a thread that waits until no thread is in a plugin any more.
-    pub fn wait_later(&mut self, retiring: Option<JoinHandle<()>>) {
-        self.retiring.retain(|one| !one.is_finished());
+    /// Takes over a thread that frees a retired plugin.
+    pub fn add_retiring(&mut self, retiring: Option<JoinHandle<()>>) {
+        self.retiring.retain(|thread| !thread.is_finished());
         self.retiring.extend(retiring);
     }
 
-    /// Waits until all of those are gone and their slots are free.
+    /// Waits until all retired plugins are freed, with their slots.
     pub fn wait_for_retired(&mut self) {
-        for one in self.retiring.drain(..) {
-            let _ = one.join();
+        for thread in self.retiring.drain(..) {
+            let _ = thread.join();
         }
     }
 }

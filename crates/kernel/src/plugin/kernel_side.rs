@@ -1,4 +1,4 @@
-//! Plugins whose process was killed.
+//! Removes the plugins of processes that were killed.
 
 use super::chain::sweep;
 use crate::error::Result;
@@ -10,8 +10,8 @@ pub struct PluginsKernelSide;
 
 impl KernelSide for PluginsKernelSide {
     fn clear(&self, gate: &Gate) {
-        // If the map refuses, there is no process to report that to. The plugins of a killed owner
-        // must not become those of the next one.
+        // The next session must not get the plugins of a killed owner. If this fails, there is
+        // nothing to report it to.
         let _ = sweep(gate);
     }
 

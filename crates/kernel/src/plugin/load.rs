@@ -11,36 +11,44 @@ use libbpf_rs::libbpf_sys::{self, bpf_prog_load_opts};
 use super::verifier_log::line;
 use crate::error::{Error, ErrorContext, Result};
 
-/// The end of the verifier's log, as much as is useful to read.
+/// Room for the verifier's log.
 const LOG_BYTES: usize = 64 << 10;
 
-/// What the kernel needs to load a program.
+/// What the kernel has to know to load a program, besides its instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadAttributes {
+    /// `enum bpf_prog_type`.
     pub program: u32,
+    /// `enum bpf_attach_type`.
     pub attach: u32,
-    /// Number of the tracepoint among the kernel's types.
+    /// The number of the tracepoint's type among the kernel's types; 0 if it is attached elsewhere.
     pub types: u32,
+    /// `BPF_F_…`.
     pub flags: u32,
 }
 
-/// What the kernel gets to know of a program's text.
+/// A program's debug information, by which the kernel knows its types, functions and lines.
 pub struct Debug<'a> {
+    /// The types, as BTF.
     pub btf: &'a [u8],
+    /// `struct bpf_func_info`.
     pub functions: &'a [[u32; 2]],
+    /// `struct bpf_line_info`.
     pub lines: &'a [[u32; 4]],
 }
 
+/// Loads a program. If the kernel refuses, the error has the verifier's log, and the line that it
+/// is about.
 pub fn load_program(
     instructions: &[[u8; 8]],
-    kind: &LoadAttributes,
+    attributes: &LoadAttributes,
     debug: Option<Debug<'_>>,
 ) -> Result<OwnedFd> {
     let mut options = bpf_prog_load_opts {
         sz: size_of::<bpf_prog_load_opts>() as _,
-        expected_attach_type: kind.attach,
-        attach_btf_id: kind.types,
-        prog_flags: kind.flags,
+        expected_attach_type: attributes.attach,
+        attach_btf_id: attributes.types,
+        prog_flags: attributes.flags,
         ..Default::default()
     };
     let types = debug.as_ref().map(|debug| load_types(debug.btf)).transpose()?;
@@ -53,19 +61,19 @@ pub fn load_program(
         options.line_info_cnt = debug.lines.len() as u32;
         options.line_info_rec_size = size_of::<[u32; 4]>() as u32;
     }
-    load(instructions, kind.program, &options).or_else(|refusal| {
+    load(instructions, attributes.program, &options).or_else(|refusal| {
         // Only after a refusal is the verifier's log worth its cost.
         let mut log = vec![0_u8; LOG_BYTES];
-        let told = bpf_prog_load_opts {
+        let with_log = bpf_prog_load_opts {
             log_level: 1,
             log_buf: log.as_mut_ptr().cast(),
             log_size: log.len() as u32,
             ..options
         };
-        load(instructions, kind.program, &told).map_err(|_| {
+        load(instructions, attributes.program, &with_log).map_err(|_| {
             let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
             let log = String::from_utf8_lossy(&log[..end]).into_owned();
-            // As libbpf does with the gate's.
+            // As libbpf prints the log of the gate's programs.
             if let Some((_, print)) = libbpf_rs::get_print() {
                 print(PrintLevel::Warn, log.clone());
             }
@@ -75,7 +83,8 @@ pub fn load_program(
     })
 }
 
-/// An instruction, encoded for the kernel.
+/// Encodes an instruction. `registers` has the destination in its low four bits, and the source in
+/// the high ones.
 pub fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> [u8; 8] {
     let mut bytes = [code, registers, 0, 0, 0, 0, 0, 0];
     bytes[2..4].copy_from_slice(&offset.to_le_bytes());
@@ -112,6 +121,7 @@ fn load(
     })
 }
 
+/// A new descriptor, as libbpf returns it, or the negative errno that it returns in place of one.
 pub fn descriptor(number: i32) -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(io::Error::from_raw_os_error(-number));

@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorContext, Result};
 use crate::gate::Gate;
 use crate::process::is_root;
 
-/// While it lives, its programs and memory are in the kernel.
+/// A plugin in the kernel, until dropped.
 pub struct LoadedPlugin {
     programs: AttachedPrograms,
     data: Data,
@@ -34,7 +34,7 @@ pub struct LoadedPlugin {
     records: Option<Records>,
 }
 
-/// What two plugins have in common.
+/// The memory that a plugin shares with the one that it replaces.
 pub struct SharedMemory {
     /// Whether all variables are shared.
     pub data: bool,
@@ -43,42 +43,42 @@ pub struct SharedMemory {
 }
 
 impl LoadedPlugin {
-    /// Loads the handlers that are called, and nothing at hooks.
+    /// Loads only the handlers that are called. Nothing is attached.
     pub fn load(object: &Object) -> Result<Self> {
         let mut plugin = Self::memory(object, None)?;
         for compiled in &object.programs {
-            let site = AttachPoint::new(compiled.section, &compiled.selected)?;
-            let descriptor = match site {
-                AttachPoint::Call => Some(plugin.program(compiled, &site, None)?),
+            let point = AttachPoint::new(compiled.section, &compiled.selected)?;
+            let descriptor = match point {
+                AttachPoint::Call => Some(plugin.program(compiled, &point, None)?),
                 _ => None,
             };
-            plugin.programs.0.push(AttachedProgram { descriptor, site, place: None });
+            plugin.programs.0.push(AttachedProgram { descriptor, point, slot: None });
         }
         Ok(plugin)
     }
 
-    /// Loads a plugin at its hooks, where no thread reaches it until [`Self::link`]. With `over`,
-    /// it shares memory with another plugin.
+    /// Loads a plugin and reserves its slots; it runs once it is linked ([`Self::link`]). With
+    /// `over`, it shares memory with another plugin.
     pub fn load_at(
         object: &Object,
         hooks: &mut PluginHooks,
         gate: &Gate,
-        turn: ChainOrder,
+        order: ChainOrder,
         over: Option<(&Self, &SharedMemory)>,
     ) -> Result<Self> {
         let mut plugin = Self::memory(object, over)?;
         for compiled in &object.programs {
-            let site = AttachPoint::new(compiled.section, &compiled.selected)?;
-            let place = if compiled.is_chained {
-                Some(hooks.reserve_slot(&site, gate, turn)?)
+            let point = AttachPoint::new(compiled.section, &compiled.selected)?;
+            let slot = if compiled.is_chained {
+                Some(hooks.reserve_slot(&point, gate, order)?)
             } else {
                 None
             };
-            let descriptor = plugin.program(compiled, &site, place.as_ref())?;
-            if let Some(place) = &place {
-                place.set_program(descriptor.as_fd())?;
+            let descriptor = plugin.program(compiled, &point, slot.as_ref())?;
+            if let Some(slot) = &slot {
+                slot.set_program(descriptor.as_fd())?;
             }
-            plugin.programs.0.push(AttachedProgram { descriptor: Some(descriptor), site, place });
+            plugin.programs.0.push(AttachedProgram { descriptor: Some(descriptor), point, slot });
         }
         Ok(plugin)
     }
@@ -124,11 +124,11 @@ impl LoadedPlugin {
     fn program(
         &self,
         compiled: &Compiled,
-        site: &AttachPoint,
-        place: Option<&ChainSlot>,
+        point: &AttachPoint,
+        slot: Option<&ChainSlot>,
     ) -> Result<OwnedFd> {
         let mut instructions = compiled.instructions.clone();
-        let place = || place.expect("who asks for the next one has a place");
+        let slot = || slot.expect("a program that enters the next one has a slot");
         for (at, memory) in &compiled.memory {
             let map = match memory {
                 Memory::Data => self.data.as_fd(),
@@ -136,68 +136,74 @@ impl LoadedPlugin {
                 Memory::Map(map) => self.maps[*map].as_fd(),
                 Memory::Records => self.records.as_ref().expect("it has some").map.as_fd(),
                 Memory::TailCall => {
-                    instructions[at + 1][4..].copy_from_slice(&place().next_offset().to_le_bytes());
-                    place().chain().memory()
+                    instructions[at + 1][4..].copy_from_slice(&slot().next_offset().to_le_bytes());
+                    slot().chain().memory()
                 }
-                Memory::Slots => place().chain().programs(),
-                Memory::Verdicts => place().chain().verdicts(),
+                Memory::Slots => slot().chain().programs(),
+                Memory::Verdicts => slot().chain().verdicts(),
             };
             instructions[*at][4..].copy_from_slice(&map.as_raw_fd().to_le_bytes());
         }
         let debug =
             Debug { btf: &compiled.btf, functions: &compiled.functions, lines: &compiled.lines };
-        load_program(&instructions, &site.load_attributes()?, Some(debug))
+        load_program(&instructions, &point.load_attributes()?, Some(debug))
     }
 
-    /// Makes its hooks run it from now on, each by a single step; with `instead_of`, in place of
-    /// another plugin, whose calls it gets. Returns how long these steps took. If one of them
-    /// fails, all is as before.
+    /// Links it at its hooks, at each by a single store. With `instead_of`, it replaces another
+    /// plugin there, and no call is missed. Returns how long the stores took. If a hook is full,
+    /// nothing is changed.
     pub fn link(&self, instead_of: Option<&Self>) -> Result<Duration> {
         let mut took = Duration::ZERO;
         let mut others: Vec<&AttachedProgram> =
             instead_of.iter().flat_map(|other| &other.programs.0).collect();
         let mut done: Vec<(&ChainSlot, Option<&ChainSlot>)> = Vec::new();
         for program in &self.programs.0 {
-            let Some(place) = &program.place else { continue };
-            let other = others.iter().position(|other| other.site == program.site);
-            let other = other.and_then(|other| others.remove(other).place.as_ref());
-            match place.link(other) {
+            let Some(slot) = &program.slot else { continue };
+            let other = others.iter().position(|other| other.point == program.point);
+            let other = other.and_then(|other| others.remove(other).slot.as_ref());
+            match slot.link(other) {
                 Ok(step) => took += step,
                 Err(error) => {
-                    for (place, other) in done.into_iter().rev() {
-                        other.map_or_else(|| place.unlink(), |other| other.link(Some(place)))?;
+                    for (slot, other) in done.into_iter().rev() {
+                        other.map_or_else(|| slot.unlink(), |other| other.link(Some(slot)))?;
                     }
                     return Err(error);
                 }
             }
-            done.push((place, other));
+            done.push((slot, other));
         }
         for other in others {
-            took += other.place.as_ref().map_or(Ok(Duration::ZERO), ChainSlot::unlink)?;
+            took += other.slot.as_ref().map_or(Ok(Duration::ZERO), ChainSlot::unlink)?;
         }
         Ok(took)
     }
 
-    /// Unlinks it from its hooks; it stays loaded.
+    /// Unlinks it from its hooks, and leaves it loaded. Returns how long the stores took.
     pub fn unlink(&self) -> Result<Duration> {
         self.programs.unlink()
     }
 
-    /// Drops it without waiting for the threads that are still in it: `hooks` does that later.
+    /// Drops it without waiting for the threads that are still in it. `hooks` waits for them when
+    /// it is dropped.
     pub fn retire(self, hooks: &mut PluginHooks) {
-        hooks.wait_later(self.programs.retire());
+        hooks.add_retiring(self.programs.retire());
     }
 
-    /// Whether a network device is gone that it was attached to.
+    /// Whether a network device that it was attached to is gone.
     pub fn is_device_gone(&self) -> bool {
-        self.programs.places().any(ChainSlot::is_device_gone)
+        self.programs.slots().any(ChainSlot::is_device_gone)
     }
 
+    /// Whether it is linked at one of its hooks.
     pub fn is_linked(&self) -> bool {
-        self.programs.places().any(ChainSlot::is_linked)
+        self.programs.slots().any(ChainSlot::is_linked)
     }
 
-    /// Calls a handler. Returns the low 32 bits of its result.
+    /// Calls a handler, by its index among the programs. Returns the low 32 bits of its result.
+    ///
+    /// # Panics
+    /// If the handler is not loaded ([`Self::load`]), or if there are more than
+    /// [`MAX_ARGUMENTS`](super::MAX_ARGUMENTS) arguments.
     pub fn call(&self, program: usize, arguments: &[u64]) -> Result<i32> {
         run(self.called(program), arguments)
     }
@@ -206,7 +212,7 @@ impl LoadedPlugin {
         self.programs.0[program].descriptor.as_ref().expect("what is called is loaded").as_fd()
     }
 
-    /// The IDs by which other processes open it.
+    /// The IDs by which other processes open it, to call this handler.
     pub fn bpf_ids(&self, program: usize) -> Result<PluginIds> {
         let number =
             |map: &MapHandle| Ok(map.info().doing("reading the IDs of a plugin's maps")?.info.id);
@@ -214,22 +220,22 @@ impl LoadedPlugin {
         Ok(PluginIds { program: program_id(self.called(program))?, data, control })
     }
 
-    /// All global variables.
+    /// Its global variables.
     pub fn data(&self) -> &Data {
         &self.data
     }
 
-    /// Since the plugin was loaded.
+    /// The faults since it was loaded.
     pub fn faults(&self) -> Result<Faults> {
         Ok(Faults::of(&read_entry(&self.control)?))
     }
 
-    /// Those that were not read yet.
+    /// The records of its output that were not read yet.
     pub fn records(&self) -> Result<Vec<Vec<u8>>> {
         self.records.as_ref().map_or(Ok(Vec::new()), Records::read)
     }
 
-    /// The keys and values of a map.
+    /// The keys and values of a map, by its index among the plugin's maps.
     pub fn entries(&self, map: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let map = &self.maps[map];
         let mut entries = Vec::new();

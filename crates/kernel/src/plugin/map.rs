@@ -7,9 +7,10 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 
 use crate::error::{Error, ErrorContext, Result};
 
-/// The kernel's name for a program or map has 15 bytes (BPF_OBJ_NAME_LEN).
+/// The kernel's name of a map has at most this many bytes (BPF_OBJ_NAME_LEN, without the NUL).
 const NAME_BYTES: usize = 15;
 
+/// Creates a map with room for `entries` entries. `key` and `value` are sizes in bytes.
 pub fn create_map(
     kind: MapType,
     name: &str,
@@ -31,12 +32,12 @@ pub fn create_map(
     })
 }
 
-/// One more handle of the same map.
+/// Opens the same map once more.
 pub fn share_map(map: &MapHandle) -> Result<MapHandle> {
     MapHandle::try_from(map).doing("sharing a plugin's map")
 }
 
-/// The contents of a map with one entry: variables, or counts of faults.
+/// Reads the value of a map with one entry.
 pub fn read_entry(map: &MapHandle) -> Result<Vec<u8>> {
     let value =
         map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).doing("reading a plugin's variables")?;

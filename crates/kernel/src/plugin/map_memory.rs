@@ -4,17 +4,19 @@ use ecode::MapShape;
 
 use crate::error::{Error, Result};
 
-/// struct htab_elem, kernel/bpf/hashtab.c of v6.18, before a key and a value of whole words.
+/// The size of struct htab_elem (v6.18 kernel/bpf/hashtab.c). After it come the key and the value,
+/// each rounded up to 8 bytes.
 const ENTRY_BYTES: u64 = 48;
-/// struct bucket, in the same file; as many as entries, or up to twice as many.
+/// The size of struct bucket, in the same file. Their number is that of the entries, rounded up to
+/// a power of two.
 const BUCKET_BYTES: u64 = 16;
 const MIB: u64 = 1 << 20;
 
-/// Whether there is memory for the maps: the kernel allocates all entries at once, and reclaims
-/// what it needs from other processes.
+/// Fails if the maps need more than half of the available memory. The kernel allocates all entries
+/// at once, and reclaims what it needs from other processes.
 pub fn fits<'a>(maps: impl Iterator<Item = &'a MapShape>) -> Result<()> {
     let needed: u64 = maps.map(bytes).sum();
-    // Without maps, or with those of the previous plugin only, no file is read.
+    // No file is read if there are no new maps.
     if needed == 0 {
         return Ok(());
     }
@@ -33,7 +35,7 @@ fn bytes(map: &MapShape) -> u64 {
         + entries.next_power_of_two() * BUCKET_BYTES
 }
 
-/// The memory that is available without swapping: proc_meminfo(5).
+/// The memory that is available without swapping, in bytes (MemAvailable of proc_meminfo(5)).
 fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -1,4 +1,4 @@
-//! Plugins: compiled programs and their memory, in the kernel.
+//! Compiled plugins in the kernel: their programs, maps, hooks and output.
 
 mod attach_point;
 mod attached_programs;
@@ -22,11 +22,11 @@ mod type_cache;
 pub mod verifier_log;
 
 pub use attach_point::interval;
-pub use chain::{ALL_SESSIONS, ChainOrder, MAX_LINKED};
+pub use chain::{ALL_SESSIONS, ChainOrder};
 pub use data::Data;
 pub use foreign::{ForeignPlugin, PluginIds};
 pub use hooks::PluginHooks;
-pub use kernel_side::PluginsKernelSide;
+pub(crate) use kernel_side::PluginsKernelSide;
 pub use loaded_plugin::{LoadedPlugin, SharedMemory};
 pub use records::RECORDS_BYTES;
 pub use run::MAX_ARGUMENTS;

@@ -1,4 +1,4 @@
-//! What the kernel says of a loaded program.
+//! Queries the kernel about loaded programs.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
@@ -13,10 +13,10 @@ pub fn program_id(program: BorrowedFd<'_>) -> Result<u32> {
     Ok(info(program).doing("read the ID of a plugin's program")?.id)
 }
 
-/// A program's name, by its ID; some have an empty one.
-pub fn name_of(number: u32) -> io::Result<String> {
-    // SAFETY: asks the kernel for a new descriptor of a program by its ID.
-    let program = descriptor(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(number) })?;
+/// A program's name, by its ID. It may be empty.
+pub fn name_of(id: u32) -> io::Result<String> {
+    // SAFETY: a plain call, which returns a new descriptor of a program.
+    let program = descriptor(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })?;
     let letters = info(program.as_fd())?.name.map(|letter| letter as u8);
     let end = letters.iter().position(|letter| *letter == 0).unwrap_or(letters.len());
     Ok(String::from_utf8_lossy(&letters[..end]).into_owned())

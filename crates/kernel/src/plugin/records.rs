@@ -1,4 +1,4 @@
-//! What a plugin prints and emits.
+//! The output of a plugin: what it prints and emits.
 
 use libbpf_rs::{MapHandle, MapType};
 
@@ -6,23 +6,26 @@ use super::map::create_map;
 use crate::error::Result;
 use crate::ring::RingReader;
 
-/// Room for a plugin's output until it is read: some thousand lines.
+/// The size of the ring buffer for a plugin's output, in bytes: some thousand lines. Further output
+/// is lost until it is read.
 pub const RECORDS_BYTES: u32 = 256 << 10;
 
-/// A plugin's output, which its programs write to a ring buffer.
+/// The ring buffer to which a plugin's programs write their output.
 pub struct Records {
+    /// The ring buffer, for programs that write to it.
     pub map: MapHandle,
     reader: RingReader,
 }
 
 impl Records {
+    /// Creates a ring buffer of [`RECORDS_BYTES`].
     pub fn new() -> Result<Self> {
         let map = create_map(MapType::RingBuf, "plugin_records", 0, 0, RECORDS_BYTES, 0)?;
         let reader = RingReader::new(&map, "opening a plugin's ring buffer")?;
         Ok(Self { map, reader })
     }
 
-    /// Those that were not read yet.
+    /// The records that were not read yet.
     pub fn read(&self) -> Result<Vec<Vec<u8>>> {
         self.reader.read()
     }

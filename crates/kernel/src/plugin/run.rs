@@ -1,4 +1,4 @@
-//! Calls of handlers that are not at a hook.
+//! Calls handlers that are not attached to a hook (`on call`).
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -7,10 +7,13 @@ use libbpf_rs::libbpf_sys::{self, bpf_test_run_opts};
 
 use crate::error::{ErrorContext, Result};
 
-/// The maximum number of arguments of a handler.
+/// The maximum number of parameters of a handler that is called (docs/ecode.md).
 pub const MAX_ARGUMENTS: usize = 12;
 
 /// Calls a handler once. Returns the low 32 bits of its result.
+///
+/// # Panics
+/// If there are more than [`MAX_ARGUMENTS`] arguments.
 pub fn run(program: BorrowedFd<'_>, arguments: &[u64]) -> Result<i32> {
     let mut context = [0_u64; MAX_ARGUMENTS];
     context[..arguments.len()].copy_from_slice(arguments);

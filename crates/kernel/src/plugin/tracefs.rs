@@ -1,4 +1,4 @@
-//! The kernel's descriptions of its tracepoints.
+//! Reads the kernel's descriptions of its tracepoints.
 
 use std::fs;
 use std::io;
@@ -9,9 +9,10 @@ use crate::process::is_root;
 
 const FOLDERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// Reads a file of tracefs. If that is not mounted, root mounts it for this process alone.
+/// Reads a file of tracefs, by its path within it. If tracefs is not mounted, root mounts it for
+/// this process alone; for other users, that is an error.
 pub fn read(file: &str) -> io::Result<String> {
-    static OWN: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    static OWN_MOUNT: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let found =
         FOLDERS.iter().find_map(|folder| fs::read_to_string(format!("{folder}/{file}")).ok());
     if let Some(text) = found {
@@ -20,12 +21,12 @@ pub fn read(file: &str) -> io::Result<String> {
     if !is_root() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let own = OWN.get_or_init(|| mounted().ok()).as_ref().ok_or(io::ErrorKind::NotFound)?;
+    let own = OWN_MOUNT.get_or_init(|| mount().ok()).as_ref().ok_or(io::ErrorKind::NotFound)?;
     fs::read_to_string(format!("/proc/self/fd/{}/{file}", own.as_raw_fd()))
 }
 
-/// Linux 5.2
-fn mounted() -> io::Result<OwnedFd> {
+/// Mounts tracefs without a mount point (since Linux 5.2). Returns a descriptor of its root.
+fn mount() -> io::Result<OwnedFd> {
     /// include/uapi/linux/mount.h
     const FSCONFIG_CMD_CREATE: u32 = 6;
     const FSMOUNT_CLOEXEC: u32 = 1;

@@ -1,4 +1,5 @@
-//! What is looked up once in the kernel's types, because that takes some milliseconds.
+//! What plugins need of the kernel's types. It is looked up once for each process, because that
+//! takes some milliseconds.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -8,7 +9,7 @@ use super::gate_hooks::{GATE_HOOKS, GatePluginHook};
 use crate::error::{Error, Result};
 use crate::probe::Types;
 
-/// Members that are fields of plugins.
+/// The members of kernel structs that plugins can read.
 const MEMBERS: [(&str, &str); 6] = [
     ("task_struct", "thread_info"),
     ("thread_info", "status"),
@@ -23,12 +24,12 @@ struct TypeCache {
     members: BTreeMap<(&'static str, &'static str), u32>,
 }
 
-/// The types, and how long reading them took.
-static KNOWN: OnceLock<(Option<TypeCache>, Duration)> = OnceLock::new();
+/// The cache, or `None` if the kernel has no type information, and how long reading it took.
+static CACHE: OnceLock<(Option<TypeCache>, Duration)> = OnceLock::new();
 
-/// Zero until it is done.
+/// How long it took to read the kernel's types; zero before that.
 pub fn btf_read_time() -> Duration {
-    KNOWN.get().map_or(Duration::ZERO, |(_, took)| *took)
+    CACHE.get().map_or(Duration::ZERO, |(_, took)| *took)
 }
 
 fn type_cache() -> Result<&'static TypeCache> {
@@ -36,7 +37,7 @@ fn type_cache() -> Result<&'static TypeCache> {
         let began = Instant::now();
         (read(), began.elapsed())
     };
-    KNOWN.get_or_init(timed).0.as_ref().ok_or(Error::NoBtf)
+    CACHE.get_or_init(timed).0.as_ref().ok_or(Error::NoBtf)
 }
 
 fn read() -> Option<TypeCache> {
@@ -52,12 +53,13 @@ fn read() -> Option<TypeCache> {
     })
 }
 
-/// The type number of one of the gate's tracepoints.
+/// The number of the type of a tracepoint in [`GATE_HOOKS`].
 pub fn tracepoint(name: &str) -> Result<u32> {
     type_cache()?.tracepoints.get(name).copied().ok_or(Error::NoBtf)
 }
 
-/// A member's offset in its struct, in bytes.
+/// A member's offset in its struct, in bytes. An error if it is none of `MEMBERS`, or if the kernel
+/// does not have it.
 pub fn offset_of(structure: &'static str, member: &'static str) -> Result<u16> {
     type_cache()?.members.get(&(structure, member)).map(|offset| *offset as u16).ok_or(Error::NoBtf)
 }

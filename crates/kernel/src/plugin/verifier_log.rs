@@ -1,35 +1,39 @@
-//! The verifier's message about a program that it refuses, and the line of the text that it is
-//! about.
+//! Finds the verifier's message about a program in its log, and the line of the plugin's text that
+//! the message is about.
 
-/// What comes after the last instruction in the log, without the statistics.
+/// The verifier's message: the first line after the last instruction in the log, without the
+/// statistics.
 pub fn verifier_message(log: &str) -> Option<&str> {
-    let mut sentence = None;
-    for told in log.lines().filter(|told| !told.is_empty() && !told.starts_with("processed ")) {
-        if is_progress_line(told) {
-            sentence = None;
-        } else if sentence.is_none() {
-            sentence = Some(told);
+    let mut message = None;
+    for text in log.lines().filter(|text| !text.is_empty() && !text.starts_with("processed ")) {
+        if is_progress_line(text) {
+            message = None;
+        } else if message.is_none() {
+            message = Some(text);
         }
     }
-    sentence
+    message
 }
 
-/// The line of the last instruction, from 1 on: the log itself names lines only since v6.9
-/// (7cc13adbd057). A message about the program as a whole has no line.
+/// The line of the last instruction in the log, counted from 1. `lines` is the program's `struct
+/// bpf_line_info`: the log itself names lines only since v6.9 (7cc13adbd057). `None` if the message
+/// is about the program as a whole.
 pub fn line(log: &str, lines: &[[u32; 4]]) -> Option<usize> {
     let last = log.lines().filter_map(instruction).next_back()?;
-    let [.., place] = lines.iter().rfind(|[first, ..]| *first <= last)?;
+    let [.., position] = lines.iter().rfind(|[first, ..]| *first <= last)?;
     // include/uapi/linux/bpf.h, BPF_LINE_INFO_LINE_NUM
-    Some((place >> 10) as usize)
+    Some((position >> 10) as usize)
 }
 
-/// Whether it is a source line, an instruction, or the state on the way to one.
-fn is_progress_line(told: &str) -> bool {
-    instruction(told).is_some() || told.starts_with("; ") || told.starts_with("from ")
+/// Whether a line of the log is a source line, an instruction, or a state of the verifier, and not
+/// a message.
+fn is_progress_line(text: &str) -> bool {
+    instruction(text).is_some() || text.starts_with("; ") || text.starts_with("from ")
 }
 
-fn instruction(told: &str) -> Option<u32> {
-    told.split_once(':')?.0.parse().ok()
+/// The number of the instruction that a line of the log shows.
+fn instruction(text: &str) -> Option<u32> {
+    text.split_once(':')?.0.parse().ok()
 }
 
 #[cfg(test)]
@@ -60,8 +64,8 @@ from 16 to 18: R0=scalar() R10=fp0
     }
 
     /// Instructions and their lines; the other fields are not read.
-    fn lines(places: &[(u32, u32)]) -> Vec<[u32; 4]> {
-        places.iter().map(|(at, line)| [*at, 0, 0, line << 10 | 5]).collect()
+    fn lines(positions: &[(u32, u32)]) -> Vec<[u32; 4]> {
+        positions.iter().map(|(at, line)| [*at, 0, 0, line << 10 | 5]).collect()
     }
 
     #[test]
@@ -81,9 +85,9 @@ from 16 to 18: R0=scalar() R10=fp0
 
     #[test]
     fn short_verifier_logs() {
-        let sentence = "combined stack size of 2 calls is 544. Too large";
-        assert_eq!(verifier_message(sentence), Some(sentence));
-        assert_eq!(line(sentence, &lines(&[(0, 1)])), None);
+        let message = "combined stack size of 2 calls is 544. Too large";
+        assert_eq!(verifier_message(message), Some(message));
+        assert_eq!(line(message, &lines(&[(0, 1)])), None);
         let old = "; return sum;\n23: (79) r0 = *(u64 *)(r0 +0)\nR0 invalid mem access 'scalar'\n";
         assert_eq!(line(old, &lines(&[(0, 1), (23, 4)])), Some(4));
         assert_eq!(line(old, &[]), None);

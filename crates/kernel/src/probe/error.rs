@@ -1,32 +1,38 @@
-//! What the kernel answers when it refuses something.
+//! The kernel's refusals.
 
 use std::io;
 
-/// The kernel's refusal.
+/// The kernel refused a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeError {
-    /// The program or map, or the operation.
+    /// The program, the map or the operation that it refused.
     pub what: String,
+    /// The positive number of the error.
     pub errno: i32,
 }
 
+/// The result of a probe. An error means that this kernel lacks something, or that it may not be
+/// tried here.
 pub type ProbeResult<T = ()> = Result<T, ProbeError>;
 
 impl ProbeError {
+    /// `errno` is positive.
     pub(super) fn new(what: impl Into<String>, errno: i32) -> Self {
         Self { what: what.into(), errno }
     }
 
+    /// An error without a number counts as EIO.
     pub(super) fn of(what: &str, error: &io::Error) -> Self {
         Self::new(what, error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Whether privileges or a policy are the reason; the kernel may have the capability all the
-    /// same.
+    /// Whether it was refused for lack of privileges, or by a policy. The kernel may have the
+    /// capability nevertheless.
     pub fn is_permission(&self) -> bool {
         self.errno == libc::EPERM
     }
 
+    /// The symbol of the error, such as "EPERM", or "error N" for other numbers than BPF returns.
     pub fn errno_name(&self) -> String {
         /// Internal to the kernel, but BPF returns it.
         const ENOTSUPP: i32 = 524;

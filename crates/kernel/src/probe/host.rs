@@ -1,4 +1,4 @@
-//! What system calls say about the running kernel.
+//! Queries the running kernel about itself, by system calls.
 
 use std::ffi::CStr;
 use std::mem;
@@ -16,7 +16,7 @@ pub fn release() -> (String, String) {
     (text(&names.release), text(&names.machine))
 }
 
-/// Names of the numbers in include/uapi/linux/lsm.h, from 100 on.
+/// The names of the IDs in include/uapi/linux/lsm.h, from 100 on.
 const SECURITY_MODULES: [&str; 14] = [
     "capability",
     "selinux",
@@ -34,8 +34,8 @@ const SECURITY_MODULES: [&str; 14] = [
     "ipe",
 ];
 
-/// The active security modules in the kernel's order. This needs no privileges and no mounted
-/// securityfs, but Linux 6.8.
+/// The active security modules in the kernel's order; `None` before Linux 6.8. This needs no
+/// privileges and no mounted securityfs.
 pub fn security_modules() -> Option<Vec<String>> {
     const LSM_LIST_MODULES: libc::c_long = 461;
     let mut ids = [0u64; 64];
@@ -47,7 +47,7 @@ pub fn security_modules() -> Option<Vec<String>> {
 }
 
 fn security_module(id: u64) -> String {
-    let place = id.checked_sub(100).and_then(|place| usize::try_from(place).ok());
-    let known = place.and_then(|place| SECURITY_MODULES.get(place));
+    let index = id.checked_sub(100).and_then(|index| usize::try_from(index).ok());
+    let known = index.and_then(|index| SECURITY_MODULES.get(index));
     known.map_or_else(|| format!("module {id}"), |name| (*name).into())
 }

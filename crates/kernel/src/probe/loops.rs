@@ -1,5 +1,5 @@
-//! How this kernel bounds the loops of plugins. Probed where they are compiled, in less time than
-//! opening `probe.bpf.c` takes.
+//! Probes how this kernel bounds the loops of plugins. Each process that compiles plugins does
+//! this, so it does not open the object of `probe.bpf.c`, which takes longer.
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::ptr;
@@ -11,7 +11,8 @@ use libbpf_rs::libbpf_sys;
 /// r0 = 0; round: may_goto end; goto round; end: exit
 const ROUNDS: [u64; 4] = [0xb7, 0xe5 | 1 << 16, 0x05 | 0xfffe << 16, 0x95];
 
-/// As this kernel bounds them. A process that may not probe gets what newer kernels have.
+/// How this kernel bounds loops. For a process that may not load programs, this is what newer
+/// kernels do. Probed once for each process.
 pub fn loops() -> Loops {
     static LOOPS: OnceLock<Loops> = OnceLock::new();
     *LOOPS.get_or_init(|| {

@@ -1,6 +1,5 @@
-//! What this kernel can do, found by trying it: tiny programs and maps of
-//! `bpf/measure/probe.bpf.c`, loaded one at a time, a few attached for a moment. Nothing stays
-//! behind.
+//! Tries what this kernel can do: it loads tiny programs and maps of `bpf/measure/probe.bpf.c`, one
+//! at a time, and attaches some of them for a moment. Nothing stays behind.
 
 mod error;
 mod host;
@@ -19,7 +18,7 @@ use crate::error::Error;
 use crate::mapped_array::MappedArray;
 use object::COUNTER;
 
-/// Whether this process may use BPF as the gate does, which finds maps and links by their numbers.
+/// Whether this process may use BPF as the gate does, which finds maps and links by their IDs.
 pub fn may_use_bpf() -> ProbeResult {
     let mut next = 0;
     // SAFETY: writes one number to `next`.
@@ -32,7 +31,7 @@ pub fn may_use_bpf() -> ProbeResult {
     }
 }
 
-/// Loads a program, which uses `maps`.
+/// Loads a program, with the maps that it uses.
 pub fn load(program: &str, maps: &[&str]) -> ProbeResult {
     object::with(&[program], maps, |_| Ok(()))
 }
@@ -42,7 +41,7 @@ pub fn attach(program: &str) -> ProbeResult {
     object::with(&[program], &[], |loaded| loaded.attach(program).map(drop))
 }
 
-/// Attaches by kprobe.multi, and detaches.
+/// Attaches a program by kprobe.multi to the entry of getpgid, and detaches it.
 pub fn attach_kprobe_multi() -> ProbeResult {
     const PROGRAM: &str = "kprobe_multi";
     object::with(&[PROGRAM], &[], |loaded| {
@@ -50,7 +49,7 @@ pub fn attach_kprobe_multi() -> ProbeResult {
     })
 }
 
-/// Iterates over all tasks with an empty program.
+/// Iterates over all tasks with a program that does nothing.
 pub fn iterate_tasks() -> ProbeResult {
     const PROGRAM: &str = "task_iterator";
     object::with(&[PROGRAM], &[], |loaded| {
@@ -58,12 +57,12 @@ pub fn iterate_tasks() -> ProbeResult {
     })
 }
 
-/// Makes a map.
+/// Creates a map.
 pub fn make(map: &str) -> ProbeResult {
     object::with(&[], &[map], |_| Ok(()))
 }
 
-/// Makes an array and maps it into memory.
+/// Creates an array and maps it into memory.
 pub fn map_into_memory() -> ProbeResult {
     const MAP: &str = "mmapable";
     object::with(&[], &[MAP], |loaded| match MappedArray::<u64>::new(&loaded.map(MAP)?, 1) {
@@ -80,8 +79,8 @@ pub fn ring_in_array() -> ProbeResult {
     object::with(&[], &[RING, ARRAY], |loaded| loaded.put(ARRAY, &loaded.map(RING)?))
 }
 
-/// Attaches an LSM program to the hook of bpf() itself. True: the hook ran it, so BPF is among the
-/// active security modules.
+/// Attaches an LSM program to the hook of bpf() itself. Returns whether the hook ran it, that is,
+/// whether BPF is among the active security modules.
 pub fn lsm_runs() -> ProbeResult<bool> {
     const PROGRAM: &str = "lsm";
     object::with(&[PROGRAM], &[COUNTER], |loaded| {
@@ -91,15 +90,15 @@ pub fn lsm_runs() -> ProbeResult<bool> {
     })
 }
 
-/// Runs a loop of may_goto. True: its bound is time, not a number of iterations.
+/// Runs a loop of may_goto. Returns whether its bound is a time, and not a number of iterations.
 pub fn may_goto_is_timed() -> ProbeResult<bool> {
     const PROGRAM: &str = "may_goto";
     const COUNTED: u64 = 1 << 23;
     object::with(&[PROGRAM], &[COUNTER], |loaded| {
         loaded.run(PROGRAM)?;
-        // A loop that counts stops at its number. One that is timed stops earlier on a slow
-        // machine.
-        loaded.counter().map(|turns| turns.abs_diff(COUNTED) > 1)
+        // A counted loop stops after this number of rounds. A timed one has another number of
+        // rounds, which depends on the machine's speed.
+        loaded.counter().map(|rounds| rounds.abs_diff(COUNTED) > 1)
     })
 }
 
@@ -110,7 +109,7 @@ pub fn tcx() -> ProbeResult {
         sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
         ..Default::default()
     };
-    // SAFETY: `options` asks for no list, so that only its own fields are written.
+    // SAFETY: `options` has no array for IDs, so that only its own fields are written.
     let result = unsafe {
         libbpf_sys::bpf_prog_query_opts(LOOPBACK, libbpf_sys::BPF_TCX_INGRESS, &mut options)
     };
@@ -122,7 +121,7 @@ pub fn tcx() -> ProbeResult {
     }
 }
 
-/// Runs `probes` without libbpf's messages: here a refusal is a result.
+/// Runs `probes` without libbpf's messages, because a refusal is no failure here.
 pub fn quietly<T>(probes: impl FnOnce() -> T) -> T {
     let before = libbpf_rs::set_print(None);
     let result = probes();

@@ -1,5 +1,5 @@
-//! A copy of `bpf/measure/probe.bpf.c` in the kernel, of which only what one probe needs is loaded.
-//! It calls libbpf's own functions, because libbpf-rs hides the kernel's error numbers.
+//! Loads the parts of `bpf/measure/probe.bpf.c` that one probe needs. It calls libbpf's own
+//! functions, because libbpf-rs hides the kernel's error numbers.
 
 use std::ffi::CString;
 use std::io;
@@ -13,16 +13,16 @@ use libbpf_rs::{AsRawLibbpf as _, OpenObject, libbpf_sys};
 use super::error::{ProbeError, ProbeResult};
 use crate::skeletons::probe::ProbeSkelBuilder;
 
-/// The map in which programs count.
+/// The map in which the programs count their runs or rounds.
 pub const COUNTER: &str = "counter";
 
-/// Loaded for the duration of [`with`].
+/// The loaded programs and maps of one probe.
 pub struct LoadedProbe<'a>(&'a OpenObject);
 
 /// An attached program; detached when dropped.
 pub struct Link(NonNull<libbpf_sys::bpf_link>);
 
-/// Loads these programs and maps, and nothing else; everything is gone when `work` has returned.
+/// Loads these programs and maps, and nothing else, while `work` runs.
 pub fn with<T>(
     programs: &[&str],
     maps: &[&str],
@@ -30,9 +30,9 @@ pub fn with<T>(
 ) -> ProbeResult<T> {
     let what = programs.first().or(maps.first()).copied().unwrap_or_default();
     let refused = |error| ProbeError::new(what, error);
-    let mut place = MaybeUninit::uninit();
+    let mut storage = MaybeUninit::uninit();
     let mut skeleton =
-        ProbeSkelBuilder::default().open(&mut place).map_err(|_| refused(libc::ENOMEM))?;
+        ProbeSkelBuilder::default().open(&mut storage).map_err(|_| refused(libc::ENOMEM))?;
     let object = skeleton.open_object_mut();
     for mut program in object.progs_mut() {
         let wanted = programs.iter().any(|name| program.name() == *name);
@@ -42,14 +42,14 @@ pub fn with<T>(
         let wanted = maps.iter().any(|name| map.name() == *name);
         map.set_autocreate(wanted).map_err(|_| refused(libc::EINVAL))?;
     }
-    // SAFETY: an open object, not loaded before; it is closed by its owner, `place`.
+    // SAFETY: an object that is open and not loaded yet; its owner, `skeleton`, closes it.
     match unsafe { libbpf_sys::bpf_object__load(object.as_libbpf_object().as_ptr()) } {
         0 => work(&LoadedProbe(object)),
         error => Err(refused(-error)),
     }
 }
 
-/// A C string of a name in the source.
+/// The C string of a name in the source.
 fn name(text: &str) -> CString {
     CString::new(text).expect("names have no zero bytes")
 }
@@ -66,6 +66,7 @@ impl LoadedProbe<'_> {
         unsafe { libbpf_sys::bpf_object__find_program_by_name(object, name(program).as_ptr()) }
     }
 
+    /// Attaches a program to what its section names.
     pub fn attach(&self, program: &str) -> ProbeResult<Link> {
         // SAFETY: a loaded program of this object, which outlives the link.
         link(program, unsafe { libbpf_sys::bpf_program__attach(self.program(program)) })
@@ -91,6 +92,7 @@ impl LoadedProbe<'_> {
         })
     }
 
+    /// Runs a program once, without a context.
     pub fn run(&self, program: &str) -> ProbeResult {
         let mut options = libbpf_sys::bpf_test_run_opts {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
@@ -104,6 +106,7 @@ impl LoadedProbe<'_> {
         if result == 0 { Ok(()) } else { Err(ProbeError::new(program, -result)) }
     }
 
+    /// The descriptor of a map.
     pub fn map(&self, map: &str) -> ProbeResult<BorrowedFd<'_>> {
         let object = self.0.as_libbpf_object().as_ptr();
         // SAFETY: searches a loaded object.
@@ -131,7 +134,7 @@ impl LoadedProbe<'_> {
         if result == 0 { Ok(()) } else { Err(ProbeError::new(array, -result)) }
     }
 
-    /// The programs' count.
+    /// The value of [`COUNTER`].
     pub fn counter(&self) -> ProbeResult<u64> {
         let map = self.map(COUNTER)?.as_raw_fd();
         let (key, mut value) = (0u32, 0u64);

@@ -5,36 +5,40 @@ use libbpf_rs::btf::types::{Func, MemberAttr, Struct, Typedef};
 
 use super::error::{ProbeError, ProbeResult};
 
-/// Where the gate reads them, and nowhere else.
+/// The gate reads the types here only, and so does the probe.
 const FILE: &str = "/sys/kernel/btf/vmlinux";
 
+/// The kernel's types, functions and tracepoints (BTF).
 pub struct Types(Btf<'static>);
 
 impl Types {
+    /// Reads them, which takes some milliseconds. An error if the kernel has no such file, or if
+    /// this process may not read it.
     pub fn read() -> ProbeResult<Self> {
         // This gives the reason for a failure, which libbpf does not.
         std::fs::File::open(FILE).map_err(|error| ProbeError::of(FILE, &error))?;
         Btf::from_path(FILE).map(Self).map_err(|_| ProbeError::new(FILE, libc::EINVAL))
     }
 
-    /// Whether BPF programs can call this function: they may call every kfunc that the kernel
-    /// describes.
+    /// Whether the kernel describes this function. If it is a kfunc, BPF programs can then call it.
     pub fn has_function(&self, name: &str) -> bool {
         self.0.type_by_name::<Func>(name).is_some()
     }
 
-    pub fn has_tracepoint(&self, name: &str) -> bool {
+    /// Whether programs can be attached to this tracepoint, named as in the kernel's source.
+    pub(crate) fn has_tracepoint(&self, name: &str) -> bool {
         self.tracepoint(name).is_some()
     }
 
-    /// The number of the tracepoint's type.
+    /// The number of the tracepoint's type, by which programs are loaded for it.
     pub fn tracepoint(&self, name: &str) -> Option<u32> {
         self.0
             .type_by_name::<Typedef>(&format!("btf_trace_{name}"))
             .map(|found| u32::from(found.type_id()))
     }
 
-    /// The offset in bytes of a member that is not a bit field.
+    /// The offset of a struct's member, in bytes. `None` if there is no such member, or if it is a
+    /// bit field.
     pub fn offset_of(&self, structure: &str, member: &str) -> Option<u32> {
         let structure = self.0.type_by_name::<Struct>(structure)?;
         let found = structure.iter().find(|found| found.name.is_some_and(|name| name == member))?;
@@ -44,6 +48,7 @@ impl Types {
         }
     }
 
+    /// Whether the struct exists and has this member.
     pub fn has_member(&self, structure: &str, member: &str) -> bool {
         let Some(structure) = self.0.type_by_name::<Struct>(structure) else {
             return false;

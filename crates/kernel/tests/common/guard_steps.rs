@@ -35,8 +35,8 @@ impl GuardStepper {
         let skeleton = skeleton.load().expect("it loads as root");
         let maps = &skeleton.maps;
         let mut profile = KernelProfile::new(MappedArray::new(&maps.bss_s_profile, 1)?, Vec::new());
-        for place in 1..=wire::GUARD_OVERFLOW_MAX {
-            profile.add_overflow(&maps.guard_overflow_windows, place)?;
+        for index in 1..=wire::GUARD_OVERFLOW_MAX {
+            profile.add_overflow(&maps.guard_overflow_windows, index)?;
         }
         Ok(Self {
             parameters: MappedArray::new(&maps.bss_s_param, 1)?,
@@ -60,7 +60,7 @@ impl GuardStepper {
         self.profile.empty();
     }
 
-    /// Takes the steps in turn, and fills in what the guard says of each.
+    /// Takes the steps one after the other, and fills in the result of each.
     ///
     /// # Panics
     /// If there are more than [`wire::GUARD_STEPS`].

@@ -25,8 +25,9 @@ use crate::kernel_text;
 /// programs.
 pub const MAX_SCOPES: usize = 128;
 
-/// Enough for the scopes of many attached processes at a time.
-const MAX_ATTACHED_NAMES: usize = 4096;
+/// The gate attaches at most this many processes at a time (`attach_requests` in
+/// bpf/gate/tasks.bpf.h), and each may have a scope of its own.
+const MAX_ATTACHED_NAMES: usize = wire::THREADS as usize;
 
 /// What a baseline is of, besides the program's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]

@@ -16,7 +16,7 @@ struct LogFollower {
     /// The plugin to follow; none: all.
     plugin: Option<String>,
     leader: EventSender,
-    /// Records that it missed because it was too slow, by plugin.
+    /// The number of records that it missed because it was too slow, by plugin.
     missed: BTreeMap<String, u64>,
 }
 
@@ -40,7 +40,9 @@ impl LogFollowers {
         self.0.retain(|one| one.plugin.as_deref() != Some(plugin));
     }
 
-    pub fn tell(&mut self, line: &Line) -> Result<()> {
+    /// Sends a line of output to each follower of its plugin. A line for which a follower has no
+    /// room is counted as missed.
+    pub fn send(&mut self, line: &Line) -> Result<()> {
         let text = json(line)?;
         let follows = |one: &&mut LogFollower| {
             one.plugin.as_ref().is_none_or(|plugin| *plugin == line.plugin)

@@ -53,7 +53,7 @@ pub fn reply(
 /// Sends new output to followers, and logs which plugins were unlinked.
 pub fn publish_output(plugins: &mut Plugins, followers: &mut LogFollowers) -> Result<()> {
     for line in plugins.tend()? {
-        followers.tell(&line)?;
+        followers.send(&line)?;
         match line.told {
             PluginOutput::TakenOut(_) => {
                 log_message(&format!("plugin {}: {}", line.plugin, line.told.line()))

@@ -8,17 +8,17 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::time::Duration;
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::metrics::Metrics;
 use crate::harness::{NOBODY, eventually};
 
 /// Starts a daemon that holds a process.
-fn holding(it: &Guarded, group: &ControlGroup, options: &str) -> (GuardDaemon, CommandServer) {
+fn holding(it: &Guarded, cgroup: &TestCgroup, options: &str) -> (GuardDaemon, CommandServer) {
     let daemon =
-        GuardDaemon::start(it, group, &format!("--guard=enforce --respond stop {options}"));
-    let mut server = CommandServer::start(it, group);
+        GuardDaemon::start(it, cgroup, &format!("--guard=enforce --respond stop {options}"));
+    let mut server = CommandServer::start(it, cgroup);
     eventually("the hold", || {
         if server.pending_replies() == 0 {
             server.send(b"x");
@@ -35,20 +35,20 @@ fn connect(daemon: &GuardDaemon) -> UnixStream {
 }
 
 /// Sends these bytes, closes the sending direction and returns the reply.
-fn answer(daemon: &GuardDaemon, request: &[u8]) -> String {
+fn reply_to(daemon: &GuardDaemon, request: &[u8]) -> String {
     let mut stream = connect(daemon);
     // The daemon may reply before it has read everything.
     let _ = stream.write_all(request);
     let _ = stream.shutdown(std::net::Shutdown::Write);
-    let mut answer = String::new();
-    let _ = BufReader::new(stream).read_line(&mut answer);
-    answer
+    let mut reply = String::new();
+    let _ = BufReader::new(stream).read_line(&mut reply);
+    reply
 }
 
 #[test]
 fn malformed_request_gets_a_sentence() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let (daemon, server) = holding(&it, &group, "");
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let (daemon, server) = holding(&it, &cgroup, "");
     let huge =
         [b"{\"ask\":\"hold\",\"pid\":".to_vec(), vec![b'1'; 3 << 20], b"}\n".to_vec()].concat();
     let deep =
@@ -65,27 +65,27 @@ fn malformed_request_gets_a_sentence() {
         (&deep, "does not understand"),
     ];
     for (request, words) in requests {
-        let said = answer(&daemon, request);
+        let said = reply_to(&daemon, request);
         assert!(said.contains(words), "{words:?} is not in {said:?}");
     }
     // The daemon cuts this request off, so its reply may not reach a client that is still writing.
-    answer(&daemon, &huge);
+    reply_to(&daemon, &huge);
     // A client that sends half a request does not delay others.
     let mut half = connect(&daemon);
     half.write_all(b"{\"ask\":").expect("it reads");
     assert!(daemon.request("status").text().contains("held now: 1 process"));
     half.write_all(b"\"status\"}\n").expect("it reads");
     let mut line = String::new();
-    BufReader::new(half).read_line(&mut line).expect("it answers");
+    BufReader::new(half).read_line(&mut line).expect("it replies");
     assert!(line.contains("\"held\""), "{line}");
     assert!(server.is_stopped());
 }
 
 #[test]
 fn two_hundred_clients_and_silent_ones_are_served() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let (daemon, mut server) = holding(&it, &group, "--anomaly-limit 1000000");
-    let status = || answer(&daemon, b"{\"ask\":\"status\"}\n");
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let (daemon, mut server) = holding(&it, &cgroup, "--anomaly-limit 1000000");
+    let status = || reply_to(&daemon, b"{\"ask\":\"status\"}\n");
     let silent: Vec<_> = (0..100).map(|_| connect(&daemon)).collect();
     let deaf: Vec<_> = (0..20).map(|_| connect(&daemon)).collect();
     std::thread::scope(|scope| {
@@ -112,8 +112,8 @@ fn two_hundred_clients_and_silent_ones_are_served() {
 
 #[test]
 fn closed_event_follower_leaves_nothing() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     daemon.request("status");
     let threads = || crate::harness::job::threads_of(daemon.running.pid()).len();
     // No event happens meanwhile. If another test loads a gate, the daemon opens further files, but
@@ -121,7 +121,7 @@ fn closed_event_follower_leaves_nothing() {
     let is_as_before = || {
         let before = (daemon.open_files(), threads());
         for _ in 0..20 {
-            assert_eq!(answer_and_go(&daemon), "{\"ok\":null}\n");
+            assert_eq!(read_reply_and_leave(&daemon), "{\"ok\":null}\n");
         }
         (0..50).any(|_| {
             std::thread::sleep(Duration::from_millis(100));
@@ -138,11 +138,11 @@ fn closed_event_follower_leaves_nothing() {
 
 #[test]
 fn event_stream_ends_with_the_daemon() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch --anomaly-limit 1000000");
-    let mut server = CommandServer::start(&it, &group);
-    let followers =
-        ["events --follow", "events --follow --json"].map(|ask| daemon.client_job(ask).start());
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch --anomaly-limit 1000000");
+    let mut server = CommandServer::start(&it, &cgroup);
+    let followers = ["events --follow", "events --follow --json"]
+        .map(|command| daemon.client_job(command).start());
     let [text, json] = &followers;
     eventually("an event", || {
         server.send_and_wait(b"x");
@@ -155,18 +155,18 @@ fn event_stream_ends_with_the_daemon() {
     }
 }
 
-fn answer_and_go(daemon: &GuardDaemon) -> String {
+fn read_reply_and_leave(daemon: &GuardDaemon) -> String {
     let mut stream = connect(daemon);
     stream.write_all(b"{\"ask\":\"events\",\"follow\":true}\n").expect("it reads");
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).expect("it answers");
+    BufReader::new(stream).read_line(&mut line).expect("it replies");
     line
 }
 
 #[test]
 fn non_root_client_is_refused_whatever_the_socket_mode() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     let mode =
         |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
     assert_eq!(mode(&daemon.socket), 0o600);
@@ -182,8 +182,8 @@ fn non_root_client_is_refused_whatever_the_socket_mode() {
 
 #[test]
 fn exhausting_metrics_connections_takes_no_daemon_descriptors() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let (daemon, mut server) = holding(&it, &group, "--metrics 127.0.0.1:0");
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let (daemon, mut server) = holding(&it, &cgroup, "--metrics 127.0.0.1:0");
     let metrics = Metrics::of(&daemon.running);
     daemon.limit_open_files(30);
     // Each connection sends half a request; some are not accepted yet.
@@ -197,17 +197,17 @@ fn exhausting_metrics_connections_takes_no_daemon_descriptors() {
     assert!(daemon.request("status").text().contains("held now: 1 process"));
     drop(half);
     let held = |series: &str| series == "tollgate_guard_held_processes";
-    eventually("an answer", || metrics.value(held) == Some(1.0));
+    eventually("a reply", || metrics.value(held) == Some(1.0));
     daemon.request("off --daemon");
     eventually("it runs again", || server.pending_replies() == 0);
 }
 
 #[test]
 fn occupied_metrics_port_is_reported_before_guarding() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("it has one");
-    let job = GuardDaemon::job_in(&it, &group, &format!("--guard=watch --metrics {address}"));
+    let job = GuardDaemon::job_in(&it, &cgroup, &format!("--guard=watch --metrics {address}"));
     let words = format!("cannot listen at {address}: Address already in use");
     assert!(!job.finish().exits_with(125).says(&words).err.contains("guarding"));
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::{copy, kill, stop};
@@ -16,9 +16,9 @@ use crate::harness::{Job, NOBODY, eventually};
 const STOPS: &str = "--guard=enforce --respond stop";
 
 /// Starts a daemon, and a program whose baseline it learns while the program works.
-fn learned(it: &Guarded, group: &ControlGroup, options: &str) -> (GuardDaemon, CommandServer) {
-    let daemon = GuardDaemon::start(it, group, options);
-    let mut server = joined(it, group, &daemon);
+fn learned(it: &Guarded, cgroup: &TestCgroup, options: &str) -> (GuardDaemon, CommandServer) {
+    let daemon = GuardDaemon::start(it, cgroup, options);
+    let mut server = joined(it, cgroup, &daemon);
     daemon.request("normalize guarded");
     server.send_and_wait(&[b'u'; 1000]);
     assert_eq!(daemon.program().expect("it is known")["state"], "normal");
@@ -26,8 +26,8 @@ fn learned(it: &Guarded, group: &ControlGroup, options: &str) -> (GuardDaemon, C
 }
 
 /// Starts another process and waits until the daemon guards it.
-fn joined(it: &Guarded, group: &ControlGroup, daemon: &GuardDaemon) -> CommandServer {
-    let mut server = CommandServer::start(it, group);
+fn joined(it: &Guarded, cgroup: &TestCgroup, daemon: &GuardDaemon) -> CommandServer {
+    let mut server = CommandServer::start(it, cgroup);
     let calls = || daemon.program().and_then(|program| program["calls"].as_u64()).unwrap_or(0);
     let before = calls();
     // A thread reports its normal calls every 1,024.
@@ -54,8 +54,8 @@ fn runs_again(server: &mut CommandServer) {
 
 #[test]
 fn operator_releases_held_processes() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut server) = learned(&it, &group, &format!("{STOPS} --anomaly-limit 1000"));
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let (daemon, mut server) = learned(&it, &cgroup, &format!("{STOPS} --anomaly-limit 1000"));
     assert_eq!(daemon.events(), Vec::<Value>::new());
     hold(&mut server);
     let status = daemon.status();
@@ -104,11 +104,11 @@ fn operator_releases_held_processes() {
 /// The baseline does not contain a shell's calls, and all of the program's own calls are tested.
 #[test]
 fn calls_before_execve_do_not_count() {
-    let (it, group) = (Guarded::normal(&["calls 1000"]), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    let (it, cgroup) = (Guarded::normal(&["calls 1000"]), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     let script = format!(
         "echo $$ >{}/cgroup.procs; sleep 2; cd /; exec {} calls 1000",
-        group.0.display(),
+        cgroup.0.display(),
         it.program.display()
     );
     eventually("it is guarded", || {
@@ -124,24 +124,24 @@ fn calls_before_execve_do_not_count() {
 
 #[test]
 fn transitions_apply_to_baselines_in_use() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut server) = learned(&it, &group, "--guard=watch");
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let (daemon, mut server) = learned(&it, &cgroup, "--guard=watch");
     server.send_and_wait(b"x");
-    let unusual = daemon.program().expect("known")["anomalies"].as_u64().expect("a number");
-    assert!(unusual > 0);
+    let anomalies = daemon.program().expect("known")["anomalies"].as_u64().expect("a number");
+    assert!(anomalies > 0);
     daemon.request("tolerize guarded");
     assert_eq!(daemon.program().expect("known")["state"], "training");
     let all = [[b'x'; 60], [b'u'; 60]].concat();
     server.send_and_wait(&all.repeat(3));
     assert_eq!(
         daemon.program().expect("known")["anomalies"],
-        unusual,
+        anomalies,
         "training programs are not tested"
     );
     daemon.request("normalize guarded");
     server.send_and_wait(&all.repeat(3));
     let now = daemon.program().expect("known");
-    assert_eq!((&now["state"], &now["anomalies"]), (&"normal".into(), &unusual.into()), "{now}");
+    assert_eq!((&now["state"], &now["anomalies"]), (&"normal".into(), &anomalies.into()), "{now}");
     assert!(daemon.request("show guarded").text().contains("getgid"));
     daemon.request("reset guarded");
     let now = daemon.program().expect("known");
@@ -161,12 +161,12 @@ fn transitions_apply_to_baselines_in_use() {
 
 #[test]
 fn learned_baseline_survives_restart() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut server) = learned(&it, &group, "--guard=watch");
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let (daemon, mut server) = learned(&it, &cgroup, "--guard=watch");
     daemon.running.signal(libc::SIGTERM);
     daemon.running.finish().success();
     server.send_and_wait(b"x");
-    let later = GuardDaemon::start(&it, &group, "--guard=watch");
+    let later = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     server.send_and_wait(b"uuuuuuuuuuuu");
     assert_eq!(later.program().expect("it is there already")["state"], "normal");
     server.send_and_wait(b"x");
@@ -175,35 +175,35 @@ fn learned_baseline_survives_restart() {
 
 #[test]
 fn killed_daemon_leaves_nobody_held() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut server) = learned(&it, &group, STOPS);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let (daemon, mut server) = learned(&it, &cgroup, STOPS);
     hold(&mut server);
     daemon.running.signal(libc::SIGKILL);
     runs_again(&mut server);
     daemon.running.finish().exits_with(137);
     // The socket that the killed daemon left does not keep another from starting.
-    let again = GuardDaemon::start(&it, &group, STOPS);
+    let again = GuardDaemon::start(&it, &cgroup, STOPS);
     again.request("status");
 }
 
 #[test]
 fn failed_daemon_leaves_nobody_held() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut server) = learned(&it, &group, STOPS);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let (daemon, mut server) = learned(&it, &cgroup, STOPS);
     hold(&mut server);
     daemon.limit_open_files(0);
     // A second program that starts.
     let other = it.folder.path().join("other");
     copy(&it.program, &other);
-    let _stranger = CommandServer::of(&other, &group, 0);
+    let _stranger = CommandServer::of(&other, &cgroup, 0);
     runs_again(&mut server);
     daemon.running.finish().exits_with(125).says("open files");
 }
 
 #[test]
 fn off_releases_holds_of_killed_daemon_and_watchdog() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut server) = learned(&it, &group, STOPS);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let (daemon, mut server) = learned(&it, &cgroup, STOPS);
     let watchdog = daemon.running.child_running("tollgate-wdog");
     hold(&mut server);
     // Both die at once, as when the kernel is out of memory.
@@ -221,8 +221,8 @@ fn off_releases_holds_of_killed_daemon_and_watchdog() {
 
 #[test]
 fn control_is_root_only_and_exclusive() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     for command in ["status", "off", "release", "events", "top"] {
         let mut job = daemon.client_job(command);
         job.command.uid(NOBODY).gid(NOBODY);
@@ -236,17 +236,17 @@ fn control_is_root_only_and_exclusive() {
     // The daemon rejects a request that it does not understand, and continues.
     let mut stream = std::os::unix::net::UnixStream::connect(&daemon.socket).expect("it listens");
     stream.write_all(b"{\"ask\":\"everything\"}\n").expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    assert!(answer.contains("does not understand"), "{answer}");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).expect("it replies");
+    assert!(reply.contains("does not understand"), "{reply}");
     daemon.request("status");
 }
 
 #[test]
 fn exemptions_and_max_held() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut first) = learned(&it, &group, "--guard=enforce --respond stop --max-held 1");
-    let mut second = joined(&it, &group, &daemon);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let (daemon, mut first) = learned(&it, &cgroup, "--guard=enforce --respond stop --max-held 1");
+    let mut second = joined(&it, &cgroup, &daemon);
     hold(&mut first);
     let counted = || daemon.status()["held"].as_array().is_some_and(|held| held.len() == 1);
     eventually("the daemon has counted it", counted);
@@ -258,7 +258,7 @@ fn exemptions_and_max_held() {
     runs_again(&mut first);
 
     let sparing = format!("{STOPS} --exempt {}", it.program.display());
-    let daemon = GuardDaemon::start(&it, &group, &sparing);
+    let daemon = GuardDaemon::start(&it, &cgroup, &sparing);
     first.send_and_wait(&[b'u'; 20]);
     first.send_and_wait(b"xxxx");
     assert_eq!(daemon.status()["held"], serde_json::json!([]));
@@ -268,10 +268,10 @@ fn exemptions_and_max_held() {
 
 #[test]
 fn prometheus_metrics_and_event_file() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let events = it.folder.path().join("events.jsonl");
     let options = format!("--guard=watch --metrics 127.0.0.1:0 --events {}", events.display());
-    let (daemon, mut server) = learned(&it, &group, &options);
+    let (daemon, mut server) = learned(&it, &cgroup, &options);
     server.send_and_wait(b"xxx");
     eventually("events in the file", || {
         std::fs::read_to_string(&events).is_ok_and(|text| text.lines().count() >= 3)

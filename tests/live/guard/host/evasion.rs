@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::eventually;
 use crate::harness::guarded_program::Guarded;
@@ -21,10 +21,10 @@ fn knowledge(baseline: &Value) -> Vec<Value> {
 
 #[test]
 fn replaced_program_gets_a_new_baseline() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
     // Learns what a command server does.
-    let teacher = GuardDaemon::start(&it, &group, "--guard=learn");
-    let mut old = CommandServer::start(&it, &group);
+    let teacher = GuardDaemon::start(&it, &cgroup, "--guard=learn");
+    let mut old = CommandServer::start(&it, &cgroup);
     eventually("it is learned", || {
         old.send_and_wait(&[b'u'; 500]);
         teacher.program().is_some_and(|program| program["calls"].as_u64() > Some(5000))
@@ -34,11 +34,11 @@ fn replaced_program_gets_a_new_baseline() {
     it.run_transition("normalize");
     let before = it.stored();
 
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     let refused = fs::OpenOptions::new().write(true).open(&it.program).expect_err("it runs");
     assert_eq!(refused.kind(), ErrorKind::ExecutableFileBusy);
     fs::rename(it.changed_copy("new"), &it.program).expect("it can be replaced");
-    let mut new = CommandServer::start(&it, &group);
+    let mut new = CommandServer::start(&it, &cgroup);
     let known = || {
         let status = daemon.status();
         let all = status["programs"].as_array().expect("programs").iter();
@@ -71,12 +71,12 @@ fn replaced_program_gets_a_new_baseline() {
 #[test]
 #[ignore = "four minutes; make bench runs it"]
 fn touched_file_does_not_exhaust_program_keys() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let daemon =
-        GuardDaemon::start(&it, &group, &format!("--guard=watch --exe {}", it.program.display()));
+        GuardDaemon::start(&it, &cgroup, &format!("--guard=watch --exe {}", it.program.display()));
     let other = it.folder.path().join("other");
     copy(&it.program, &other);
-    let mut server = CommandServer::of(&other, &group, 0);
+    let mut server = CommandServer::of(&other, &cgroup, 0);
     // The daemon refreshes its list of processes twice a second.
     std::thread::sleep(Duration::from_secs(1));
     for n in 0..4500 {
@@ -88,7 +88,7 @@ fn touched_file_does_not_exhaust_program_keys() {
             daemon.request("status");
         }
     }
-    let mut late = CommandServer::start(&it, &group);
+    let mut late = CommandServer::start(&it, &cgroup);
     eventually("it is guarded", || {
         late.send_and_wait(&[b'u'; 500]);
         daemon.program().is_some()
@@ -98,15 +98,15 @@ fn touched_file_does_not_exhaust_program_keys() {
 
 /// Checks the digest of a program of this size once it is guarded.
 fn digest_of_one_with(size: u64, is_expected: impl Fn(&Value) -> bool) {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let program = it.changed_copy("long");
     fs::File::options()
         .write(true)
         .open(&program)
         .and_then(|file| file.set_len(size))
         .expect("sparse");
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
-    let mut server = CommandServer::of(&program, &group, 0);
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
+    let mut server = CommandServer::of(&program, &cgroup, 0);
     eventually("it is met", || {
         server.send_and_wait(b"u");
         daemon.program_named("long").is_some_and(|long| is_expected(&long["digest"]))
@@ -127,14 +127,14 @@ fn long_program_is_identified() {
 #[test]
 fn isolated_anomalies_are_reported_then_learned() {
     let it = Guarded::normal(&["routine 100 0"]);
-    let mut told = 0;
-    while told <= 30 {
-        assert_eq!(it.stored()[0]["state"], "normal", "after {told} anomalies");
+    let mut anomalies = 0;
+    while anomalies <= 30 {
+        assert_eq!(it.stored()[0]["state"], "normal", "after {anomalies} anomalies");
         let new = it.run("--guard=watch", "routine 100 1").number("anomalies");
         assert!((1..=5).contains(&new), "{new} anomalies in a run");
-        told += new;
+        anomalies += new;
     }
-    assert_ne!(it.stored()[0]["state"], "normal", "after {told} anomalies");
+    assert_ne!(it.stored()[0]["state"], "normal", "after {anomalies} anomalies");
     assert_eq!(it.run("--guard=watch", "routine 100 1").number("anomalies"), 0);
 }
 
@@ -163,23 +163,23 @@ fn fork_exec_and_thread_anomalies_are_each_held() {
 
 #[test]
 fn anomaly_flood_is_counted_as_loss() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch --anomaly-limit 1000000000");
-    let mut server = CommandServer::start(&it, &group);
-    let told =
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch --anomaly-limit 1000000000");
+    let mut server = CommandServer::start(&it, &cgroup);
+    let counted =
         || daemon.program().map_or(0, |program| program["anomalies"].as_u64().expect("a number"));
     eventually("it is guarded", || {
         server.send_and_wait(b"x");
-        told() > 0
+        counted() > 0
     });
     // The stopped daemon does not read the events.
     stop(daemon.running.pid());
     (0..20).for_each(|_| server.send_and_wait(&[b'x'; 1000]));
     kill(daemon.running.pid() as i32, libc::SIGCONT);
-    eventually("each is told or lost", || {
+    eventually("each is reported or lost", || {
         let lost = daemon.status()["losses"]["guard events not reported (buffer full)"]
             .as_u64()
             .unwrap_or(0);
-        lost > 0 && lost + told() >= 20_000
+        lost > 0 && lost + counted() >= 20_000
     });
 }

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::{GuardSection, Guarded};
 use crate::harness::job::{is_running, kill, state, states_of};
@@ -14,9 +14,9 @@ const ENFORCE: &str = "--guard=enforce --respond stop";
 
 #[test]
 fn event_loop_sees_one_eintr_per_hold() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, ENFORCE);
-    let mut server = CommandServer::start(&it, &group);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, ENFORCE);
+    let mut server = CommandServer::start(&it, &cgroup);
     eventually("it is guarded", || {
         server.send_and_wait(b"u");
         daemon.program().is_some()
@@ -28,7 +28,7 @@ fn event_loop_sees_one_eintr_per_hold() {
         std::thread::sleep(std::time::Duration::from_millis(100));
         assert_eq!(server.pending_replies(), 1, "nobody serves while held");
         daemon.request("release");
-        eventually("its answer", || server.pending_replies() == 0);
+        eventually("its reply", || server.pending_replies() == 0);
     }
     assert!(server.end().contains("interrupted: 3 waits, 0 naps"));
 }
@@ -36,8 +36,8 @@ fn event_loop_sees_one_eintr_per_hold() {
 /// A call that the kernel or an event loop restarts is the same call.
 #[test]
 fn being_stopped_causes_no_anomalies() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut server) = learned(&it, &group, "--delay-cap 1ms", &[b'u'; 100], 4);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let (daemon, mut server) = learned(&it, &cgroup, "--delay-cap 1ms", &[b'u'; 100], 4);
     for _ in 0..20 {
         daemon.request(&format!("hold {}", server.pid()));
         eventually("all of them", || states_of(server.pid()) == ['T'; 5]);
@@ -50,22 +50,22 @@ fn being_stopped_causes_no_anomalies() {
 /// Starts a daemon that has learned what a command server does for these commands.
 fn learned(
     it: &Guarded,
-    group: &ControlGroup,
+    cgroup: &TestCgroup,
     options: &str,
-    usual: &[u8],
+    normal: &[u8],
     threads: u32,
 ) -> (GuardDaemon, CommandServer) {
     let daemon =
-        GuardDaemon::start(it, group, &format!("--guard=enforce --anomaly-limit 1000 {options}"));
-    let mut server = CommandServer::with_threads(it, group, threads);
+        GuardDaemon::start(it, cgroup, &format!("--guard=enforce --anomaly-limit 1000 {options}"));
+    let mut server = CommandServer::with_threads(it, cgroup, threads);
     eventually("it is guarded", || {
-        server.send_and_wait(usual);
+        server.send_and_wait(normal);
         daemon.program().is_some_and(|program| program["calls"].as_u64() > Some(2000))
     });
     // The daemon may have attached the server in the middle of the commands.
     server.send_and_wait(usual);
     daemon.request("normalize guarded");
-    server.send_and_wait(usual);
+    server.send_and_wait(normal);
     assert_eq!(daemon.program().expect("it is known")["anomalies"], 0);
     (daemon, server)
 }
@@ -75,12 +75,12 @@ fn learned(
 #[test]
 fn foreign_sigcont_lets_hardly_any_call_through() {
     let it = Guarded::normal(&["routine 100 0", "orphaned-routine 100 0"]);
-    let ways = [
+    let variants = [
         ("--respond stop", "routine"),
         ("--delay-factor 5s", "routine"),
         ("--respond stop", "orphaned-routine"),
     ];
-    for (options, routine) in ways {
+    for (options, routine) in variants {
         let options = format!("--guard=enforce --anomaly-limit 1000 {options}");
         let running = it.job(&options, &format!("{routine} 100 900")).start();
         let guarded = running.child_running("guarded");
@@ -111,7 +111,7 @@ fn sigterm_and_sigcont_end_a_held_process() {
     running.finish().exits_with(143);
 }
 
-/// A stop that answers a foreign SIGCONT may still be pending when the hold ends.
+/// A stop that is the response to a foreign SIGCONT may still be pending when the hold ends.
 #[test]
 fn foreign_sigcont_does_not_delay_release() {
     let it = Guarded::normal(&["routine 100 0"]);
@@ -139,8 +139,8 @@ fn foreign_sigcont_does_not_delay_release() {
 /// The calls after an EINTR would be anomalous again.
 #[test]
 fn hold_of_a_call_interrupts_no_epoll_wait() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let (daemon, mut server) = learned(&it, &group, "--delay-cap 5ms", &[b'u'; 100], 0);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let (daemon, mut server) = learned(&it, &cgroup, "--delay-cap 5ms", &[b'u'; 100], 0);
     for _ in 0..3 {
         server.send_and_wait(b"x");
         // One by one, so that the server waits in epoll_wait for each.
@@ -202,13 +202,13 @@ const RESUMED: [&str; 20] = [
 
 #[test]
 fn operator_hold_interrupts_only_documented_calls() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, ENFORCE);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, ENFORCE);
     let start = |call: &&str| {
         let job =
             Job::of([vec![it.program.clone().into()], words(&format!("waits {call}"))].concat());
         let waiting = job.in_own_session().start();
-        group.add(waiting.pid());
+        cgroup.add(waiting.pid());
         eventually(call, || state(waiting.pid()) == Some('S'));
         waiting
     };
@@ -236,9 +236,9 @@ fn operator_hold_interrupts_only_documented_calls() {
 
 #[test]
 fn training_stops_are_learned() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch --train-on-stops 10ms");
-    let mut server = CommandServer::start(&it, &group);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch --train-on-stops 10ms");
+    let mut server = CommandServer::start(&it, &cgroup);
     for _ in 0..3 {
         eventually("a stop", || server.is_stopped());
         eventually("its end", || !server.is_stopped());
@@ -269,10 +269,10 @@ fn training_stops_are_learned() {
 
 #[test]
 fn execve_after_an_anomaly_is_suspended() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let usual = [[b'u'; 100], [b'e'; 100]].concat();
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let normal = [[b'u'; 100], [b'e'; 100]].concat();
     let (daemon, mut server) =
-        learned(&it, &group, "--delay-cap 1ms --suspend-execve 1", &usual, 0);
+        learned(&it, &cgroup, "--delay-cap 1ms --suspend-execve 1", &normal, 0);
     server.send_and_wait(b"e");
     server.send_and_wait(b"x");
     // Pushes the anomaly out of the latest 128 calls.
@@ -289,7 +289,7 @@ fn execve_after_an_anomaly_is_suspended() {
     assert_eq!(server.pending_replies(), 1);
     assert!(daemon.request("status").text().contains("held now: 1 process"));
     daemon.request("release");
-    eventually("its answer", || server.pending_replies() == 0);
+    eventually("its reply", || server.pending_replies() == 0);
 }
 
 #[test]
@@ -303,9 +303,9 @@ fn hold_stops_two_thousand_threads() {
 }
 
 fn hold_with_threads(threads: u32) {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, ENFORCE);
-    let mut server = CommandServer::with_threads(&it, &group, threads);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, ENFORCE);
+    let mut server = CommandServer::with_threads(&it, &cgroup, threads);
     eventually("it is guarded", || {
         server.send_and_wait(b"u");
         daemon.program().is_some() && states_of(server.pid()).len() == threads as usize + 1
@@ -323,11 +323,11 @@ fn hold_with_threads(threads: u32) {
 
 #[test]
 fn shell_sees_stopped_then_continued_job() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, ENFORCE);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, ENFORCE);
     let mut terminal = Terminal::new();
     let shell = Job::of(words("bash --norc --noprofile -i")).on(&terminal).start();
-    std::fs::write(group.0.join("cgroup.procs"), shell.pid().to_string()).expect("our group");
+    std::fs::write(cgroup.0.join("cgroup.procs"), shell.pid().to_string()).expect("our cgroup");
     terminal.press(b"PS1='rea''dy> '; set +H\n");
     terminal.read_until("ready> ");
     terminal.press(format!("sleep 10000 | {} command-server\n", it.program.display()).as_bytes());

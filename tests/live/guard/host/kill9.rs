@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use stats::order::Random;
 
 use crate::harness::bpf::abandoned_links;
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::{children, comm, kill, stop};
@@ -42,7 +42,7 @@ const PLENTY: usize = 10_000;
 
 struct KillTest {
     it: Guarded,
-    group: ControlGroup,
+    cgroup: TestCgroup,
     victims: Vec<CommandServer>,
     random: Random,
     /// How long a daemon needs until it is ready.
@@ -59,10 +59,10 @@ fn watchdogs(daemon: u32) -> Vec<u32> {
 impl KillTest {
     fn new(random: Random) -> Self {
         let it = Guarded::new();
-        let group = ControlGroup::new();
-        let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+        let cgroup = TestCgroup::new();
+        let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
         let mut victims: Vec<_> =
-            [0, 4, 0].map(|threads| CommandServer::with_threads(&it, &group, threads)).into();
+            [0, 4, 0].map(|threads| CommandServer::with_threads(&it, &cgroup, threads)).into();
         eventually("they are learned", || {
             victims.iter_mut().for_each(|victim| victim.send_and_wait(&[b'u'; 1000]));
             daemon.program().is_some_and(|program| program["calls"].as_u64() > Some(20_000))
@@ -70,7 +70,7 @@ impl KillTest {
         daemon.running.signal(libc::SIGTERM);
         daemon.running.finish().success();
         it.run_transition("normalize");
-        Self { it, group, victims, random, start: Duration::from_millis(300), hits: 0 }
+        Self { it, cgroup, victims, random, start: Duration::from_millis(300), hits: 0 }
     }
 
     fn some(&mut self, most: Duration) -> Duration {
@@ -102,7 +102,7 @@ impl KillTest {
     fn daemon(&self) -> GuardDaemon {
         // With this limit, anomalous calls stay anomalous, however often they happen.
         let options = "--guard=enforce --respond stop --anomaly-limit 4294967295";
-        let mut job = GuardDaemon::job_in(&self.it, &self.group, options);
+        let mut job = GuardDaemon::job_in(&self.it, &self.cgroup, options);
         job.command.arg("--exe").arg(&self.it.program);
         GuardDaemon::of(job.start(), &self.it)
     }
@@ -184,7 +184,7 @@ impl KillTest {
     }
 }
 
-/// Starts another session, which keeps the gate after the daemon's death.
+/// Starts another session, which holds the gate after the daemon's death.
 fn keeper() -> Running {
     let keeper = Job::run("", workload("hang")).start();
     keeper.child_running("workloads");
@@ -196,7 +196,7 @@ fn kill_at_random_moments(rounds: usize) {
     println!("seed {seed}");
     let mut range = KillTest::new(Random::new(seed));
     let mut rest = Vec::new();
-    let mut kept = None;
+    let mut keeper_process = None;
     for round in 0..rounds {
         if rest.is_empty() {
             rest = WHOM.iter().flat_map(|whom| KILL_MOMENTS.map(|then| (*whom, then))).collect();
@@ -204,18 +204,18 @@ fn kill_at_random_moments(rounds: usize) {
         }
         let (whom, then) = rest.pop().expect("just filled");
         if round % 10 == 0 {
-            kept = (round % 20 == 10).then(keeper);
+            keeper_process = (round % 20 == 10).then(keeper);
         }
         let began = Instant::now();
         range.round(whom, then);
         println!(
-            "{round}: {whom:?} while {then:?}, gate kept: {}, {:?}",
-            kept.is_some(),
+            "{round}: {whom:?} while {then:?}, gate held by a keeper: {}, {:?}",
+            keeper_process.is_some(),
             began.elapsed()
         );
     }
     println!("in {} of {rounds} rounds a process was held then", range.hits);
-    drop(kept);
+    drop(keeper_process);
     eventually("an end of all links", || abandoned_links().is_empty());
     // In three of the twelve combinations, the kill comes while a process is held.
     assert!(

@@ -108,15 +108,15 @@ fn held_fork_succeeds_after_release() {
     let guard = GuardSection::of(&ran);
     let forks = guard.events().iter().filter(|event| event["call"] == "clone").count();
     // One event for each, because the kernel restarts the call after the stop, and a restarted call
-    // is not a new one. Only if a hold ends before its stop begins, the guard cannot recognize the
-    // same call.
+    // is not a new one. If a hold ends before its stop begins, the guard cannot recognize the same
+    // call.
     assert!((5..=20).contains(&forks), "{forks} forks in {}", guard.0);
 }
 
 #[test]
 fn inner_session_does_not_escape_the_guard() {
     let it = Guarded::normal(&["routine 100 0"]);
-    let is_judged = || {
+    let is_tested = || {
         let mut outer = Job::run("--guard=watch", vec![tollgate().into()]);
         outer.command.env("TOLLGATE_STORE", it.folder.path().join("store"));
         let inner = outer.path("inner");
@@ -126,7 +126,7 @@ fn inner_session_does_not_escape_the_guard() {
     };
     // The program is not the outer session's command, so it does not wait for its baseline, which
     // may be late on a busy machine.
-    eventually("it is judged before it ends", is_judged);
+    eventually("it is tested before it ends", is_tested);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::eventually;
 use crate::harness::guarded_program::{GuardSection, Guarded};
@@ -31,19 +31,19 @@ const OTHER: &str =
 
 #[test]
 fn other_script_is_anomalous_only_with_scopes() {
-    for (option, is_told) in [("", false), ("--scope script", true)] {
+    for (option, is_scoped) in [("", false), ("--scope script", true)] {
         let it = shell();
         let (quiet, other) = (write(&it, "quiet.sh", QUIET), write(&it, "other.sh", OTHER));
         for script in [&quiet, &other] {
             it.run(&format!("--guard=learn {option}"), script);
         }
-        let program = if is_told { "dash[quiet.sh]" } else { "dash" };
+        let program = if is_scoped { "dash[quiet.sh]" } else { "dash" };
         it.run_transition_on("normalize", program);
         write(&it, "quiet.sh", OTHER);
         let guard = it.run(&format!("--guard=watch {option}"), &quiet);
-        let scope = is_told.then(|| format!("script:{quiet}"));
+        let scope = is_scoped.then(|| format!("script:{quiet}"));
         let anomalies = guard.in_scope(scope.as_deref())["anomalies"].as_u64().expect("a number");
-        assert_eq!(anomalies > 0, is_told, "{option}: {}", guard.0);
+        assert_eq!(anomalies > 0, is_scoped, "{option}: {}", guard.0);
     }
 }
 
@@ -99,18 +99,18 @@ fn scopes(daemon: &GuardDaemon) -> Vec<Value> {
 
 #[test]
 fn running_and_later_processes_have_scopes() {
-    let outer = ControlGroup::new();
-    let group = outer.inner("app.service");
+    let outer = TestCgroup::new();
+    let cgroup = outer.inner("app.service");
     let here = std::env::current_dir().expect("a folder");
     for (name, option, scope) in [
         ("guarded", "unit", "unit:app.service".to_owned()),
         ("python3", "script", format!("script:{}/command-server", here.display())),
     ] {
         let it = Guarded::named(name);
-        let mut first = CommandServer::start(&it, &group);
+        let mut first = CommandServer::start(&it, &cgroup);
         first.send_and_wait(b"u");
-        let daemon = GuardDaemon::start(&it, &group, &format!("--guard=watch --scope {option}"));
-        let mut second = CommandServer::start(&it, &group);
+        let daemon = GuardDaemon::start(&it, &cgroup, &format!("--guard=watch --scope {option}"));
+        let mut second = CommandServer::start(&it, &cgroup);
         eventually("both are known", || {
             for server in [&mut first, &mut second] {
                 server.send_and_wait(&[b'u'; 600]);

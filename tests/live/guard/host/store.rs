@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::copy;
 use crate::harness::{Job, eventually};
 
 /// Mounts a file system of 64 KiB that only the calling process and its children see.
-fn mount_small(place: &CString) -> io::Result<()> {
+fn mount_small(mount_point: &CString) -> io::Result<()> {
     let (kind, root, size) = (c"tmpfs", c"/", c"size=64k");
     let none = std::ptr::null();
     let private = libc::MS_REC | libc::MS_PRIVATE;
@@ -26,25 +26,30 @@ fn mount_small(place: &CString) -> io::Result<()> {
     let is_done = unsafe {
         libc::unshare(libc::CLONE_NEWNS) == 0
             && libc::mount(none, root.as_ptr(), none, private, none.cast()) == 0
-            && libc::mount(kind.as_ptr(), place.as_ptr(), kind.as_ptr(), 0, size.as_ptr().cast())
-                == 0
+            && libc::mount(
+                kind.as_ptr(),
+                mount_point.as_ptr(),
+                kind.as_ptr(),
+                0,
+                size.as_ptr().cast(),
+            ) == 0
     };
     if is_done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[test]
 fn full_disk_is_reported_and_saved_later() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let store = it.folder.path().join("store");
     fs::create_dir(&store).expect("a folder");
-    let place = CString::new(store.as_os_str().as_bytes()).expect("no NUL");
-    let job =
-        GuardDaemon::job_in(&it, &group, "--guard=watch").before_exec(move || mount_small(&place));
+    let mount_point = CString::new(store.as_os_str().as_bytes()).expect("no NUL");
+    let job = GuardDaemon::job_in(&it, &cgroup, "--guard=watch")
+        .before_exec(move || mount_small(&mount_point));
     let daemon = GuardDaemon::start_ready(job, &it);
     let seen = PathBuf::from(format!("/proc/{}/root{}", daemon.running.pid(), store.display()));
     let filler = seen.join("filler");
     fs::write(&filler, vec![0; 64 << 10]).expect("it is filled");
-    let mut server = CommandServer::start(&it, &group);
+    let mut server = CommandServer::start(&it, &cgroup);
     eventually("it is guarded", || {
         server.send_and_wait(&[b'u'; 500]);
         daemon.program().is_some()
@@ -114,31 +119,31 @@ fn stranger(it: &Guarded, name: &str) -> (PathBuf, PathBuf) {
 
 #[test]
 fn unreadable_baselines_do_not_stop_the_daemon() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
     let strangers: Vec<_> = WRONG.iter().map(|(name, _, _)| stranger(&it, name)).collect();
     let make_all = || {
-        for ((_, make, _), (_, place)) in WRONG.iter().zip(&strangers) {
-            if place.symlink_metadata().is_err() {
-                make(place);
+        for ((_, make, _), (_, path)) in WRONG.iter().zip(&strangers) {
+            if path.symlink_metadata().is_err() {
+                make(path);
             }
         }
     };
     make_all();
-    let daemon = GuardDaemon::start(&it, &group, "--guard=enforce --respond stop");
-    let is_told = |name: &str, words: &str, times: usize| {
-        let (_, place) =
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=enforce --respond stop");
+    let is_logged = |name: &str, words: &str, times: usize| {
+        let (_, path) =
             &strangers[WRONG.iter().position(|(wrong, _, _)| *wrong == name).expect("listed")];
         let said = daemon.running.read("err");
         said.lines()
-            .filter(|line| line.contains(&*place.to_string_lossy()) && line.contains(words))
+            .filter(|line| line.contains(&*path.to_string_lossy()) && line.contains(words))
             .count()
             >= times
     };
     for (name, _, words) in WRONG {
-        assert!(is_told(name, words, 1), "{name}: {}", daemon.running.read("err"));
+        assert!(is_logged(name, words, 1), "{name}: {}", daemon.running.read("err"));
     }
     // The daemon holds a process all the time.
-    let mut held = CommandServer::start(&it, &group);
+    let mut held = CommandServer::start(&it, &cgroup);
     eventually("the hold", || {
         if held.pending_replies() == 0 {
             held.send(b"x");
@@ -146,15 +151,15 @@ fn unreadable_baselines_do_not_stop_the_daemon() {
         held.is_stopped()
     });
     make_all();
-    for ((name, _, words), (program, place)) in WRONG.iter().zip(&strangers) {
-        let mut stranger = CommandServer::of(program, &group, 0);
+    for ((name, _, words), (program, path)) in WRONG.iter().zip(&strangers) {
+        let mut stranger = CommandServer::of(program, &cgroup, 0);
         eventually("it is guarded", || {
             stranger.send_and_wait(b"u");
             daemon.program_named(name).is_some()
         });
-        eventually("it is told", || is_told(name, words, 2));
+        eventually("it is logged", || is_logged(name, words, 2));
         stranger.send_and_wait(b"xuxu");
-        let aside = place.with_added_extension("damaged");
+        let aside = path.with_added_extension("damaged");
         assert_eq!(aside.symlink_metadata().is_ok(), SET_ASIDE.contains(name), "{name}");
     }
     assert!(held.is_stopped());
@@ -191,12 +196,12 @@ fn shown(daemon: &GuardDaemon, it: &Guarded, what: &str) -> u64 {
 
 /// Makes the server's behaviour for these commands the normal one in the daemon.
 #[track_caller]
-fn normalize(daemon: &GuardDaemon, server: &mut CommandServer, usual: &[u8]) {
+fn normalize(daemon: &GuardDaemon, server: &mut CommandServer, normal: &[u8]) {
     let calls =
         || daemon.program().map_or(0, |program| program["calls"].as_u64().expect("a number"));
     let before = calls();
     eventually("it is learned", || {
-        (0..12).for_each(|_| server.send_and_wait(usual));
+        (0..12).for_each(|_| server.send_and_wait(normal));
         calls() > before + 2000
     });
     daemon.request("normalize guarded");
@@ -204,9 +209,9 @@ fn normalize(daemon: &GuardDaemon, server: &mut CommandServer, usual: &[u8]) {
 
 #[test]
 fn learning_daemon_keeps_unseen_baselines() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
     let before = it.stored();
-    let daemon = GuardDaemon::start(&it, &group, "--guard=learn");
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=learn");
     daemon.request("show");
     daemon.running.signal(libc::SIGTERM);
     daemon.running.finish().success();
@@ -215,10 +220,10 @@ fn learning_daemon_keeps_unseen_baselines() {
 
 #[test]
 fn reset_replaces_unusable_baseline() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     it.run("--guard=learn --lookahead 6", "routine 100 0");
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
-    let mut server = CommandServer::start(&it, &group);
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
+    let mut server = CommandServer::start(&it, &cgroup);
     let calls = || daemon.program().and_then(|program| program["calls"].as_u64());
     eventually("it is met", || {
         server.send_and_wait(b"uuuu");
@@ -232,8 +237,8 @@ fn reset_replaces_unusable_baseline() {
 /// The daemon must not block on the lock, because it has to release holds in time.
 #[test]
 fn daemon_gives_up_on_a_locked_store() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     let lock = File::open(daemon.store.join(".lock")).expect("a lock");
     lock.lock().expect("locked");
     daemon.client_job("show").finish().exits_with(125).says("is locked by another process");
@@ -244,9 +249,9 @@ fn daemon_gives_up_on_a_locked_store() {
 
 #[test]
 fn import_takes_effect_in_a_running_daemon() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch --anomaly-limit 1000");
-    let mut server = CommandServer::start(&it, &group);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch --anomaly-limit 1000");
+    let mut server = CommandServer::start(&it, &cgroup);
     normalize(&daemon, &mut server, b"uuux");
     let export = it.folder.path().join("export");
     daemon.request(&format!("export guarded --output {}", export.display()));
@@ -269,9 +274,9 @@ fn import_takes_effect_in_a_running_daemon() {
 
 #[test]
 fn daemon_merges_what_a_run_stored() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
-    let mut server = CommandServer::start(&it, &group);
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
+    let mut server = CommandServer::start(&it, &cgroup);
     normalize(&daemon, &mut server, b"uuuu");
     let windows = shown(&daemon, &it, "windows");
     it.run("--guard=learn", "routine 100 20");

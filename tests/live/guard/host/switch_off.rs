@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::GuardDaemon;
 use crate::harness::guarded_program::{GuardSection, Guarded};
 use crate::harness::job::{Running, kill, state, stop};
@@ -58,8 +58,8 @@ fn off_releases_a_runs_holds_for_good() {
 
 #[test]
 fn off_releases_holds_of_a_hung_daemon() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, STOP);
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, STOP);
     let (running, _) = held(&it);
     stop(daemon.running.pid());
     let off = off(&running, "", "", &daemon.socket).start();
@@ -72,10 +72,10 @@ fn off_releases_holds_of_a_hung_daemon() {
 /// A daemon starts, attaches the held process, and ends.
 #[test]
 fn daemon_does_not_take_over_a_runs_holds() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
     let (running, guarded) = held(&it);
-    group.add(guarded);
-    let daemon = GuardDaemon::start(&it, &group, STOP);
+    cgroup.add(guarded);
+    let daemon = GuardDaemon::start(&it, &cgroup, STOP);
     assert_eq!(daemon.status()["held"], serde_json::json!([]));
     daemon.running.signal(libc::SIGTERM);
     daemon.running.finish().success();

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::cgroup::ControlGroup;
+use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::{Running, copy, state};
@@ -44,7 +44,7 @@ fn in_namespace(job: Job, script: &str, folders: &[&Path]) -> Job {
 /// Lets the server make anomalous calls until one is reported: the first may come before the daemon
 /// guards it.
 #[track_caller]
-fn does_something_unusual(daemon: &GuardDaemon, server: &mut CommandServer) {
+fn does_something_anomalous(daemon: &GuardDaemon, server: &mut CommandServer) {
     eventually("an event", || {
         if server.pending_replies() == 0 {
             server.send(b"x");
@@ -55,10 +55,10 @@ fn does_something_unusual(daemon: &GuardDaemon, server: &mut CommandServer) {
 
 #[test]
 fn sd_notify_ready_and_stopping() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let path = it.folder.path().join("notify");
     let notified = listen(&path);
-    let mut job = GuardDaemon::job_in(&it, &group, "--guard=watch");
+    let mut job = GuardDaemon::job_in(&it, &cgroup, "--guard=watch");
     job.command.env("NOTIFY_SOCKET", &path);
     let daemon = GuardDaemon::of(job.start(), &it);
     assert_eq!(receive(&notified).trim(), "READY=1");
@@ -70,7 +70,7 @@ fn sd_notify_ready_and_stopping() {
 
 #[test]
 fn events_go_to_the_journal() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
     let run = it.folder.path().join("run");
     fs::create_dir_all(run.join("systemd/journal")).expect("a folder");
     let journal = listen(&run.join("systemd/journal/socket"));
@@ -80,10 +80,10 @@ fn events_go_to_the_journal() {
                      done; \
                      mount --rbind \"$1\" /run; shift; \
                      export JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2)";
-    let job = in_namespace(GuardDaemon::job_in(&it, &group, "--guard=watch"), connected, &[&run]);
+    let job = in_namespace(GuardDaemon::job_in(&it, &cgroup, "--guard=watch"), connected, &[&run]);
     let daemon = GuardDaemon::start_ready(job, &it);
-    let mut server = CommandServer::start(&it, &group);
-    does_something_unusual(&daemon, &mut server);
+    let mut server = CommandServer::start(&it, &cgroup);
+    does_something_anomalous(&daemon, &mut server);
     let message = receive(&journal);
     for part in
         ["MESSAGE", "PRIORITY", "TOLLGATE_PROGRAM", "/guarded", "TOLLGATE_CALL", "TOLLGATE_LFC"]
@@ -96,9 +96,9 @@ fn events_go_to_the_journal() {
 
 #[test]
 fn unit_is_guarded_with_later_processes() {
-    let (it, group) = (Guarded::new(), ControlGroup::new());
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let unit = format!("tollgate-live-{}.service", std::process::id());
-    let (inside, outside) = (group.inner(&unit), group.inner("other"));
+    let (inside, outside) = (cgroup.inner(&unit), cgroup.inner("other"));
     let daemon = GuardDaemon::start_ready(
         GuardDaemon::job(&it, &format!("--guard=watch --unit {unit}")),
         &it,
@@ -119,13 +119,13 @@ fn unit_is_guarded_with_later_processes() {
 
 #[test]
 fn anomalies_beyond_max_held_are_logged() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
     let daemon =
-        GuardDaemon::start(&it, &group, &format!("{STOPS} --max-held 1 --metrics 127.0.0.1:0"));
-    let mut first = CommandServer::start(&it, &group);
-    does_something_unusual(&daemon, &mut first);
+        GuardDaemon::start(&it, &cgroup, &format!("{STOPS} --max-held 1 --metrics 127.0.0.1:0"));
+    let mut first = CommandServer::start(&it, &cgroup);
+    does_something_anomalous(&daemon, &mut first);
     eventually("the hold", || first.is_stopped());
-    let mut second = CommandServer::start(&it, &group);
+    let mut second = CommandServer::start(&it, &cgroup);
     let unheld =
         || daemon.program().map_or(0, |program| program["unheld"].as_u64().expect("a number"));
     eventually("one that is not held", || {
@@ -148,15 +148,15 @@ fn anomalies_beyond_max_held_are_logged() {
 
 #[test]
 fn top_is_live_until_q() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
-    let daemon = GuardDaemon::start(&it, &group, "--guard=watch");
-    let mut server = CommandServer::start(&it, &group);
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
+    let mut server = CommandServer::start(&it, &cgroup);
     let mut terminal = Terminal::new();
     let mut job = daemon.client_job("top").on(&terminal);
     job.command.env("TERM", "xterm");
     let top = job.start();
     assert!(terminal.read_until("quit").contains("tollgate guard (watch)"));
-    does_something_unusual(&daemon, &mut server);
+    does_something_anomalous(&daemon, &mut server);
     assert!(terminal.read_until("after").contains("after"));
     terminal.press(b"q");
     // The sequence that leaves the alternate screen.
@@ -168,16 +168,16 @@ fn top_is_live_until_q() {
 fn sshd_and_journald_are_exempt() {
     // Both folders exist without systemd as well: apt has units in the latter.
     for (folder, name) in [("/usr/sbin", "sshd"), ("/usr/lib/systemd", "systemd-journald")] {
-        let (it, group) = (Guarded::named(name), ControlGroup::new());
+        let (it, cgroup) = (Guarded::named(name), TestCgroup::new());
         // A folder without other programs, so that the daemon finds this one by its name.
-        let place = it.folder.path().join("place");
-        fs::create_dir(&place).expect("a folder");
-        let program = place.join(name);
+        let own_folder = it.folder.path().join("own");
+        fs::create_dir(&own_folder).expect("a folder");
+        let program = own_folder.join(name);
         copy(&workloads(), &program);
         let script = format!("mount --bind \"$1\" {folder}; shift");
-        let job = in_namespace(GuardDaemon::job_in(&it, &group, STOPS), &script, &[&place]);
+        let job = in_namespace(GuardDaemon::job_in(&it, &cgroup, STOPS), &script, &[&own_folder]);
         let daemon = GuardDaemon::start_ready(job, &it);
-        let mut server = CommandServer::of(&program, &group, 0);
+        let mut server = CommandServer::of(&program, &cgroup, 0);
         eventually("it is guarded", || {
             server.send_and_wait(&[b'u'; 500]);
             daemon.program_named(name).is_some()
@@ -195,13 +195,14 @@ fn sshd_and_journald_are_exempt() {
 fn at_a_terminal(
     it: &Guarded,
     daemon: &GuardDaemon,
-    group: &ControlGroup,
+    cgroup: &TestCgroup,
     terminal: &Terminal,
-    asks: &str,
+    commands: &str,
 ) -> Running {
-    let (group, program) = (group.0.display(), it.program.display());
-    let script =
-        format!("echo $$ >{group}/cgroup.procs; {asks}; sleep 2; exec {program} routine 100 20");
+    let (cgroup, program) = (cgroup.0.display(), it.program.display());
+    let script = format!(
+        "echo $$ >{cgroup}/cgroup.procs; {commands}; sleep 2; exec {program} routine 100 20"
+    );
     let mut job = Job::of(words("sh -ec")).on(terminal);
     job.command.arg(script).env("TOLLGATE_SOCKET", &daemon.socket);
     job.start()
@@ -209,21 +210,21 @@ fn at_a_terminal(
 
 #[test]
 fn operator_session_is_exempt() {
-    let (it, group) = (Guarded::normal(&["routine 100 0"]), ControlGroup::new());
+    let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
     let daemon =
-        GuardDaemon::start_ready(GuardDaemon::job_in(&it, &group, STOPS).in_own_session(), &it);
+        GuardDaemon::start_ready(GuardDaemon::job_in(&it, &cgroup, STOPS).in_own_session(), &it);
     let status = format!("{} guard status", tollgate().display());
     let restraints =
         || daemon.events().iter().map(|event| event["restraint"].clone()).collect::<Vec<_>>();
     let (office, home) = (Terminal::new(), Terminal::new());
     eventually("its events", || {
-        at_a_terminal(&it, &daemon, &group, &office, &status).finish().success();
+        at_a_terminal(&it, &daemon, &cgroup, &office, &status).finish().success();
         !restraints().is_empty()
     });
     assert!(restraints().iter().all(|why| why == "never held"), "{:?}", restraints());
     // The first terminal's session has ended; this one has sent no request.
     eventually("a hold", || {
-        let stranger = at_a_terminal(&it, &daemon, &group, &home, "true");
+        let stranger = at_a_terminal(&it, &daemon, &cgroup, &home, "true");
         eventually("a hold, or its end", || {
             state(stranger.pid()) == Some('T') || stranger.is_over()
         });

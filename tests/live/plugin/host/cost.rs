@@ -22,7 +22,7 @@ fn interval(samples: &[f64]) -> Interval {
     median_interval(samples, 0.95).expect("samples")
 }
 
-fn told(samples: &[f64]) -> String {
+fn format_interval(samples: &[f64]) -> String {
     let Interval { estimate, low, high, .. } = interval(samples);
     format!("{estimate:.2} [{low:.2}, {high:.2}]")
 }
@@ -129,7 +129,11 @@ fn grey_filter_on_the_papers_images() {
             fs::read(&found).expect("it is made") == fs::read(&expected).expect("it is made"),
             "{bytes}"
         );
-        eprintln!("  {bytes:>9} bytes: {} us, native {} us", told(&ours), told(&theirs));
+        eprintln!(
+            "  {bytes:>9} bytes: {} us, native {} us",
+            format_interval(&ours),
+            format_interval(&theirs)
+        );
     }
 }
 
@@ -172,14 +176,14 @@ fn took_ms(command: &mut Command) -> f64 {
 /// process's memory.
 fn most_kib(words: &[OsString], socket: &Path) -> f64 {
     let mut time = Command::new("time");
-    let told = time
+    let output = time
         .args(["-f", "%M"])
         .args(words)
         .env("TOLLGATE_SOCKET", socket)
         .output()
         .expect("GNU time");
-    let told = String::from_utf8_lossy(&told.stderr).into_owned();
-    told.lines().last().and_then(|line| line.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    text.lines().last().and_then(|line| line.parse().ok()).unwrap_or_else(|| panic!("{text}"))
 }
 
 #[test]
@@ -230,7 +234,11 @@ fn source_to_attached() {
     );
     for ((name, words), took) in commands.iter().zip(&took) {
         // Each run finds the remains of the ones before.
-        eprintln!("  {name}: {} ms, {} KiB", told(took), most_kib(words, &socket));
+        eprintln!("  {name}: {} ms, {} KiB", format_interval(took), most_kib(words, &socket));
     }
-    eprintln!("  linked in {} us, unlinked in {} us", told(&links), told(&unlinks));
+    eprintln!(
+        "  linked in {} us, unlinked in {} us",
+        format_interval(&links),
+        format_interval(&unlinks)
+    );
 }

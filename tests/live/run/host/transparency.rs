@@ -66,7 +66,7 @@ fn pids_are_those_of_the_pid_namespace() {
     job.command.arg(report).args(["--", "sh", "-c", "echo $$; :"]);
     let ran = job.finish().success();
     let rows: Vec<_> =
-        ran.report().complete().groups.iter().map(|group| group.pid.to_string()).collect();
+        ran.report().complete().groups.iter().map(|row| row.pid.to_string()).collect();
     assert_eq!(rows, [ran.text().trim()]);
 }
 

@@ -44,14 +44,14 @@ fn web_server_throughput() {
     let mut parts = ARMS.map(|_| CONNECTIONS.map(|_| Vec::new()));
     for _ in 0..QUADS {
         // Replies in this quad, by arm and connections.
-        let mut answered = [[0.0; CONNECTIONS.len()]; ARMS.len() + 1];
+        let mut replies = [[0.0; CONNECTIONS.len()]; ARMS.len() + 1];
         for arm in quads.next_quad() {
             let _floor = (arm == FLOOR)
                 .then(|| Floor::attach(&hooks, FloorProgram::Nothing).expect("they load"));
             let services =
                 (arm == SERVICES).then(|| ActiveServices::start(folder(), &site.rules()));
-            for (place, connections) in CONNECTIONS.into_iter().enumerate() {
-                answered[arm][place] += site.pages(connections, BLOCK_MS) as f64;
+            for (index, connections) in CONNECTIONS.into_iter().enumerate() {
+                replies[arm][index] += site.pages(connections, BLOCK_MS) as f64;
             }
             if let Some(services) = services {
                 none_lost(&services.report());
@@ -60,8 +60,8 @@ fn web_server_throughput() {
             }
         }
         for (parts, (arm, _)) in parts.iter_mut().zip(ARMS) {
-            for (place, parts) in parts.iter_mut().enumerate() {
-                parts.push(100.0 * (answered[arm][place] / answered[NOTHING][place] - 1.0));
+            for (index, parts) in parts.iter_mut().enumerate() {
+                parts.push(100.0 * (replies[arm][index] / replies[NOTHING][index] - 1.0));
             }
         }
     }
@@ -81,19 +81,19 @@ fn web_server_throughput() {
 }
 
 /// Sends a request over a new connection, as crates/libtollgate does.
-fn asked(services: &ActiveServices, request: &Value) -> f64 {
+fn request_us(services: &ActiveServices, request: &Value) -> f64 {
     let began = Instant::now();
     let mut stream = UnixStream::connect(services.path("control")).expect("a daemon");
     stream.write_all(format!("{request}\n").as_bytes()).expect("it reads");
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).expect("it answers");
+    BufReader::new(stream).read_line(&mut line).expect("it replies");
     let took = began.elapsed().as_secs_f64() * 1e6;
     assert!(line.contains("\"ok\""), "{line}");
     took
 }
 
 #[test]
-#[ignore = "for its figures: make bench"]
+#[ignore = "for its results: make bench"]
 fn explicit_binding() {
     let services = ActiveServices::start(folder(), "[service.shop]\n[service.blog]\n");
     // SAFETY: a plain query.
@@ -112,7 +112,7 @@ fn explicit_binding() {
     let mut took = requests.each_ref().map(|_| Vec::new());
     for _ in 0..100 {
         for (took, (_, request)) in took.iter_mut().zip(&requests) {
-            took.push(asked(&services, request));
+            took.push(request_us(&services, request));
         }
     }
     eprintln!("\nexplicit requests, in us, with 95 % intervals");
@@ -137,7 +137,7 @@ fn counting() -> OwnedFd {
 }
 
 #[test]
-#[ignore = "for its figures: make bench"]
+#[ignore = "for its results: make bench"]
 fn fork_by_bpf_stats() {
     const FORKS: u64 = 15_000;
     const RUNS: usize = 11;

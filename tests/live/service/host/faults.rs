@@ -80,7 +80,7 @@ fn half_written_file_is_not_applied() {
         scope.spawn(write);
         let done = [(); 10].map(|()| services.client_job("apply").start());
         let done = done.map(|apply| {
-            eventually("an answer", || apply.is_over());
+            eventually("a reply", || apply.is_over());
             apply
         });
         done.map(|apply| apply.read("out") + &apply.read("err"))
@@ -94,7 +94,7 @@ fn half_written_file_is_not_applied() {
         assert!(known.iter().any(|words| said.contains(words)), "{said}");
     }
     fs::write(&path, &contents[0]).expect("a file");
-    said(services.ask("apply"), "3 rules are in force");
+    said(services.request("apply"), "3 rules are in force");
 }
 
 /// A server that accepts the connection later still works for the client.
@@ -122,7 +122,7 @@ fn client_that_exits_before_accept_is_charged() {
         assert!(connection.read(&mut request).expect("it was sent") > 0);
         // SAFETY: a plain query.
         let tid = unsafe { libc::gettid() } as u32;
-        let threads = services.ask(&format!("explain --json {}", std::process::id())).json();
+        let threads = services.request(&format!("explain --json {}", std::process::id())).json();
         let threads = threads["threads"].as_array().expect("threads").clone();
         let why = threads.into_iter().find(|thread| thread["tid"] == tid).expect("this one");
         assert_eq!((&why["service"], &why["why"]), (&"shop".into(), &"receive".into()));
@@ -153,7 +153,7 @@ fn hundred_thousand_connections_leak_nothing() {
     let a_minute = f64::from(2 * CONNECTIONS_EACH) * 60.0 / began.elapsed().as_secs_f64();
     assert!(a_minute > 100_000.0, "{a_minute} connections a minute");
     none_lost(&services.report());
-    let left = services.ask(&format!("explain --json :{}", backend.endpoint)).json();
+    let left = services.request(&format!("explain --json :{}", backend.endpoint)).json();
     assert_eq!(left["connections"], serde_json::json!([]));
     let received = services.usage_by_service("received_bytes");
     // A request has four bytes and a reply five. The server receives the request, and then works
@@ -165,7 +165,7 @@ fn hundred_thousand_connections_leak_nothing() {
 }
 
 /// Sends one request from an address of the loopback network.
-fn ask_once(from: Ipv4Addr, port: u16) {
+fn request_once(from: Ipv4Addr, port: u16) {
     let address = |ip: Ipv4Addr, port: u16| libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
         sin_port: port.to_be(),
@@ -184,7 +184,7 @@ fn ask_once(from: Ipv4Addr, port: u16) {
     };
     stream.set_read_timeout(Some(LIMIT)).expect("it is no nothing");
     stream.write_all(b"a 0\n").expect("it reads");
-    stream.read_exact(&mut [0; 5]).expect("it answers");
+    stream.read_exact(&mut [0; 5]).expect("it replies");
 }
 
 /// Starts more dynamic services than the maximum.
@@ -198,9 +198,9 @@ fn dynamic_services_until_exhaustion() {
     let backend = Backend::start(services.folder.path(), "backend", "0", "");
     let port = backend.endpoint.parse().expect("a port");
     let client = |number: u32| Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 1)) + number);
-    (0..MAX_DYNAMIC + BEYOND).for_each(|number| ask_once(client(number), port));
+    (0..MAX_DYNAMIC + BEYOND).for_each(|number| request_once(client(number), port));
     // A client that has a service keeps it.
-    ask_once(client(0), port);
+    request_once(client(0), port);
     assert_eq!(services.service_of(backend.running.pid()), format!("clients:{}", client(0)));
     let received = services.usage_by_service("received_bytes");
     let of = |number: u32| received.get(&format!("clients:{}", client(number))).copied();
@@ -213,11 +213,11 @@ fn dynamic_services_until_exhaustion() {
     assert_eq!(received["clients"], u64::from(4 * BEYOND));
     const LOST: &str = "work charged to a parent because no service could be started (table full)";
     assert_eq!(services.report()["losses"], serde_json::json!({ LOST: BEYOND }));
-    said(services.ask("report"), LOST);
+    said(services.request("report"), LOST);
 }
 
-/// Even if the mode of the socket allows the connection: a process that could bind itself to a
-/// service could let it pay for its work.
+/// This holds even if the mode of the socket allows the connection. Otherwise a process could have
+/// its work charged to any service.
 #[test]
 fn non_root_cannot_bind_itself() {
     let services = ActiveServices::start(programs(&["shop"]), TENANTS);
@@ -238,14 +238,14 @@ fn non_root_cannot_bind_itself() {
         job.finish().exits_with(125).says("only root may");
     }
     assert_eq!(services.service_of(own), "root");
-    assert_eq!(services.ask("limit --json").json()["services"], serde_json::json!([]));
+    assert_eq!(services.request("limit --json").json()["services"], serde_json::json!([]));
 }
 
 /// cgroup v1 does not admit the process to a cgroup without room for its memory; v2 kills it there.
 #[test]
 fn command_that_cannot_enter_its_cgroup_is_not_started() {
     let services = ActiveServices::start(programs(&["shop"]), TENANTS);
-    services.ask("limit shop --memory-max 4096");
+    services.request("limit shop --memory-max 4096");
     let mut job = Job::from_command_line("run --service shop --");
     job.command.arg(services.path("shop")).args(["calls", "1"]);
     job.command.env("TOLLGATE_SOCKET", services.path("control"));

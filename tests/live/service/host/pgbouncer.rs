@@ -20,7 +20,7 @@ const QUERY: &str = "select sum(sqrt(n)) from generate_series(1, 200000) n;";
 /// Sessions of tenants with a database through a pooler.
 struct PoolerUsage {
     sessions: [Running; 2],
-    asked: [usize; 2],
+    sent: [usize; 2],
     pooler: Running,
     database: Postgres,
     services: ActiveServices,
@@ -29,13 +29,15 @@ struct PoolerUsage {
 impl PoolerUsage {
     fn start(connections: usize) -> Self {
         let folder = programs(&[]);
-        let place = postgres::programs();
-        TENANTS.iter().for_each(|name| job::copy(&place.join("psql"), &folder.path().join(name)));
+        let postgres_folder = postgres::programs();
+        TENANTS
+            .iter()
+            .for_each(|name| job::copy(&postgres_folder.join("psql"), &folder.path().join(name)));
         let pooler = web_stack::program("pgbouncer");
         let adopts =
             |path: &Path| format!("[[rule]]\nexe = \"{}\"\nadopts-peer = true\n", path.display());
         let own = rules(&TENANTS.map(|name| (name, "")));
-        let rules = [own, adopts(&pooler), adopts(&place.join("postgres"))].concat();
+        let rules = [own, adopts(&pooler), adopts(&postgres_folder.join("postgres"))].concat();
         let services = ActiveServices::start(folder, &rules);
         let database = Postgres::start("");
         let port = free_port();
@@ -57,16 +59,16 @@ impl PoolerUsage {
             let command = format!("{name} -h 127.0.0.1 -p {port} -U owner -d postgres -X -At");
             with_libraries(program(services.folder.path(), &command)).start()
         });
-        let mut pooled = Self { sessions, asked: [0; 2], pooler, database, services };
+        let mut pooled = Self { sessions, sent: [0; 2], pooler, database, services };
         // Waits until all connections exist.
         eventually("its connections", || {
-            pooled.ask_both("select pg_sleep(0.1);");
+            pooled.query_both("select pg_sleep(0.1);");
             pooled.connections() == connections
         });
         // Both tenants may have waited for a connection, and the pooler works for `shared` then;
         // this request ends that.
         pooled.begin(0, QUERY);
-        pooled.answer(0);
+        pooled.wait_for_reply(0);
         pooled
     }
 
@@ -80,23 +82,23 @@ impl PoolerUsage {
 
     fn begin(&mut self, tenant: usize, query: &str) {
         writeln!(self.sessions[tenant].input(), "{query}").expect("it reads");
-        self.asked[tenant] += 1;
+        self.sent[tenant] += 1;
     }
 
-    fn answer(&self, tenant: usize) {
+    fn wait_for_reply(&self, tenant: usize) {
         let session = &self.sessions[tenant];
-        eventually("an answer", || session.read("out").lines().count() == self.asked[tenant]);
+        eventually("a reply", || session.read("out").lines().count() == self.sent[tenant]);
     }
 
-    fn ask_both(&mut self, query: &str) {
+    fn query_both(&mut self, query: &str) {
         (0..2).for_each(|tenant| self.begin(tenant, query));
-        (0..2).for_each(|tenant| self.answer(tenant));
+        (0..2).for_each(|tenant| self.wait_for_reply(tenant));
     }
 
     /// What the two tenants and `shared` are charged.
     fn charged(&self) -> [u64; 3] {
-        let figures = self.services.usage_by_service("cpu_ns");
-        ["shop", "blog", "shared"].map(|name| figures[name])
+        let charged = self.services.usage_by_service("cpu_ns");
+        ["shop", "blog", "shared"].map(|name| charged[name])
     }
 
     /// Processor time of the pooler and of the database.
@@ -109,7 +111,7 @@ impl PoolerUsage {
         cpu_ns(self.sessions[tenant].pid())
     }
 
-    fn overlaps(&self) -> u64 {
+    fn shared_replies(&self) -> u64 {
         self.services.usage_by_service("overlaps").values().sum()
     }
 
@@ -123,26 +125,26 @@ impl PoolerUsage {
 }
 
 fn difference(after: [u64; 3], before: [u64; 3]) -> [u64; 3] {
-    std::array::from_fn(|place| after[place] - before[place])
+    std::array::from_fn(|index| after[index] - before[index])
 }
 
 #[test]
 fn requests_are_followed_through_the_pooler() {
     let mut pooled = PoolerUsage::start(2);
-    let (before, overlaps, mut worked) = (pooled.charged(), pooled.overlaps(), [0; 2]);
+    let (before, shared_replies, mut worked) = (pooled.charged(), pooled.shared_replies(), [0; 2]);
     for round in 0..40 {
         // One tenant sends three times as many requests.
         let tenant = usize::from(round % 4 == 0);
         let began = pooled.worked() + pooled.own(tenant);
         pooled.begin(tenant, QUERY);
-        pooled.answer(tenant);
+        pooled.wait_for_reply(tenant);
         worked[tenant] += pooled.worked() + pooled.own(tenant) - began;
     }
     let [shop, blog, shared] = difference(pooled.charged(), before);
     for (name, charged, work) in [("shop", shop, worked[0]), ("blog", blog, worked[1])] {
         assert_charged(name, charged, work, worked.iter().sum());
     }
-    assert_eq!((shared, pooled.overlaps()), (0, overlaps));
+    assert_eq!((shared, pooled.shared_replies()), (0, shared_replies));
     pooled.end();
 }
 
@@ -152,12 +154,12 @@ fn queued_requests_are_reported_as_shared() {
     let mut pooled = PoolerUsage::start(1);
     let work = |pooled: &PoolerUsage| pooled.worked() + pooled.own(0) + pooled.own(1);
     let (before, began) = (pooled.charged(), work(&pooled));
-    (0..40).for_each(|_| pooled.ask_both(QUERY));
+    (0..40).for_each(|_| pooled.query_both(QUERY));
     let worked = work(&pooled) - began;
     let charged = difference(pooled.charged(), before);
     assert_charged("all", charged.iter().sum(), worked, worked);
-    assert!(pooled.overlaps() > 0, "{charged:?}");
-    let told = pooled.services.ask("report").text();
-    assert!(told.contains("part of its figures may belong to those services"), "{told}");
+    assert!(pooled.shared_replies() > 0, "{charged:?}");
+    let said = pooled.services.request("report").text();
+    assert!(said.contains("part of its figures may belong to those services"), "{said}");
     pooled.end();
 }

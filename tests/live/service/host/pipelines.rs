@@ -51,8 +51,8 @@ fn times(said: &str) -> Vec<u64> {
         let (minutes, seconds) = text.strip_suffix('s')?.split_once('m')?;
         Some((minutes.parse::<f64>().ok()? * 60.0 + seconds.parse::<f64>().ok()?) * 1e9)
     };
-    let figures: Vec<_> = said.split_whitespace().filter_map(time).collect();
-    figures.chunks(4).map(|four| four.iter().sum::<f64>() as u64).collect()
+    let times: Vec<_> = said.split_whitespace().filter_map(time).collect();
+    times.chunks(4).map(|four| four.iter().sum::<f64>() as u64).collect()
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn shell_pipeline() {
         Job::of(vec![services.path(name).into(), "-c".into(), script.clone().into()]).start()
     });
     let times = shells.map(|shell| times(&shell.finish().success().text()));
-    let figures = services.usage_by_service("cpu_ns");
-    let compressed = figures["compression"];
+    let usage = services.usage_by_service("cpu_ns");
+    let compressed = usage["compression"];
     // All work of b but gzip, and all work of a including gzip.
     let worked: PerTenant = [times[0][1], times[1][1] - compressed];
     let charged = charged(&services);
@@ -110,7 +110,7 @@ const SCRIPT: &str = "local function used() \
                       local began = used() for round = 1, ROUNDS do end \
                       redis.call('INCRBYFLOAT', 'TENANT', used() - began)";
 
-/// Redis's event loop works for the tenants in turn, and has helper threads.
+/// Redis's event loop works for the tenants alternately, and has helper threads.
 #[test]
 fn redis_with_io_threads() {
     let folder = folder();
@@ -129,13 +129,13 @@ fn redis_with_io_threads() {
     });
     let main_ns = || cpu_ns(server.pid());
     let before = (main_ns(), charged(&services));
-    let places = [format!("-h 127.0.0.1 -p {port}"), format!("-s {at}/socket")];
+    let addresses = [format!("-h 127.0.0.1 -p {port}"), format!("-s {at}/socket")];
     let clients: [Running; 2] = std::array::from_fn(|tenant| {
         let script = SCRIPT
             .replace("ROUNDS", &ROUNDS[tenant].to_string())
             .replace("TENANT", TENANTS[tenant]);
         let mut job =
-            Job::of(words(&format!("redis-benchmark {} -c 8 -n {COMMANDS}", places[tenant])));
+            Job::of(words(&format!("redis-benchmark {} -c 8 -n {COMMANDS}", addresses[tenant])));
         job.command.args(["EVAL", &script, "0"]);
         job.start()
     });

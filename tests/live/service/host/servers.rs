@@ -9,7 +9,9 @@ use crate::harness::job::cpu_ns;
 use crate::harness::postgres::{self, Postgres};
 use crate::harness::report::none_lost;
 use crate::harness::service_limits::rules;
-use crate::harness::services::{ActiveServices, begin, finish_tenant, own_work, program, programs};
+use crate::harness::services::{
+    ActiveServices, assert_charged, begin, finish_tenant, own_work, program, programs,
+};
 use crate::harness::web_stack::with_libraries;
 use crate::harness::{Running, eventually, job};
 
@@ -29,7 +31,7 @@ fn free_port() -> u16 {
     free.expect("a free port")
 }
 
-/// Starts a name server that answers for shop.test itself or from the server at the port
+/// Starts a name server that replies for shop.test itself or from the server at the port
 /// `upstream`.
 fn name_server(folder: &Path, upstream: Option<u16>) -> (Running, u16) {
     for _ in 0..5 {
@@ -55,14 +57,6 @@ fn name_server(folder: &Path, upstream: Option<u16>) -> (Running, u16) {
         }
     }
     panic!("dnsmasq does not start");
-}
-
-fn is_near(what: &str, charged: u64, work: u64, all: u64) {
-    // As `harness::services::is_charged` has it.
-    assert!(
-        charged.abs_diff(work) <= all / 50 + 3_000_000,
-        "{what}: {charged} ns were charged of {work} ns"
-    );
 }
 
 #[test]
@@ -104,11 +98,11 @@ fn dnsmasq_works_for_the_requester() {
     for name in ["shop", "blog"] {
         let (of_servers, all) = charged(&[name]);
         assert!(all > 50_000_000, "{all}");
-        is_near(name, of_servers[name], all, all);
+        assert_charged(name, of_servers[name], all, all);
     }
     // All at once, because a query is cheaper if the servers do not have to wake up for it.
     let (of_servers, all) = charged(&["shop", "shop", "shop", "blog"]);
-    is_near("both", of_servers.values().sum(), all, all);
+    assert_charged("both", of_servers.values().sum(), all, all);
     let part = all / 12;
     assert!(
         of_servers["shop"] > 7 * part && of_servers["blog"] > 2 * part,
@@ -146,12 +140,12 @@ impl Client {
     /// Runs a query and returns its result of one line.
     fn query(&mut self, query: &str) -> String {
         self.begin(query);
-        self.answer()
+        self.reply()
     }
 
-    fn answer(&self) -> String {
-        eventually("an answer", || self.psql.read("out").lines().count() == self.said);
-        self.psql.read("out").lines().last().expect("an answer").to_owned()
+    fn reply(&self) -> String {
+        eventually("a reply", || self.psql.read("out").lines().count() == self.said);
+        self.psql.read("out").lines().last().expect("a reply").to_owned()
     }
 
     fn own_ns(&self) -> u64 {
@@ -159,8 +153,8 @@ impl Client {
     }
 }
 
-/// Steps of the two numbers, before and after the work, and what is_near() allows for the begin and
-/// end of processes.
+/// Steps of the two numbers, before and after the work, and what assert_charged() allows for the
+/// start and end of processes.
 const OF_STEPS: u64 = 23_000_000;
 
 /// Processor time of the process's ended children, in the kernel's steps of 10 ms for each of two
@@ -179,14 +173,14 @@ mod alone {
 
     #[test]
     fn postgres_parallel_workers_follow_their_query() {
-        let place = postgres::programs();
+        let postgres_folder = postgres::programs();
         let folder = programs(&[]);
         for name in ["shop", "blog"] {
-            job::copy(&place.join("psql"), &folder.path().join(name));
+            job::copy(&postgres_folder.join("psql"), &folder.path().join(name));
         }
         let server = format!(
             "exe = \"{}/postgres\"\non = [\"receive\", \"fork\"]\nadopts-peer = true\n",
-            place.display()
+            postgres_folder.display()
         );
         let services = ActiveServices::start(folder, &of_tenants(&server));
         let folder = services.folder.path();
@@ -201,7 +195,7 @@ mod alone {
             analyze numbers;",
         );
         clients[0].said += 1;
-        clients[0].answer();
+        clients[0].reply();
         let query = "select sum(sqrt(a.n)) from numbers a, generate_series(1, 10) b;";
         let read = |clients: &[Client; 2]| {
             let own = clients.each_ref().map(Client::own_ns);
@@ -228,7 +222,7 @@ mod alone {
         for _ in 0..20 {
             clients.iter_mut().for_each(|client| client.begin(query));
         }
-        clients.iter().for_each(|client| drop(client.answer()));
+        clients.iter().for_each(|client| drop(client.reply()));
         let after = read(&clients);
         let work =
             after.2 - before.2 + (0..2).map(|index| after.1[index] - before.1[index]).sum::<u64>();

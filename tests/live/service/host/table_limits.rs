@@ -29,7 +29,7 @@ fn connections_beyond_the_table_are_counted_as_loss() {
     let many: Vec<_> = (0..PROCESSES)
         .map(|_| {
             let mut many = Consumer::start(&services, "many");
-            assert_eq!(many.ask(&format!("connections {OF_ONE}")), (2 * OF_ONE).to_string());
+            assert_eq!(many.request(&format!("connections {OF_ONE}")), (2 * OF_ONE).to_string());
             many
         })
         .collect();
@@ -38,7 +38,7 @@ fn connections_beyond_the_table_are_counted_as_loss() {
     // A message of the opener is recorded twice, before and when it is sent. Other processes on
     // this machine may have connections as well.
     assert!((2 * BEYOND..5 * BEYOND).contains(&messages), "{lost}");
-    many.into_iter().for_each(|mut many| drop(many.ask("close")));
+    many.into_iter().for_each(|mut many| drop(many.request("close")));
     let lost = services.report()["losses"].clone();
     let folder = services.folder.path();
     let backend = Backend::start(folder, "backend", "0", "");
@@ -50,8 +50,8 @@ fn connections_beyond_the_table_are_counted_as_loss() {
     backend.end(folder, "shop");
 }
 
-/// `DATAGRAM_SENDERS` (bpf/service/datagrams.bpf.h) are kept: the sender that has sent longest ago
-/// is evicted.
+/// `DATAGRAM_SENDERS` (bpf/service/datagrams.bpf.h) are stored: the sender that has sent longest
+/// ago is evicted.
 #[test]
 fn datagram_with_evicted_sender_is_counted_as_loss() {
     const ROOM: u32 = 32_768;
@@ -88,7 +88,7 @@ fn migrations_beyond_the_ring_are_counted_as_loss() {
     let lost = services.report()["losses"][MOVES].as_u64().expect("it was full");
     assert!((ROOM..=2 * ROOM + 2).contains(&lost), "{lost}");
     let mut later = Consumer::start(&services, "few");
-    eventually("it is in its group", || {
+    eventually("it is in its cgroup", || {
         service_limits::cgroup_of(later.0.pid(), "pids").starts_with("/tollgate/few")
     });
     assert_eq!(later.request_counts("fork 200").0, 99);

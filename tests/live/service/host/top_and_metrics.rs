@@ -18,13 +18,14 @@ fn top_is_live_until_q() {
     let top = job.start();
     let row =
         |screen: &str| screen.lines().find(|line| line.contains("    shop ")).map(str::to_owned);
-    let cell =
-        |screen: &str, place: usize| row(screen)?.split_whitespace().nth(place).map(str::to_owned);
+    let cell = |screen: &str, column: usize| {
+        row(screen)?.split_whitespace().nth(column).map(str::to_owned)
+    };
     let seen = terminal.shows("its row", |screen| row(screen).is_some());
     for words in ["tollgate service", "4 services, 1 rule", "service", "cpu %", "  all "] {
         assert!(seen.contains(words), "{words} is not in\n{seen}");
     }
-    shop.ask("threads 3");
+    shop.request("threads 3");
     terminal.shows("its threads", |screen| row(screen).is_some_and(|row| row.ends_with(" 4")));
     // In percent of one processor, for which it may have to wait.
     shop.send("burn 60000");
@@ -63,10 +64,10 @@ fn prometheus_matches_the_report() {
     };
     let mut shop = Consumer::start(&services, "shop");
     shop.request_counts("sockets 3");
-    shop.ask("burn 200");
+    shop.request("burn 200");
     assert_eq!(shop.request_counts("fork 2"), (2, 0));
     // The page is refreshed periodically.
-    let figure = |name: &str| services.usage_by_service(name)["shop"] as f64;
+    let reported = |name: &str| services.usage_by_service(name)["shop"] as f64;
     eventually("its processes", || value("processes") == Some(3.0));
     for (name, of, unit) in [
         ("threads", "threads", 1.0),
@@ -77,7 +78,7 @@ fn prometheus_matches_the_report() {
         ("minor_faults_total", "minor_faults", 1.0),
     ] {
         // The numbers do not change while all threads of the service sleep.
-        eventually(name, || value(name) == Some(figure(of) / unit));
+        eventually(name, || value(name) == Some(reported(of) / unit));
     }
     assert_eq!((value("sockets"), value("refused_total")), (Some(2.0), Some(1.0)));
     assert!(

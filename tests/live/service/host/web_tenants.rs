@@ -41,8 +41,8 @@ pub fn split(all: u64, by: PerTenant) -> PerTenant {
 }
 
 pub fn charged(services: &ActiveServices) -> PerTenant {
-    let figures = services.usage_by_service("cpu_ns");
-    TENANTS.map(|tenant| figures[tenant])
+    let charged = services.usage_by_service("cpu_ns");
+    TENANTS.map(|tenant| charged[tenant])
 }
 
 /// Work of the programs for each tenant: web server, PHP and database.
@@ -118,7 +118,7 @@ fn are_charged(what: &str, web: WebServer, sockets: Sockets, daemon: DaemonStart
     let charged = difference(charged(&services), charged_before);
     let requests = difference(after.requests, before.requests);
     worked.print(what, charged, requests);
-    eprintln!("  tollgate service report says:\n{}", services.ask("report").text());
+    eprintln!("  tollgate service report says:\n{}", services.request("report").text());
     assert!(
         misbilled(charged, worked.sum()) <= 0.02,
         "{charged:?} ns were charged of {:?} ns",

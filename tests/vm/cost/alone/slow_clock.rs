@@ -13,7 +13,7 @@ struct ClockSourceGuard(String);
 impl ClockSourceGuard {
     fn change_to(name: &str) -> Self {
         let current = format!("{SOURCES}/current_clocksource");
-        let before = fs::read_to_string(&current).expect("the kernel tells it");
+        let before = fs::read_to_string(&current).expect("the kernel has it");
         fs::write(&current, name).expect("root may change it");
         Self(before)
     }
@@ -28,7 +28,7 @@ impl Drop for ClockSourceGuard {
 #[test]
 fn the_lab_warns_of_a_slow_clock() {
     let available = fs::read_to_string(format!("{SOURCES}/available_clocksource"))
-        .expect("the kernel tells them");
+        .expect("the kernel has them");
     let slow = available
         .split_whitespace()
         .find(|name| *name != "tsc")

@@ -12,13 +12,17 @@ fn any_new_process_is_held_and_no_other() {
     eventually("the daemon", || running.read("err").contains("guarding every process"));
     let daemon = GuardDaemon::of(running, &it);
     let command = [it.program.clone().into()].into_iter().chain(words("routine 100 6")).collect();
-    let unusual = Job::of(command).in_own_session().start();
-    eventually("the hold", || state(unusual.pid()) == Some('T'));
+    let anomalous = Job::of(command).in_own_session().start();
+    eventually("the hold", || state(anomalous.pid()) == Some('T'));
     let status = daemon.status();
     let held = status["held"].as_array().expect("a list");
-    assert_eq!((held.len(), held[0]["pid"].as_u64()), (1, Some(unusual.pid().into())), "{status}");
+    assert_eq!(
+        (held.len(), held[0]["pid"].as_u64()),
+        (1, Some(anomalous.pid().into())),
+        "{status}"
+    );
     daemon.request("off --daemon");
-    unusual.finish().success();
+    anomalous.finish().success();
     // The daemon only reports processes of the tests' own session.
     daemon.request("on");
     let mut own = Job::of(vec![it.program.clone().into()]);
