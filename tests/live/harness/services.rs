@@ -86,7 +86,7 @@ impl ActiveServices {
         let in_force = Self { folder, daemon, alone };
         eventually("the services", || {
             assert!(!in_force.daemon.is_over(), "{}", in_force.daemon.read("err"));
-            in_force.daemon.read("err").contains("in force")
+            in_force.daemon.read("err").contains(" are active")
         });
         in_force
     }

@@ -564,7 +564,7 @@ impl Worker {
                 }
                 continue;
             }
-            match from.read(&mut buffer).context("cannot read the worker's answer")? {
+            match from.read(&mut buffer).context("cannot read the worker's reply")? {
                 0 => break,
                 n => bytes.extend_from_slice(&buffer[..n]),
             }
@@ -577,7 +577,7 @@ impl Worker {
         }
         if bytes.is_empty() {
             bail!(
-                "the workload gave no answer: does the command of `under` run the command line \
+                "the workload sent no reply: does the command of `under` run the command line \
                 that is appended to it?"
             );
         }

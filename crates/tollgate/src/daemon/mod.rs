@@ -42,7 +42,7 @@ const ABSENT: [(&str, &str); 2] = [
     (guard::REQUEST_KEY, "this daemon guards nothing: it was started without --guard"),
     (
         service::REQUEST_KEY,
-        "this daemon has no services: `tollgate daemon --services FILE` puts some in force",
+        "this daemon has no services: `tollgate daemon --services FILE` activates some",
     ),
 ];
 

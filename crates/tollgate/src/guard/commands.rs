@@ -140,8 +140,8 @@ pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
 fn shown(line: &str) -> Result<String> {
     let event: GuardEvent = serde_json::from_str(line)?;
     let mut text = format!("{}  {}", event.time, event.line());
-    if let Some(usual) = event.expected_text(usize::MAX) {
-        text += &format!("\n    {usual}");
+    if let Some(expected) = event.expected_text(usize::MAX) {
+        text += &format!("\n    {expected}");
     }
     Ok(text)
 }
@@ -185,12 +185,12 @@ fn off_at(socket: &SocketOption, is_meant: bool) -> Result<ExitCode> {
     let (value, _) = send_request(stream, &GuardRequest::Off)?;
     let released: Vec<String> = serde_json::from_value(value)?;
     released.iter().try_for_each(|line| print(line).map(drop))?;
-    print("off: unusual calls are only reported, and no process is held, until `tollgate guard on`")
+    print("off: anomalies are only reported, and no process is held, until `tollgate guard on`")
 }
 
 pub fn on(socket: &SocketOption) -> Result<ExitCode> {
     let _: Vec<String> = request_one(socket, &GuardRequest::On)?;
-    print("on: the guard responds to unusual calls again")
+    print("on: the guard responds to anomalies again")
 }
 
 pub fn hold(arguments: &HoldArguments) -> Result<ExitCode> {

@@ -69,7 +69,7 @@ impl EventLog {
         {
             let more = count(told - MAX_EVENTS_PER_MINUTE);
             log_message(&format!(
-                "{more} more unusual calls of {} in the last minute",
+                "{more} more events of {} in the last minute",
                 printable(&program)
             ));
         }

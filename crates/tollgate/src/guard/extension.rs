@@ -303,7 +303,7 @@ impl Guard {
         if is_unheld && self.unheld_reported.is_none_or(|told| told.elapsed() > REPORT_INTERVAL) {
             self.unheld_reported = Some(Instant::now());
             let _ = print_message(&format!(
-                "tollgate: {} held, the maximum of --max-held: further unusual calls are only \
+                "tollgate: {} held, the maximum of --max-held: further anomalies are only \
                 reported until one is released",
                 number_of(self.policy.wire.max_held as usize, "process")
             ));
@@ -314,7 +314,7 @@ impl Guard {
         {
             self.policy.reports_holds = false;
             let _ = print_message(&format!(
-                "tollgate: {} is held because of unusual calls; `tollgate guard off` releases all \
+                "tollgate: {} is held because of anomalous calls; `tollgate guard off` releases all \
                 processes",
                 title(program)
             ));

@@ -123,7 +123,10 @@ impl Guard {
             bail!("the guard is switched off: run `tollgate guard on` first");
         }
         if self.watchdog.is_none() {
-            bail!("this guard cannot hold processes: it was started without --guard=enforce");
+            bail!(
+                "this guard cannot hold processes: start it with --guard=enforce, with \
+                --train-on-stops, or with `train-on-stops` in the file of --guard-config"
+            );
         }
         if pid == std::process::id()
             || self.watchdog.as_ref().is_some_and(|watchdog| watchdog.pid() == pid)

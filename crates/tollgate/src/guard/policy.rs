@@ -22,9 +22,9 @@ use crate::options::duration;
 pub enum Mode {
     /// Learn what the programs do and test nothing; normal baselines return to training
     Learn,
-    /// Also test each call, and report unusual ones
+    /// Also test each call, and report anomalies
     Watch,
-    /// Also respond to unusual calls, as --respond says
+    /// Also respond to anomalies, as --respond says
     Enforce,
 }
 
@@ -38,7 +38,7 @@ impl Mode {
     }
 }
 
-/// What is done about unusual calls.
+/// What the guard does about an anomalous call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GuardResponse {
@@ -62,7 +62,7 @@ pub struct GuardOptions {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub guard_config: Option<PathBuf>,
-    /// How enforce responds to unusual calls (default: delay)
+    /// How enforce responds to anomalies (default: delay)
     #[arg(long, value_enum, value_name = "RESPONSE")]
     pub respond: Option<GuardResponse>,
     /// The base delay, which each anomaly among the thread's latest 128 calls doubles (default:
@@ -98,8 +98,8 @@ pub struct GuardOptions {
     /// (default: 12)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
     pub tolerize_limit: Option<u16>,
-    /// Hold at most this many processes at a time; further unusual calls are only reported
-    /// (default: 64)
+    /// Hold at most this many processes at a time; further anomalies are only reported (default:
+    /// 64)
     #[arg(long, value_name = "N")]
     pub max_held: Option<u32>,
     /// In any mode, briefly stop each process whose program is still learning, at about this
@@ -310,7 +310,7 @@ fn check_times(wire: &wire::guard_parameters, train_on_stops: Option<Duration>) 
         if value == 0 {
             bail!(
                 "{name} is 0, so no process would ever be held: use --guard=watch to only report \
-                unusual calls"
+                anomalies"
             );
         }
     }

@@ -138,7 +138,7 @@ impl GuardEvent {
     /// The calls expected in place of this one; at most `most` of them are listed.
     pub fn expected_text(&self, most: usize) -> Option<String> {
         if self.is_denounced && self.mismatches == 0 {
-            return Some("reported as unusual by a plugin".into());
+            return Some("denounced by a plugin".into());
         }
         if self.mismatches == 0 || self.expected.is_empty() {
             return None;
@@ -146,12 +146,12 @@ impl GuardEvent {
         if let [.., before, _] = self.sequence.as_slice()
             && self.expected.contains(&self.call)
         {
-            return Some(format!("usual after {before}, but not after all the calls before it"));
+            return Some(format!("normal after {before}, but not after all the calls before it"));
         }
         let shown = self.expected.iter().take(most).cloned().collect::<Vec<_>>().join(", ");
         let more = self.expected.len().saturating_sub(most);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        Some(format!("usual here: {shown}{more}"))
+        Some(format!("normal here: {shown}{more}"))
     }
 }
 
@@ -173,14 +173,14 @@ impl GuardedProgram {
     /// The heading of a table whose column of calls has this width.
     pub fn heading(calls: usize) -> String {
         format!(
-            "{:<40} {:>9} {:>calls$} {:>8} {:>8} {:>8} {:>6} {:>10}",
-            "program", "state", "calls", "unusual", "most/128", "holds", "killed", "held"
+            "{:<40} {:>9} {:>calls$} {:>9} {:>8} {:>8} {:>6} {:>10}",
+            "program", "state", "calls", "anomalies", "most/128", "holds", "killed", "held"
         )
     }
 
     pub fn row(&self, calls: usize) -> String {
         format!(
-            "{:<40} {:>9} {:>calls$} {:>8} {:>8} {:>8} {:>6} {:>10}",
+            "{:<40} {:>9} {:>calls$} {:>9} {:>8} {:>8} {:>6} {:>10}",
             printable(&self.title()),
             self.state,
             count(self.calls),
@@ -215,7 +215,7 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     let (holds, held_ns) = (sum(|program| program.holds), sum(|program| program.held_ns));
     let _ = writeln!(
         out,
-        "\nguard ({}): {} made {} calls, {} of them unusual; {}{}",
+        "\nguard ({}): {} made {} calls, {} of them anomalous; {}{}",
         guard.mode,
         number_of(guard.programs.len(), "program"),
         count(sum(|program| program.calls)),
@@ -265,7 +265,7 @@ fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     if guard.events.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\n  unusual calls and responses:");
+    let _ = writeln!(out, "\n  anomalies and responses:");
     for event in guard.events.iter().take(layout.top) {
         let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
         let _ = writeln!(
@@ -279,8 +279,8 @@ fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
             event.lfc,
             event.action_text(),
         );
-        if let Some(usual) = event.expected_text(EXPECTED_SHOWN) {
-            let _ = writeln!(out, "              {usual}");
+        if let Some(expected) = event.expected_text(EXPECTED_SHOWN) {
+            let _ = writeln!(out, "              {expected}");
         }
     }
     let hidden = guard.events.len().saturating_sub(layout.top) as u64 + guard.events_left_out;

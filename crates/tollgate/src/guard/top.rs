@@ -144,13 +144,13 @@ fn draw(frame: &mut Frame<'_>, view: &GuardView) {
         Constraint::Min(20),
         Constraint::Length(8),
         Constraint::Length(10),
-        Constraint::Length(8),
+        Constraint::Length(9),
         Constraint::Length(8),
         Constraint::Length(7),
         Constraint::Length(10),
         Constraint::Length(14),
     ];
-    let names = ["program", "state", "calls/s", "unusual", "most/128", "holds", "held", "calls"];
+    let names = ["program", "state", "calls/s", "anomalies", "most/128", "holds", "held", "calls"];
     let columns = if is_wide { names.len() } else { names.len() - 1 };
     frame.render_widget(
         Table::new(rows, &widths[..columns])
@@ -172,7 +172,7 @@ fn draw(frame: &mut Frame<'_>, view: &GuardView) {
         let time = event.time.get(11..19).unwrap_or_default();
         format!("{time}  {}", event.line())
     });
-    frame.render_widget(list(latest.collect(), " unusual calls, the latest first "), events);
+    frame.render_widget(list(latest.collect(), " anomalies and responses, the latest first "), events);
 }
 
 #[cfg(test)]
@@ -229,7 +229,7 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(80, 20)).expect("a screen");
         terminal.draw(|frame| draw(frame, &view)).expect("drawn");
         let screen = terminal.backend().to_string();
-        for part in ["nginx [unit:a/b]        normal", "most/128 holds   held "] {
+        for part in ["nginx [unit:a/b]       normal", "most/128 holds   held "] {
             assert!(screen.contains(part), "{part} is not in\n{screen}");
         }
     }

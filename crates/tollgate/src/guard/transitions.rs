@@ -72,7 +72,7 @@ fn change(lock: &LockedStore<'_>, verb: Transition, mut baseline: Baseline) -> R
         }
         Transition::Tolerize => format!("training again, no longer {}", state.name()),
         _ => format!(
-            "forgot what was learned: {} and {} that were not normal",
+            "wiped the training data: {} and {} that were not normal",
             number_of(sizes.0 - pairs, "pair"),
             number_of(sizes.1 - windows, "window")
         ),

@@ -213,7 +213,7 @@ fn in_progress(out: &mut String, calls: &[InProgress], layout: &TextOptions) {
     if calls.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\nstill in progress (not in the figures above)");
+    let _ = writeln!(out, "\nstill in progress (not counted above)");
     for call in calls.iter().take(layout.top) {
         let since = call
             .ns

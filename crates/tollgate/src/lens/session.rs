@@ -129,7 +129,7 @@ impl Extension for LensInSession {
         let (slow, seen) = std::mem::replace(&mut self.slow, SlowCalls::new(0)).finish();
         if seen > slow.len() as u64 {
             notes.push(format!(
-                "{seen} slow calls were reported; the {} slowest of them are kept",
+                "{seen} slow calls were recorded; the {} slowest of them are listed",
                 slow.len()
             ));
         }

@@ -71,7 +71,7 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     run_until_done(arguments, &mut watch, &mut known)?;
     let mut notes = Vec::new();
     if known.is_empty() {
-        notes.push("no process matched; Tollgate looked twice a second".into());
+        notes.push("no process matched; Tollgate polled twice a second".into());
     }
     if missed > 0 {
         notes.push(format!(

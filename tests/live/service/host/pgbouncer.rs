@@ -158,6 +158,6 @@ fn queued_requests_are_reported_as_shared() {
     assert_charged("all", charged.iter().sum(), worked, worked);
     assert!(pooled.overlaps() > 0, "{charged:?}");
     let told = pooled.services.ask("report").text();
-    assert!(told.contains("part of its figures may belong to those services"), "{told}");
+    assert!(told.contains("part of its usage may belong to those services"), "{told}");
     pooled.end();
 }

@@ -87,7 +87,7 @@ impl Migrator {
         let begin = move || {
             if let Err(error) = Migrations::new(source).map(|placements| work.run_loop(&placements))
             {
-                log_message(&format!("cannot move threads to control groups: {error}"));
+                log_message(&format!("cannot migrate threads to control groups: {error}"));
             }
         };
         let thread = std::thread::Builder::new().name("tollgate-mover".into()).spawn(begin);
@@ -96,7 +96,7 @@ impl Migrator {
             moves,
             thread: Some(
                 thread
-                    .context("cannot start the thread that moves threads between control groups")?,
+                    .context("cannot start the thread that migrates threads between control groups")?,
             ),
         })
     }
