@@ -112,6 +112,7 @@ pub struct DoctorArguments {
     output: Option<PathBuf>,
 }
 
+/// Executes the command, and returns its exit status.
 pub fn dispatch(cli: Cli) -> Result<ExitCode> {
     if !cli.verbose {
         kernel::quiet();

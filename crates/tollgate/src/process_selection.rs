@@ -44,6 +44,7 @@ fn not_empty(name: OsString) -> Result<OsString, &'static str> {
 }
 
 impl Select {
+    /// Whether no option is given.
     pub fn is_empty(&self) -> bool {
         !self.all && self.pid.is_empty() && !self.is_dynamic()
     }

@@ -233,10 +233,10 @@ pub struct Interleave {
 }
 
 impl Interleave {
-    fn wait(&mut self, took: Duration, given_up: &AtomicBool) {
+    fn wait(&mut self, took: Duration, cancelled: &AtomicBool) {
         self.longest_on = self.longest_on.max(took);
         let since = self.worker_ended.map_or(Duration::ZERO, |ended| ended.elapsed());
-        process_group::pause(self.gap.saturating_sub(since), given_up);
+        process_group::pause(self.gap.saturating_sub(since), cancelled);
     }
 
     fn worker_ended(&mut self) {
@@ -264,7 +264,7 @@ enum ActiveArm {
 
 /// The measurements of a block.
 pub struct BlockResult {
-    pub answer: WorkerReply,
+    pub reply: WorkerReply,
     /// Events that the arm has dropped; none: it does not report them.
     pub loss: Option<u64>,
 }
@@ -308,20 +308,20 @@ impl Arm {
         &self,
         request: &WorkerRequest,
         pace: &mut Interleave,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
     ) -> Result<Option<BlockResult>> {
         ensure_no_other_gate(is_gated())?;
         let began = Instant::now();
         let Some(mut on) = self
-            .switch_on(given_up)
+            .switch_on(cancelled)
             .with_context(|| format!("arm {:?} could not be switched on", self.name))?
         else {
             return Ok(None);
         };
-        pace.wait(began.elapsed(), given_up);
-        let answer = on.run(request, given_up).with_context(|| format!("in arm {:?}", self.name));
+        pace.wait(began.elapsed(), cancelled);
+        let reply = on.run(request, cancelled).with_context(|| format!("in arm {:?}", self.name));
         pace.worker_ended();
-        let loss = match &answer {
+        let loss = match &reply {
             Ok(Some(_)) => on.ensure_sole_user().and_then(|()| on.loss()),
             _ => Ok(None),
         };
@@ -330,14 +330,14 @@ impl Arm {
             .with_context(|| format!("arm {:?} could not be switched off", self.name));
         pace.switched_off();
         // The first error is the one that matters.
-        let Some(answer) = answer? else { return off.map(|()| None) };
+        let Some(reply) = reply? else { return off.map(|()| None) };
         let loss = loss.with_context(|| format!("arm {:?}", self.name))?;
         off?;
-        Ok(Some(BlockResult { answer, loss }))
+        Ok(Some(BlockResult { reply, loss }))
     }
 
     /// `None`: the run was cancelled meanwhile.
-    fn switch_on(&self, given_up: &AtomicBool) -> Result<Option<ActiveArm>> {
+    fn switch_on(&self, cancelled: &AtomicBool) -> Result<Option<ActiveArm>> {
         Ok(Some(match &self.kind {
             ArmKind::Off => ActiveArm::Nothing,
             ArmKind::Empty { hooks, only } => {
@@ -347,7 +347,7 @@ impl Arm {
                 let lock = Lock::take()?;
                 let mut gate = Gate::open(&lock, *mask, &extensions::ALL)?;
                 let guard = if mask & wire::GUARD != 0 {
-                    crate::guard::watching()
+                    crate::guard::observing_parameters()
                 } else {
                     Default::default()
                 };
@@ -388,7 +388,7 @@ impl Arm {
                     background: None,
                     started: false,
                 };
-                match on.start_file_arm(given_up) {
+                match on.start_file_arm(cancelled) {
                     Ok(true) => on,
                     Ok(false) => {
                         on.switch_off()?;
@@ -424,12 +424,12 @@ fn ensure_no_other_gate(is_there: bool) -> Result<()> {
 
 impl ActiveArm {
     /// False: the run was cancelled meanwhile.
-    fn start_file_arm(&mut self, given_up: &AtomicBool) -> Result<bool> {
+    fn start_file_arm(&mut self, cancelled: &AtomicBool) -> Result<bool> {
         let Self::File { arm, background, started } = self else { return Ok(true) };
         if let Some(start) = &arm.start {
             // A start that fails half-way must be undone as well.
             *started = true;
-            if !process_group::run(start, arm.limit(), given_up)? {
+            if !process_group::run(start, arm.limit(), cancelled)? {
                 return Ok(false);
             }
         }
@@ -438,11 +438,11 @@ impl ActiveArm {
         }
         match arm.settle() {
             Some(SettleRule::Command(command)) => {
-                process_group::run(&command, arm.limit(), given_up)
+                process_group::run(&command, arm.limit(), cancelled)
             }
             Some(SettleRule::Time(time)) => {
-                process_group::pause(time, given_up);
-                Ok(!given_up.load(Ordering::Relaxed))
+                process_group::pause(time, cancelled);
+                Ok(!cancelled.load(Ordering::Relaxed))
             }
             None => Ok(true),
         }
@@ -461,26 +461,26 @@ impl ActiveArm {
     fn run(
         &mut self,
         request: &WorkerRequest,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
     ) -> Result<Option<WorkerReply>> {
         let (under, limit) = match self {
             Self::File { arm, .. } => (arm.under.clone(), arm.limit()),
             _ => (None, WORKER_EXIT_LIMIT),
         };
         let limit = limit + TASK_MARGIN * request.tasks.len() as u32;
-        let answer = match self {
+        let reply = match self {
             Self::Gate { gate, session, bystander: false, .. } => {
-                let nursery = gate.pending_children(session, true)?;
+                let pending = gate.pending_children(session, true)?;
                 let worker = Worker::start(None)?;
-                drop(nursery);
-                worker.finish(request, limit, given_up)
+                drop(pending);
+                worker.finish(request, limit, cancelled)
             }
-            _ => Worker::start(under.as_deref())?.finish(request, limit, given_up),
+            _ => Worker::start(under.as_deref())?.finish(request, limit, cancelled),
         }?;
         if let Self::File { background: Some(program), .. } = self {
             program.still_runs()?;
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     fn loss(&self) -> Result<Option<u64>> {
@@ -488,7 +488,7 @@ impl ActiveArm {
             Self::Gate { gate, session, .. } => Ok(Some(gate.losses(session.index)?.iter().sum())),
             Self::File { arm, .. } => {
                 let Some(command) = &arm.loss else { return Ok(None) };
-                let printed = process_group::ask(command, arm.limit())?;
+                let printed = process_group::output_of(command, arm.limit())?;
                 match printed.trim().parse() {
                     Ok(lost) => Ok(Some(lost)),
                     Err(_) => {
@@ -543,7 +543,7 @@ impl Worker {
         mut self,
         request: &WorkerRequest,
         limit: Duration,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
     ) -> Result<Option<WorkerReply>> {
         let deadline = Instant::now() + limit;
         let child = self.group.child();
@@ -555,7 +555,7 @@ impl Worker {
         let mut bytes = Vec::new();
         let mut buffer = vec![0; 1 << 16];
         loop {
-            if given_up.load(Ordering::Relaxed) {
+            if cancelled.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             if !wait_readable(std::os::fd::AsRawFd::as_raw_fd(&from), POLL_INTERVAL) {
@@ -569,11 +569,11 @@ impl Worker {
                 n => bytes.extend_from_slice(&buffer[..n]),
             }
         }
-        match self.group.wait(WORKER_EXIT_LIMIT, given_up, LeaderExit::Ends)? {
+        match self.group.wait(WORKER_EXIT_LIMIT, cancelled, LeaderExit::KillOthers)? {
             WaitResult::Ended(status) if status.success() => {}
-            _ if given_up.load(Ordering::Relaxed) => return Ok(None),
+            _ if cancelled.load(Ordering::Relaxed) => return Ok(None),
             WaitResult::Ended(status) => bail!("the workload failed: {status}"),
-            WaitResult::TooLong | WaitResult::GivenUp => bail!("the workload did not end"),
+            WaitResult::TooLong | WaitResult::Cancelled => bail!("the workload did not end"),
         }
         if bytes.is_empty() {
             bail!(
@@ -581,9 +581,9 @@ impl Worker {
                 that is appended to it?"
             );
         }
-        let answer = serde_json::from_slice(&bytes);
+        let reply = serde_json::from_slice(&bytes);
         let written = "the command of `under` wrote to stdout, which is reserved for the workload";
-        Ok(Some(answer.context(written)?))
+        Ok(Some(reply.context(written)?))
     }
 }
 

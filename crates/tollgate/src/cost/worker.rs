@@ -28,6 +28,7 @@ const SIZING_NS: f64 = 20e6;
 const OWN_BATCHES: usize = 21;
 const OWN_UNITS: u32 = 20_000;
 
+/// The work of one block.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WorkerRequest {
     pub tasks: Vec<TimedBenchmark>,
@@ -46,6 +47,7 @@ pub struct TimedBenchmark {
     pub spin: u64,
 }
 
+/// The times of one block.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct WorkerReply {
     pub tasks: Vec<Timing>,
@@ -57,6 +59,7 @@ pub struct WorkerReply {
     pub loop_ns: f64,
 }
 
+/// The times of one benchmark in a block.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Timing {
     pub units: u32,
@@ -67,6 +70,7 @@ pub struct Timing {
     pub injected_ns: f64,
 }
 
+/// Reads the request, does the work, and writes the reply.
 pub fn worker() -> Result<ExitCode> {
     let request: WorkerRequest =
         serde_json::from_reader(std::io::stdin()).context("no request on stdin")?;
@@ -104,6 +108,7 @@ fn timing(task: &TimedBenchmark, own: &WorkerReply) -> Result<Timing> {
     Ok(Timing { units, ns, injected_ns: median(&injected) })
 }
 
+/// The benchmark of this name. It is an error if there is none.
 pub fn find_benchmark(name: &str) -> Result<&'static Benchmark> {
     benchmark::find(name)
         .with_context(|| format!("there is no benchmark {name:?}; `tollgate cost list` shows all"))

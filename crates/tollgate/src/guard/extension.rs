@@ -30,10 +30,10 @@ use super::watchdog::HoldWatchdog;
 use crate::format::number_of;
 use crate::output::print_message;
 
-/// The limit of kept events; further ones are only counted.
-const EVENTS: usize = 10_000;
+/// The most events in a report; further ones are only counted.
+const MAX_EVENTS: usize = 10_000;
 
-/// A hold long enough to puzzle a user at a terminal.
+/// A hold of at least this length is printed, because a user at a terminal cannot see its reason.
 const REPORTED_HOLD_NS: u64 = 1_000_000_000;
 
 /// How often the guard prints that it can hold no further process.
@@ -51,6 +51,7 @@ pub(super) struct Activity {
     pub unheld: u64,
 }
 
+/// The guard of one session, with the programs that it tracks.
 pub struct Guard {
     pub(super) policy: Policy,
     /// What the gate does for the guard: bits of [`wire::gate_mask`].
@@ -70,7 +71,7 @@ pub struct Guard {
     next_training_stop_ns: u64,
     unheld_reported: Option<Instant>,
     held_reported: bool,
-    pub(super) reader: FileHasher,
+    pub(super) hasher: FileHasher,
     pub(super) watchdog: Option<HoldWatchdog>,
     training_stops: Option<TrainingStops>,
 }
@@ -79,7 +80,7 @@ pub struct Guard {
 pub(super) struct IdentifiedProgram {
     pub path: PathBuf,
     pub metadata: fs::Metadata,
-    /// None: the program is trained as well, but its baseline could not be found again.
+    /// None: the file was not hashed. The program is trained, but its baseline is not stored.
     pub identity: Option<BaselineId>,
 }
 
@@ -88,11 +89,13 @@ impl Guard {
         self.policy.mode
     }
 
+    /// Locks the store once, so that a store that cannot be used is an error at once. Starts the
+    /// watchdog if the policy may hold processes.
     pub fn start(gate: &Gate, lock: &Lock, session: &Session, policy: Policy) -> Result<Self> {
         let (store, scopes) = (Store::new(&policy.store), SessionScopes::new(policy.scope));
         // Without the store nothing could be learned, so no program could be guarded.
         store.lock()?;
-        // From now on, a process may have to be released in time.
+        // From now on, the guard may have to release processes, and cannot wait long for the store.
         let store = store.with_lock_timeout(Duration::from_secs(1));
         gate.make_profiles(lock)?;
         let watchdog =
@@ -115,11 +118,12 @@ impl Guard {
             next_training_stop_ns: u64::MAX,
             unheld_reported: None,
             held_reported: false,
-            reader: FileHasher::default(),
+            hasher: FileHasher::default(),
             watchdog,
         })
     }
 
+    /// Sets the time from which events count.
     pub fn begin(&mut self, began_ns: u64) {
         self.began_ns = began_ns;
     }
@@ -129,29 +133,31 @@ impl Guard {
         &mut self,
         gate: &Gate,
         lock: &Lock,
-        place: u32,
+        slot: u32,
         IdentifiedProgram { path, metadata, identity }: IdentifiedProgram,
     ) -> Result<()> {
-        let mut program = TrackedProgram::new(gate.profile(place)?, Some(path), identity.clone());
+        let mut program = TrackedProgram::new(gate.profile(slot)?, Some(path), identity.clone());
         if self.policy.selection.is_exempt(&metadata) {
             program.profile.set_exempt();
         }
         if let Some(identity) = identity {
             self.install(&mut program, gate, lock, &identity)?;
-            self.profile_slots.insert(identity, place);
+            self.profile_slots.insert(identity, slot);
         }
-        self.programs.insert(place, (program, Activity::default()));
+        self.programs.insert(slot, (program, Activity::default()));
         Ok(())
     }
 
+    /// Loads the stored baseline into the program's profile. If it cannot be used, the program
+    /// learns without being stored.
     pub(super) fn install(
         &self,
         program: &mut TrackedProgram,
         gate: &Gate,
         lock: &Lock,
-        of: &BaselineId,
+        identity: &BaselineId,
     ) -> Result<()> {
-        let baseline = match self.store.load(&of.digest, of.scope.as_deref()) {
+        let baseline = match self.store.load(&identity.digest, identity.scope.as_deref()) {
             Ok(Some(baseline)) => baseline,
             Ok(None) => return Ok(()),
             // An error of one program's baseline must not affect the other programs.
@@ -183,7 +189,7 @@ impl Guard {
         {}
         let unfit = program.install(baseline, self.policy.mode);
         if unfit > 0 {
-            // The missing part would be anomalous.
+            // Calls that only the missing part has would be anomalous.
             program.profile.tolerize();
             let _ = print_message(&format!(
                 "tollgate: {unfit} pairs and windows of {} do not fit into its profile in the \
@@ -205,27 +211,27 @@ impl Guard {
         gate: &Gate,
         record: &wire::guard_program_record,
     ) -> Result<()> {
-        let place = record.profile_slot;
-        let Some(file) = open_program(record) else { return self.track_unidentified(gate, place) };
+        let slot = record.profile_slot;
+        let Some(file) = open_program(record) else { return self.track_unidentified(gate, slot) };
         let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
         if !self.policy.selection.is_selected(&path, &metadata) {
             let lock = Lock::take()?;
-            gate.share_profile(&lock, &record.program, place, wire::GUARD_PROFILE_UNSELECTED)?;
+            gate.share_profile(&lock, &record.program, slot, wire::GUARD_PROFILE_UNSELECTED)?;
             if self.policy.scope.is_some() {
                 gate.insert_any_scope_key(&lock, &record.program, wire::GUARD_PROFILE_UNSELECTED)?;
             }
             return Ok(());
         }
         let (key, scope) = (record.program, self.scopes.of_record(record));
-        match self.reader.read(StartedProgram {
-            profile_slot: place,
+        match self.hasher.hash(StartedProgram {
+            profile_slot: slot,
             key,
             file,
             path,
             metadata,
             scope,
         }) {
-            Some((met, digest)) => self.on_hashed(gate, met, digest),
+            Some((program, digest)) => self.on_hashed(gate, program, digest),
             None => Ok(()),
         }
     }
@@ -233,14 +239,15 @@ impl Guard {
     fn on_hashed(
         &mut self,
         gate: &Gate,
-        met: StartedProgram,
+        program: StartedProgram,
         digest: Option<Digest>,
     ) -> Result<()> {
-        let (lock, StartedProgram { profile_slot: place, key, path, metadata, scope, .. }) =
-            (Lock::take()?, met);
+        let StartedProgram { profile_slot: slot, key, path, metadata, scope, .. } = program;
+        let lock = Lock::take()?;
         let mut identity = digest.map(|digest| BaselineId { digest, scope });
-        let is_one_too_many = |of: &BaselineId| {
-            !self.profile_slots.contains_key(of) && !has_free_scope(of, self.profile_slots.keys())
+        let is_one_too_many = |identity: &BaselineId| {
+            !self.profile_slots.contains_key(identity)
+                && !has_free_scope(identity, self.profile_slots.keys())
         };
         let too_many = identity.as_ref().is_some_and(is_one_too_many);
         if let Some(identity) = identity.as_mut().filter(|_| too_many) {
@@ -251,17 +258,17 @@ impl Guard {
                 path.display()
             ));
         }
-        let known =
+        let tracked =
             identity.as_ref().and_then(|identity| self.profile_slots.get(identity)).copied();
-        let known = known.filter(|known| *known != place);
+        let tracked = tracked.filter(|tracked| *tracked != slot);
         if too_many {
-            gate.insert_any_scope_key(&lock, &key, known.unwrap_or(place))?;
+            gate.insert_any_scope_key(&lock, &key, tracked.unwrap_or(slot))?;
         }
-        let Some(known) = known else {
-            return self.track(gate, &lock, place, IdentifiedProgram { path, metadata, identity });
+        let Some(tracked) = tracked else {
+            return self.track(gate, &lock, slot, IdentifiedProgram { path, metadata, identity });
         };
-        let calls = gate.share_profile(&lock, &key, place, known)?;
-        if let Some((program, _)) = self.programs.get_mut(&known) {
+        let calls = gate.share_profile(&lock, &key, slot, tracked)?;
+        if let Some((program, _)) = self.programs.get_mut(&tracked) {
             program.early_calls += calls;
             // A copy, which any user can make, may have started before the exempt program itself.
             if self.policy.selection.is_exempt(&metadata) {
@@ -271,36 +278,38 @@ impl Guard {
         Ok(())
     }
 
-    /// The program is trained, but its baseline could not be found again.
-    fn track_unidentified(&mut self, gate: &Gate, place: u32) -> Result<()> {
+    /// Tracks a program that ended before its file could be opened. Without an identity, what it
+    /// learns is not stored.
+    fn track_unidentified(&mut self, gate: &Gate, slot: u32) -> Result<()> {
         self.unidentified += 1;
-        self.programs.insert(
-            place,
-            (TrackedProgram::new(gate.profile(place)?, None, None), Activity::default()),
-        );
+        let program = TrackedProgram::new(gate.profile(slot)?, None, None);
+        self.programs.insert(slot, (program, Activity::default()));
         Ok(())
     }
 
+    /// Adds an event to the activity of its program, and to the events of the report.
     pub fn on_event(&mut self, event: &wire::guard_event) {
-        let Some((program, deeds)) = self.programs.get_mut(&event.profile_slot) else { return };
+        let Some((program, activity)) = self.programs.get_mut(&event.profile_slot) else { return };
         let is_held = event.held_until_ns != 0;
         // A hold without an end has no length.
         let until =
             if event.held_until_ns == u64::MAX { event.time_ns } else { event.held_until_ns };
         let held_ns = until.saturating_sub(event.time_ns);
         let action = u32::from(event.action);
-        deeds.anomalies += u64::from(event.mismatches > 0);
-        deeds.max_lfc = deeds.max_lfc.max(event.lfc.into());
-        deeds.holds += u64::from(is_held);
-        deeds.held_ns = deeds.held_ns.saturating_add(held_ns);
+        activity.anomalies += u64::from(event.mismatches > 0);
+        activity.max_lfc = activity.max_lfc.max(event.lfc.into());
+        activity.holds += u64::from(is_held);
+        activity.held_ns = activity.held_ns.saturating_add(held_ns);
         let is_refused = event.precall & wire::PRECALL_DENY != 0;
         let is_killed =
             !is_held && matches!(action, wire::GUARD_DENY | wire::GUARD_KILL) && !is_refused;
-        deeds.killed += u64::from(is_killed);
-        deeds.refused += u64::from(is_refused);
+        activity.killed += u64::from(is_killed);
+        activity.refused += u64::from(is_refused);
         let is_unheld = event.restraint == wire::GUARD_MAX_HELD;
-        deeds.unheld += u64::from(is_unheld);
-        if is_unheld && self.unheld_reported.is_none_or(|told| told.elapsed() > REPORT_INTERVAL) {
+        activity.unheld += u64::from(is_unheld);
+        if is_unheld
+            && self.unheld_reported.is_none_or(|reported| reported.elapsed() > REPORT_INTERVAL)
+        {
             self.unheld_reported = Some(Instant::now());
             let _ = print_message(&format!(
                 "tollgate: {} held, the maximum of --max-held: further anomalies are only \
@@ -323,12 +332,12 @@ impl Guard {
             self.next_release_ns =
                 Some(self.next_release_ns.unwrap_or(u64::MAX).min(event.held_until_ns));
         }
-        if self.events.len() == EVENTS {
+        if self.events.len() == MAX_EVENTS {
             self.events_left_out += 1;
             return;
         }
         let window = window_symbols(event.window);
-        let before = window.len().checked_sub(2).map(|place| window[place]);
+        let before = window.len().checked_sub(2).map(|index| window[index]);
         let mismatches = event.mismatches & !(wire::GUARD_DENOUNCED as u16);
         let expected =
             before.filter(|_| mismatches > 0).map(|symbol| program.expected_after(symbol));
@@ -358,6 +367,7 @@ impl Guard {
         });
     }
 
+    /// Does what is due: releases processes, stops others for training, and advances baselines.
     /// Must be called at least as often as [`Guard::deadline`] requires.
     pub fn tend(&mut self, gate: &Gate) -> Result<()> {
         if gate.was_switched_off(self.session) && !self.is_off {
@@ -380,19 +390,19 @@ impl Guard {
         }
         self.next_training_stop_ns = u64::MAX;
         if let (Some(training_stops), false) = (&mut self.training_stops, self.is_off) {
-            let spared = self.policy.selection.exempt_sid;
-            let is_learning = |tgid, place| {
-                let program = self.programs.get(&place).map(|(program, _)| &program.profile);
+            let exempt_sid = self.policy.selection.exempt_sid;
+            let is_learning = |tgid, slot| {
+                let program = self.programs.get(&slot).map(|(program, _)| &program.profile);
                 program.is_some_and(|it| it.state() != wire::GUARD_NORMAL && !it.is_exempt())
-                    && (spared.is_none() || session_of(tgid) != spared)
+                    && (exempt_sid.is_none() || session_of(tgid) != exempt_sid)
                     // Another process stopped it and does not expect it to continue.
                     && !is_stopped(tgid)
             };
             self.next_training_stop_ns = training_stops.tend(gate, self.session, is_learning);
         }
         self.next_release_ns = gate.release_expired(self.session);
-        for (met, digest) in self.reader.done() {
-            self.on_hashed(gate, met, digest)?;
+        for (program, digest) in self.hasher.finished() {
+            self.on_hashed(gate, program, digest)?;
         }
         let now = unix_now();
         let (mode, wait) = (self.policy.mode, self.policy.normal_wait);
@@ -413,21 +423,22 @@ impl Guard {
         Ok(())
     }
 
-    /// Must be called when no process is held any more. If Tollgate ends before that, the watchdog
-    /// releases the processes.
+    /// Ends the watchdog. Must be called when no process is held any more: if Tollgate ends before
+    /// that, the watchdog releases the processes.
     pub fn dismiss_watchdog(&mut self) {
         if let Some(watchdog) = self.watchdog.take() {
             watchdog.stop();
         }
     }
 
-    /// The time until the next release or training stop, at most `most`.
-    pub fn deadline(&self, most: Duration) -> Duration {
+    /// The time until the next release or training stop, at most `longest`.
+    pub fn deadline(&self, longest: Duration) -> Duration {
         let next = self.next_release_ns.unwrap_or(u64::MAX).min(self.next_training_stop_ns);
-        Duration::from_nanos(next.saturating_sub(now_ns())).min(most)
+        Duration::from_nanos(next.saturating_sub(now_ns())).min(longest)
     }
 }
 
+/// The program's path, for display.
 pub(super) fn path_of(program: &TrackedProgram) -> String {
     program
         .path
@@ -450,15 +461,15 @@ fn action_name(action: u32) -> &'static str {
     }
 }
 
-fn restraint(why: u32) -> Option<&'static str> {
-    match why {
+fn restraint(reason: u32) -> Option<&'static str> {
+    match reason {
         wire::GUARD_EXEMPT => Some("never held"),
         wire::GUARD_MAX_HELD => Some("too many are held"),
         _ => None,
     }
 }
 
-/// The point of the call at which the response takes effect.
+/// The point of the call at which the response takes effect, as reports have it.
 fn effect(event: &wire::guard_event) -> Option<&'static str> {
     match (u32::from(event.action), event.precall) {
         (wire::GUARD_OBSERVE, _) => None,

@@ -45,7 +45,7 @@ use arguments::GuardCommand;
 pub use arguments::{GuardCommandLine, StoreOption};
 pub use events::Events;
 pub use filter::ProgramFilter;
-pub use policy::{GuardArguments, GuardOptions, Mode, Policy, watching};
+pub use policy::{GuardArguments, GuardOptions, Mode, Policy, observing_parameters};
 pub use requests::REQUEST_KEY;
 pub use session::GuardSetup;
 use transitions::Transition;
@@ -57,10 +57,14 @@ pub fn run(arguments: &GuardCommandLine) -> Result<ExitCode> {
         GuardCommand::Export(arguments) => import_export::export(arguments),
         GuardCommand::Import(arguments) => import_export::import(arguments),
         GuardCommand::Merge(arguments) => import_export::merge(arguments),
-        GuardCommand::Normalize(arguments) => commands::verb(Transition::Normalize, arguments),
-        GuardCommand::Tolerize(arguments) => commands::verb(Transition::Tolerize, arguments),
-        GuardCommand::Sensitize(arguments) => commands::verb(Transition::Sensitize, arguments),
-        GuardCommand::Reset(arguments) => commands::verb(Transition::Reset, arguments),
+        GuardCommand::Normalize(arguments) => {
+            commands::transition(Transition::Normalize, arguments)
+        }
+        GuardCommand::Tolerize(arguments) => commands::transition(Transition::Tolerize, arguments),
+        GuardCommand::Sensitize(arguments) => {
+            commands::transition(Transition::Sensitize, arguments)
+        }
+        GuardCommand::Reset(arguments) => commands::transition(Transition::Reset, arguments),
         GuardCommand::Status(arguments) => commands::status(arguments),
         GuardCommand::Top(socket) => top::top(socket),
         GuardCommand::Events(arguments) => commands::events(arguments),

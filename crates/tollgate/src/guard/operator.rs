@@ -21,6 +21,7 @@ use super::transitions::{self, Transition, TransitionResult};
 use crate::format::printable;
 
 impl Guard {
+    /// The state of the guard. `since` is the start of the daemon.
     pub fn status(&self, gate: &Gate, since: SystemTime, losses: BTreeMap<String, u64>) -> Status {
         let held = gate.held(self.session).iter().map(|held| self.held_process(held)).collect();
         Status {
@@ -60,17 +61,19 @@ impl Guard {
         self.programs.get(&held.profile).and_then(|(program, _)| program.scope.as_deref())
     }
 
-    pub fn verb(
+    /// Applies a transition to the baselines of these programs, in the store and in the kernel.
+    pub fn apply_transition(
         &mut self,
         gate: &Gate,
-        verb: Transition,
+        transition: Transition,
         programs: &[String],
     ) -> Result<Vec<TransitionResult>> {
         self.save(gate, SaveScope::All)?;
-        let done = transitions::apply(&self.store, verb, programs)?;
+        let done = transitions::apply(&self.store, transition, programs)?;
         self.reload_all(gate, done)
     }
 
+    /// Adds baselines to the store, and loads those that changed into the kernel.
     pub fn import(
         &mut self,
         gate: &Gate,
@@ -108,16 +111,17 @@ impl Guard {
     /// the guard was started has no terminal, as under systemd, the user's session becomes the
     /// exempt one until the user logs out.
     pub fn note_operator(&mut self, gate: &Gate, process: u32) {
-        let Some(spared) = &mut self.policy.selection.exempt_sid else { return };
-        if !has_terminal(*spared)
+        let Some(exempt_sid) = &mut self.policy.selection.exempt_sid else { return };
+        if !has_terminal(*exempt_sid)
             && has_terminal(process)
             && let Some(session) = session_of(process)
         {
-            *spared = session;
+            *exempt_sid = session;
             gate.set_exempt_session(self.session, session);
         }
     }
 
+    /// Holds a process until it is released. It is an error if nothing could release it.
     pub fn hold(&mut self, gate: &Gate, pid: u32) -> Result<()> {
         if self.is_off {
             bail!("the guard is switched off: run `tollgate guard on` first");
@@ -144,7 +148,7 @@ impl Guard {
                 .policy
                 .selection
                 .exempt_sid
-                .is_some_and(|spared| session_of(pid) == Some(spared))
+                .is_some_and(|exempt_sid| session_of(pid) == Some(exempt_sid))
         {
             bail!("process {pid} is in the operator's session, which could then not release it");
         }
@@ -158,24 +162,26 @@ impl Guard {
     }
 
     /// Releases processes, and returns a line for each.
-    pub fn release(&mut self, gate: &Gate, whom: &[String]) -> Result<Vec<String>> {
+    pub fn release(&mut self, gate: &Gate, targets: &[String]) -> Result<Vec<String>> {
         let held = gate.held(self.session);
-        let is_meant = |held: &HeldProcess, who: &String| {
-            let (program, (name, scope)) = (self.program_of(held), split_scope(who));
+        let is_target = |held: &HeldProcess, target: &String| {
+            let (program, (name, scope)) = (self.program_of(held), split_scope(target));
             let is_named = name == program || program.rsplit('/').next() == Some(name);
-            *who == held.tgid.to_string()
+            *target == held.tgid.to_string()
                 || is_named && scope.is_none_or(|scope| is_in_scope(self.scope_of(held), scope))
         };
-        let unknown = whom.iter().filter(|who| !held.iter().any(|held| is_meant(held, who)));
-        let unknown: Vec<_> =
-            unknown.map(|who| format!("no held process has this ID or name: {who}")).collect();
-        if !whom.is_empty() && unknown.len() == whom.len() {
+        let unknown =
+            targets.iter().filter(|target| !held.iter().any(|held| is_target(held, target)));
+        let unknown: Vec<_> = unknown
+            .map(|target| format!("no held process has this ID or name: {target}"))
+            .collect();
+        if !targets.is_empty() && unknown.len() == targets.len() {
             bail!("{}; `tollgate guard status` lists the held processes", unknown.join("; "));
         }
-        let meant = held
-            .iter()
-            .filter(|held| whom.is_empty() || whom.iter().any(|who| is_meant(held, who)));
-        let released = meant.map(|held| {
+        let selected = held.iter().filter(|held| {
+            targets.is_empty() || targets.iter().any(|target| is_target(held, target))
+        });
+        let released = selected.map(|held| {
             gate.release_and_reset(self.session, held);
             format!("{} {}: released", held.tgid, self.program_of(held))
         });

@@ -9,7 +9,7 @@ use super::baseline::BaselineId;
 use super::clock::unix_now;
 use super::extension::{Activity, Guard, path_of, title};
 use super::policy::{Mode, Policy};
-use super::report::{GuardReport as Report, GuardedProgram};
+use super::report::{GuardReport, GuardedProgram};
 use super::store::{LockedStore, Store};
 use super::tracked_program::TrackedProgram;
 use crate::output::print_message;
@@ -24,29 +24,29 @@ pub enum SaveScope {
 }
 
 impl Guard {
-    /// Tries all programs and returns the first failure. Afterwards, the guard also uses what other
-    /// Tollgate processes have stored meanwhile.
+    /// Stores baselines. Tries all programs and returns the first failure. Afterwards, the guard
+    /// also uses what other Tollgate processes have stored meanwhile.
     pub fn save(&mut self, gate: &Gate, which: SaveScope) -> Result<()> {
         let store = self.store.clone();
         let lock = store.lock()?;
-        let places: Vec<_> = self.programs.keys().copied().collect();
+        let slots: Vec<_> = self.programs.keys().copied().collect();
         let mut result = Ok(());
-        for place in places {
-            let Some((program, _)) = self.programs.get_mut(&place) else { continue };
+        for slot in slots {
+            let Some((program, _)) = self.programs.get_mut(&slot) else { continue };
             result = result.and(save(&lock, program, &self.policy.wire, which));
             if program.saved.has_more {
                 let was_normal = program.profile.state() == wire::GUARD_NORMAL;
                 let identity = program.identity();
                 result =
                     result.and(identity.map_or(Ok(()), |identity| self.reload(gate, &identity)));
-                self.log_learning_state(place, was_normal);
+                self.log_learning_state(slot, was_normal);
             }
         }
         result
     }
 
-    fn log_learning_state(&self, place: u32, was_normal: bool) {
-        let Some((program, _)) = self.programs.get(&place) else { return };
+    fn log_learning_state(&self, slot: u32, was_normal: bool) {
+        let Some((program, _)) = self.programs.get(&slot) else { return };
         if was_normal && program.profile.state() != wire::GUARD_NORMAL {
             let title = title(program);
             let _ = print_message(&format!(
@@ -56,8 +56,8 @@ impl Guard {
         }
     }
 
-    /// Stores the baselines at the end of the session. It waits for the lock for the full default
-    /// time, because nothing is stored later.
+    /// Stores the baselines at the end of the session. This waits for the lock for the full default
+    /// time, because it is the last opportunity.
     pub fn save_at_end(&mut self) -> Result<()> {
         let store = Store::new(&self.policy.store);
         let lock = store.lock()?;
@@ -69,8 +69,8 @@ impl Guard {
     }
 
     /// The report, with the events since the last one.
-    pub fn report(&mut self) -> Report {
-        Report {
+    pub fn report(&mut self) -> GuardReport {
+        GuardReport {
             mode: self.policy.mode.name().into(),
             response: self.response(),
             programs: self.program_reports(),
@@ -82,8 +82,9 @@ impl Guard {
 
     /// The programs that made calls, the most anomalous one first.
     pub(super) fn program_reports(&self) -> Vec<GuardedProgram> {
+        let entries = self.programs.values();
         let mut programs: Vec<_> =
-            self.programs.values().map(|(program, deeds)| program_report(program, deeds)).collect();
+            entries.map(|(program, activity)| program_report(program, activity)).collect();
         programs.sort_by_key(|program| {
             (std::cmp::Reverse(program.anomalies), std::cmp::Reverse(program.calls))
         });
@@ -91,6 +92,7 @@ impl Guard {
         programs
     }
 
+    /// How the guard responds, for display.
     pub(super) fn response(&self) -> String {
         response(&self.policy, self.enabled)
     }
@@ -100,27 +102,28 @@ impl Guard {
     pub fn evict_unused(&mut self, gate: &Gate) -> Result<()> {
         /// Several times the number of profiles that are made ahead (`READY_PROFILES` of
         /// crates/kernel/src/guard/profile_table.rs).
-        const SPARE: usize = 256;
-        /// Each takes the kernel some milliseconds, and held processes may have to wait meanwhile.
-        const AT_ONCE: usize = 32;
+        const MIN_FREE: usize = 256;
+        /// The kernel needs some milliseconds for each, and held processes may have to wait
+        /// meanwhile.
+        const MAX_EVICTED: usize = 32;
         gate.prune_program_keys()?;
-        if self.programs.len() + SPARE < wire::GUARD_PROFILES as usize {
+        if self.programs.len() + MIN_FREE < wire::GUARD_PROFILES as usize {
             return Ok(());
         }
         let in_use = gate.profiles_in_use();
         let unused: Vec<_> =
-            self.programs.keys().copied().filter(|place| !in_use.contains(place)).collect();
+            self.programs.keys().copied().filter(|slot| !in_use.contains(slot)).collect();
         let (mut result, mut retired) = (Ok(()), 0);
-        for place in unused {
-            let Some((program, _)) = self.programs.get_mut(&place) else { continue };
+        for slot in unused {
+            let Some((program, _)) = self.programs.get_mut(&slot) else { continue };
             let saved = save(&self.store.lock()?, program, &self.policy.wire, SaveScope::All);
-            if saved.is_ok() && gate.retire_profile(&Lock::take()?, place)? {
-                self.programs.remove(&place);
-                self.profile_slots.retain(|_, known| *known != place);
+            if saved.is_ok() && gate.retire_profile(&Lock::take()?, slot)? {
+                self.programs.remove(&slot);
+                self.profile_slots.retain(|_, of_identity| *of_identity != slot);
                 retired += 1;
             }
             result = result.and(saved);
-            if retired == AT_ONCE {
+            if retired == MAX_EVICTED {
                 break;
             }
         }
@@ -129,15 +132,15 @@ impl Guard {
 
     /// Loads a program's baseline again after the store has received another one.
     pub fn reload(&mut self, gate: &Gate, identity: &BaselineId) -> Result<()> {
-        let Some(place) = self.profile_slots.get(identity).copied() else { return Ok(()) };
+        let Some(slot) = self.profile_slots.get(identity).copied() else { return Ok(()) };
         let lock = Lock::take()?;
-        let Some((mut program, deeds)) = self.programs.remove(&place) else { return Ok(()) };
+        let Some((mut program, activity)) = self.programs.remove(&slot) else { return Ok(()) };
         program.reset();
         // Set even if the stored baseline could not be used before.
         program.digest = Some(identity.digest);
-        gate.restart_windows(place);
+        gate.restart_windows(slot);
         let installed = self.install(&mut program, gate, &lock, identity);
-        self.programs.insert(place, (program, deeds));
+        self.programs.insert(slot, (program, activity));
         installed
     }
 }
@@ -155,7 +158,7 @@ fn save(
     }
     let title = title(program);
     let context = || format!("cannot store the baseline of {title}");
-    // Another Tollgate may have stored something meanwhile.
+    // Another Tollgate process may have stored something meanwhile.
     let (mut baseline, has_more) =
         match store.load(&own.digest, own.scope.as_deref()).with_context(context)? {
             Some(stored) => program.saved.merged_into(&own, &stored)?,
@@ -167,7 +170,7 @@ fn save(
     Ok(())
 }
 
-fn program_report(program: &TrackedProgram, deeds: &Activity) -> GuardedProgram {
+fn program_report(program: &TrackedProgram, activity: &Activity) -> GuardedProgram {
     let contents = program.profile.contents();
     let state = match contents.state {
         wire::GUARD_NORMAL => "normal",
@@ -184,13 +187,13 @@ fn program_report(program: &TrackedProgram, deeds: &Activity) -> GuardedProgram 
         pairs: contents.pairs.len(),
         windows: contents.windows.len(),
         unlearned: program.profile.unlearned(),
-        anomalies: deeds.anomalies,
-        max_lfc: deeds.max_lfc,
-        holds: deeds.holds,
-        held_ns: deeds.held_ns,
-        killed: deeds.killed,
-        refused: deeds.refused,
-        unheld: deeds.unheld,
+        anomalies: activity.anomalies,
+        max_lfc: activity.max_lfc,
+        holds: activity.holds,
+        held_ns: activity.held_ns,
+        killed: activity.killed,
+        refused: activity.refused,
+        unheld: activity.unheld,
         bytes: program.profile.bytes() as u64,
     }
 }
@@ -200,14 +203,15 @@ const KILL_AT_EXECVE: &str = "kill at an execve, before the new program runs";
 /// Describes the response, and when it takes effect in a gate with `enabled`.
 fn response(policy: &Policy, enabled: u32) -> String {
     let calls = enforcement::enforced_call_names(enabled).join(", ");
-    let (way, denial) = match enabled {
+    let (restriction, denial) = match enabled {
         lsm if lsm & wire::GUARD_LSM != 0 => ("", "refuse an execve"),
         cgroup if cgroup & wire::GUARD_CGROUP != 0 => {
             (" (sockets: over IPv4 and IPv6; sends: by UDP with an address)", KILL_AT_EXECVE)
         }
         _ => ("", KILL_AT_EXECVE),
     };
-    let when = format!("before {calls}{way}; at the end of other calls, or at once if they sleep");
+    let when =
+        format!("before {calls}{restriction}; at the end of other calls, or at once if they sleep");
     match policy.wire.response {
         wire::GUARD_DELAY => format!("delay {when}"),
         wire::GUARD_DENY => format!("{denial}, and delay {when}"),

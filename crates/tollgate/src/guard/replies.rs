@@ -33,13 +33,13 @@ pub fn reply(
         GuardRequest::Import { baselines, replace } => {
             serde_json::to_value(guard.import(gate, baselines, replace)?)?
         }
-        GuardRequest::Verb { verb, programs } => {
-            serde_json::to_value(guard.verb(gate, verb, &programs)?)?
+        GuardRequest::Transition { transition, programs } => {
+            serde_json::to_value(guard.apply_transition(gate, transition, &programs)?)?
         }
         GuardRequest::Off => serde_json::to_value(guard.switch(gate, true))?,
         GuardRequest::On => serde_json::to_value(guard.switch(gate, false))?,
         GuardRequest::Hold { pid } => serde_json::to_value(guard.hold(gate, pid)?)?,
-        GuardRequest::Release { whom } => serde_json::to_value(guard.release(gate, &whom)?)?,
+        GuardRequest::Release { targets } => serde_json::to_value(guard.release(gate, &targets)?)?,
     };
     Ok(Response::Value(value))
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::format::{count, duration, number_of, printable};
 use crate::report::{Section, TextOptions, field, more_rows};
 
+/// What the guard of a session did.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuardReport {
     /// learn, watch or enforce
@@ -23,6 +24,7 @@ pub struct GuardReport {
     pub unidentified: u64,
 }
 
+/// A program, and what it did in this session.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuardedProgram {
     pub path: String,
@@ -57,6 +59,7 @@ pub struct GuardedProgram {
     pub bytes: u64,
 }
 
+/// An anomalous or denounced call, or a call to which the guard responded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GuardEvent {
     /// RFC 3339, by the machine's clock.
@@ -100,14 +103,14 @@ impl GuardEvent {
     /// An event as a self-contained line.
     pub fn line(&self) -> String {
         let before = &self.sequence[..self.sequence.len().saturating_sub(1)];
-        let place = self
+        let location = self
             .unit
             .iter()
             .chain(&self.container)
             .map(|name| format!(" in {name}"))
             .collect::<String>();
         printable(&format!(
-            "{} {} ({}){place}: {} after {} (LFC {}): {}",
+            "{} {} ({}){location}: {} after {} (LFC {}): {}",
             self.command,
             self.pid,
             with_scope(&self.program, self.scope.as_deref()),
@@ -118,13 +121,15 @@ impl GuardEvent {
         ))
     }
 
+    /// What the guard did, with the time and the reason.
     pub fn action_text(&self) -> String {
         let held = if self.held_ns > 0 {
             format!(" for {}", duration(self.held_ns))
         } else {
             String::new()
         };
-        let restraint = self.restraint.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+        let restraint =
+            self.restraint.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
         let effect = match self.effect.as_deref() {
             Some("before") => ", before it takes effect",
             Some("before-ip") => ", before it takes effect over IP, otherwise at its end",
@@ -166,6 +171,7 @@ pub fn with_scope(program: &str, scope: Option<&str>) -> String {
 }
 
 impl GuardedProgram {
+    /// The path and the scope, for display.
     pub fn title(&self) -> String {
         with_scope(&self.path, self.scope.as_deref())
     }
@@ -178,6 +184,7 @@ impl GuardedProgram {
         )
     }
 
+    /// A row of the table whose column of calls has this width.
     pub fn row(&self, calls: usize) -> String {
         format!(
             "{:<40} {:>9} {:>calls$} {:>9} {:>8} {:>8} {:>6} {:>10}",

@@ -22,7 +22,8 @@ use crate::format::number_of;
 use crate::output::print_message;
 use crate::report::Section;
 
-const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// How often changed baselines are stored.
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A guard with a policy.
 pub struct GuardSetup {
@@ -36,7 +37,7 @@ pub struct GuardSetup {
 impl ExtensionSetup for GuardSetup {
     fn configure(&self, options: &mut SessionOptions) {
         options.guard = self.policy.wire;
-        options.mask |= self.policy.needs();
+        options.mask |= self.policy.mask();
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
@@ -148,7 +149,7 @@ impl Extension for GuardInSession {
             events.tend();
         }
         let evicted = self.guard.evict_unused(context.gate);
-        if self.saved.elapsed() <= SAVE_EVERY {
+        if self.saved.elapsed() <= SAVE_INTERVAL {
             return evicted;
         }
         self.saved = Instant::now();
@@ -165,9 +166,9 @@ impl Extension for GuardInSession {
     }
 
     fn reply(&mut self, context: &mut SessionContext<'_>, request: Request) -> Result<Response> {
-        let (asked, losses) = request.parse()?;
+        let (request, losses) = request.parse()?;
         let events = self.events.as_mut().context("this guard takes no requests")?;
-        reply(&mut self.guard, events, context.gate, asked, self.since, losses)
+        reply(&mut self.guard, events, context.gate, request, self.since, losses)
     }
 
     fn metrics(

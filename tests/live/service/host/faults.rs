@@ -86,11 +86,8 @@ fn half_written_file_is_not_applied() {
         done.map(|apply| apply.read("out") + &apply.read("err"))
     });
     for said in done {
-        let known = [
-            "3 rules are active",
-            "2,000 rules are active",
-            "another process is writing to it",
-        ];
+        let known =
+            ["3 rules are active", "2,000 rules are active", "another process is writing to it"];
         assert!(known.iter().any(|words| said.contains(words)), "{said}");
     }
     fs::write(&path, &contents[0]).expect("a file");

@@ -95,8 +95,9 @@ impl Migrator {
             is_over,
             moves,
             thread: Some(
-                thread
-                    .context("cannot start the thread that migrates threads between control groups")?,
+                thread.context(
+                    "cannot start the thread that migrates threads between control groups",
+                )?,
             ),
         })
     }

@@ -94,11 +94,10 @@ impl Limiter {
         let wanted = groups_of(numbers, &own, &owners);
         let has_groups = !wanted.is_empty();
         {
-            let mut groups = self
-                .groups
-                .write()
-                .ok()
-                .context("the thread that migrates threads between control groups has failed")?;
+            let mut groups =
+                self.groups.write().ok().context(
+                    "the thread that migrates threads between control groups has failed",
+                )?;
             let hierarchies = groups.reserve(&wanted)?;
             let kept = groups.set(hierarchies, wanted);
             services
