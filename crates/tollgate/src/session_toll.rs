@@ -1,4 +1,4 @@
-//! Measures the toll of a crossing in this session: the gate is on and off alternately, in one run.
+//! Measures the toll of a call in this session: the gate is on and off alternately, in one run.
 
 use std::sync::mpsc;
 use std::thread;

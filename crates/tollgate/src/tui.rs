@@ -56,7 +56,7 @@ fn run(
         if process::has_hung_up(keys) {
             return Ok(());
         }
-        // If very many keys come at once, it has read only a part and would wait for the next one.
+        // If very many keys come at once, `event::poll` returns before all of them were read.
         let mut wait = if is_readable { KEY_POLL } else { Duration::ZERO };
         while event::poll(std::mem::take(&mut wait))? {
             if is_end(&event::read()?) {

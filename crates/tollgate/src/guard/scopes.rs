@@ -49,8 +49,7 @@ impl ScopeKind {
         }
     }
 
-    /// The scope's name in baselines. None: the process is in no container, whatever its cgroup
-    /// looks like.
+    /// The scope's name in baselines. None: the cgroup turned out to be that of no container.
     fn name(self, found: &wire::scope_name) -> Option<String> {
         let text = wire::text(&found.text);
         match self {

@@ -275,7 +275,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn warn(message: &str) {
-    // If the terminal is gone, there is no place to print an error.
+    // If the terminal is gone, no error can be printed either.
     let _ = print_message(&format!("tollgate: warning: {message}"));
 }
 

@@ -247,7 +247,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn sensitize_forgets_training_only() {
+    fn sensitize_wipes_training_only() {
         let mut baseline = example();
         baseline.sensitize();
         assert!(!baseline.has_learned());
