@@ -1,31 +1,35 @@
 //! `tollgate guard`: slows down programs that depart from their normal call sequences
 //! (docs/decisions/0003-guard.md).
 
+mod activity;
 mod arguments;
 mod baseline;
 mod clock;
 mod commands;
 mod container_image;
 mod event_log;
+mod event_recorder;
 mod events;
 mod extension;
 mod file_hasher;
 mod filter;
+mod hold_control;
 mod import;
 mod import_export;
 mod metrics;
-mod operator;
 mod persist;
 mod placement;
 mod policy;
 mod preload;
 mod program_file;
+mod program_table;
 mod replay;
 mod replay_report;
 mod replies;
 mod report;
 mod requests;
 mod resolve;
+mod response_text;
 mod scopes;
 mod session;
 mod show;

@@ -1,17 +1,17 @@
-//! Stores and reports what the guard knows of its programs, and evicts profiles that no process
-//! uses.
+//! Stores the baselines of tracked programs, loads what others have stored, and evicts profiles that
+//! no process uses.
 
 use anyhow::{Context as _, Result};
 use kernel::gate::{Gate, Lock};
-use kernel::{enforcement, wire};
+use kernel::wire;
 
-use super::baseline::BaselineId;
+use super::baseline::{Baseline, BaselineId};
 use super::clock::unix_now;
-use super::extension::{Activity, Guard, path_of, title};
-use super::policy::{Mode, Policy};
-use super::report::{GuardReport, GuardedProgram};
+use super::import::add;
+use super::program_table::ProgramTable;
 use super::store::{LockedStore, Store};
 use super::tracked_program::TrackedProgram;
+use super::transitions::{self, Transition, TransitionResult};
 use crate::output::print_message;
 
 /// Which programs are stored.
@@ -23,7 +23,7 @@ pub enum SaveScope {
     Changed,
 }
 
-impl Guard {
+impl ProgramTable {
     /// Stores baselines. Tries all programs and returns the first failure. Afterwards, the guard
     /// also uses what other Tollgate processes have stored meanwhile.
     pub fn save(&mut self, gate: &Gate, which: SaveScope) -> Result<()> {
@@ -48,7 +48,7 @@ impl Guard {
     fn log_learning_state(&self, slot: u32, was_normal: bool) {
         let Some((program, _)) = self.programs.get(&slot) else { return };
         if was_normal && program.profile.state() != wire::GUARD_NORMAL {
-            let title = title(program);
+            let title = program.title();
             let _ = print_message(&format!(
                 "tollgate: {title} is in training again and not tested, because another Tollgate \
                 process has stored it in that state"
@@ -66,35 +66,6 @@ impl Guard {
             result = result.and(save(&lock, program, &self.policy.wire, SaveScope::All));
         }
         result
-    }
-
-    /// The report, with the events since the last one.
-    pub fn report(&mut self) -> GuardReport {
-        GuardReport {
-            mode: self.policy.mode.name().into(),
-            response: self.response(),
-            programs: self.program_reports(),
-            events: std::mem::take(&mut self.events),
-            events_left_out: self.events_left_out,
-            unidentified: self.unidentified,
-        }
-    }
-
-    /// The programs that made calls, the most anomalous one first.
-    pub(super) fn program_reports(&self) -> Vec<GuardedProgram> {
-        let entries = self.programs.values();
-        let mut programs: Vec<_> =
-            entries.map(|(program, activity)| program_report(program, activity)).collect();
-        programs.sort_by_key(|program| {
-            (std::cmp::Reverse(program.anomalies), std::cmp::Reverse(program.calls))
-        });
-        programs.retain(|program| program.calls > 0);
-        programs
-    }
-
-    /// How the guard responds, for display.
-    pub(super) fn response(&self) -> String {
-        response(&self.policy, self.enabled)
     }
 
     /// Stores programs that no process runs and frees their profiles, if few are left for new
@@ -143,6 +114,41 @@ impl Guard {
         self.programs.insert(slot, (program, activity));
         installed
     }
+
+    /// Applies a transition to the baselines of these programs, in the store and in the kernel.
+    pub fn apply_transition(
+        &mut self,
+        gate: &Gate,
+        transition: Transition,
+        programs: &[String],
+    ) -> Result<Vec<TransitionResult>> {
+        self.save(gate, SaveScope::All)?;
+        let done = transitions::apply(&self.store, transition, programs)?;
+        self.reload_all(gate, done)
+    }
+
+    /// Adds baselines to the store, and loads those that changed into the kernel.
+    pub fn import(
+        &mut self,
+        gate: &Gate,
+        baselines: Vec<Baseline>,
+        replace: bool,
+    ) -> Result<Vec<TransitionResult>> {
+        self.save(gate, SaveScope::All)?;
+        let done = add(&self.store, baselines, replace)?;
+        self.reload_all(gate, done)
+    }
+
+    fn reload_all(
+        &mut self,
+        gate: &Gate,
+        done: Vec<TransitionResult>,
+    ) -> Result<Vec<TransitionResult>> {
+        done.iter()
+            .filter(|done| done.is_changed)
+            .try_for_each(|done| self.reload(gate, &done.identity))?;
+        Ok(done)
+    }
 }
 
 fn save(
@@ -156,7 +162,7 @@ fn save(
     if is_new && !own.has_learned() || !program.saved.needs_save(&own, which == SaveScope::All) {
         return Ok(());
     }
-    let title = title(program);
+    let title = program.title();
     let context = || format!("cannot store the baseline of {title}");
     // Another Tollgate process may have stored something meanwhile.
     let (mut baseline, has_more) =
@@ -168,58 +174,4 @@ fn save(
     program.saved.note(&own, baseline.saved);
     program.saved.has_more = has_more;
     Ok(())
-}
-
-fn program_report(program: &TrackedProgram, activity: &Activity) -> GuardedProgram {
-    let contents = program.profile.contents();
-    let state = match contents.state {
-        wire::GUARD_NORMAL => "normal",
-        wire::GUARD_FROZEN => "frozen",
-        _ => "training",
-    };
-    GuardedProgram {
-        path: path_of(program),
-        digest: program.digest.map(|digest| digest.to_string()),
-        scope: program.scope.clone(),
-        state: state.into(),
-        calls: contents.made,
-        early_calls: program.early_calls,
-        pairs: contents.pairs.len(),
-        windows: contents.windows.len(),
-        unlearned: program.profile.unlearned(),
-        anomalies: activity.anomalies,
-        max_lfc: activity.max_lfc,
-        holds: activity.holds,
-        held_ns: activity.held_ns,
-        killed: activity.killed,
-        refused: activity.refused,
-        unheld: activity.unheld,
-        bytes: program.profile.bytes() as u64,
-    }
-}
-
-const KILL_AT_EXECVE: &str = "kill at an execve, before the new program runs";
-
-/// Describes the response, and when it takes effect in a gate with `enabled`.
-fn response(policy: &Policy, enabled: u32) -> String {
-    let calls = enforcement::enforced_call_names(enabled).join(", ");
-    let (restriction, denial) = match enabled {
-        lsm if lsm & wire::GUARD_LSM != 0 => ("", "refuse an execve"),
-        cgroup if cgroup & wire::GUARD_CGROUP != 0 => {
-            (" (sockets: over IPv4 and IPv6; sends: by UDP with an address)", KILL_AT_EXECVE)
-        }
-        _ => ("", KILL_AT_EXECVE),
-    };
-    let when =
-        format!("before {calls}{restriction}; at the end of other calls, or at once if they sleep");
-    match policy.wire.response {
-        wire::GUARD_DELAY => format!("delay {when}"),
-        wire::GUARD_DENY => format!("{denial}, and delay {when}"),
-        wire::GUARD_STOP => format!("stop {when}"),
-        wire::GUARD_KILL => "kill, before the call's end".into(),
-        _ => match policy.mode {
-            Mode::Learn => "none; nothing is tested".into(),
-            _ => "none".into(),
-        },
-    }
 }

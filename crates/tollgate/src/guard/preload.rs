@@ -10,12 +10,12 @@ use kernel::gate::{Gate, Lock};
 use kernel::wire;
 
 use super::baseline::BaselineId;
-use super::extension::{Guard, IdentifiedProgram};
 use super::file_hasher::MAX_INLINE_BYTES;
 use super::program_file::{key, open_file, opened_path};
+use super::program_table::{IdentifiedProgram, ProgramTable};
 use super::scopes::{ProcessInfo, Scope, has_free_scope, interpreter_of_script};
 
-impl Guard {
+impl ProgramTable {
     /// Preloads the baseline of a command's own program, which then applies from its first call on.
     pub fn preload_command(
         &mut self,

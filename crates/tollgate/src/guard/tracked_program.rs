@@ -15,6 +15,7 @@ use super::baseline::{
 };
 use super::clock::unix_now;
 use super::policy::Mode;
+use super::report::with_scope;
 use crate::call_name::call_name;
 
 /// A program whose baseline is in use.
@@ -122,6 +123,18 @@ impl TrackedProgram {
     /// The program's identity. None: nothing of it is stored.
     pub fn identity(&self) -> Option<BaselineId> {
         Some(BaselineId { digest: self.digest?, scope: self.scope.clone() })
+    }
+
+    /// The program's path, for display.
+    pub fn path_text(&self) -> String {
+        self.path
+            .as_ref()
+            .map_or_else(|| "(ended too soon)".into(), |path| path.to_string_lossy().into_owned())
+    }
+
+    /// The program's path and scope, for display.
+    pub fn title(&self) -> String {
+        with_scope(&self.path_text(), self.scope.as_deref())
     }
 
     /// Clears the program before another baseline is installed, or none.
