@@ -128,7 +128,7 @@ mod tests {
 
     /// Uses blocks with the fewest possible samples, which need the most memory.
     fn keeps_and_writes(samples: usize, most_bytes: u64) {
-        const SAMPLES_A_BLOCK: usize = 7;
+        const SAMPLES_PER_BLOCK: usize = 7;
         let placed = |benchmark: &'static benchmark::Benchmark| BenchmarkRun {
             name: benchmark.name.into(),
             benchmark,
@@ -144,7 +144,7 @@ mod tests {
             seed: 1,
         };
         let (arms, benchmarks) = (plan.arms.len(), plan.benchmarks.len());
-        let quads = samples / (2 * arms * benchmarks * SAMPLES_A_BLOCK);
+        let quads = samples / (2 * arms * benchmarks * SAMPLES_PER_BLOCK);
         let before = peak();
         let mut measured = Measured {
             times: vec![
@@ -167,7 +167,7 @@ mod tests {
                     clock_ns: 22.0,
                     loop_ns: 0.25,
                     injected_ns: 0.0,
-                    ns: (0..SAMPLES_A_BLOCK).map(|batch| 1.0 / (batch + quad + 3) as f64).collect(),
+                    ns: (0..SAMPLES_PER_BLOCK).map(|batch| 1.0 / (batch + quad + 3) as f64).collect(),
                 }));
             }
         }

@@ -17,7 +17,7 @@ use stats::interval::median;
 /// The multiple is twice a thousand, because the processor may later be twice as fast as when the
 /// batch is sized.
 const BATCH_NS: f64 = 60_000.0;
-const CLOCKS_A_BATCH: f64 = 2000.0;
+const CLOCKS_PER_BATCH: f64 = 2000.0;
 const MAX_UNITS: u32 = 1 << 20;
 /// Batches are sized by the shortest of this many, because an interrupted batch takes longer: on a
 /// busy machine, all of a few batches may be interrupted.
@@ -130,7 +130,7 @@ fn batch(work: &mut BenchmarkFn, units: u32, steps: u64) -> (u64, u64) {
 }
 
 fn calibrate_units(mut batch_ns: impl FnMut(u32) -> f64, clock_ns: f64) -> u32 {
-    let enough_ns = BATCH_NS.max(CLOCKS_A_BATCH * clock_ns);
+    let enough_ns = BATCH_NS.max(CLOCKS_PER_BATCH * clock_ns);
     let mut is_enough = |units| {
         let mut all_ns = 0.0;
         for batches in 1..=SIZING_BATCHES {

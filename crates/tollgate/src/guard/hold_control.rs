@@ -125,7 +125,7 @@ impl HoldControl {
         self.next_release_ns = gate.release_expired(self.session);
     }
 
-    /// Lets held processes handle a signal that ends them.
+    /// Wakes held processes, so that a termination signal can end them.
     fn pass_on_termination(&mut self, gate: &Gate) {
         gate.wake_for_termination(self.session);
         let held = gate.held(self.session).len();
