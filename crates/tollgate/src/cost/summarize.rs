@@ -159,15 +159,19 @@ mod tests {
         };
         for quad in 0..quads {
             for position in 0..2 * arms {
-                measured.raw.extend(plan.benchmarks.iter().map(|placed| RawBlock {
-                    quad,
-                    position,
-                    arm: plan.arms[position % arms].name.clone(),
-                    benchmark: placed.name.clone(),
-                    clock_ns: 22.0,
-                    loop_ns: 0.25,
-                    injected_ns: 0.0,
-                    ns: (0..SAMPLES_PER_BLOCK).map(|batch| 1.0 / (batch + quad + 3) as f64).collect(),
+                measured.raw.extend(plan.benchmarks.iter().map(|placed| {
+                    RawBlock {
+                        quad,
+                        position,
+                        arm: plan.arms[position % arms].name.clone(),
+                        benchmark: placed.name.clone(),
+                        clock_ns: 22.0,
+                        loop_ns: 0.25,
+                        injected_ns: 0.0,
+                        ns: (0..SAMPLES_PER_BLOCK)
+                            .map(|batch| 1.0 / (batch + quad + 3) as f64)
+                            .collect(),
+                    }
                 }));
             }
         }
