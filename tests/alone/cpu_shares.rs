@@ -41,7 +41,7 @@ fn cpu_is_shared_by_weight() {
     );
     let path = cgroup_of(all[1][0].0.pid(), "cpu");
     assert!(path.starts_with("/tollgate/heavy/%2F"), "{path}");
-    assert!(services.request("limit").text().contains("moves between control groups"));
+    assert!(services.request("limit").text().contains("migrations between control groups"));
 }
 
 /// Control groups alone would give `one` a third of the two processors, that is, two thirds of one:

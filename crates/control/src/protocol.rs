@@ -18,7 +18,7 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The message about a reply that the client cannot parse.
 pub const OTHER_VERSION: &str =
-    "cannot parse the daemon's answer, which may be from another version of Tollgate";
+    "cannot parse the daemon's reply, which may be from another version of Tollgate";
 
 /// The first line of every reply.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -25,7 +25,7 @@ impl Locality {
         self.max
     }
 
-    /// Empties the frame, and forgets the highest count.
+    /// Empties the frame and resets the highest count.
     pub fn reset(&mut self) {
         *self = Self::default();
     }

@@ -179,13 +179,13 @@ mod tests {
     }
 
     /// Open, two reads and close, repeated.
-    fn usual(times: usize) -> Vec<CallNumber> {
+    fn normal_calls(times: usize) -> Vec<CallNumber> {
         [2, 0, 0, 3].repeat(times)
     }
 
     fn normal(parameters: Parameters) -> Profile {
         let mut profile = Profile::new(&KINDS, parameters);
-        run(&mut profile, &usual(100));
+        run(&mut profile, &normal_calls(100));
         profile.normalize();
         profile
     }
@@ -199,7 +199,7 @@ mod tests {
         call(&mut profile, 2, NOW);
         assert_eq!(profile.state(), ProfileState::Training);
         for _ in 0..100 {
-            usual(1).into_iter().for_each(|number| {
+            normal_calls(1).into_iter().for_each(|number| {
                 call(&mut profile, number, NOW);
             });
         }
@@ -211,7 +211,7 @@ mod tests {
         call(&mut profile, 59, week);
         assert_eq!(profile.state(), ProfileState::Training);
         for _ in 0..1000 {
-            usual(1).into_iter().for_each(|number| {
+            normal_calls(1).into_iter().for_each(|number| {
                 call(&mut profile, number, week);
             });
         }
@@ -228,7 +228,7 @@ mod tests {
     fn learned_calls_are_not_anomalies() {
         let mut profile = normal(Parameters::default());
         assert!(
-            run(&mut profile, &usual(1000))
+            run(&mut profile, &normal_calls(1000))
                 .iter()
                 .all(|verdict| verdict.mismatches == 0 && verdict.lfc == 0)
         );
@@ -239,9 +239,9 @@ mod tests {
         let parameters =
             Parameters { delay_factor: Duration::from_millis(1), ..Parameters::default() };
         let mut profile = normal(parameters);
-        let mut calls = usual(10);
+        let mut calls = normal_calls(10);
         calls.push(59);
-        calls.extend(usual(100));
+        calls.extend(normal_calls(100));
         let verdicts = run(&mut profile, &calls);
         assert!(verdicts[..40].iter().all(|verdict| verdict.delay.is_zero()));
         assert_eq!((verdicts[40].lfc, verdicts[40].delay), (1, Duration::from_millis(2)));
@@ -256,9 +256,9 @@ mod tests {
     fn anomaly_limit_retrains() {
         let mut profile = normal(Parameters { tolerize_limit: 128, ..Parameters::default() });
         for _ in 0..4 {
-            let mut calls = usual(1);
+            let mut calls = normal_calls(1);
             calls.push(59);
-            calls.extend(usual(40));
+            calls.extend(normal_calls(40));
             run(&mut profile, &calls);
         }
         // Nine anomalies in each round: more than 30 in the fourth.

@@ -51,13 +51,13 @@ mod tests {
             model.add(&window);
         }
         assert_eq!(model.size(), 2);
-        let judge = |calls: &[CallNumber]| {
+        let mismatches = |calls: &[CallNumber]| {
             let mut window = Window::default();
             calls.iter().for_each(|call| window.push(*call));
             model.mismatches(&window)
         };
         assert_eq!(
-            [judge(&[1, 2, 3]), judge(&[9, 2, 3, 4]), judge(&[1, 2, 4]), judge(&[9, 9])],
+            [&[1, 2, 3][..], &[9, 2, 3, 4], &[1, 2, 4], &[9, 9]].map(mismatches),
             [0, 0, 1, 0]
         );
     }

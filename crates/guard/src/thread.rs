@@ -13,8 +13,8 @@ const HANDLERS: usize = 4;
 pub struct GuardThread {
     pub(crate) window: Window,
     pub(crate) locality: Locality,
-    /// The interrupted windows, the latest first, and whether the kernel restarts the interrupted
-    /// call.
+    /// The interrupted windows, the latest first, each with whether the kernel restarts the
+    /// interrupted call.
     interrupted: VecDeque<(Window, bool)>,
     restart_expected: bool,
 }
@@ -30,13 +30,13 @@ impl GuardThread {
         &self.locality
     }
 
-    /// Begins a signal handler, with an empty window. `again` is true if the interrupted call is
-    /// restarted after the handler.
+    /// Begins a signal handler, with an empty window. `restarts` is true if the kernel restarts the
+    /// interrupted call after the handler.
     ///
     /// Only the latest four windows are kept: a program that leaves its handlers by longjmp never
     /// returns from them.
-    pub fn handler_enter(&mut self, again: bool) {
-        self.interrupted.push_front((std::mem::take(&mut self.window), again));
+    pub fn handler_enter(&mut self, restarts: bool) {
+        self.interrupted.push_front((std::mem::take(&mut self.window), restarts));
         self.interrupted.truncate(HANDLERS);
         self.restart_expected = false;
     }
@@ -44,13 +44,13 @@ impl GuardThread {
     /// Handles a sigreturn, and returns to the window that the signal interrupted. The result is
     /// whether the sigreturn ends a handler; if so, it is not one of the program's calls.
     pub fn handler_return(&mut self) -> bool {
-        let Some((window, again)) = self.interrupted.pop_front() else { return false };
-        (self.window, self.restart_expected) = (window, again);
+        let Some((window, restarts)) = self.interrupted.pop_front() else { return false };
+        (self.window, self.restart_expected) = (window, restarts);
         true
     }
 
-    /// Expects that the kernel or the program makes the same call again: the thread was stopped in
-    /// a call, or a signal without a handler woke it.
+    /// Expects a restart of the latest call, by the kernel or by the program: the thread was stopped
+    /// in the call, or a signal without a handler woke it.
     pub fn mark_restart(&mut self) {
         self.restart_expected = true;
     }
@@ -61,6 +61,7 @@ impl GuardThread {
         self.restart_expected = false;
     }
 
+    /// Whether this call is the expected restart of the latest one. It is expected only once.
     pub(crate) fn consume_restart(&mut self, call: CallNumber) -> bool {
         std::mem::take(&mut self.restart_expected) && self.window.current() == Some(call)
     }

@@ -28,7 +28,7 @@ pub enum Error {
     )]
     OtherVersion,
     #[error(
-        "process {0} already has services in force: only one daemon of a machine can have services"
+        "process {0} already has active services: only one daemon of a machine can have services"
     )]
     ServicesInForce(u32),
     #[error("this hook already has {0} linked plugin handlers: unload one")]

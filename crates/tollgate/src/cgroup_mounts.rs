@@ -5,15 +5,17 @@ use std::path::Path;
 
 use kernel::mounts::{self, Mount};
 
-/// Mount points of cgroup hierarchies.
+/// The mount points of cgroup hierarchies.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Mounts {
+    /// The v2 hierarchy.
     pub v2: Option<String>,
     /// Controllers and their mount points.
     v1: Vec<(String, String)>,
 }
 
 impl Mounts {
+    /// The mounts of this process's mount namespace.
     pub fn read() -> Self {
         Self::of(mounts::mounted())
     }
@@ -25,32 +27,38 @@ impl Mounts {
 
     fn of(all: Vec<Mount>) -> Self {
         let mut mounts = Self::default();
-        for Mount { mount_point: place, kind, options, .. } in all {
+        for Mount { mount_point, kind, options, .. } in all {
             match kind.as_str() {
-                "cgroup2" if mounts.v2.is_none() => mounts.v2 = Some(place),
-                "cgroup" => {
-                    mounts.v1.extend(options.into_iter().map(|option| (option, place.clone())))
-                }
+                "cgroup2" if mounts.v2.is_none() => mounts.v2 = Some(mount_point),
+                "cgroup" => mounts
+                    .v1
+                    .extend(options.into_iter().map(|option| (option, mount_point.clone()))),
                 _ => {}
             }
         }
         mounts
     }
 
+    /// Where the v1 hierarchy of a controller is mounted; the controller has its v2 name.
     pub fn v1_mount_point(&self, controller: &str) -> Option<&str> {
         let name = v1_name(controller);
-        self.v1.iter().find(|(option, _)| option == name).map(|(_, place)| place.as_str())
+        self.v1
+            .iter()
+            .find(|(option, _)| option == name)
+            .map(|(_, mount_point)| mount_point.as_str())
     }
 
+    /// Whether the v2 hierarchy has the controller.
     pub fn is_in_v2(&self, controller: &str) -> bool {
-        let has = |place: &String| {
-            let list = fs::read_to_string(Path::new(place).join("cgroup.controllers"));
+        let has = |mount_point: &String| {
+            let list = fs::read_to_string(Path::new(mount_point).join("cgroup.controllers"));
             list.is_ok_and(|list| list.split_whitespace().any(|word| word == controller))
         };
         self.v2.as_ref().is_some_and(has)
     }
 }
 
+/// The v1 name of a controller, by its v2 name.
 pub fn v1_name(controller: &str) -> &str {
     if controller == "io" { "blkio" } else { controller }
 }

@@ -65,8 +65,8 @@ pub enum TollgateCommand {
     Guard(guard::GuardCommandLine),
     /// Charge the work of threads to virtual services, and limit what the services use
     ///
-    /// `tollgate daemon --services FILE` puts services and rules in force. All commands except
-    /// `check` send a request to that daemon.
+    /// `tollgate daemon --services FILE` activates services and rules. All commands except `check`
+    /// send a request to that daemon.
     Service(service::ServiceCommandLine),
     /// Compile plugins, small programs in a C dialect, and run them in the kernel
     ///
@@ -74,13 +74,13 @@ pub enum TollgateCommand {
     Plugin(plugin::PluginCommandLine),
     /// Guard the machine or a part of it, charge work to services, or run plugins, until stopped
     ///
-    /// Guard: the daemon learns what each program normally does, reports unusual calls, and with
+    /// Guard: the daemon learns what each program normally does, reports anomalies, and with
     /// --guard=enforce responds to them. Control it with `tollgate guard status`, `top`, `events`,
     /// `off`, `hold` and `release`; `normalize` and the other commands on baselines apply to it,
     /// too. PID 1, Tollgate, the journal, the SSH server and the session that started the daemon
     /// are never held, unless --exe names them.
     ///
-    /// Services: the daemon puts a file of services and rules in force. The rules assign each
+    /// Services: the daemon activates the services and rules of a file. The rules assign each
     /// thread to one service at a time. Control it with `tollgate service report`, `top`, `list`,
     /// `explain`, `assign`, `limit` and `apply`.
     ///
@@ -112,6 +112,7 @@ pub struct DoctorArguments {
     output: Option<PathBuf>,
 }
 
+/// Executes the command, and returns its exit status.
 pub fn dispatch(cli: Cli) -> Result<ExitCode> {
     if !cli.verbose {
         kernel::quiet();

@@ -42,12 +42,12 @@ pub fn send_request<R: Serialize>(
 ) -> Result<(Value, impl Iterator<Item = String> + use<R>)> {
     let mut pending = PendingReply::send(stream, &serde_json::to_string(request)?);
     if !pending.begins_within(PROGRESS_NOTICE)? {
-        log_message("waiting for the daemon's answer");
+        log_message("waiting for the daemon's reply");
     }
     let (reply, lines) = pending.receive().map_err(|none| match (none.read, none.written) {
         (Some(error), _) if error.kind() == ErrorKind::WouldBlock => {
             let seconds = REPLY_TIMEOUT.as_secs();
-            anyhow!("the daemon has not answered for {seconds} s: is it stopped?")
+            anyhow!("the daemon has not replied for {seconds} s: is it stopped?")
         }
         (_, Some(error)) => anyhow!("the daemon closed the connection: {error}"),
         (_, None) => anyhow!("the daemon closed the connection"),

@@ -38,8 +38,8 @@ pub fn span(seconds: u64) -> String {
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -121,10 +121,10 @@ pub fn and_more(all: usize, top: usize, one: &str) -> String {
 }
 
 fn plural(word: &str) -> String {
-    match word.strip_suffix("ry") {
-        Some(start) => format!("{start}ries"),
-        None if word.ends_with('s') => format!("{word}es"),
-        None => format!("{word}s"),
+    match word.strip_suffix('y') {
+        Some(start) if !start.ends_with(['a', 'e', 'o', 'u']) => format!("{start}ies"),
+        _ if word.ends_with('s') => format!("{word}es"),
+        _ => format!("{word}s"),
     }
 }
 
@@ -187,6 +187,8 @@ mod tests {
         assert_eq!(number_of(1, "process"), "1 process");
         assert_eq!(number_of(2, "process"), "2 processes");
         assert_eq!(number_of(1234, "thread"), "1,234 threads");
+        assert_eq!(number_of(2, "reply"), "2 replies");
+        assert_eq!(number_of(2, "key"), "2 keys");
     }
 
     #[test]

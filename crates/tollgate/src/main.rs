@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     match cli::dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
-            // If the terminal is gone, there is no place to print the error.
+            // If the terminal is gone, this error cannot be printed.
             let _ = output::print_message(&format!("tollgate: {error:#}"));
             ExitCode::from(exit_status::OWN_FAILURE)
         }

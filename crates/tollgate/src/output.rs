@@ -12,11 +12,12 @@ use serde::Serialize;
 pub enum Output {
     Stdout,
     Stderr,
-    /// Open already, if it existed before.
+    /// A file, which is open already if it existed before.
     File(Option<File>, PathBuf),
 }
 
 impl Output {
+    /// The file at the path, stdout for "-", or `otherwise` without a path.
     pub fn open(path: Option<&Path>, otherwise: Self) -> Result<Self> {
         let Some(path) = path else {
             return Ok(otherwise);
@@ -29,10 +30,12 @@ impl Output {
         Ok(Self::File(file, path.to_owned()))
     }
 
+    /// Replaces the content of a file, or appends to a stream.
     pub fn write(&mut self, text: &str) -> Result<()> {
         self.write_bytes(text.as_bytes())
     }
 
+    /// As [`Self::write`].
     pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.write_by(|to| to.write_all(bytes))
     }

@@ -24,7 +24,7 @@ pub struct Select {
     #[arg(short, long, value_name = "PID")]
     pub pid: Vec<u32>,
     /// Watch processes with this command name (the first 15 bytes are compared), also those that
-    /// start later (Tollgate looks twice a second)
+    /// start later (Tollgate polls twice a second)
     #[arg(long, value_name = "NAME", value_parser = OsStringValueParser::new().try_map(not_empty))]
     pub comm: Vec<OsString>,
     /// Watch processes in this control group or below it (a path under /sys/fs/cgroup, or one from
@@ -44,6 +44,7 @@ fn not_empty(name: OsString) -> Result<OsString, &'static str> {
 }
 
 impl Select {
+    /// Whether no option is given.
     pub fn is_empty(&self) -> bool {
         !self.all && self.pid.is_empty() && !self.is_dynamic()
     }

@@ -1,4 +1,4 @@
-//! Measures the toll of a crossing in this session: the gate is on and off alternately, in one run.
+//! Measures the toll of a call in this session: the gate is on and off alternately, in one run.
 
 use std::sync::mpsc;
 use std::thread;
@@ -19,7 +19,7 @@ use crate::report::Toll;
 const QUADS: usize = 6;
 /// Batches per block: their median is the block's time, so that an interrupt does not affect it.
 const BATCHES: usize = 9;
-const CALLS_A_BATCH: u32 = 500;
+const CALLS_PER_BATCH: u32 = 500;
 const CONFIDENCE: f64 = 0.95;
 /// Long enough to be switched out and in, after which the gate knows the thread.
 const SETTLE: Duration = Duration::from_micros(60);
@@ -35,7 +35,7 @@ fn block(getppid: &mut BenchmarkFn) -> f64 {
         now_ns() - began
     };
     let fitting = MAX_BATCH_NS / nanoseconds(1).max(1);
-    let calls = fitting.clamp(1, CALLS_A_BATCH.into()) as u32;
+    let calls = fitting.clamp(1, CALLS_PER_BATCH.into()) as u32;
     median(&(0..BATCHES).map(|_| nanoseconds(calls) as f64 / f64::from(calls)).collect::<Vec<_>>())
 }
 
@@ -80,7 +80,7 @@ fn time_arms(
     let (to_worker, from_main) = mpsc::channel::<()>();
     let (to_main, from_worker) = mpsc::channel::<f64>();
     thread::scope(|scope| {
-        let nursery = gate.pending_children(session, false)?;
+        let pending = gate.pending_children(session, false)?;
         let cpu = kernel::cpus::current();
         scope.spawn(move || {
             kernel::cpus::run_on(cpu);
@@ -92,7 +92,7 @@ fn time_arms(
                 }
             }
         });
-        drop(nursery);
+        drop(pending);
         let mut times = Vec::new();
         for arm in abba_order(QUADS) {
             switch(gate, arm)?;

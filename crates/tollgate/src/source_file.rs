@@ -18,9 +18,10 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 const WRITE_QUIET_PERIOD: Duration = Duration::from_millis(100);
 /// How long to wait before the next attempt while a process has the file open for writing.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
-/// A daemon does no other work during this wait.
+/// The longest wait for a writer. A daemon does no other work meanwhile.
 const MAX_WAIT: Duration = Duration::from_millis(500);
 
+/// A text with its name and the offsets of its lines.
 pub struct SourceFile {
     pub name: String,
     pub text: String,
@@ -62,6 +63,7 @@ impl SourceFile {
         }
     }
 
+    /// A text that was not read from a file.
     pub fn new(name: String, text: String) -> Self {
         let lines = [0].into_iter().chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Self { name, text, lines }

@@ -9,6 +9,7 @@ use crate::format::{is_terminal_control, printable};
 /// The length of a mark in characters; the lines of a longer one would be shown as a whole.
 const MAX_MARK_LEN: usize = 80;
 
+/// A message about a range of a text.
 pub struct SourceMessage<'a> {
     pub level: Level,
     /// A range of bytes in the text.

@@ -11,22 +11,23 @@ use kernel::process;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 
-const REFRESH: Duration = Duration::from_secs(1);
+/// How often the values are read again.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// A delay of this length is not visible.
 const KEY_POLL: Duration = Duration::from_millis(50);
 
 /// The terminal is restored after a signal as well.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Calls `look`, which draws, at least once a second until q, Esc or Ctrl-C. Its argument says
-/// whether a second has passed.
-pub fn run_screen(look: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>) -> Result<()> {
+/// Calls `draw` at least once a second until q, Esc or Ctrl-C. Its second argument is true if a
+/// second has passed.
+pub fn run_screen(draw: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>) -> Result<()> {
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     // The same choice as in crossterm: `event` reads from this file.
     let other = if io::stdin().is_terminal() { None } else { Some(File::open("/dev/tty")?) };
     let keys = other.as_ref().map_or_else(|| io::stdin().as_raw_fd(), |file| file.as_raw_fd());
     let mut terminal = ratatui::init();
-    let result = run(&mut terminal, keys, look);
+    let result = run(&mut terminal, keys, draw);
     if process::has_hung_up(keys) {
         // There is no terminal to restore. To drop this value would print an error on stderr, which
         // is gone with the terminal, and so panic.
@@ -40,21 +41,23 @@ pub fn run_screen(look: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>) ->
 fn run(
     terminal: &mut DefaultTerminal,
     keys: RawFd,
-    mut look: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>,
+    mut draw: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>,
 ) -> Result<()> {
-    let mut read = Instant::now();
+    let mut last_due = Instant::now();
     while !INTERRUPTED.load(Ordering::SeqCst) {
-        let is_due = read.elapsed() >= REFRESH;
+        let is_due = last_due.elapsed() >= REFRESH_INTERVAL;
         if is_due {
-            read = Instant::now();
+            last_due = Instant::now();
         }
-        look(terminal, is_due)?;
+        draw(terminal, is_due)?;
         // If the terminal is gone, `event::poll` reads nothing repeatedly and does not return.
-        let is_readable = process::wait_readable(keys, REFRESH.saturating_sub(read.elapsed()));
+        let is_readable =
+            process::wait_readable(keys, REFRESH_INTERVAL.saturating_sub(last_due.elapsed()));
         if process::has_hung_up(keys) {
             return Ok(());
         }
-        // If very many keys come at once, it has read only a part and would wait for the next one.
+        // If very many keys come at once, `event::poll` has read only some of them and waits for more.
+        // Its wait is therefore limited.
         let mut wait = if is_readable { KEY_POLL } else { Duration::ZERO };
         while event::poll(std::mem::take(&mut wait))? {
             if is_end(&event::read()?) {

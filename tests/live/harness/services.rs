@@ -86,7 +86,7 @@ impl ActiveServices {
         let active = Self { folder, daemon, alone };
         eventually("the services", || {
             assert!(!active.daemon.is_over(), "{}", active.daemon.read("err"));
-            active.daemon.read("err").contains("in force")
+            active.daemon.read("err").contains(" are active")
         });
         active
     }

@@ -119,7 +119,7 @@ fn slow_call_flood_is_counted_as_loss() {
     let lost = report.losses.values().sum::<u64>();
     assert!(lost > 0, "{:?}", report.losses);
     // By this limit, every call that returned and took any time was slow.
-    let note = report.notes.iter().find_map(|note| note.split_once(" slow calls were reported"));
+    let note = report.notes.iter().find_map(|note| note.split_once(" slow calls were recorded"));
     let reported: u64 = note.expect("a note").0.parse().expect("a number");
     assert!(reported + lost >= report.count("getppid"), "{reported} reported, {lost} lost");
 }

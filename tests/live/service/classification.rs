@@ -118,7 +118,7 @@ fn the_first_ones_work_is_its_own(options: &str) {
         assert_eq!((overlaps["shop"], overlaps["blog"]), (1, 0));
         let said = services.request("report").text();
         assert!(
-            said.contains("shop: its threads sent 1 answer to other services while working for it"),
+            said.contains("shop: its threads sent 1 reply to other services while working for it"),
             "{said}"
         );
     }
@@ -346,7 +346,7 @@ fn apply_is_atomic() {
     let used = services.usage_by_service("calls");
     let rules = TENANTS.replace("[service.shop]", "[service.all]").replace("\"shop\"", "\"all\"");
     let said = services.apply(&rules).text();
-    assert!(said.contains("4 services and 3 rules are in force"), "{said}");
+    assert!(said.contains("4 services and 3 rules are active"), "{said}");
     eventually("the other one", || services.service_of(pid) == "all");
     let now = services.usage_by_service("calls");
     assert!(!now.contains_key("shop"), "{now:?}");
@@ -812,7 +812,7 @@ fn only_one_services_daemon() {
     let other = programs(&[]);
     write(other.path(), "services.toml", TENANTS);
     let refused = ActiveServices::job(other.path()).finish().exits_with(125);
-    refused.says(&format!("process {} already has services in force", services.daemon.pid()));
+    refused.says(&format!("process {} already has active services", services.daemon.pid()));
     services.request("report");
 }
 

@@ -36,7 +36,7 @@ pub enum ActiveArm {
 
 impl ActiveArm {
     /// `None`: the run was cancelled meanwhile.
-    pub fn switch_on(kind: &ArmKind, given_up: &AtomicBool) -> Result<Option<Self>> {
+    pub fn switch_on(kind: &ArmKind, cancelled: &AtomicBool) -> Result<Option<Self>> {
         Ok(Some(match kind {
             ArmKind::Off => Self::Nothing,
             ArmKind::Empty { hooks, only } => Self::Floor(Box::new(Floor::attach(hooks, *only)?)),
@@ -49,7 +49,7 @@ impl ActiveArm {
             ArmKind::File(arm) => {
                 let mut on =
                     Self::File { arm: Box::new(arm.clone()), background: None, started: false };
-                match on.start_file_arm(given_up) {
+                match on.start_file_arm(cancelled) {
                     Ok(true) => on,
                     Ok(false) => {
                         on.switch_off()?;
@@ -66,12 +66,12 @@ impl ActiveArm {
     }
 
     /// False: the run was cancelled meanwhile.
-    fn start_file_arm(&mut self, given_up: &AtomicBool) -> Result<bool> {
+    fn start_file_arm(&mut self, cancelled: &AtomicBool) -> Result<bool> {
         let Self::File { arm, background, started } = self else { return Ok(true) };
         if let Some(start) = &arm.start {
             // A start that fails half-way must be undone as well.
             *started = true;
-            if !process_group::run(start, arm.limit(), given_up)? {
+            if !process_group::run(start, arm.limit(), cancelled)? {
                 return Ok(false);
             }
         }
@@ -80,11 +80,11 @@ impl ActiveArm {
         }
         match arm.settle() {
             Some(SettleRule::Command(command)) => {
-                process_group::run(&command, arm.limit(), given_up)
+                process_group::run(&command, arm.limit(), cancelled)
             }
             Some(SettleRule::Time(time)) => {
-                process_group::pause(time, given_up);
-                Ok(!given_up.load(Ordering::Relaxed))
+                process_group::pause(time, cancelled);
+                Ok(!cancelled.load(Ordering::Relaxed))
             }
             None => Ok(true),
         }
@@ -103,26 +103,26 @@ impl ActiveArm {
     pub fn run(
         &mut self,
         request: &WorkerRequest,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
     ) -> Result<Option<WorkerReply>> {
         let (under, limit) = match self {
             Self::File { arm, .. } => (arm.under.clone(), arm.limit()),
             _ => (None, WORKER_EXIT_LIMIT),
         };
         let limit = limit + TASK_MARGIN * request.tasks.len() as u32;
-        let answer = match self {
+        let reply = match self {
             Self::Gate { session, bystander: false } => {
                 let pending = session.pending_children()?;
                 let worker = Worker::start(None)?;
                 drop(pending);
-                worker.finish(request, limit, given_up)
+                worker.finish(request, limit, cancelled)
             }
-            _ => Worker::start(under.as_deref())?.finish(request, limit, given_up),
+            _ => Worker::start(under.as_deref())?.finish(request, limit, cancelled),
         }?;
         if let Self::File { background: Some(program), .. } = self {
             program.still_runs()?;
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     pub fn loss(&self) -> Result<Option<u64>> {
@@ -130,7 +130,7 @@ impl ActiveArm {
             Self::Gate { session, .. } => Ok(Some(session.losses()?.values().sum())),
             Self::File { arm, .. } => {
                 let Some(command) = &arm.loss else { return Ok(None) };
-                let printed = process_group::ask(command, arm.limit())?;
+                let printed = process_group::output_of(command, arm.limit())?;
                 match printed.trim().parse() {
                     Ok(lost) => Ok(Some(lost)),
                     Err(_) => {

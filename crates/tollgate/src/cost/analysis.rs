@@ -19,6 +19,7 @@ pub struct BlockTime {
 }
 
 impl BlockTime {
+    /// The time of a block from its batches.
     pub fn of(ns: &[f64]) -> Self {
         Self { median: median(ns), mean: ns.iter().sum::<f64>() / ns.len() as f64 }
     }
@@ -41,6 +42,7 @@ pub struct Differences {
     pub deltas: Vec<f64>,
 }
 
+/// The differences between the blocks of an arm and of its base, quad by quad.
 pub fn differences(arm: &[BlockPair], base: &[BlockPair]) -> Differences {
     let mut all = Differences::default();
     for (arm, base) in arm.iter().zip(base) {
@@ -55,13 +57,14 @@ pub fn differences(arm: &[BlockPair], base: &[BlockPair]) -> Differences {
     all
 }
 
+/// Why a benchmark ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StoppedBy {
     Precision,
     Time,
     Runs,
-    /// In some block, nothing was left of its time after the subtraction.
+    /// In one block, nothing was left of its time after the subtraction.
     Noise,
     Interrupt,
 }
@@ -101,20 +104,24 @@ pub struct Row {
     pub verdict: Option<Verdict>,
 }
 
+/// The result of a control on one benchmark.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Control {
     pub benchmark: String,
     pub kind: ControlKind,
     pub ratio: f64,
-    /// Holds simultaneously with the intervals of all other controls, at all looks.
+    /// The interval holds simultaneously with those of all other controls, at all looks.
     pub ratio_low: f64,
     pub ratio_high: f64,
-    /// The confidence of the interval; with too few quads, less than all controls together need.
+    /// The confidence of the interval. With too few quads, it is less than all controls together
+    /// need.
     pub confidence: f64,
+    /// The true ratio: 1, or the injected one.
     pub truth: f64,
     pub verdict: ControlVerdict,
 }
 
+/// The controls of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ControlKind {
@@ -122,6 +129,7 @@ pub enum ControlKind {
     Injected,
 }
 
+/// Whether a control found what it had to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ControlVerdict {
@@ -204,7 +212,7 @@ fn control(
     }
 }
 
-/// What a row is about, and why its benchmark ended.
+/// What a row is about, why its benchmark ended, and what its arm dropped.
 pub struct RowLabel {
     pub benchmark: String,
     pub unit: String,
@@ -250,9 +258,9 @@ pub fn row(about: RowLabel, own: &Differences, floor: Option<&Differences>) -> O
     })
 }
 
-/// Verdicts on rows against a limit such as 0.02, which hold for all of them together and at all
+/// The verdicts on rows against a limit such as 0.02. They hold for all rows together and at all
 /// looks.
-pub fn judge(logs: &[&[f64]], limit: f64) -> Vec<Verdict> {
+pub fn row_verdicts(logs: &[&[f64]], limit: f64) -> Vec<Verdict> {
     verdicts(logs, (1.0 + limit).ln(), error_a_look(1.0 - CONFIDENCE))
 }
 
@@ -343,8 +351,8 @@ mod tests {
             ("lens".to_owned(), vec![0.03; 60]),
             ("off".to_owned(), vec![0.0; 60]),
         ]);
-        let told = carry_over("getpid", &after, 2);
-        assert_eq!(told.iter().map(|one| one.after.as_str()).collect::<Vec<_>>(), ["lens"]);
+        let reported = carry_over("getpid", &after, 2);
+        assert_eq!(reported.iter().map(|one| one.after.as_str()).collect::<Vec<_>>(), ["lens"]);
         let few = BTreeMap::from([("lens".to_owned(), vec![0.03; 6])]);
         assert!(carry_over("getpid", &few, 2).is_empty());
     }

@@ -13,7 +13,7 @@ use super::worker::{WorkerReply, WorkerRequest};
 
 /// The measurements of a block.
 pub struct BlockResult {
-    pub answer: WorkerReply,
+    pub reply: WorkerReply,
     /// Events that the arm has dropped; none: it does not report them.
     pub loss: Option<u64>,
 }
@@ -24,19 +24,19 @@ pub fn run_block(
     arm: &Arm,
     request: &WorkerRequest,
     pace: &mut Interleave,
-    given_up: &AtomicBool,
+    cancelled: &AtomicBool,
 ) -> Result<Option<BlockResult>> {
     ensure_no_other_gate(is_gated())?;
     let began = Instant::now();
-    let Some(mut on) = ActiveArm::switch_on(&arm.kind, given_up)
+    let Some(mut on) = ActiveArm::switch_on(&arm.kind, cancelled)
         .with_context(|| format!("arm {:?} could not be switched on", arm.name))?
     else {
         return Ok(None);
     };
-    pace.wait(began.elapsed(), given_up);
-    let answer = on.run(request, given_up).with_context(|| format!("in arm {:?}", arm.name));
+    pace.wait(began.elapsed(), cancelled);
+    let reply = on.run(request, cancelled).with_context(|| format!("in arm {:?}", arm.name));
     pace.worker_ended();
-    let loss = match &answer {
+    let loss = match &reply {
         Ok(Some(_)) => on.ensure_sole_user().and_then(|()| on.loss()),
         _ => Ok(None),
     };
@@ -44,8 +44,8 @@ pub fn run_block(
         on.switch_off().with_context(|| format!("arm {:?} could not be switched off", arm.name));
     pace.switched_off();
     // The first error is the one that matters.
-    let Some(answer) = answer? else { return off.map(|()| None) };
+    let Some(reply) = reply? else { return off.map(|()| None) };
     let loss = loss.with_context(|| format!("arm {:?}", arm.name))?;
     off?;
-    Ok(Some(BlockResult { answer, loss }))
+    Ok(Some(BlockResult { reply, loss }))
 }

@@ -13,7 +13,7 @@ use stats::sign::Verdict;
 use super::analysis::{BlockTime, CONFIDENCE, ControlVerdict, Row, differences};
 use super::arguments::CostCompareArguments;
 use super::arms::{CONTROLS, OFF};
-use super::document::{Conclusion, CostDocument, SCHEMA};
+use super::report::{Conclusion, CostReport, SCHEMA};
 use super::text::in_percent;
 use crate::document_input;
 use crate::output::Output;
@@ -43,6 +43,7 @@ struct CostComparison {
     changes: Vec<ArmChange>,
 }
 
+/// Prints the changes, with verdicts against the limit.
 pub fn compare(arguments: &CostCompareArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     let (before, after) = (read(&arguments.before)?, read(&arguments.after)?);
@@ -80,9 +81,9 @@ pub fn compare(arguments: &CostCompareArguments) -> Result<ExitCode> {
     Ok(ExitCode::from(conclusion.status()))
 }
 
-fn read(path: &Path) -> Result<CostDocument> {
-    let document: CostDocument = document_input::read(path, SCHEMA, "tollgate cost run --json")?;
-    for block in &document.samples {
+fn read(path: &Path) -> Result<CostReport> {
+    let report: CostReport = document_input::read(path, SCHEMA, "tollgate cost run --json")?;
+    for block in &report.samples {
         if block.ns.is_empty() || median(&block.ns) <= 0.0 {
             bail!(
                 "{}: a block of quad {} of {} has no time",
@@ -92,10 +93,10 @@ fn read(path: &Path) -> Result<CostDocument> {
             );
         }
     }
-    Ok(document)
+    Ok(report)
 }
 
-fn own_warnings((name, run): (&str, &CostDocument)) -> Vec<String> {
+fn own_warnings((name, run): (&str, &CostReport)) -> Vec<String> {
     let failed = run.controls_with(ControlVerdict::Failed);
     let controls = (failed > 0)
         .then(|| format!("CONTROLS FAILED in the run {name}: {failed} of {}", run.controls.len()));
@@ -104,15 +105,15 @@ fn own_warnings((name, run): (&str, &CostDocument)) -> Vec<String> {
 }
 
 /// Rows that only one of the runs has.
-fn only_in_one(name: &str, run: &CostDocument, other: &CostDocument) -> Vec<String> {
-    let is_in = |row: &Row, run: &CostDocument| {
+fn only_in_one(name: &str, run: &CostReport, other: &CostReport) -> Vec<String> {
+    let is_in = |row: &Row, run: &CostReport| {
         run.rows.iter().any(|other| other.benchmark == row.benchmark && other.arm == row.arm)
     };
     let rows = run.rows.iter().filter(|row| !is_in(row, other));
     rows.map(|row| format!("ONLY in the run {name}: {} {}", row.benchmark, row.arm)).collect()
 }
 
-fn machine_differences(before: &CostDocument, after: &CostDocument) -> Vec<String> {
+fn machine_differences(before: &CostReport, after: &CostReport) -> Vec<String> {
     let of = |name: &str, a: &str, b: &str| {
         (a != b).then(|| format!("{name}: {a:?} before, {b:?} after"))
     };
@@ -128,10 +129,10 @@ fn machine_differences(before: &CostDocument, after: &CostDocument) -> Vec<Strin
 }
 
 /// Log ratios to `off`, one for each quad, by benchmark and arm.
-fn logs(document: &CostDocument) -> BTreeMap<(String, String), Vec<f64>> {
+fn logs(report: &CostReport) -> BTreeMap<(String, String), Vec<f64>> {
     type Quad<'a> = BTreeMap<&'a str, Vec<BlockTime>>;
     let mut quads: BTreeMap<(&str, usize), Quad> = BTreeMap::new();
-    for block in &document.samples {
+    for block in &report.samples {
         let quad = quads.entry((&block.benchmark, block.quad)).or_default();
         quad.entry(&block.arm).or_default().push(BlockTime::of(&block.ns));
     }
@@ -149,7 +150,7 @@ fn logs(document: &CostDocument) -> BTreeMap<(String, String), Vec<f64>> {
     all
 }
 
-fn changes(before: &CostDocument, after: &CostDocument, limit: f64) -> Vec<ArmChange> {
+fn changes(before: &CostReport, after: &CostReport, limit: f64) -> Vec<ArmChange> {
     // The floor has no verdict in a run either.
     let is_reference = |benchmark: &str, arm: &str| {
         let mut rows = before.rows.iter().chain(&after.rows);

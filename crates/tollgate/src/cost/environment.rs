@@ -6,6 +6,7 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
+/// The machine of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Environment {
     pub tollgate: String,
@@ -35,6 +36,7 @@ fn read(path: &str) -> Option<String> {
 }
 
 impl Environment {
+    /// Reads the environment when the run begins.
     pub fn now(pinned_to: usize) -> Self {
         Self {
             tollgate: env!("CARGO_PKG_VERSION").into(),
@@ -60,6 +62,7 @@ impl Environment {
     }
 }
 
+/// The clock source of the kernel.
 pub fn clock_source() -> String {
     read("/sys/devices/system/clocksource/clocksource0/current_clocksource").unwrap_or_default()
 }

@@ -18,10 +18,10 @@ pub struct Interleave {
 }
 
 impl Interleave {
-    pub fn wait(&mut self, took: Duration, given_up: &AtomicBool) {
+    pub fn wait(&mut self, took: Duration, cancelled: &AtomicBool) {
         self.longest_on = self.longest_on.max(took);
         let since = self.worker_ended.map_or(Duration::ZERO, |ended| ended.elapsed());
-        process_group::pause(self.gap.saturating_sub(since), given_up);
+        process_group::pause(self.gap.saturating_sub(since), cancelled);
     }
 
     pub fn worker_ended(&mut self) {

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::built_in::built_in;
 use crate::output::Output;
 
+/// Prints the benchmarks and the built-in arms.
 pub fn list(as_json: bool) -> Result<ExitCode> {
     let text = if as_json { serde_json::to_string_pretty(&document())? + "\n" } else { text() };
     Output::Stdout.write(&text)?;

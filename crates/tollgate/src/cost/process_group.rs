@@ -28,11 +28,11 @@ pub struct ProcessGroup {
     is_reaped: bool,
 }
 
-/// What happens to a process group when its leader has ended.
+/// What happens to the other processes of a group when its leader has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaderExit {
-    GoesOn,
-    Ends,
+    LeaveOthers,
+    KillOthers,
 }
 
 /// The result of a wait.
@@ -40,7 +40,7 @@ pub enum LeaderExit {
 pub enum WaitResult {
     Ended(ExitStatus),
     TooLong,
-    GivenUp,
+    Cancelled,
 }
 
 fn shell(text: &str) -> Command {
@@ -49,16 +49,16 @@ fn shell(text: &str) -> Command {
     command
 }
 
-/// Runs a command. An error if the command fails or hangs; false: the run was cancelled meanwhile.
-/// Processes that the command leaves running stay.
-pub fn run(text: &str, limit: Duration, given_up: &AtomicBool) -> Result<bool> {
+/// Runs a command. It is an error if the command fails or hangs. Returns false if the run was
+/// cancelled meanwhile. Processes that the command leaves running are not ended.
+pub fn run(text: &str, limit: Duration, cancelled: &AtomicBool) -> Result<bool> {
     let mut command = shell(text);
     command.stdout(Stdio::null());
-    succeed(&mut ProcessGroup::start(command, text)?, limit, given_up)
+    succeed(&mut ProcessGroup::start(command, text)?, limit, cancelled)
 }
 
 /// The output of a command: a number or the like, and nothing that would fill a pipe.
-pub fn ask(text: &str, limit: Duration) -> Result<String> {
+pub fn output_of(text: &str, limit: Duration) -> Result<String> {
     let mut command = shell(text);
     command.stdout(Stdio::piped());
     let mut group = ProcessGroup::start(command, text)?;
@@ -81,19 +81,19 @@ pub fn ask(text: &str, limit: Duration) -> Result<String> {
 /// For commands that must run even if the run is cancelled.
 pub static NEVER_CANCELLED: AtomicBool = AtomicBool::new(false);
 
-fn succeed(group: &mut ProcessGroup, limit: Duration, given_up: &AtomicBool) -> Result<bool> {
-    match group.wait(limit, given_up, LeaderExit::GoesOn)? {
+fn succeed(group: &mut ProcessGroup, limit: Duration, cancelled: &AtomicBool) -> Result<bool> {
+    match group.wait(limit, cancelled, LeaderExit::LeaveOthers)? {
         WaitResult::Ended(status) if status.success() => Ok(true),
         WaitResult::Ended(status) => bail!("`{}` failed: {status}", group.text),
         WaitResult::TooLong => bail!("`{}` did not end within {limit:?}", group.text),
-        WaitResult::GivenUp => Ok(false),
+        WaitResult::Cancelled => Ok(false),
     }
 }
 
 /// Sleeps, unless the run is cancelled.
-pub fn pause(time: Duration, given_up: &AtomicBool) {
+pub fn pause(time: Duration, cancelled: &AtomicBool) {
     let end = Instant::now() + time;
-    while !given_up.load(Ordering::Relaxed) {
+    while !cancelled.load(Ordering::Relaxed) {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return;
@@ -111,6 +111,7 @@ pub fn background(text: &str) -> Result<ProcessGroup> {
 }
 
 impl ProcessGroup {
+    /// Starts a command as the leader of a process group. `text` names it in messages.
     pub fn start(mut command: Command, text: &str) -> Result<Self> {
         let cannot = || format!("cannot start `{text}`");
         let child = command.spawn().with_context(cannot)?;
@@ -118,13 +119,14 @@ impl ProcessGroup {
         Ok(Self { child, end, text: text.to_owned(), is_reaped: false })
     }
 
+    /// The leader.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
     /// Waits for the end of the leader, without reaping it: until it is reaped, no other process
     /// can get its PID.
-    fn has_ended_within(&self, limit: Duration, given_up: &AtomicBool) -> bool {
+    fn has_ended_within(&self, limit: Duration, cancelled: &AtomicBool) -> bool {
         let end = Instant::now() + limit;
         loop {
             let left = end.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
@@ -133,7 +135,7 @@ impl ProcessGroup {
             if wait_readable(self.end.as_raw_fd(), left) {
                 return true;
             }
-            if left.is_zero() || given_up.load(Ordering::Relaxed) {
+            if left.is_zero() || cancelled.load(Ordering::Relaxed) {
                 return false;
             }
         }
@@ -143,26 +145,30 @@ impl ProcessGroup {
     pub fn wait(
         &mut self,
         limit: Duration,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
         rest: LeaderExit,
     ) -> Result<WaitResult> {
-        if self.has_ended_within(limit, given_up) {
-            if rest == LeaderExit::Ends {
+        if self.has_ended_within(limit, cancelled) {
+            if rest == LeaderExit::KillOthers {
                 signal_group(self.child.id(), libc::SIGKILL);
             }
             self.is_reaped = true;
             return Ok(WaitResult::Ended(self.child.wait()?));
         }
-        Ok(if given_up.load(Ordering::Relaxed) { WaitResult::GivenUp } else { WaitResult::TooLong })
+        Ok(if cancelled.load(Ordering::Relaxed) {
+            WaitResult::Cancelled
+        } else {
+            WaitResult::TooLong
+        })
     }
 
-    /// An error if the program has ended by itself, because the block then measured nothing.
+    /// It is an error if the program has ended by itself, because the block then measured nothing.
     pub fn still_runs(&mut self) -> Result<()> {
-        match self.wait(Duration::ZERO, &NEVER_CANCELLED, LeaderExit::Ends)? {
+        match self.wait(Duration::ZERO, &NEVER_CANCELLED, LeaderExit::KillOthers)? {
             WaitResult::Ended(status) => {
                 bail!("`{}` ended before the block did: {status}", self.text)
             }
-            WaitResult::TooLong | WaitResult::GivenUp => Ok(()),
+            WaitResult::TooLong | WaitResult::Cancelled => Ok(()),
         }
     }
 
@@ -195,7 +201,7 @@ mod tests {
 
     #[test]
     fn output_and_failure() {
-        assert_eq!(ask("echo 7", SIGNAL_STEP).expect("it works"), "7\n");
+        assert_eq!(output_of("echo 7", SIGNAL_STEP).expect("it works"), "7\n");
         let error = run("exit 3", SIGNAL_STEP, &NEVER_CANCELLED).unwrap_err().to_string();
         assert!(error.contains("`exit 3` failed"), "{error}");
     }
@@ -203,7 +209,7 @@ mod tests {
     #[test]
     fn output_is_not_waited_for_longer_than_the_command() {
         let began = Instant::now();
-        assert_eq!(ask("sleep 5 & echo 3", SIGNAL_STEP).expect("it works"), "3\n");
+        assert_eq!(output_of("sleep 5 & echo 3", SIGNAL_STEP).expect("it works"), "3\n");
         assert!(began.elapsed() < SIGNAL_STEP);
     }
 
@@ -216,10 +222,10 @@ mod tests {
 
     #[test]
     fn cancelled_run_does_not_wait() {
-        let given_up = AtomicBool::new(true);
-        assert!(!run("sleep 100", SIGNAL_STEP, &given_up).expect("no failure"));
+        let cancelled = AtomicBool::new(true);
+        assert!(!run("sleep 100", SIGNAL_STEP, &cancelled).expect("no failure"));
         let began = Instant::now();
-        pause(SIGNAL_STEP, &given_up);
+        pause(SIGNAL_STEP, &cancelled);
         assert!(began.elapsed() < SIGNAL_STEP);
     }
 

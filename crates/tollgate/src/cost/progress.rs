@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// The time between two messages: the widest row is not searched for at each quad.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The progress bar of a run.
 pub struct Progress {
     bar: ProgressBar,
     budget: Duration,
@@ -27,11 +28,13 @@ impl Progress {
         Self { bar, budget, precision, latest: None }
     }
 
+    /// Shows what the run does now.
     pub fn show(&mut self, message: &str) {
         self.bar.set_message(message.to_owned());
         self.bar.tick();
     }
 
+    /// Shows the progress after a quad. `widest` is called only if the bar is drawn.
     pub fn quad(
         &mut self,
         quads: usize,
@@ -52,6 +55,7 @@ impl Progress {
         self.show(&format!("{quads} quads, at most {} s left{row}", left.as_secs()));
     }
 
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -24,12 +24,13 @@ const BUDGET: Duration = Duration::from_secs(600);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+/// Measures the arms that the command line selects, and prints the report.
 pub fn run(arguments: &CostRunArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     let cpu = pinned_cpu()?;
     let plan = Plan {
         arms: select_arms(arguments)?,
-        exercises: select_benchmarks(&arguments.bench, cpu)?,
+        benchmarks: select_benchmarks(&arguments.bench, cpu)?,
         stop: arguments.stop,
         precision: arguments.precision,
         settle: arguments.settle,
@@ -57,20 +58,20 @@ pub fn run(arguments: &CostRunArguments) -> Result<ExitCode> {
     if let Some(error) = &error {
         let _ = print_message(&format!("tollgate: {error}"));
     }
-    let document = conclude(&plan, measured, environment, arguments.limit, error);
-    let untrusted = document.controls_with(ControlVerdict::Failed);
+    let report = conclude(&plan, measured, environment, arguments.limit, error);
+    let untrusted = report.controls_with(ControlVerdict::Failed);
     if arguments.json && untrusted > 0 {
         let _ = print_message(&format!(
             "tollgate: {untrusted} of {} controls failed: the figures cannot be trusted",
-            document.controls.len()
+            report.controls.len()
         ));
     }
     if arguments.json {
-        output.write_json(&document)?;
+        output.write_json(&report)?;
     } else {
-        output.write(&text::text(&document))?;
+        output.write(&text::text(&report))?;
     }
-    Ok(ExitCode::from(if failed { OWN_FAILURE } else { document.conclusion().status() }))
+    Ok(ExitCode::from(if failed { OWN_FAILURE } else { report.conclusion().status() }))
 }
 
 /// A seed that JSON readers keep exact: below 2^53.

@@ -31,7 +31,7 @@ pub const INJECTED: usize = 2;
 /// The injected time, as a fraction of the benchmark's own time.
 pub const INJECTION: f64 = 0.02;
 
-/// How long a benchmark's part of a block takes; with the slowest arm, not much longer than
+/// How long a benchmark's part of a block takes. With the slowest arm, it takes not much longer than
 /// `MAX_DURATION`.
 const TARGET_DURATION: Duration = Duration::from_millis(12);
 const MAX_DURATION: Duration = Duration::from_millis(250);
@@ -47,10 +47,11 @@ pub struct BenchmarkRun {
     pub cpu: Option<usize>,
 }
 
+/// What a run measures, and when it stops.
 pub struct Plan {
     /// Off, A/A and injected first.
     pub arms: Vec<Arm>,
-    pub exercises: Vec<BenchmarkRun>,
+    pub benchmarks: Vec<BenchmarkRun>,
     pub stop: StopRule,
     pub precision: f64,
     /// The minimum time between two workers.
@@ -59,7 +60,8 @@ pub struct Plan {
     pub seed: u64,
 }
 
-fn most_quads(stop: StopRule) -> usize {
+/// The most quads of a run.
+fn max_quads(stop: StopRule) -> usize {
     match stop {
         StopRule::Precision => MAX_QUADS,
         // A quad has two runs of each arm.
@@ -72,7 +74,8 @@ fn most_quads(stop: StopRule) -> usize {
 pub struct RawBlock {
     pub quad: usize,
     /// The position in the quad.
-    pub place: usize,
+    #[serde(rename = "place")]
+    pub position: usize,
     pub arm: Arc<str>,
     pub benchmark: Arc<str>,
     /// In nanoseconds per unit; the worker's own clock and loop, below, are subtracted already.
@@ -93,14 +96,15 @@ pub struct BatchCounts {
     pub spin: u64,
 }
 
+/// The measurements so far. The vectors are filled as the run proceeds.
 #[derive(Default)]
 pub struct Measured {
     pub counts: Vec<BatchCounts>,
-    /// By exercise and arm.
+    /// By benchmark and arm.
     pub times: Vec<ArmTimes>,
-    /// By exercise: the injected time relative to the benchmark's own, one value for each quad.
+    /// By benchmark: the injected time relative to the benchmark's own, one value for each quad.
     pub injected: Vec<Vec<f64>>,
-    /// By exercise and preceding arm: log ratios of a base block to the other one of the quad.
+    /// By benchmark and preceding arm: log ratios of a base block to the other one of the quad.
     pub after: Vec<BTreeMap<String, Vec<f64>>>,
     pub stopped_by: Vec<Option<StoppedBy>>,
     /// By arm.
@@ -119,13 +123,13 @@ impl Plan {
     pub fn run(
         &self,
         measured: &mut Measured,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
         progress: &mut Progress,
     ) -> Result<()> {
         let began = Instant::now();
-        let result = self.measure(measured, began, given_up, progress);
+        let result = self.measure(measured, began, cancelled, progress);
         measured.elapsed = began.elapsed();
-        measured.was_interrupted = given_up.load(Ordering::Relaxed);
+        measured.was_interrupted = cancelled.load(Ordering::Relaxed);
         for stopped in measured.stopped_by.iter_mut().filter(|stopped| stopped.is_none()) {
             *stopped = Some(StoppedBy::Interrupt);
         }
@@ -136,25 +140,25 @@ impl Plan {
         &self,
         measured: &mut Measured,
         began: Instant,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
         progress: &mut Progress,
     ) -> Result<()> {
-        let exercises = self.exercises.len();
-        measured.times = vec![vec![Vec::new(); self.arms.len()]; exercises];
-        measured.injected = vec![Vec::new(); exercises];
-        measured.after = vec![BTreeMap::new(); exercises];
-        measured.stopped_by = vec![None; exercises];
+        let benchmarks = self.benchmarks.len();
+        measured.times = vec![vec![Vec::new(); self.arms.len()]; benchmarks];
+        measured.injected = vec![Vec::new(); benchmarks];
+        measured.after = vec![BTreeMap::new(); benchmarks];
+        measured.stopped_by = vec![None; benchmarks];
         measured.losses = vec![None; self.arms.len()];
         progress.show("finding the number of repetitions");
-        let Some(counts) = self.pilot(measured, given_up)? else { return Ok(()) };
+        let Some(counts) = self.pilot(measured, cancelled)? else { return Ok(()) };
         measured.counts = counts;
         let mut quads = Quads::new(self.arms.len(), self.seed);
         let mut random = Random::new(self.seed);
         let mut previous = BASE;
         let first = Instant::now();
-        for quad in 0..most_quads(self.stop) {
+        for quad in 0..max_quads(self.stop) {
             let open: Vec<_> =
-                (0..exercises).filter(|index| measured.stopped_by[*index].is_none()).collect();
+                (0..benchmarks).filter(|index| measured.stopped_by[*index].is_none()).collect();
             if open.is_empty() {
                 return Ok(());
             }
@@ -166,7 +170,7 @@ impl Plan {
                 return Ok(());
             }
             let order = quads.next_quad();
-            let Some(blocks) = self.quad(&order, &open, measured, &mut random, given_up)? else {
+            let Some(blocks) = self.quad(&order, &open, measured, &mut random, cancelled)? else {
                 return Ok(());
             };
             self.record_quad(quad, &order, previous, &open, &blocks, measured);
@@ -175,7 +179,7 @@ impl Plan {
             progress.quad(quad + 1, began.elapsed(), || self.widest(measured));
         }
         let open: Vec<_> =
-            (0..exercises).filter(|index| measured.stopped_by[*index].is_none()).collect();
+            (0..benchmarks).filter(|index| measured.stopped_by[*index].is_none()).collect();
         stop(measured, &open, StoppedBy::Runs);
         Ok(())
     }
@@ -185,45 +189,45 @@ impl Plan {
     fn pilot(
         &self,
         measured: &mut Measured,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
     ) -> Result<Option<Vec<BatchCounts>>> {
         let mut tasks: Vec<_> = self
-            .exercises
+            .benchmarks
             .iter()
-            .map(|exercise| TimedBenchmark {
-                benchmark: exercise.benchmark.name.into(),
-                cpu: exercise.cpu,
+            .map(|placed| TimedBenchmark {
+                benchmark: placed.benchmark.name.into(),
+                cpu: placed.cpu,
                 units: 0,
                 batches: PILOT_BATCHES,
                 spin: 0,
             })
             .collect();
         let pace = &mut measured.pace;
-        let Some(base) = self.block(BASE, &tasks, pace, given_up)? else { return Ok(None) };
-        (measured.clock_ns, measured.loop_ns) = (base.answer.clock_ns, base.answer.loop_ns);
-        let batch_ns = |answer: &WorkerReply| -> Vec<f64> {
-            answer.tasks.iter().map(|timing| median(&timing.ns) * f64::from(timing.units)).collect()
+        let Some(base) = self.block(BASE, &tasks, pace, cancelled)? else { return Ok(None) };
+        (measured.clock_ns, measured.loop_ns) = (base.reply.clock_ns, base.reply.loop_ns);
+        let batch_ns = |reply: &WorkerReply| -> Vec<f64> {
+            reply.tasks.iter().map(|timing| median(&timing.ns) * f64::from(timing.units)).collect()
         };
-        let own = batch_ns(&base.answer);
-        for (task, timing) in tasks.iter_mut().zip(&base.answer.tasks) {
+        let own = batch_ns(&base.reply);
+        for (task, timing) in tasks.iter_mut().zip(&base.reply.tasks) {
             task.units = timing.units;
         }
         let mut slowest = own.clone();
         for arm in INJECTED + 1..self.arms.len() {
-            let Some(block) = self.block(arm, &tasks, pace, given_up)? else { return Ok(None) };
-            for (slowest, ns) in slowest.iter_mut().zip(batch_ns(&block.answer)) {
+            let Some(block) = self.block(arm, &tasks, pace, cancelled)? else { return Ok(None) };
+            for (slowest, ns) in slowest.iter_mut().zip(batch_ns(&block.reply)) {
                 *slowest = slowest.max(ns);
             }
         }
         pace.settle(self.settle);
-        let counts = self.exercises.iter().zip(&tasks).zip(own.iter().zip(&slowest));
+        let counts = self.benchmarks.iter().zip(&tasks).zip(own.iter().zip(&slowest));
         Ok(Some(
             counts
-                .map(|((exercise, task), (own, slowest))| BatchCounts {
-                    benchmark: exercise.name.to_string(),
+                .map(|((placed, task), (own, slowest))| BatchCounts {
+                    benchmark: placed.name.to_string(),
                     units: task.units,
                     batches: batches(*own, *slowest),
-                    spin: (own * INJECTION / base.answer.spin_ns).round().max(1.0) as u64,
+                    spin: (own * INJECTION / base.reply.spin_ns).round().max(1.0) as u64,
                 })
                 .collect(),
         ))
@@ -234,9 +238,9 @@ impl Plan {
         arm: usize,
         tasks: &[TimedBenchmark],
         pace: &mut Interleave,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
     ) -> Result<Option<BlockResult>> {
-        run_block(&self.arms[arm], &WorkerRequest { tasks: tasks.to_vec() }, pace, given_up)
+        run_block(&self.arms[arm], &WorkerRequest { tasks: tasks.to_vec() }, pace, cancelled)
     }
 
     /// Measures a quad. Returns the reply of each block, in the order of `open`.
@@ -246,38 +250,38 @@ impl Plan {
         open: &[usize],
         measured: &mut Measured,
         random: &mut Random,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
     ) -> Result<Option<Vec<WorkerReply>>> {
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         for arm in order {
             // Shuffled, so that a benchmark does not always follow the same one.
             let mut shuffled: Vec<_> = (0..open.len()).collect();
             random.shuffle(&mut shuffled);
-            let task = |place: &usize| {
-                let (index, counts) = (open[*place], &measured.counts[open[*place]]);
+            let task = |part: &usize| {
+                let (index, counts) = (open[*part], &measured.counts[open[*part]]);
                 TimedBenchmark {
-                    benchmark: self.exercises[index].benchmark.name.into(),
-                    cpu: self.exercises[index].cpu,
+                    benchmark: self.benchmarks[index].benchmark.name.into(),
+                    cpu: self.benchmarks[index].cpu,
                     units: counts.units,
                     batches: counts.batches,
                     spin: if *arm == INJECTED { counts.spin } else { 0 },
                 }
             };
             let tasks: Vec<_> = shuffled.iter().map(task).collect();
-            let Some(block) = self.block(*arm, &tasks, &mut measured.pace, given_up)? else {
+            let Some(block) = self.block(*arm, &tasks, &mut measured.pace, cancelled)? else {
                 return Ok(None);
             };
             if let Some(lost) = block.loss {
                 *measured.losses[*arm].get_or_insert(0) += lost;
             }
-            let mut answer = block.answer;
+            let mut reply = block.reply;
             let mut timings: Vec<_> =
-                shuffled.into_iter().zip(std::mem::take(&mut answer.tasks)).collect();
-            timings.sort_by_key(|(place, _)| *place);
-            answer.tasks = timings.into_iter().map(|(_, timing)| timing).collect();
-            answers.push(answer);
+                shuffled.into_iter().zip(std::mem::take(&mut reply.tasks)).collect();
+            timings.sort_by_key(|(part, _)| *part);
+            reply.tasks = timings.into_iter().map(|(_, timing)| timing).collect();
+            replies.push(reply);
         }
-        Ok((!given_up.load(Ordering::Relaxed)).then_some(answers))
+        Ok((!cancelled.load(Ordering::Relaxed)).then_some(replies))
     }
 
     /// Adds a finished quad to the measurements.
@@ -287,29 +291,32 @@ impl Plan {
         order: &[usize],
         previous: usize,
         open: &[usize],
-        answers: &[WorkerReply],
+        replies: &[WorkerReply],
         measured: &mut Measured,
     ) {
         for (part, index) in open.iter().enumerate() {
-            let time = |place: usize| BlockTime::of(&answers[place].tasks[part].ns);
+            let time = |position: usize| BlockTime::of(&replies[position].tasks[part].ns);
             // A time that is a difference can be below an arm's noise; then it has no logarithm.
-            if (0..order.len()).any(|place| time(place).median <= 0.0) {
+            if (0..order.len()).any(|position| time(position).median <= 0.0) {
                 measured.stopped_by[*index] = Some(StoppedBy::Noise);
                 continue;
             }
-            let places = |arm: usize| -> [usize; 2] {
-                let mut places =
-                    order.iter().enumerate().filter(|(_, of)| **of == arm).map(|(place, _)| place);
+            let positions = |arm: usize| -> [usize; 2] {
+                let mut positions = order
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, of)| **of == arm)
+                    .map(|(position, _)| position);
                 [
-                    places.next().expect("twice in each quad"),
-                    places.next().expect("twice in each quad"),
+                    positions.next().expect("twice in each quad"),
+                    positions.next().expect("twice in each quad"),
                 ]
             };
             for arm in 0..self.arms.len() {
-                let pair: BlockPair = places(arm).map(time);
+                let pair: BlockPair = positions(arm).map(time);
                 measured.times[*index][arm].push(pair);
             }
-            let base = places(BASE);
+            let base = positions(BASE);
             for (own, other) in [(base[0], base[1]), (base[1], base[0])] {
                 let before = if own == 0 { previous } else { order[own - 1] };
                 let log = (time(own).median / time(other).median).ln();
@@ -320,20 +327,22 @@ impl Plan {
             }
             // The time of the injected chain in this quad, relative to the benchmark's own time.
             let units = f64::from(measured.counts[*index].units);
-            let chain: f64 =
-                places(INJECTED).map(|place| answers[place].tasks[part].injected_ns).iter().sum();
-            let own: f64 = base.map(|place| time(place).median * units).iter().sum();
+            let chain: f64 = positions(INJECTED)
+                .map(|position| replies[position].tasks[part].injected_ns)
+                .iter()
+                .sum();
+            let own: f64 = base.map(|position| time(position).median * units).iter().sum();
             measured.injected[*index].push(chain / own);
-            for (place, arm) in order.iter().enumerate() {
+            for (position, arm) in order.iter().enumerate() {
                 measured.raw.push(RawBlock {
                     quad,
-                    place,
+                    position,
                     arm: self.arms[*arm].name.clone(),
-                    benchmark: self.exercises[*index].name.clone(),
-                    ns: answers[place].tasks[part].ns.clone(),
-                    clock_ns: answers[place].clock_ns,
-                    loop_ns: answers[place].loop_ns,
-                    injected_ns: answers[place].tasks[part].injected_ns,
+                    benchmark: self.benchmarks[*index].name.clone(),
+                    ns: replies[position].tasks[part].ns.clone(),
+                    clock_ns: replies[position].clock_ns,
+                    loop_ns: replies[position].loop_ns,
+                    injected_ns: replies[position].tasks[part].injected_ns,
                 });
             }
         }
@@ -358,12 +367,12 @@ impl Plan {
             // The base is not compared with anything, but RightSpeed's rule applies to each arm by
             // itself.
             let first = if self.stop == StopRule::Precision { AA } else { BASE };
-            let tells = || {
+            let are_controls_conclusive = || {
                 let injected = differences(&times[INJECTED], &times[BASE]).logs;
                 self.stop == StopRule::Rightspeed
-                    || can_detect_injection(&injected, 2 * self.exercises.len())
+                    || can_detect_injection(&injected, 2 * self.benchmarks.len())
             };
-            if (first..self.arms.len()).all(is_precise) && tells() {
+            if (first..self.arms.len()).all(is_precise) && are_controls_conclusive() {
                 measured.stopped_by[*index] = Some(StoppedBy::Precision);
             }
         }
@@ -372,7 +381,7 @@ impl Plan {
     /// The least precise row of the open benchmarks.
     fn widest(&self, measured: &Measured) -> Option<LeastPrecise> {
         let mut widest: Option<LeastPrecise> = None;
-        for (index, exercise) in self.exercises.iter().enumerate() {
+        for (index, placed) in self.benchmarks.iter().enumerate() {
             if measured.stopped_by[index].is_some() {
                 continue;
             }
@@ -384,8 +393,7 @@ impl Plan {
                 };
                 let half = (interval.high - interval.low) / 2.0;
                 if widest.as_ref().is_none_or(|(_, _, most)| half > *most) {
-                    widest =
-                        Some((exercise.name.to_string(), self.arms[arm].name.to_string(), half));
+                    widest = Some((placed.name.to_string(), self.arms[arm].name.to_string(), half));
                 }
             }
         }

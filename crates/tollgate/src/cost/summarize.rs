@@ -1,45 +1,46 @@
-//! Summarizes the measurements as a document.
+//! Summarizes the measurements as a report.
 
 use stats::interval::median;
 
 use super::analysis::{
-    Differences, RowLabel, StoppedBy, aa, carry_over, differences, injected, judge, row,
+    Differences, RowLabel, StoppedBy, aa, carry_over, differences, injected, row, row_verdicts,
 };
 use super::arms::{Arm, OFF};
-use super::document::{CostDocument, SCHEMA};
 use super::environment::Environment;
+use super::report::{CostReport, SCHEMA};
 use super::runner::{AA, BASE, INJECTED, Measured, Plan};
 
+/// The report of the measurements. After an error, it has what was measured before.
 pub fn conclude(
     plan: &Plan,
     measured: Measured,
     environment: Environment,
     limit: f64,
     error: Option<String>,
-) -> CostDocument {
+) -> CostReport {
     let has_quads =
         |index: &usize| measured.times.get(*index).is_some_and(|times| !times[BASE].is_empty());
-    let (exercises, without): (Vec<_>, Vec<_>) = (0..plan.exercises.len()).partition(has_quads);
-    let is_drowned =
+    let (benchmarks, without): (Vec<_>, Vec<_>) = (0..plan.benchmarks.len()).partition(has_quads);
+    let is_below_noise =
         |index: &usize| measured.stopped_by.get(*index) == Some(&Some(StoppedBy::Noise));
-    let drowned = without
+    let below_noise = without
         .into_iter()
-        .filter(is_drowned)
-        .map(|index| plan.exercises[index].name.to_string())
+        .filter(is_below_noise)
+        .map(|index| plan.benchmarks[index].name.to_string())
         .collect();
     let of = |index: usize, arm: usize| {
         differences(&measured.times[index][arm], &measured.times[index][BASE])
     };
     let floors: Vec<_> = plan.arms.iter().map(|arm| floor_of(arm, &plan.arms)).collect();
-    let (mut rows, mut judged) = (Vec::new(), Vec::<(usize, Differences)>::new());
+    let (mut rows, mut with_verdict) = (Vec::new(), Vec::<(usize, Differences)>::new());
     let (mut controls, mut leftovers) = (Vec::new(), Vec::new());
-    for &index in &exercises {
-        let exercise = &plan.exercises[index];
+    for &index in &benchmarks {
+        let placed = &plan.benchmarks[index];
         for (arm, kind) in plan.arms.iter().enumerate().skip(INJECTED + 1) {
             let own = of(index, arm);
             let about = RowLabel {
-                benchmark: exercise.name.to_string(),
-                unit: exercise.benchmark.unit.into(),
+                benchmark: placed.name.to_string(),
+                unit: placed.benchmark.unit.into(),
                 arm: kind.name.to_string(),
                 base: OFF.into(),
                 floor: floors[arm].map(|floor| plan.arms[floor].name.to_string()),
@@ -47,28 +48,28 @@ pub fn conclude(
                 loss: measured.losses[arm],
             };
             let floor =
-                floors[arm].filter(|_| exercise.benchmark.in_floors).map(|floor| of(index, floor));
+                floors[arm].filter(|_| placed.benchmark.in_floors).map(|floor| of(index, floor));
             let Some(row) = row(about, &own, floor.as_ref()) else { continue };
             if !kind.is_reference {
-                judged.push((rows.len(), own));
+                with_verdict.push((rows.len(), own));
             }
             rows.push(row);
         }
-        let count = 2 * exercises.len();
-        controls.extend(aa(&exercise.name, &of(index, AA).logs, count));
+        let count = 2 * benchmarks.len();
+        controls.extend(aa(&placed.name, &of(index, AA).logs, count));
         let truth = 1.0 + median(&measured.injected[index]);
-        controls.extend(injected(&exercise.name, &of(index, INJECTED).logs, truth, count));
+        controls.extend(injected(&placed.name, &of(index, INJECTED).logs, truth, count));
         leftovers.extend(carry_over(
-            &exercise.name,
+            &placed.name,
             &measured.after[index],
-            exercises.len() * plan.arms.len(),
+            benchmarks.len() * plan.arms.len(),
         ));
     }
-    let logs: Vec<_> = judged.iter().map(|(_, own)| own.logs.as_slice()).collect();
-    for ((place, _), verdict) in judged.iter().zip(judge(&logs, limit)) {
-        rows[*place].verdict = Some(verdict);
+    let logs: Vec<_> = with_verdict.iter().map(|(_, own)| own.logs.as_slice()).collect();
+    for ((index, _), verdict) in with_verdict.iter().zip(row_verdicts(&logs, limit)) {
+        rows[*index].verdict = Some(verdict);
     }
-    CostDocument {
+    CostReport {
         schema: SCHEMA.into(),
         command: std::env::args().collect(),
         environment,
@@ -82,7 +83,7 @@ pub fn conclude(
         counts: measured.counts,
         controls,
         rows,
-        drowned,
+        below_noise,
         carry_over: leftovers,
         samples: measured.raw,
     }
@@ -127,56 +128,60 @@ mod tests {
 
     /// Uses blocks with the fewest possible samples, which need the most memory.
     fn keeps_and_writes(samples: usize, most_bytes: u64) {
-        const SAMPLES_A_BLOCK: usize = 7;
-        let exercise = |benchmark: &'static benchmark::Benchmark| BenchmarkRun {
+        const SAMPLES_PER_BLOCK: usize = 7;
+        let placed = |benchmark: &'static benchmark::Benchmark| BenchmarkRun {
             name: benchmark.name.into(),
             benchmark,
             cpu: None,
         };
         let plan = Plan {
             arms: built_in().into_iter().map(|(arm, _)| arm).take(4).collect(),
-            exercises: benchmark::BENCHMARKS.iter().map(exercise).collect(),
+            benchmarks: benchmark::BENCHMARKS.iter().map(placed).collect(),
             stop: StopRule::Precision,
             precision: 0.005,
             settle: Duration::ZERO,
             budget: Duration::ZERO,
             seed: 1,
         };
-        let (arms, exercises) = (plan.arms.len(), plan.exercises.len());
-        let quads = samples / (2 * arms * exercises * SAMPLES_A_BLOCK);
+        let (arms, benchmarks) = (plan.arms.len(), plan.benchmarks.len());
+        let quads = samples / (2 * arms * benchmarks * SAMPLES_PER_BLOCK);
         let before = peak();
         let mut measured = Measured {
             times: vec![
                 vec![vec![[BlockTime { median: 1.0, mean: 1.0 }; 2]; quads]; arms];
-                exercises
+                benchmarks
             ],
-            injected: vec![vec![0.02; quads]; exercises],
-            after: vec![BTreeMap::new(); exercises],
-            stopped_by: vec![None; exercises],
+            injected: vec![vec![0.02; quads]; benchmarks],
+            after: vec![BTreeMap::new(); benchmarks],
+            stopped_by: vec![None; benchmarks],
             losses: vec![None; arms],
             ..Measured::default()
         };
         for quad in 0..quads {
-            for place in 0..2 * arms {
-                measured.raw.extend(plan.exercises.iter().map(|exercise| RawBlock {
-                    quad,
-                    place,
-                    arm: plan.arms[place % arms].name.clone(),
-                    benchmark: exercise.name.clone(),
-                    clock_ns: 22.0,
-                    loop_ns: 0.25,
-                    injected_ns: 0.0,
-                    ns: (0..SAMPLES_A_BLOCK).map(|batch| 1.0 / (batch + quad + 3) as f64).collect(),
+            for position in 0..2 * arms {
+                measured.raw.extend(plan.benchmarks.iter().map(|placed| {
+                    RawBlock {
+                        quad,
+                        position,
+                        arm: plan.arms[position % arms].name.clone(),
+                        benchmark: placed.name.clone(),
+                        clock_ns: 22.0,
+                        loop_ns: 0.25,
+                        injected_ns: 0.0,
+                        ns: (0..SAMPLES_PER_BLOCK)
+                            .map(|batch| 1.0 / (batch + quad + 3) as f64)
+                            .collect(),
+                    }
                 }));
             }
         }
-        let document = conclude(&plan, measured, Environment::now(0), 0.02, None);
+        let report = conclude(&plan, measured, Environment::now(0), 0.02, None);
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let mut output = Output::open(Some(&folder.path().join("document")), Output::Stdout)
-            .expect("it is ours");
-        output.write_json(&document).expect("there is room");
+        let mut output =
+            Output::open(Some(&folder.path().join("report")), Output::Stdout).expect("it is ours");
+        output.write_json(&report).expect("there is room");
         let grown = peak() - before;
-        eprintln!("{} blocks: {} MiB", document.samples.len(), grown >> 20);
+        eprintln!("{} blocks: {} MiB", report.samples.len(), grown >> 20);
         assert!(grown < most_bytes, "{samples} samples took {} MiB", grown >> 20);
     }
 

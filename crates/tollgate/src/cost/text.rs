@@ -1,4 +1,4 @@
-//! The text form of the document.
+//! The text form of the report of a run.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,15 @@ use stats::sign::Verdict;
 use super::analysis::{
     CONFIDENCE, Control, ControlKind, ControlVerdict, Row, StoppedBy, control_confidence,
 };
-use super::document::CostDocument;
+use super::report::CostReport;
 use crate::format::{count, duration, short_command_line};
 
-pub fn text(document: &CostDocument) -> String {
+/// The report as text.
+pub fn text(report: &CostReport) -> String {
     let mut out = String::new();
-    first_lines(&mut out, document);
+    first_lines(&mut out, report);
     let mut benchmark = "";
-    for row in &document.rows {
+    for row in &report.rows {
         if row.benchmark != benchmark {
             benchmark = &row.benchmark;
             let _ = writeln!(
@@ -30,8 +31,8 @@ pub fn text(document: &CostDocument) -> String {
         }
         line(&mut out, row);
     }
-    controls(&mut out, document);
-    for left in &document.carry_over {
+    controls(&mut out, report);
+    for left in &report.carry_over {
         let _ = writeln!(
             out,
             "note: {} right after {} differs by {} % [{}, {}]; a longer --settle would keep the \
@@ -43,45 +44,41 @@ pub fn text(document: &CostDocument) -> String {
             percent(left.ratio_high)
         );
     }
-    footer(&mut out, document);
+    footer(&mut out, report);
     out.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn first_lines(out: &mut String, document: &CostDocument) {
-    let failed = document.controls_with(ControlVerdict::Failed);
+fn first_lines(out: &mut String, report: &CostReport) {
+    let failed = report.controls_with(ControlVerdict::Failed);
     if failed > 0 {
         let _ = writeln!(
             out,
             "CONTROLS FAILED: {failed} of {}; the figures below cannot be trusted",
-            document.controls.len()
+            report.controls.len()
         );
     }
-    if let Some(error) = &document.error {
+    if let Some(error) = &report.error {
         let _ = writeln!(out, "PARTIAL: {error}");
-    } else if document.partial {
+    } else if report.partial {
         let _ = writeln!(out, "PARTIAL: interrupted; the figures are those measured until then");
     }
-    for benchmark in &document.drowned {
+    for benchmark in &report.below_noise {
         let _ = writeln!(
             out,
             "NO FIGURES for {benchmark}: the noise of an arm is larger than the difference that \
             remains"
         );
     }
-    let losses = document.rows.iter().filter(|row| row.loss.is_some_and(|lost| lost > 0));
-    let mut told: Vec<_> = losses.map(|row| (row.arm.as_str(), row.loss.unwrap_or(0))).collect();
-    told.sort_unstable();
-    told.dedup();
-    for (arm, lost) in told {
+    let losses = report.rows.iter().filter(|row| row.loss.is_some_and(|lost| lost > 0));
+    let mut losses: Vec<_> = losses.map(|row| (row.arm.as_str(), row.loss.unwrap_or(0))).collect();
+    losses.sort_unstable();
+    losses.dedup();
+    for (arm, lost) in losses {
         let _ = writeln!(out, "LOSSES: {arm} dropped {} events", count(lost));
     }
-    let environment = &document.environment;
-    let _ = writeln!(
-        out,
-        "{}: {:.0} s elapsed",
-        short_command_line(&document.command),
-        document.elapsed_s
-    );
+    let environment = &report.environment;
+    let _ =
+        writeln!(out, "{}: {:.0} s elapsed", short_command_line(&report.command), report.elapsed_s);
     let _ = writeln!(
         out,
         "{}, Linux {}, {} processors, clock source {}, load {}, stolen {} ms",
@@ -170,11 +167,11 @@ fn percent(ratio: f64) -> String {
     format!("{percent:+.digits$}")
 }
 
-fn controls(out: &mut String, document: &CostDocument) {
+fn controls(out: &mut String, report: &CostReport) {
     let _ = writeln!(out, "\ncontrols (simultaneous intervals, %)");
     for kind in [ControlKind::Aa, ControlKind::Injected] {
         let of_kind: Vec<_> =
-            document.controls.iter().filter(|control| control.kind == kind).collect();
+            report.controls.iter().filter(|control| control.kind == kind).collect();
         let passed =
             of_kind.iter().filter(|control| control.verdict == ControlVerdict::Passed).count();
         let name = match kind {
@@ -186,7 +183,7 @@ fn controls(out: &mut String, document: &CostDocument) {
             let Control {
                 benchmark, ratio, ratio_low, ratio_high, confidence, truth, verdict, ..
             } = control;
-            let few = if *confidence < control_confidence(document.controls.len()) {
+            let few = if *confidence < control_confidence(report.controls.len()) {
                 "; too few quads"
             } else {
                 ""
@@ -204,7 +201,7 @@ fn controls(out: &mut String, document: &CostDocument) {
     }
 }
 
-fn footer(out: &mut String, document: &CostDocument) {
+fn footer(out: &mut String, report: &CostReport) {
     let _ = writeln!(
         out,
         "\nMedians over quads, each with its own 95 % interval (sign test). \
@@ -212,10 +209,10 @@ fn footer(out: &mut String, document: &CostDocument) {
          for all rows together (Holm) and at every look. The clock ({}) and the loop \
          ({:.2} ns) are\n\
          subtracted. Seed {}.",
-        in_percent(document.limit),
-        duration(document.environment.clock_ns.round().max(0.0) as u64),
-        document.environment.loop_ns,
-        document.seed
+        in_percent(report.limit),
+        duration(report.environment.clock_ns.round().max(0.0) as u64),
+        report.environment.loop_ns,
+        report.seed
     );
 }
 
@@ -228,7 +225,7 @@ mod tests {
     // After an intended change, SNAPSHOTS=overwrite writes the new text.
     #[test]
     fn text_of_a_failed_run() {
-        let document = serde_json::from_str(include_str!("fixtures/run.json")).expect("a document");
-        assert_data_eq!(text(&document), file!["fixtures/run.txt"].raw());
+        let report = serde_json::from_str(include_str!("fixtures/run.json")).expect("a report");
+        assert_data_eq!(text(&report), file!["fixtures/run.txt"].raw());
     }
 }

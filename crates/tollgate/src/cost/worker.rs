@@ -17,7 +17,7 @@ use stats::interval::median;
 /// The multiple is twice a thousand, because the processor may later be twice as fast as when the
 /// batch is sized.
 const BATCH_NS: f64 = 60_000.0;
-const CLOCKS_A_BATCH: f64 = 2000.0;
+const CLOCKS_PER_BATCH: f64 = 2000.0;
 const MAX_UNITS: u32 = 1 << 20;
 /// Batches are sized by the shortest of this many, because an interrupted batch takes longer: on a
 /// busy machine, all of a few batches may be interrupted.
@@ -28,6 +28,7 @@ const SIZING_NS: f64 = 20e6;
 const OWN_BATCHES: usize = 21;
 const OWN_UNITS: u32 = 20_000;
 
+/// The work of one block.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WorkerRequest {
     pub tasks: Vec<TimedBenchmark>,
@@ -46,6 +47,7 @@ pub struct TimedBenchmark {
     pub spin: u64,
 }
 
+/// The times of one block.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct WorkerReply {
     pub tasks: Vec<Timing>,
@@ -57,6 +59,7 @@ pub struct WorkerReply {
     pub loop_ns: f64,
 }
 
+/// The times of one benchmark in a block.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Timing {
     pub units: u32,
@@ -67,6 +70,7 @@ pub struct Timing {
     pub injected_ns: f64,
 }
 
+/// Reads the request, does the work, and writes the reply.
 pub fn worker() -> Result<ExitCode> {
     let request: WorkerRequest =
         serde_json::from_reader(std::io::stdin()).context("no request on stdin")?;
@@ -104,6 +108,7 @@ fn timing(task: &TimedBenchmark, own: &WorkerReply) -> Result<Timing> {
     Ok(Timing { units, ns, injected_ns: median(&injected) })
 }
 
+/// The benchmark of this name. It is an error if there is none.
 pub fn find_benchmark(name: &str) -> Result<&'static Benchmark> {
     benchmark::find(name)
         .with_context(|| format!("there is no benchmark {name:?}; `tollgate cost list` shows all"))
@@ -125,7 +130,7 @@ fn batch(work: &mut BenchmarkFn, units: u32, steps: u64) -> (u64, u64) {
 }
 
 fn calibrate_units(mut batch_ns: impl FnMut(u32) -> f64, clock_ns: f64) -> u32 {
-    let enough_ns = BATCH_NS.max(CLOCKS_A_BATCH * clock_ns);
+    let enough_ns = BATCH_NS.max(CLOCKS_PER_BATCH * clock_ns);
     let mut is_enough = |units| {
         let mut all_ns = 0.0;
         for batches in 1..=SIZING_BATCHES {

@@ -45,7 +45,7 @@ impl Worker {
         mut self,
         request: &WorkerRequest,
         limit: Duration,
-        given_up: &AtomicBool,
+        cancelled: &AtomicBool,
     ) -> Result<Option<WorkerReply>> {
         let deadline = Instant::now() + limit;
         let child = self.group.child();
@@ -57,7 +57,7 @@ impl Worker {
         let mut bytes = Vec::new();
         let mut buffer = vec![0; 1 << 16];
         loop {
-            if given_up.load(Ordering::Relaxed) {
+            if cancelled.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             if !wait_readable(std::os::fd::AsRawFd::as_raw_fd(&from), POLL_INTERVAL) {
@@ -66,26 +66,26 @@ impl Worker {
                 }
                 continue;
             }
-            match from.read(&mut buffer).context("cannot read the worker's answer")? {
+            match from.read(&mut buffer).context("cannot read the worker's reply")? {
                 0 => break,
                 n => bytes.extend_from_slice(&buffer[..n]),
             }
         }
-        match self.group.wait(WORKER_EXIT_LIMIT, given_up, LeaderExit::Ends)? {
+        match self.group.wait(WORKER_EXIT_LIMIT, cancelled, LeaderExit::KillOthers)? {
             WaitResult::Ended(status) if status.success() => {}
-            _ if given_up.load(Ordering::Relaxed) => return Ok(None),
+            _ if cancelled.load(Ordering::Relaxed) => return Ok(None),
             WaitResult::Ended(status) => bail!("the workload failed: {status}"),
-            WaitResult::TooLong | WaitResult::GivenUp => bail!("the workload did not end"),
+            WaitResult::TooLong | WaitResult::Cancelled => bail!("the workload did not end"),
         }
         if bytes.is_empty() {
             bail!(
-                "the workload gave no answer: does the command of `under` run the command line \
+                "the workload sent no reply: does the command of `under` run the command line \
                 that is appended to it?"
             );
         }
-        let answer = serde_json::from_slice(&bytes);
+        let reply = serde_json::from_slice(&bytes);
         let written = "the command of `under` wrote to stdout, which is reserved for the workload";
-        Ok(Some(answer.context(written)?))
+        Ok(Some(reply.context(written)?))
     }
 }
 

@@ -11,12 +11,12 @@ use crate::process_selection;
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct DaemonArguments {
-    /// Learn only, also report unusual calls, or also respond to them
+    /// Learn only, also report anomalies, or also respond to them
     ///
     /// The default is watch, or no guard with --services or --plugin.
     #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]
     pub mode: Option<Mode>,
-    /// Put the services and rules of this file in force (`tollgate service check` checks a file)
+    /// Activate the services and rules of this file (`tollgate service check` checks a file)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["unit", "cgroup"])]
     pub services: Option<PathBuf>,
     /// Run this plugin at its hooks; may be repeated (`tollgate plugin load` adds others later)

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::extension::NOT_UNDERSTOOD;
 
-/// Only root sends requests; the largest is a document of all baselines of a large store.
+/// Only root sends requests; the largest one imports all baselines of a large store.
 const MAX_REQUEST_LEN: u64 = 1 << 30;
 /// A client that connects and sends nothing is disconnected after this time.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ pub struct PendingRequest {
     /// The requesting process.
     pub process: u32,
     pub request: Value,
-    pub answer: Sender<Result<Response>>,
+    pub reply: Sender<Result<Response>>,
 }
 
 /// A listening control socket; its file exists as long as this value.
@@ -90,21 +90,21 @@ impl ControlSocket {
     /// Starts to serve connections. Requests come through the channel, and the stream is readable
     /// when there is one.
     pub fn serve(&self) -> Result<(Receiver<PendingRequest>, UnixStream)> {
-        let (asks, asked) = channel();
+        let (to_daemon, requests) = channel();
         let (wake, awake) = UnixStream::pair()?;
         awake.set_nonblocking(true)?;
         let listener = self.listener.try_clone()?;
         let counts = Mutex::default();
-        let desk = Arc::new(ConnectionPool { listener, asks, wake, counts });
-        ensure!(desk.ensure_waiting_thread(), "cannot start a thread for the control socket");
-        Ok((asked, awake))
+        let pool = Arc::new(ConnectionPool { listener, to_daemon, wake, counts });
+        ensure!(pool.ensure_waiting_thread(), "cannot start a thread for the control socket");
+        Ok((requests, awake))
     }
 }
 
 /// The shared state of the threads that serve connections.
 struct ConnectionPool {
     listener: UnixListener,
-    asks: Sender<PendingRequest>,
+    to_daemon: Sender<PendingRequest>,
     wake: UnixStream,
     counts: Mutex<ThreadCounts>,
 }
@@ -126,8 +126,8 @@ impl ConnectionPool {
     fn ensure_waiting_thread(self: &Arc<Self>) -> bool {
         let mut counts = self.counts();
         if counts.waiting == 0 {
-            let desk = Arc::clone(self);
-            let started = thread::Builder::new().spawn(move || desk.serve_connections());
+            let pool = Arc::clone(self);
+            let started = thread::Builder::new().spawn(move || pool.serve_connections());
             counts.waiting += usize::from(started.is_ok());
         }
         counts.waiting > 0
@@ -157,7 +157,7 @@ impl ConnectionPool {
                 self.ensure_waiting_thread();
                 // If the client disconnects before the reply, no process is left to receive the
                 // error.
-                let _ = serve_one(&stream, &self.asks, &self.wake);
+                let _ = serve_one(&stream, &self.to_daemon, &self.wake);
             }
             drop(stream);
             let mut counts = self.counts();
@@ -184,9 +184,10 @@ fn write_error(stream: &UnixStream, error: &anyhow::Error) -> Result<()> {
     write_reply(stream, &Reply::Error(format!("{error:#}")))
 }
 
+/// Reads a request, passes it on to the daemon, and waits for the reply.
 fn forward(
     stream: &UnixStream,
-    asks: &Sender<PendingRequest>,
+    to_daemon: &Sender<PendingRequest>,
     mut wake: &UnixStream,
 ) -> Result<Response> {
     let process = kernel::process::root_peer(stream.as_raw_fd())
@@ -196,16 +197,21 @@ fn forward(
         .read_line(&mut line)
         .context("this is not a request")?;
     let request = serde_json::from_str(&line).context(NOT_UNDERSTOOD)?;
-    let (answer, answered) = channel();
+    let (reply, from_daemon) = channel();
     const ENDING: &str = "the daemon is ending";
-    asks.send(PendingRequest { process, request, answer }).ok().context(ENDING)?;
+    to_daemon.send(PendingRequest { process, request, reply }).ok().context(ENDING)?;
     wake.write_all(&[0])?;
-    answered.recv().ok().context(ENDING)?
+    from_daemon.recv().ok().context(ENDING)?
 }
 
-fn serve_one(stream: &UnixStream, asks: &Sender<PendingRequest>, wake: &UnixStream) -> Result<()> {
+/// Serves one connection: one request, its reply, and the lines that follow it.
+fn serve_one(
+    stream: &UnixStream,
+    to_daemon: &Sender<PendingRequest>,
+    wake: &UnixStream,
+) -> Result<()> {
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
-    let (lines, follower) = match forward(stream, asks, wake) {
+    let (lines, follower) = match forward(stream, to_daemon, wake) {
         Ok(Response::Value(value)) => {
             return write_reply(stream, &Reply::Ok(value));
         }

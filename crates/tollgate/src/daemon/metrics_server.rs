@@ -17,25 +17,26 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// The page, which the daemon renders anew at each refresh.
 pub type Page = Arc<Mutex<String>>;
 
-/// Serves the page at /metrics, and returns the address.
+/// Serves the page, and returns its URL.
 pub fn serve(address: &str, page: Page) -> Result<String> {
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
-    let place = format!("http://{}/metrics", listener.local_addr()?);
+    let url = format!("http://{}/metrics", listener.local_addr()?);
     thread::spawn(move || {
         loop {
             match listener.accept() {
                 // The client may have disconnected.
-                Ok((stream, _)) => drop(answer(stream, &page)),
+                Ok((stream, _)) => drop(serve_one(stream, &page)),
                 // It may succeed later.
                 Err(_) => thread::sleep(CONNECTION_TIMEOUT),
             }
         }
     });
-    Ok(place)
+    Ok(url)
 }
 
-fn answer(mut stream: TcpStream, page: &Page) -> io::Result<()> {
+/// Reads one request and sends the page.
+fn serve_one(mut stream: TcpStream, page: &Page) -> io::Result<()> {
     let end = Instant::now() + CONNECTION_TIMEOUT;
     let left = || match end.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
@@ -71,33 +72,33 @@ fn answer(mut stream: TcpStream, page: &Page) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn ask(place: &str, what: &str) -> String {
-        let address = place.trim_start_matches("http://").trim_end_matches("/metrics");
+    fn request(url: &str, text: &str) -> String {
+        let address = url.trim_start_matches("http://").trim_end_matches("/metrics");
         let mut stream = TcpStream::connect(address).expect("it listens");
-        stream.write_all(what.as_bytes()).expect("it reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers");
-        answer
+        stream.write_all(text.as_bytes()).expect("it reads");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("it replies");
+        reply
     }
 
     #[test]
     fn page_is_served_beside_silent_clients() {
         let page = Page::new("tollgate_x 1\n".repeat(100_000).into());
-        let place = serve("127.0.0.1:0", Arc::clone(&page)).expect("a port");
-        let address = place.trim_start_matches("http://").trim_end_matches("/metrics");
+        let url = serve("127.0.0.1:0", Arc::clone(&page)).expect("a port");
+        let address = url.trim_start_matches("http://").trim_end_matches("/metrics");
         let silent: Vec<_> =
             (0..3).map(|_| TcpStream::connect(address).expect("it listens")).collect();
-        let answer = ask(&place, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
-        let (head, text) = answer.split_once("\r\n\r\n").expect("a head and a text");
+        let reply = request(&url, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+        let (head, body) = reply.split_once("\r\n\r\n").expect("a head and a text");
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-        assert!(head.contains(&format!("Content-Length: {}", text.len())), "{head}");
-        assert_eq!(text, *page.lock().expect("whole"));
+        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+        assert_eq!(body, *page.lock().expect("whole"));
         drop(silent);
-        for (request, words) in
+        for (text, words) in
             [("GET / HTTP/1.0\r\n\r\n", "see /metrics"), ("\r\n\r\n", "404 Not Found")]
         {
-            assert!(ask(&place, request).contains(words), "{request:?}");
+            assert!(request(&url, text).contains(words), "{text:?}");
         }
-        assert!(ask(&place, &"x".repeat(MAX_REQUEST_LEN)).contains("404 Not Found"));
+        assert!(request(&url, &"x".repeat(MAX_REQUEST_LEN)).contains("404 Not Found"));
     }
 }

@@ -42,15 +42,16 @@ const ABSENT: [(&str, &str); 2] = [
     (guard::REQUEST_KEY, "this daemon guards nothing: it was started without --guard"),
     (
         service::REQUEST_KEY,
-        "this daemon has no services: `tollgate daemon --services FILE` puts some in force",
+        "this daemon has no services: `tollgate daemon --services FILE` activates some",
     ),
 ];
 
 struct Daemon<'a> {
     arguments: &'a DaemonArguments,
     select: Select,
-    watch: SessionRunner,
-    known: BTreeSet<u32>,
+    runner: SessionRunner,
+    /// The processes that were found in the last round.
+    attached: BTreeSet<u32>,
     page: Page,
     last_refresh: Instant,
 }
@@ -81,6 +82,7 @@ fn selection(arguments: &DaemonArguments) -> Select {
     Select { all: unit.is_empty() && cgroup.is_empty(), unit, cgroup, ..Select::default() }
 }
 
+/// Runs the daemon until a signal ends it.
 pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     // What the extensions need is checked before anything is started.
     let select = selection(arguments);
@@ -119,13 +121,13 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         .failures
         .iter()
         .for_each(|failure| log_message(failure));
-    let watch = SessionRunner::start(extensions)?;
+    let runner = SessionRunner::start(extensions)?;
     process_selection::warn_missing_cgroups(&select);
     let mut daemon = Daemon {
         arguments,
         select,
-        watch,
-        known: BTreeSet::new(),
+        runner,
+        attached: BTreeSet::new(),
         page,
         last_refresh: Instant::now(),
     };
@@ -136,16 +138,16 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
 
 impl Daemon<'_> {
     fn attach_initial(&mut self, has_guard: bool) -> Result<()> {
-        self.watch.prepare_machine()?;
+        self.runner.prepare_machine()?;
         if self.select.all {
-            self.watch.gate_new_processes();
+            self.runner.gate_new_processes();
         }
         // Further rounds find processes that others forked while the first ones were attached.
         for _ in 0..3 {
             self.refresh_processes()?;
         }
-        let processes = (!self.select.all).then_some(self.known.len());
-        for summary in self.watch.summaries(processes) {
+        let processes = (!self.select.all).then_some(self.attached.len());
+        for summary in self.runner.summaries(processes) {
             log_message(&format!("{summary}; SIGTERM or Ctrl-C ends the daemon"));
         }
         if has_guard && processes == Some(0) {
@@ -162,31 +164,31 @@ impl Daemon<'_> {
     fn refresh_processes(&mut self) -> Result<()> {
         let running: BTreeSet<_> =
             process_selection::by_properties(&self.select).into_iter().collect();
-        let new: Vec<_> = running.difference(&self.known).copied().collect();
+        let new: Vec<_> = running.difference(&self.attached).copied().collect();
         if !new.is_empty() {
-            self.watch.attach(&new)?;
+            self.runner.attach(&new)?;
         }
         // Another process may have the same PID in the next round.
-        self.known = running;
+        self.attached = running;
         Ok(())
     }
 
     fn run_loop(&mut self, control: &ControlSocket) -> Result<()> {
-        let (asked, mut wake) = control.serve()?;
+        let (requests, mut wake) = control.serve()?;
         // Without systemd, no process waits for this notification.
         let _ = notify(false, &[NotifyState::Ready]);
         while !INTERRUPTED.load(Ordering::Relaxed) {
-            let descriptors = [self.watch.descriptor(), wake.as_raw_fd()];
-            if wait_for(descriptors, self.watch.deadline())[1] {
+            let descriptors = [self.runner.descriptor(), wake.as_raw_fd()];
+            if wait_for(descriptors, self.runner.deadline())[1] {
                 let _ = wake.read(&mut [0; 64]);
             }
             // Requests are taken before records, so that a reply includes everything that happened
             // before its request.
-            let asked: Vec<_> = asked.try_iter().collect();
-            self.watch.tend()?;
-            for PendingRequest { process, request, answer } in asked {
+            let requests: Vec<_> = requests.try_iter().collect();
+            self.runner.tend()?;
+            for PendingRequest { process, request, reply } in requests {
                 // The client may have disconnected.
-                let _ = answer.send(self.reply(process, request));
+                let _ = reply.send(self.reply(process, request));
             }
             if self.last_refresh.elapsed() > REFRESH_INTERVAL {
                 self.last_refresh = Instant::now();
@@ -198,7 +200,7 @@ impl Daemon<'_> {
 
     fn reply(&mut self, process: u32, request: Value) -> Result<Response> {
         let absent = ABSENT.iter().find(|(key, _)| request.get(key).is_some());
-        match self.watch.reply(process, request) {
+        match self.runner.reply(process, request) {
             Some(reply) => reply,
             None => bail!(absent.map_or(NOT_UNDERSTOOD, |(_, message)| message)),
         }
@@ -209,11 +211,11 @@ impl Daemon<'_> {
         if !self.select.all {
             self.refresh_processes()?;
         }
-        for error in self.watch.refresh() {
+        for error in self.runner.refresh() {
             log_message(&format!("{error:#}"));
         }
         if self.arguments.metrics.is_some() {
-            let page = self.watch.metrics()?;
+            let page = self.runner.metrics()?;
             if let Ok(mut shown) = self.page.lock() {
                 *shown = page;
             }
@@ -224,9 +226,9 @@ impl Daemon<'_> {
     /// Ends the daemon. Held processes are released whatever error ended its work.
     fn end(mut self, worked: Result<()>, has_guard: bool) -> Result<ExitCode> {
         let _ = notify(false, &[NotifyState::Stopping]);
-        let worked = worked.and_then(|()| self.watch.tend());
-        let saved = self.watch.save();
-        self.watch.cancel()?;
+        let worked = worked.and_then(|()| self.runner.tend());
+        let saved = self.runner.save();
+        self.runner.cancel()?;
         worked.and(saved)?;
         log_message(match has_guard {
             true => "ended; the baselines are stored, and no process is held",

@@ -39,11 +39,11 @@ pub enum GuardCommand {
     Normalize(ProgramArguments),
     /// Return a program's baseline to training, so that it learns new behaviour
     ///
-    /// Nothing is forgotten, and the count of anomalies is reset. The baseline becomes normal again
-    /// after a long time without anything new. Use this command when a program is slowed down
-    /// although it does nothing wrong, for example after its configuration has changed.
+    /// Nothing is wiped, and the count of anomalies is reset. The baseline becomes normal again after
+    /// a long time without anything new. Use this command when a program is slowed down although it
+    /// does nothing wrong, for example after its configuration has changed.
     Tolerize(ProgramArguments),
-    /// Forget what a program's baseline has learned, and keep what is normal
+    /// Wipe the training data of a program's baseline, and keep what is normal
     ///
     /// The baseline starts to learn from scratch, so the program's recent behaviour does not become
     /// normal. Use this command when a program was attacked or misused while its baseline was
@@ -58,17 +58,17 @@ pub enum GuardCommand {
     Reset(ProgramArguments),
     /// Show what the daemon guards, and which processes it holds
     Status(StatusArguments),
-    /// Show programs, held processes and the latest unusual calls, live
+    /// Show programs, held processes and the latest anomalies and responses, live
     Top(SocketOption),
-    /// Print the latest unusual calls that the daemon has recorded, at most 10,000
+    /// Print the latest anomalies and responses that the daemon has recorded, at most 10,000
     Events(EventsArguments),
-    /// Release all held processes, and hold none until `guard on`; unusual calls are still reported
+    /// Release all held processes, and hold none until `guard on`; anomalies are still reported
     ///
     /// This applies to the whole machine: to all daemons, whatever their sockets; to each `tollgate
     /// run --guard=enforce`, which then holds nothing until it ends; and to processes that were
     /// left stopped by a guard that was killed together with its watchdog process (the watchdog).
     Off(OffArguments),
-    /// Respond to unusual calls again, after `guard off`
+    /// Respond to anomalies again, after `guard off`
     On(SocketOption),
     /// Hold processes that the daemon guards, until they are released
     Hold(HoldArguments),
@@ -239,7 +239,7 @@ pub struct StoreOption {
     pub folder: PathBuf,
 }
 
-/// Learn from recorded system-call traces, and show how the guard would have judged others
+/// Learn from recorded system-call traces, and test others against what was learned
 ///
 /// A PATH is a file or a folder of files. A file has lines `PID NUMBER`, or names or numbers of
 /// calls (one process a file), or the output of `strace -f`; it may be compressed by gzip, and - is

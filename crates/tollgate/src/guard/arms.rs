@@ -22,7 +22,7 @@ struct StorelessGuard;
 impl ExtensionSetup for StorelessGuard {
     fn configure(&self, options: &mut SessionOptions) {
         options.mask |= wire::GUARD;
-        options.guard = watching();
+        options.guard = observing_parameters();
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {

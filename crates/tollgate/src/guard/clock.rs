@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The time of day; 0 for a clock before 1970, which is set wrongly and not worth a failure.
+/// The time in Unix seconds; 0 if the clock is set to a time before 1970.
 pub fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

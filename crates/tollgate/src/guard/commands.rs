@@ -21,7 +21,7 @@ use crate::output::{self, Output};
 use crate::report::losses;
 
 /// Applies a transition: through the daemon if one uses this store.
-pub fn verb(verb: Transition, arguments: &ProgramArguments) -> Result<ExitCode> {
+pub fn transition(transition: Transition, arguments: &ProgramArguments) -> Result<ExitCode> {
     let store = &arguments.store.folder;
     let absolute = |program: &String| {
         let (path, scope) = split_scope(program);
@@ -32,9 +32,9 @@ pub fn verb(verb: Transition, arguments: &ProgramArguments) -> Result<ExitCode> 
     };
     let programs: Vec<_> = arguments.programs.iter().map(absolute).collect();
     let done: Vec<TransitionResult> = if is_served_by_daemon(&arguments.socket, store)? {
-        request_one(&arguments.socket, &GuardRequest::Verb { verb, programs })?
+        request_one(&arguments.socket, &GuardRequest::Transition { transition, programs })?
     } else {
-        apply(&Store::new(store), verb, &programs)?
+        apply(&Store::new(store), transition, &programs)?
     };
     done.iter().try_for_each(|done| Output::Stdout.write(&format!("{}\n", done.line)))?;
     Ok(ExitCode::SUCCESS)
@@ -49,6 +49,7 @@ pub fn is_served_by_daemon(socket: &SocketOption, store: &std::path::Path) -> Re
     Ok(store.canonicalize().is_ok_and(|store| folder.as_str() == store.to_str()))
 }
 
+/// Prints the state of the daemon's guard.
 pub fn status(arguments: &StatusArguments) -> Result<ExitCode> {
     let status: Status = request_one(&arguments.socket, &GuardRequest::Status)?;
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
@@ -97,7 +98,7 @@ fn text(status: &Status, top: usize) -> String {
     );
     let _ = writeln!(out, "\nheld now: {}", number_of(status.held.len(), "process"));
     for held in &status.held {
-        let place = held
+        let location = held
             .unit
             .iter()
             .chain(&held.container)
@@ -107,7 +108,7 @@ fn text(status: &Status, top: usize) -> String {
             out,
             "{}",
             printable(&format!(
-                "  {:>7}  {}  {}{place}  {}",
+                "  {:>7}  {}  {}{location}  {}",
                 held.pid,
                 held.command,
                 with_scope(&held.program, held.scope.as_deref()),
@@ -125,11 +126,12 @@ fn text(status: &Status, top: usize) -> String {
     out
 }
 
+/// Prints the events that the daemon has recorded, and with `--follow` later ones.
 pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
     let stream = connect_required(&arguments.socket.path)?;
     let (_, lines) = send_request(stream, &GuardRequest::Events { follow: arguments.follow })?;
     for line in lines {
-        let text = if arguments.json { line } else { shown(&line)? };
+        let text = if arguments.json { line } else { event_text(&line)? };
         if !output::line(&text)? {
             break;
         }
@@ -137,11 +139,11 @@ pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn shown(line: &str) -> Result<String> {
+fn event_text(line: &str) -> Result<String> {
     let event: GuardEvent = serde_json::from_str(line)?;
     let mut text = format!("{}  {}", event.time, event.line());
-    if let Some(usual) = event.expected_text(usize::MAX) {
-        text += &format!("\n    {usual}");
+    if let Some(expected) = event.expected_text(usize::MAX) {
+        text += &format!("\n    {expected}");
     }
     Ok(text)
 }
@@ -175,24 +177,27 @@ pub fn off(arguments: &OffArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// With `is_meant`, the user chose only the daemon, so it is an error if none is listening.
-fn off_at(socket: &SocketOption, is_meant: bool) -> Result<ExitCode> {
+/// Switches off the guard of the daemon at the socket. With `is_required`, it is an error if no
+/// daemon is listening.
+fn off_at(socket: &SocketOption, is_required: bool) -> Result<ExitCode> {
     let stream =
-        if is_meant { Some(connect_required(&socket.path)?) } else { connect(&socket.path)? };
+        if is_required { Some(connect_required(&socket.path)?) } else { connect(&socket.path)? };
     let Some(stream) = stream else {
         return print(&format!("no daemon is listening at {}", socket.path.display()));
     };
     let (value, _) = send_request(stream, &GuardRequest::Off)?;
     let released: Vec<String> = serde_json::from_value(value)?;
     released.iter().try_for_each(|line| print(line).map(drop))?;
-    print("off: unusual calls are only reported, and no process is held, until `tollgate guard on`")
+    print("off: anomalies are only reported, and no process is held, until `tollgate guard on`")
 }
 
+/// Switches responses on again.
 pub fn on(socket: &SocketOption) -> Result<ExitCode> {
     let _: Vec<String> = request_one(socket, &GuardRequest::On)?;
-    print("on: the guard responds to unusual calls again")
+    print("on: the guard responds to anomalies again")
 }
 
+/// Holds processes one by one; the first failure ends the command.
 pub fn hold(arguments: &HoldArguments) -> Result<ExitCode> {
     for pid in &arguments.pids {
         let () = request_one(&arguments.socket, &GuardRequest::Hold { pid: *pid })?;
@@ -201,8 +206,9 @@ pub fn hold(arguments: &HoldArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Releases held processes.
 pub fn release(arguments: &ReleaseArguments) -> Result<ExitCode> {
-    let request = GuardRequest::Release { whom: arguments.targets.clone() };
+    let request = GuardRequest::Release { targets: arguments.targets.clone() };
     let released: Vec<String> = request_one(&arguments.socket, &request)?;
     if released.is_empty() {
         return print("no process is held");

@@ -14,22 +14,26 @@ use crate::output::log_message;
 const MAX_EVENTS_PER_MINUTE: u64 = 20;
 const INTERVAL: Duration = Duration::from_secs(60);
 
+/// Logs the events of a daemon's guard, at a limited rate for each program.
 pub struct EventLog {
     is_journal: bool,
     began: Instant,
-    logged: BTreeMap<String, u64>,
+    /// Events of each program in this interval, including those that were only counted.
+    events: BTreeMap<String, u64>,
 }
 
 impl EventLog {
+    /// Connects to the journal, if stderr is connected to it.
     pub fn new() -> Self {
-        Self { is_journal: connected_to_journal(), began: Instant::now(), logged: BTreeMap::new() }
+        Self { is_journal: connected_to_journal(), began: Instant::now(), events: BTreeMap::new() }
     }
 
+    /// Logs an event, unless its program has had too many in this interval.
     pub fn log_event(&mut self, event: &GuardEvent) {
         let program = with_scope(&event.program, event.scope.as_deref());
-        let told = self.logged.entry(program).or_default();
-        *told += 1;
-        if *told > MAX_EVENTS_PER_MINUTE {
+        let events = self.events.entry(program).or_default();
+        *events += 1;
+        if *events > MAX_EVENTS_PER_MINUTE {
             return;
         }
         if !self.is_journal {
@@ -63,13 +67,13 @@ impl EventLog {
             return;
         }
         self.began = Instant::now();
-        for (program, told) in std::mem::take(&mut self.logged)
+        for (program, events) in std::mem::take(&mut self.events)
             .into_iter()
-            .filter(|(_, told)| *told > MAX_EVENTS_PER_MINUTE)
+            .filter(|(_, events)| *events > MAX_EVENTS_PER_MINUTE)
         {
-            let more = count(told - MAX_EVENTS_PER_MINUTE);
+            let more = count(events - MAX_EVENTS_PER_MINUTE);
             log_message(&format!(
-                "{more} more unusual calls of {} in the last minute",
+                "{more} more events of {} in the last minute",
                 printable(&program)
             ));
         }

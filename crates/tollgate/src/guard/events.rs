@@ -39,7 +39,8 @@ impl Events {
         })
     }
 
-    /// Sends an event to all readers, and keeps it for later ones.
+    /// Logs an event, appends it to the file, sends it to all followers, and stores it for later
+    /// readers.
     pub fn publish(&mut self, event: &GuardEvent) {
         self.journal.log_event(event);
         let line: Arc<str> = serde_json::to_string(event).unwrap_or_default().into();
@@ -67,7 +68,7 @@ impl Events {
         Response::Lines(recent, follower)
     }
 
-    /// Forgets readers that have gone, and logs what was only counted.
+    /// Removes followers that have disconnected, and logs the number of events that were not logged.
     pub fn tend(&mut self) {
         self.followers.retain(EventSender::is_followed);
         self.journal.tend();

@@ -1,6 +1,6 @@
 //! Hashes the files of programs. A user can execute a sparse file of a terabyte that occupies
-//! almost no disk space. Therefore a thread hashes large files beside the guard's work, and files
-//! above a limit are not hashed.
+//! almost no disk space. Therefore large files are hashed by a thread, so that the guard does not
+//! wait for them, and files above a limit are not hashed.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -14,12 +14,12 @@ use kernel::wire;
 use super::baseline::Digest;
 use super::program_file::key;
 
-/// Files up to this size are hashed at once, which takes some hundredths of a second.
+/// Files up to this size are hashed without the thread, which takes some hundredths of a second.
 pub const MAX_INLINE_BYTES: u64 = 16 << 20;
 /// A longer file has no baseline.
 const MAX_HASHED_BYTES: u64 = 1 << 30;
-/// Files in the queue, each of which is open. While the queue is full, a further program gets no
-/// baseline either.
+/// The most files in the queue, each of which is open. While the queue is full, a further program
+/// gets no baseline.
 const MAX_QUEUED: usize = 16;
 
 /// A program that has started.
@@ -36,49 +36,49 @@ pub struct StartedProgram {
 /// The program with its digest; None if the file cannot be read or is too long.
 type HashedProgram = (StartedProgram, Option<Digest>);
 
-/// Hashes files; starts its thread when it first needs one.
+/// Hashes files. It starts its thread for the first large file.
 #[derive(Default)]
 pub struct FileHasher {
-    beside: Option<(Sender<StartedProgram>, Receiver<HashedProgram>)>,
-    waiting: usize,
+    thread: Option<(Sender<StartedProgram>, Receiver<HashedProgram>)>,
+    queued: usize,
     digests: DigestCache,
 }
 
 fn start() -> (Sender<StartedProgram>, Receiver<HashedProgram>) {
-    let (to, asked) = channel::<StartedProgram>();
-    let (answer, from) = channel();
-    let read = move || {
-        for met in asked {
-            let digest = digest(&met.file, &met.metadata);
-            if answer.send((met, digest)).is_err() {
+    let (to_thread, from_guard) = channel::<StartedProgram>();
+    let (to_guard, from_thread) = channel();
+    let hash_all = move || {
+        for program in from_guard {
+            let digest = digest(&program.file, &program.metadata);
+            if to_guard.send((program, digest)).is_err() {
                 break;
             }
         }
     };
     // If the thread cannot start, its receiver is dropped and sending fails.
-    let _ = thread::Builder::new().spawn(read);
-    (to, from)
+    let _ = thread::Builder::new().spawn(hash_all);
+    (to_thread, from_thread)
 }
 
 impl FileHasher {
-    /// Returns the result at once if the file is short. Otherwise [`FileHasher::done`] returns it
-    /// later.
-    pub fn read(&mut self, met: StartedProgram) -> Option<HashedProgram> {
-        let length = met.metadata.len();
+    /// Hashes the file of a program. Returns the result at once if the file is short. Otherwise
+    /// [`FileHasher::finished`] returns it later.
+    pub fn hash(&mut self, program: StartedProgram) -> Option<HashedProgram> {
+        let length = program.metadata.len();
         if length > MAX_HASHED_BYTES {
-            return Some((met, None));
+            return Some((program, None));
         }
-        if length > MAX_INLINE_BYTES && !self.digests.has(&met.metadata) {
-            if self.waiting == MAX_QUEUED {
-                return Some((met, None));
+        if length > MAX_INLINE_BYTES && !self.digests.has(&program.metadata) {
+            if self.queued == MAX_QUEUED {
+                return Some((program, None));
             }
-            let (to, _) = self.beside.get_or_insert_with(start);
-            let refused = to.send(met).err().map(|SendError(met)| (met, None));
-            self.waiting += usize::from(refused.is_none());
+            let (to, _) = self.thread.get_or_insert_with(start);
+            let refused = to.send(program).err().map(|SendError(program)| (program, None));
+            self.queued += usize::from(refused.is_none());
             return refused;
         }
-        let digest = self.digest(&met.file, &met.metadata);
-        Some((met, digest))
+        let digest = self.digest(&program.file, &program.metadata);
+        Some((program, digest))
     }
 
     /// Hashes a file of any length at once.
@@ -86,13 +86,14 @@ impl FileHasher {
         self.digests.get(metadata, || digest(file, metadata))
     }
 
-    pub fn done(&mut self) -> Vec<HashedProgram> {
-        let done: Vec<_> = self.beside.iter().flat_map(|(_, from)| from.try_iter()).collect();
-        self.waiting -= done.len();
-        for (met, digest) in &done {
-            self.digests.get(&met.metadata, || *digest);
+    /// The programs whose files the thread has hashed since the last call.
+    pub fn finished(&mut self) -> Vec<HashedProgram> {
+        let finished: Vec<_> = self.thread.iter().flat_map(|(_, from)| from.try_iter()).collect();
+        self.queued -= finished.len();
+        for (program, digest) in &finished {
+            self.digests.get(&program.metadata, || *digest);
         }
-        done
+        finished
     }
 }
 
@@ -101,8 +102,7 @@ fn digest(file: &File, metadata: &Metadata) -> Option<Digest> {
     Digest::of_all(file.take(metadata.len())).ok()
 }
 
-/// Digests of files that were read, so that a file that is several programs in different scopes is
-/// read once.
+/// The digests of files by their metadata. A file that is run in several scopes is read only once.
 #[derive(Default)]
 struct DigestCache {
     known: BTreeMap<(u32, u64, i64, u64), Digest>,
@@ -121,7 +121,7 @@ impl DigestCache {
     fn get(
         &mut self,
         metadata: &Metadata,
-        read: impl FnOnce() -> Option<Digest>,
+        hash: impl FnOnce() -> Option<Digest>,
     ) -> Option<Digest> {
         /// Most entries are of programs that have ended.
         const MAX_CACHED_DIGESTS: usize = 4096;
@@ -132,7 +132,7 @@ impl DigestCache {
         if self.known.len() == MAX_CACHED_DIGESTS {
             self.known.clear();
         }
-        let digest = read()?;
+        let digest = hash()?;
         self.known.insert(key, digest);
         Some(digest)
     }
@@ -146,9 +146,9 @@ mod tests {
     fn hashing_queue_is_bounded() {
         let long = tempfile::tempfile().expect("a file");
         long.set_len(MAX_INLINE_BYTES + 1).expect("a sparse one");
-        // The hasher reads from this pipe, and so not before the test writes to it.
+        // The thread reads from this pipe, so it waits until the test closes the other end.
         let (from, to) = std::io::pipe().expect("a pipe");
-        let met = || {
+        let program = || {
             let file = std::os::fd::OwnedFd::from(from.try_clone().expect("a copy")).into();
             let metadata = long.metadata().expect("it is open");
             StartedProgram {
@@ -160,20 +160,23 @@ mod tests {
                 scope: None,
             }
         };
-        let mut reader = FileHasher::default();
-        assert!((0..MAX_QUEUED).all(|_| reader.read(met()).is_none()), "they are read beside");
-        assert!(matches!(reader.read(met()), Some((_, None))), "it has no baseline");
-        assert!(reader.done().is_empty());
+        let mut hasher = FileHasher::default();
+        assert!(
+            (0..MAX_QUEUED).all(|_| hasher.hash(program()).is_none()),
+            "the thread hashes them"
+        );
+        assert!(matches!(hasher.hash(program()), Some((_, None))), "it has no baseline");
+        assert!(hasher.finished().is_empty());
         drop(to);
-        let mut done = 0;
-        while done < MAX_QUEUED {
-            let some = reader.done();
+        let mut finished = 0;
+        while finished < MAX_QUEUED {
+            let some = hasher.finished();
             assert!(some.iter().all(|(_, digest)| digest.is_some()));
-            done += some.len();
+            finished += some.len();
             thread::yield_now();
         }
-        assert!(matches!(reader.read(met()), Some((_, Some(_)))), "it is known by now");
+        assert!(matches!(hasher.hash(program()), Some((_, Some(_)))), "it is known by now");
         long.set_len(MAX_HASHED_BYTES + 1).expect("a longer one");
-        assert!(matches!(reader.read(met()), Some((_, None))));
+        assert!(matches!(hasher.hash(program()), Some((_, None))));
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+/// Which programs are guarded, and which of these are never held.
 #[derive(Default)]
 pub struct ProgramFilter {
     /// If empty, all programs are selected.
@@ -15,9 +16,9 @@ pub struct ProgramFilter {
     pub exempt_sid: Option<u32>,
 }
 
-/// A machine whose administrators cannot log in, or that does not log, is worse off than with any
-/// of these programs running. The list has PID 1 and Tollgate, then what Debian, Fedora and related
-/// distributions call the journal and the SSH server.
+/// These programs are never held, because without them administrators cannot log in, or nothing is
+/// logged. They are PID 1 and Tollgate, then the journal and the SSH server by the paths of Debian,
+/// Fedora and related distributions.
 const NEVER_HELD: [&str; 8] = [
     "/proc/1/exe",
     "/proc/self/exe",
@@ -38,24 +39,25 @@ fn is_at(path: &Path, file: &Metadata) -> bool {
 impl ProgramFilter {
     /// The filter of a system-wide session. A path that does not exist is an error, because it is
     /// probably mistyped.
-    pub fn of_machine(chosen: &[PathBuf], spared: &[PathBuf]) -> Result<Self> {
+    pub fn of_machine(selected: &[PathBuf], exempt: &[PathBuf]) -> Result<Self> {
         let found = |path: &PathBuf| {
             path.canonicalize().with_context(|| format!("there is no program {}", path.display()))
         };
-        let chosen: Vec<_> = chosen.iter().map(found).collect::<Result<_>>()?;
-        let named: Vec<_> = spared.iter().map(found).collect::<Result<_>>()?;
-        if let Some(other) = chosen.iter().chain(&named).find(|path| !path.is_file()) {
+        let selected: Vec<_> = selected.iter().map(found).collect::<Result<_>>()?;
+        let named: Vec<_> = exempt.iter().map(found).collect::<Result<_>>()?;
+        if let Some(other) = selected.iter().chain(&named).find(|path| !path.is_file()) {
             bail!("{} is not a program", other.display());
         }
-        let spared = NEVER_HELD.iter().map(PathBuf::from).chain(named).collect();
-        // Explicitly selected programs are held whichever session runs them.
-        let spared_sid = if chosen.is_empty() { kernel::process::own_sid() } else { None };
-        Ok(Self { selected: chosen, exempt: spared, exempt_sid: spared_sid })
+        let exempt = NEVER_HELD.iter().map(PathBuf::from).chain(named).collect();
+        // Explicitly selected programs are held in every session.
+        let exempt_sid = if selected.is_empty() { kernel::process::own_sid() } else { None };
+        Ok(Self { selected, exempt, exempt_sid })
     }
 
+    /// Whether a program is guarded.
     pub fn is_selected(&self, path: &Path, file: &Metadata) -> bool {
         self.selected.is_empty()
-            || self.selected.iter().any(|chosen| chosen == path || is_at(chosen, file))
+            || self.selected.iter().any(|selected| selected == path || is_at(selected, file))
     }
 
     /// Whether a program is never held. An explicitly selected program is not exempt.

@@ -35,6 +35,7 @@ impl BaselineExport {
     }
 }
 
+/// Writes baselines of the store as one export.
 pub fn export(arguments: &ExportArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     // After this call, the store has what a daemon knows.
@@ -48,6 +49,7 @@ pub fn export(arguments: &ExportArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Merges several exports into one.
 pub fn merge(arguments: &MergeArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     output.write_json(&BaselineExport::new(read_all(&arguments.files)?)?)?;

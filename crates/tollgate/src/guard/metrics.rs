@@ -51,10 +51,10 @@ pub fn guard_metrics(out: &mut String, status: &Status) {
         }
         family(out, name, "counter", help, each.into_iter());
     };
-    of_programs("guard_calls_total", "Calls judged.", |program| program.calls as f64);
-    of_programs("guard_anomalies_total", "Calls that were unusual.", |program| {
-        program.anomalies as f64
+    of_programs("guard_calls_total", "Calls learned from or tested.", |program| {
+        program.calls as f64
     });
+    of_programs("guard_anomalies_total", "Anomalous calls.", |program| program.anomalies as f64);
     of_programs("guard_holds_total", "Holds started.", |program| program.holds as f64);
     of_programs(
         "guard_held_seconds_total",

@@ -1,6 +1,7 @@
 //! `tollgate guard`: slows down programs that depart from their normal call sequences
 //! (docs/decisions/0003-guard.md).
 
+mod activity;
 mod arguments;
 mod arms;
 mod baseline;
@@ -8,25 +9,28 @@ mod clock;
 mod commands;
 mod container_image;
 mod event_log;
+mod event_recorder;
 mod events;
 mod extension;
 mod file_hasher;
 mod filter;
+mod hold_control;
 mod import;
 mod import_export;
 mod metrics;
-mod operator;
 mod persist;
 mod placement;
 mod policy;
 mod preload;
 mod program_file;
+mod program_table;
 mod replay;
 mod replay_report;
 mod replies;
 mod report;
 mod requests;
 mod resolve;
+mod response_text;
 mod scopes;
 mod session;
 mod show;
@@ -59,10 +63,14 @@ pub fn run(arguments: &GuardCommandLine) -> Result<ExitCode> {
         GuardCommand::Export(arguments) => import_export::export(arguments),
         GuardCommand::Import(arguments) => import_export::import(arguments),
         GuardCommand::Merge(arguments) => import_export::merge(arguments),
-        GuardCommand::Normalize(arguments) => commands::verb(Transition::Normalize, arguments),
-        GuardCommand::Tolerize(arguments) => commands::verb(Transition::Tolerize, arguments),
-        GuardCommand::Sensitize(arguments) => commands::verb(Transition::Sensitize, arguments),
-        GuardCommand::Reset(arguments) => commands::verb(Transition::Reset, arguments),
+        GuardCommand::Normalize(arguments) => {
+            commands::transition(Transition::Normalize, arguments)
+        }
+        GuardCommand::Tolerize(arguments) => commands::transition(Transition::Tolerize, arguments),
+        GuardCommand::Sensitize(arguments) => {
+            commands::transition(Transition::Sensitize, arguments)
+        }
+        GuardCommand::Reset(arguments) => commands::transition(Transition::Reset, arguments),
         GuardCommand::Status(arguments) => commands::status(arguments),
         GuardCommand::Top(socket) => top::top(socket),
         GuardCommand::Events(arguments) => commands::events(arguments),

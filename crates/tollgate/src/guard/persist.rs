@@ -1,17 +1,17 @@
-//! Stores and reports what the guard knows of its programs, and evicts profiles that no process
-//! uses.
+//! Stores the baselines of tracked programs, loads what others have stored, and evicts profiles that
+//! no process uses.
 
 use anyhow::{Context as _, Result};
 use kernel::gate::{Gate, Lock};
-use kernel::{enforcement, wire};
+use kernel::wire;
 
-use super::baseline::BaselineId;
+use super::baseline::{Baseline, BaselineId};
 use super::clock::unix_now;
-use super::extension::{Activity, Guard, path_of, title};
-use super::policy::{Mode, Policy};
-use super::report::{GuardReport as Report, GuardedProgram};
+use super::import::add;
+use super::program_table::ProgramTable;
 use super::store::{LockedStore, Store};
 use super::tracked_program::TrackedProgram;
+use super::transitions::{self, Transition, TransitionResult};
 use crate::output::print_message;
 
 /// Which programs are stored.
@@ -23,32 +23,32 @@ pub enum SaveScope {
     Changed,
 }
 
-impl Guard {
-    /// Tries all programs and returns the first failure. Afterwards, the guard also uses what other
-    /// Tollgate processes have stored meanwhile.
+impl ProgramTable {
+    /// Stores baselines. Tries all programs and returns the first failure. Afterwards, the guard
+    /// also uses what other Tollgate processes have stored meanwhile.
     pub fn save(&mut self, gate: &Gate, which: SaveScope) -> Result<()> {
         let store = self.store.clone();
         let lock = store.lock()?;
-        let places: Vec<_> = self.programs.keys().copied().collect();
+        let slots: Vec<_> = self.programs.keys().copied().collect();
         let mut result = Ok(());
-        for place in places {
-            let Some((program, _)) = self.programs.get_mut(&place) else { continue };
+        for slot in slots {
+            let Some((program, _)) = self.programs.get_mut(&slot) else { continue };
             result = result.and(save(&lock, program, &self.policy.wire, which));
             if program.saved.has_more {
                 let was_normal = program.profile.state() == wire::GUARD_NORMAL;
                 let identity = program.identity();
                 result =
                     result.and(identity.map_or(Ok(()), |identity| self.reload(gate, &identity)));
-                self.log_learning_state(place, was_normal);
+                self.log_learning_state(slot, was_normal);
             }
         }
         result
     }
 
-    fn log_learning_state(&self, place: u32, was_normal: bool) {
-        let Some((program, _)) = self.programs.get(&place) else { return };
+    fn log_learning_state(&self, slot: u32, was_normal: bool) {
+        let Some((program, _)) = self.programs.get(&slot) else { return };
         if was_normal && program.profile.state() != wire::GUARD_NORMAL {
-            let title = title(program);
+            let title = program.title();
             let _ = print_message(&format!(
                 "tollgate: {title} is in training again and not tested, because another Tollgate \
                 process has stored it in that state"
@@ -56,8 +56,8 @@ impl Guard {
         }
     }
 
-    /// Stores the baselines at the end of the session. It waits for the lock for the full default
-    /// time, because nothing is stored later.
+    /// Stores the baselines at the end of the session. This waits for the lock for the full default
+    /// time, because it is the last opportunity.
     pub fn save_at_end(&mut self) -> Result<()> {
         let store = Store::new(&self.policy.store);
         let lock = store.lock()?;
@@ -68,59 +68,33 @@ impl Guard {
         result
     }
 
-    /// The report, with the events since the last one.
-    pub fn report(&mut self) -> Report {
-        Report {
-            mode: self.policy.mode.name().into(),
-            response: self.response(),
-            programs: self.program_reports(),
-            events: std::mem::take(&mut self.events),
-            events_left_out: self.events_left_out,
-            unidentified: self.unidentified,
-        }
-    }
-
-    /// The programs that made calls, the most anomalous one first.
-    pub(super) fn program_reports(&self) -> Vec<GuardedProgram> {
-        let mut programs: Vec<_> =
-            self.programs.values().map(|(program, deeds)| program_report(program, deeds)).collect();
-        programs.sort_by_key(|program| {
-            (std::cmp::Reverse(program.anomalies), std::cmp::Reverse(program.calls))
-        });
-        programs.retain(|program| program.calls > 0);
-        programs
-    }
-
-    pub(super) fn response(&self) -> String {
-        response(&self.policy, self.enabled)
-    }
-
     /// Stores programs that no process runs and frees their profiles, if few are left for new
     /// programs. Tries all of them and returns the first failure.
     pub fn evict_unused(&mut self, gate: &Gate) -> Result<()> {
         /// Several times the number of profiles that are made ahead (`READY_PROFILES` of
         /// crates/kernel/src/guard/profile_table.rs).
-        const SPARE: usize = 256;
-        /// Each takes the kernel some milliseconds, and held processes may have to wait meanwhile.
-        const AT_ONCE: usize = 32;
+        const MIN_FREE: usize = 256;
+        /// The kernel needs some milliseconds for each, and held processes may have to wait
+        /// meanwhile.
+        const MAX_EVICTED: usize = 32;
         gate.prune_program_keys()?;
-        if self.programs.len() + SPARE < wire::GUARD_PROFILES as usize {
+        if self.programs.len() + MIN_FREE < wire::GUARD_PROFILES as usize {
             return Ok(());
         }
         let in_use = gate.profiles_in_use();
         let unused: Vec<_> =
-            self.programs.keys().copied().filter(|place| !in_use.contains(place)).collect();
+            self.programs.keys().copied().filter(|slot| !in_use.contains(slot)).collect();
         let (mut result, mut retired) = (Ok(()), 0);
-        for place in unused {
-            let Some((program, _)) = self.programs.get_mut(&place) else { continue };
+        for slot in unused {
+            let Some((program, _)) = self.programs.get_mut(&slot) else { continue };
             let saved = save(&self.store.lock()?, program, &self.policy.wire, SaveScope::All);
-            if saved.is_ok() && gate.retire_profile(&Lock::take()?, place)? {
-                self.programs.remove(&place);
-                self.profile_slots.retain(|_, known| *known != place);
+            if saved.is_ok() && gate.retire_profile(&Lock::take()?, slot)? {
+                self.programs.remove(&slot);
+                self.profile_slots.retain(|_, of_identity| *of_identity != slot);
                 retired += 1;
             }
             result = result.and(saved);
-            if retired == AT_ONCE {
+            if retired == MAX_EVICTED {
                 break;
             }
         }
@@ -129,16 +103,51 @@ impl Guard {
 
     /// Loads a program's baseline again after the store has received another one.
     pub fn reload(&mut self, gate: &Gate, identity: &BaselineId) -> Result<()> {
-        let Some(place) = self.profile_slots.get(identity).copied() else { return Ok(()) };
+        let Some(slot) = self.profile_slots.get(identity).copied() else { return Ok(()) };
         let lock = Lock::take()?;
-        let Some((mut program, deeds)) = self.programs.remove(&place) else { return Ok(()) };
+        let Some((mut program, activity)) = self.programs.remove(&slot) else { return Ok(()) };
         program.reset();
         // Set even if the stored baseline could not be used before.
         program.digest = Some(identity.digest);
-        gate.restart_windows(place);
+        gate.restart_windows(slot);
         let installed = self.install(&mut program, gate, &lock, identity);
-        self.programs.insert(place, (program, deeds));
+        self.programs.insert(slot, (program, activity));
         installed
+    }
+
+    /// Applies a transition to the baselines of these programs, in the store and in the kernel.
+    pub fn apply_transition(
+        &mut self,
+        gate: &Gate,
+        transition: Transition,
+        programs: &[String],
+    ) -> Result<Vec<TransitionResult>> {
+        self.save(gate, SaveScope::All)?;
+        let done = transitions::apply(&self.store, transition, programs)?;
+        self.reload_all(gate, done)
+    }
+
+    /// Adds baselines to the store, and loads those that changed into the kernel.
+    pub fn import(
+        &mut self,
+        gate: &Gate,
+        baselines: Vec<Baseline>,
+        replace: bool,
+    ) -> Result<Vec<TransitionResult>> {
+        self.save(gate, SaveScope::All)?;
+        let done = add(&self.store, baselines, replace)?;
+        self.reload_all(gate, done)
+    }
+
+    fn reload_all(
+        &mut self,
+        gate: &Gate,
+        done: Vec<TransitionResult>,
+    ) -> Result<Vec<TransitionResult>> {
+        done.iter()
+            .filter(|done| done.is_changed)
+            .try_for_each(|done| self.reload(gate, &done.identity))?;
+        Ok(done)
     }
 }
 
@@ -153,9 +162,9 @@ fn save(
     if is_new && !own.has_learned() || !program.saved.needs_save(&own, which == SaveScope::All) {
         return Ok(());
     }
-    let title = title(program);
+    let title = program.title();
     let context = || format!("cannot store the baseline of {title}");
-    // Another Tollgate may have stored something meanwhile.
+    // Another Tollgate process may have stored something meanwhile.
     let (mut baseline, has_more) =
         match store.load(&own.digest, own.scope.as_deref()).with_context(context)? {
             Some(stored) => program.saved.merged_into(&own, &stored)?,
@@ -165,57 +174,4 @@ fn save(
     program.saved.note(&own, baseline.saved);
     program.saved.has_more = has_more;
     Ok(())
-}
-
-fn program_report(program: &TrackedProgram, deeds: &Activity) -> GuardedProgram {
-    let contents = program.profile.contents();
-    let state = match contents.state {
-        wire::GUARD_NORMAL => "normal",
-        wire::GUARD_FROZEN => "frozen",
-        _ => "training",
-    };
-    GuardedProgram {
-        path: path_of(program),
-        digest: program.digest.map(|digest| digest.to_string()),
-        scope: program.scope.clone(),
-        state: state.into(),
-        calls: contents.made,
-        early_calls: program.early_calls,
-        pairs: contents.pairs.len(),
-        windows: contents.windows.len(),
-        unlearned: program.profile.unlearned(),
-        anomalies: deeds.anomalies,
-        max_lfc: deeds.max_lfc,
-        holds: deeds.holds,
-        held_ns: deeds.held_ns,
-        killed: deeds.killed,
-        refused: deeds.refused,
-        unheld: deeds.unheld,
-        bytes: program.profile.bytes() as u64,
-    }
-}
-
-const KILL_AT_EXECVE: &str = "kill at an execve, before the new program runs";
-
-/// Describes the response, and when it takes effect in a gate with `enabled`.
-fn response(policy: &Policy, enabled: u32) -> String {
-    let calls = enforcement::enforced_call_names(enabled).join(", ");
-    let (way, denial) = match enabled {
-        lsm if lsm & wire::GUARD_LSM != 0 => ("", "refuse an execve"),
-        cgroup if cgroup & wire::GUARD_CGROUP != 0 => {
-            (" (sockets: over IPv4 and IPv6; sends: by UDP with an address)", KILL_AT_EXECVE)
-        }
-        _ => ("", KILL_AT_EXECVE),
-    };
-    let when = format!("before {calls}{way}; at the end of other calls, or at once if they sleep");
-    match policy.wire.response {
-        wire::GUARD_DELAY => format!("delay {when}"),
-        wire::GUARD_DENY => format!("{denial}, and delay {when}"),
-        wire::GUARD_STOP => format!("stop {when}"),
-        wire::GUARD_KILL => "kill, before the call's end".into(),
-        _ => match policy.mode {
-            Mode::Learn => "none; nothing is tested".into(),
-            _ => "none".into(),
-        },
-    }
 }

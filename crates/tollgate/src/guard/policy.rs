@@ -22,13 +22,14 @@ use crate::options::duration;
 pub enum Mode {
     /// Learn what the programs do and test nothing; normal baselines return to training
     Learn,
-    /// Also test each call, and report unusual ones
+    /// Also test each call, and report anomalies
     Watch,
-    /// Also respond to unusual calls, as --respond says
+    /// Also respond to anomalies, as --respond says
     Enforce,
 }
 
 impl Mode {
+    /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Learn => "learn",
@@ -38,7 +39,7 @@ impl Mode {
     }
 }
 
-/// What is done about unusual calls.
+/// What the guard does about an anomalous call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GuardResponse {
@@ -62,17 +63,17 @@ pub struct GuardOptions {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub guard_config: Option<PathBuf>,
-    /// How enforce responds to unusual calls (default: delay)
+    /// How enforce responds to anomalies (default: delay)
     #[arg(long, value_enum, value_name = "RESPONSE")]
     pub respond: Option<GuardResponse>,
     /// The base delay, which each anomaly among the thread's latest 128 calls doubles (default:
     /// 40ms, as in the pH paper)
     #[arg(long, value_name = "TIME", value_parser = duration)]
-    #[serde(deserialize_with = "time")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub delay_factor: Option<Duration>,
     /// The longest delay of one call (default: 2 days, as long as pH suspends an execve)
     #[arg(long, value_name = "TIME", value_parser = duration)]
-    #[serde(deserialize_with = "time")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub delay_cap: Option<Duration>,
     /// Hold each execve of a thread that has ever had this many anomalies among 128 calls since its
     /// own execve; 0 holds none (default: 0)
@@ -80,11 +81,11 @@ pub struct GuardOptions {
     pub suspend_execve: Option<u32>,
     /// How long --suspend-execve holds an execve (default: 2 days)
     #[arg(long, value_name = "TIME", value_parser = duration)]
-    #[serde(deserialize_with = "time")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub suspend_execve_time: Option<Duration>,
     /// How long a baseline is frozen before it becomes normal (default: 7 days)
     #[arg(long, value_name = "TIME", value_parser = duration)]
-    #[serde(deserialize_with = "time")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub normal_wait: Option<Duration>,
     /// Freeze a baseline once it has learned from more than this many times the calls up to the
     /// last new one (default: 4)
@@ -98,15 +99,15 @@ pub struct GuardOptions {
     /// (default: 12)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
     pub tolerize_limit: Option<u16>,
-    /// Hold at most this many processes at a time; further unusual calls are only reported
-    /// (default: 64)
+    /// Hold at most this many processes at a time; further anomalies are only reported (default:
+    /// 64)
     #[arg(long, value_name = "N")]
     pub max_held: Option<u32>,
     /// In any mode, briefly stop each process whose program is still learning, at about this
     /// interval, so that the program also learns how the process, its parent and its other threads
     /// react to a hold (default: never)
     #[arg(long, value_name = "TIME", value_parser = duration)]
-    #[serde(deserialize_with = "time")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub train_on_stops: Option<Duration>,
     /// Number of calls in the window of the lookahead pairs (default: 9)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=9))]
@@ -120,7 +121,9 @@ pub struct GuardOptions {
     pub scope: Option<ScopeKind>,
 }
 
-fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+fn deserialize_duration<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(from)?;
     duration(&text).map(Some).map_err(serde::de::Error::custom)
 }
@@ -158,13 +161,13 @@ impl Policy {
     }
 
     /// What the policy needs in the gate: bits of [`wire::gate_mask`].
-    pub fn needs(&self) -> u32 {
+    pub fn mask(&self) -> u32 {
         let scoped = if self.scope.is_some() { wire::GUARD_SCOPED } else { 0 };
-        wire::GUARD | self.holds_before() | scoped
+        wire::GUARD | self.precall_mechanisms() | scoped
     }
 
-    /// The mechanisms for holds and refusals before calls take effect.
-    fn holds_before(&self) -> u32 {
+    /// The mechanisms for pre-call holds and refusals.
+    fn precall_mechanisms(&self) -> u32 {
         match self.wire.response {
             wire::GUARD_OBSERVE | wire::GUARD_KILL => 0,
             _ => enforcement::available_mechanisms(),
@@ -172,14 +175,14 @@ impl Policy {
     }
 }
 
-/// Our choice: an attack seldom has this many processes, and a machine on which this many programs
-/// change at once has been upgraded.
+/// Not from pH. An attack seldom has this many processes; if this many programs change at once, the
+/// machine was upgraded.
 const DEFAULT_MAX_HELD: u32 = 64;
 
 /// pH's source has no delays by default; the paper's experiments use four ticks of 10 ms.
 const DELAY_FACTOR: Duration = Duration::from_millis(40);
 
-/// More than enough for one line for each option.
+/// The longest configuration file; one line for each option needs far less.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 fn read(path: &Path) -> Result<GuardOptions> {
@@ -194,8 +197,8 @@ fn read(path: &Path) -> Result<GuardOptions> {
         .with_context(|| format!("{} is not a guard configuration", path.display()))
 }
 
-/// The published parameters, without a response.
-pub fn watching() -> wire::guard_parameters {
+/// The published parameters of pH, without a response.
+pub fn observing_parameters() -> wire::guard_parameters {
     let default = Parameters::default();
     wire::guard_parameters {
         lookahead: ::guard::ModelKind::Lookahead.default_length() as u8,
@@ -218,6 +221,7 @@ pub fn watching() -> wire::guard_parameters {
 }
 
 impl GuardArguments {
+    /// The policy; `None` without `--guard`.
     pub fn policy(&self) -> Result<Option<Policy>> {
         let Some(mode) = self.mode else {
             if self.options.is_given() {
@@ -230,13 +234,14 @@ impl GuardArguments {
 }
 
 impl GuardOptions {
+    /// Resolves the options: the command line overrides the file, and the file the defaults.
     pub fn policy(&self, mode: Mode, store: &Path) -> Result<Policy> {
         let file = self.guard_config.as_deref().map(read).transpose()?.unwrap_or_default();
         let own = self;
         if own.respond.is_some() && mode != Mode::Enforce {
             bail!("--respond needs --guard=enforce: --guard={} does not respond", mode.name());
         }
-        let default = watching();
+        let default = observing_parameters();
         let response = match mode {
             Mode::Learn | Mode::Watch => wire::GUARD_OBSERVE,
             Mode::Enforce => match own.respond.or(file.respond).unwrap_or(GuardResponse::Delay) {
@@ -310,11 +315,11 @@ fn check_times(wire: &wire::guard_parameters, train_on_stops: Option<Duration>) 
         if value == 0 {
             bail!(
                 "{name} is 0, so no process would ever be held: use --guard=watch to only report \
-                unusual calls"
+                anomalies"
             );
         }
     }
-    if train_on_stops.is_some_and(|every| every.is_zero()) {
+    if train_on_stops.is_some_and(|interval| interval.is_zero()) {
         bail!("train-on-stops is 0: leave it out to stop no process during training");
     }
     Ok(())
@@ -350,8 +355,8 @@ fn check(wire: &wire::guard_parameters) -> Result<()> {
 /// The kernel adds a time to its clock, and the sum must not overflow.
 const MAX_TIME_NS: u64 = u64::MAX / 2;
 
-fn ns(time: Duration) -> u64 {
-    time.as_nanos().try_into().unwrap_or(MAX_TIME_NS).min(MAX_TIME_NS)
+fn ns(duration: Duration) -> u64 {
+    duration.as_nanos().try_into().unwrap_or(MAX_TIME_NS).min(MAX_TIME_NS)
 }
 
 impl GuardOptions {
@@ -406,9 +411,9 @@ mod tests {
 
     #[test]
     fn huge_times_do_not_overflow() {
-        let ages = Some(Duration::from_secs(u64::MAX));
+        let huge = Some(Duration::from_secs(u64::MAX));
         let options =
-            GuardOptions { delay_factor: ages, delay_cap: ages, ..GuardOptions::default() };
+            GuardOptions { delay_factor: huge, delay_cap: huge, ..GuardOptions::default() };
         let wire = policy(options).expect("a long time").wire;
         let now = kernel::clock::now_ns();
         assert!(now.checked_add(wire.delay_cap_ns).is_some_and(|until| until < u64::MAX));

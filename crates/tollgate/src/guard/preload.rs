@@ -10,12 +10,12 @@ use kernel::gate::{Gate, Lock};
 use kernel::wire;
 
 use super::baseline::BaselineId;
-use super::extension::{Guard, IdentifiedProgram};
 use super::file_hasher::MAX_INLINE_BYTES;
 use super::program_file::{key, open_file, opened_path};
+use super::program_table::{IdentifiedProgram, ProgramTable};
 use super::scopes::{ProcessInfo, Scope, has_free_scope, interpreter_of_script};
 
-impl Guard {
+impl ProgramTable {
     /// Preloads the baseline of a command's own program, which then applies from its first call on.
     pub fn preload_command(
         &mut self,
@@ -61,52 +61,52 @@ impl Guard {
         self.preload(gate, &Lock::take()?, &paths, MAX_INLINE_BYTES)
     }
 
-    /// Preloads programs of at most `longest` bytes; a longer one gets its baseline when it starts.
+    /// Preloads programs of at most `max_bytes`; a longer one gets its baseline when it starts.
     fn preload(
         &mut self,
         gate: &Gate,
         lock: &Lock,
         programs: &[(PathBuf, Scope)],
-        longest: u64,
+        max_bytes: u64,
     ) -> Result<()> {
-        let mut expected: Vec<(wire::guard_program, IdentifiedProgram)> = Vec::new();
-        let (mut seen, mut spared) = (BTreeSet::new(), Vec::new());
+        let mut preloaded: Vec<(wire::guard_program, IdentifiedProgram)> = Vec::new();
+        let (mut seen, mut exempt) = (BTreeSet::new(), Vec::new());
         for (path, scope) in programs {
             // A program that cannot be read now gets its baseline when it starts, if it can start
             // at all.
             let Ok((file, metadata)) = open_file(path) else { continue };
-            if metadata.len() > longest
+            if metadata.len() > max_bytes
                 || !seen.insert((metadata.dev(), metadata.ino(), scope.number))
             {
                 continue;
             }
             let path = opened_path(&file).unwrap_or_else(|| path.clone());
-            let Some(digest) = self.reader.digest(&file, &metadata) else { continue };
+            let Some(digest) = self.hasher.digest(&file, &metadata) else { continue };
             let identity = BaselineId { digest, scope: scope.name.clone() };
             if self.policy.selection.is_exempt(&metadata) {
-                spared.push(identity.clone());
+                exempt.push(identity.clone());
             }
             // A copy shares the profile of the first one when it starts.
             let is_first = !self.profile_slots.contains_key(&identity)
-                && !expected.iter().any(|(_, other)| other.identity.as_ref() == Some(&identity));
-            let others = expected.iter().filter_map(|(_, other)| other.identity.as_ref());
+                && !preloaded.iter().any(|(_, other)| other.identity.as_ref() == Some(&identity));
+            let others = preloaded.iter().filter_map(|(_, other)| other.identity.as_ref());
             if is_first
                 && has_free_scope(&identity, self.profile_slots.keys().chain(others))
                 && self.policy.selection.is_selected(&path, &metadata)
             {
                 let key = key(&metadata, self.session, scope.number);
-                expected
-                    .push((key, IdentifiedProgram { path, metadata, identity: Some(identity) }));
+                let program = IdentifiedProgram { path, metadata, identity: Some(identity) };
+                preloaded.push((key, program));
             }
         }
-        let (keys, programs): (Vec<_>, Vec<_>) = expected.into_iter().unzip();
-        let places = gate.assign_profiles(lock, &keys)?;
-        for (place, known) in places.into_iter().zip(programs) {
-            self.track(gate, lock, place, known)?;
+        let (keys, programs): (Vec<_>, Vec<_>) = preloaded.into_iter().unzip();
+        let slots = gate.assign_profiles(lock, &keys)?;
+        for (slot, program) in slots.into_iter().zip(programs) {
+            self.track(gate, lock, slot, program)?;
         }
         // The first one may be a copy, which any user can make, of an exempt program.
-        for place in spared.iter().filter_map(|identity| self.profile_slots.get(identity)) {
-            if let Some((program, _)) = self.programs.get(place) {
+        for slot in exempt.iter().filter_map(|identity| self.profile_slots.get(identity)) {
+            if let Some((program, _)) = self.programs.get(slot) {
                 program.profile.set_exempt();
             }
         }

@@ -33,25 +33,27 @@ fn is_same_file(metadata: &fs::Metadata, key: &wire::guard_program) -> bool {
 }
 
 /// Opens the file that was executed: that of the process, if the process still runs, or the one at
-/// the path. The file is opened first because what either stands for may change at any time.
+/// the path. The open file is compared with the record, because both may change at any time.
 pub fn open_program(record: &wire::guard_program_record) -> Option<File> {
     let same = |file: &File| {
         file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program))
     };
-    let ways = [format!("/proc/{}/exe", record.pid), kernel_text::path(&record.path)];
-    ways.iter().find_map(|way| open_file(Path::new(way)).ok().map(|(file, _)| file).filter(same))
+    let candidates = [format!("/proc/{}/exe", record.pid), kernel_text::path(&record.path)];
+    candidates
+        .iter()
+        .find_map(|path| open_file(Path::new(path)).ok().map(|(file, _)| file).filter(same))
 }
 
 /// Opens a regular file. Another file may be at the path meanwhile: opening a pipe would block, and
 /// some devices act as soon as they are opened.
 pub fn open_file(path: &Path) -> std::io::Result<(File, fs::Metadata)> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    let place = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
-    let metadata = place.metadata()?;
+    let handle = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let metadata = handle.metadata()?;
     if !metadata.is_file() {
         return Err(std::io::ErrorKind::InvalidInput.into());
     }
-    Ok((File::open(descriptor_path(&place))?, metadata))
+    Ok((File::open(descriptor_path(&handle))?, metadata))
 }
 
 fn descriptor_path(file: &File) -> PathBuf {
@@ -61,6 +63,7 @@ fn descriptor_path(file: &File) -> PathBuf {
 /// The kernel appends this to the path of a file that was unlinked or replaced.
 const DELETED: &[u8] = b" (deleted)";
 
+/// The present path of an open file.
 pub fn opened_path(file: &File) -> Option<PathBuf> {
     file_of_link(&descriptor_path(file))
 }

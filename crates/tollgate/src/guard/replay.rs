@@ -18,6 +18,7 @@ use crate::output::Output;
 /// Traces have no times, and a profile that a command normalized needs none.
 const NOW: Duration = Duration::ZERO;
 
+/// Trains a profile of each model, tests the other traces against it, and prints the result.
 pub fn replay(arguments: &ReplayArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     let mut names = Names::default();
@@ -92,15 +93,15 @@ fn trained(
 
 /// Runs one process after the other: each thread has its own sequence, so the interleaving of
 /// processes does not matter to a profile.
-fn run(profile: &mut Profile, trace: &CallTrace, mut tell: impl FnMut(usize, &CallVerdict)) {
+fn run(profile: &mut Profile, trace: &CallTrace, mut on_call: impl FnMut(usize, &CallVerdict)) {
     let mut thread = GuardThread::default();
     let mut execs = trace.execs.iter().peekable();
-    for (place, call) in trace.calls.iter().enumerate() {
-        if execs.next_if_eq(&&place).is_some() {
+    for (index, call) in trace.calls.iter().enumerate() {
+        if execs.next_if_eq(&&index).is_some() {
             thread.reset();
         }
         let verdict = profile.process_syscall(&mut thread, *call, NOW);
-        tell(place, &verdict);
+        on_call(index, &verdict);
     }
 }
 
@@ -124,11 +125,11 @@ fn replay_process(
         delay_begins: None,
         delay_ns: 0,
     };
-    run(&mut profile, trace, |place, verdict| {
+    run(&mut profile, trace, |index, verdict| {
         process.anomalies += u64::from(verdict.mismatches > 0);
         process.max_lfc = process.max_lfc.max(verdict.lfc);
         if !verdict.delay.is_zero() {
-            process.delay_begins.get_or_insert(place + 1);
+            process.delay_begins.get_or_insert(index + 1);
         }
         let delay_ns = u64::try_from(verdict.delay.as_nanos()).unwrap_or(u64::MAX);
         process.delay_ns = process.delay_ns.saturating_add(delay_ns);

@@ -9,6 +9,7 @@ use crate::format::{count, duration, number_of};
 
 pub const SCHEMA: &str = "tollgate.guard.replay/1";
 
+/// What is known of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Label {
@@ -17,6 +18,7 @@ pub enum Label {
     Unknown,
 }
 
+/// The report of a replay.
 #[derive(Debug, Serialize)]
 pub struct ReplayReport {
     pub schema: &'static str,
@@ -25,6 +27,7 @@ pub struct ReplayReport {
     pub processes: Vec<ReplayedProcess>,
 }
 
+/// What the models were trained on.
 #[derive(Debug, Serialize)]
 pub struct Trained {
     pub processes: usize,
@@ -48,6 +51,7 @@ pub struct ModelSummary {
     pub at: u32,
 }
 
+/// The result of one process in one model.
 #[derive(Debug, Serialize)]
 pub struct ReplayedProcess {
     pub source: String,
@@ -63,6 +67,7 @@ pub struct ReplayedProcess {
     pub delay_ns: u64,
 }
 
+/// The report as text, with at most `top` processes.
 pub fn text(report: &ReplayReport, top: usize) -> String {
     let mut out = String::new();
     let _ = writeln!(

@@ -27,19 +27,21 @@ pub fn reply(
             serde_json::to_value(guard.status(gate, since, losses.read(gate)?))?
         }
         GuardRequest::Store => {
-            guard.save(gate, SaveScope::All)?;
-            serde_json::to_value(guard.store.folder().canonicalize()?)?
+            guard.programs.save(gate, SaveScope::All)?;
+            serde_json::to_value(guard.programs.store.folder().canonicalize()?)?
         }
         GuardRequest::Import { baselines, replace } => {
-            serde_json::to_value(guard.import(gate, baselines, replace)?)?
+            serde_json::to_value(guard.programs.import(gate, baselines, replace)?)?
         }
-        GuardRequest::Verb { verb, programs } => {
-            serde_json::to_value(guard.verb(gate, verb, &programs)?)?
+        GuardRequest::Transition { transition, programs } => {
+            serde_json::to_value(guard.programs.apply_transition(gate, transition, &programs)?)?
         }
-        GuardRequest::Off => serde_json::to_value(guard.switch(gate, true))?,
-        GuardRequest::On => serde_json::to_value(guard.switch(gate, false))?,
-        GuardRequest::Hold { pid } => serde_json::to_value(guard.hold(gate, pid)?)?,
-        GuardRequest::Release { whom } => serde_json::to_value(guard.release(gate, &whom)?)?,
+        GuardRequest::Off => serde_json::to_value(guard.holds.switch(gate, &guard.programs, true))?,
+        GuardRequest::On => serde_json::to_value(guard.holds.switch(gate, &guard.programs, false))?,
+        GuardRequest::Hold { pid } => serde_json::to_value(guard.holds.hold(gate, pid)?)?,
+        GuardRequest::Release { targets } => {
+            serde_json::to_value(guard.holds.release(gate, &guard.programs, &targets)?)?
+        }
     };
     Ok(Response::Value(value))
 }

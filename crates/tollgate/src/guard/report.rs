@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::format::{count, duration, number_of, printable};
 use crate::report::{Section, TextOptions, field, more_rows};
 
+/// What the guard of a session did.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuardReport {
     /// learn, watch or enforce
@@ -23,6 +24,7 @@ pub struct GuardReport {
     pub unidentified: u64,
 }
 
+/// A program, and what it did in this session.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuardedProgram {
     pub path: String,
@@ -57,6 +59,7 @@ pub struct GuardedProgram {
     pub bytes: u64,
 }
 
+/// An anomalous or denounced call, or a call to which the guard responded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GuardEvent {
     /// RFC 3339, by the machine's clock.
@@ -100,14 +103,14 @@ impl GuardEvent {
     /// An event as a self-contained line.
     pub fn line(&self) -> String {
         let before = &self.sequence[..self.sequence.len().saturating_sub(1)];
-        let place = self
+        let location = self
             .unit
             .iter()
             .chain(&self.container)
             .map(|name| format!(" in {name}"))
             .collect::<String>();
         printable(&format!(
-            "{} {} ({}){place}: {} after {} (LFC {}): {}",
+            "{} {} ({}){location}: {} after {} (LFC {}): {}",
             self.command,
             self.pid,
             with_scope(&self.program, self.scope.as_deref()),
@@ -118,13 +121,15 @@ impl GuardEvent {
         ))
     }
 
+    /// What the guard did, with the time and the reason.
     pub fn action_text(&self) -> String {
         let held = if self.held_ns > 0 {
             format!(" for {}", duration(self.held_ns))
         } else {
             String::new()
         };
-        let restraint = self.restraint.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+        let restraint =
+            self.restraint.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
         let effect = match self.effect.as_deref() {
             Some("before") => ", before it takes effect",
             Some("before-ip") => ", before it takes effect over IP, otherwise at its end",
@@ -138,7 +143,7 @@ impl GuardEvent {
     /// The calls expected in place of this one; at most `most` of them are listed.
     pub fn expected_text(&self, most: usize) -> Option<String> {
         if self.is_denounced && self.mismatches == 0 {
-            return Some("reported as unusual by a plugin".into());
+            return Some("denounced by a plugin".into());
         }
         if self.mismatches == 0 || self.expected.is_empty() {
             return None;
@@ -146,12 +151,12 @@ impl GuardEvent {
         if let [.., before, _] = self.sequence.as_slice()
             && self.expected.contains(&self.call)
         {
-            return Some(format!("usual after {before}, but not after all the calls before it"));
+            return Some(format!("normal after {before}, but not after all the calls before it"));
         }
         let shown = self.expected.iter().take(most).cloned().collect::<Vec<_>>().join(", ");
         let more = self.expected.len().saturating_sub(most);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        Some(format!("usual here: {shown}{more}"))
+        Some(format!("normal here: {shown}{more}"))
     }
 }
 
@@ -166,6 +171,7 @@ pub fn with_scope(program: &str, scope: Option<&str>) -> String {
 }
 
 impl GuardedProgram {
+    /// The path and the scope, for display.
     pub fn title(&self) -> String {
         with_scope(&self.path, self.scope.as_deref())
     }
@@ -173,14 +179,15 @@ impl GuardedProgram {
     /// The heading of a table whose column of calls has this width.
     pub fn heading(calls: usize) -> String {
         format!(
-            "{:<40} {:>9} {:>calls$} {:>8} {:>8} {:>8} {:>6} {:>10}",
-            "program", "state", "calls", "unusual", "most/128", "holds", "killed", "held"
+            "{:<40} {:>9} {:>calls$} {:>9} {:>8} {:>8} {:>6} {:>10}",
+            "program", "state", "calls", "anomalies", "most/128", "holds", "killed", "held"
         )
     }
 
+    /// A row of the table whose column of calls has this width.
     pub fn row(&self, calls: usize) -> String {
         format!(
-            "{:<40} {:>9} {:>calls$} {:>8} {:>8} {:>8} {:>6} {:>10}",
+            "{:<40} {:>9} {:>calls$} {:>9} {:>8} {:>8} {:>6} {:>10}",
             printable(&self.title()),
             self.state,
             count(self.calls),
@@ -215,7 +222,7 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     let (holds, held_ns) = (sum(|program| program.holds), sum(|program| program.held_ns));
     let _ = writeln!(
         out,
-        "\nguard ({}): {} made {} calls, {} of them unusual; {}{}",
+        "\nguard ({}): {} made {} calls, {} of them anomalous; {}{}",
         guard.mode,
         number_of(guard.programs.len(), "program"),
         count(sum(|program| program.calls)),
@@ -265,7 +272,7 @@ fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     if guard.events.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\n  unusual calls and responses:");
+    let _ = writeln!(out, "\n  anomalies and responses:");
     for event in guard.events.iter().take(layout.top) {
         let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
         let _ = writeln!(
@@ -279,8 +286,8 @@ fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
             event.lfc,
             event.action_text(),
         );
-        if let Some(usual) = event.expected_text(EXPECTED_SHOWN) {
-            let _ = writeln!(out, "              {usual}");
+        if let Some(expected) = event.expected_text(EXPECTED_SHOWN) {
+            let _ = writeln!(out, "              {expected}");
         }
     }
     let hidden = guard.events.len().saturating_sub(layout.top) as u64 + guard.events_left_out;

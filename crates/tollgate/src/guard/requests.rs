@@ -10,6 +10,7 @@ use super::report::GuardedProgram;
 use super::transitions::Transition;
 use crate::format::span;
 
+/// A request to the guard of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 pub enum GuardRequest {
@@ -24,8 +25,10 @@ pub enum GuardRequest {
         baselines: Vec<Baseline>,
         replace: bool,
     },
-    Verb {
-        verb: Transition,
+    #[serde(rename = "verb")]
+    Transition {
+        #[serde(rename = "verb")]
+        transition: Transition,
         programs: Vec<String>,
     },
     Off,
@@ -35,7 +38,8 @@ pub enum GuardRequest {
     },
     /// Process IDs, or names or paths of programs; empty for all.
     Release {
-        whom: Vec<String>,
+        #[serde(rename = "whom")]
+        targets: Vec<String>,
     },
 }
 
@@ -61,6 +65,7 @@ pub struct Status {
     pub losses: BTreeMap<String, u64>,
 }
 
+/// A process that is held now.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HeldProcessReport {
     pub pid: u32,
@@ -75,6 +80,7 @@ pub struct HeldProcessReport {
 }
 
 impl HeldProcessReport {
+    /// The time until it is released, for display.
     pub fn left(&self) -> String {
         self.left_ns.map_or_else(
             || "until released".into(),

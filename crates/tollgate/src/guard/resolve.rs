@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use super::baseline::{Baseline, Digest};
 use crate::format::printable;
 
-/// Fewer digits could as well be a program's name.
+/// The least number of a digest's digits; fewer could be a program's name.
 const MIN_DIGITS: usize = 6;
 
 /// Splits "PROGRAM[SCOPE]" into its parts.
@@ -30,10 +30,10 @@ pub fn is_in_scope(scope: Option<&str>, text: &str) -> bool {
 /// a scope in brackets.
 pub fn select<'a>(named: &str, all: &'a [Baseline]) -> Result<&'a Baseline> {
     let (program, scope) = split_scope(named);
-    let is_meant =
+    let has_scope =
         |it: &Baseline| scope.is_none_or(|scope| is_in_scope(it.scope.as_deref(), scope));
     let matching = |fits: &dyn Fn(&Baseline) -> bool| {
-        all.iter().filter(|it| fits(it) && is_meant(it)).collect::<Vec<_>>()
+        all.iter().filter(|it| fits(it) && has_scope(it)).collect::<Vec<_>>()
     };
     if program.contains('/') {
         let digest = Digest::of_file(Path::new(program))?;
@@ -46,9 +46,9 @@ pub fn select<'a>(named: &str, all: &'a [Baseline]) -> Result<&'a Baseline> {
         }
         return unique(named, &found);
     }
-    let called = matching(&|it| it.paths.iter().any(|path| base_name(path) == program));
-    let digested = matching(&|it| has_prefix(it, program));
-    unique(named, if digested.is_empty() { &called } else { &digested })
+    let by_name = matching(&|it| it.paths.iter().any(|path| base_name(path) == program));
+    let by_digest = matching(&|it| has_prefix(it, program));
+    unique(named, if by_digest.is_empty() { &by_name } else { &by_digest })
 }
 
 /// The baselines of all these programs, without duplicates.

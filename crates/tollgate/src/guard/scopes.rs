@@ -20,16 +20,15 @@ use super::container_image::image_of;
 use super::program_file::{file_of_link, open_file};
 use crate::kernel_text;
 
-/// How many scopes of one program have profiles at the same time. An unlimited number of files,
-/// such as scripts that are created and run once, must not use up the profiles of all other
-/// programs.
+/// The most scopes of one program that have profiles at a time. Scripts that are created and run
+/// once must not use up the profiles of all other programs.
 pub const MAX_SCOPES: usize = 128;
 
 /// The gate attaches at most this many processes at a time (`attach_requests` in
 /// bpf/gate/tasks.bpf.h), and each may have a scope of its own.
 const MAX_ATTACHED_NAMES: usize = wire::THREADS as usize;
 
-/// What a baseline is of, besides the program's content.
+/// What distinguishes the baselines of a program's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScopeKind {
@@ -51,8 +50,7 @@ impl ScopeKind {
         }
     }
 
-    /// The scope's name in baselines. None: the process is in no container, whatever its cgroup
-    /// looks like.
+    /// The scope's name in baselines. None: the cgroup turned out to be that of no container.
     fn name(self, found: &wire::scope_name) -> Option<String> {
         let text = wire::text(&found.text);
         match self {
@@ -119,6 +117,7 @@ impl SessionScopes {
         }
     }
 
+    /// The scope of a process that joins the session. Its name is stored for later records.
     pub fn of_process(&mut self, process: impl FnOnce() -> ProcessInfo) -> Scope {
         let Some(kind) = self.kind else { return Scope::default() };
         let Some(found) = process().scope(kind) else { return Scope::default() };
@@ -132,7 +131,7 @@ impl SessionScopes {
     }
 }
 
-/// Whether one more scope of a program may have a profile besides the known ones.
+/// Whether one more scope of a program may have a profile besides those in `known`.
 pub fn has_free_scope<'a>(
     identity: &BaselineId,
     known: impl Iterator<Item = &'a BaselineId>,
@@ -262,11 +261,11 @@ mod tests {
     fn attached_process_keeps_its_scope_name() {
         let mut scopes = SessionScopes::new(Some(ScopeKind::Unit));
         let scope = scopes.of_process(|| process("/usr/bin/app", "app", "/"));
-        let met = wire::guard_program_record {
+        let record = wire::guard_program_record {
             program: wire::guard_program { scope: scope.number, ..Default::default() },
             ..Default::default()
         };
-        assert_eq!(scopes.of_record(&met).as_deref(), Some("unit:app.service"));
+        assert_eq!(scopes.of_record(&record).as_deref(), Some("unit:app.service"));
     }
 
     #[test]

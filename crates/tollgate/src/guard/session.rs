@@ -22,7 +22,8 @@ use crate::format::number_of;
 use crate::output::print_message;
 use crate::report::Section;
 
-const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// How often changed baselines are stored.
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A guard with a policy.
 pub struct GuardSetup {
@@ -36,7 +37,7 @@ pub struct GuardSetup {
 impl ExtensionSetup for GuardSetup {
     fn configure(&self, options: &mut SessionOptions) {
         options.guard = self.policy.wire;
-        options.mask |= self.policy.needs();
+        options.mask |= self.policy.mask();
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
@@ -80,7 +81,7 @@ impl GuardInSession {
     /// Publishes new events, if this is the guard of a daemon.
     fn publish_events(&mut self) {
         if let Some(events) = &mut self.events {
-            self.guard.take_events().iter().for_each(|event| events.publish(event));
+            self.guard.events.take().iter().for_each(|event| events.publish(event));
         }
     }
 }
@@ -92,19 +93,19 @@ impl Extension for GuardInSession {
         joining: &mut Joining<'_>,
     ) -> Result<()> {
         match joining {
-            Joining::Later => self.guard.preload_stored(context.gate),
+            Joining::Later => self.guard.programs.preload_stored(context.gate),
             Joining::Command { program, words } => {
-                self.guard.preload_command(context.gate, &Lock::take()?, program, words)
+                self.guard.programs.preload_command(context.gate, &Lock::take()?, program, words)
             }
             Joining::Processes { pids, scopes } => {
-                scopes.extend(self.guard.preload_processes(context.gate, pids)?);
+                scopes.extend(self.guard.programs.preload_processes(context.gate, pids)?);
                 Ok(())
             }
         }
     }
 
     fn begin(&mut self, began_ns: u64) {
-        self.guard.begin(began_ns);
+        self.guard.events.begin(began_ns);
     }
 
     fn summary(&self, processes: Option<usize>) -> Option<String> {
@@ -124,7 +125,7 @@ impl Extension for GuardInSession {
 
     fn on_record(&mut self, context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
         if let Some(program) = kernel::ring::guard_program(record) {
-            self.guard.on_program_start(context.gate, &program)?;
+            self.guard.programs.on_program_start(context.gate, &program)?;
         } else if let Some(event) = kernel::ring::guard_event(record) {
             self.guard.on_event(&event);
         } else {
@@ -147,13 +148,13 @@ impl Extension for GuardInSession {
         if let Some(events) = &mut self.events {
             events.tend();
         }
-        let evicted = self.guard.evict_unused(context.gate);
-        if self.saved.elapsed() <= SAVE_EVERY {
+        let evicted = self.guard.programs.evict_unused(context.gate);
+        if self.saved.elapsed() <= SAVE_INTERVAL {
             return evicted;
         }
         self.saved = Instant::now();
         // A failure is only logged: it may succeed the next time, for example after a full disk.
-        evicted.and(self.guard.save(context.gate, SaveScope::Changed))
+        evicted.and(self.guard.programs.save(context.gate, SaveScope::Changed))
     }
 
     fn request_key(&self) -> Option<&'static str> {
@@ -161,13 +162,13 @@ impl Extension for GuardInSession {
     }
 
     fn note_client(&mut self, context: &mut SessionContext<'_>, process: u32) {
-        self.guard.note_operator(context.gate, process);
+        self.guard.holds.note_operator(context.gate, process);
     }
 
     fn reply(&mut self, context: &mut SessionContext<'_>, request: Request) -> Result<Response> {
-        let (asked, losses) = request.parse()?;
+        let (request, losses) = request.parse()?;
         let events = self.events.as_mut().context("this guard takes no requests")?;
-        reply(&mut self.guard, events, context.gate, asked, self.since, losses)
+        reply(&mut self.guard, events, context.gate, request, self.since, losses)
     }
 
     fn metrics(
@@ -186,7 +187,7 @@ impl Extension for GuardInSession {
 
     fn save(&mut self) -> Result<()> {
         self.publish_events();
-        self.guard.save_at_end().context("the baselines could not be stored")
+        self.guard.programs.save_at_end().context("the baselines could not be stored")
     }
 
     fn section(
@@ -198,6 +199,6 @@ impl Extension for GuardInSession {
     }
 
     fn end(&mut self) {
-        self.guard.dismiss_watchdog();
+        self.guard.holds.dismiss_watchdog();
     }
 }

@@ -16,7 +16,7 @@ use crate::output::print_message;
 
 const SUFFIX: &str = ".baseline";
 const DAMAGED: &str = ".damaged";
-/// A baseline with all pairs and 100,000 windows would be shorter.
+/// The longest file; a baseline with all pairs and 100,000 windows is shorter.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// How long to wait for the lock: a daemon stores thousands of baselines under it, at some
@@ -24,10 +24,11 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 const LOCK_POLL: Duration = Duration::from_millis(2);
 
+/// A folder of baselines. It is locked for each change.
 #[derive(Clone)]
 pub struct Store {
     folder: PathBuf,
-    patience: Duration,
+    lock_timeout: Duration,
     warn: fn(&str),
 }
 
@@ -66,12 +67,12 @@ impl ReadError {
 impl Store {
     /// The store in a folder that need not exist yet.
     pub fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), patience: LOCK_TIMEOUT, warn }
+        Self { folder: folder.to_owned(), lock_timeout: LOCK_TIMEOUT, warn }
     }
 
     /// A shorter wait for the lock, for a caller with other work to do in time.
-    pub fn with_lock_timeout(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn with_lock_timeout(self, lock_timeout: Duration) -> Self {
+        Self { lock_timeout, ..self }
     }
 
     pub fn folder(&self) -> &Path {
@@ -94,11 +95,11 @@ impl Store {
         let began = Instant::now();
         while let Err(error) = lock.try_lock() {
             match error {
-                TryLockError::WouldBlock if began.elapsed() < self.patience => sleep(LOCK_POLL),
+                TryLockError::WouldBlock if began.elapsed() < self.lock_timeout => sleep(LOCK_POLL),
                 TryLockError::WouldBlock => bail!(
                     "the store {} is locked by another process, for more than {} s: is it stopped?",
                     self.folder.display(),
-                    self.patience.as_secs()
+                    self.lock_timeout.as_secs()
                 ),
                 TryLockError::Error(error) => return Err(error).with_context(context),
             }
@@ -164,6 +165,7 @@ impl Store {
 }
 
 impl LockedStore<'_> {
+    /// As [`Store::load_all`].
     pub fn load_all(&self) -> Result<Vec<Baseline>> {
         self.store.load_each(|path| self.load_file(path))
     }
@@ -173,7 +175,7 @@ impl LockedStore<'_> {
         self.load_file(&self.store.path(&name(digest, scope)))
     }
 
-    /// Loads a file; renames a damaged one so that it is out of the way.
+    /// Loads a file. Renames a damaged one, so that it is not read again.
     fn load_file(&self, path: &Path) -> Result<Option<Baseline>> {
         match read(path) {
             Err(unread) if unread.is_damage() => {
@@ -215,6 +217,7 @@ impl LockedStore<'_> {
         self.sync()
     }
 
+    /// Removes the stored baseline of the same program, if there is one.
     pub fn remove(&self, baseline: &Baseline) -> Result<()> {
         let path = self.store.path(&baseline.name());
         remove_if_there(&path)
@@ -272,7 +275,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn warn(message: &str) {
-    // If the terminal is gone, there is no place to print an error.
+    // If the terminal is gone, no error can be printed either.
     let _ = print_message(&format!("tollgate: warning: {message}"));
 }
 

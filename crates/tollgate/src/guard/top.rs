@@ -33,6 +33,7 @@ struct GuardView {
     has_colours: bool,
 }
 
+/// Shows the state of the daemon's guard until the user quits.
 pub fn top(socket: &SocketOption) -> Result<ExitCode> {
     needs_terminal("guard top", "guard status")?;
     let mut view = GuardView {
@@ -42,16 +43,16 @@ pub fn top(socket: &SocketOption) -> Result<ExitCode> {
         has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
     let events = follow(socket)?;
-    let mut read = Instant::now();
+    let mut last_read = Instant::now();
     tui::run_screen(|terminal, is_due| {
         view.events.extend(events.try_iter());
         let surplus = view.events.len().saturating_sub(MAX_EVENTS);
         view.events.drain(..surplus);
         if is_due {
             let status: Status = request_one(socket, &GuardRequest::Status)?;
-            view.rates = rates(&view.status, &status, read.elapsed());
+            view.rates = rates(&view.status, &status, last_read.elapsed());
             view.status = status;
-            read = Instant::now();
+            last_read = Instant::now();
         }
         terminal.draw(|frame| draw(frame, &view))?;
         Ok(())
@@ -144,13 +145,13 @@ fn draw(frame: &mut Frame<'_>, view: &GuardView) {
         Constraint::Min(20),
         Constraint::Length(8),
         Constraint::Length(10),
-        Constraint::Length(8),
+        Constraint::Length(9),
         Constraint::Length(8),
         Constraint::Length(7),
         Constraint::Length(10),
         Constraint::Length(14),
     ];
-    let names = ["program", "state", "calls/s", "unusual", "most/128", "holds", "held", "calls"];
+    let names = ["program", "state", "calls/s", "anomalies", "most/128", "holds", "held", "calls"];
     let columns = if is_wide { names.len() } else { names.len() - 1 };
     frame.render_widget(
         Table::new(rows, &widths[..columns])
@@ -172,7 +173,10 @@ fn draw(frame: &mut Frame<'_>, view: &GuardView) {
         let time = event.time.get(11..19).unwrap_or_default();
         format!("{time}  {}", event.line())
     });
-    frame.render_widget(list(latest.collect(), " unusual calls, the latest first "), events);
+    frame.render_widget(
+        list(latest.collect(), " anomalies and responses, the latest first "),
+        events,
+    );
 }
 
 #[cfg(test)]
@@ -229,7 +233,7 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(80, 20)).expect("a screen");
         terminal.draw(|frame| draw(frame, &view)).expect("drawn");
         let screen = terminal.backend().to_string();
-        for part in ["nginx [unit:a/b]        normal", "most/128 holds   held "] {
+        for part in ["nginx [unit:a/b]       normal", "most/128 holds   held "] {
             assert!(screen.contains(part), "{part} is not in\n{screen}");
         }
     }

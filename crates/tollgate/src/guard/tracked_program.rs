@@ -15,6 +15,7 @@ use super::baseline::{
 };
 use super::clock::unix_now;
 use super::policy::Mode;
+use super::report::with_scope;
 use crate::call_name::call_name;
 
 /// A program whose baseline is in use.
@@ -37,9 +38,9 @@ pub struct TrackedProgram {
     /// The freeze count, and when the baseline becomes normal if it stays frozen since, in Unix
     /// seconds.
     normal_at: Option<(u32, u64)>,
-    /// Slots of the calls that have symbols so far.
+    /// The call of each symbol that is in use, as far as it has been read.
     calls: Vec<Option<u32>>,
-    /// The wipe count, and for each symbol those that normally follow it, as of that count.
+    /// For each symbol, those that normally follow it, with the wipe count at which they were read.
     next: Option<(u32, BTreeMap<u8, BTreeSet<u8>>)>,
 }
 
@@ -66,10 +67,12 @@ impl StoredState {
         };
     }
 
+    /// Whether the store lacks something of the profile's own baseline. With `also_calls`, a higher
+    /// number of calls is enough.
     pub fn needs_save(&self, own: &Baseline, also_calls: bool) -> bool {
         let is_idle = self.at.is_some() && self.counts.seen_calls == own.seen_calls;
-        // In this mode, a baseline that was normal returns to training; this is stored only if the
-        // program has run.
+        // In learn mode, a normal baseline returns to training. This is stored only if the program
+        // has made calls.
         if is_idle && own.state == BaselineState::Training {
             return false;
         }
@@ -78,8 +81,8 @@ impl StoredState {
             || also_calls && self.counts.seen_calls != own.seen_calls
     }
 
-    /// What to store in place of `stored`, and whether that contains something of another Tollgate
-    /// process, which is kept.
+    /// The baseline to store in place of `stored`, and whether it has something that another
+    /// Tollgate process has stored.
     pub fn merged_into(&self, own: &Baseline, stored: &Baseline) -> Result<(Baseline, bool)> {
         let mut all = own.clone();
         let mut gain = Gain::default();
@@ -99,7 +102,7 @@ impl TrackedProgram {
         path: Option<PathBuf>,
         identity: Option<BaselineId>,
     ) -> Self {
-        let (digest, scope) = identity.map(|of| (of.digest, of.scope)).unzip();
+        let (digest, scope) = identity.map(|id| (id.digest, id.scope)).unzip();
         Self {
             profile,
             path,
@@ -120,6 +123,18 @@ impl TrackedProgram {
     /// The program's identity. None: nothing of it is stored.
     pub fn identity(&self) -> Option<BaselineId> {
         Some(BaselineId { digest: self.digest?, scope: self.scope.clone() })
+    }
+
+    /// The program's path, for display.
+    pub fn path_text(&self) -> String {
+        self.path
+            .as_ref()
+            .map_or_else(|| "(ended too soon)".into(), |path| path.to_string_lossy().into_owned())
+    }
+
+    /// The program's path and scope, for display.
+    pub fn title(&self) -> String {
+        with_scope(&self.path_text(), self.scope.as_deref())
     }
 
     /// Clears the program before another baseline is installed, or none.
@@ -155,12 +170,12 @@ impl TrackedProgram {
         if self.profile.state() != wire::GUARD_FROZEN {
             return;
         }
-        let freezings = self.profile.freeze_count();
+        let freeze_count = self.profile.freeze_count();
         let normal_at = match self.normal_at {
-            Some((of, normal_at)) if of == freezings => normal_at,
+            Some((of, normal_at)) if of == freeze_count => normal_at,
             _ => now.saturating_add(normal_wait.as_secs()),
         };
-        self.normal_at = Some((freezings, normal_at));
+        self.normal_at = Some((freeze_count, normal_at));
         if now > normal_at && mode != Mode::Learn {
             self.profile.normalize();
         }
@@ -177,21 +192,21 @@ impl TrackedProgram {
 
     /// The calls that normally follow a call immediately.
     pub fn expected_after(&mut self, symbol: u8) -> Vec<String> {
-        let forgettings = self.profile.wipe_count();
-        if self.next.as_ref().is_none_or(|(of, _)| *of != forgettings) {
+        let wipe_count = self.profile.wipe_count();
+        if self.next.as_ref().is_none_or(|(of, _)| *of != wipe_count) {
             let mut next = BTreeMap::<_, BTreeSet<_>>::new();
             for pair in self.profile.contents().pairs.iter().filter(|pair| pair.normal & 1 != 0) {
                 next.entry(pair.earlier).or_default().insert(pair.current);
             }
-            self.next = Some((forgettings, next));
+            self.next = Some((wipe_count, next));
         }
         let next =
             self.next.as_ref().and_then(|(_, next)| next.get(&symbol)).cloned().unwrap_or_default();
         next.into_iter().map(|symbol| self.call(symbol)).collect()
     }
 
-    /// The current baseline, to be stored. None: the file could not be read, so the baseline could
-    /// not be found again.
+    /// The current baseline, to be stored. None: the file could not be read, so no later session
+    /// could find the baseline.
     pub fn baseline(&mut self, wire: &wire::guard_parameters, now: u64) -> Option<Baseline> {
         let contents = self.profile.contents();
         let before = self.stored.as_ref();
@@ -204,7 +219,7 @@ impl TrackedProgram {
         };
         let mut paths: BTreeSet<_> = before.map(|stored| stored.paths.clone()).unwrap_or_default();
         paths.extend(self.path.as_ref().map(|path| path.to_string_lossy().into_owned()));
-        let places = SymbolIndex::of(&contents);
+        let symbols = SymbolIndex::of(&contents);
         let mut baseline = Baseline {
             digest: self.digest?,
             scope: self.scope.clone(),
@@ -212,9 +227,9 @@ impl TrackedProgram {
             lookahead: wire.lookahead.into(),
             sequence: wire.sequence.into(),
             state,
-            calls: places.names.clone(),
-            pairs: contents.pairs.iter().map(|pair| places.pair(pair)).collect(),
-            windows: contents.windows.iter().map(|window| places.window(window)).collect(),
+            calls: symbols.names.clone(),
+            pairs: contents.pairs.iter().map(|pair| symbols.pair(pair)).collect(),
+            windows: contents.windows.iter().map(|window| symbols.window(window)).collect(),
             trained: contents.trained,
             changed_at: contents.changed_at,
             anomalies: contents.anomalies,
@@ -294,7 +309,7 @@ impl SymbolIndex {
 fn contents(baseline: &Baseline, mode: Mode) -> Contents {
     let symbol = |index: u8| if index == ANY_OTHER { index } else { index + 1 };
     let state = match baseline.state {
-        // It returns to training in this mode.
+        // In learn mode, a normal baseline returns to training.
         BaselineState::Normal if mode == Mode::Learn => wire::GUARD_TRAINING,
         BaselineState::Normal => wire::GUARD_NORMAL,
         BaselineState::Frozen { .. } => wire::GUARD_FROZEN,
@@ -350,12 +365,12 @@ mod tests {
             windows: vec![window(&[1, 3, 3, 127, 1, 1])],
             ..Contents::default()
         };
-        let places = SymbolIndex::of(&before);
-        assert_eq!(places.names, ["read", "close"]);
+        let symbols = SymbolIndex::of(&before);
+        assert_eq!(symbols.names, ["read", "close"]);
         assert_eq!(
-            places.pair(&before.pairs[0]),
+            symbols.pair(&before.pairs[0]),
             BaselinePair { call: 1, earlier: ANY_OTHER, learned: 5, normal: 0 }
         );
-        assert_eq!(places.window(&before.windows[0]).calls, [0, 1, 1, ANY_OTHER, 0, 0]);
+        assert_eq!(symbols.window(&before.windows[0]).calls, [0, 1, 1, ANY_OTHER, 0, 0]);
     }
 }

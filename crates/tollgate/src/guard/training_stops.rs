@@ -13,14 +13,15 @@ const MIN_INTERVAL: Duration = Duration::from_millis(4);
 /// Which process is stopped next, and when.
 pub struct TrainingStops {
     /// The average interval for each process.
-    every: Duration,
+    interval: Duration,
     next_ns: u64,
     latest: u32,
 }
 
 impl TrainingStops {
-    pub fn new(every: Duration) -> Self {
-        Self { every, next_ns: now_ns(), latest: 0 }
+    /// The first stop is due at once.
+    pub fn new(interval: Duration) -> Self {
+        Self { interval, next_ns: now_ns(), latest: 0 }
     }
 
     /// If it is time, stops the next of the session's guarded processes for which `is_learning`
@@ -36,13 +37,14 @@ impl TrainingStops {
             return self.next_ns;
         }
         let mut learning = gate.guarded_processes(session);
-        learning.retain(|tgid, place| is_learning(*tgid, *place));
+        learning.retain(|tgid, slot| is_learning(*tgid, *slot));
         let next = learning.range(self.latest + 1..).next().or_else(|| learning.first_key_value());
         if let Some((tgid, _)) = next {
             self.latest = *tgid;
             gate.hold(session, *tgid, now + STOP.as_nanos() as u64);
         }
-        let pause = (self.every / learning.len().max(1) as u32).max(MIN_INTERVAL).as_nanos() as u64;
+        let pause =
+            (self.interval / learning.len().max(1) as u32).max(MIN_INTERVAL).as_nanos() as u64;
         // Varies the pause, so that the stops do not stay in step with periodic work of the
         // programs.
         self.next_ns = now + pause / 2 + now % pause;

@@ -8,6 +8,7 @@ use super::resolve::{select_all, short_name, title};
 use super::store::{LockedStore, Store};
 use crate::format::number_of;
 
+/// A command that changes a stored baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transition {
@@ -28,7 +29,7 @@ pub struct TransitionResult {
 /// Finds all baselines before it changes the first one.
 pub fn apply(
     store: &Store,
-    verb: Transition,
+    transition: Transition,
     programs: &[String],
 ) -> Result<Vec<TransitionResult>> {
     let lock = store.lock()?;
@@ -36,16 +37,20 @@ pub fn apply(
     select_all(programs, &all)?
         .into_iter()
         .map(|baseline| {
-            let done = change(&lock, verb, baseline.clone())?;
+            let done = change(&lock, transition, baseline.clone())?;
             let line = format!("{} {}: {done}", title(baseline), short_name(baseline));
             Ok(TransitionResult { identity: baseline.identity(), is_changed: true, line })
         })
         .collect()
 }
 
-fn change(lock: &LockedStore<'_>, verb: Transition, mut baseline: Baseline) -> Result<String> {
+fn change(
+    lock: &LockedStore<'_>,
+    transition: Transition,
+    mut baseline: Baseline,
+) -> Result<String> {
     let (state, sizes) = (baseline.state, (baseline.pairs.len(), baseline.windows.len()));
-    match verb {
+    match transition {
         Transition::Normalize if !baseline.has_learned() && !baseline.has_normal() => bail!(
             "{} {} has learned nothing: every call of the program would be an anomaly",
             title(&baseline),
@@ -61,7 +66,7 @@ fn change(lock: &LockedStore<'_>, verb: Transition, mut baseline: Baseline) -> R
     }
     lock.save(&mut baseline)?;
     let (pairs, windows) = (baseline.pairs.len(), baseline.windows.len());
-    Ok(match verb {
+    Ok(match transition {
         Transition::Normalize => format!(
             "normal from now on, with {} and {}",
             number_of(pairs, "pair"),
@@ -72,7 +77,7 @@ fn change(lock: &LockedStore<'_>, verb: Transition, mut baseline: Baseline) -> R
         }
         Transition::Tolerize => format!("training again, no longer {}", state.name()),
         _ => format!(
-            "forgot what was learned: {} and {} that were not normal",
+            "wiped the training data: {} and {} that were not normal",
             number_of(sizes.0 - pairs, "pair"),
             number_of(sizes.1 - windows, "window")
         ),

@@ -12,6 +12,7 @@ use super::arguments::WatchdogArguments;
 use crate::output::{Output, print_message};
 use crate::watchdog;
 
+/// A running watchdog. It acts if its end of the liveness pipe closes.
 pub struct HoldWatchdog {
     child: Child,
     _liveness_pipe: OwnedFd,
@@ -36,10 +37,12 @@ fn start(gate: &Gate, session: u32) -> Result<HoldWatchdog> {
 }
 
 impl HoldWatchdog {
+    /// Starts the watchdog, and waits until it is ready.
     pub fn start(gate: &Gate, session: u32) -> Result<Self> {
         start(gate, session)
     }
 
+    /// The PID of its process, which must not be held.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -60,6 +63,7 @@ impl HoldWatchdog {
         Ok(())
     }
 
+    /// Ends the watchdog without a release.
     pub fn stop(mut self) {
         // It may have ended already.
         let _ = self.child.kill();

@@ -1,4 +1,4 @@
-//! Builds the lens' part of a report from the gate's statistics.
+//! Builds the lens' section of a report from the gate's call statistics.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::call_name::call_name;
 /// The confidence of the intervals of sampled times.
 const CONFIDENCE: f64 = 0.95;
 
-/// The lens' part of a report, from the statistics of rows. `per` is one of `wire::per`.
+/// The lens' section of a report, from the call statistics of rows. `per` is one of `wire::per`.
 pub fn lens_report(
     stats: &BTreeMap<RowName, RowStats>,
     per: u32,
@@ -23,20 +23,17 @@ pub fn lens_report(
     symbols: &KernelSymbols,
 ) -> LensReport {
     let mut total = RowStats::default();
-    for figures in stats.values() {
-        total.add(figures);
+    for row in stats.values() {
+        total.add(row);
     }
-    let groups = if per == wire::PER_ALL { Vec::new() } else { groups(stats, per, symbols) };
+    let groups = if per == wire::PER_ALL { Vec::new() } else { rows(stats, per, symbols) };
     LensReport { calls: calls_by_wall_time(&total, symbols), groups, slow, in_progress }
 }
 
-fn groups(
-    stats: &BTreeMap<RowName, RowStats>,
-    per: u32,
-    symbols: &KernelSymbols,
-) -> Vec<RowReport> {
+/// The rows of the report. With `PER_COMMAND`, tasks with the same command are one row.
+fn rows(stats: &BTreeMap<RowName, RowStats>, per: u32, symbols: &KernelSymbols) -> Vec<RowReport> {
     let mut merged: BTreeMap<RowName, RowStats> = BTreeMap::new();
-    for (name, figures) in stats {
+    for (name, row) in stats {
         let mut name = name.clone();
         match per {
             wire::PER_COMMAND => (name.pid, name.tgid) = (0, 0),
@@ -44,31 +41,31 @@ fn groups(
             wire::PER_PROCESS => name.pid = name.tgid,
             _ => {}
         }
-        merged.entry(name).or_default().add(figures);
+        merged.entry(name).or_default().add(row);
     }
-    let mut groups: Vec<_> = merged
+    let mut rows: Vec<_> = merged
         .iter()
-        .map(|(name, figures)| RowReport {
+        .map(|(name, row)| RowReport {
             pid: name.tgid,
             tid: (per == wire::PER_THREAD).then_some(name.pid),
             // The session's common row has no task.
             command: if name.command.is_empty() { "(common)".into() } else { name.command.clone() },
-            calls: calls_by_wall_time(figures, symbols),
+            calls: calls_by_wall_time(row, symbols),
         })
-        .filter(|group| !group.calls.is_empty())
+        .filter(|row| !row.calls.is_empty())
         .collect();
-    let wall = |group: &RowReport| group.calls.iter().map(|call| call.wall_ns).sum::<u64>();
-    groups.sort_by_key(|group| std::cmp::Reverse(wall(group)));
-    groups
+    let wall = |row: &RowReport| row.calls.iter().map(|call| call.wall_ns).sum::<u64>();
+    rows.sort_by_key(|row| std::cmp::Reverse(wall(row)));
+    rows
 }
 
 /// All calls of a row, those with the most wall time first.
-fn calls_by_wall_time(figures: &RowStats, symbols: &KernelSymbols) -> Vec<Call> {
-    let mut calls: Vec<_> = figures
+fn calls_by_wall_time(row: &RowStats, symbols: &KernelSymbols) -> Vec<Call> {
+    let mut calls: Vec<_> = row
         .calls
         .iter()
         .filter(|(_, call)| call.count + call.unfinished > 0)
-        .map(|(slot, call)| one_call(*slot, call, figures, symbols))
+        .map(|(slot, call)| one_call(*slot, call, row, symbols))
         .collect();
     calls.sort_by(|a, b| {
         b.wall_ns.cmp(&a.wall_ns).then(b.count.cmp(&a.count)).then(a.name.cmp(&b.name))
@@ -76,52 +73,50 @@ fn calls_by_wall_time(figures: &RowStats, symbols: &KernelSymbols) -> Vec<Call> 
     calls
 }
 
-fn one_call(slot: u32, figures: &CallStats, group: &RowStats, symbols: &KernelSymbols) -> Call {
+fn one_call(slot: u32, stats: &CallStats, row: &RowStats, symbols: &KernelSymbols) -> Call {
     let (abi, name) = call_name(slot);
     let quantile = |q| {
-        histogram::quantile(&*figures.histogram, q, figures.max_ns)
-            .map_or(0, |ns| ns.round() as u64)
+        histogram::quantile(&*stats.histogram, q, stats.max_ns).map_or(0, |ns| ns.round() as u64)
     };
-    let (extra, wall_interval_ns) = estimate_untimed(figures);
-    let off = figures.blocked_ns + figures.runqueue_ns;
+    let (extra, wall_interval_ns) = estimate_untimed(stats);
+    let off = stats.blocked_ns + stats.runqueue_ns;
     Call {
         name,
         abi: abi.as_str().into(),
-        count: figures.count,
-        errors: errors(figures),
-        wall_ns: figures.wall_ns + extra,
-        cpu_ns: (figures.wall_ns + extra).saturating_sub(off),
-        blocked_ns: figures.blocked_ns,
-        runqueue_ns: figures.runqueue_ns,
+        count: stats.count,
+        errors: errors(stats),
+        wall_ns: stats.wall_ns + extra,
+        cpu_ns: (stats.wall_ns + extra).saturating_sub(off),
+        blocked_ns: stats.blocked_ns,
+        runqueue_ns: stats.runqueue_ns,
         p50_ns: quantile(0.50),
         p95_ns: quantile(0.95),
         p99_ns: quantile(0.99),
-        max_ns: figures.max_ns,
-        minor_faults: figures.minor_faults,
-        major_faults: figures.major_faults,
-        blocked_in: sites(slot, figures.blocked_ns, &group.sites, symbols),
-        denied: figures.denied,
-        unfinished: figures.unfinished,
-        untimed: figures.skipped,
+        max_ns: stats.max_ns,
+        minor_faults: stats.minor_faults,
+        major_faults: stats.major_faults,
+        blocked_in: sites(slot, stats.blocked_ns, &row.sites, symbols),
+        denied: stats.denied,
+        unfinished: stats.unfinished,
+        untimed: stats.skipped,
         wall_interval_ns,
     }
 }
 
 /// The estimated time of the calls that sampling did not time, and the interval of the total.
-fn estimate_untimed(figures: &CallStats) -> (u64, Option<WallInterval>) {
-    if figures.skipped == 0 || figures.sampled == 0 {
+fn estimate_untimed(stats: &CallStats) -> (u64, Option<WallInterval>) {
+    if stats.skipped == 0 || stats.sampled == 0 {
         return (0, None);
     }
-    let skipped = figures.skipped as f64;
-    let mean = figures.sampled_ns as f64 / figures.sampled as f64;
-    let freedom = figures.sampled.saturating_sub(1).max(1) as f64;
+    let skipped = stats.skipped as f64;
+    let mean = stats.sampled_ns as f64 / stats.sampled as f64;
+    let freedom = stats.sampled.saturating_sub(1).max(1) as f64;
     // The two sums differ little only if the spread is small, and they are integers: the
     // subtraction loses no significant digit.
-    let variance =
-        ((figures.sampled_ns2 as f64 - figures.sampled_ns as f64 * mean) / freedom).max(0.0);
+    let variance = ((stats.sampled_ns2 as f64 - stats.sampled_ns as f64 * mean) / freedom).max(0.0);
     let interval =
-        normal_mean_interval(mean, variance, figures.sampled, CONFIDENCE).map(|interval| {
-            let whole = |mean: f64| figures.wall_ns + (skipped * mean).max(0.0).round() as u64;
+        normal_mean_interval(mean, variance, stats.sampled, CONFIDENCE).map(|interval| {
+            let whole = |mean: f64| stats.wall_ns + (skipped * mean).max(0.0).round() as u64;
             WallInterval {
                 low: whole(interval.low),
                 high: whole(interval.high),
@@ -131,12 +126,12 @@ fn estimate_untimed(figures: &CallStats) -> (u64, Option<WallInterval>) {
     ((skipped * mean).round() as u64, interval)
 }
 
-fn errors(figures: &CallStats) -> BTreeMap<String, u64> {
+fn errors(stats: &CallStats) -> BTreeMap<String, u64> {
     let name = |slot| match errno_of_index(slot) {
         0 => "other".to_owned(),
         errno => calls::display_errno(errno).into_owned(),
     };
-    figures
+    stats
         .errors
         .iter()
         .enumerate()
@@ -145,9 +140,9 @@ fn errors(figures: &CallStats) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Blocking sites by function. A stack is taken about once for a certain time of sleeping
-/// (bpf/lens/hooks.bpf.h), so the times of sites are shares; they are scaled to the time that was
-/// measured at every sleep.
+/// The blocking sites of a call, by function. Not every sleep has its site recorded
+/// (bpf/lens/hooks.bpf.h), so the times of sites are scaled to the blocked time, which is measured at
+/// every sleep.
 fn sites(
     slot: u32,
     blocked_ns: u64,
@@ -183,7 +178,7 @@ fn sites(
 mod tests {
     use super::*;
 
-    fn figures() -> RowStats {
+    fn row() -> RowStats {
         let mut call = CallStats {
             count: 3,
             wall_ns: 900,
@@ -196,17 +191,17 @@ mod tests {
         call.histogram[histogram::bucket(500)] = 1;
         call.errors[2] = 1;
         call.errors[134] = 1;
-        let mut group = RowStats::default();
-        group.calls.insert(0, call);
-        group.sites.insert((0, 0x10), SiteStats { blocked_ns: 30, sleeps: 1 });
-        group.sites.insert((0, 0x20), SiteStats { blocked_ns: 10, sleeps: 1 });
-        group.sites.insert((1, 0x20), SiteStats { blocked_ns: 99, sleeps: 1 });
-        group
+        let mut row = RowStats::default();
+        row.calls.insert(0, call);
+        row.sites.insert((0, 0x10), SiteStats { blocked_ns: 30, sleeps: 1 });
+        row.sites.insert((0, 0x20), SiteStats { blocked_ns: 10, sleeps: 1 });
+        row.sites.insert((1, 0x20), SiteStats { blocked_ns: 99, sleeps: 1 });
+        row
     }
 
     #[test]
     fn a_call_has_its_split_errors_and_sites() {
-        let call = &calls_by_wall_time(&figures(), &KernelSymbols::default())[0];
+        let call = &calls_by_wall_time(&row(), &KernelSymbols::default())[0];
         assert_eq!((call.name.as_str(), call.abi.as_str()), ("read", "x86-64"));
         assert_eq!(call.cpu_ns, 300);
         assert_eq!(call.errors, BTreeMap::from([("ENOENT".into(), 1), ("ERESTARTSYS".into(), 1)]));

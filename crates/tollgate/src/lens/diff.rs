@@ -37,6 +37,7 @@ struct Difference {
     p99_ns: [Option<u64>; 2],
 }
 
+/// The comparison, as JSON has it. Arrays have the value before and the value after.
 #[derive(Serialize)]
 struct ReportComparison {
     schema: &'static str,
@@ -46,6 +47,7 @@ struct ReportComparison {
     calls: Vec<Difference>,
 }
 
+/// Prints the comparison of two reports of `run` or `lens`.
 pub fn diff(before: &Path, after: &Path, result: &ResultOptions) -> Result<ExitCode> {
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     let comparison = compare(&read(before)?, &read(after)?);
@@ -65,22 +67,22 @@ fn read(path: &Path) -> Result<Report> {
 fn compare(before: &Report, after: &Report) -> ReportComparison {
     type Pair<'a> = [Option<&'a Call>; 2];
     let mut pairs: BTreeMap<(&str, &str), Pair> = BTreeMap::new();
-    for (side, document) in [before, after].into_iter().enumerate() {
-        for call in &document.lens.calls {
+    for (side, report) in [before, after].into_iter().enumerate() {
+        for call in &report.lens.calls {
             pairs.entry((&call.name, &call.abi)).or_default()[side] = Some(call);
         }
     }
     let mut calls: Vec<_> = pairs
         .into_iter()
         .map(|((name, abi), pair)| {
-            let figure = |part: fn(&Call) -> u64| pair.map(|call| call.map_or(0, part));
+            let values = |part: fn(&Call) -> u64| pair.map(|call| call.map_or(0, part));
             Difference {
                 name: name.into(),
                 abi: abi.into(),
-                count: figure(|call| call.count),
-                wall_ns: figure(|call| call.wall_ns),
+                count: values(|call| call.count),
+                wall_ns: values(|call| call.wall_ns),
                 mean_ns: pair.map(|call| call.and_then(mean)),
-                blocked_ns: figure(|call| call.blocked_ns),
+                blocked_ns: values(|call| call.blocked_ns),
                 p99_ns: pair.map(|call| call.map(|call| call.p99_ns)),
             }
         })

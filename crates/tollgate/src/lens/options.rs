@@ -44,6 +44,7 @@ enum Per {
 }
 
 impl LensOptions {
+    /// The lens that these options describe.
     pub fn setup(&self) -> LensSetup {
         LensSetup {
             mask: self.mask(),
@@ -52,6 +53,7 @@ impl LensOptions {
         }
     }
 
+    /// Whether any option is given that needs the lens.
     pub fn is_given(&self) -> bool {
         self.no_sites || self.sample || self.slower_than.is_some() || self.per.is_some()
     }

@@ -1,4 +1,4 @@
-//! The lens' part of a report.
+//! The lens' section of a report.
 
 use std::collections::BTreeMap;
 
@@ -9,33 +9,35 @@ use serde::{Deserialize, Serialize};
 pub struct LensReport {
     /// All rows together. Sums over threads may exceed the elapsed time.
     pub calls: Vec<Call>,
-    /// With `--per`: the same statistics by process, thread or command.
+    /// With `--per`: the rows, each a process, a thread or a command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<RowReport>,
     /// With `--slower-than`: the slowest calls, slowest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowCall>,
-    /// Calls that were not over at the end; in no other figure.
+    /// Calls that had not ended at the end of the session. They are counted nowhere else.
     pub in_progress: Vec<InProgress>,
 }
 
+/// A call that had not ended at the end of the session.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct InProgress {
     pub tid: u32,
     pub name: String,
     pub abi: String,
-    /// The time so far; none: its start was not timed.
+    /// The time since its start; none: its start was not timed.
     pub ns: Option<u64>,
 }
 
-/// The statistics of one system call. `count` calls returned; `unfinished` calls ended with their
-/// threads.
+/// The statistics of one system call. Times are in nanoseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Call {
     pub name: String,
     /// x86-64, i386 or x32.
     pub abi: String,
+    /// Calls that returned.
     pub count: u64,
+    /// Numbers of failed calls, by the name of the errno.
     pub errors: BTreeMap<String, u64>,
     pub wall_ns: u64,
     pub cpu_ns: u64,
@@ -47,7 +49,7 @@ pub struct Call {
     pub max_ns: u64,
     pub minor_faults: u64,
     pub major_faults: u64,
-    /// Where it slept, with the longest time first; empty with `--no-sites`.
+    /// Blocking sites, the one with the longest time first; empty with `--no-sites`.
     pub blocked_in: Vec<BlockedIn>,
     /// The part of `count` that was rejected before the kernel began the call (by seccomp or a
     /// tracer), and so has no time.
@@ -64,6 +66,7 @@ pub struct Call {
     pub wall_interval_ns: Option<WallInterval>,
 }
 
+/// The interval of an estimated wall time, in nanoseconds.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct WallInterval {
     pub low: u64,
@@ -71,13 +74,17 @@ pub struct WallInterval {
     pub confidence: f64,
 }
 
+/// A blocking site of a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BlockedIn {
+    /// The kernel function that slept.
     pub function: String,
     pub ns: u64,
+    /// The number of sleeps.
     pub count: u64,
 }
 
+/// The calls of one process, thread or command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RowReport {
     pub pid: u32,
@@ -88,6 +95,7 @@ pub struct RowReport {
     pub calls: Vec<Call>,
 }
 
+/// One call that took at least as long as `--slower-than` says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SlowCall {
     /// Nanoseconds after the session began.
@@ -104,7 +112,7 @@ pub struct SlowCall {
     pub cpu_ns: u64,
     pub blocked_ns: u64,
     pub runqueue_ns: u64,
-    /// The stack of the longest sleep, innermost frame first; empty if it did not sleep long.
+    /// The stack of the longest sleep, the innermost frame first; empty if no sleep was long.
     pub kernel_stack: Vec<String>,
     pub user_stack: Vec<String>,
 }

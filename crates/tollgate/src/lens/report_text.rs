@@ -1,4 +1,4 @@
-//! The lens' section of a report.
+//! The text of the lens' section.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ impl Section for LensReport {
         if !self.calls.is_empty() || is_only {
             all_calls(out, self, layout);
         }
-        groups(out, &self.groups, layout);
+        rows(out, &self.groups, layout);
         slow_calls(out, &self.slow, layout);
         in_progress(out, &self.in_progress, layout);
     }
@@ -38,12 +38,13 @@ fn all_calls(out: &mut String, report: &LensReport, layout: &TextOptions) {
     }
 }
 
-fn groups(out: &mut String, groups: &[RowReport], layout: &TextOptions) {
-    for group in groups.iter().take(layout.top) {
-        let _ = writeln!(out, "\n{}", group_title(group));
-        table(out, &group.calls, layout);
+/// One table for each row.
+fn rows(out: &mut String, rows: &[RowReport], layout: &TextOptions) {
+    for row in rows.iter().take(layout.top) {
+        let _ = writeln!(out, "\n{}", row_title(row));
+        table(out, &row.calls, layout);
     }
-    more_rows(out, groups.len(), layout.top, "groups");
+    more_rows(out, rows.len(), layout.top, "tables");
 }
 
 fn calls_headline(out: &mut String, report: &LensReport) {
@@ -66,13 +67,13 @@ fn calls_headline(out: &mut String, report: &LensReport) {
     );
 }
 
-fn group_title(group: &RowReport) -> String {
-    let of = match (group.pid, group.tid) {
+fn row_title(row: &RowReport) -> String {
+    let of = match (row.pid, row.tid) {
         (0, _) => String::new(),
         (pid, Some(tid)) => format!(" (process {pid}, thread {tid})"),
         (pid, None) => format!(" (process {pid})"),
     };
-    format!("{}{of}", printable(&group.command))
+    format!("{}{of}", printable(&row.command))
 }
 
 fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
@@ -93,12 +94,12 @@ fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
         "faults"
     );
     for call in calls.iter().take(layout.top) {
-        row(out, call);
+        call_line(out, call);
     }
     more_rows(out, calls.len(), layout.top, "calls");
 }
 
-fn row(out: &mut String, call: &Call) {
+fn call_line(out: &mut String, call: &Call) {
     let name = if call.abi == "x86-64" {
         call.name.clone()
     } else {
@@ -213,7 +214,7 @@ fn in_progress(out: &mut String, calls: &[InProgress], layout: &TextOptions) {
     if calls.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\nstill in progress (not in the figures above)");
+    let _ = writeln!(out, "\nstill in progress (not counted above)");
     for call in calls.iter().take(layout.top) {
         let since = call
             .ns
@@ -231,7 +232,7 @@ mod tests {
     use super::*;
     use crate::report::{Report, text};
 
-    /// The text of a document that has the lens' section only.
+    /// The text of a report that has only the lens' section.
     fn rendered(json: &str, top: usize) -> String {
         let lens: LensReport = serde_json::from_str(json).expect("the lens' fields");
         let report = Report::with_sections(json, vec![Box::new(lens)]);

@@ -19,8 +19,8 @@ use crate::call_name::call_name;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
 use crate::report::Section;
 
-/// How often to read counters, some of which could otherwise wrap.
-const READ_EVERY_NS: u64 = 60_000_000_000;
+/// How often to read the counters, some of which could otherwise wrap.
+const READ_INTERVAL_NS: u64 = 60_000_000_000;
 
 /// What the lens records. Every session that is tended has a lens, because only the lens reads and
 /// frees rows. With a mask of 0, it times no calls.
@@ -65,6 +65,7 @@ struct LensInSession {
     collector: Collector,
     slow: SlowCalls,
     in_progress: Vec<InProgress>,
+    /// When the counters were last read.
     read_ns: u64,
 }
 
@@ -91,7 +92,7 @@ impl Extension for LensInSession {
     }
 
     fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
-        if now_ns() - self.read_ns > READ_EVERY_NS {
+        if now_ns() - self.read_ns > READ_INTERVAL_NS {
             self.collector.read(context.gate, context.session.index)?;
             self.read_ns = now_ns();
         }
@@ -129,7 +130,7 @@ impl Extension for LensInSession {
         let (slow, seen) = std::mem::replace(&mut self.slow, SlowCalls::new(0)).finish();
         if seen > slow.len() as u64 {
             notes.push(format!(
-                "{seen} slow calls were reported; the {} slowest of them are kept",
+                "{seen} slow calls were recorded; the {} slowest of them are listed",
                 slow.len()
             ));
         }

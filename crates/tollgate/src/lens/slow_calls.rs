@@ -1,4 +1,4 @@
-//! `--slower-than`: the slowest calls, each with its arguments and where it slept.
+//! `--slower-than`: the slowest calls, each with its arguments and the stack of its longest sleep.
 
 use blazesym::Pid;
 use blazesym::symbolize::source::{Process, Source};
@@ -11,7 +11,7 @@ use super::report::SlowCall;
 use crate::call_name::call_name;
 use crate::kernel_text;
 
-/// How many calls are kept for the report.
+/// The most slow calls in a report.
 const MAX_SLOW_CALLS: usize = 100;
 
 /// The slowest calls so far, slowest first.
@@ -19,10 +19,12 @@ pub struct SlowCalls {
     began_ns: u64,
     symbolizer: Symbolizer,
     calls: Vec<SlowCall>,
+    /// The number of all slow calls.
     seen: u64,
 }
 
 impl SlowCalls {
+    /// No calls yet. Times in the report count from `began_ns`.
     pub fn new(began_ns: u64) -> Self {
         Self { began_ns, symbolizer: Symbolizer::new(), calls: Vec::new(), seen: 0 }
     }
@@ -30,12 +32,12 @@ impl SlowCalls {
     /// Adds a record. Addresses are resolved at once, because the process may end.
     pub fn add_record(&mut self, record: &wire::slow_call) {
         self.seen += 1;
-        let place = self.calls.partition_point(|call| call.wall_ns >= record.wall_ns);
-        if place >= MAX_SLOW_CALLS {
+        let index = self.calls.partition_point(|call| call.wall_ns >= record.wall_ns);
+        if index >= MAX_SLOW_CALLS {
             return;
         }
         let call = self.describe(record);
-        self.calls.insert(place, call);
+        self.calls.insert(index, call);
         self.calls.truncate(MAX_SLOW_CALLS);
     }
 
@@ -163,8 +165,8 @@ mod tests {
         record
     }
 
-    fn set(place: &mut [std::ffi::c_char], value: &str) {
-        for (to, from) in place.iter_mut().zip(value.bytes()) {
+    fn set(buffer: &mut [std::ffi::c_char], value: &str) {
+        for (to, from) in buffer.iter_mut().zip(value.bytes()) {
             *to = from as std::ffi::c_char;
         }
     }

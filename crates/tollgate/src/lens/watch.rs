@@ -17,11 +17,12 @@ use crate::process_selection;
 use crate::report::print;
 use crate::session_runner::{SessionEnd, SessionRunner, TEND_INTERVAL};
 
-/// How often to search for new processes (--comm, --cgroup, --unit).
+/// How often to search for new processes (`--comm`, `--cgroup`, `--unit`).
 const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+/// Gates the selected processes and reports at the end.
 pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     let select = &arguments.select;
     if select.is_empty() {
@@ -33,23 +34,26 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stdout)?;
     let named = process_selection::by_pid(select)?;
     process_selection::warn_missing_cgroups(select);
-    let mut watch = SessionRunner::start(vec![Box::new(arguments.lens_options.setup())])?;
+    let mut runner = SessionRunner::start(vec![Box::new(arguments.lens_options.setup())])?;
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     if select.all {
-        watch.gate_new_processes();
+        runner.gate_new_processes();
     }
-    let mut known = BTreeSet::new();
-    let mut missed = attach(named, &mut watch, &mut known)?;
+    let mut attached = BTreeSet::new();
+    let mut missed = attach(named, &mut runner, &mut attached)?;
     // Further rounds find processes that others forked while the first ones were attached.
     for _ in 0..2 {
-        watch.tend()?;
-        missed =
-            missed.max(attach(process_selection::by_properties(select), &mut watch, &mut known)?);
+        runner.tend()?;
+        missed = missed.max(attach(
+            process_selection::by_properties(select),
+            &mut runner,
+            &mut attached,
+        )?);
     }
-    if !select.all && !select.is_dynamic() && !watch.has_threads() {
+    if !select.all && !select.is_dynamic() && !runner.has_threads() {
         let is_full =
-            watch.losses()?.contains_key(LOSS_REASONS[wire::LOSS_THREADS_FULL as usize].text);
-        watch.cancel()?;
+            runner.losses()?.contains_key(LOSS_REASONS[wire::LOSS_THREADS_FULL as usize].text);
+        runner.cancel()?;
         ensure!(
             !is_full,
             "the gate has no room for these processes: other Tollgate sessions keep a row for too \
@@ -60,18 +64,18 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
             (which make no calls), or this kernel hides them from BPF"
         );
     }
-    watch.begin()?;
+    runner.begin()?;
     let time = arguments.duration.map_or(String::new(), |time| format!(" for {time:?}"));
-    let _ = print_message(&match known.len() {
+    let _ = print_message(&match attached.len() {
         0 => format!(
             "tollgate: no process matches yet; watching for later ones{time}; Ctrl-C ends the watch"
         ),
         n => format!("tollgate: watching {}{time}; Ctrl-C ends the watch", number_of(n, "process")),
     });
-    run_until_done(arguments, &mut watch, &mut known)?;
+    run_until_done(arguments, &mut runner, &mut attached)?;
     let mut notes = Vec::new();
-    if known.is_empty() {
-        notes.push("no process matched; Tollgate looked twice a second".into());
+    if attached.is_empty() {
+        notes.push("no process matched; Tollgate polled twice a second".into());
     }
     if missed > 0 {
         notes.push(format!(
@@ -87,37 +91,39 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
         notes,
         measures_toll: !arguments.lens_options.no_toll,
     };
-    let document = watch.finish(ending)?;
-    print(&document, &arguments.result, &mut output)?;
+    let report = runner.finish(ending)?;
+    print(&report, &arguments.result, &mut output)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Attaches processes that are not attached yet; returns how many processors could not be visited.
+/// Attaches those of the found processes that are not attached yet. Returns how many processors
+/// could not be visited.
 fn attach(
     mut found: Vec<u32>,
-    watch: &mut SessionRunner,
-    known: &mut BTreeSet<u32>,
+    runner: &mut SessionRunner,
+    attached: &mut BTreeSet<u32>,
 ) -> Result<u32> {
-    found.retain(|pid| !known.contains(pid));
+    found.retain(|pid| !attached.contains(pid));
     found.sort_unstable();
     found.dedup();
     if found.is_empty() {
         return Ok(0);
     }
-    let missed = watch.attach(&found)?;
-    known.extend(found);
+    let missed = runner.attach(&found)?;
+    attached.extend(found);
     Ok(missed)
 }
 
+/// Tends the session until the time of `--for` has passed, an interrupt comes, or no task is left.
 fn run_until_done(
     arguments: &LensArguments,
-    watch: &mut SessionRunner,
-    known: &mut BTreeSet<u32>,
+    runner: &mut SessionRunner,
+    attached: &mut BTreeSet<u32>,
 ) -> Result<()> {
     let select = &arguments.select;
     let waits_for_more = select.all || select.is_dynamic();
     let end = arguments.duration.map(|duration| Instant::now() + duration);
-    let mut looked = Instant::now();
+    let mut last_refresh = Instant::now();
     while !INTERRUPTED.load(Ordering::Relaxed) {
         let left = end.map_or(TEND_INTERVAL, |end| {
             end.saturating_duration_since(Instant::now()).min(TEND_INTERVAL)
@@ -125,13 +131,13 @@ fn run_until_done(
         if left.is_zero() {
             break;
         }
-        wait_readable(watch.descriptor(), left);
-        watch.tend()?;
-        if select.is_dynamic() && looked.elapsed() >= REFRESH_INTERVAL {
-            attach(process_selection::by_properties(select), watch, known)?;
-            looked = Instant::now();
+        wait_readable(runner.descriptor(), left);
+        runner.tend()?;
+        if select.is_dynamic() && last_refresh.elapsed() >= REFRESH_INTERVAL {
+            attach(process_selection::by_properties(select), runner, attached)?;
+            last_refresh = Instant::now();
         }
-        if !waits_for_more && !watch.has_threads() {
+        if !waits_for_more && !runner.has_threads() {
             let _ = print_message("tollgate: the last of the processes has ended");
             break;
         }

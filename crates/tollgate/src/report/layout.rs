@@ -7,7 +7,7 @@ use crate::format::count;
 
 /// How a text is laid out.
 pub struct TextOptions {
-    /// How many calls of each list are shown.
+    /// How many rows of each list are shown.
     pub top: usize,
 }
 
@@ -18,7 +18,7 @@ pub fn losses(losses: &BTreeMap<String, u64>) -> String {
     if losses.is_empty() { String::new() } else { format!("LOSSES: {}\n", losses.join(", ")) }
 }
 
-/// Says how many rows of a list are not shown, if there are any.
+/// Appends a line with the number of rows of a list that are not shown, if there are any.
 pub fn more_rows(out: &mut String, all: usize, shown: usize, what: &str) {
     if all > shown {
         let _ = writeln!(

@@ -1,13 +1,13 @@
-//! What a report consists of.
+//! An extension's section of a report.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::layout::TextOptions;
 
-/// An extension's part of a report.
+/// An extension's section of a report.
 pub trait Section {
-    /// The fields of the JSON document, in their order.
+    /// The fields of the JSON, in their order.
     fn fields(&self) -> serde_json::Result<Map<String, Value>>;
 
     /// Appends the text. `is_only`: the report has no other section.
@@ -17,12 +17,12 @@ pub trait Section {
     fn calls_seen(&self) -> Option<u64>;
 }
 
-/// One field with this name.
+/// An object with one field.
 pub fn field(name: &str, value: impl Serialize) -> serde_json::Result<Map<String, Value>> {
     Ok(Map::from_iter([(name.to_owned(), serde_json::to_value(value)?)]))
 }
 
-/// The fields of a structure.
+/// A structure as an object.
 pub fn fields(structure: &impl Serialize) -> serde_json::Result<Map<String, Value>> {
     serde_json::from_value(serde_json::to_value(structure)?)
 }

@@ -1,11 +1,11 @@
-//! The text form of the document.
+//! The text form of a report.
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::document::{Header, Report, Toll};
 use super::layout::{TextOptions, losses};
+use super::session_report::{Header, Report, Toll};
 use crate::format::{count, duration, short_command_line};
 use crate::options::ResultOptions;
 use crate::output::Output;
@@ -13,13 +13,14 @@ use crate::output::Output;
 /// Writes the report in the form that the options select.
 pub fn print(report: &Report, options: &ResultOptions, output: &mut Output) -> Result<()> {
     let body = if options.json {
-        serde_json::to_string_pretty(&report.document()?)? + "\n"
+        serde_json::to_string_pretty(&report.to_json()?)? + "\n"
     } else {
         text(report, &TextOptions { top: options.top })
     };
     output.write(&body)
 }
 
+/// The report as text.
 pub fn text(report: &Report, layout: &TextOptions) -> String {
     let mut out = losses(&report.losses);
     headline(&mut out, &report.header);

@@ -47,30 +47,30 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     }
     // If Tollgate keeps running beside the command, its own work must not be charged to the
     // service.
-    let home = match arguments.service {
+    let own_service = match arguments.service {
         Some(_) => Some(crate::service::own_service(&arguments.socket)?),
         None => None,
     };
-    let mut watch = SessionRunner::start(extensions(arguments, plugins)?)?;
-    watch.prepare_command(&program, words)?;
+    let mut runner = SessionRunner::start(extensions(arguments, plugins)?)?;
+    runner.prepare_command(&program, words)?;
     // Not earlier: until the command exists, Ctrl-C is for Tollgate.
     let signals = Dispositions::take_over();
     let command = command(program, arguments, identity, signals)?;
-    watch.begin()?;
+    runner.begin()?;
     join(&arguments.service)?;
     let mut child = {
-        let _pending = watch.pending_children()?;
+        let _pending = runner.pending_children()?;
         command.spawn()?
     };
     // The command runs already, so Tollgate continues even if the daemon has ended.
-    let _ = join(&home);
+    let _ = join(&own_service);
     if let Some(error) = child.exec_error() {
         child.reap()?;
-        watch.cancel()?;
+        runner.cancel()?;
         return refuse(&words[0], refusal(&error));
     }
-    while !child.ended_within(watch.deadline(), watch.descriptor()) {
-        watch.tend()?;
+    while !child.ended_within(runner.deadline(), runner.descriptor()) {
+        runner.tend()?;
     }
     let (status, usage) = child.reap()?;
     let exit = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
@@ -82,9 +82,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         notes: Vec::new(),
         measures_toll: !arguments.lens_options.no_toll,
     };
-    let document = watch.finish(ending)?;
+    let report = runner.finish(ending)?;
     // The command's status matters more than a report that has no reader any more.
-    if let Err(error) = print(&document, &arguments.result, &mut output) {
+    if let Err(error) = print(&report, &arguments.result, &mut output) {
         let _ = print_message(&format!("tollgate: {error:#}"));
     }
     Ok(ExitCode::from(exit as u8))

@@ -28,17 +28,17 @@ pub enum ServiceCommand {
     Explain(ExplainArguments),
     Assign(AssignArguments),
     Limit(LimitArguments),
-    /// Move threads back into their control groups if the daemon is killed (started by the daemon)
+    /// Migrate threads back to their control groups if the daemon is killed (started by the daemon)
     #[command(hide = true)]
     Watchdog,
 }
 
-/// Replace the services and rules in force by those of a file
+/// Replace the active services and rules by those of a file
 ///
 /// The change is atomic: each event is decided either by the old rules or by the new ones. A
-/// service keeps its figures if the new file has a service of the same name. Threads and figures of
-/// a removed service go to its nearest remaining parent. The new rules are then applied to all
-/// running threads, except those that are working on behalf of another service at that time.
+/// service keeps its usage if the new file has a service of the same name. The threads and the
+/// usage of a removed service go to its nearest remaining parent. The new rules are then applied to
+/// all running threads, except those that are working on behalf of another service at that time.
 #[derive(Args)]
 pub struct ApplyArguments {
     /// The file; - is stdin (default: the daemon reads the file that it was started with again)
@@ -207,8 +207,8 @@ Examples:
 
 /// Check a file of services and rules, and show them in the order in which they decide
 ///
-/// Nothing is put in force, and root is not needed. All problems that can be detected are reported
-/// at once, with line and column; the exit status is then 125.
+/// Nothing is activated, and root is not needed. All problems that can be detected are reported at
+/// once, with line and column; the exit status is then 125.
 #[derive(Args)]
 #[command(after_long_help = CHECK_EXAMPLES)]
 pub struct ServiceCheckArguments {

@@ -130,10 +130,10 @@ pub fn text(report: &ServiceReport, top: usize) -> String {
     for row in report.services.iter().filter(|row| row.used.overlaps > 0).take(top) {
         let _ = writeln!(
             out,
-            "{}: its threads sent {} to other services while working for it; part of its figures \
+            "{}: its threads sent {} to other services while working for it; part of its usage \
             may belong to those services",
             printable(&row.name),
-            number_of(row.used.overlaps as usize, "answer")
+            number_of(row.used.overlaps as usize, "reply")
         );
     }
     out
@@ -254,7 +254,7 @@ fn sentence(thread: &ExplainedThread) -> String {
         "several" => {
             format!("because it replied to one service while working for another {ago} ago")
         }
-        "asked" => format!("since its parent was asked by a signal to fork it {ago} ago{by}"),
+        "asked" => format!("since its parent forked it at the request of a signal {ago} ago{by}"),
         "assigned" => format!("since it was assigned {ago} ago"),
         "limit" => {
             format!("because its own service reached its limit of sockets or connections {ago} ago")

@@ -164,7 +164,7 @@ impl Services {
     pub fn summary(&self) -> String {
         use crate::format::{number_of, printable};
         format!(
-            "{}: {} and {} are in force",
+            "{}: {} and {} are active",
             printable(&self.active.file),
             number_of(self.registry.active().count(), "service"),
             number_of(self.active.rules.len(), "rule")

@@ -31,14 +31,14 @@ pub fn moves(moves: &MigrationReport) -> String {
     if moves.moved > 0 {
         parts.push(format!(
             "{} between control groups: {} on average, {} at most",
-            number_of(moves.moved as usize, "move"),
+            number_of(moves.moved as usize, "migration"),
             duration(moves.total_ns / moves.moved),
             duration(moves.longest_ns)
         ));
     }
     for (value, what) in [(moves.put_off, "put off"), (moves.failed, "failed")] {
         if value > 0 {
-            parts.push(format!("{} {what}", number_of(value as usize, "move")));
+            parts.push(format!("{} {what}", number_of(value as usize, "migration")));
         }
     }
     if parts.is_empty() { String::new() } else { format!("\n{}\n", parts.join("; ")) }

@@ -70,7 +70,7 @@ fn text(report: &LimitReport, top: usize) -> String {
     }
     let _ = writeln!(
         out,
-        "{:<24} {:>10} {:>8} {:>19} {:>11} {:>13} {:>13} {:>11}  beyond",
+        "{:<24} {:>10} {:>8} {:>19} {:>11} {:>13} {:>13} {:>11}  over limit",
         "service", "cpu weight", "cpu max", "memory", "tasks", "sockets", "connections", "network"
     );
     for row in report.services.iter().take(top) {
@@ -123,7 +123,7 @@ fn events(row: &LimitRow) -> impl Iterator<Item = String> {
         (row.refused, "sockets or connections refused"),
         (row.went_over, "sockets or connections went to another service"),
         (row.slowed_packets, "packets slowed down (congestion was signalled)"),
-        (row.dropped_packets, "packets dropped (TCP sends them again)"),
+        (row.dropped_packets, "packets dropped (TCP retransmits them, UDP does not)"),
     ];
     let name = printable(&row.name).to_string();
     let all = all.into_iter().filter(|(value, _)| *value > 0);

@@ -74,7 +74,7 @@ pub fn service_metrics(out: &mut String, report: &ServiceReport) {
     of_services(
         "refused_total",
         "counter",
-        "Sockets and connections beyond the service's limits.",
+        "Sockets and connections over the service's limits.",
         |row| row.refused as f64,
     );
     let mut of_all = |name: &str, help: &str, value: f64| {
@@ -86,18 +86,18 @@ pub fn service_metrics(out: &mut String, report: &ServiceReport) {
         report.kernel_cpu_ns as f64 / 1e9,
     );
     let moves = &report.moves;
-    of_all("service_moves_total", "Threads moved between control groups.", moves.moved as f64);
+    of_all("service_moves_total", "Threads migrated between control groups.", moves.moved as f64);
     of_all(
         "service_move_seconds_total",
-        "Time taken by moves between control groups, in seconds.",
+        "Time taken by migrations between control groups, in seconds.",
         moves.total_ns as f64 / 1e9,
     );
     of_all(
         "service_moves_put_off_total",
-        "Moves put off to limit their cost.",
+        "Migrations put off to limit their cost.",
         moves.put_off as f64,
     );
-    of_all("service_moves_failed_total", "Moves that failed.", moves.failed as f64);
+    of_all("service_moves_failed_total", "Migrations that failed.", moves.failed as f64);
 }
 
 #[cfg(test)]

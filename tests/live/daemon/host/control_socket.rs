@@ -146,7 +146,7 @@ fn event_stream_ends_with_the_daemon() {
     let [text, json] = &followers;
     eventually("an event", || {
         server.send_and_wait(b"x");
-        text.read("out").contains("usual here: ") && json.read("out").contains("\"expected\":[\"")
+        text.read("out").contains("normal here: ") && json.read("out").contains("\"expected\":[\"")
     });
     daemon.running.signal(libc::SIGTERM);
     daemon.running.finish().success();

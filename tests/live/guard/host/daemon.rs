@@ -83,7 +83,7 @@ fn operator_releases_held_processes() {
         "{event}"
     );
     assert!(event["late_ns"].as_u64().is_some_and(|late| late > 0));
-    assert!(daemon.request("events").text().contains("usual here: "));
+    assert!(daemon.request("events").text().contains("normal here: "));
 
     let own = daemon.client_job(&format!("hold {}", daemon.running.pid())).finish();
     own.exits_with(125).says("is part of the guard");

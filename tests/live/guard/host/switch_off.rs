@@ -65,7 +65,7 @@ fn off_releases_holds_of_a_hung_daemon() {
     let off = off(&running, "", "", &daemon.socket).start();
     ran_on(running);
     kill(daemon.running.pid() as i32, libc::SIGCONT);
-    assert!(off.finish().success().text().contains("off: unusual calls are only reported"));
+    assert!(off.finish().success().text().contains("off: anomalies are only reported"));
     daemon.client_job("hold 1").finish().exits_with(125).says("the guard is switched off");
 }
 

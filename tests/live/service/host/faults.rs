@@ -32,7 +32,7 @@ fn ten_thousand_rules() -> String {
 fn ten_thousand_rules_are_active() {
     let services =
         ActiveServices::start(programs(&["shop", "backend", "other0", "other9"]), TENANTS);
-    said(services.apply(&ten_thousand_rules()), "10,003 rules are in force");
+    said(services.apply(&ten_thousand_rules()), "10,003 rules are active");
     let folder = services.folder.path();
     let backend = Backend::start(folder, "backend", "0", "");
     let tenant = begin(backend.tenant(folder, "shop", "a 1 5"));
@@ -45,7 +45,7 @@ fn ten_thousand_rules_are_active() {
     let found = others.each_ref().map(|other| services.service_of(other.pid()));
     assert_eq!(found, ["blog", "root"]);
     finish_tenant(tenant);
-    said(services.apply(TENANTS), "3 rules are in force");
+    said(services.apply(TENANTS), "3 rules are active");
     none_lost(&services.report());
 }
 
@@ -86,15 +86,12 @@ fn half_written_file_is_not_applied() {
         done.map(|apply| apply.read("out") + &apply.read("err"))
     });
     for said in done {
-        let known = [
-            "3 rules are in force",
-            "2,000 rules are in force",
-            "another process is writing to it",
-        ];
+        let known =
+            ["3 rules are active", "2,000 rules are active", "another process is writing to it"];
         assert!(known.iter().any(|words| said.contains(words)), "{said}");
     }
     fs::write(&path, &contents[0]).expect("a file");
-    said(services.request("apply"), "3 rules are in force");
+    said(services.request("apply"), "3 rules are active");
 }
 
 /// A server that accepts the connection later still works for the client.

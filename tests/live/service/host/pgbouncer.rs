@@ -160,6 +160,6 @@ fn queued_requests_are_reported_as_shared() {
     assert_charged("all", charged.iter().sum(), worked, worked);
     assert!(pooled.shared_replies() > 0, "{charged:?}");
     let said = pooled.services.request("report").text();
-    assert!(said.contains("part of its figures may belong to those services"), "{said}");
+    assert!(said.contains("part of its usage may belong to those services"), "{said}");
     pooled.end();
 }

@@ -16,10 +16,12 @@ use sha2::{Digest as _, Sha256};
 pub struct Digest([u8; 32]);
 
 impl Digest {
+    /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
+    /// The digest of a file. It is an error if the file is not a regular one.
     pub fn of_file(path: &Path) -> Result<Self> {
         let context = || format!("cannot read {}", path.display());
         // Opening a pipe would block.
@@ -29,6 +31,7 @@ impl Digest {
         File::open(path).and_then(Self::of_all).with_context(context)
     }
 
+    /// The digest of everything that can be read.
     pub fn of_all(mut content: impl io::Read) -> io::Result<Self> {
         let mut hash = Sha256::new();
         io::copy(&mut content, &mut hash)?;
@@ -58,8 +61,8 @@ impl FromStr for Digest {
             return Err(not_one());
         }
         let mut bytes = [0; 32];
-        for (place, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * place..][..2], 16).map_err(|_| not_one())?;
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * index..][..2], 16).map_err(|_| not_one())?;
         }
         Ok(Self(bytes))
     }

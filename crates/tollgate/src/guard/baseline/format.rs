@@ -23,22 +23,24 @@ pub enum FormatError {
     Lengths { lookahead: usize, sequence: usize },
     #[error("it names {0} calls, but at most {MAX_CALLS} are possible")]
     Calls(usize),
-    #[error("its {place} refers to call {index}, but there are only {calls}")]
-    Index { place: String, index: u8, calls: usize },
-    #[error("its {place} has calls further apart than its windows are long")]
-    Distance { place: String },
-    #[error("its {place} has {found} calls instead of {expected}")]
-    Length { place: String, found: usize, expected: usize },
-    #[error("its {place} occurs twice")]
-    Twice { place: String },
+    #[error("its {part} refers to call {index}, but there are only {calls}")]
+    Index { part: String, index: u8, calls: usize },
+    #[error("its {part} has calls further apart than its windows are long")]
+    Distance { part: String },
+    #[error("its {part} has {found} calls instead of {expected}")]
+    Length { part: String, found: usize, expected: usize },
+    #[error("its {part} occurs twice")]
+    Twice { part: String },
 }
 
 impl Baseline {
+    /// The header and the JSON.
     pub fn to_text(&self) -> serde_json::Result<String> {
         let body = serde_json::to_string(self)? + "\n";
         Ok(header(body.as_bytes()) + &body)
     }
 
+    /// Reads a text, and checks its version, its checksum and its content.
     pub fn from_text(text: &[u8]) -> Result<Self, FormatError> {
         let end = text.iter().position(|byte| *byte == b'\n').ok_or(FormatError::Header)?;
         let (line, body) = text.split_at(end + 1);
@@ -71,38 +73,38 @@ impl Baseline {
         }
         let mut names = HashSet::new();
         if let Some(call) = self.calls.iter().find(|call| !names.insert(*call)) {
-            return Err(FormatError::Twice { place: format!("call {call:?}") });
+            return Err(FormatError::Twice { part: format!("call {call:?}") });
         }
         let mut pairs = HashSet::new();
         for (number, pair) in (1..).zip(&self.pairs) {
-            let place = || format!("pair {number}");
-            self.check_indices(&[pair.call, pair.earlier], place)?;
+            let part = || format!("pair {number}");
+            self.check_indices(&[pair.call, pair.earlier], part)?;
             if u32::from(pair.learned | pair.normal) >> (lookahead - 1) != 0 {
-                return Err(FormatError::Distance { place: place() });
+                return Err(FormatError::Distance { part: part() });
             }
             if !pairs.insert((pair.call, pair.earlier)) {
-                return Err(FormatError::Twice { place: place() });
+                return Err(FormatError::Twice { part: part() });
             }
         }
         let mut windows = HashSet::new();
         for (number, window) in (1..).zip(&self.windows) {
-            let place = || format!("window {number}");
-            self.check_indices(&window.calls, place)?;
+            let part = || format!("window {number}");
+            self.check_indices(&window.calls, part)?;
             let found = window.calls.len();
             if found != sequence {
-                return Err(FormatError::Length { place: place(), found, expected: sequence });
+                return Err(FormatError::Length { part: part(), found, expected: sequence });
             }
             if !windows.insert(&window.calls) {
-                return Err(FormatError::Twice { place: place() });
+                return Err(FormatError::Twice { part: part() });
             }
         }
         Ok(())
     }
 
-    fn check_indices(&self, indices: &[u8], place: impl Fn() -> String) -> Result<(), FormatError> {
+    fn check_indices(&self, indices: &[u8], part: impl Fn() -> String) -> Result<(), FormatError> {
         let calls = self.calls.len();
         match indices.iter().find(|index| usize::from(**index) >= calls && **index != ANY_OTHER) {
-            Some(index) => Err(FormatError::Index { place: place(), index: *index, calls }),
+            Some(index) => Err(FormatError::Index { part: part(), index: *index, calls }),
             None => Ok(()),
         }
     }

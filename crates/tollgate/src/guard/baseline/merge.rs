@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::{ANY_OTHER, Baseline, BaselinePair, BaselineState, BaselineWindow, MAX_CALLS};
 
-/// How many paths a baseline keeps of a program that is seen at ever new ones.
+/// The most paths of a baseline. A program may be seen at ever new ones.
 const MAX_PATHS: usize = 16;
 
 /// What a baseline gained from a merge with another one.
@@ -29,6 +29,7 @@ pub struct BaselineCounters {
 }
 
 impl Baseline {
+    /// The counters, to be compared with later ones.
     pub fn counts(&self) -> BaselineCounters {
         let Self { trained, changed_at, anomalies, seen_calls, .. } = *self;
         BaselineCounters { trained, changed_at, anomalies, seen_calls }
@@ -55,8 +56,8 @@ impl Baseline {
         Ok(gain)
     }
 
-    /// Unites what the two baselines know. Calls are matched by name, because each machine has them
-    /// in another order. If the merge is refused, nothing is changed.
+    /// Adds what another baseline has. Calls are matched by name, because their order differs from
+    /// machine to machine. If the merge is refused, nothing is changed.
     pub fn merge(&mut self, other: &Self) -> Result<Gain> {
         self.check_compatible(other)?;
         let new_calls: Vec<_> =
@@ -113,8 +114,8 @@ impl Baseline {
     }
 
     fn index(&self, name: &str) -> u8 {
-        let place = self.calls.iter().position(|call| call == name);
-        place.map_or(ANY_OTHER, |place| place as u8)
+        let index = self.calls.iter().position(|call| call == name);
+        index.map_or(ANY_OTHER, |index| index as u8)
     }
 
     fn merge_pairs(&mut self, others: &[BaselinePair], own: impl Fn(u8) -> u8) -> usize {
@@ -155,7 +156,7 @@ impl Baseline {
         gained
     }
 
-    /// Keeps the first paths by name, so that the order of merges does not matter.
+    /// Selects the first paths by name, so that the order of merges does not matter.
     fn merge_paths(&mut self, other: &Self) -> usize {
         let before = self.paths.clone();
         self.paths = before.union(&other.paths).take(MAX_PATHS).cloned().collect();

@@ -68,6 +68,7 @@ pub enum BaselineState {
 }
 
 impl BaselineState {
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Training => "training",
@@ -89,6 +90,7 @@ pub struct BaselinePair {
     pub normal: u8,
 }
 
+/// A window of stide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaselineWindow {
     /// Indices into the calls, the latest call last.
@@ -107,10 +109,12 @@ pub fn name(digest: &Digest, scope: Option<&str>) -> String {
 }
 
 impl Baseline {
+    /// What the baseline is of.
     pub fn identity(&self) -> BaselineId {
         BaselineId { digest: self.digest, scope: self.scope.clone() }
     }
 
+    /// The name of its file in the store, without the suffix.
     pub fn name(&self) -> String {
         name(&self.digest, self.scope.as_deref())
     }
@@ -126,6 +130,7 @@ impl Baseline {
         (self.changed_at > 0).then(|| self.trained as f64 / self.changed_at as f64)
     }
 
+    /// Whether the training data has anything.
     pub fn has_learned(&self) -> bool {
         self.pairs.iter().any(|pair| pair.learned != 0)
             || self.windows.iter().any(|window| window.learned)
@@ -242,7 +247,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn sensitize_forgets_training_only() {
+    fn sensitize_wipes_training_only() {
         let mut baseline = example();
         baseline.sensitize();
         assert!(!baseline.has_learned());

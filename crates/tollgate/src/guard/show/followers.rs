@@ -13,6 +13,7 @@ pub struct CallFollowers<'a> {
     pub followed_by: Vec<FollowingCall<'a>>,
 }
 
+/// One call that followed another.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct FollowingCall<'a> {
     pub call: &'a str,
@@ -21,6 +22,7 @@ pub struct FollowingCall<'a> {
 }
 
 impl FollowingCall<'_> {
+    /// Whether it was learned and is not normal yet.
     pub fn is_new(&self) -> bool {
         self.learned && !self.normal
     }

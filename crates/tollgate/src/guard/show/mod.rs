@@ -78,6 +78,7 @@ impl<'a> From<&'a Baseline> for BaselineSummary<'a> {
     }
 }
 
+/// Prints all stored baselines, or one of them.
 pub fn show(arguments: &GuardShowArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;

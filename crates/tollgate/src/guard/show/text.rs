@@ -10,6 +10,7 @@ use super::super::resolve::{short_name, title};
 use super::followers::{CallFollowers, FollowingCall};
 use crate::format::{count, number_of, printable, span};
 
+/// A table of baselines, at most `top` of them. `now` is in Unix seconds.
 pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {
     if all.is_empty() {
         return format!("no baselines in {}\n", folder.display());
@@ -43,6 +44,7 @@ pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {
     out
 }
 
+/// One baseline, with the calls that follow each call.
 pub fn one(it: &Baseline, successors: &[CallFollowers<'_>], top: usize, now: u64) -> String {
     let mut out = format!("{}\n\n", title(it));
     let mut row = |name: &str, value: &str| {

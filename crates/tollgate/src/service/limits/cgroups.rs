@@ -154,7 +154,7 @@ impl ServiceCgroups {
         for hierarchy in self.hierarchies.iter().filter(|one| is_own || !one.applies_from_start()) {
             let root = || {
                 format!(
-                    "cannot move thread {tid} to a control group of {}",
+                    "cannot migrate thread {tid} to a control group of {}",
                     hierarchy.root().display()
                 )
             };

@@ -510,7 +510,7 @@ impl Hierarchy {
                 match moved {
                     Err(error) if !is_gone(&error) => {
                         done = Err(error)
-                            .with_context(|| format!("cannot move {tid} back to {}", homes[0]));
+                            .with_context(|| format!("cannot migrate {tid} back to {}", homes[0]));
                     }
                     _ => {}
                 }

@@ -87,7 +87,7 @@ impl Migrator {
         let begin = move || {
             if let Err(error) = Migrations::new(source).map(|placements| work.run_loop(&placements))
             {
-                log_message(&format!("cannot move threads to control groups: {error}"));
+                log_message(&format!("cannot migrate threads to control groups: {error}"));
             }
         };
         let thread = std::thread::Builder::new().name("tollgate-mover".into()).spawn(begin);
@@ -95,8 +95,9 @@ impl Migrator {
             is_over,
             moves,
             thread: Some(
-                thread
-                    .context("cannot start the thread that moves threads between control groups")?,
+                thread.context(
+                    "cannot start the thread that migrates threads between control groups",
+                )?,
             ),
         })
     }

@@ -94,11 +94,10 @@ impl Limiter {
         let wanted = groups_of(numbers, &own, &owners);
         let has_groups = !wanted.is_empty();
         {
-            let mut groups = self
-                .groups
-                .write()
-                .ok()
-                .context("the thread that moves threads between control groups has failed")?;
+            let mut groups =
+                self.groups.write().ok().context(
+                    "the thread that migrates threads between control groups has failed",
+                )?;
             let hierarchies = groups.reserve(&wanted)?;
             let kept = groups.set(hierarchies, wanted);
             services
@@ -286,7 +285,7 @@ impl Limiter {
                 }
             }
         }
-        let groups = self.groups.read().ok().context("a thread that moves others has failed")?;
+        let groups = self.groups.read().ok().context("a thread that migrates others has failed")?;
         let mut done = Ok(());
         for (number, weight) in self.shares.step(&sharers, elapsed_ns) {
             match groups.set_weight(number, weight) {

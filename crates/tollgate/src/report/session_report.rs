@@ -1,5 +1,4 @@
-//! The report of a session: `--json` prints it as a document, the text is rendered from it, and
-//! `lens diff` reads the document.
+//! The report of a session. `--json` prints it as one JSON document, which `lens diff` reads.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +7,17 @@ use serde_json::Value;
 
 use super::section::{Section, field, fields};
 
-/// The name and version of the document's schema.
+/// The name and version of the JSON's schema.
 pub const SCHEMA: &str = "tollgate.lens/1";
 
-/// Times are nanoseconds.
+/// The report of a session. Times are in nanoseconds.
 pub struct Report {
     pub header: Header,
     pub sections: Vec<Box<dyn Section>>,
     pub toll: Toll,
+    /// Losses by reason.
     pub losses: BTreeMap<String, u64>,
+    /// What a reader has to know about the values, each as one sentence.
     pub notes: Vec<String>,
 }
 
@@ -44,34 +45,34 @@ pub struct Toll {
     pub low: Option<f64>,
     pub high: Option<f64>,
     pub confidence: Option<f64>,
-    /// "detached": in relation to no gate. "bystander": another session kept the gate attached, so
-    /// the toll is in relation to what the gate costs every thread anyway.
+    /// What the toll is in relation to. "detached": no gate. "bystander": the calls of a thread that
+    /// is not gated, because another session keeps the gate attached.
     pub against: String,
 }
 
 impl Report {
-    /// The document; its fields are in this order.
-    pub fn document(&self) -> serde_json::Result<Value> {
-        let mut document = field("schema", SCHEMA)?;
-        document.extend(fields(&self.header)?);
+    /// The report as JSON. Its fields are in the order in which they are added here.
+    pub fn to_json(&self) -> serde_json::Result<Value> {
+        let mut json = field("schema", SCHEMA)?;
+        json.extend(fields(&self.header)?);
         for section in &self.sections {
-            document.extend(section.fields()?);
+            json.extend(section.fields()?);
         }
-        document.extend(field("toll", &self.toll)?);
-        document.extend(field("losses", &self.losses)?);
+        json.extend(field("toll", &self.toll)?);
+        json.extend(field("losses", &self.losses)?);
         if !self.notes.is_empty() {
-            document.extend(field("notes", &self.notes)?);
+            json.extend(field("notes", &self.notes)?);
         }
-        Ok(Value::Object(document))
+        Ok(Value::Object(json))
     }
 
-    /// A report with the facts of a document and these sections.
+    /// A report with these sections, and the rest from JSON.
     #[cfg(test)]
-    pub fn with_sections(document: &str, sections: Vec<Box<dyn Section>>) -> Self {
-        let value: Value = serde_json::from_str(document).expect("JSON");
+    pub fn with_sections(json: &str, sections: Vec<Box<dyn Section>>) -> Self {
+        let value: Value = serde_json::from_str(json).expect("JSON");
         let part = |name: &str| value.get(name).cloned().unwrap_or_default();
         Self {
-            header: serde_json::from_str(document).expect("a header"),
+            header: serde_json::from_str(json).expect("a header"),
             sections,
             toll: serde_json::from_value(part("toll")).expect("a toll"),
             losses: serde_json::from_value(part("losses")).expect("losses"),
@@ -130,8 +131,8 @@ mod tests {
             losses: BTreeMap::new(),
             notes: Vec::new(),
         };
-        let document = report.document().expect("it has names only");
-        let names: Vec<_> = document.as_object().expect("an object").keys().cloned().collect();
+        let json = report.to_json().expect("it has names only");
+        let names: Vec<_> = json.as_object().expect("an object").keys().cloned().collect();
         assert_eq!(
             names.join(" "),
             "schema command exit elapsed_ns user_ns system_ns first second third toll losses"

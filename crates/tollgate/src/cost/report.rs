@@ -1,4 +1,4 @@
-//! The document of a run (docs/cost.md).
+//! The report of a run (docs/cost.md).
 
 use serde::{Deserialize, Serialize};
 use stats::sign::Verdict;
@@ -9,8 +9,9 @@ use super::runner::{BatchCounts, RawBlock};
 
 pub const SCHEMA: &str = "tollgate.cost/1";
 
+/// The report of `cost run`. `cost compare` reads two of them.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct CostDocument {
+pub struct CostReport {
     pub schema: String,
     pub command: Vec<String>,
     pub environment: Environment,
@@ -26,9 +27,10 @@ pub struct CostDocument {
     pub counts: Vec<BatchCounts>,
     pub controls: Vec<Control>,
     pub rows: Vec<Row>,
-    /// Benchmarks without a row: already in the first quad, nothing was left of their time after
+    /// Benchmarks without a row: in the first quad already, nothing was left of their time after
     /// the subtraction.
-    pub drowned: Vec<String>,
+    #[serde(rename = "drowned")]
+    pub below_noise: Vec<String>,
     pub carry_over: Vec<CarryOver>,
     /// Every batch of every block, in the order in which they were timed.
     pub samples: Vec<RawBlock>,
@@ -42,11 +44,13 @@ pub enum Conclusion {
     Inconclusive,
 }
 
-impl CostDocument {
+impl CostReport {
+    /// The number of controls with this verdict.
     pub fn controls_with(&self, verdict: ControlVerdict) -> usize {
         self.controls.iter().filter(|control| control.verdict == verdict).count()
     }
 
+    /// What the rows and controls say together.
     pub fn conclusion(&self) -> Conclusion {
         let has = |verdict| self.rows.iter().any(|row| row.verdict == Some(verdict));
         if self.controls_with(ControlVerdict::Failed) > 0 || has(Verdict::Dearer) {
@@ -54,7 +58,7 @@ impl CostDocument {
         } else if self.controls_with(ControlVerdict::Inconclusive) > 0
             || has(Verdict::Inconclusive)
             || self.controls.is_empty()
-            || !self.drowned.is_empty()
+            || !self.below_noise.is_empty()
             || self.partial
         {
             Conclusion::Inconclusive
@@ -65,7 +69,7 @@ impl CostDocument {
 }
 
 impl Conclusion {
-    /// From 125 on, the status is an error (crate::exit_status).
+    /// The exit status. Errors of Tollgate itself have 125 (crate::exit_status).
     pub fn status(self) -> u8 {
         match self {
             Self::Within => 0,
