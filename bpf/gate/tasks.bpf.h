@@ -337,7 +337,7 @@ static __always_inline void task_attached(struct task_struct *task)
 	if (is_free) {
 		thread->generation = 0;
 		thread->in_call = 0;
-		thread->lens_switch.switched_out_ns = 0;
+		thread->lens.is_off_cpu = 0;
 		thread->lens.off_ns = 0;
 	}
 	thread->visible_pid = visible_pid(task, session->pid_level);

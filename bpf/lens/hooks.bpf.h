@@ -98,7 +98,7 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 	if (thread->lens_switch.switched_in_ns)
 		cpu->clock_offset = thread->lens_switch.switched_in_ns - arrival;
 	thread->lens_switch.switched_in_ns = 0;
-	if (likely(!thread->lens_switch.switched_out_ns))
+	if (likely(!thread->lens.is_off_cpu))
 		return;
 	switched_in = arrival + cpu->clock_offset;
 	/* The offset includes the delay of the gate's hook at that time. */
@@ -106,7 +106,7 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 		switched_in = now;
 	if (cpu->clock_offset && switched_in > thread->lens_switch.switched_out_ns)
 		thread->lens.off_ns += switched_in - thread->lens_switch.switched_out_ns;
-	thread->lens_switch.switched_out_ns = 0;
+	thread->lens.is_off_cpu = 0;
 }
 
 static __always_inline void lens_sys_exit(struct crossing *at)
@@ -121,7 +121,7 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 
 	if (!cell) {
 		thread->lens.off_ns = 0;
-		thread->lens_switch.switched_out_ns = 0;
+		thread->lens.is_off_cpu = 0;
 		return;
 	}
 	cell->count += 1;
@@ -137,7 +137,7 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 		return;
 	}
 	wall = now - thread->lens.entered_ns;
-	if (unlikely(thread->lens.off_ns | thread->lens_switch.switched_out_ns))
+	if (unlikely(thread->lens.off_ns | thread->lens.is_off_cpu))
 		lens_reconcile_switch(thread, task, this_cpu(), now);
 	if (has(thread, LENS_SAMPLE) && entry)
 		weight = lens_update_sampling(thread, cell, entry, wall);
@@ -179,7 +179,7 @@ static __always_inline void lens_abandon(struct thread_state *thread)
 {
 	count_loss(thread->session, LOSS_EXITS);
 	thread->lens.off_ns = 0;
-	thread->lens_switch.switched_out_ns = 0;
+	thread->lens.is_off_cpu = 0;
 	thread->lens.has_site = 0;
 }
 
@@ -217,6 +217,7 @@ static __always_inline void lens_switch_out(struct switching *at)
 	thread->lens_switch.run_delay_last = run_delay;
 	thread->lens.is_asleep = !!at->state;
 	thread->lens_switch.switched_out_ns = now;
+	thread->lens.is_off_cpu = 1;
 }
 
 /* The thread is switched in, still in its call: its stack and its time off the CPU are complete. */
@@ -228,11 +229,11 @@ static __always_inline void lens_switch_in(struct switching *at)
 	bool long_sleep;
 	u64 now, off;
 
-	if (!thread->lens_switch.switched_out_ns)
+	if (!thread->lens.is_off_cpu)
 		return;
 	now = switch_ns(at);
 	off = now - thread->lens_switch.switched_out_ns;
-	thread->lens_switch.switched_out_ns = 0;
+	thread->lens.is_off_cpu = 0;
 	thread->lens_switch.switched_in_ns = now;
 	thread->lens.off_ns += off;
 	if (!thread->lens.is_asleep || !has(thread, LENS_SITES | LENS_SLOW))

@@ -118,18 +118,19 @@ struct lens_hot {
 	__u32 major_faults;
 	/* LENS_SAMPLE: the number of cheap calls that are yet to go untimed. */
 	__u32 untimed_left;
+	/* In this call: it is switched out, or its switch in was not reported. */
+	__u8 is_off_cpu;
 	/* It was switched out to sleep; otherwise it was preempted. */
 	__u8 is_asleep;
 	/* In this call: `lens_cold.site` is a blocking site whose time is not complete yet. */
 	__u8 has_site;
 	/* In this call: `lens_cold.max_sleep_ns` is set, and the stack of that sleep is saved. */
 	__u8 has_long_sleep;
-	__u8 unused;
 };
 
 /* A thread's state: what the lens needs at each switch within a call. */
 struct lens_switch {
-	/* When it was switched out; 0: it runs. */
+	/* When it was last switched out. */
 	__u64 switched_out_ns;
 	/* When it was last switched in, until the scheduler's own time for that is read. */
 	__u64 switched_in_ns;

@@ -376,7 +376,7 @@ impl Gate {
                 field!(self.threads, slot, in_call).write(0);
                 field!(self.threads, slot, lens.off_ns).write(0);
                 field!(self.threads, slot, lens.has_site).write(0);
-                field!(self.threads, slot, lens_switch.switched_out_ns).write(0);
+                field!(self.threads, slot, lens.is_off_cpu).write(0);
                 atomic_field!(self.threads, slot, mask).store(value, Ordering::SeqCst);
             }
         }
