@@ -4,7 +4,7 @@ use crate::gate::KernelSide;
 
 /// In the order in which they release what a session has.
 pub static ALL: [&dyn KernelSide; 3] = [
-    &crate::service::service_maps::ServicesKernelSide,
-    &crate::guard::holds::HoldsKernelSide,
+    &crate::service::ServicesKernelSide,
+    &crate::guard::GuardKernelSide,
     &crate::plugin::PluginsKernelSide,
 ];

@@ -13,6 +13,7 @@ use kernel::extensions;
 use kernel::floor::{Floor, FloorProgram};
 use kernel::gate::{Gate, Lock};
 use kernel::gate_programs::GateHook;
+use kernel::guard::profile_table::ProfileTable;
 use kernel::process::wait_readable;
 use kernel::session::{Session, SessionOptions};
 use kernel::wire;
@@ -359,7 +360,7 @@ impl Arm {
                 };
                 let session = gate.start_session(&lock, &options)?;
                 if mask & wire::GUARD != 0 {
-                    gate.make_profiles(&lock)?;
+                    ProfileTable::new(&gate).make_profiles(&lock)?;
                 }
                 drop(lock);
                 let mut plugins = Plugins::of_session(session.index, mask & wire::GUARD != 0);

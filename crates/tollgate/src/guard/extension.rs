@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use kernel::clock::{now_ns, wall_clock};
 use kernel::gate::{Gate, Lock};
+use kernel::guard::holds::Holds;
 use kernel::guard::profile::window_symbols;
+use kernel::guard::profile_table::ProfileTable;
 use kernel::process::{is_stopped, session_of};
 use kernel::session::Session;
 use kernel::signals::was_termination_requested;
@@ -94,7 +96,7 @@ impl Guard {
         store.lock()?;
         // From now on, a process may have to be released in time.
         let store = store.with_lock_timeout(Duration::from_secs(1));
-        gate.make_profiles(lock)?;
+        ProfileTable::new(gate).make_profiles(lock)?;
         let watchdog =
             policy.holds().then(|| HoldWatchdog::start(gate, session.index)).transpose()?;
         Ok(Self {
@@ -132,7 +134,8 @@ impl Guard {
         place: u32,
         IdentifiedProgram { path, metadata, identity }: IdentifiedProgram,
     ) -> Result<()> {
-        let mut program = TrackedProgram::new(gate.profile(place)?, Some(path), identity.clone());
+        let profile = ProfileTable::new(gate).profile(place)?;
+        let mut program = TrackedProgram::new(profile, Some(path), identity.clone());
         if self.policy.selection.is_exempt(&metadata) {
             program.profile.set_exempt();
         }
@@ -179,7 +182,7 @@ impl Guard {
             return Ok(());
         }
         while baseline.windows.len() > program.profile.window_capacity()
-            && gate.add_overflow(lock, &mut program.profile)?
+            && ProfileTable::new(gate).add_overflow(lock, &mut program.profile)?
         {}
         let unfit = program.install(baseline, self.policy.mode);
         if unfit > 0 {
@@ -209,10 +212,11 @@ impl Guard {
         let Some(file) = open_program(record) else { return self.track_unidentified(gate, place) };
         let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
         if !self.policy.selection.is_selected(&path, &metadata) {
-            let lock = Lock::take()?;
-            gate.share_profile(&lock, &record.program, place, wire::GUARD_PROFILE_UNSELECTED)?;
+            let (lock, profiles) = (Lock::take()?, ProfileTable::new(gate));
+            let (program, to) = (&record.program, wire::GUARD_PROFILE_UNSELECTED);
+            profiles.share_profile(&lock, program, place, to)?;
             if self.policy.scope.is_some() {
-                gate.insert_any_scope_key(&lock, &record.program, wire::GUARD_PROFILE_UNSELECTED)?;
+                profiles.insert_any_scope_key(&lock, program, to)?;
             }
             return Ok(());
         }
@@ -255,12 +259,12 @@ impl Guard {
             identity.as_ref().and_then(|identity| self.profile_slots.get(identity)).copied();
         let known = known.filter(|known| *known != place);
         if too_many {
-            gate.insert_any_scope_key(&lock, &key, known.unwrap_or(place))?;
+            ProfileTable::new(gate).insert_any_scope_key(&lock, &key, known.unwrap_or(place))?;
         }
         let Some(known) = known else {
             return self.track(gate, &lock, place, IdentifiedProgram { path, metadata, identity });
         };
-        let calls = gate.share_profile(&lock, &key, place, known)?;
+        let calls = ProfileTable::new(gate).share_profile(&lock, &key, place, known)?;
         if let Some((program, _)) = self.programs.get_mut(&known) {
             program.early_calls += calls;
             // A copy, which any user can make, may have started before the exempt program itself.
@@ -274,10 +278,9 @@ impl Guard {
     /// The program is trained, but its baseline could not be found again.
     fn track_unidentified(&mut self, gate: &Gate, place: u32) -> Result<()> {
         self.unidentified += 1;
-        self.programs.insert(
-            place,
-            (TrackedProgram::new(gate.profile(place)?, None, None), Activity::default()),
-        );
+        let profile = ProfileTable::new(gate).profile(place)?;
+        self.programs
+            .insert(place, (TrackedProgram::new(profile, None, None), Activity::default()));
         Ok(())
     }
 
@@ -360,7 +363,8 @@ impl Guard {
 
     /// Must be called at least as often as [`Guard::deadline`] requires.
     pub fn tend(&mut self, gate: &Gate) -> Result<()> {
-        if gate.was_switched_off(self.session) && !self.is_off {
+        let (holds, profiles) = (Holds::new(gate, self.session), ProfileTable::new(gate));
+        if holds.was_switched_off() && !self.is_off {
             self.is_off = true;
             let _ = print_message(
                 "tollgate: the guard was switched off by `tollgate guard off` and holds no \
@@ -368,8 +372,8 @@ impl Guard {
             );
         }
         if was_termination_requested() {
-            gate.wake_for_termination(self.session);
-            let held = gate.held(self.session).len();
+            holds.wake_for_termination();
+            let held = holds.held().len();
             if held > 0 && !std::mem::replace(&mut self.held_reported, true) {
                 let held = number_of(held, "process");
                 let _ = print_message(&format!(
@@ -390,7 +394,7 @@ impl Guard {
             };
             self.next_training_stop_ns = training_stops.tend(gate, self.session, is_learning);
         }
-        self.next_release_ns = gate.release_expired(self.session);
+        self.next_release_ns = holds.release_expired();
         for (met, digest) in self.reader.done() {
             self.on_hashed(gate, met, digest)?;
         }
@@ -400,12 +404,12 @@ impl Guard {
             program.tick(now, wait, mode);
         }
         let is_small = |(program, _): &(TrackedProgram, Activity)| program.profile.needs_overflow();
-        if gate.needs_profiles() || self.programs.values().any(is_small) {
+        if profiles.needs_profiles() || self.programs.values().any(is_small) {
             let lock = Lock::take()?;
             for (program, _) in self.programs.values_mut().filter(|entry| is_small(entry)) {
-                gate.add_overflow(&lock, &mut program.profile)?;
+                profiles.add_overflow(&lock, &mut program.profile)?;
             }
-            gate.make_profiles(&lock)?;
+            profiles.make_profiles(&lock)?;
         }
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.tend(gate, self.session)?;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use anyhow::{Result, bail};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
-use kernel::guard::holds::HeldProcess;
+use kernel::guard::holds::{HeldProcess, Holds, hold};
 use kernel::process::{has_terminal, session_of};
 use kernel::wire;
 
@@ -22,7 +22,8 @@ use crate::format::printable;
 
 impl Guard {
     pub fn status(&self, gate: &Gate, since: SystemTime, losses: BTreeMap<String, u64>) -> Status {
-        let held = gate.held(self.session).iter().map(|held| self.held_process(held)).collect();
+        let held = Holds::new(gate, self.session).held();
+        let held = held.iter().map(|held| self.held_process(held)).collect();
         Status {
             schema: "tollgate-guard-status/1".into(),
             mode: self.policy.mode.name().into(),
@@ -97,10 +98,8 @@ impl Guard {
     /// Returns a line for each released process.
     pub fn switch(&mut self, gate: &Gate, off: bool) -> Vec<String> {
         self.is_off = off;
-        gate.set_response(
-            self.session,
-            if off { wire::GUARD_OBSERVE } else { self.policy.wire.response },
-        );
+        let response = if off { wire::GUARD_OBSERVE } else { self.policy.wire.response };
+        Holds::new(gate, self.session).set_response(response);
         if off { self.release(gate, &[]).unwrap_or_default() } else { Vec::new() }
     }
 
@@ -114,7 +113,7 @@ impl Guard {
             && let Some(session) = session_of(process)
         {
             *spared = session;
-            gate.set_exempt_session(self.session, session);
+            Holds::new(gate, self.session).set_exempt_session(session);
         }
     }
 
@@ -145,7 +144,7 @@ impl Guard {
         {
             bail!("process {pid} is in the operator's session, which could then not release it");
         }
-        if !gate.hold(self.session, pid, u64::MAX) {
+        if !hold(gate, self.session, pid, u64::MAX) {
             bail!(
                 "process {pid} is not guarded here: it may have ended, be a kernel thread, or run \
                 a program that was not selected"
@@ -156,7 +155,7 @@ impl Guard {
 
     /// Releases processes, and returns a line for each.
     pub fn release(&mut self, gate: &Gate, whom: &[String]) -> Result<Vec<String>> {
-        let held = gate.held(self.session);
+        let held = Holds::new(gate, self.session).held();
         let is_meant = |held: &HeldProcess, who: &String| {
             let (program, (name, scope)) = (self.program_of(held), split_scope(who));
             let is_named = name == program || program.rsplit('/').next() == Some(name);
@@ -173,7 +172,7 @@ impl Guard {
             .iter()
             .filter(|held| whom.is_empty() || whom.iter().any(|who| is_meant(held, who)));
         let released = meant.map(|held| {
-            gate.release_and_reset(self.session, held);
+            Holds::new(gate, self.session).release_and_reset(held);
             format!("{} {}: released", held.tgid, self.program_of(held))
         });
         Ok(released.chain(unknown).map(|line| printable(&line)).collect())

@@ -3,6 +3,7 @@
 
 use anyhow::{Context as _, Result};
 use kernel::gate::{Gate, Lock};
+use kernel::guard::profile_table::ProfileTable;
 use kernel::{enforcement, wire};
 
 use super::baseline::BaselineId;
@@ -103,18 +104,18 @@ impl Guard {
         const SPARE: usize = 256;
         /// Each takes the kernel some milliseconds, and held processes may have to wait meanwhile.
         const AT_ONCE: usize = 32;
-        gate.prune_program_keys()?;
+        ProfileTable::new(gate).prune_program_keys()?;
         if self.programs.len() + SPARE < wire::GUARD_PROFILES as usize {
             return Ok(());
         }
-        let in_use = gate.profiles_in_use();
+        let in_use = ProfileTable::new(gate).profiles_in_use();
         let unused: Vec<_> =
             self.programs.keys().copied().filter(|place| !in_use.contains(place)).collect();
         let (mut result, mut retired) = (Ok(()), 0);
         for place in unused {
             let Some((program, _)) = self.programs.get_mut(&place) else { continue };
             let saved = save(&self.store.lock()?, program, &self.policy.wire, SaveScope::All);
-            if saved.is_ok() && gate.retire_profile(&Lock::take()?, place)? {
+            if saved.is_ok() && ProfileTable::new(gate).retire_profile(&Lock::take()?, place)? {
                 self.programs.remove(&place);
                 self.profile_slots.retain(|_, known| *known != place);
                 retired += 1;
@@ -135,7 +136,7 @@ impl Guard {
         program.reset();
         // Set even if the stored baseline could not be used before.
         program.digest = Some(identity.digest);
-        gate.restart_windows(place);
+        ProfileTable::new(gate).restart_windows(place);
         let installed = self.install(&mut program, gate, &lock, identity);
         self.programs.insert(place, (program, deeds));
         installed

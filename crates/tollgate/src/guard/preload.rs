@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use kernel::gate::{Gate, Lock};
+use kernel::guard::profile_table::ProfileTable;
 use kernel::wire;
 
 use super::baseline::BaselineId;
@@ -100,7 +101,7 @@ impl Guard {
             }
         }
         let (keys, programs): (Vec<_>, Vec<_>) = expected.into_iter().unzip();
-        let places = gate.assign_profiles(lock, &keys)?;
+        let places = ProfileTable::new(gate).assign_profiles(lock, &keys)?;
         for (place, known) in places.into_iter().zip(programs) {
             self.track(gate, lock, place, known)?;
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
+use kernel::guard::holds::{Holds, hold};
 
 /// Long enough for all threads of a process to stop.
 const STOP: Duration = Duration::from_millis(2);
@@ -35,12 +36,12 @@ impl TrainingStops {
         if now < self.next_ns {
             return self.next_ns;
         }
-        let mut learning = gate.guarded_processes(session);
+        let mut learning = Holds::new(gate, session).guarded_processes();
         learning.retain(|tgid, place| is_learning(*tgid, *place));
         let next = learning.range(self.latest + 1..).next().or_else(|| learning.first_key_value());
         if let Some((tgid, _)) = next {
             self.latest = *tgid;
-            gate.hold(session, *tgid, now + STOP.as_nanos() as u64);
+            hold(gate, session, *tgid, now + STOP.as_nanos() as u64);
         }
         let pause = (self.every / learning.len().max(1) as u32).max(MIN_INTERVAL).as_nanos() as u64;
         // Varies the pause, so that the stops do not stay in step with periodic work of the
