@@ -121,8 +121,9 @@ impl Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 pub(crate) trait ErrorContext<T> {
-    /// Names the failed operation. For an I/O error, the text completes the sentence "cannot …"
-    /// ("open a file"); for one of libbpf, "the kernel reported an error while …" ("opening a map").
+    /// Names the failed operation. For an I/O error, the text completes the sentence "cannot …",
+    /// as "open a file" does. For an error of libbpf, it completes "the kernel reported an error
+    /// while …", as "opening a map" does.
     fn doing(self, doing: impl Into<String>) -> Result<T>;
 }
 

@@ -355,8 +355,8 @@ impl Gate {
     }
 
     /// The mask of threads that count in `sessions`, the innermost first, once the session
-    /// `without` has ended. `None` if no session is left. The gate does the same (`apply_session` in
-    /// bpf/gate/tasks.bpf.h).
+    /// `without` has ended. `None` if no session is left. The gate does the same (`apply_session`
+    /// in bpf/gate/tasks.bpf.h).
     fn mask_of(&self, sessions: &[u32], without: u32) -> Option<u32> {
         let mut mask = None;
         for index in sessions.iter().filter(|index| **index != without) {

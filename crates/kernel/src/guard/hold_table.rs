@@ -73,8 +73,8 @@ fn is_mounted() -> bool {
     unsafe { libc::statfs(path.as_ptr(), &raw mut found) == 0 && found.f_type == BPF_FS_MAGIC }
 }
 
-/// Mounts the BPF file system. systemd does this at boot; on other systems, programs that need it do
-/// it themselves.
+/// Mounts the BPF file system. systemd does this at boot; on other systems, the programs that need
+/// it do so.
 fn mount() -> io::Result<()> {
     let (kind, path) = (c"bpf", CString::new(BPF_FS)?);
     // SAFETY: NUL-terminated strings.

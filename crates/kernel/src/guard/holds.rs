@@ -22,8 +22,8 @@ pub struct HeldProcess {
     pub until_ns: u64,
 }
 
-/// The holds of a session's guard, and how the guard responds. They are in tables of the gate, which
-/// any process can change: the guard's own, its watchdog, and `guard off`.
+/// The holds of a session's guard, and how the guard responds. They are in tables of the gate. The
+/// guard's own process, its watchdog and `guard off` change them.
 pub struct Holds<'a> {
     threads: &'a MappedArray<wire::thread_state>,
     sessions: &'a MappedArray<wire::session>,

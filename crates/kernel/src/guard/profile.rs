@@ -142,8 +142,8 @@ impl KernelProfile {
         field!(self.mapping, 0, unlearned).read()
     }
 
-    /// Adds room for windows, in a free slot of the map `guard_overflow_windows`. Returns `false` if
-    /// the profile has all the room that it may have.
+    /// Adds room for windows, in a free slot of the map `guard_overflow_windows`. Returns `false`
+    /// if the profile has all the room that it may have.
     pub fn add_overflow(
         &mut self,
         overflow_windows: &impl libbpf_rs::MapCore,
@@ -296,8 +296,8 @@ impl KernelProfile {
         unfit
     }
 
-    /// The profile's symbol for a call, which is assigned if the call has none. The kernel side does
-    /// the same in `take_symbol`.
+    /// The profile's symbol for a call, which is assigned if the call has none. The kernel side
+    /// does the same in `take_symbol`.
     fn symbol(&self, call: u32) -> u32 {
         let shift = call % 4 * 8;
         // Both sides change four symbols as one word.
