@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which call is which: its number and ABI, as known at its entry (at exit, an execve may show
- * another ABI), and what is to be known of it.
+ * The index of a call, which follows from its number and ABI, and its flags. The index is computed
+ * when the call begins, because an execve may change the ABI before it ends.
  */
 #ifndef TOLLGATE_GATE_CALLS_BPF_H
 #define TOLLGATE_GATE_CALLS_BPF_H
@@ -37,7 +37,7 @@ static __always_inline u32 call_index(struct task_struct *task, long id)
 _Static_assert(CALL_EXECVE == PRECALL_BITS + 1 && PRECALL_DEFER <= PRECALL_BITS,
 	       "the flags of a call overlap");
 
-/* What is to be known of a call: enum call_flag, and enum guard_precall. */
+/* The flags of a call: bits of enum call_flag, and those of enum guard_precall. */
 static __always_inline u32 call_flags(u32 call)
 {
 	u64 index = call;
@@ -52,7 +52,7 @@ static __always_inline bool is_execve(u32 call)
 	return call_flags(call) & CALL_EXECVE;
 }
 
-/* How the call can be kept from taking effect: enum guard_precall; 0: it cannot. */
+/* How the call can be held before it takes effect: enum guard_precall; 0: it cannot. */
 static __always_inline u32 precall_of(u32 call)
 {
 	return call_flags(call) & PRECALL_BITS;

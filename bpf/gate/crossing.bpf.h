@@ -33,14 +33,16 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 	at.previous_call = thread->call;
 	thread->call = at.call;
 	call_sys_enter(&at);
-	/* Not the mask, which another processor may have changed since. */
+	/* Not by the mask, which another processor may have changed since. */
 	return !at.has_run_plugins;
 }
 
 /*
- * An exit without an entry: the first return of a forked child, or of a thread attached in mid-call
- * (neither was seen before: dropped); a call that seccomp or a tracer rejected; or a call whose
- * entry another generation handled just before it was replaced.
+ * The end of a call whose beginning this generation has not seen. There are three cases:
+ * - The thread is new: a child that returns from fork, or a thread that was attached in mid-call.
+ *   The call does not count.
+ * - Another generation saw the beginning, just before it was replaced. The call is a loss.
+ * - Otherwise seccomp or a tracer has rejected the call.
  */
 static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, struct pt_regs *regs,
 						  long result)
@@ -67,7 +69,7 @@ static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_r
 
 	if (!thread || !thread->mask)
 		return false;
-	if ((config.enabled & LENS) && thread->entered_ns)
+	if ((config.enabled & LENS) && thread->lens.entered_ns)
 		at.now = bpf_ktime_get_ns();
 	if (unlikely(is_retired()))
 		return false;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the gate passes to the handlers of the extensions at its busiest hooks. These live in
- * registers, because all handlers are inlined, so that no other function receives their addresses.
+ * What the gate passes to the handlers of the extensions at its busiest hooks. All handlers are
+ * inlined and no function receives the address of such a structure, so the compiler keeps the
+ * fields in registers.
  */
 #ifndef TOLLGATE_GATE_EVENTS_BPF_H
 #define TOLLGATE_GATE_EVENTS_BPF_H
@@ -13,27 +14,28 @@ struct crossing {
 	struct thread_state *thread;
 	struct task_struct *task;
 	struct pt_regs *regs;
-	/* Of the program, for plugins; NULL: it runs none. */
+	/* The program's context, which a tail call to a plugin needs; NULL: it runs no plugins. */
 	void *ctx;
 	u32 call;
-	/* At the call's begin: the call before, which has had its effect. */
+	/* At the beginning of a call: the thread's call before it, which has taken effect. */
 	u32 previous_call;
-	/* A plugin has denounced the call; the guard has applied its policy to it. */
+	/* A plugin has denounced the call. */
 	bool is_denounced;
+	/* The guard has applied its policy to the call. */
 	bool has_verdict;
-	/* The plugins at enter have had their turn. */
+	/* The plugins at enter have run. */
 	bool has_run_plugins;
-	/* At the call's end: its result, and the time, which is read first. */
+	/* At the end of a call: its result, and the time, which is read before any handler runs. */
 	s64 result;
 	u64 now;
 };
 
-/* A thread leaves or gets a processor. */
+/* A thread is switched out, or in. */
 struct switching {
 	struct thread_state *thread;
 	struct task_struct *task;
 	struct cpu_state *cpu;
-	/* Of a thread that leaves: 0 if it was preempted. */
+	/* The state of a thread that is switched out; 0: it was preempted. */
 	u32 state;
 	/* The slot of the thread that gets its processor; 0: a bystander. */
 	u32 next_slot;

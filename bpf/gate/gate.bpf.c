@@ -142,8 +142,8 @@ int BPF_PROG(gate_sock_send, struct sock *sk, int length, int flags)
 }
 
 /*
- * Before v6.3: functions that the compiler does not inline. The one for sending comes before the
- * message is on its way.
+ * Before v6.3: functions that the compiler does not inline. The one for sending runs before the
+ * message is sent.
  */
 SEC("?fexit/sock_recvmsg")
 int BPF_PROG(gate_recvmsg_exit, struct socket *socket, void *message, int flags, int length)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which extensions are called at which hook of the gate, and in which order: EXTENSION_<hook>, if
- * the thread has the extension. A handler that is called without a condition tests that itself.
+ * The extensions that are called at each hook of the gate, in their order. A handler is called
+ * EXTENSION_<hook>. It runs if the thread has the extension; a handler that is called without a
+ * condition tests that itself.
  */
 #ifndef TOLLGATE_GATE_HOOKS_BPF_H
 #define TOLLGATE_GATE_HOOKS_BPF_H
@@ -9,15 +10,17 @@
 #include "gate/events.bpf.h"
 #include "guard/hooks.bpf.h"
 #include "guard/sigcont.bpf.h"
+#include "guard/state.bpf.h"
 #include "lens/hooks.bpf.h"
+#include "lens/state.bpf.h"
 #include "plugin/hooks.bpf.h"
 #include "service/files.bpf.h"
 #include "service/hooks.bpf.h"
 #include "service/messages.bpf.h"
 
 /*
- * Plugins have handlers before and after the guard, and for the plugins at enter. The lens is last:
- * it reads the clock.
+ * Plugins run before the guard, after it, and before the lens. The lens is last, because it reads
+ * the clock.
  */
 static __always_inline void call_sys_enter(struct crossing *at)
 {
@@ -41,7 +44,7 @@ static __always_inline void call_sys_exit(struct crossing *at)
 		service_sys_exit(at);
 }
 
-/* A call that only its end shows: seccomp or a tracer rejected it. */
+/* A call that seccomp or a tracer has rejected. Only its end is reported. */
 static __always_inline void call_sys_exit_denied(struct crossing *at)
 {
 	if (has(at->thread, LENS))
@@ -71,6 +74,26 @@ static __always_inline void call_exec(struct thread_state *thread)
 		guard_exec(thread);
 	if (has(thread, SERVICE))
 		service_exec(thread);
+}
+
+/*
+ * A slot gets a thread. Without a condition, because an extension that is not compiled in may join
+ * the gate while the thread lives, and must not find the state of the slot's previous thread.
+ */
+static __always_inline void call_new_thread(u32 slot)
+{
+	lens_new_thread(slot);
+	guard_new_thread(slot);
+}
+
+/* A thread is new. `parent`: the thread that has created it; NULL: a bystander. */
+static __always_inline void call_fork(struct thread_state *thread, struct thread_state *parent)
+{
+	/* 6.1's verifier must see the comparison with NULL. */
+	barrier_var(parent);
+	if (parent && has(thread, GUARD))
+		guard_fork(thread, parent);
+	service_fork(thread, parent);
 }
 
 static __always_inline void call_task_exit(struct thread_state *thread, struct task_struct *task)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The identity of a task besides its executable: the script that it was given, or the unit or
- * container that it runs in. It distinguishes the programs that one file may be.
- * crates/identity finds the same for processes that already run.
+ * The identity of a task: its executable, and the script that it interprets or the unit or
+ * container that it runs in, which distinguish programs that share one executable. crates/identity
+ * finds the same for processes that already run.
  */
 #ifndef TOLLGATE_GATE_IDENTITY_BPF_H
 #define TOLLGATE_GATE_IDENTITY_BPF_H
@@ -39,6 +39,28 @@ struct {
 #define DOT_SCOPE 0x65706f63732eULL
 /* Besides enum scope_kind: a service or a scope of systemd. */
 #define SCOPE_ANY_UNIT 256
+
+/* The file of a task's program, as far as it distinguishes files and their versions. */
+struct executable {
+	u64 inode;
+	s64 ctime_ns;
+	u64 size;
+	u32 device;
+};
+
+/* Returns whether the task has one. */
+static __always_inline bool executable_of(struct task_struct *task, struct executable *executable)
+{
+	struct inode *inode = BPF_CORE_READ(task, mm, exe_file, f_inode);
+
+	if (!inode)
+		return false;
+	executable->inode = BPF_CORE_READ(inode, i_ino);
+	executable->device = BPF_CORE_READ(inode, i_sb, s_dev);
+	executable->size = BPF_CORE_READ(inode, i_size);
+	executable->ctime_ns = inode_ctime_ns(inode);
+	return executable->inode;
+}
 
 static __always_inline struct scope_name *scope_name(void)
 {

@@ -11,7 +11,7 @@
 #include "lib/path.bpf.h"
 
 #define NAME_LEN 256
-/* Names of a path whose hashes are kept, from the root on. */
+/* How many names of a path have their hashes in the scratch, from the root on. */
 #define NAMES 64
 /*
  * Names and mount points between a file and the root. A path that is given in one piece has 2,048
@@ -31,14 +31,14 @@ struct name_scratch {
 	/* With room for a word of zeroes. */
 	char text[NAME_LEN + 8];
 	u32 names;
-	/* Where the latest NAMES of them are. The last name of the path comes first. */
+	/* Addresses of the latest NAMES of them. The path's last name is the first of these. */
 	const void *name[NAMES];
 	/* For each path, the hash of its first name, of its first two names, and so on. */
 	u64 prefix[PATHS * NAMES];
 };
 PERCPU_MAP(name_scratch, 1, struct name_scratch);
 
-static __always_inline struct name_scratch *scratch(void)
+static __always_inline struct name_scratch *this_scratch(void)
 {
 	u32 first = 0;
 
@@ -52,23 +52,23 @@ static __always_inline struct name_scratch *scratch(void)
  */
 __noinline u64 hash_text(u64 length)
 {
-	struct name_scratch *room = scratch();
+	struct name_scratch *scratch = this_scratch();
 	u64 hash = header.salt, *word;
 
-	if (!room)
+	if (!scratch)
 		return 0;
-	word = (u64 *)room->text;
+	word = (u64 *)scratch->text;
 	/* 6.1's verifier must see the bound on all 64 bits. */
 	barrier_var(length);
 	if (length > NAME_LEN)
 		length = NAME_LEN;
-	__builtin_memset(&room->text[length], 0, sizeof(u64));
+	__builtin_memset(&scratch->text[length], 0, sizeof(u64));
 	for (u32 i = 0; i < NAME_LEN / sizeof(u64) && i * sizeof(u64) < length; i++)
 		hash = hash_mix(hash, word[i]);
 	return hash_mix(hash, length);
 }
 
-/* Hash of a text without its NUL, which has to be there. */
+/* Hash of a NUL-terminated text, without the NUL. */
 static __always_inline u64 hash_kernel_text(struct name_scratch *scratch, const void *text)
 {
 	long length = bpf_probe_read_kernel_str(scratch->text, NAME_LEN, text);
@@ -82,19 +82,21 @@ struct name_hasher {
 	u32 first;
 };
 
-static long hash_name(u32 i, struct name_hasher *fold)
+static long hash_name(u32 i, struct name_hasher *hasher)
 {
-	struct name_scratch *room = scratch();
+	struct name_scratch *scratch = this_scratch();
+	const void *text;
 	u32 at;
 
-	if (!room || i + 1 >= NAMES)
+	if (!scratch || i + 1 >= NAMES)
 		return 1;
-	at = room->names - 1 - i;
-	fold->hash = hash_mix(fold->hash, hash_kernel_text(room, room->name[at & (NAMES - 1)]));
-	at = fold->first + i + 1;
+	at = scratch->names - 1 - i;
+	text = scratch->name[at & (NAMES - 1)];
+	hasher->hash = hash_mix(hasher->hash, hash_kernel_text(scratch, text));
+	at = hasher->first + i + 1;
 	if (at >= PATHS * NAMES)
 		return 1;
-	room->prefix[at] = fold->hash;
+	scratch->prefix[at] = hasher->hash;
 	return 0;
 }
 
@@ -102,28 +104,28 @@ static long hash_name(u32 i, struct name_hasher *fold)
 static __always_inline u64 hash_names(struct name_scratch *scratch, enum hashed_path path,
 				      u32 names)
 {
-	struct name_hasher fold = { .hash = header.salt, .first = path * NAMES };
+	struct name_hasher hasher = { .hash = header.salt, .first = path * NAMES };
 
-	bpf_loop(names, hash_name, &fold, 0);
-	return fold.hash;
+	bpf_loop(names, hash_name, &hasher, 0);
+	return hasher.hash;
 }
 
 static long collect_path_name(u32 i, struct path_walk *walk)
 {
-	struct name_scratch *room = scratch();
+	struct name_scratch *scratch = this_scratch();
 
-	if (!room)
+	if (!scratch)
 		return 1;
 	switch (path_next(walk)) {
 	case PATH_MOUNT:
 		return 0;
 	case PATH_NAME:
-		room->name[room->names & (NAMES - 1)] = READ_FIELD(struct dentry, walk->below,
-								   d_name.name);
-		room->names++;
+		scratch->name[scratch->names & (NAMES - 1)] =
+			READ_FIELD(struct dentry, walk->below, d_name.name);
+		scratch->names++;
 		return 0;
 	case PATH_DETACHED:
-		room->names = 0;
+		scratch->names = 0;
 		break;
 	case PATH_ROOT:
 		break;
@@ -148,12 +150,12 @@ static __always_inline bool collect_names(struct name_scratch *scratch, struct t
 /* Hash of the path of a process's program; 0: it has none, or one of too many names. */
 static __noinline u64 hash_of_program(struct task_struct *task)
 {
-	struct name_scratch *room = scratch();
+	struct name_scratch *scratch = this_scratch();
 	struct file *file = BPF_CORE_READ(task, mm, exe_file);
 
-	if (!room || !file || !collect_names(room, task, file) || room->names >= NAMES)
+	if (!scratch || !file || !collect_names(scratch, task, file) || scratch->names >= NAMES)
 		return 0;
-	return hash_names(room, PATH_OF_THREAD, room->names);
+	return hash_names(scratch, PATH_OF_THREAD, scratch->names);
 }
 
 /*
@@ -162,17 +164,17 @@ static __noinline u64 hash_of_program(struct task_struct *task)
  */
 static __always_inline u64 hash_of_unit(struct task_struct *task)
 {
-	struct name_scratch *room = scratch();
+	struct name_scratch *scratch = this_scratch();
 	struct scope_name *name = scope_name();
 
-	if (!room || !name || !unit_or_container_of(task, SCOPE_ANY_UNIT))
+	if (!scratch || !name || !unit_or_container_of(task, SCOPE_ANY_UNIT))
 		return 0;
-	return hash_kernel_text(room, name->text);
+	return hash_kernel_text(scratch, name->text);
 }
 
 static long collect_cgroup_name(u32 i, struct cgroup **at)
 {
-	struct name_scratch *room = scratch();
+	struct name_scratch *scratch = this_scratch();
 	struct cgroup *cgroup = *at;
 	struct cgroup_subsys_state *parent = BPF_CORE_READ(cgroup, self.parent);
 	u32 names;
@@ -180,13 +182,13 @@ static long collect_cgroup_name(u32 i, struct cgroup **at)
 	/* The root has no name in a path. */
 	if (!parent)
 		*at = NULL;
-	if (!room || !parent)
+	if (!scratch || !parent)
 		return 1;
-	names = room->names;
+	names = scratch->names;
 	if (names >= NAMES)
 		return 1;
-	room->name[names] = BPF_CORE_READ(cgroup, kn, name);
-	room->names = names + 1;
+	scratch->name[names] = BPF_CORE_READ(cgroup, kn, name);
+	scratch->names = names + 1;
 	*at = BPF_CORE_READ(parent, cgroup);
 	return 0;
 }
@@ -197,23 +199,23 @@ static long collect_cgroup_name(u32 i, struct cgroup **at)
  */
 static __noinline void hash_cgroup(struct task_struct *task)
 {
-	struct name_scratch *room = scratch();
+	struct name_scratch *scratch = this_scratch();
 	struct cgroup *at = BPF_CORE_READ(task, cgroups, dfl_cgrp);
 
-	if (!room)
+	if (!scratch)
 		return;
-	room->names = 0;
+	scratch->names = 0;
 	if (at)
 		bpf_loop(NAMES, collect_cgroup_name, &at, 0);
-	if (!room->names) {
+	if (!scratch->names) {
 		at = pids_cgroup(task);
 		if (at)
 			bpf_loop(NAMES, collect_cgroup_name, &at, 0);
 	}
 	/* The root was not reached: the beginning of the path is not known. */
 	if (at)
-		room->names = 0;
-	hash_names(room, PATH_OF_THREAD, room->names);
+		scratch->names = 0;
+	hash_names(scratch, PATH_OF_THREAD, scratch->names);
 }
 
 #endif

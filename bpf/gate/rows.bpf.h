@@ -5,20 +5,20 @@
 
 #include "gate/threads.bpf.h"
 
-ARRAY_MAP(rows, ROWS, struct group, BPF_F_MMAPABLE);
+ARRAY_MAP(rows, ROWS, struct row, BPF_F_MMAPABLE);
 FREE_LIST(free_rows, ALLOCATABLE_ROWS);
 HASH_MAP(shared_rows, ROWS, struct row_key, u32);
 
-static __always_inline struct group *row_at(u32 index)
+static __always_inline struct row *row_at(u32 index)
 {
 	return bpf_map_lookup_elem(&rows, &index);
 }
 
-static __always_inline void name_row(struct group *group, struct task_struct *task, u32 level)
+static __always_inline void name_row(struct row *row, struct task_struct *task, u32 level)
 {
-	group->pid = visible_pid(task, level);
-	group->tgid = visible_pid(BPF_CORE_READ(task, group_leader), level);
-	bpf_probe_read_kernel(group->comm, sizeof(group->comm), &task->comm);
+	row->pid = visible_pid(task, level);
+	row->tgid = visible_pid(BPF_CORE_READ(task, group_leader), level);
+	bpf_probe_read_kernel(row->comm, sizeof(row->comm), &task->comm);
 }
 
 /* Allocates a row of a session for this task; 0: none is left. */
@@ -26,15 +26,15 @@ static __always_inline u32 alloc_row(u32 session_index, struct session *session,
 				     struct task_struct *task, u32 parent)
 {
 	u32 index = alloc_index(&header.next_row, ALLOCATABLE_ROWS, free_rows);
-	struct group *group = row_at(index);
+	struct row *row = row_at(index);
 
-	if (!index || !group)
+	if (!index || !row)
 		return 0;
-	group->session = session_index;
-	group->parent = parent;
-	group->threads = 0;
-	name_row(group, task, session->pid_level);
-	group->state = ROW_LIVE;
+	row->session = session_index;
+	row->parent = parent;
+	row->threads = 0;
+	name_row(row, task, session->pid_level);
+	row->state = ROW_LIVE;
 	return index;
 }
 
@@ -49,10 +49,10 @@ static __always_inline u32 row_or_base(u32 row, u32 session_index, struct sessio
 
 static __always_inline void row_add_thread(u32 index, s32 change)
 {
-	struct group *group = row_at(index);
+	struct row *row = row_at(index);
 
-	if (group)
-		__sync_fetch_and_add(&group->threads, change);
+	if (row)
+		__sync_fetch_and_add(&row->threads, change);
 }
 
 /*
@@ -61,49 +61,49 @@ static __always_inline void row_add_thread(u32 index, s32 change)
  */
 static __always_inline void row_drop_thread(u32 index, struct session *session, u32 tgid)
 {
-	struct group *group = row_at(index);
+	struct row *row = row_at(index);
 	struct row_key key = {};
 	struct row_done *done;
 
-	if (!group || __sync_fetch_and_add(&group->threads, -1) != 1)
+	if (!row || __sync_fetch_and_add(&row->threads, -1) != 1)
 		return;
 	if (index == session->base_row || session->per == PER_COMMAND)
 		return;
-	key.session = group->session;
-	key.parent = group->parent;
+	key.session = row->session;
+	key.parent = row->parent;
 	if (session->per == PER_PROCESS)
 		__builtin_memcpy(key.name, &tgid, sizeof(tgid));
 	bpf_map_delete_elem(&shared_rows, &key);
-	done = reserve_record(group->session, sizeof(*done), LOSS_ROW_NOTICES);
+	done = reserve_record(row->session, sizeof(*done), LOSS_ROW_NOTICES);
 	if (!done)
 		return;
 	done->type = RECORD_ROW_DONE;
-	done->session = group->session;
+	done->session = row->session;
 	done->row = index;
 	bpf_ringbuf_submit(done, 0);
 }
 
 static __always_inline u32 parent_row(u32 index)
 {
-	struct group *group = row_at(index);
+	struct row *row = row_at(index);
 
-	return group ? group->parent : 0;
+	return row ? row->parent : 0;
 }
 
-/* Whether a row found by this key is still what the key says: rows of ended processes are freed. */
+/* Whether a row is still that of the key: rows of ended processes are freed and reused. */
 static __always_inline bool row_is_live(u32 index, struct row_key *key, struct session *session,
 					struct task_struct *task)
 {
-	struct group *group = row_at(index);
+	struct row *row = row_at(index);
 
-	if (!group || group->session != key->session || group->parent != key->parent)
+	if (!row || row->session != key->session || row->parent != key->parent)
 		return false;
 	if (session->per == PER_COMMAND)
 		return true;
 	if (session->per == PER_PROCESS &&
-	    group->tgid != visible_pid(task->group_leader, session->pid_level))
+	    row->tgid != visible_pid(task->group_leader, session->pid_level))
 		return false;
-	return group->threads > 0;
+	return row->threads > 0;
 }
 
 /* The row that this task shares with its process, its command or all tasks; 0: none is left. */
@@ -145,7 +145,7 @@ static __always_inline void leave_row(struct thread_state *thread)
 static __always_inline u32 first_row(u32 session_index, struct session *session,
 				     struct task_struct *task, u32 parent)
 {
-	struct group *base = row_at(session->base_row);
+	struct row *base = row_at(session->base_row);
 
 	if (base && parent)
 		base->parent = parent;

@@ -31,9 +31,9 @@ static __always_inline bool has(struct thread_state *thread, u32 what)
 }
 
 /*
- * This and everything else that is looked up at a call's entry and exit are global variables,
- * because a masked index needs neither a comparison nor a detour through the stack. Each is in a
- * section of its own, and so in a map of its own.
+ * What is read at the beginning and the end of a call is in global variables. An array among them
+ * is indexed by a masked number, without the comparison and the key on the stack that a look-up in
+ * a map needs. Each variable has its own section, and so its own map.
  */
 struct gate_header header SEC(".bss.tollgate");
 

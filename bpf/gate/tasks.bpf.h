@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* How tasks come under the gate and leave it: fork, exec, exit, attaching. */
+/* How tasks become gated and bystanders again: at fork, exec and exit, and by attaching. */
 #ifndef TOLLGATE_GATE_TASKS_BPF_H
 #define TOLLGATE_GATE_TASKS_BPF_H
 
@@ -52,8 +52,8 @@ static __always_inline void task_freed(struct thread_state *thread, struct task_
 }
 
 /*
- * Extensions that the new session does not ask for, but the session of the thread (or of its
- * parent) does: they continue.
+ * Extensions that the session of the thread (or of its parent) uses and the new session does not.
+ * They continue.
  */
 static __always_inline u32 inherited_mask(struct session *session, struct thread_state *before)
 {
@@ -64,24 +64,25 @@ static __always_inline u32 inherited_mask(struct session *session, struct thread
 }
 
 /*
- * Whether a session that takes over a thread leaves it the plugins that it has. As `assign_plugins`
- * in crates/kernel/src/session.rs.
+ * Whether a thread keeps its plugins when a session takes it over. `assign_plugins` in
+ * crates/kernel/src/session.rs does the same.
  */
 static __always_inline bool inherits_plugins(struct session *session, struct thread_state *before)
 {
-	struct session *holder;
+	struct session *current;
 
 	if (!before || !before->plugin_session)
 		return false;
 	if (!session->has_own_plugins)
 		return true;
-	holder = session_at(before->plugin_session);
-	return holder && holder->has_own_plugins && holder->number > session->number;
+	current = session_at(before->plugin_session);
+	return current && current->has_own_plugins && current->number > session->number;
 }
 
 /*
- * Applies a session to a thread. A guarded thread stays guarded: one that already runs by the same
- * guard, which may hold it; a new one by the new session's guard or by its parent's.
+ * Applies a session to a thread. A guarded thread stays guarded. If it already runs, then its guard
+ * stays the same, because that may hold it. A new thread gets the new session's guard or, if there
+ * is none, that of its parent.
  */
 static __always_inline void apply_session(struct thread_state *thread, struct task_struct *task,
 					  u32 session_index, struct session *session,
@@ -101,19 +102,15 @@ static __always_inline void apply_session(struct thread_state *thread, struct ta
 	}
 	if (before) {
 		was_guarded = has(before, GUARD);
-		stays = was_guarded && (before == thread || before->guard_session == session_index);
+		stays = was_guarded && (before == thread || before->guard.session == session_index);
 	}
 	if ((mask & GUARD) && !stays) {
-		thread->guard_session = session_index;
+		thread->guard.session = session_index;
 		/* Before its first execve it is still a copy of Tollgate. */
 		if (!thread->until_exec)
 			guard_begin_program(thread, scope);
 	} else if (was_guarded) {
 		mask |= GUARD;
-		/* By now, 6.1's verifier does not know any more that it is not NULL. */
-		barrier_var(before);
-		if (before && before != thread)
-			guard_fork(thread, before);
 	}
 	thread->mask = mask;
 }
@@ -130,11 +127,12 @@ static __always_inline void attach_service(struct thread_state *thread, struct t
 }
 
 /*
- * Makes `task` a gated thread of the session; `parent`: the gated thread that created it, if any.
+ * Makes `task` a gated thread of the session. `parent`: if it was forked, the gated thread that has
+ * created it; NULL: a bystander.
  */
 static __always_inline void gate_thread(struct task_struct *task, u32 session_index,
-					struct session *session, u32 group, u32 until_exec,
-					struct thread_state *parent, u64 scope)
+					struct session *session, u32 row, u32 until_exec,
+					bool is_forked, struct thread_state *parent, u64 scope)
 {
 	struct thread_state *thread;
 	u32 slot;
@@ -148,22 +146,21 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 	}
 	thread = thread_at(slot);
 	__builtin_memset(thread, 0, sizeof(*thread));
+	call_new_thread(slot);
 	thread->task = (u64)task;
 	thread->slot = slot;
 	thread->pid = task->pid;
 	thread->tgid = task->tgid;
 	thread->visible_pid = visible_pid(task, session->pid_level);
-	thread->row = group;
+	thread->row = row;
 	thread->session = session_index;
 	thread->until_exec = until_exec;
 	apply_session(thread, task, session_index, session, parent, scope);
-	if (scope != SCOPE_CURRENT) {
+	if (is_forked)
+		call_fork(thread, parent);
+	else
 		attach_service(thread, task, false);
-	} else if ((config.enabled & SERVICE) && READ_ONCE(header.services_session)) {
-		service_fork(slot, parent && has(parent, SERVICE) ? parent->slot : 0);
-		thread->mask |= SERVICE;
-	}
-	row_add_thread(group, 1);
+	row_add_thread(row, 1);
 	if (!insert_slot(task, slot)) {
 		count_loss(session_index, LOSS_THREADS_FULL);
 		ungate_thread(thread, slot);
@@ -171,8 +168,8 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 }
 
 /*
- * The session that the next child of `parent` begins, if its owner forks here. An owner is found by
- * its number in its own PID namespace.
+ * The entry for the next child of `parent`, if `parent` is the owner of a session and has pending
+ * children. An owner is found by its number in its own PID namespace.
  */
 static __always_inline struct pending_child *pending_child_of(struct task_struct *parent)
 {
@@ -180,7 +177,7 @@ static __always_inline struct pending_child *pending_child_of(struct task_struct
 	struct pid *pid;
 	struct upid upid = {};
 
-	if (likely(!READ_ONCE(header.nurseries)))
+	if (likely(!READ_ONCE(header.pending_children_count)))
 		return NULL;
 	pid = BPF_CORE_READ(parent, thread_pid);
 	if (!pid)
@@ -198,7 +195,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	struct pending_child *pending_child = pending_child_of(parent);
 	struct thread_state *thread;
 	struct session *session;
-	u32 slot, index, group, mask;
+	u32 slot, index, row, mask;
 
 	slot = slot_of(parent);
 	thread = slot ? thread_at(slot) : NULL;
@@ -208,15 +205,15 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 			return;
 		session->pid_level = BPF_CORE_READ(parent, thread_pid, level);
 		/* The owner is gated itself: what its child does counts there as well. */
-		group = thread && thread->mask ? thread->row : 0;
-		index = first_row(pending_child->session, session, child, group);
+		row = thread && thread->mask ? thread->row : 0;
+		index = first_row(pending_child->session, session, child, row);
 		gate_thread(child, pending_child->session, session, index,
-			    pending_child->until_exec, thread, SCOPE_CURRENT);
+			    pending_child->until_exec, true, thread, SCOPE_CURRENT);
 		return;
 	}
 	/*
-	 * A process that is not gated was left out (the daemon's own), or is being attached with
-	 * all its threads: a system-wide session gates none of its new threads.
+	 * A process that is not gated was left out (the daemon itself), or is about to be attached
+	 * with all its threads. Either way, a system-wide session does not gate its new threads.
 	 */
 	mask = thread ? thread->mask : 0;
 	if (!mask && child->tgid == parent->tgid)
@@ -228,25 +225,25 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		session = session_at(index);
 		if (session)
 			gate_thread(child, index, session, first_row(index, session, child, 0), 0,
-				    thread, SCOPE_CURRENT);
+				    true, thread, SCOPE_CURRENT);
 		return;
 	}
 	index = thread->session;
 	session = session_at(index);
 	if (!session)
 		return;
-	group = thread->row;
+	row = thread->row;
 	if (session->per == PER_THREAD ||
 	    (session->per == PER_PROCESS && child->tgid != parent->tgid))
-		group = row_or_base(alloc_row(index, session, child, parent_row(thread->row)),
-				    index, session);
-	gate_thread(child, index, session, group, thread->until_exec, thread, SCOPE_CURRENT);
+		row = row_or_base(alloc_row(index, session, child, parent_row(thread->row)), index,
+				  session);
+	gate_thread(child, index, session, row, thread->until_exec, true, thread, SCOPE_CURRENT);
 }
 
 /*
- * A thread that executes has taken over the number of the process's first thread. The end of that
- * thread can then not be found by the number any more (fs/exec.c, de_thread): what it used since
- * its exit, some microseconds, is lost.
+ * A thread that executes a program takes over the number of the process's first thread (fs/exec.c,
+ * de_thread). So the slot of the first thread is not found any more when the kernel frees that
+ * thread, and is freed here. What the thread used since its exit, some microseconds, is lost.
  */
 static __always_inline void ungate_old_leader(struct thread_state *thread, u32 slot, u32 pid)
 {
@@ -263,7 +260,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 {
 	struct thread_state *thread;
 	struct session *session;
-	struct group *group;
+	struct row *row;
 	u32 slot, index;
 
 	slot = slot_of(task);
@@ -294,15 +291,15 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 		row_add_thread(index, 1);
 		thread->row = index;
 	} else {
-		group = row_at(thread->row);
-		if (group && (thread->row != session->base_row || !group->comm[0]))
-			name_row(group, task, session->pid_level);
+		row = row_at(thread->row);
+		if (row && (thread->row != session->base_row || !row->comm[0]))
+			name_row(row, task, session->pid_level);
 	}
 }
 
 /*
- * Extensions that join a gate with plugins only continue from the call that a thread is in. Outside
- * of calls the kernel has -1.
+ * A gate with plugins only does not record which call a thread is in. When other extensions join
+ * it, the call is read from the thread's registers: outside of calls its number there is -1.
  */
 static __always_inline void resolve_call(struct thread_state *thread, struct task_struct *task)
 {
@@ -324,7 +321,7 @@ static __always_inline void task_attached(struct task_struct *task)
 	struct thread_state *thread;
 	struct session *session;
 	bool is_member, is_free;
-	u32 slot, group, index;
+	u32 slot, row, index;
 	u64 scope;
 
 	if (!attach_request || (task->flags & PF_EXITING))
@@ -337,8 +334,8 @@ static __always_inline void task_attached(struct task_struct *task)
 	session->pid_level = level;
 	slot = slot_of(task);
 	if (!slot) {
-		gate_thread(task, index, session, first_row(index, session, task, 0), 0, NULL,
-			    scope);
+		gate_thread(task, index, session, first_row(index, session, task, 0), 0, false,
+			    NULL, scope);
 		/*
 		 * If its end was missed because it was not gated yet, nothing else frees its slot.
 		 */
@@ -357,26 +354,26 @@ static __always_inline void task_attached(struct task_struct *task)
 	}
 	is_free = !(thread->mask & ~SERVICE);
 	/*
-	 * A thread that an ended session left behind, or a thread of another session: then its
-	 * statistics count there too (group.parent).
+	 * Either the session that had the thread has ended (is_free), or the thread belongs to
+	 * another session. Then its statistics also count there (row.parent).
 	 */
 	if (is_free)
-		group = first_row(index, session, task, 0);
+		row = first_row(index, session, task, 0);
 	else
-		group = shared_row(index, session, task, thread->row);
-	if (!group) {
+		row = shared_row(index, session, task, thread->row);
+	if (!row) {
 		count_loss(index, LOSS_THREADS_FULL);
 		return;
 	}
-	row_add_thread(group, 1);
+	row_add_thread(row, 1);
 	if (is_free) {
 		thread->generation = 0;
 		thread->in_call = 0;
-		thread->switched_out_ns = 0;
-		thread->off_ns = 0;
+		thread->lens.is_off_cpu = 0;
+		thread->lens.off_ns = 0;
 	}
 	thread->visible_pid = visible_pid(task, session->pid_level);
-	thread->row = group;
+	thread->row = row;
 	thread->session = index;
 	apply_session(thread, task, index, session, is_free ? NULL : thread, scope);
 	attach_service(thread, task, is_member);

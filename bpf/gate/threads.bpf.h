@@ -26,6 +26,12 @@ struct cpu_state {
 struct thread_state threads[THREADS] SEC(".bss.threads");
 struct cpu_state cpus[CPUS] SEC(".bss.cpus");
 
+#define CACHE_LINE 64
+_Static_assert(__builtin_offsetof(struct thread_state, guard) == CACHE_LINE &&
+		       sizeof(struct thread_state) == 2 * CACHE_LINE,
+	       "a thread's state is not one cache line for calls and another one for the rest");
+_Static_assert(THREADS <= 1 << 16, "`thread_state.slot` has 16 bits");
+
 FREE_LIST(free_threads, THREADS);
 
 /* Threads are found by the low bits of their number. */
@@ -91,22 +97,22 @@ static __always_inline void set_current(struct cpu_state *cpu, struct task_struc
 static __noinline void resync_current(struct cpu_state *cpu, u64 regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	volatile u64 *place = &cpu->regs;
+	volatile u64 *saved = &cpu->regs;
 
 	/*
-	 * Through memory: to the verifier `regs` is a pointer, and older kernels forbid arithmetic
-	 * on it.
+	 * To the verifier, `regs` is a pointer, and older kernels forbid arithmetic on it. What was
+	 * read from memory is a number.
 	 */
-	*place = regs;
-	cpu->regs_offset = *place - (u64)task->stack;
+	*saved = regs;
+	cpu->regs_offset = *saved - (u64)task->stack;
 	set_current(cpu, task, slot_of(task));
 }
 
 /*
  * State of the thread that makes or ends a call here. A task's registers are always saved at the
- * same place, the top of its kernel stack. One comparison therefore tells whether it is the task
- * that sched_switch recorded, and no helper call is needed. sched_switch alone does not suffice:
- * one vendor's 6.18 kernel does not report about 1 in 100 switches (docs/decisions/0001-gate.md).
+ * same address, the top of its kernel stack. So one comparison shows whether this is the task that
+ * sched_switch has recorded, without a helper call. sched_switch alone does not suffice: one
+ * vendor's 6.18 kernel does not report about 1 in 100 switches (docs/decisions/0001-gate.md).
  */
 static __always_inline struct thread_state *current_thread(struct pt_regs *regs)
 {

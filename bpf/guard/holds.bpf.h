@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What is done about an anomaly: the policy of the session, holds, and events for user space. */
+/* The response to an anomaly: the policy of the session, holds, and events for user space. */
 #ifndef TOLLGATE_GUARD_HOLDS_BPF_H
 #define TOLLGATE_GUARD_HOLDS_BPF_H
 
 #include "gate/calls.bpf.h"
 #include "guard/profiles.bpf.h"
+#include "guard/state.bpf.h"
 #include "wire/guard.h"
 
 /* The guard's latest verdict on each processor, for plugins. */
@@ -13,27 +14,28 @@ struct plugin_verdict verdicts[CPUS] SEC(".bss.verdicts");
 static __always_inline void guard_report_event(struct thread_state *thread, u32 call,
 					       u32 mismatches, u32 action, u32 restraint, u64 now)
 {
-	struct guard_event *event = reserve_record(thread->guard_session, sizeof(*event),
+	struct guard_event *event = reserve_record(thread->guard.session, sizeof(*event),
 						   LOSS_GUARD_EVENTS);
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct session *session = session_at(thread->guard_session);
+	struct session *session = session_at(thread->guard.session);
+	struct guard_cold *cold = guard_cold_of(thread);
 
 	if (!event)
 		return;
 	event->type = RECORD_GUARD_EVENT;
-	event->session = thread->guard_session;
+	event->session = thread->guard.session;
 	event->pid = thread->visible_pid;
 	event->tgid = session ? visible_pid(task->group_leader, session->pid_level) : 0;
-	event->profile_slot = thread->profile_slot;
+	event->profile_slot = thread->guard.profile_slot;
 	event->call = call;
 	event->time_ns = now;
-	event->held_until_ns = thread->held ? thread->held_until_ns : 0;
-	event->window = thread->window;
+	event->held_until_ns = thread->guard.held ? cold->held_until_ns : 0;
+	event->window = thread->guard.window;
 	event->mismatches = mismatches;
-	event->lfc = thread->lfc;
+	event->lfc = thread->guard.lfc;
 	event->action = action;
 	event->restraint = restraint;
-	event->precall = thread->precall;
+	event->precall = cold->precall;
 	bpf_probe_read_kernel(event->comm, sizeof(event->comm), &task->comm);
 	bpf_ringbuf_submit(event, 0);
 }
@@ -60,7 +62,7 @@ static __always_inline u32 sid_of(struct task_struct *task)
 /* Whether the thread is exempt: observed, but never held. */
 static __always_inline bool is_exempt(struct thread_state *thread, struct session *session)
 {
-	struct guard_profile *profile = profile_at(thread->profile_slot);
+	struct guard_profile *profile = profile_at(thread->guard.profile_slot);
 
 	return (profile && profile->is_exempt) ||
 	       sid_of(bpf_get_current_task_btf()) == session->guard.exempt_sid;
@@ -81,31 +83,32 @@ static __always_inline bool is_max_held(struct session *session)
  * thread would not check for signals at the end of the call, and a call that was undone would fail
  * with -ERESTARTNOINTR.
  */
-static __always_inline bool send_stop(struct thread_state *thread, u32 call)
+static __always_inline bool send_stop(struct thread_state *thread, struct guard_cold *cold,
+				      u32 call)
 {
-	thread->precall = precall_of(call);
+	cold->precall = precall_of(call);
 	/*
-	 * The call would fail with EINTR. The baseline does not have what the program does then, so
-	 * that would be held in turn, and so on.
+	 * If the process stopped in this call, the call would fail with EINTR. The baseline does
+	 * not have what the program does then, so that would be held as well, and so on.
 	 */
-	if (thread->precall & PRECALL_DEFER)
+	if (cold->precall & PRECALL_DEFER)
 		return true;
 	if (bpf_send_signal_thread(SIGSTOP)) {
-		thread->precall = 0;
+		cold->precall = 0;
 		return false;
 	}
-	/* If the thread was released meanwhile, its SIGCONT may have come before this SIGSTOP. */
-	if (unlikely(!READ_ONCE(thread->held)))
+	/* If the thread was released meanwhile, its SIGCONT may have preceded this SIGSTOP. */
+	if (unlikely(!READ_ONCE(thread->guard.held)))
 		bpf_send_signal(SIGCONT);
 	return true;
 }
 
 /* pH's suspend_execve: a new program begins without anomalies, so it must not begin. */
 static __always_inline bool is_execve_suspended(struct guard_parameters *parameters,
-						struct thread_state *thread, u32 call)
+						struct guard_cold *cold, u32 call)
 {
 	return unlikely(parameters->suspend_execve && is_execve(call)) &&
-	       thread->max_lfc >= parameters->suspend_execve;
+	       cold->max_lfc >= parameters->suspend_execve;
 }
 
 /*
@@ -119,50 +122,52 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 	u32 response, action = GUARD_OBSERVE, restraint = GUARD_UNRESTRAINED;
 	u64 now = bpf_ktime_get_ns(), delay_ns = 0;
 	struct plugin_verdict *verdict;
+	struct guard_cold *cold;
 
 	if (!thread || !session)
 		return 0;
+	cold = guard_cold_of(thread);
 	response = session->guard.response;
 	if (response != GUARD_OBSERVE && is_exempt(thread, session)) {
 		restraint = GUARD_EXEMPT;
 		response = GUARD_OBSERVE;
 	}
 	if (response == GUARD_DENY && is_execve(call) && precall_of(call)) {
-		thread->precall = PRECALL_DENY;
+		cold->precall = PRECALL_DENY;
 		action = GUARD_DENY;
 	} else if (response == GUARD_KILL || (response == GUARD_DENY && is_execve(call)))
 		action = bpf_send_signal(SIGKILL) ? GUARD_OBSERVE : response;
 	else if (response == GUARD_STOP)
 		delay_ns = ~0ULL - now;
-	else if (response != GUARD_OBSERVE && is_execve_suspended(&session->guard, thread, call))
+	else if (response != GUARD_OBSERVE && is_execve_suspended(&session->guard, cold, call))
 		delay_ns = session->guard.suspend_execve_ns;
 	else if (response != GUARD_OBSERVE)
-		delay_ns = guard_delay(&session->guard, thread->lfc);
-	if (delay_ns && !thread->held && is_max_held(session)) {
+		delay_ns = guard_delay(&session->guard, thread->guard.lfc);
+	if (delay_ns && !thread->guard.held && is_max_held(session)) {
 		restraint = GUARD_MAX_HELD;
 		delay_ns = 0;
 	}
 	if (delay_ns) {
 		/* Before the signal, so that the hold is found if the guard's process is killed. */
-		if (!thread->held || thread->held_until_ns < now + delay_ns)
-			thread->held_until_ns = now + delay_ns;
+		if (!thread->guard.held || cold->held_until_ns < now + delay_ns)
+			cold->held_until_ns = now + delay_ns;
 		/*
 		 * The thread is marked as well, because an execve makes it the leader. If the
 		 * leader has ended, slot 0 is marked, which belongs to no thread.
 		 */
-		thread_at(slot_of(bpf_get_current_task_btf()->group_leader))->ever_held = 1;
-		thread->ever_held = 1;
+		guard_cold_at(slot_of(bpf_get_current_task_btf()->group_leader))->ever_held = 1;
+		cold->ever_held = 1;
 		header.ever_held = 1;
-		WRITE_ONCE(thread->held, 1);
-		if (send_stop(thread, call))
+		WRITE_ONCE(thread->guard.held, 1);
+		if (send_stop(thread, cold, call))
 			action = response == GUARD_DENY ? GUARD_DELAY : response;
 		else
-			thread->held = 0;
+			thread->guard.held = 0;
 	}
 	if (config.enabled & PLUGIN) {
 		verdict = &verdicts[bpf_get_smp_processor_id() & (CPUS - 1)];
 		verdict->mismatches = mismatches & ~GUARD_DENOUNCED;
-		verdict->lfc = thread->lfc;
+		verdict->lfc = thread->guard.lfc;
 		verdict->action = action;
 		verdict->is_denounced = !!(mismatches & GUARD_DENOUNCED);
 	}
@@ -172,17 +177,18 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 }
 
 /*
- * A held thread makes a call: its time is over, or a process other than Tollgate has continued it
- * too early.
+ * A held thread makes a call, because its time is over or because a process other than Tollgate has
+ * continued it too early.
  */
-static __always_inline void guard_rehold(struct thread_state *thread, u32 call)
+static __always_inline void guard_rehold(struct thread_state *thread, struct guard_cold *cold,
+					 u32 call)
 {
 	/*
 	 * When the time is over, Tollgate clears the flag and continues the process. The gate does
-	 * not: the SIGSTOP of a hold by Tollgate itself may still be on its way.
+	 * not do so here, because a SIGSTOP by Tollgate itself may still be pending.
 	 */
-	if (bpf_ktime_get_ns() < thread->held_until_ns)
-		send_stop(thread, call);
+	if (bpf_ktime_get_ns() < cold->held_until_ns)
+		send_stop(thread, cold, call);
 }
 
 #endif

@@ -6,22 +6,24 @@
 #include "gate/events.bpf.h"
 #include "guard/holds.bpf.h"
 #include "guard/model.bpf.h"
+#include "guard/state.bpf.h"
 
-/* Begins a batch without uncounted calls. The next call takes the slow path. */
+/* Begins a batch without calls. The thread's next call takes the slow path. */
 static __always_inline void guard_begin_batch(struct thread_state *thread)
 {
-	thread->guard_batch = 1;
-	thread->guard_left = 1;
+	thread->guard.batch_size = 1;
+	thread->guard.batch_left = 1;
 }
 
-/* Adds the calls that only the thread has counted to its profile. */
+/* Adds the calls of the thread's batch to its profile, and begins a new batch. */
 static __always_inline void guard_flush(struct thread_state *thread)
 {
-	struct guard_profile *profile = profile_at(thread->profile_slot);
+	struct guard_profile *profile = profile_at(thread->guard.profile_slot);
+	u32 calls = thread->guard.batch_size - thread->guard.batch_left;
 
 	if (profile) {
-		__sync_fetch_and_add(&profile->trained, thread->guard_batch - thread->guard_left);
-		__sync_fetch_and_add(&profile->calls, thread->guard_batch - thread->guard_left);
+		__sync_fetch_and_add(&profile->trained, calls);
+		__sync_fetch_and_add(&profile->calls, calls);
 	}
 	guard_begin_batch(thread);
 }
@@ -33,9 +35,10 @@ static __always_inline void guard_flush(struct thread_state *thread)
 static __always_inline bool guard_test_call(struct thread_state *thread, u32 call,
 					    bool is_denounced)
 {
-	struct guard_profile *profile = profile_at(thread->profile_slot);
-	bool is_suspended, is_final, is_usual;
+	struct guard_profile *profile = profile_at(thread->guard.profile_slot);
+	bool is_suspended, is_final, is_known;
 	struct session *session;
+	struct guard_cold *cold;
 	u32 mismatches;
 
 	if (unlikely(!profile)) {
@@ -43,36 +46,37 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 		 * No loss with other slots: the thread has not executed a program yet, or the
 		 * session does not guard its program.
 		 */
-		if (thread->profile_slot == GUARD_PROFILE_NONE)
-			count_loss(thread->guard_session, LOSS_UNGUARDED_CALLS);
+		if (thread->guard.profile_slot == GUARD_PROFILE_NONE)
+			count_loss(thread->guard.session, LOSS_UNGUARDED_CALLS);
 		return false;
 	}
-	is_usual = guard_fast_path(thread, profile, call);
-	if (likely(is_usual && !is_denounced))
+	is_known = guard_fast_path(thread, profile, call);
+	if (likely(is_known && !is_denounced))
 		return false;
-	session = session_at(thread->guard_session);
+	session = session_at(thread->guard.session);
 	if (!session)
 		return false;
-	thread->precall = 0;
-	if (thread->held)
-		guard_rehold(thread, call);
-	mismatches = is_usual ?
+	cold = guard_cold_of(thread);
+	cold->precall = 0;
+	if (thread->guard.held)
+		guard_rehold(thread, cold, call);
+	mismatches = is_known ?
 			     0 :
 			     guard_slow_path(thread, profile, &session->guard, call, is_denounced);
 	if (is_denounced && mismatches != NOT_TESTED) {
-		if (is_usual)
-			frame_push(thread, 1);
+		if (is_known)
+			frame_push(thread, cold, 1);
 		mismatches |= GUARD_DENOUNCED;
 	}
-	is_suspended = is_execve_suspended(&session->guard, thread, call);
+	is_suspended = is_execve_suspended(&session->guard, cold, call);
 	is_final = is_suspended || (session->guard.response == GUARD_DENY && is_execve(call));
 	/*
-	 * A restarted call has served its hold: a fork never succeeds with a stop before it. While
-	 * a held thread runs because another process continued it, only an anomalous call counts,
-	 * or an execve that must not begin (is_final).
+	 * A restarted call is not held again: a fork would never succeed. If another process has
+	 * continued a held thread, the policy applies only to an anomalous call or to an execve
+	 * that must not begin (is_final).
 	 */
-	if ((!thread->lfc && !is_suspended) || mismatches == NOT_TESTED ||
-	    (thread->held && !mismatches && !is_final))
+	if ((!thread->guard.lfc && !is_suspended) || mismatches == NOT_TESTED ||
+	    (thread->guard.held && !mismatches && !is_final))
 		return false;
 	guard_respond(thread, session, call, mismatches);
 	return true;
@@ -81,20 +85,20 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 /* A thread begins a program, or is attached in one: it has made no calls yet. */
 static __always_inline void guard_begin_program(struct thread_state *thread, u64 scope)
 {
-	/* A thread that was held at its execve is yet to be released. */
-	u8 held = thread->held;
+	struct guard_cold *cold = guard_cold_of(thread);
 	u32 i;
 
 	guard_flush(thread);
-	thread->window = 0;
-	thread->slow_path_flags = 0;
-	thread->precall = 0;
-	thread->held = held;
-	frame_reset(thread);
-	thread->max_lfc = 0;
+	thread->guard.window = 0;
+	/* Not `held`: a thread that was held at its execve has still to be released. */
+	thread->guard.handlers = 0;
+	thread->guard.is_restart_expected = 0;
+	cold->precall = 0;
+	frame_reset(thread, cold);
+	cold->max_lfc = 0;
 	for (i = 0; i < GUARD_HANDLERS; i++)
-		WRITE_ONCE(thread->interrupted[i], 0);
-	thread->profile_slot = profile_slot_of(READ_ONCE(thread->task), thread->guard_session,
+		WRITE_ONCE(cold->interrupted[i], 0);
+	thread->guard.profile_slot = profile_slot_of(READ_ONCE(thread->task), thread->guard.session,
 					       scope);
 }
 
@@ -120,22 +124,28 @@ static __always_inline void guard_switch_out(struct switching *at)
 		guard_mark_restart(at->thread, at->task);
 }
 
-/* pH: a child continues with a copy of its parent's sequence. */
+/*
+ * pH: a child continues with a copy of its parent's sequence. If the child begins a session with a
+ * guard of its own, that guard is recorded by now, and begins without calls.
+ */
 static __always_inline void guard_fork(struct thread_state *thread, struct thread_state *parent)
 {
+	struct guard_cold *cold = guard_cold_of(thread), *before = guard_cold_of(parent);
 	u32 i;
 
+	if (thread->guard.session)
+		return;
 	guard_begin_batch(thread);
-	thread->guard_session = parent->guard_session;
-	thread->window = parent->window;
-	thread->profile_slot = parent->profile_slot;
-	thread->lfc = parent->lfc;
-	thread->max_lfc = parent->max_lfc;
-	thread->handlers = parent->handlers;
-	thread->frame[0] = parent->frame[0];
-	thread->frame[1] = parent->frame[1];
+	thread->guard.session = parent->guard.session;
+	thread->guard.window = parent->guard.window;
+	thread->guard.profile_slot = parent->guard.profile_slot;
+	thread->guard.lfc = parent->guard.lfc;
+	cold->max_lfc = before->max_lfc;
+	thread->guard.handlers = parent->guard.handlers;
+	cold->frame[0] = before->frame[0];
+	cold->frame[1] = before->frame[1];
 	for (i = 0; i < GUARD_HANDLERS; i++)
-		thread->interrupted[i] = parent->interrupted[i];
+		cold->interrupted[i] = before->interrupted[i];
 }
 
 #endif

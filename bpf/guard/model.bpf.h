@@ -8,6 +8,7 @@
 
 #include "gate/calls.bpf.h"
 #include "guard/signals.bpf.h"
+#include "guard/state.bpf.h"
 #include "guard/tables.bpf.h"
 
 /* The latest `length` calls of the window; 0: it has fewer. */
@@ -117,24 +118,25 @@ static __always_inline void guard_wipe_training(struct guard_profile *profile)
 }
 
 /* Appends the call to the locality frame. */
-static __always_inline void frame_push(struct thread_state *thread, bool anomalous)
+static __always_inline void frame_push(struct thread_state *thread, struct guard_cold *cold,
+				       bool anomalous)
 {
-	u32 lfc = thread->lfc;
+	u32 lfc = thread->guard.lfc;
 
 	lfc += anomalous;
-	lfc -= thread->frame[1] >> 63;
-	thread->frame[1] = thread->frame[1] << 1 | thread->frame[0] >> 63;
-	thread->frame[0] = thread->frame[0] << 1 | anomalous;
-	thread->lfc = lfc;
-	if (lfc > thread->max_lfc)
-		thread->max_lfc = lfc;
+	lfc -= cold->frame[1] >> 63;
+	cold->frame[1] = cold->frame[1] << 1 | cold->frame[0] >> 63;
+	cold->frame[0] = cold->frame[0] << 1 | anomalous;
+	thread->guard.lfc = lfc;
+	if (lfc > cold->max_lfc)
+		cold->max_lfc = lfc;
 }
 
-static __always_inline void frame_reset(struct thread_state *thread)
+static __always_inline void frame_reset(struct thread_state *thread, struct guard_cold *cold)
 {
-	thread->frame[0] = 0;
-	thread->frame[1] = 0;
-	thread->lfc = 0;
+	cold->frame[0] = 0;
+	cold->frame[1] = 0;
+	thread->guard.lfc = 0;
 }
 
 /*
@@ -175,19 +177,19 @@ static __always_inline u32 guard_process_syscall(struct thread_state *thread,
 		if (profile->state == GUARD_FROZEN)
 			profile->state = GUARD_TRAINING;
 	}
-	thread->guard_batch = guard_freeze(profile, parameters, trained);
-	thread->guard_left = thread->guard_batch;
+	thread->guard.batch_size = guard_freeze(profile, parameters, trained);
+	thread->guard.batch_left = thread->guard.batch_size;
 	if (profile->state == GUARD_NORMAL)
 		anomalous = unknown >> 16;
 	if (anomalous && profile->anomalies > parameters->anomaly_limit) {
 		profile->state = GUARD_TRAINING;
-		frame_reset(thread);
+		frame_reset(thread, guard_cold_of(thread));
 	}
 	if (anomalous)
 		__sync_fetch_and_add(&profile->anomalies, 1);
-	if (anomalous || is_denounced || thread->lfc)
-		frame_push(thread, anomalous || is_denounced);
-	if (thread->lfc > parameters->tolerize_limit) {
+	if (anomalous || is_denounced || thread->guard.lfc)
+		frame_push(thread, guard_cold_of(thread), anomalous || is_denounced);
+	if (thread->guard.lfc > parameters->tolerize_limit) {
 		guard_wipe_training(profile);
 	} else if (!anomalous && is_known && !(parameters->suspend_execve && is_execve(call))) {
 		cache = known_cache_entry(profile, window);
@@ -214,43 +216,49 @@ __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile
 
 	if (!thread || !profile || !parameters || call >= CALL_INDICES)
 		return 0;
-	calls = thread->guard_batch - thread->guard_left;
+	calls = thread->guard.batch_size - thread->guard.batch_left;
 	flags = call_flags(call);
-	if (unlikely(thread->is_restart_expected || flags & CALL_RESTART)) {
-		thread->is_restart_expected = 0;
+	if (unlikely(thread->guard.is_restart_expected || flags & CALL_RESTART)) {
+		thread->guard.is_restart_expected = 0;
 		symbol = profile->symbol_of[call];
 		if (flags & CALL_RESTART ||
-		    (symbol && symbol == (thread->window & GUARD_SYMBOL_OTHER))) {
-			thread->guard_left++;
+		    (symbol && symbol == (thread->guard.window & GUARD_SYMBOL_OTHER))) {
+			thread->guard.batch_left++;
 			return NOT_TESTED;
 		}
 	}
-	if (unlikely(thread->handlers) && flags & CALL_SIGRETURN) {
+	if (unlikely(thread->guard.handlers) && flags & CALL_SIGRETURN) {
 		handler_return(thread);
-		thread->guard_left++;
+		thread->guard.batch_left++;
 		return NOT_TESTED;
 	}
 	symbol = profile->symbol_of[call];
 	if (!symbol)
 		symbol = take_symbol(profile, call);
-	window = (thread->window << GUARD_SYMBOL_BITS | symbol) & GUARD_WINDOW_MASK;
-	thread->window = window;
+	window = (thread->guard.window << GUARD_SYMBOL_BITS | symbol) & GUARD_WINDOW_MASK;
+	thread->guard.window = window;
 	return guard_process_syscall(thread, profile, parameters, call, window, calls,
 				     is_denounced);
 }
 
-/* Whether the window is in the known cache. This is the whole cost of a normal call. */
+/* Whether a normal call of the thread may need the slow path: one test of four bytes. */
+static __always_inline bool needs_slow_path(const struct guard_hot *guard)
+{
+	return *(const u32 *)&guard->lfc;
+}
+
+/* Whether the window is in the known cache. Nothing more is done for such a call. */
 static __always_inline bool guard_fast_path(struct thread_state *thread,
 					    struct guard_profile *profile, u32 call)
 {
-	u64 window = (thread->window << GUARD_SYMBOL_BITS | profile->symbol_of[call]) &
+	u64 window = (thread->guard.window << GUARD_SYMBOL_BITS | profile->symbol_of[call]) &
 		     GUARD_WINDOW_MASK;
 
-	thread->guard_left--;
-	if (unlikely(thread->slow_path_flags || !thread->guard_left ||
+	thread->guard.batch_left--;
+	if (unlikely(needs_slow_path(&thread->guard) || !thread->guard.batch_left ||
 		     *known_cache_entry(profile, window) != (window | GUARD_CACHED)))
 		return false;
-	thread->window = window;
+	thread->guard.window = window;
 	return true;
 }
 

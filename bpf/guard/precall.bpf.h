@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Holds before a call takes effect. At the call's entry the guard has sent a SIGSTOP. Before the
- * call takes effect, the kernel asks the security modules and, for some calls on sockets, the
- * programs of control groups. There the call is undone: the kernel stops the process, and restarts
- * the call when the process continues. crates/kernel/src/enforcement.rs decides what is loaded, and
- * which hooks serve which calls.
+ * Pre-call holds. When the call began, the guard has sent a SIGSTOP. Before the call takes effect,
+ * the kernel calls the security modules and, for some calls on sockets, the programs of control
+ * groups. There the call is undone: the kernel stops the process, and restarts the call when the
+ * process continues. crates/kernel/src/enforcement.rs decides what is loaded, and which hooks serve
+ * which calls.
  */
 #ifndef TOLLGATE_GUARD_PRECALL_BPF_H
 #define TOLLGATE_GUARD_PRECALL_BPF_H
 
-#include "gate/threads.bpf.h"
+#include "guard/signals.bpf.h"
+#include "guard/state.bpf.h"
 
 /* include/uapi/asm-generic/errno-base.h */
 #define EPERM 1
@@ -22,26 +23,28 @@ static __always_inline int undo_call(u32 calls)
 {
 	u32 slot = slot_of(bpf_get_current_task_btf()), before;
 	struct thread_state *thread;
+	struct guard_cold *cold;
 
 	if (likely(!slot))
 		return 0;
 	thread = thread_at(slot);
-	before = thread->precall;
+	cold = guard_cold_at(slot);
+	before = cold->precall;
 	if (likely(!(before & calls)) || !has(thread, GUARD) || is_retired())
 		return 0;
 	if (before & PRECALL_DENY) {
-		thread->precall = 0;
+		cold->precall = 0;
 		return -EPERM;
 	}
 	/* It was released meanwhile. */
-	if (!thread->held && !(before & PRECALL_UNDONE))
+	if (!thread->guard.held && !(before & PRECALL_UNDONE))
 		return 0;
 	/*
-	 * Once for each call, because other work may be done at its end; but a signal to several
-	 * processes is undone for each.
+	 * A call is undone once, because the kernel may do other work at its end. A signal to
+	 * several processes is undone for each of them.
 	 */
-	thread->precall = calls == PRECALL_KILL ? PRECALL_KILL | PRECALL_UNDONE : 0;
-	thread->is_restart_expected = 1;
+	cold->precall = calls == PRECALL_KILL ? PRECALL_KILL | PRECALL_UNDONE : 0;
+	thread->guard.is_restart_expected = 1;
 	return -ERESTARTNOINTR;
 }
 
@@ -52,7 +55,7 @@ static __always_inline int undo_call(u32 calls)
 	}
 
 LSM_HOOK(bprm_creds_for_exec, PRECALL_EXECVE | PRECALL_DENY)
-/* A new file passes this hook first: file_open would find it made already. */
+/* For a new file: file_open comes after it was created. */
 LSM_HOOK(inode_create, PRECALL_OPEN | PRECALL_MAKE)
 LSM_HOOK(file_open, PRECALL_OPEN)
 LSM_HOOK(inode_mkdir, PRECALL_MAKE)

@@ -65,21 +65,6 @@ static __always_inline struct guard_overflow *overflow_at(u32 slot)
 	return map ? bpf_map_lookup_elem(map, &first) : NULL;
 }
 
-/* Identifies the file of the task's program. */
-static __always_inline void program_key_of(struct task_struct *task, u32 session,
-					   struct guard_program *program)
-{
-	struct inode *inode = BPF_CORE_READ(task, mm, exe_file, f_inode);
-
-	program->session = session;
-	if (!inode)
-		return;
-	program->inode = BPF_CORE_READ(inode, i_ino);
-	program->device = BPF_CORE_READ(inode, i_sb, s_dev);
-	program->size = BPF_CORE_READ(inode, i_size);
-	program->ctime_ns = inode_ctime_ns(inode);
-}
-
 /* In place of a scope: that of the current process. */
 #define SCOPE_CURRENT SCOPE_ANY
 
@@ -93,20 +78,24 @@ static __always_inline u64 scope_of(u32 session_index)
 }
 
 /*
- * The slot of the profile of a task's program; takes an empty profile if the program has none. A
- * global function, which the verifier checks once and not at each of its calls; so it takes the
- * task's address as a number.
+ * The slot of the profile of a task's program, which gets an empty profile if it has none yet. This
+ * is a global function, so that the verifier checks it once and not at each of its calls. Therefore
+ * the task's address is a number here.
  */
 __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 {
 	struct task_struct *task = (void *)address;
 	struct guard_program_record *record;
-	struct guard_program program = {};
+	struct guard_program program = { .session = session };
+	struct executable executable;
 	u32 *known, slot;
 
-	program_key_of(task, session, &program);
-	if (!program.inode)
+	if (!executable_of(task, &executable))
 		return GUARD_PROFILE_NONE;
+	program.inode = executable.inode;
+	program.device = executable.device;
+	program.size = executable.size;
+	program.ctime_ns = executable.ctime_ns;
 	if (config.enabled & GUARD_SCOPED)
 		program.scope = scope == SCOPE_CURRENT ? scope_of(session) : scope;
 	known = bpf_map_lookup_elem(&guard_programs, &program);

@@ -3,9 +3,9 @@
 #ifndef TOLLGATE_GUARD_SIGCONT_BPF_H
 #define TOLLGATE_GUARD_SIGCONT_BPF_H
 
-#include "gate/threads.bpf.h"
+#include "guard/state.bpf.h"
 
-/* Since 6.13. Before, a held thread stops again at its next call, which is made (guard_rehold). */
+/* Since 6.13. Before, a held thread makes one more call, and stops there (guard_rehold). */
 extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value)
 	__weak __ksym;
 
@@ -28,7 +28,7 @@ struct held_thread_search {
 
 static __always_inline bool is_held(struct thread_state *thread)
 {
-	return READ_ONCE(thread->held) && has(thread, GUARD);
+	return READ_ONCE(thread->guard.held) && has(thread, GUARD);
 }
 
 static long match_held_thread(u32 i, struct held_thread_search *search)
@@ -49,8 +49,8 @@ static __always_inline bool outlives_leader(struct task_struct *leader)
 
 /*
  * Slot of a held thread of the task's process; 0: none is held. There are many slots, so they are
- * searched only if a thread of the process was held once, which its first thread records, or if the
- * process outlives its first thread.
+ * searched only if a thread of the process was held at some time, which is recorded in the slot of
+ * its first thread, or if the first thread has ended.
  */
 static __always_inline u32 held_thread_slot(struct task_struct *task)
 {
@@ -61,7 +61,7 @@ static __always_inline u32 held_thread_slot(struct task_struct *task)
 	if (likely(!READ_ONCE(header.ever_held)))
 		return 0;
 	first = slot_of(leader);
-	if (first ? !READ_ONCE(thread_at(first)->ever_held) : !outlives_leader(leader))
+	if (first ? !READ_ONCE(guard_cold_at(first)->ever_held) : !outlives_leader(leader))
 		return 0;
 	if (is_held(thread_at(first)))
 		return first;
@@ -70,9 +70,9 @@ static __always_inline u32 held_thread_slot(struct task_struct *task)
 }
 
 /*
- * The kernel holds the lock that a second signal needs, so bpf_send_signal_task() sends the signal
- * by an interrupt right after the first. It goes to the held thread itself, and is lost if that
- * ends before.
+ * Sends another SIGSTOP to a held thread whose process gets a SIGCONT. The kernel holds the lock
+ * that a second signal needs, so bpf_send_signal_task() sends it in an interrupt right after the
+ * first. The signal is for the held thread itself, and is lost if that thread ends before.
  */
 static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo *info,
 					       struct task_struct *task, int result)
@@ -87,12 +87,12 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 		return;
 	slot = held_thread_slot(task);
 	held = thread_at(slot);
-	session = session_at(held->guard_session);
+	session = session_at(held->guard.session);
 	if (!slot || !session)
 		return;
 	/*
-	 * systemd, timeout(1) and others continue a process that they have asked to end: it stops
-	 * at its next call.
+	 * systemd, timeout(1) and others continue a process after a signal that terminates it. Such
+	 * a process stops at its next call.
 	 */
 	if (BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & TERMINATION_SIGNALS)
 		return;
@@ -100,7 +100,7 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) ==
 	    session->owner_pid)
 		return;
-	/* Tollgate checks this when it has released a process, which may be meanwhile. */
+	/* Tollgate reads this after each release: one may be in progress now. */
 	__sync_fetch_and_add(&session->sigconts, 1);
 	thread = is_held(held) ? bpf_task_from_pid(held->pid) : NULL;
 	if (thread) {

@@ -7,7 +7,7 @@
 #define TOLLGATE_GUARD_SIGNALS_BPF_H
 
 #include "gate/calls.bpf.h"
-#include "gate/threads.bpf.h"
+#include "guard/state.bpf.h"
 
 /* include/uapi/asm-generic/signal.h, include/linux/errno.h */
 #define SIG_IGNORE 1
@@ -21,37 +21,39 @@
 /* A signal handler returns: the thread continues the window that the signal interrupted. */
 static __always_inline void handler_return(struct thread_state *thread)
 {
-	u64 window = thread->interrupted[0];
+	struct guard_cold *cold = guard_cold_of(thread);
+	u64 window = cold->interrupted[0];
 	u32 i;
 
 	for (i = 0; i < GUARD_HANDLERS - 1; i++)
-		thread->interrupted[i] = thread->interrupted[i + 1];
-	thread->handlers--;
-	thread->is_restart_expected = !!(window & GUARD_RESTARTS);
-	thread->window = window & GUARD_WINDOW_MASK;
+		cold->interrupted[i] = cold->interrupted[i + 1];
+	thread->guard.handlers--;
+	thread->guard.is_restart_expected = !!(window & GUARD_RESTARTS);
+	thread->guard.window = window & GUARD_WINDOW_MASK;
 }
 
 /* A handler begins with an empty window. `will_restart`: the interrupted call is restarted. */
 static __always_inline void handler_enter(struct thread_state *thread, bool will_restart)
 {
+	struct guard_cold *cold = guard_cold_of(thread);
 	u32 i;
 
 	for (i = GUARD_HANDLERS - 1; i > 0; i--)
-		thread->interrupted[i] = thread->interrupted[i - 1];
-	thread->interrupted[0] = thread->window | (will_restart ? GUARD_RESTARTS : 0);
+		cold->interrupted[i] = cold->interrupted[i - 1];
+	cold->interrupted[0] = thread->guard.window | (will_restart ? GUARD_RESTARTS : 0);
 	/*
 	 * Beyond that number the outermost window is dropped: a program that leaves handlers by
 	 * longjmp never returns from them.
 	 */
-	if (thread->handlers < GUARD_HANDLERS)
-		thread->handlers++;
-	thread->is_restart_expected = 0;
-	thread->window = 0;
+	if (thread->guard.handlers < GUARD_HANDLERS)
+		thread->guard.handlers++;
+	thread->guard.is_restart_expected = 0;
+	thread->guard.window = 0;
 }
 
 /*
- * A thread stops in a call, or a signal without a handler wakes it: with one of these results, the
- * kernel restarts the call, or the program makes it again (EINTR).
+ * A thread stops in a call, or a signal without a handler wakes it. If the call has one of these
+ * results, the kernel restarts it; after EINTR, the program usually makes it again itself.
  */
 static __always_inline void guard_mark_restart(struct thread_state *thread,
 					       struct task_struct *task)
@@ -64,10 +66,10 @@ static __always_inline void guard_mark_restart(struct thread_state *thread,
 	if (result == ERESTARTSYS || result == ERESTARTNOINTR || result == ERESTARTNOHAND ||
 	    result == ERESTART_RESTARTBLOCK ||
 	    (result == EINTR && precall_of(thread->call) & PRECALL_DEFER))
-		thread->is_restart_expected = 1;
+		thread->guard.is_restart_expected = 1;
 }
 
-/* A signal is delivered. Whether the kernel restarts the call: arch/x86/kernel/signal.c. */
+/* A signal is delivered. The kernel restarts the call as in arch/x86/kernel/signal.c. */
 static __always_inline void guard_sig_deliver(struct thread_state *thread, struct task_struct *task,
 					      struct k_sigaction *action)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Only for crates/kernel/tests/differential.rs: makes the guard test calls that no thread makes,
- * one after the other, and records each result for comparison with the reference in crates/guard.
+ * Only for crates/kernel/tests/differential.rs: has the guard test calls that no thread makes, one
+ * after the other, and records each result for comparison with the reference in crates/guard.
  */
 #include "guard/model.bpf.h"
 #include "wire/steps.h"
@@ -32,12 +32,12 @@ static long run_step(u64 index, void *unused)
 			step->mismatches = 0;
 		break;
 	case STEP_STOP:
-		thread->is_restart_expected = 1;
+		thread->guard.is_restart_expected = 1;
 		break;
 	default:
 		handler_enter(thread, step->kind == STEP_SIGNAL_RESTARTS);
 	}
-	step->lfc = thread->lfc;
+	step->lfc = thread->guard.lfc;
 	step->state = step_profile.state;
 	step->anomalies = step_profile.anomalies;
 	return 0;

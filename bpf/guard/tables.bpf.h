@@ -51,10 +51,10 @@ static __always_inline u32 take_symbol(struct guard_profile *profile, u32 call)
 /* The entry of a pair, or NULL. A wiped entry keeps its key, so that it does not end a search. */
 static __always_inline u32 *find_pair(struct guard_profile *profile, u32 key)
 {
-	u32 place = (key * GOLDEN_32) >> (32 - GUARD_PAIRS_LOG2), entry, i, *at;
+	u32 index = (key * GOLDEN_32) >> (32 - GUARD_PAIRS_LOG2), entry, i, *at;
 
 	for (i = 0; i < GUARD_PROBES; i++) {
-		at = &profile->pairs[(place + i) & (GUARD_PAIRS - 1)];
+		at = &profile->pairs[(index + i) & (GUARD_PAIRS - 1)];
 		entry = READ_ONCE(*at);
 		if (entry >> GUARD_PAIR_KEY_SHIFT == key)
 			return at;
@@ -67,10 +67,10 @@ static __always_inline u32 *find_pair(struct guard_profile *profile, u32 key)
 /* Claims the first empty or wiped entry for a pair. NULL: there is no room. */
 static __always_inline u32 *claim_pair(struct guard_profile *profile, u32 key)
 {
-	u32 place = (key * GOLDEN_32) >> (32 - GUARD_PAIRS_LOG2), entry, seen, i, *at;
+	u32 index = (key * GOLDEN_32) >> (32 - GUARD_PAIRS_LOG2), entry, seen, i, *at;
 
 	for (i = 0; i < GUARD_PROBES; i++) {
-		at = &profile->pairs[(place + i) & (GUARD_PAIRS - 1)];
+		at = &profile->pairs[(index + i) & (GUARD_PAIRS - 1)];
 		entry = READ_ONCE(*at);
 		if (entry & (GUARD_PAIR_LEARNED | GUARD_PAIR_LEARNED << GUARD_PAIR_NORMAL_SHIFT))
 			continue;
@@ -134,11 +134,11 @@ enum window_search {
 static __always_inline u64 *probe_window(u64 *table, u32 log2, u32 shift, u64 key,
 					 enum window_search what, bool *goes_on)
 {
-	u32 place = (key * GOLDEN_64) >> shift, i;
+	u32 index = (key * GOLDEN_64) >> shift, i;
 	u64 entry, seen, *at;
 
 	for (i = 0; i < GUARD_PROBES; i++) {
-		at = &table[(place + i) & ((1 << log2) - 1)];
+		at = &table[(index + i) & ((1 << log2) - 1)];
 		entry = READ_ONCE(*at);
 		if (what == PROBE_FIND && entry >> GUARD_WINDOW_KEY_SHIFT == key)
 			return at;
@@ -149,7 +149,7 @@ static __always_inline u64 *probe_window(u64 *table, u32 log2, u32 shift, u64 ke
 		if (what == PROBE_FIND || entry & (GUARD_WINDOW_LEARNED | GUARD_WINDOW_NORMAL))
 			continue;
 		seen = __sync_val_compare_and_swap(at, entry, key << GUARD_WINDOW_KEY_SHIFT);
-		/* As above. */
+		/* Another processor may have claimed the entry for the same window meanwhile. */
 		if (seen == entry || seen >> GUARD_WINDOW_KEY_SHIFT == key)
 			return at;
 	}

@@ -16,23 +16,23 @@ FREE_LIST(lens_free_reserved_cells, CELLS_MAX);
 
 struct cell_table cell_index[ROWS] SEC(".bss.cell_index");
 
-static __always_inline u32 *cell_slot(u32 group, u32 call)
+static __always_inline u32 *cell_entry(u32 row, u32 call)
 {
 	/* Compared and used in one register: 6.1's verifier does not know that two are equal. */
 	barrier_var(call);
 	if (call >= CALL_INDICES)
 		return NULL;
 	barrier_var(call);
-	return &cell_index[group & (ROWS - 1)].cell[call];
+	return &cell_index[row & (ROWS - 1)].cell[call];
 }
 
 /*
  * The cell of a call in a row, with its entry in cell_index. The cell is allocated if necessary; 0:
  * none is left below `limit`.
  */
-static __always_inline u32 cell_index_for(u32 group, u32 call, u32 limit, u32 **entry)
+static __always_inline u32 cell_index_for(u32 row, u32 call, u32 limit, u32 **entry)
 {
-	u32 *cell = cell_slot(group, call);
+	u32 *cell = cell_entry(row, call);
 	u32 number, winner;
 
 	if (!cell)
@@ -58,7 +58,7 @@ static __always_inline u32 cell_index_for(u32 group, u32 call, u32 limit, u32 **
 }
 
 /* The cell in the session's base row, for a row that cannot have its own. */
-static __noinline u32 base_row_cell(u32 session_index, u32 group, u32 call)
+static __noinline u32 base_row_cell(u32 session_index, u32 row, u32 call)
 {
 	struct session *session = session_at(session_index);
 	u32 *entry, number = 0;
@@ -67,7 +67,7 @@ static __noinline u32 base_row_cell(u32 session_index, u32 group, u32 call)
 		number = cell_index_for(session->base_row, call, config.cells, &entry);
 	if (!number)
 		count_loss(session_index, LOSS_CALLS);
-	else if (session && group != session->base_row)
+	else if (session && row != session->base_row)
 		count_loss(session_index, LOSS_CELLS_FULL);
 	return number;
 }
@@ -145,15 +145,15 @@ static __always_inline bool is_error(s64 result)
 
 static __always_inline void count_error(struct cell *cell, s64 result)
 {
-	u32 slot;
+	u32 index;
 
 	if (!is_error(result))
 		return;
-	slot = errno_index(result);
+	index = errno_index(result);
 	/* The compiler knows that the bound holds; Linux 6.1's verifier must see the check. */
-	barrier_var(slot);
-	if (slot < ERRNO_INDICES)
-		cell->errors[slot] += 1;
+	barrier_var(index);
+	if (index < ERRNO_INDICES)
+		cell->errors[index] += 1;
 }
 
 #endif

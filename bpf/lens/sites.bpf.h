@@ -3,7 +3,7 @@
 #ifndef TOLLGATE_LENS_SITES_BPF_H
 #define TOLLGATE_LENS_SITES_BPF_H
 
-#include "gate/threads.bpf.h"
+#include "lens/state.bpf.h"
 #include "wire/lens.h"
 
 /*
@@ -14,7 +14,7 @@
 
 #define SITE_FRAMES 16
 
-/* Calls of all rows times the functions that they block in; made when first seen. */
+/* An entry for each call of a row and blocking site, made when first seen. */
 HASH_MAP(lens_sites, 16384, struct site_key, struct site_value);
 
 struct stack {
@@ -55,12 +55,14 @@ static __always_inline u64 lens_site_of_stack(struct stack *stack)
 /* Records the pending blocking site, once its wait for a CPU is known. */
 static __always_inline void lens_record_site(struct thread_state *thread, u64 run_delay)
 {
-	struct site_key key = { .address = thread->site, .call = thread->call, .row = thread->row };
-	struct site_value *value, fresh = {};
-	u64 waited = run_delay - thread->run_delay_last;
-	u64 blocked = thread->site_off_ns > waited ? thread->site_off_ns - waited : 0;
+	/* Not on the stack, of which a switch has little left. */
+	static const struct site_value fresh;
+	struct lens_cold *cold = lens_cold_of(thread);
+	struct site_key key = { .address = cold->site, .call = thread->call, .row = thread->row };
+	struct site_value *value;
+	u64 waited = run_delay - thread->lens_switch.run_delay_last;
 
-	thread->site = 0;
+	thread->lens.has_site = 0;
 	value = bpf_map_lookup_elem(&lens_sites, &key);
 	if (!value) {
 		bpf_map_update_elem(&lens_sites, &key, &fresh, BPF_NOEXIST);
@@ -70,8 +72,9 @@ static __always_inline void lens_record_site(struct thread_state *thread, u64 ru
 			return;
 		}
 	}
-	__sync_fetch_and_add(&value->blocked_ns, blocked);
-	__sync_fetch_and_add(&value->sleeps, thread->site_sleeps);
+	if (cold->site_off_ns > waited)
+		__sync_fetch_and_add(&value->blocked_ns, cold->site_off_ns - waited);
+	__sync_fetch_and_add(&value->sleeps, cold->site_sleeps);
 }
 
 #endif

@@ -3,13 +3,13 @@
 #ifndef TOLLGATE_LENS_SLOW_BPF_H
 #define TOLLGATE_LENS_SLOW_BPF_H
 
-#include "gate/threads.bpf.h"
 #include "lens/sites.bpf.h"
+#include "lens/state.bpf.h"
 #include "lib/path.bpf.h"
 #include "wire/lens.h"
 
 /*
- * A sleep of at least this fraction of the limit may be why a call is slow, so its stack is kept.
+ * A sleep of at least this fraction of the limit may be why a call is slow, so its stack is saved.
  * Seven shorter sleeps do not reach the limit.
  */
 #define LONG_SLEEP_SHARE 8
@@ -29,7 +29,9 @@ static __always_inline bool lens_slow_is_longest_sleep(struct thread_state *thre
 {
 	if (!(config.enabled & LENS_SLOW) || !(thread->mask & LENS_SLOW))
 		return false;
-	return off > thread->max_sleep_ns && off >= lens_slow_limit(thread) / LONG_SLEEP_SHARE;
+	if (thread->lens.has_long_sleep && off <= lens_cold_of(thread)->max_sleep_ns)
+		return false;
+	return off >= lens_slow_limit(thread) / LONG_SLEEP_SHARE;
 }
 
 static __always_inline void lens_slow_save_stack(struct thread_state *thread, struct stack *stack,
@@ -37,10 +39,12 @@ static __always_inline void lens_slow_save_stack(struct thread_state *thread, st
 {
 	if (!(config.enabled & LENS_SLOW))
 		return;
-	if (bpf_map_update_elem(&lens_sleep_stacks, &thread->task, stack, BPF_ANY))
+	if (bpf_map_update_elem(&lens_sleep_stacks, &thread->task, stack, BPF_ANY)) {
 		count_loss(thread->session, LOSS_SITES_FULL);
-	else
-		thread->max_sleep_ns = off;
+		return;
+	}
+	lens_cold_of(thread)->max_sleep_ns = off;
+	thread->lens.has_long_sleep = 1;
 }
 
 static __always_inline void lens_slow_args(struct slow_call *slow, struct task_struct *task)
@@ -96,7 +100,7 @@ static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thre
 	long bytes;
 
 	slow->kernel_frames = 0;
-	if (kernel && thread->max_sleep_ns) {
+	if (kernel && thread->lens.has_long_sleep) {
 		slow->kernel_frames = kernel->frames;
 		__builtin_memcpy(slow->kernel_stack, kernel->address, sizeof(slow->kernel_stack));
 	}
@@ -127,9 +131,9 @@ __noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now
 	bpf_get_current_comm(slow->comm, sizeof(slow->comm));
 	slow->result = result;
 	slow->ended_ns = now;
-	slow->wall_ns = now - thread->entered_ns;
+	slow->wall_ns = now - thread->lens.entered_ns;
 	slow->runqueue_ns = runqueue;
-	slow->blocked_ns = thread->off_ns - runqueue;
+	slow->blocked_ns = thread->lens.off_ns - runqueue;
 	lens_slow_args(slow, task);
 	lens_slow_resolve_args(slow, task);
 	lens_slow_stacks(slow, thread);
@@ -140,13 +144,13 @@ __noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now
 static __always_inline void lens_slow_exit(struct thread_state *thread, s64 result, u64 now,
 					   u64 runqueue)
 {
-	if (now - thread->entered_ns >= lens_slow_limit(thread))
+	if (now - thread->lens.entered_ns >= lens_slow_limit(thread))
 		lens_slow_report(thread, result, now, runqueue);
-	thread->max_sleep_ns = 0;
+	thread->lens.has_long_sleep = 0;
 }
 
 /* The thread ends: its stack is removed. */
-static __always_inline void lens_slow_forget(struct thread_state *thread)
+static __always_inline void lens_slow_drop_stack(struct thread_state *thread)
 {
 	if (config.enabled & LENS_SLOW)
 		bpf_map_delete_elem(&lens_sleep_stacks, &thread->task);

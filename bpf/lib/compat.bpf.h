@@ -10,7 +10,7 @@
 /*
  * v6.2: fd264ca02094 ("bpf: Add a kfunc to type cast from bpf uapi ctx to kernel ctx") and
  * a35b9af4ec2c ("bpf: Add a kfunc for generic type cast"). The verifier turns the call into a move,
- * so that a task whose address the gate keeps is read without a helper call.
+ * so that a task whose address the gate has stored is read without a helper call.
  */
 extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym __weak;
 
@@ -54,7 +54,7 @@ struct inode___v6_11 {
 
 /*
  * v6.13: 4e40eff0b573 ("fs: add infrastructure for multigrain timestamps"): whether stat() has
- * asked for the time.
+ * read the time.
  */
 #define I_CTIME_QUERIED (1U << 31)
 

@@ -7,6 +7,7 @@
 #define TOLLGATE_LIB_HASH_BPF_H
 
 #include "lib/kernel.h"
+#include <bpf/bpf_helpers.h>
 
 /* The golden ratio as a fraction: Knuth, The Art of Computer Programming 3, section 6.4. */
 #define GOLDEN_64 0x9e3779b97f4a7c15ULL

@@ -96,7 +96,7 @@ static long append_path_part(u32 i, struct path_walk *walk)
 	path->parts = part + 1;
 	path->complete = step == PATH_DETACHED;
 	/*
-	 * At this number of names, the walk does not look for the root:
+	 * With this number of names the walk ends, and does not go on to the root:
 	 * crates/kernel/src/scope_name.rs.
 	 */
 	return step == PATH_DETACHED || part + 1 == PATH_PARTS;

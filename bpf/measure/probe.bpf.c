@@ -217,14 +217,14 @@ static __always_inline void init_timer(void)
 /* The counter is in a map, so that the verifier does not track its value. */
 static __always_inline void loop_until_cut(void)
 {
-	volatile u64 *turns = first(&counter);
+	volatile u64 *iterations = first(&counter);
 
-	if (!turns)
+	if (!iterations)
 		return;
 	for (;;) {
 		MAY_GOTO(out);
-		*turns += 1;
-		if (*turns > MORE_THAN_COUNTED_BOUND)
+		*iterations += 1;
+		if (*iterations > MORE_THAN_COUNTED_BOUND)
 			return;
 	}
 out:

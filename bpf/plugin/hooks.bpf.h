@@ -18,16 +18,16 @@ static __noinline int plugins_verdict(void *ctx, u32 session)
 	return 0;
 }
 
-/* Returns whether a plugin denounces the call. Unlike the other chains, this one costs a call. */
+/* Returns whether a plugin denounces the call. The result needs a function, unlike other chains. */
 static __noinline int plugins_guard(void *ctx, u32 session)
 {
 	struct plugin_chain *chain = &plugin_chains[PLUGIN_HOOK_GUARD];
 
 	plugins_run(ctx, chain, session, &plugin_guard);
 	/*
-	 * 0, because no plugin has slot 0. Neither the compiler nor the verifier before v6.13 knows
-	 * that the target of a tail call returns in place of this function: with a constant here,
-	 * they would remove the code for another result.
+	 * This is 0, because no plugin has slot 0. A plugin that is entered by a tail call returns
+	 * in place of this function. Neither the compiler nor the verifier before v6.13 knows that:
+	 * with a constant here, they would remove the caller's code for other results.
 	 */
 	return READ_ONCE(chain->next[0]);
 }
@@ -58,8 +58,8 @@ static __always_inline void plugin_verdict_sys_enter(struct crossing *at)
 
 /*
  * Runs the plugins at enter before the lens reads the clock, so that their time is not the call's.
- * A function enters the chain, and the last plugin returns to it. Without the lens, the gate saves
- * this call and return.
+ * A function enters the chain, and the last plugin returns to it. Without the lens, the gate's
+ * program enters the chain itself, which saves this call and return.
  */
 static __always_inline void plugin_timed_sys_enter(struct crossing *at)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * For which service a thread works: it is bound to a service. When the binding changes, the usage
- * until then is charged to the service before.
+ * Bindings. A thread is bound to the service that it works for. When the binding changes, the usage
+ * until then is charged to the previous service.
  */
 #ifndef TOLLGATE_SERVICE_BINDING_BPF_H
 #define TOLLGATE_SERVICE_BINDING_BPF_H
@@ -25,13 +25,13 @@ __noinline int service_bind(u32 slot, u32 service, u32 how, u32 rule)
 {
 	struct thread_state *thread = thread_at(slot);
 	struct service_member *member = member_of(thread);
-	u32 why = how & 0xff, borrowed = how >> BIND_KIND_SHIFT & 0xff;
+	u32 why = how & 0xff, binding = how >> BIND_KIND_SHIFT & 0xff;
 	bool is_running = how & BIND_IS_RUNNING;
 	u64 now;
 
 	if (!(config.enabled & SERVICE))
 		return 0;
-	if (member->service == service && member->binding == borrowed) {
+	if (member->service == service && member->binding == binding) {
 		/* Rule numbers of another ruleset mean nothing. */
 		if (rule && why != WHY_RESUMED && member->ruleset != header.ruleset) {
 			member->why = why;
@@ -57,7 +57,7 @@ __noinline int service_bind(u32 slot, u32 service, u32 how, u32 rule)
 	if (why < WHY_RECEIVED || why == WHY_ASSIGNED)
 		member->epoch++;
 	member->service = service;
-	member->binding = borrowed;
+	member->binding = binding;
 	member->why = why;
 	member->rule_number = rule;
 	/* A thread that resumes has the rule that it had. */
@@ -70,19 +70,19 @@ __noinline int service_bind(u32 slot, u32 service, u32 how, u32 rule)
 }
 
 static __always_inline void service_rebind(struct thread_state *thread, u32 service, u32 why,
-					   u32 borrowed, u32 rule, bool is_running)
+					   u32 binding, u32 rule, bool is_running)
 {
 	struct service_member *member = member_of(thread);
 
 	/* A reply that belongs to the same work does not begin new work. */
-	if (why != WHY_RESUMED || member->service != service || member->binding != borrowed)
+	if (why != WHY_RESUMED || member->service != service || member->binding != binding)
 		member->has_replied = 0;
-	if (likely(member->service == service && member->binding == borrowed &&
+	if (likely(member->service == service && member->binding == binding &&
 		   (!rule || member->ruleset == header.ruleset) &&
 		   cgroup_service_of(service) == member->in_cgroup_of))
 		return;
 	service_bind(thread->slot, service,
-		     why | borrowed << BIND_KIND_SHIFT | (is_running ? BIND_IS_RUNNING : 0), rule);
+		     why | binding << BIND_KIND_SHIFT | (is_running ? BIND_IS_RUNNING : 0), rule);
 }
 
 #endif

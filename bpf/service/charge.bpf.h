@@ -36,9 +36,9 @@ static __always_inline void read_counters(struct task_counters *now, struct task
 }
 
 /*
- * The task's counters now. The scheduler updates its time at ticks and switches only. If the
- * binding changes in between, the rest comes from the clock: it counts for one service or the
- * other, and the sum stays the scheduler's.
+ * The task's counters now. The scheduler updates its CPU time at ticks and switches only. If the
+ * binding changes in between, the clock gives the time since the latest switch. This decides which
+ * of the two services is charged for it; the sum is still the scheduler's.
  */
 static __always_inline void counters_now(struct service_member *member, struct task_struct *task,
 					 u64 now, bool is_running, struct task_counters *counters)
@@ -47,7 +47,8 @@ static __always_inline void counters_now(struct service_member *member, struct t
 
 	read_counters(counters, task);
 	/*
-	 * Not every switch is reported (docs/decisions/0001-gate.md): it may have been away since.
+	 * Not every switch is reported (docs/decisions/0001-gate.md). If the number of switches is
+	 * another one, the thread was switched out since.
 	 */
 	if (is_running && member->switched_in_ns &&
 	    member->switched_in_switches == counters->switches + counters->preemptions) {

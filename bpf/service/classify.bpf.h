@@ -12,7 +12,7 @@ static __always_inline void service_apply_rule(struct thread_state *thread,
 					       struct task_struct *task, struct service_rule *rule,
 					       u32 event, u32 peer, bool is_running)
 {
-	u32 borrowed = event >= EVENT_RECEIVE ? BINDING_REQUEST : BINDING_OWN;
+	u32 binding = event >= EVENT_RECEIVE ? BINDING_REQUEST : BINDING_OWN;
 	u32 service, why = event + WHY_FORK;
 
 	if (rule->then == ACTION_BELONGS)
@@ -26,43 +26,43 @@ static __always_inline void service_apply_rule(struct thread_state *thread,
 	if (service == SERVICE_NONE)
 		return;
 	if (event == EVENT_FORK && rule->then == ACTION_ADOPTS_PEER) {
-		borrowed = BINDING_REQUEST;
+		binding = BINDING_REQUEST;
 		why = WHY_SIGNALLED;
 	}
-	if (borrowed && member_of(thread)->has_io_uring) {
+	if (binding && member_of(thread)->has_io_uring) {
 		service = SERVICE_SHARED;
 		why = WHY_IO_URING;
 	}
-	service_rebind(thread, successor_of(service), why, borrowed, rule->precedence + 1,
+	service_rebind(thread, successor_of(service), why, binding, rule->precedence + 1,
 		       is_running);
 }
 
-static __always_inline void fill_query(struct rule_query *question, struct service_member *member,
+static __always_inline void fill_query(struct rule_query *query, struct service_member *member,
 				       u32 event, u32 peer)
 {
-	question->event = event;
-	question->peer = peer == SERVICE_NONE ? peer : services[peer & (SERVICES - 1)].rule_service;
-	question->exe = member->exe;
-	question->unit = member->unit;
-	question->user = member->user;
-	question->binding = member->binding;
-	question->service = services[member->service & (SERVICES - 1)].rule_service;
+	query->event = event;
+	query->peer = peer == SERVICE_NONE ? peer : services[peer & (SERVICES - 1)].rule_service;
+	query->exe = member->exe;
+	query->unit = member->unit;
+	query->user = member->user;
+	query->binding = member->binding;
+	query->service = services[member->service & (SERVICES - 1)].rule_service;
 	if (event == EVENT_RECEIVE)
-		question->connection = member->connection;
+		query->connection = member->connection;
 }
 
 static __always_inline void service_classify_task(struct thread_state *thread,
 						  struct task_struct *task, u32 event, u32 peer,
 						  bool is_running)
 {
-	struct rule_query question = {};
+	struct rule_query query = {};
 
-	fill_query(&question, member_of(thread), event, peer);
-	match_rules(&question, task);
-	service_apply_rule(thread, task, &question.rule, event, peer, is_running);
+	fill_query(&query, member_of(thread), event, peer);
+	match_rules(&query, task);
+	service_apply_rule(thread, task, &query.rule, event, peer, is_running);
 }
 
-/* Matches the rules for the thread in this slot, with the current task as its task. */
+/* Matches the rules for the thread in this slot, by the identity of the current task. */
 __noinline int service_classify(u32 slot, u32 event, u32 peer, u32 is_running)
 {
 	if (!(config.enabled & SERVICE))

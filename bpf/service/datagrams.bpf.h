@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Messages over UDP. A datagram's sender is recorded before the datagram is on its way, by the
- * addresses in it. Its receiver gets the source from the kernel. The end that sent first is the
- * client.
+ * Messages over UDP. A datagram's sender is recorded by the addresses in it before the datagram is
+ * delivered. Its receiver gets the source from the kernel. The end that sent first is the client.
  */
 #ifndef TOLLGATE_SERVICE_DATAGRAMS_BPF_H
 #define TOLLGATE_SERVICE_DATAGRAMS_BPF_H
@@ -20,11 +19,11 @@ struct datagram_key {
 struct datagram_sender {
 	/* The service of the latest sender at that time. */
 	u16 service;
-	/* The other end had sent before this end ever did. */
-	u16 is_answer;
+	/* The other end had sent before this end first did. */
+	u16 is_reply;
 };
 
-/* Those used last are kept; 3 MiB. */
+/* The least recently used ones are dropped. 3 MiB. */
 #define DATAGRAM_SENDERS 32768
 
 struct {
@@ -139,7 +138,7 @@ static __always_inline void service_netif_rx(struct sk_buff *packet)
 		return;
 	slot = running_slot(bpf_get_current_task_btf());
 	thread = thread_at(slot);
-	/* The thread that used these ports before is not the one that does now. */
+	/* Another thread uses these ports than before. */
 	if (!slot || !has(thread, SERVICE)) {
 		bpf_map_delete_elem(&service_datagram_senders, &flow);
 		return;
@@ -151,7 +150,7 @@ static __always_inline void service_netif_rx(struct sk_buff *packet)
 		return;
 	}
 	other = bpf_map_lookup_elem(&service_datagram_senders, &back);
-	sender.is_answer = other && !other->is_answer;
+	sender.is_reply = other && !other->is_reply;
 	if (bpf_map_update_elem(&service_datagram_senders, &flow, &sender, BPF_ANY))
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 }
@@ -189,15 +188,15 @@ static __always_inline bool is_loopback(const u64 address[2])
 
 /*
  * The thread has received a datagram. If the socket is not connected, the sender is known only if
- * the thread has asked the kernel for it, as it must to reply.
+ * the thread's call returns its address, which a thread needs for a reply.
  */
 static __noinline void service_received_datagram(struct thread_state *thread,
 						 struct task_struct *task, struct sock *sk)
 {
 	struct service_member *member = member_of(thread);
 	struct service_socket *socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
-	struct service_flow_key route = {};
-	struct datagram_key flow = {};
+	struct service_flow_key flow = {};
+	struct datagram_key key = {};
 	struct datagram_sender *sender = NULL;
 	bool is_client;
 	u32 service;
@@ -206,37 +205,37 @@ static __noinline void service_received_datagram(struct thread_state *thread,
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 		return;
 	}
-	flow_key_of(&route, sk);
-	is_client = route.to_port;
+	flow_key_of(&flow, sk);
+	is_client = flow.to_port;
 	if (!is_client) {
-		__builtin_memcpy(route.to, member->datagram_from, sizeof(route.to));
-		route.to_port = member->datagram_port;
+		__builtin_memcpy(flow.to, member->datagram_from, sizeof(flow.to));
+		flow.to_port = member->datagram_port;
 	}
 	member->datagram_port = 0;
-	if (route.to_port) {
-		__builtin_memcpy(flow.from, route.to, sizeof(flow.from));
-		flow.from_port = route.to_port;
-		flow.to_port = route.from_port;
-		flow.net = route.net;
-		sender = bpf_map_lookup_elem(&service_datagram_senders, &flow);
-		is_client = sender ? sender->is_answer :
-				     is_client || role_by_ports(&route) == ROLE_OPENED;
+	if (flow.to_port) {
+		__builtin_memcpy(key.from, flow.to, sizeof(key.from));
+		key.from_port = flow.to_port;
+		key.to_port = flow.from_port;
+		key.net = flow.net;
+		sender = bpf_map_lookup_elem(&service_datagram_senders, &key);
+		is_client = sender ? sender->is_reply :
+				     is_client || role_by_ports(&flow) == ROLE_OPENED;
 	}
 	if (is_client) {
 		service_restore(thread, task, &socket->direction);
 		return;
 	}
-	connection_of_tcp(&member->connection, &route);
-	if (is_unspecified(route.from))
+	connection_of_tcp(&member->connection, &flow);
+	if (is_unspecified(flow.from))
 		member->connection.listen_address = 0;
-	if (!route.to_port)
+	if (!flow.to_port)
 		member->connection.client_family = 0;
 	member->receives++;
 	service = sender ? successor_of(sender->service) : SERVICE_NONE;
 	service_classify_message(thread->slot, socket, service, FIELDS_THAT_CHANGE | FIELD_CLIENT);
-	/* A rule needs the sender, but it was not recorded, or is not kept any more. */
+	/* A rule needs the sender, which was not recorded or was dropped. */
 	if (!sender && socket->cached_rule.then == ACTION_ADOPTS_PEER &&
-	    (!route.to_port || is_loopback(route.to)))
+	    (!flow.to_port || is_loopback(flow.to)))
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 }
 

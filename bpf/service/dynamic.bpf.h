@@ -10,7 +10,7 @@ HASH_MAP(service_dynamic, SERVICES, struct dynamic_service_key, struct dynamic_s
 /* Numbers of dynamic services that were freed. */
 FREE_LIST(service_free_numbers, SERVICES);
 
-/* A service that is being started: too large for the stack. */
+/* A service that a rule starts: too large for the stack. */
 struct dynamic_scratch {
 	/* Hash of the unit that it is named after, or 0. */
 	u64 unit;
@@ -18,26 +18,27 @@ struct dynamic_scratch {
 };
 PERCPU_MAP(service_dynamic_scratch, 1, struct dynamic_scratch);
 
-static __always_inline struct dynamic_scratch *dynamic_room(void)
+static __always_inline struct dynamic_scratch *this_dynamic_scratch(void)
 {
 	u32 first = 0;
 
 	return bpf_map_lookup_elem(&service_dynamic_scratch, &first);
 }
 
-/* Hash of the process's unit. Its name is kept for a service that is started for it. */
+/* Hash of the process's unit. Its name stays in the scratch, to name a service after it. */
 static __noinline u64 service_unit_of(struct task_struct *task)
 {
-	struct dynamic_scratch *room = dynamic_room();
+	struct dynamic_scratch *scratch = this_dynamic_scratch();
 	struct scope_name *name = scope_name();
 	u64 unit;
 
-	if (!room || !name)
+	if (!scratch || !name)
 		return 0;
 	unit = hash_of_unit(task);
 	if (unit) {
-		room->unit = unit;
-		bpf_probe_read_kernel_str(room->start.name, sizeof(room->start.name), name->text);
+		scratch->unit = unit;
+		bpf_probe_read_kernel_str(scratch->start.name, sizeof(scratch->start.name),
+					  name->text);
 	}
 	return unit;
 }
@@ -63,20 +64,20 @@ static __always_inline u32 alloc_service(u32 below)
 }
 
 /*
- * Names a dynamic service after its unit, if that was found just now, or after its program. No
- * stack is left to look the unit up.
+ * Names a dynamic service after its unit, if that was found just now, or after its program. There
+ * is not enough stack left to look up the unit.
  */
-static __always_inline void name_dynamic_service(struct dynamic_scratch *room,
+static __always_inline void name_dynamic_service(struct dynamic_scratch *scratch,
 						 struct dynamic_service_key *key,
 						 struct task_struct *task)
 {
-	if (key->each == SPLIT_UNIT && room->unit == key->value[0])
+	if (key->each == SPLIT_UNIT && scratch->unit == key->value[0])
 		return;
-	room->unit = 0;
-	__builtin_memset(room->start.name, 0, sizeof(room->start.name));
+	scratch->unit = 0;
+	__builtin_memset(scratch->start.name, 0, sizeof(scratch->start.name));
 	if (key->each == SPLIT_EXE)
 		bpf_probe_read_kernel_str(
-			room->start.name, sizeof(room->start.name),
+			scratch->start.name, sizeof(scratch->start.name),
 			BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name));
 }
 
@@ -89,7 +90,7 @@ static __noinline u32 dynamic_service_of(struct service_member *member, struct s
 {
 	struct dynamic_service_key key = { .below = successor_of(rule->service),
 					   .each = rule->each };
-	struct dynamic_scratch *room = dynamic_room();
+	struct dynamic_scratch *scratch = this_dynamic_scratch();
 	struct dynamic_service *known;
 	u32 number;
 
@@ -113,13 +114,13 @@ static __noinline u32 dynamic_service_of(struct service_member *member, struct s
 	if (known)
 		return known->number;
 	number = alloc_service(key.below);
-	if (!number || !room)
+	if (!number || !scratch)
 		goto lost;
-	name_dynamic_service(room, &key, task);
-	room->start.number = number;
+	name_dynamic_service(scratch, &key, task);
+	scratch->start.number = number;
 	/* If the processor's reserve of memory was empty, an interrupt has refilled it by now. */
 	for (int times = 0; times < 2; times++) {
-		if (!bpf_map_update_elem(&service_dynamic, &key, &room->start, BPF_NOEXIST))
+		if (!bpf_map_update_elem(&service_dynamic, &key, &scratch->start, BPF_NOEXIST))
 			return number;
 		/* Another processor was faster. */
 		known = bpf_map_lookup_elem(&service_dynamic, &key);

@@ -15,22 +15,22 @@
 
 /*
  * Leaves the hashes of the first `depth` names of an opened file's path in the scratch, and returns
- * their number. They are made anew at each open: a kept result would be wrong once a folder above
+ * their number. They are computed at each open: a cached result would be wrong once a folder above
  * is renamed, and no hook reports that.
  */
 static __noinline u32 hash_file(struct task_struct *task, struct file *file, u32 depth)
 {
-	struct name_scratch *room = scratch();
+	struct name_scratch *scratch = this_scratch();
 	u32 names;
 
-	if (!room)
+	if (!scratch)
 		return 0;
-	if (!collect_names(room, task, file)) {
+	if (!collect_names(scratch, task, file)) {
 		count_loss(READ_ONCE(header.services_session), LOSS_FILES);
 		return 0;
 	}
-	names = room->names < depth ? room->names : depth;
-	hash_names(room, PATH_OF_FILE, names);
+	names = scratch->names < depth ? scratch->names : depth;
+	hash_names(scratch, PATH_OF_FILE, names);
 	return names;
 }
 
@@ -39,7 +39,7 @@ __noinline int service_classify_open(u32 slot, u32 descriptor)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread_state *thread = thread_at(slot);
-	struct rule_query question = {};
+	struct rule_query query = {};
 	struct file *file;
 	u32 depth;
 
@@ -48,13 +48,13 @@ __noinline int service_classify_open(u32 slot, u32 descriptor)
 	file = file_of_fd(task, descriptor);
 	if (!file || READ_FIELD(struct file, file, f_mode) & FMODE_PATH)
 		return 0;
-	fill_query(&question, member_of(thread), EVENT_OPEN, SERVICE_NONE);
-	/* Enough for either ruleset: only with the match is it known which one is active. */
+	fill_query(&query, member_of(thread), EVENT_OPEN, SERVICE_NONE);
+	/* Enough for either ruleset: match_rules() reads only later which one is active. */
 	depth = rulesets[0].file_depth > rulesets[1].file_depth ? rulesets[0].file_depth :
 								  rulesets[1].file_depth;
-	question.file_names = depth ? hash_file(task, file, depth) : 0;
-	match_rules(&question, task);
-	service_apply_rule(thread, task, &question.rule, EVENT_OPEN, SERVICE_NONE, true);
+	query.file_names = depth ? hash_file(task, file, depth) : 0;
+	match_rules(&query, task);
+	service_apply_rule(thread, task, &query.rule, EVENT_OPEN, SERVICE_NONE, true);
 	return 0;
 }
 

@@ -13,7 +13,7 @@ static __always_inline void service_reset_member(struct service_member *member)
 	u32 receives = member->receives, epoch = member->epoch;
 
 	__builtin_memset(member, 0, sizeof(*member));
-	/* What others have recorded of the slot's previous thread does not apply to this one. */
+	/* With other numbers, records about the slot's previous thread do not apply to this one. */
 	member->receives = receives + 1;
 	member->epoch = epoch + 1;
 	member->charged_ns = bpf_ktime_get_ns();
@@ -21,7 +21,10 @@ static __always_inline void service_reset_member(struct service_member *member)
 	member->ruleset = header.ruleset;
 }
 
-/* The part of service_attach() that the verifier checks once. The counters were just read. */
+/*
+ * The second part of service_attach(): a global function, so that the verifier checks it once. The
+ * first part has just read the counters.
+ */
 __noinline int service_attach_classify(u32 slot)
 {
 	struct thread_state *thread = thread_at(slot);
@@ -33,7 +36,7 @@ __noinline int service_attach_classify(u32 slot)
 	member->why = WHY_ATTACHED;
 	member->has_io_uring = !!BPF_CORE_READ(task, io_uring);
 	service_read_identity(member, task);
-	/* It has used nothing since then. */
+	/* It has used nothing since they were read. */
 	member->is_new = 1;
 	service_classify_task(thread, task, EVENT_ATTACH, SERVICE_NONE, false);
 	member->is_new = 0;
@@ -51,14 +54,14 @@ static __always_inline void service_attach(struct thread_state *thread, struct t
 }
 
 /*
- * A new thread, with the binding of its parent, which runs here and is in slot `parent` (0: it has
- * none). The kernel has counted nothing for it yet. A global function, like those below, so that
- * the verifier checks it once and not on each path to it.
+ * Gives a new thread the binding of its parent. The parent runs here and has the slot `parent`; 0:
+ * it is no member. The kernel has counted nothing for the new thread yet. This and other functions
+ * below are global, so that the verifier checks each once and not on every path to it.
  */
-__noinline int service_fork(u32 slot, u32 parent)
+__noinline int service_fork_slot(u32 slot, u32 parent)
 {
 	struct thread_state *thread = thread_at(slot);
-	/* The parent, which runs the same program as the same user for now. */
+	/* The parent: for now, the new thread runs the same program as the same user. */
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct service_member *member = member_of(thread), *before;
 
@@ -92,6 +95,15 @@ __noinline int service_fork(u32 slot, u32 parent)
 	return 0;
 }
 
+/* While there are services, every new gated thread is a member of one. */
+static __always_inline void service_fork(struct thread_state *thread, struct thread_state *parent)
+{
+	if (!(config.enabled & SERVICE) || !READ_ONCE(header.services_session))
+		return;
+	service_fork_slot(thread->slot, parent && has(parent, SERVICE) ? parent->slot : 0);
+	thread->mask |= SERVICE;
+}
+
 /* The thread that runs here has executed a program. */
 __noinline int service_exec_slot(u32 slot)
 {
@@ -118,7 +130,7 @@ static __always_inline void service_sys_enter(struct crossing *at)
 
 	member->calls++;
 	member->descriptor = descriptor_of(at->call, flags, at->regs);
-	/* Also if another thread has set up the ring. */
+	/* It may use a ring that another thread has set up. */
 	if (unlikely(flags & CALL_IO_URING))
 		member->has_io_uring = 1;
 	if (unlikely(member->message || call_flags(at->previous_call) & CALL_SETS_USER))
@@ -126,8 +138,9 @@ static __always_inline void service_sys_enter(struct crossing *at)
 }
 
 /*
- * The thread is switched out, and may make no call for long. A switch to a bystander does not make
- * a service contended: kernel threads and the daemon's own threads are bystanders.
+ * The thread is switched out. It may not make a call for long, so this takes its message, too. A
+ * switch to a bystander does not make a service contended: kernel threads and the daemon's own
+ * threads are bystanders.
  */
 static __always_inline void service_switch_out(struct switching *at)
 {
@@ -155,7 +168,7 @@ static __always_inline void service_switch_in(struct switching *at)
 		WRITE_ONCE(member->slept_ns, 0);
 }
 
-/* No more calls: the rest is charged when the kernel frees the task. */
+/* The thread makes no more calls. What it still uses is charged when the kernel frees the task. */
 static __noinline void service_task_exit(struct thread_state *thread, struct task_struct *task)
 {
 	member_of(thread)->version++;
@@ -169,7 +182,7 @@ static __noinline void service_task_exit(struct thread_state *thread, struct tas
 /* The kernel frees the task: nothing is counted for it any more. */
 static __always_inline void service_task_free(struct thread_state *thread, struct task_struct *task)
 {
-	/* The time until its parent waited for it is not blocked time. */
+	/* The time until its parent has waited for it is not charged. */
 	member_of(thread)->charged_ns = bpf_ktime_get_ns();
 	service_charge(thread, task, member_of(thread)->charged_ns, false);
 }

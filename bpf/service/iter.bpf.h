@@ -30,22 +30,22 @@ static __always_inline void service_write_member(struct seq_file *seq, struct th
 	record.why = member->why;
 	record.binding = member->binding;
 	record.rule = member->rule_number;
-	record.book = member->ruleset;
+	record.ruleset = member->ruleset;
 	record.user = member->user;
 	record.bound_ns = member->bound_ns;
 	counters_now(member, task, now, false, &counters);
 #define COPY_USAGE(field, value) record.since.field = value
 	FOR_EACH_USAGE(COPY_USAGE);
 	if (kind == MESSAGE_ASSIGN || kind == MESSAGE_RECLASSIFIED) {
-		/* As it will be before the thread does anything more. */
+		/* The thread will have this binding before it makes another call. */
 		record.service = successor_of(message >> MESSAGE_SERVICE_SHIFT & 0xffff);
 		record.why = kind == MESSAGE_ASSIGN ? WHY_ASSIGNED : WHY_ATTACHED;
 		record.rule = kind == MESSAGE_ASSIGN ? 0 : message >> MESSAGE_VALUE_SHIFT;
-		record.book = header.ruleset;
+		record.ruleset = header.ruleset;
 		record.binding = kind == MESSAGE_ASSIGN ? BINDING_EXPLICIT : BINDING_OWN;
 		record.bound_ns = kind == MESSAGE_ASSIGN ? assigned_ns(message, now) : 0;
 	}
-	/* The member has changed meanwhile: its charge is in the accounts. */
+	/* The member has changed meanwhile, so its usage was charged to the accounts. */
 	if ((version & 1) || version != READ_ONCE(member->version))
 		__builtin_memset(&record.since, 0, sizeof(record.since));
 	bpf_probe_read_kernel(record.comm, sizeof(record.comm), &task->comm);
@@ -103,11 +103,11 @@ static __always_inline void service_write_socket(struct seq_file *seq, struct so
 	record.binding = direction->binding;
 	if (socket->cached_rule.then != ACTION_NONE)
 		record.rule_number = socket->cached_rule.precedence + 1;
-	record.book = socket->cached_ruleset;
+	record.ruleset = socket->cached_ruleset;
 	if (sk->__sk_common.skc_family == AF_UNIX)
 		write_unix_socket(&record, (struct unix_sock *)sk);
 	else if (is_tcp(sk) || is_udp(sk))
-		flow_key_of(&record.route, sk);
+		flow_key_of(&record.flow, sk);
 	bpf_seq_write(seq, &record, sizeof(record));
 }
 

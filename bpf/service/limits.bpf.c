@@ -12,7 +12,7 @@ char LICENSE[] SEC("license") = "GPL";
 /* A service and its ancestors, without the root. */
 #define SERVICE_DEPTH 8
 
-/* The services in whose counts a socket is; 0: no more. */
+/* The services that count a socket; 0: no further ones. */
 struct socket_counted_by {
 	u16 socket[SERVICE_DEPTH];
 	u16 connection[SERVICE_DEPTH];
@@ -86,8 +86,8 @@ static __always_inline void uncount_socket(u16 *chain, enum limited what)
 }
 
 /*
- * Counts one more for the service that the thread works for. Returns 0, or an errno. Two at the
- * same time may both be the last one.
+ * Counts one more for the service that the thread works for. Returns 0, or an errno. Two threads at
+ * the same time may both get the last one that the limit allows.
  */
 static __always_inline int count_or_refuse(struct socket_counted_by *own, enum limited what)
 {
@@ -150,7 +150,7 @@ static __always_inline int limit_connect(struct bpf_sock_addr *address)
 	if (!sk || address->protocol != IPPROTO_TCP)
 		return 1;
 	own = bpf_sk_storage_get(&socket_counts, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	/* The socket tries another address. */
+	/* It is counted already: the socket tries another address. */
 	if (!own || own->connection[0])
 		return 1;
 	return refuse(count_or_refuse(own, LIMIT_CONNECTIONS));
@@ -176,10 +176,10 @@ int limit_connect6(struct bpf_sock_addr *address)
 #define PASS_CONGESTED 3
 
 /*
- * How far a service may be ahead of its rate: up to this, packets pass; up to about twice this,
- * they pass with a notification of congestion; beyond that, they are dropped. It is a tenth of a
- * second of sending, or a packet of the maximum length, because the kernel passes packets on in one
- * piece (64 KiB).
+ * How far a service may be ahead of its rate. Up to this, packets pass. Up to about twice this,
+ * they pass with a notification of congestion. Above that, they are dropped. It is a tenth of a
+ * second of sending, or a packet of the maximum length if that takes longer, because the kernel
+ * passes packets on in one piece (64 KiB).
  */
 #define MAX_AHEAD_NS 100000000ULL
 #define MAX_PACKET 65536

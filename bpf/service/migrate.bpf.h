@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which threads belong in which control group. A migration costs microseconds, and milliseconds at
- * times (docs/decisions/0005-service.md). So a thread is migrated to its service's control group
- * only if it runs on while others wait; the next times, at the beginning of its work.
+ * When a thread is migrated to another control group. A migration costs microseconds, and
+ * milliseconds at times (docs/decisions/0005-service.md). So a thread is first migrated to its
+ * service's control group when it runs on while others wait; after that, at the beginning of its
+ * work.
  *
- * It returns if it sleeps for a while after a reply: a worker that waits for its next client must
- * not wait in the last client's control group, and a worker whose client sends its next request at
- * once is not worth two migrations for each request. User space migrates the thread, and waits for
- * that while (`service_migrations`).
+ * A worker that waits for its next client must not wait in the last client's control group. If it
+ * sleeps for a while after a reply, it is migrated back to its saved origin. For a client that
+ * sends its next request at once, two migrations for each request would cost too much. User space
+ * reads the requests (`service_migrations`), waits for that while, and migrates the thread.
  */
 #ifndef TOLLGATE_SERVICE_MIGRATE_BPF_H
 #define TOLLGATE_SERVICE_MIGRATE_BPF_H
@@ -21,14 +22,14 @@ struct {
 } service_migrations SEC(".maps");
 
 /*
- * A thread that works for less time for one service is not worth a migration: above all an event
- * loop that serves many, whose later work for others would be delayed in the last service's control
- * group. This is the time of some dozens of migrations.
+ * A thread that has worked for one service for less time is not migrated. It may be an event loop
+ * that serves many services: its later work for the others would be delayed in this service's
+ * control group. This is the time of some dozens of migrations.
  */
 #define MIGRATE_MIN_RUN_NS 1000000
 /*
- * A thread that has worked so long once is migrated at the beginning of its next work, until so
- * many bindings have passed in which it did not.
+ * A thread that has worked so long once is migrated at the beginning of its next work. This ends
+ * after so many bindings in a row in which it worked for less.
  */
 #define MIGRATE_CREDIT 8
 /* A service whose thread kept others from running is contended for a period of quotas. */
@@ -42,28 +43,28 @@ static __always_inline u32 service_tid(struct thread_state *thread)
 	return session ? visible_pid((struct task_struct *)thread->task, session->pid_level) : 0;
 }
 
-/* Requests a migration by user space; with `leaves`, only if the thread sleeps for a while. */
+/* Requests a migration by user space; with `is_return`, only if the thread sleeps for a while. */
 static __noinline bool request_migration(struct thread_state *thread, struct service_member *member,
-					 u32 where, bool leaves)
+					 u32 cgroup_of, bool is_return)
 {
-	struct service_migration *placement =
-		bpf_ringbuf_reserve(&service_migrations, sizeof(*placement), 0);
+	struct service_migration *migration =
+		bpf_ringbuf_reserve(&service_migrations, sizeof(*migration), 0);
 	struct task_struct *task = (void *)thread->task;
 
-	if (!placement) {
+	if (!migration) {
 		count_loss(READ_ONCE(header.services_session), LOSS_MIGRATIONS);
 		return false;
 	}
-	__builtin_memset(placement, 0, sizeof(*placement));
-	placement->tid = service_tid(thread);
-	placement->slot = thread->slot;
-	placement->began_ns = BPF_CORE_READ(task, start_boottime);
-	placement->cgroup_of = where;
-	placement->has_all_limits = member->binding != BINDING_REQUEST;
-	placement->is_return = leaves;
-	if (!leaves)
-		member->in_cgroup_of = where;
-	bpf_ringbuf_submit(placement, 0);
+	__builtin_memset(migration, 0, sizeof(*migration));
+	migration->tid = service_tid(thread);
+	migration->slot = thread->slot;
+	migration->began_ns = BPF_CORE_READ(task, start_boottime);
+	migration->cgroup_of = cgroup_of;
+	migration->has_all_limits = member->binding != BINDING_REQUEST;
+	migration->is_return = is_return;
+	if (!is_return)
+		member->in_cgroup_of = cgroup_of;
+	bpf_ringbuf_submit(migration, 0);
 	return true;
 }
 
@@ -90,17 +91,17 @@ static __always_inline bool is_contended(u32 service)
 static __always_inline void migrate_on_bind(struct thread_state *thread,
 					    struct service_member *member)
 {
-	u32 where = cgroup_service_of(member->service);
+	u32 cgroup_of = cgroup_service_of(member->service);
 
 	if (member->migrate_credit)
 		member->migrate_credit--;
 	if (member->binding != BINDING_REQUEST &&
 	    migrate_flags_of(member->service) & MIGRATE_AT_ONCE)
-		request_migration(thread, member, where, false);
-	else if (where && where != member->in_cgroup_of && member->migrate_credit &&
+		request_migration(thread, member, cgroup_of, false);
+	else if (cgroup_of && cgroup_of != member->in_cgroup_of && member->migrate_credit &&
 		 is_contended(member->service))
-		request_migration(thread, member, where, false);
-	else if (member->in_cgroup_of && member->in_cgroup_of != where)
+		request_migration(thread, member, cgroup_of, false);
+	else if (member->in_cgroup_of && member->in_cgroup_of != cgroup_of)
 		request_migration(thread, member, SERVICE_ROOT, false);
 }
 

@@ -64,18 +64,18 @@ __noinline int service_poll(u32 slot, u32 is_running)
 static __noinline void service_reclassify(struct thread_state *thread, struct task_struct *task)
 {
 	struct service_member *member = member_of(thread);
-	struct rule_query question = {};
+	struct rule_query query = {};
 	u64 before, message;
 	u32 service;
 
 	service_read_identity(member, task);
-	fill_query(&question, member, EVENT_ATTACH, SERVICE_NONE);
-	match_rules(&question, task);
+	fill_query(&query, member, EVENT_ATTACH, SERVICE_NONE);
+	match_rules(&query, task);
 	service = SERVICE_NONE;
-	if (question.rule.then == ACTION_BELONGS)
-		service = question.rule.service;
-	else if (question.rule.then == ACTION_CREATES)
-		service = dynamic_service_of(member, &question.rule, task);
+	if (query.rule.then == ACTION_BELONGS)
+		service = query.rule.service;
+	else if (query.rule.then == ACTION_CREATES)
+		service = dynamic_service_of(member, &query.rule, task);
 	before = READ_ONCE(member->message);
 	/* An assignment by hand takes precedence. */
 	if ((before & 0xffff) == MESSAGE_ASSIGN)
@@ -87,7 +87,7 @@ static __noinline void service_reclassify(struct thread_state *thread, struct ta
 	}
 	service = successor_of(service);
 	message = MESSAGE_RECLASSIFIED | service << MESSAGE_SERVICE_SHIFT |
-		  (u64)(question.rule.precedence + 1) << MESSAGE_VALUE_SHIFT;
+		  (u64)(query.rule.precedence + 1) << MESSAGE_VALUE_SHIFT;
 	__sync_val_compare_and_swap(&member->message, before, message);
 }
 

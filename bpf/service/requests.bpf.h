@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Work that moves by messages. What a thread sends carries its service. When a thread receives over
- * a connection that its own side accepted, the rules are matched. A reply over a connection that
- * its own side opened returns it to the service for which it sent the request.
+ * Work that follows messages. A message carries the service of the thread that sent it. When a
+ * thread receives a message over a connection that its own side accepted, the rules are matched.
+ * After a reply over a connection that its own side opened, the thread works for the service again
+ * for which it sent the request.
  */
 #ifndef TOLLGATE_SERVICE_REQUESTS_BPF_H
 #define TOLLGATE_SERVICE_REQUESTS_BPF_H
@@ -13,9 +14,9 @@
 
 /*
  * The service of the message that is being received. A sender's service is recorded when its send
- * ends, and the message may be here before that. If the sender has another service than recorded,
- * and its latest call is a send by the same descriptor, then it is still in that send. If the
- * descriptor is another one, it is sending elsewhere, and this message has waited here for long.
+ * ends, and the message may be received before that. The sender is still in that send if it has
+ * another service than was recorded, and its latest call is a send by the same descriptor. If the
+ * descriptor is another one, the sender is already sending elsewhere, and the record is right.
  */
 static __always_inline u32 sender_service(struct service_direction *direction)
 {
@@ -74,7 +75,7 @@ __noinline int service_classify_message(u32 slot, struct service_socket *socket,
 	struct thread_state *thread = thread_at(slot);
 	struct service_member *member = member_of(thread);
 	u32 number = READ_ONCE(header.ruleset), fields = rulesets[number & 1].fields;
-	struct rule_query question = {};
+	struct rule_query query = {};
 	bool is_known;
 
 	if (!(config.enabled & SERVICE) || !socket ||
@@ -83,13 +84,13 @@ __noinline int service_classify_message(u32 slot, struct service_socket *socket,
 	is_known = socket->cached_ruleset == number && socket->cached_peer == peer &&
 		   socket->cached_exe == member->exe && socket->cached_user == member->user;
 	if (!is_known || (fields & that_change)) {
-		fill_query(&question, member, EVENT_RECEIVE, peer);
-		match_rules(&question, task);
-		socket->cached_rule = question.rule;
+		fill_query(&query, member, EVENT_RECEIVE, peer);
+		match_rules(&query, task);
+		socket->cached_rule = query.rule;
 		socket->cached_peer = peer;
 		socket->cached_exe = member->exe;
 		socket->cached_user = member->user;
-		socket->cached_ruleset = question.book;
+		socket->cached_ruleset = query.ruleset;
 	}
 	if (socket->role == ROLE_NEITHER && socket->cached_rule.then != ACTION_ADOPTS_PEER)
 		return 0;
@@ -133,8 +134,8 @@ static __always_inline void service_restore(struct thread_state *thread, struct 
 }
 
 /*
- * A thread has received from a sender that is not known yet: it gets a message later, and what it
- * uses from here on is charged then.
+ * A thread has received from a sender that is not known yet. It gets a message when the sender is
+ * known, and what it uses from here on is charged then.
  */
 static __always_inline void service_await_sender(struct thread_state *thread,
 						 struct task_struct *task,
@@ -150,8 +151,8 @@ static __always_inline void service_await_sender(struct thread_state *thread,
 }
 
 /*
- * The thread in this slot uses the direction for its service from now on. A thread that has
- * received before this was known gets a message.
+ * The thread in this slot uses the direction for its service from now on. A thread that has already
+ * received gets a message.
  */
 static __always_inline void record_sender(struct service_direction *direction, u32 slot,
 					  u32 service, bool is_opening)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which rule decides. The rules are matched by tuple space search: one look-up for each tuple, by
- * the hash of its conditions' values, however many rules it has.
- * crates/service/src/hashed_ruleset.rs makes the same hashes.
+ * Finds the rule that decides, by tuple space search: one look-up for each tuple, by the hash of
+ * its conditions' values, however many rules it has. crates/service/src/hashed_ruleset.rs makes the
+ * same hashes.
  */
 #ifndef TOLLGATE_SERVICE_RULES_BPF_H
 #define TOLLGATE_SERVICE_RULES_BPF_H
@@ -16,7 +16,7 @@ HASH_MAP(service_rules, 2 * SERVICE_RULES, struct service_key, struct service_ru
 /* What is known of a thread at an event, and the rule that decides so far. */
 struct rule_query {
 	u32 event;
-	u32 book;
+	u32 ruleset;
 	u64 exe;
 	u64 unit;
 	u32 user;
@@ -52,42 +52,42 @@ static __always_inline u64 hash_client(u64 hash, struct service_connection *conn
 	return hash_mix(hash, masked(connection->client[1], bits > 64 ? bits - 64 : 0));
 }
 
-static long match_tuple(u32 i, struct rule_query *question)
+static long match_tuple(u32 i, struct rule_query *query)
 {
-	struct service_connection *connection = &question->connection;
-	struct service_key key = { .ruleset = question->book };
-	struct name_scratch *room = scratch();
+	struct service_connection *connection = &query->connection;
+	struct service_key key = { .ruleset = query->ruleset };
+	struct name_scratch *scratch = this_scratch();
 	const struct service_tuple *tuple;
 	struct service_rule *rule;
 	u32 fields, depth, at;
 	u64 hash;
 
-	at = question->event * SERVICE_TUPLES + i;
-	if (at >= SERVICE_TUPLES_ALL || !room)
+	at = query->event * SERVICE_TUPLES + i;
+	if (at >= SERVICE_TUPLES_ALL || !scratch)
 		return 1;
-	key.tuple = rulesets[question->book & 1].tuples_of_event[at];
+	key.tuple = rulesets[query->ruleset & 1].tuples_of_event[at];
 	if (key.tuple >= SERVICE_TUPLES_ALL)
 		return 1;
-	tuple = &rulesets[question->book & 1].tuple[key.tuple];
+	tuple = &rulesets[query->ruleset & 1].tuple[key.tuple];
 	fields = tuple->fields;
-	if ((fields & FIELD_EXE && !question->exe) || (fields & FIELD_UNIT && !question->unit) ||
+	if ((fields & FIELD_EXE && !query->exe) || (fields & FIELD_UNIT && !query->unit) ||
 	    (fields & FIELD_LISTEN_PATH && !connection->listen_path) ||
 	    (fields & FIELD_LISTEN_ADDRESS && !connection->listen_address) ||
 	    (fields & FIELD_LISTEN_PORT && !connection->listen_port) ||
 	    (fields & FIELD_CLIENT && connection->client_family != tuple->client_family) ||
-	    (fields & FIELD_PEER && question->peer == SERVICE_NONE))
+	    (fields & FIELD_PEER && query->peer == SERVICE_NONE))
 		return 0;
 	/* Makes the compiler test `fields` again: the verifier would follow all combinations. */
 	barrier_var(fields);
 	hash = header.salt;
 	if (fields & FIELD_EXE)
-		hash = hash_mix(hash, question->exe);
+		hash = hash_mix(hash, query->exe);
 	if (fields & FIELD_USER)
-		hash = hash_mix(hash, question->user);
+		hash = hash_mix(hash, query->user);
 	if (fields & FIELD_UNIT)
-		hash = hash_mix(hash, question->unit);
+		hash = hash_mix(hash, query->unit);
 	if (fields & FIELD_SERVICE)
-		hash = hash_mix(hash, question->service);
+		hash = hash_mix(hash, query->service);
 	if (fields & FIELD_LISTEN_PATH)
 		hash = hash_mix(hash, connection->listen_path);
 	if (fields & FIELD_LISTEN_ADDRESS)
@@ -97,53 +97,53 @@ static long match_tuple(u32 i, struct rule_query *question)
 	if (fields & FIELD_CLIENT)
 		hash = hash_client(hash, connection, tuple->client_family, tuple->client_bits);
 	if (fields & FIELD_PEER)
-		hash = hash_mix(hash, question->peer);
+		hash = hash_mix(hash, query->peer);
 	if (fields & FIELD_CGROUP) {
 		depth = tuple->cgroup_depth;
-		if (depth > question->names || depth >= NAMES)
+		if (depth > query->names || depth >= NAMES)
 			return 0;
-		hash = hash_mix(hash, room->prefix[PATH_OF_THREAD * NAMES + depth]);
+		hash = hash_mix(hash, scratch->prefix[PATH_OF_THREAD * NAMES + depth]);
 	}
 	if (fields & FIELD_FILE) {
 		depth = tuple->file_depth;
-		if (depth > question->file_names || depth >= NAMES)
+		if (depth > query->file_names || depth >= NAMES)
 			return 0;
-		hash = hash_mix(hash, room->prefix[PATH_OF_FILE * NAMES + depth]);
+		hash = hash_mix(hash, scratch->prefix[PATH_OF_FILE * NAMES + depth]);
 	}
 	key.hash = hash;
 	rule = bpf_map_lookup_elem(&service_rules, &key);
-	if (!rule || !(rule->events >> question->event & 1))
+	if (!rule || !(rule->events >> query->event & 1))
 		return 0;
-	if (question->binding && question->event < EVENT_RECEIVE && !rule->names_events)
+	if (query->binding && query->event < EVENT_RECEIVE && !rule->names_events)
 		return 0;
-	if (question->rule.then == ACTION_NONE || rule->precedence < question->rule.precedence)
-		question->rule = *rule;
+	if (query->rule.then == ACTION_NONE || rule->precedence < query->rule.precedence)
+		query->rule = *rule;
 	return 0;
 }
 
-/* Leaves the rule that decides in `question->rule`. */
-static __noinline void match_rules(struct rule_query *question, struct task_struct *task)
+/* Leaves the rule that decides in `query->rule`. */
+static __noinline void match_rules(struct rule_query *query, struct task_struct *task)
 {
-	struct name_scratch *room;
+	struct name_scratch *scratch;
 	const struct service_ruleset *ruleset;
-	u32 sets;
+	u32 tuples;
 
-	question->book = READ_ONCE(header.ruleset);
-	ruleset = &rulesets[question->book & 1];
-	question->rule.then = ACTION_NONE + unknown_zero();
-	question->rule.precedence = unknown_zero();
-	if (question->event >= SERVICE_EVENTS)
+	query->ruleset = READ_ONCE(header.ruleset);
+	ruleset = &rulesets[query->ruleset & 1];
+	query->rule.then = ACTION_NONE + unknown_zero();
+	query->rule.precedence = unknown_zero();
+	if (query->event >= SERVICE_EVENTS)
 		return;
-	sets = ruleset->tuple_count[question->event];
-	if (!sets)
+	tuples = ruleset->tuple_count[query->event];
+	if (!tuples)
 		return;
-	question->names = 0;
+	query->names = 0;
 	if (ruleset->fields & FIELD_CGROUP) {
 		hash_cgroup(task);
-		room = scratch();
-		question->names = room ? room->names : 0;
+		scratch = this_scratch();
+		query->names = scratch ? scratch->names : 0;
 	}
-	bpf_loop(sets, match_tuple, question, 0);
+	bpf_loop(tuples, match_tuple, query, 0);
 }
 
 #endif

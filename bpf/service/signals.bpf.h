@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Children for others: a process that a signal asks to start a worker. A backend of PostgreSQL asks
- * its postmaster so, for a query that several workers process. What the process forks before it
- * sleeps again works for the service that asked, if a rule says so.
+ * Requests by a signal. A process may start a worker when another one sends it a signal. This is
+ * how a backend of PostgreSQL gets workers from the postmaster for a query. What the process forks
+ * before it sleeps again works for the service of the signal's sender, if a rule says so.
  */
 #ifndef TOLLGATE_SERVICE_SIGNALS_BPF_H
 #define TOLLGATE_SERVICE_SIGNALS_BPF_H
@@ -21,7 +21,7 @@
 #define TRACE_SIGNAL_IGNORED 1
 #define TRACE_SIGNAL_OVERFLOW_FAIL 3
 
-/* A request: the service that asked, and in the high half how often the thread had slept then. */
+/* A request: the sender's service, and in the high half how often the thread had slept then. */
 #define FORK_REQUEST_VALID 0x10000
 #define FORK_REQUEST_SLEEPS_SHIFT 32
 
@@ -72,7 +72,7 @@ static __always_inline void service_sig_generate(int signal, struct kernel_sigin
 							     SERVICE_SHARED;
 }
 
-/* The service that asked the thread that runs here for a fork. */
+/* The service that has requested a fork of the thread that runs here. */
 static __always_inline u32 fork_requester(struct service_member *member)
 {
 	u64 fork_request = READ_ONCE(member->fork_request);

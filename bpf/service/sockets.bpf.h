@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Sockets: what is kept of each, and the addresses of a connection. */
+/* Sockets: what is recorded of each, and the addresses of a connection. */
 #ifndef TOLLGATE_SERVICE_SOCKETS_BPF_H
 #define TOLLGATE_SERVICE_SOCKETS_BPF_H
 
@@ -136,30 +136,30 @@ static __always_inline bool is_ipv4(const u64 address[2])
 }
 
 /* The flow key of what the socket's owner sends. */
-static __always_inline void flow_key_of(struct service_flow_key *route, const struct sock *sk)
+static __always_inline void flow_key_of(struct service_flow_key *flow, const struct sock *sk)
 {
 	const struct sock_common *common = &sk->__sk_common;
 
 	if (common->skc_family == AF_INET6) {
-		ipv6_address(route->from, &common->skc_v6_rcv_saddr);
-		ipv6_address(route->to, &common->skc_v6_daddr);
+		ipv6_address(flow->from, &common->skc_v6_rcv_saddr);
+		ipv6_address(flow->to, &common->skc_v6_daddr);
 	} else {
-		ipv4_address(route->from, common->skc_rcv_saddr);
-		ipv4_address(route->to, common->skc_daddr);
+		ipv4_address(flow->from, common->skc_rcv_saddr);
+		ipv4_address(flow->to, common->skc_daddr);
 	}
-	route->from_port = common->skc_num;
-	route->to_port = __builtin_bswap16(common->skc_dport);
-	route->net = common->skc_net.net->ns.inum;
+	flow->from_port = common->skc_num;
+	flow->to_port = __builtin_bswap16(common->skc_dport);
+	flow->net = common->skc_net.net->ns.inum;
 }
 
 static __always_inline void reverse_flow(struct service_flow_key *back,
-					 const struct service_flow_key *route)
+					 const struct service_flow_key *flow)
 {
-	__builtin_memcpy(back->from, route->to, sizeof(back->from));
-	__builtin_memcpy(back->to, route->from, sizeof(back->to));
-	back->from_port = route->to_port;
-	back->to_port = route->from_port;
-	back->net = route->net;
+	__builtin_memcpy(back->from, flow->to, sizeof(back->from));
+	__builtin_memcpy(back->to, flow->from, sizeof(back->to));
+	back->from_port = flow->to_port;
+	back->to_port = flow->from_port;
+	back->net = flow->net;
 }
 
 /* Whether its packets stay on this machine. */
@@ -174,10 +174,10 @@ static __always_inline bool is_local(struct sock *sk)
 	return device && device->flags & IFF_LOOPBACK;
 }
 
-static __always_inline u32 role_by_ports(const struct service_flow_key *route)
+static __always_inline u32 role_by_ports(const struct service_flow_key *flow)
 {
-	bool is_server = route->from_port < EPHEMERAL_PORTS,
-	     has_server = route->to_port < EPHEMERAL_PORTS;
+	bool is_server = flow->from_port < EPHEMERAL_PORTS,
+	     has_server = flow->to_port < EPHEMERAL_PORTS;
 
 	if (is_server == has_server)
 		return ROLE_NEITHER;
@@ -192,17 +192,17 @@ static __always_inline void connection_of_unix(struct service_connection *connec
 }
 
 static __always_inline void connection_of_tcp(struct service_connection *connection,
-					      const struct service_flow_key *route)
+					      const struct service_flow_key *flow)
 {
 	u64 address = header.salt;
 
 	connection->listen_path = 0;
-	address = hash_mix(address, route->from[0]);
-	connection->listen_address = hash_mix(address, route->from[1]);
-	connection->listen_port = route->from_port;
-	connection->client[0] = route->to[0];
-	connection->client[1] = route->to[1];
-	connection->client_family = is_ipv4(route->to) ? 4 : 6;
+	address = hash_mix(address, flow->from[0]);
+	connection->listen_address = hash_mix(address, flow->from[1]);
+	connection->listen_port = flow->from_port;
+	connection->client[0] = flow->to[0];
+	connection->client[1] = flow->to[1];
+	connection->client_family = is_ipv4(flow->to) ? 4 : 6;
 }
 
 #endif

@@ -16,7 +16,7 @@ static __always_inline void name_unix_socket(struct service_socket *socket, stru
 					     struct unix_sock *peer)
 {
 	struct unix_address *name = own->addr;
-	struct name_scratch *room = scratch();
+	struct name_scratch *scratch = this_scratch();
 	u32 length;
 
 	if (!name == !peer->addr) {
@@ -29,13 +29,13 @@ static __always_inline void name_unix_socket(struct service_socket *socket, stru
 	}
 	socket->role = ROLE_ACCEPTED;
 	length = BPF_CORE_READ(name, len) - bpf_core_field_offset(struct sockaddr_un, sun_path);
-	if (!room || length == 0 || length >= NAME_LEN)
+	if (!scratch || length == 0 || length >= NAME_LEN)
 		return;
-	if (bpf_probe_read_kernel(room->text, length, &name->name[0].sun_path))
+	if (bpf_probe_read_kernel(scratch->text, length, &name->name[0].sun_path))
 		return;
 	/* A path ends with a NUL; an abstract name begins with one. */
-	if (!room->text[0]) {
-		room->text[0] = '@';
+	if (!scratch->text[0]) {
+		scratch->text[0] = '@';
 		socket->listen_path = hash_text(length);
 	} else {
 		socket->listen_path = hash_text(length - 1);
@@ -86,7 +86,7 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 					    struct sock *sk, u32 slot)
 {
 	struct service_socket *socket = socket_of(sk, BPF_SK_STORAGE_GET_F_CREATE);
-	struct service_flow_key route = {}, back = {};
+	struct service_flow_key flow = {}, back = {};
 	struct service_direction *direction;
 	u32 service;
 
@@ -94,19 +94,19 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 		return;
 	}
-	flow_key_of(&route, sk);
+	flow_key_of(&flow, sk);
 	if (socket->role == ROLE_UNKNOWN)
-		socket->role = role_by_ports(&route);
+		socket->role = role_by_ports(&flow);
 	if (socket->role == ROLE_OPENED) {
 		service_restore(thread, task, &socket->direction);
 		return;
 	}
-	reverse_flow(&back, &route);
+	reverse_flow(&back, &flow);
 	direction = bpf_map_lookup_elem(&service_tcp_directions, &back);
 	service = message_service(thread, socket, direction);
 	if (service == NO_REQUEST)
 		return;
-	connection_of_tcp(&member_of(thread)->connection, &route);
+	connection_of_tcp(&member_of(thread)->connection, &flow);
 	member_of(thread)->receives++;
 	if (direction && service == SERVICE_NONE)
 		service_await_sender(thread, task, direction, slot);
@@ -118,11 +118,11 @@ static __noinline void service_received_tcp(struct thread_state *thread, struct 
 static __noinline void record_tcp_direction(struct sock *sk, u32 slot, u32 service, bool is_open,
 					    bool is_opening)
 {
-	struct service_flow_key route = {};
+	struct service_flow_key flow = {};
 	struct service_direction *direction, fresh = {};
 
-	flow_key_of(&route, sk);
-	direction = bpf_map_lookup_elem(&service_tcp_directions, &route);
+	flow_key_of(&flow, sk);
+	direction = bpf_map_lookup_elem(&service_tcp_directions, &flow);
 	if (!direction) {
 		/*
 		 * The end that closes first removes the other's direction: nothing is recorded
@@ -135,8 +135,8 @@ static __noinline void record_tcp_direction(struct sock *sk, u32 slot, u32 servi
 		 * the second time.
 		 */
 		for (int times = 0; times < 2 && !direction; times++) {
-			bpf_map_update_elem(&service_tcp_directions, &route, &fresh, BPF_NOEXIST);
-			direction = bpf_map_lookup_elem(&service_tcp_directions, &route);
+			bpf_map_update_elem(&service_tcp_directions, &flow, &fresh, BPF_NOEXIST);
+			direction = bpf_map_lookup_elem(&service_tcp_directions, &flow);
 		}
 		if (!direction) {
 			count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
@@ -177,7 +177,7 @@ static __always_inline void service_sent(struct thread_state *thread, struct tas
 /* Records which side opened and which accepted a connection; removes what a closed one left. */
 static __always_inline void service_tcp_state(struct sock *sk, int before, int now)
 {
-	struct service_flow_key route = {}, back = {};
+	struct service_flow_key flow = {}, back = {};
 	struct service_socket *socket;
 	u32 slot;
 
@@ -194,9 +194,9 @@ static __always_inline void service_tcp_state(struct sock *sk, int before, int n
 				      members[slot & (THREADS - 1)].service, true);
 	} else if (now == TCP_ESTABLISHED && before == TCP_SYN_SENT) {
 		socket = socket_of(sk, 0);
-		flow_key_of(&route, sk);
+		flow_key_of(&flow, sk);
 		/* Left over from an earlier connection between the same ports. */
-		bpf_map_delete_elem(&service_tcp_directions, &route);
+		bpf_map_delete_elem(&service_tcp_directions, &flow);
 		if (socket && socket->direction.sender)
 			record_tcp_direction(sk, socket->direction.sender,
 					     socket->direction.service, true,
@@ -206,11 +206,11 @@ static __always_inline void service_tcp_state(struct sock *sk, int before, int n
 		if (socket)
 			socket->role = ROLE_ACCEPTED;
 	} else if (now == TCP_CLOSE) {
-		flow_key_of(&route, sk);
+		flow_key_of(&flow, sk);
 		/* Its port is released before this event (v6.18 net/ipv4/tcp.c, tcp_set_state). */
-		route.from_port =
+		flow.from_port =
 			__builtin_bswap16(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
-		reverse_flow(&back, &route);
+		reverse_flow(&back, &flow);
 		bpf_map_delete_elem(&service_tcp_directions, &back);
 	}
 }

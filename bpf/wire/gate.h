@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What all generations and all processes share of the gate itself: its configuration, its header,
- * sessions and rows.
+ * The gate's own types: its configuration, its header, sessions and rows.
  *
  * The headers in this folder have every type and table that the gate and user space share, and no
  * others. They are the single source: the Rust types in crates/kernel are generated from them.
@@ -21,13 +20,13 @@
 /* Identifies a map called .bss.tollgate as the gate's ("TOLLGATE"). */
 #define GATE_MAGIC 0x544f4c4c47415445ULL
 
-/* The maximum that hold calls before they take effect: crates/kernel/src/enforcement.rs. */
+/* The maximum number of programs for pre-call holds: crates/kernel/src/enforcement.rs. */
 #define GUARD_HOOKS 23
-/* At least as many as there are: crates/kernel/src/gate/maps.rs. */
+/* The maximum number of shared maps: crates/kernel/src/gate/maps.rs. */
 #define GATE_MAPS 64
 /*
- * One more if their sum were odd, as `struct gate_header` must not end in padding. Not a macro,
- * because the generator of the Rust types would not know its value.
+ * One more if the sum with GATE_MAPS is odd, because `struct gate_header` must not end in padding.
+ * This is not a macro, because the generator of the Rust types would not know its value.
  */
 enum { GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS + (GATE_PROGRAMS + GUARD_HOOKS + GATE_MAPS) % 2 };
 
@@ -61,20 +60,21 @@ enum per {
 };
 
 /*
- * What is to be known of a call, besides how it can be held before it takes effect (PRECALL_BITS).
- * User space fills the table by the names of the calls, for all ABIs.
+ * The properties of a call that the gate needs. The flags share a word with those of enum
+ * guard_precall (PRECALL_BITS), which say how the call can be held before it takes effect. User
+ * space sets them by the names of the calls, for all ABIs: gate_config.call_flags.
  */
 enum call_flag {
 	CALL_EXECVE = 1 << 21,
 	CALL_SIGRETURN = 1 << 22,
-	/* The kernel restarts a call by it. */
+	/* restart_syscall, by which the kernel continues an interrupted call. */
 	CALL_RESTART = 1 << 23,
 	CALL_OPENS = 1 << 24,
 	CALL_SENDS = 1 << 25,
 	/* It may change the effective user. */
 	CALL_SETS_USER = 1 << 26,
 	CALL_IO_URING = 1 << 27,
-	/* The descriptor by which it sends is the third argument; of other calls, the first one. */
+	/* The descriptor by which it sends is its third argument, and not the first one. */
 	CALL_THIRD_DESCRIPTOR = 1 << 28,
 };
 
@@ -90,7 +90,7 @@ struct gate_config {
 	__u32 unreserved_cells;
 	/* The histogram's buckets for the smallest values. */
 	__u8 small_buckets[SMALL_VALUES];
-	/* What is to be known of each call: enum call_flag, and enum guard_precall. */
+	/* The flags of each call: bits of enum call_flag and of enum guard_precall. */
 	__u32 call_flags[CALL_INDICES];
 	struct interpreter interpreters[INTERPRETERS];
 };
@@ -108,13 +108,13 @@ struct gate_header {
 	/* Only the generation named here acts; the programs of others return at once. */
 	__u32 generation;
 	__u32 enabled;
-	/* The lowest unused slot, row, cell and dynamic service. Freed ones come back by queues. */
+	/* The lowest unused slot, row, cell and dynamic service. Freed ones are in queues. */
 	__u32 next_thread;
 	__u32 next_row;
 	__u32 next_cell;
 	__u32 next_service;
-	/* Entries in `pending_children`: the fork hook looks them up only if there are some. */
-	__u32 nurseries;
+	/* Entries of `pending_children`: the fork hook searches them only if there are any. */
+	__u32 pending_children_count;
 	/* Session that gates every new process, or 0. */
 	__u32 system_wide_session;
 	/* The number of profiles in the queue of this name. */
@@ -190,7 +190,7 @@ enum row_state {
 };
 
 /* A row of a report: everything, or one process, thread or command. */
-struct group {
+struct row {
 	__u32 state;
 	__u32 session;
 	/* The row that its threads were in before this session took them over; 0: none. */
@@ -202,9 +202,10 @@ struct group {
 	char comm[COMM_LEN];
 };
 
-/* A row that tasks of a session share, with the row that they count in as well (struct group). */
+/* Identifies a row that tasks of a session share. */
 struct row_key {
 	__u32 session;
+	/* As in struct row. */
 	__u32 parent;
 	/*
 	 * PER_COMMAND: the command's name; PER_PROCESS: the process's global number; PER_ALL:
@@ -234,7 +235,7 @@ struct pending_child {
 struct attach_request {
 	__u32 session;
 	__u32 unused;
-	/* As user space found it: the kernel side can read only the current process's own. */
+	/* Found by user space, as the kernel side can find that of the current process only. */
 	__u64 scope;
 };
 

@@ -16,10 +16,10 @@
 #define GUARD_LOOKAHEAD_MAX 9
 #define GUARD_SEQUENCE_MAX 8
 #define GUARD_WINDOW_MASK ((1ULL << (GUARD_SYMBOL_BITS * GUARD_LOOKAHEAD_MAX)) - 1)
-/* In the bit that a window leaves free: of interrupted calls, and of entries of `known_cache`. */
+/* In the bit that a window leaves free: in `interrupted`, and in `known_cache`. */
 #define GUARD_RESTARTS (1ULL << 63)
 #define GUARD_CACHED (1ULL << 63)
-/* Nested signal handlers whose windows are kept. */
+/* Nested signal handlers whose interrupted windows are stored. */
 #define GUARD_HANDLERS 4
 #define GUARD_FRAME 128
 
@@ -87,7 +87,7 @@ struct guard_profile {
 	/* Incremented when training data is wiped, or normal data is set. */
 	__u32 wipes;
 	__u8 symbol_of[CALL_INDICES];
-	/* Windows of nine that the fast path takes as known, by hash. */
+	/* Windows of nine that the fast path treats as known, by hash. */
 	__u64 known_cache[GUARD_CACHE];
 	__u64 windows[GUARD_WINDOWS];
 	__u32 pairs[GUARD_PAIRS];
@@ -141,7 +141,7 @@ struct guard_program {
 	__u32 session;
 };
 
-/* What is done about an anomalous call; from GUARD_DELAY on, about every call with an LFC. */
+/* The response to an anomalous call; from GUARD_DELAY on, to every call while the LFC is not 0. */
 enum guard_response {
 	GUARD_OBSERVE = 0,
 	/* Held for 2^LFC times the factor. */
@@ -230,6 +230,43 @@ struct guard_event {
 	__u32 restraint;
 	/* enum guard_precall: where the hold takes effect; 0: at the call's end. */
 	__u32 precall;
+};
+
+/* A thread's state: what the guard needs at each call. */
+struct guard_hot {
+	/* The thread's latest calls by the symbols of its program, the newest in the low bits. */
+	__u64 window;
+	/* Calls until the profile's counters are updated, and their number at the last update. */
+	__u32 batch_left;
+	__u32 batch_size;
+	/* With any of the next four, the fast path is not taken: needs_slow_path(). */
+	/* LFC: how many of the latest 128 calls were anomalies. */
+	__u8 lfc;
+	/* Signal handlers that it is in. */
+	__u8 handlers;
+	/* The kernel restarts the interrupted call: the next one is the same. */
+	__u8 is_restart_expected;
+	__u8 held;
+	__u16 profile_slot;
+	/* The session that guards it, which may be another one than the session it counts in. */
+	__u16 session;
+};
+
+/* A thread's state: what the guard needs at anomalies, holds and signals (guard_threads). */
+struct guard_cold {
+	/* One bit for each of the latest calls, the newest in the lowest bit of the first word. */
+	__u64 frame[2];
+	/* The windows that handlers interrupted, the latest first, with GUARD_RESTARTS. */
+	__u64 interrupted[GUARD_HANDLERS];
+	/* With `held`. */
+	__u64 held_until_ns;
+	/* enum guard_precall: what is to happen to the current call. */
+	__u32 precall;
+	/* The largest LFC since its execve. */
+	__u8 max_lfc;
+	/* It was held at some time; in a process's first thread: any thread of the process was. */
+	__u8 ever_held;
+	__u16 unused;
 };
 
 /* A program has got a profile, for its first thread. */

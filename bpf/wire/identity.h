@@ -8,13 +8,13 @@
 #define INTERPRETERS 20
 #define INTERPRETER_NAME_LEN 16
 
-/* A program that is many, by the script that it is given: crates/identity/src/script.rs. */
+/* An interpreter, whose scripts count as programs: crates/identity/src/script.rs. */
 struct interpreter {
 	/* The file's name, without a version at the end. */
 	char name[INTERPRETER_NAME_LEN];
 	/*
-	 * Letters that end an option, one bit each from 'A' on: those that code follows, and those
-	 * that another value follows.
+	 * Last letters of options, one bit each from 'A' on: of options that code follows, and of
+	 * options that another value follows.
 	 */
 	__u64 code;
 	__u64 value;

@@ -109,6 +109,52 @@ struct slow_call {
 	__u64 user_stack[STACK_DEPTH];
 };
 
+/* A thread's state: what the lens needs at each call. */
+struct lens_hot {
+	__u64 entered_ns;
+	/* In this call: time off the CPU. */
+	__u64 off_ns;
+	__u32 minor_faults;
+	__u32 major_faults;
+	/* LENS_SAMPLE: the number of cheap calls that are yet to go untimed. */
+	__u32 untimed_left;
+	/* In this call: it is switched out, or its switch in was not reported. */
+	__u8 is_off_cpu;
+	/* It was switched out to sleep; otherwise it was preempted. */
+	__u8 is_asleep;
+	/* In this call: `lens_cold.site` is a blocking site whose time is not complete yet. */
+	__u8 has_site;
+	/* In this call: `lens_cold.max_sleep_ns` is set, and the stack of that sleep is saved. */
+	__u8 has_long_sleep;
+};
+
+/* A thread's state: what the lens needs at each switch within a call. */
+struct lens_switch {
+	/* When it was last switched out. */
+	__u64 switched_out_ns;
+	/* When it was last switched in, until the scheduler's own time for that is read. */
+	__u64 switched_in_ns;
+	/* sched_info.run_delay when it was first and last switched out in this call. */
+	__u64 run_delay_first;
+	__u64 run_delay_last;
+};
+
+/* A thread's state: what the lens needs at a sleep, with LENS_SITES or LENS_SLOW (lens_threads). */
+struct lens_cold {
+	/* With `has_site`: the site's address, the time off the CPU, the number of sleeps. */
+	__u64 site;
+	__u64 site_off_ns;
+	__u32 site_sleeps;
+	/* Sleeps and their time since a site was last sampled, and the time until the next. */
+	__u32 unsampled_sleeps;
+	__u64 unsampled_sleep_ns;
+	__s64 site_budget_ns;
+	/* With `has_long_sleep`. */
+	__u64 max_sleep_ns;
+	/* Pads to a whole cache line. */
+	__u64 unused[2];
+};
+
 /*
  * CELLS_FULL: few cells are left, so that calls count in their session's base row instead of their
  * own.

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What could not be recorded, by reason. A reason is one line of the table of its extension:
+ * What could not be recorded, by reason. A reason is one line in the table of its extension:
  *
  *	X(NAME, REACH, TEXT)
  *
- * makes LOSS_NAME, and reports call it TEXT. SHARED losses also concern the statistics of the
- * sessions that the tasks came from, those of a SESSION do not. build.rs makes the table in
- * crates/kernel/src/losses.rs of the same lines.
+ * The line makes LOSS_NAME, and TEXT is its name in reports. A loss with the reach SESSION concerns
+ * one session. A SHARED loss also concerns the statistics of the sessions that the tasks came from.
+ * build.rs makes the table in crates/kernel/src/losses.rs of the same lines.
  */
 #ifndef TOLLGATE_WIRE_LOSSES_H
 #define TOLLGATE_WIRE_LOSSES_H
@@ -16,8 +16,8 @@
 #include "wire/service.h"
 
 /*
- * RECONFIGURED: during a change of generations, a call's end looked like that of a denied call. In
- * place of a notice of a row's end, the row is read at the end of the session.
+ * RECONFIGURED: one generation saw the call begin, and the next one saw it end. The next one cannot
+ * distinguish it from a denied call. ROW_NOTICES: instead, the row is read when the session ends.
  */
 #define GATE_LOSSES(X)                                                                             \
 	X(THREADS_FULL, SHARED, "threads not gated (table full)")                                  \

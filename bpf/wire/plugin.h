@@ -11,8 +11,8 @@
  *	X(NAME, MAP, SECTION, TRACEPOINT)
  *
  * makes PLUGIN_HOOK_NAME and the map of its programs. A plugin's program for the hook is in this
- * section and runs at this tracepoint. libbpf has no names for GUARD, before the guard tests a
- * call, and VERDICT, after the guard has applied its policy to it.
+ * section and runs at this tracepoint. GUARD and VERDICT are the gate's own hooks, whose sections
+ * libbpf does not know: before the guard tests a call, and after it has applied its policy.
  */
 #define ALL_PLUGIN_HOOKS(X)                                                                        \
 	X(ENTER, plugin_enter, "tp_btf/sys_enter", "sys_enter")                                    \

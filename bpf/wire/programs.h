@@ -4,11 +4,16 @@
  *
  *	X(PROGRAM, HOOK, SECTION, USED_BY, UNLESS, NEEDS)
  *
- * gate_PROGRAM in bpf/gate/gate.bpf.c has this section. It is loaded in a gate with one of the
- * extensions USED_BY (bits of enum gate_mask; ALWAYS), but not with UNLESS, in whose place there is
- * another program at the same HOOK; and only if the kernel has what it NEEDS. The lines are in the
- * order of attaching. crates/kernel/src/gate_programs.rs has the Rust table, which build.rs makes
- * of the same lines. The programs that hold calls are listed in bpf/guard/precall.bpf.h.
+ * PROGRAM  gate_PROGRAM in bpf/gate/gate.bpf.c
+ * HOOK     where it is attached; of several programs at one hook, one at most is loaded
+ * SECTION  its section, for libbpf
+ * USED_BY  it is loaded in a gate with one of these extensions (bits of enum gate_mask), or ALWAYS
+ * UNLESS   but not with these extensions, for which there is another program at the same hook
+ * NEEDS    what the kernel must have
+ *
+ * The programs are attached in the order of the lines. build.rs makes the table in
+ * crates/kernel/src/gate_programs.rs of the same lines. The programs that hold calls are listed in
+ * bpf/guard/precall.bpf.h.
  */
 #ifndef TOLLGATE_WIRE_PROGRAMS_H
 #define TOLLGATE_WIRE_PROGRAMS_H

@@ -26,8 +26,8 @@ struct service {
 	/* enum service_migrate_flags */
 	__u16 migrate_flags;
 	/*
-	 * Until then a thread is migrated as soon as it works for the service: others had to wait
-	 * for its threads.
+	 * Others had to wait for its threads. Until this time, a thread is migrated as soon as it
+	 * works for the service.
 	 */
 	__u64 contended_until_ns;
 };
@@ -41,8 +41,8 @@ enum service_migrate_flags {
 };
 
 /*
- * A request to user space: migrate a thread to the control group of a service; SERVICE_ROOT: to
- * where it was before.
+ * A request to user space: migrate a thread to the control group of a service; SERVICE_ROOT: to its
+ * saved origin.
  */
 struct service_migration {
 	/* As the session of the services numbers threads. */
@@ -68,13 +68,13 @@ struct service_migration {
 
 #define NO_LIMIT 0x7fffffffffffffff
 
-/* Limits of a service, and what it has of them, together with the services below it. */
+/* Limits of a service, and what of them is in use, by it and the services below it. */
 struct service_limit {
 	/* The service above. */
 	__u16 parent;
 	/*
-	 * Beyond a limit, a thread works for this service from then on; SERVICE_NONE: it gets
-	 * `error`.
+	 * A thread that is over a limit works for this service from then on; SERVICE_NONE: its call
+	 * fails with `error`.
 	 */
 	__u16 fallback;
 	/* A negative errno. */
@@ -85,7 +85,7 @@ struct service_limit {
 	__u64 rate_max;
 	__u64 sockets;
 	__u64 connections;
-	/* When all that was sent would be on its way at that rate. */
+	/* When all that was sent until now would have been sent at that rate. */
 	__u64 sent_until_ns;
 	__u64 refused;
 	__u64 rebound;
@@ -114,7 +114,7 @@ struct task_counters {
 /* What a service has used, on one processor; and what a thread has used since it was bound. */
 struct service_account {
 	struct task_counters task;
-	/* How long its threads existed: they are blocked when they neither run nor wait. */
+	/* How long its threads existed. They are blocked when they neither run nor wait. */
 	__u64 present_ns;
 	__u64 calls;
 	/* Over sockets. */
@@ -122,7 +122,7 @@ struct service_account {
 	__u64 sent_bytes;
 	/* How often usage was charged to it. */
 	__u64 charges;
-	/* Replies to others, sent by threads that worked for it by then. */
+	/* Replies to requests of other services, by threads that worked for this one by then. */
 	__u64 shared_replies;
 };
 
@@ -132,8 +132,8 @@ enum service_binding {
 	/* By a message, a file or a signal, until it works for another service. */
 	BINDING_REQUEST = 1,
 	/*
-	 * By hand, with all that it starts: under the limits of the service as with BINDING_OWN,
-	 * and not subject to rules on what a process is.
+	 * By hand, together with all that it starts. All limits of the service apply, as with
+	 * BINDING_OWN. Rules on what a process is do not apply.
 	 */
 	BINDING_EXPLICIT = 2,
 };
@@ -149,7 +149,7 @@ enum service_why {
 	WHY_USER = 4,
 	WHY_RECEIVED = 5,
 	WHY_OPENED = 6,
-	/* A request that it sent for this service was answered. */
+	/* It got the reply to a request that it sent for this service. */
 	WHY_RESUMED = 7,
 	/* It was assigned by hand. */
 	WHY_ASSIGNED = 8,
@@ -157,7 +157,7 @@ enum service_why {
 	WHY_IO_URING = 9,
 	/* Its own service is at a limit. */
 	WHY_LIMITED = 10,
-	/* Its parent was asked by a signal to start it. */
+	/* A signal has requested it from its parent. */
 	WHY_SIGNALLED = 11,
 	/* It replied to another client than it received from last: it serves several at once. */
 	WHY_SHARED_REPLY = 12,
@@ -256,8 +256,8 @@ struct dynamic_service_key {
 struct dynamic_service {
 	__u32 number;
 	/*
-	 * Of its first member, which may end before user space looks: its unit, or its program's
-	 * file without folders.
+	 * The unit of its first member, or the file name of its program. Read here, because the
+	 * member may end before user space can.
 	 */
 	char name[SERVICE_NAME_LEN];
 };
@@ -268,18 +268,19 @@ struct service_rule {
 	__u16 service;
 	/* enum service_action */
 	__u8 then;
-	/*
-	 * `events` has a bit for each event at which the rule is matched. With `names_events`, what
-	 * a process is counts also where the thread is bound by a request or by hand.
-	 */
+	/* A bit for each event at which the rule is matched. */
 	__u8 events;
+	/*
+	 * The rule names its events. Then it also applies at events of a process (fork, exec,
+	 * attach, user) if the thread is bound by a request or explicitly.
+	 */
 	__u8 names_events;
 	/* enum service_split, with ACTION_CREATES */
 	__u8 each;
 	__u8 unused[2];
 };
 
-/* A message that the thread finds at its next call or switch. */
+/* A message to a thread, which takes it at its next call or when it is switched out. */
 enum service_message {
 	/* It is bound to this service; the value is the time, in milliseconds. */
 	MESSAGE_ASSIGN = 1,
@@ -295,7 +296,7 @@ enum service_message {
 #define MESSAGE_SERVICE_SHIFT 16
 #define MESSAGE_VALUE_SHIFT 32
 
-/* What is known of a connection over which a message came. */
+/* The connection over which a message was received, as far as it is known. */
 struct service_connection {
 	__u64 listen_path;
 	__u64 listen_address;
@@ -326,8 +327,8 @@ struct service_member {
 	/* It is being forked or attached: it has used nothing since `charged_at`. */
 	__u8 is_new;
 	/*
-	 * Incremented when what the thread is, or an assignment by hand, gives it another service:
-	 * its earlier requests do not count then.
+	 * Incremented when a rule on what the thread is, or an assignment by hand, gives it another
+	 * service. What it sent before does not count then.
 	 */
 	__u16 epoch;
 	/* The service in whose control group it is, or is about to be. */
@@ -338,7 +339,7 @@ struct service_member {
 	/* Hashes of the program's path, and of the unit. */
 	__u64 exe;
 	__u64 unit;
-	/* When the thread was bound (a charge leaves this), and since when nothing was charged. */
+	/* When the thread was bound, and the time of the latest charge. */
 	__u64 bound_ns;
 	__u64 charged_ns;
 	struct task_counters charged_at;
@@ -361,7 +362,7 @@ struct service_member {
 	__u16 datagram_port;
 	/* It has replied to its client, and has received no work since. */
 	__u16 has_replied;
-	/* For this many more bindings, it counts as a thread that works long for each. */
+	/* For this many more bindings, it counts as a thread that works for long. */
 	__u32 migrate_credit;
 	/* When it went to sleep after a reply, in its service's control group; 0: it is awake. */
 	__u64 slept_ns;
@@ -395,11 +396,12 @@ enum service_role {
 
 /* One end of a connection, as the iterator over sockets writes it. */
 struct service_socket_record {
-	/* By which processes have it open; and that of a Unix socket's other end. */
+	/* User space finds the processes that have it open by this. */
 	__u64 inode;
+	/* Of the other end, for a Unix socket. */
 	__u64 peer_inode;
 	/* The direction of what its owner sends, over TCP or UDP. */
-	struct service_flow_key route;
+	struct service_flow_key flow;
 	__u16 is_unix;
 	/* enum service_role */
 	__u16 role;
@@ -412,8 +414,8 @@ struct service_socket_record {
 	__u32 binding;
 	/* The rule that decided for the receiver, as precedence + 1, and its ruleset. */
 	__u32 rule_number;
-	__u32 book;
-	/* Of a Unix socket, with '@' for a NUL in front; empty: it has none. */
+	__u32 ruleset;
+	/* The name of a Unix socket, with '@' for a NUL at its beginning; empty: it has none. */
 	char name[UNIX_NAME_LEN];
 	__u32 unused;
 };
@@ -426,15 +428,15 @@ struct service_member_record {
 	/* Of the member. */
 	__u16 epoch;
 	/*
-	 * The service that `since` was used for. `service` may already be the one that the thread
-	 * gets before it does anything more.
+	 * The service to which `since` will be charged. `service` may be another one: a message
+	 * binds the thread to it at its next call.
 	 */
 	__u16 used_for;
 	__u16 service;
 	__u8 why;
 	__u8 binding;
 	__u32 rule;
-	__u32 book;
+	__u32 ruleset;
 	__u32 user;
 	/* 0: when the ruleset became active. */
 	__u64 bound_ns;
@@ -445,8 +447,8 @@ struct service_member_record {
 };
 
 /*
- * CONNECTIONS: the service that uses a connection was not recorded, because CONNECTIONS are open
- * already or because there is no memory.
+ * CONNECTIONS: the service that uses a connection was not recorded, because the table is full or
+ * because there is no memory.
  */
 #define SERVICE_LOSSES(X)                                                                          \
 	X(CHARGES, SESSION, "charges to services lost (no memory)")                                \

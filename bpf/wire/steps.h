@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Only for the differential test: an event of a thread, and what the guard makes of it. */
+/* Only for the differential test: events of threads, and the guard's results. */
 #ifndef TOLLGATE_WIRE_STEPS_H
 #define TOLLGATE_WIRE_STEPS_H
 
-/* An event of a thread in the differential test, and what the guard makes of it. */
+/* What happens to a thread. */
 enum guard_step_kind {
 	STEP_CALL = 0,
 	STEP_SIGNAL = 1,

@@ -6,7 +6,7 @@
 /* x86-64 numbers its calls up to 469 in Linux 6.18, i386 up to 469, x32 up to 547. */
 #define CALLS_PER_ABI 576
 #define CALL_INDICES (3 * CALLS_PER_ABI)
-/* Calls with a number beyond the table share the last index of their ABI. */
+/* Calls with a higher number share the last index of their ABI. */
 #define CALL_UNKNOWN (CALLS_PER_ABI - 1)
 
 /* The first index of an ABI's calls is abi * CALLS_PER_ABI. */

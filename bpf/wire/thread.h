@@ -4,17 +4,25 @@
 #define TOLLGATE_WIRE_THREAD_H
 
 #include "wire/guard.h"
+#include "wire/lens.h"
 #include "wire/tables.h"
 
 enum call_state {
 	NOT_IN_CALL,
-	/* `thread_state.call` is the one. */
+	/* In the call `thread_state.call`. */
 	IN_CALL,
-	/* A gate with plugins only saw a call begin: it does not find out which. */
+	/* In a gate with plugins only, which does not compute the index of the call. */
 	IN_UNKNOWN_CALL,
 };
 
-/* One entry for each gated thread. A call that does not sleep needs the first 64 bytes only. */
+/*
+ * One entry for each gated thread, with what is needed at most calls and switches. What an
+ * extension needs less often is in an array of its own, at the index of the thread's slot:
+ * lens_threads, guard_threads and members. lens_threads and guard_threads are cleared together with
+ * this entry, when a slot gets a thread (gate_thread).
+ *
+ * The first cache line is all that a call without a guard needs, if the thread does not sleep.
+ */
 struct thread_state {
 	/* Address of its task_struct; 0: the slot is free. */
 	__u64 task;
@@ -28,79 +36,19 @@ struct thread_state {
 	__u8 until_exec;
 	__u16 row;
 	__u16 session;
-	__u64 entered_ns;
-	__u32 minor_faults;
-	__u32 major_faults;
-	/* LENS_SAMPLE: the number of cheap calls that are yet to go untimed. */
-	__u32 untimed_left;
-	/* It left the CPU to sleep; otherwise it was preempted. */
-	__u16 is_asleep;
 	/* The session whose plugins it has: its own, or one that it counts in as well. */
 	__u16 plugin_session;
-	/* In this call: time off the CPU, and when it was switched out (0: it runs). */
-	__u64 off_ns;
-
-	__u64 switched_out_ns;
-	/* When it was last switched in, until the scheduler's own time for that is read. */
-	__u64 switched_in_ns;
-	/* sched_info.run_delay when it was first and last switched out in this call. */
-	__u64 run_delay_first;
-	__u64 run_delay_last;
-	/*
-	 * A blocking site whose time is known at the next step: its address, the time off the CPU,
-	 * the number of sleeps.
-	 */
-	__u64 site;
-	__u64 site_off_ns;
-	__u32 site_sleeps;
-	/* Sleeps and their time since a site was last sampled, and the time until the next. */
-	__u32 unsampled_sleeps;
-	__u64 unsampled_sleep_ns;
-	__s64 site_budget_ns;
-
-	__u32 pid;
+	/* Its own slot. */
+	__u16 slot;
 	__u32 tgid;
+	struct lens_hot lens;
+
+	/* The second cache line. */
+	struct guard_hot guard;
+	__u32 pid;
 	/* Its number in the PID namespace of the session's owner. */
 	__u32 visible_pid;
-	/* It was held once; or, of a process's first thread, another thread of the process was. */
-	__u32 ever_held;
-	__u64 max_sleep_ns;
-
-	/* Guard: its latest calls by the symbols of its program, the newest in the low bits. */
-	__u64 window;
-	/* Calls until the profile's counters are updated, and their number at the last update. */
-	__u32 guard_left;
-	__u32 guard_batch;
-	union {
-		struct {
-			/* LFC: how many of the latest 128 calls were anomalies. */
-			__u8 lfc;
-			/* Signal handlers that it is in. */
-			__u8 handlers;
-			/* The kernel restarts the interrupted call: the next one is the same. */
-			__u8 is_restart_expected;
-			__u8 held;
-		};
-		/* With any of them, the fast path is not taken. */
-		__u32 slow_path_flags;
-	};
-	__u16 profile_slot;
-	/* The session that guards it, which may be another one than the session it counts in. */
-	__u16 guard_session;
-	/* One bit for each call, the newest in the lowest bit of the first word. */
-	__u64 frame[2];
-	/* The windows that handlers interrupted, the latest first, with GUARD_RESTARTS. */
-	__u64 interrupted[GUARD_HANDLERS];
-	/* With `held`. */
-	__u64 held_until_ns;
-	/* enum guard_precall: what is to happen to the current call. */
-	__u32 precall;
-	/* The largest LFC since its execve. */
-	__u32 max_lfc;
-	/* Its own slot. */
-	__u32 slot;
-	/* Pads to whole cache lines. */
-	__u32 unused[3];
+	struct lens_switch lens_switch;
 };
 
 #endif

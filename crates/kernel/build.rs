@@ -76,9 +76,6 @@ fn main() -> Result<()> {
     }
     shared_maps::generate(&out.join("gate.o"), &out.join("shared_maps.rs"))?;
 
-    // The derive of `IntoBytes` needs it for the one union, in `struct thread_state`.
-    println!("cargo::rustc-cfg=zerocopy_derive_union_into_bytes");
-    println!("cargo::rustc-check-cfg=cfg(zerocopy_derive_union_into_bytes)");
     let digest = digest::digest(&bpf).context("reading the sources")?;
     fs::write(out.join("build.rs"), digest.to_string()).context("writing the digest")?;
 

@@ -146,7 +146,7 @@ impl Gate {
                 let _ = self.maps.get(list).update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
             }
         }
-        self.rows.write(row, wire::group::default());
+        self.rows.write(row, wire::row::default());
         if row < wire::ALLOCATABLE_ROWS {
             let _ = self.maps.get("free_rows").update(&[], &row.to_ne_bytes(), MapFlags::ANY);
         }

@@ -93,7 +93,7 @@ impl Gate {
             (1..wire::SESSIONS).map(|index| self.sessions.read(index).number).max().unwrap_or(0);
         self.clear_losses(index)?;
         let base_row = base_row(index);
-        let live = wire::group { state: wire::ROW_LIVE, session: index, ..Default::default() };
+        let live = wire::row { state: wire::ROW_LIVE, session: index, ..Default::default() };
         self.rows.write(base_row, live);
         let ring = new_ring()?;
         let ring_fd = ring.as_fd().as_raw_fd();
@@ -135,7 +135,7 @@ impl Gate {
             .get("pending_children")
             .update(&key, value.as_bytes(), MapFlags::ANY)
             .doing("registering the next child process")?;
-        atomic_field!(self.header, 0, nurseries).fetch_add(1, Ordering::SeqCst);
+        atomic_field!(self.header, 0, pending_children_count).fetch_add(1, Ordering::SeqCst);
         Ok(PendingChildren { gate: self, key })
     }
 
@@ -279,7 +279,7 @@ impl Gate {
                 LiveThread {
                     pid: thread.visible_pid,
                     has_crossed: is_watched && thread.generation != 0,
-                    call: is_in_call.then_some((u32::from(thread.call), thread.entered_ns)),
+                    call: is_in_call.then_some((u32::from(thread.call), thread.lens.entered_ns)),
                 }
             })
             .collect()
@@ -381,9 +381,9 @@ impl Gate {
             if thread.task != 0 && u32::from(thread.session) == session.index {
                 // A call that began under another mask is not counted.
                 field!(self.threads, slot, in_call).write(0);
-                field!(self.threads, slot, off_ns).write(0);
-                field!(self.threads, slot, switched_out_ns).write(0);
-                field!(self.threads, slot, site).write(0);
+                field!(self.threads, slot, lens.off_ns).write(0);
+                field!(self.threads, slot, lens.has_site).write(0);
+                field!(self.threads, slot, lens.is_off_cpu).write(0);
                 atomic_field!(self.threads, slot, mask).store(value, Ordering::SeqCst);
             }
         }
@@ -433,7 +433,7 @@ impl Gate {
 
     fn remove_pending_child(&self, key: &[u8]) {
         if self.maps.get("pending_children").delete(key).is_ok() {
-            atomic_field!(self.header, 0, nurseries).fetch_sub(1, Ordering::SeqCst);
+            atomic_field!(self.header, 0, pending_children_count).fetch_sub(1, Ordering::SeqCst);
         }
     }
 

@@ -50,10 +50,12 @@ pub struct Gate {
     pub(crate) header: MappedArray<wire::gate_header>,
     /// By thread slot. Slot 0 belongs to no thread.
     pub(crate) threads: MappedArray<wire::thread_state>,
+    /// By thread slot: the guard's part of the threads' states that normal calls do not need.
+    pub(crate) guard_threads: MappedArray<wire::guard_cold>,
     /// By session number. No session has number 0.
     pub sessions: MappedArray<wire::session>,
     /// By row. Row 0 means none.
-    pub(crate) rows: MappedArray<wire::group>,
+    pub(crate) rows: MappedArray<wire::row>,
     /// The cells of each row, by call index.
     pub(crate) cell_index: MappedArray<wire::cell_table>,
     /// By gate hook of plugins.
@@ -156,6 +158,7 @@ impl Gate {
             rollbacks: header.read(0).rollbacks,
             header,
             threads: MappedArray::new(maps.get(".bss.threads"), wire::THREADS)?,
+            guard_threads: MappedArray::new(maps.get(".bss.guard"), wire::THREADS)?,
             sessions: MappedArray::new(maps.get("sessions"), wire::SESSIONS)?,
             rows: MappedArray::new(maps.get("rows"), wire::ROWS)?,
             cell_index: MappedArray::new(maps.get(".bss.cell_index"), wire::ROWS)?,

@@ -21,8 +21,9 @@ const BPF_FS: &str = "/sys/fs/bpf";
 /// include/uapi/linux/magic.h
 const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
 const PREFIX: &str = "tollgate";
-/// The two maps that are the table: their file names, and their names in the gate.
-const TABLES: [(&str, &str); 2] = [("threads", ".bss.threads"), ("sessions", "sessions")];
+/// The maps that are the table: their file names, and their names in the gate.
+const TABLES: [(&str, &str); 3] =
+    [("threads", ".bss.threads"), ("guard", ".bss.guard"), ("sessions", "sessions")];
 
 /// A guard whose table of holds is pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,17 +189,17 @@ pub(crate) fn unpin(owner: u32) {
 
 /// Returns how many processes the guard held, or `None` if it has not begun to guard.
 fn switch_off_running(owner: HoldOwner) -> Result<Option<usize>> {
-    let Some((threads, sessions)) = open(owner)? else { return Ok(None) };
+    let Some((threads, guard_threads, sessions)) = open(owner)? else { return Ok(None) };
     let released = sessions_of(&sessions, owner)
-        .map(|session| Holds::in_tables(&threads, &sessions, session).switch_off());
+        .map(|session| Holds::in_tables(&threads, &guard_threads, &sessions, session).switch_off());
     Ok(released.reduce(|all, released| all + released))
 }
 
 fn release_of_dead_owner(owner: HoldOwner) -> Result<usize> {
-    let Some((threads, sessions)) = open(owner)? else { return Ok(0) };
+    let Some((threads, guard_threads, sessions)) = open(owner)? else { return Ok(0) };
     let end = || -> usize {
         sessions_of(&sessions, owner)
-            .map(|session| Holds::in_tables(&threads, &sessions, session).end_guard())
+            .map(|session| Holds::in_tables(&threads, &guard_threads, &sessions, session).end_guard())
             .sum()
     };
     let held = end();
@@ -207,7 +208,8 @@ fn release_of_dead_owner(owner: HoldOwner) -> Result<usize> {
     Ok(held + end())
 }
 
-type HoldMaps = (MappedArray<wire::thread_state>, MappedArray<wire::session>);
+type HoldMaps =
+    (MappedArray<wire::thread_state>, MappedArray<wire::guard_cold>, MappedArray<wire::session>);
 
 /// Returns `None` if not all of the table is pinned. Then its process is about to pin it, or was
 /// killed before it had done so, and holds nothing.
@@ -217,9 +219,10 @@ fn open(owner: HoldOwner) -> Result<Option<HoldMaps>> {
         return Ok(None);
     }
     let open = |path| MapHandle::from_pinned_path(path).doing("opening a pinned table of holds");
-    let [threads, sessions] = paths.map(open);
+    let [threads, guard_threads, sessions] = paths.map(open);
     Ok(Some((
         MappedArray::new(&threads?, wire::THREADS)?,
+        MappedArray::new(&guard_threads?, wire::THREADS)?,
         MappedArray::new(&sessions?, wire::SESSIONS)?,
     )))
 }

@@ -63,6 +63,8 @@ pub struct WatchdogTarget {
     pub session: u32,
     /// The ID of the gate's map of threads.
     pub threads_map: u32,
+    /// The ID of the gate's map of what the guard knows of threads.
+    pub guard_map: u32,
     /// The ID of the gate's map of sessions.
     pub sessions_map: u32,
 }
@@ -71,8 +73,13 @@ impl WatchdogTarget {
     /// The guard of this process in a session.
     pub fn new(gate: &Gate, session: u32) -> Result<Self> {
         let id = |map| Ok(gate.maps.get(map).info().doing("numbering its maps")?.info.id);
-        let (threads_map, sessions_map) = (id(".bss.threads")?, id("sessions")?);
-        Ok(Self { owner: std::process::id(), session, threads_map, sessions_map })
+        Ok(Self {
+            owner: std::process::id(),
+            session,
+            threads_map: id(".bss.threads")?,
+            guard_map: id(".bss.guard")?,
+            sessions_map: id("sessions")?,
+        })
     }
 }
 
@@ -80,7 +87,7 @@ impl WatchdogTarget {
 /// the guard's process ends or closes the liveness pipe, which is the watchdog's standard input.
 /// Then it releases all processes that the guard holds.
 pub fn watch_owner(target: WatchdogTarget, on_ready: impl FnOnce()) -> Result<()> {
-    let WatchdogTarget { owner, session, threads_map, sessions_map } = target;
+    let WatchdogTarget { owner, session, threads_map, guard_map, sessions_map } = target;
     name_watchdog();
     // SAFETY: takes and returns a number.
     keep_group_from_orphaning(unsafe { libc::getpgid(owner as i32) })?;
@@ -89,6 +96,7 @@ pub fn watch_owner(target: WatchdogTarget, on_ready: impl FnOnce()) -> Result<()
     let end = pidfd.as_ref().map_or(libc::STDIN_FILENO, |pidfd| pidfd.as_raw_fd());
     let open = |id| MapHandle::from_map_id(id).doing("opening the gate's maps");
     let threads = MappedArray::<wire::thread_state>::new(&open(threads_map)?, wire::THREADS)?;
+    let guard_threads = MappedArray::<wire::guard_cold>::new(&open(guard_map)?, wire::THREADS)?;
     let sessions = MappedArray::<wire::session>::new(&open(sessions_map)?, wire::SESSIONS)?;
     on_ready();
     while process::wait_for([libc::STDIN_FILENO, end], WAIT_TIMEOUT) == [false, false] {}
@@ -96,7 +104,7 @@ pub fn watch_owner(target: WatchdogTarget, on_ready: impl FnOnce()) -> Result<()
     // Another Tollgate process may clear the session, which also releases its processes. From then
     // on, the number may be another session's.
     while began.elapsed() < RELEASE_GRACE && sessions.read(session).owner_pid == owner {
-        Holds::in_tables(&threads, &sessions, session).end_guard();
+        Holds::in_tables(&threads, &guard_threads, &sessions, session).end_guard();
         sleep(Duration::from_millis(1));
     }
     unpin(owner);

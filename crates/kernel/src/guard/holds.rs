@@ -26,6 +26,7 @@ pub struct HeldProcess {
 /// guard's own process, its watchdog and `guard off` change them.
 pub struct Holds<'a> {
     threads: &'a MappedArray<wire::thread_state>,
+    guard_threads: &'a MappedArray<wire::guard_cold>,
     sessions: &'a MappedArray<wire::session>,
     /// Says how many thread slots there are to search. Without it, all are searched.
     header: Option<&'a MappedArray<wire::gate_header>>,
@@ -35,17 +36,18 @@ pub struct Holds<'a> {
 impl<'a> Holds<'a> {
     /// The holds of a session's guard.
     pub fn new(gate: &'a Gate, session: u32) -> Self {
-        let Gate { threads, sessions, header, .. } = gate;
-        Self { threads, sessions, header: Some(header), session }
+        let Gate { threads, guard_threads, sessions, header, .. } = gate;
+        Self { threads, guard_threads, sessions, header: Some(header), session }
     }
 
-    /// As [`Holds::new`], for a process that has only these two tables of the gate.
+    /// As [`Holds::new`], for a process that has only these tables of the gate.
     pub(crate) fn in_tables(
         threads: &'a MappedArray<wire::thread_state>,
+        guard_threads: &'a MappedArray<wire::guard_cold>,
         sessions: &'a MappedArray<wire::session>,
         session: u32,
     ) -> Self {
-        Self { threads, sessions, header: None, session }
+        Self { threads, guard_threads, sessions, header: None, session }
     }
 
     /// The thread slots that were ever allocated.
@@ -55,7 +57,7 @@ impl<'a> Holds<'a> {
     }
 
     fn held_flag(&self, slot: u32) -> &AtomicU8 {
-        atomic_field!(self.threads, slot, __bindgen_anon_1.__bindgen_anon_1.held)
+        atomic_field!(self.threads, slot, guard.held)
     }
 
     fn is_held(&self, slot: u32) -> bool {
@@ -70,15 +72,15 @@ impl<'a> Holds<'a> {
                 continue;
             }
             let thread = self.threads.read(slot);
-            if thread.task != 0 && u32::from(thread.guard_session) == self.session {
+            if thread.task != 0 && u32::from(thread.guard.session) == self.session {
                 let HeldProcess { until_ns, .. } =
                     until.entry(thread.tgid).or_insert(HeldProcess {
                         tgid: thread.tgid,
                         thread: thread.visible_pid,
-                        profile: thread.profile_slot.into(),
+                        profile: thread.guard.profile_slot.into(),
                         until_ns: 0,
                     });
-                *until_ns = thread.held_until_ns.max(*until_ns);
+                *until_ns = self.guard_threads.read(slot).held_until_ns.max(*until_ns);
             }
         }
         until.into_values().collect()
@@ -109,11 +111,11 @@ impl<'a> Holds<'a> {
         for slot in self.slots().filter(|slot| self.threads.read(*slot).tgid == held.tgid) {
             // A thread that has not stopped yet makes calls until the next one takes effect, and
             // may write one of these again. Then its reset is partial.
-            field!(self.threads, slot, frame).write([0; 2]);
-            field!(self.threads, slot, max_lfc).write(0);
+            field!(self.guard_threads, slot, frame).write([0; 2]);
+            field!(self.guard_threads, slot, max_lfc).write(0);
             // With the old window, the next calls would be anomalous.
-            field!(self.threads, slot, window).write(0);
-            field!(self.threads, slot, __bindgen_anon_1.__bindgen_anon_1.lfc).write(0);
+            field!(self.threads, slot, guard.window).write(0);
+            field!(self.threads, slot, guard.lfc).write(0);
         }
     }
 
@@ -165,10 +167,10 @@ impl<'a> Holds<'a> {
         self.release_held(&self.held());
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
-            if u32::from(thread.guard_session) == self.session {
+            if u32::from(thread.guard.session) == self.session {
                 // The gate does not use these without GUARD.
-                field!(self.threads, slot, profile_slot).write(0);
-                field!(self.threads, slot, guard_session).write(0);
+                field!(self.threads, slot, guard.profile_slot).write(0);
+                field!(self.threads, slot, guard.session).write(0);
             }
         }
     }
@@ -194,7 +196,7 @@ impl<'a> Holds<'a> {
     fn stop_guarding(&self) {
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
-            if thread.task != 0 && u32::from(thread.guard_session) == self.session {
+            if thread.task != 0 && u32::from(thread.guard.session) == self.session {
                 atomic_field!(self.threads, slot, mask).fetch_and(!wire::GUARD, Ordering::SeqCst);
             }
         }
@@ -207,9 +209,9 @@ impl<'a> Holds<'a> {
         for slot in self.slots() {
             let thread = self.threads.read(slot);
             let is_own =
-                u32::from(thread.guard_session) == self.session && thread.mask & wire::GUARD != 0;
+                u32::from(thread.guard.session) == self.session && thread.mask & wire::GUARD != 0;
             if thread.task != 0 && is_own {
-                guarded.insert(thread.tgid, thread.profile_slot.into());
+                guarded.insert(thread.tgid, thread.guard.profile_slot.into());
             }
         }
         self.held().iter().for_each(|held| {
@@ -275,7 +277,7 @@ pub fn hold(gate: &Gate, session: u32, tgid: u32, until_ns: u64) -> bool {
     let holds = Holds::new(gate, session);
     let is_own = |thread: &wire::thread_state| {
         let is_guarded = thread.mask & wire::GUARD != 0
-            && u32::from(thread.profile_slot) != wire::GUARD_PROFILE_UNSELECTED;
+            && u32::from(thread.guard.profile_slot) != wire::GUARD_PROFILE_UNSELECTED;
         thread.task != 0 && thread.tgid == tgid && is_guarded
     };
     let mut number = None;
@@ -283,10 +285,10 @@ pub fn hold(gate: &Gate, session: u32, tgid: u32, until_ns: u64) -> bool {
     atomic_field!(gate.sessions, session, held).fetch_add(1, Ordering::SeqCst);
     for slot in holds.slots() {
         let thread = gate.threads.read(slot);
-        if is_own(&thread) && u32::from(thread.guard_session) == session {
+        if is_own(&thread) && u32::from(thread.guard.session) == session {
             // The gate reads these where the flag is set, or a signal is sent.
-            field!(gate.threads, slot, held_until_ns).write(until_ns);
-            field!(gate.threads, slot, ever_held).write(1);
+            field!(gate.guard_threads, slot, held_until_ns).write(until_ns);
+            field!(gate.guard_threads, slot, ever_held).write(1);
             holds.held_flag(slot).store(1, Ordering::SeqCst);
             number = Some(thread.visible_pid);
         }

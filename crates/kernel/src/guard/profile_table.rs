@@ -154,7 +154,7 @@ impl<'a> ProfileTable<'a> {
     pub fn profiles_in_use(&self) -> BTreeSet<u32> {
         let threads = &self.gate.threads;
         let threads = (1..threads.entries()).map(|slot| threads.read(slot));
-        threads.filter(|thread| thread.task != 0).map(|thread| thread.profile_slot.into()).collect()
+        threads.filter(|thread| thread.task != 0).map(|thread| thread.guard.profile_slot.into()).collect()
     }
 
     /// Frees a profile that no thread uses. Returns `false`, and leaves the profile as it is, if a
@@ -194,11 +194,11 @@ impl<'a> ProfileTable<'a> {
     fn switch_threads_profile(&self, from: u32, to: u32) {
         let threads = &self.gate.threads;
         for slot in 1..threads.entries() {
-            if u32::from(threads.read(slot).profile_slot) == from {
-                field!(threads, slot, profile_slot).write(to as u16);
+            if u32::from(threads.read(slot).guard.profile_slot) == from {
+                field!(threads, slot, guard.profile_slot).write(to as u16);
                 // The windows consist of the other profile's symbols.
-                field!(threads, slot, window).write(0);
-                field!(threads, slot, interrupted).write(Default::default());
+                field!(threads, slot, guard.window).write(0);
+                field!(self.gate.guard_threads, slot, interrupted).write(Default::default());
             }
         }
     }

@@ -27,7 +27,7 @@ fn cell_from(bytes: &[u8]) -> wire::cell {
     cell
 }
 
-fn row_name(row: &wire::group) -> RowName {
+fn row_name(row: &wire::row) -> RowName {
     RowName { tgid: row.tgid, pid: row.pid, command: wire::text(&row.comm) }
 }
 

@@ -572,7 +572,7 @@ fn member(record: &wire::service_member_record) -> Member {
         why: record.why,
         binding: record.binding,
         rule: (record.rule as usize).checked_sub(1),
-        ruleset: record.book,
+        ruleset: record.ruleset,
         user: record.user,
         bound_ns: (record.bound_ns != 0).then_some(record.bound_ns),
         uncharged: ServiceUsage::new(&record.since),

@@ -20,6 +20,7 @@ pub struct GuardStepper {
     skeleton: GuardStepsSkel<'static>,
     parameters: MappedArray<wire::guard_parameters>,
     threads: MappedArray<wire::thread_state>,
+    cold: MappedArray<wire::guard_cold>,
     steps: MappedArray<wire::guard_step>,
     pub profile: KernelProfile,
 }
@@ -40,6 +41,7 @@ impl GuardStepper {
         Ok(Self {
             parameters: MappedArray::new(&maps.bss_s_param, 1)?,
             threads: MappedArray::new(&maps.bss_s_threads, wire::GUARD_STEP_THREADS)?,
+            cold: MappedArray::new(&maps.bss_guard, wire::GUARD_STEP_THREADS)?,
             steps: MappedArray::new(&maps.bss_steps, wire::GUARD_STEPS)?,
             profile,
             skeleton,
@@ -50,10 +52,10 @@ impl GuardStepper {
     pub fn start(&mut self, parameters: wire::guard_parameters) {
         self.parameters.write(0, parameters);
         for index in 0..self.threads.entries() {
-            self.threads.write(
-                index,
-                wire::thread_state { guard_left: 1, guard_batch: 1, ..Default::default() },
-            );
+            let guard = wire::guard_hot { batch_left: 1, batch_size: 1, ..Default::default() };
+            let slot = index as u16;
+            self.threads.write(index, wire::thread_state { slot, guard, ..Default::default() });
+            self.cold.write(index, wire::guard_cold::default());
         }
         self.profile.empty();
     }
@@ -79,8 +81,9 @@ impl GuardStepper {
     pub fn end_batches(&self) {
         for index in 0..self.threads.entries() {
             let thread = self.threads.read(index);
-            let guard_batch = thread.guard_batch - thread.guard_left + 1;
-            self.threads.write(index, wire::thread_state { guard_left: 1, guard_batch, ..thread });
+            let batch_size = thread.guard.batch_size - thread.guard.batch_left + 1;
+            let guard = wire::guard_hot { batch_left: 1, batch_size, ..thread.guard };
+            self.threads.write(index, wire::thread_state { guard, ..thread });
         }
     }
 
@@ -88,8 +91,8 @@ impl GuardStepper {
     pub fn normalize(&self) {
         for index in 0..self.threads.entries() {
             let thread = self.threads.read(index);
-            self.threads
-                .write(index, wire::thread_state { guard_left: 1, guard_batch: 1, ..thread });
+            let guard = wire::guard_hot { batch_left: 1, batch_size: 1, ..thread.guard };
+            self.threads.write(index, wire::thread_state { guard, ..thread });
         }
         self.profile.normalize();
     }

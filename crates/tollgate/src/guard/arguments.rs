@@ -100,6 +100,8 @@ pub struct WatchdogArguments {
     pub session: u32,
     /// The number of the gate's map of threads
     pub threads_map: u32,
+    /// The number of the gate's map of the guard's part of their states
+    pub guard_map: u32,
     /// The number of the gate's map of sessions
     pub sessions_map: u32,
 }

@@ -23,9 +23,10 @@ const PURPOSE: &str =
 const READY_LINE: &str = "ready\n";
 
 fn start(gate: &Gate, session: u32) -> Result<HoldWatchdog> {
-    let WatchdogTarget { owner, session, threads_map, sessions_map } =
+    let WatchdogTarget { owner, session, threads_map, guard_map, sessions_map } =
         WatchdogTarget::new(gate, session)?;
-    let numbers = [owner, session, threads_map, sessions_map].map(|number| number.to_string());
+    let numbers =
+        [owner, session, threads_map, guard_map, sessions_map].map(|number| number.to_string());
     let arguments = ["guard", "watchdog"].into_iter().chain(numbers.iter().map(String::as_str));
     let (mut child, pipe) = watchdog::spawn(arguments, Stdio::piped(), PURPOSE)?;
     // No process is held before the watchdog is ready.
@@ -68,8 +69,8 @@ impl HoldWatchdog {
 
 /// The watchdog's own command.
 pub fn run_watchdog(arguments: &WatchdogArguments) -> Result<ExitCode> {
-    let WatchdogArguments { owner, session, threads_map, sessions_map } = *arguments;
-    watch_owner(WatchdogTarget { owner, session, threads_map, sessions_map }, || {
+    let WatchdogArguments { owner, session, threads_map, guard_map, sessions_map } = *arguments;
+    watch_owner(WatchdogTarget { owner, session, threads_map, guard_map, sessions_map }, || {
         // Its owner may have ended already; then it has work to do.
         let _ = Output::Stdout.write(READY_LINE);
     })?;

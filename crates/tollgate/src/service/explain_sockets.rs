@@ -138,7 +138,7 @@ fn address(words: [u64; 2], port: u16) -> SocketAddr {
 
 fn name_of(record: &wire::service_socket_record) -> SocketName {
     if record.is_unix == 0 {
-        return SocketName::Internet(address(record.route.from, record.route.from_port));
+        return SocketName::Internet(address(record.flow.from, record.flow.from_port));
     }
     SocketName::Unix(wire::text(&record.name))
 }
@@ -151,7 +151,7 @@ pub fn connections(
 ) -> Vec<Vec<wire::service_socket_record>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for record in records {
-        let wire::service_flow_key { from, to, from_port, to_port, net } = record.route;
+        let wire::service_flow_key { from, to, from_port, to_port, net } = record.flow;
         let mut ends = [(from, from_port, record.inode), (to, to_port, record.peer_inode)];
         // Only inodes identify Unix sockets and unconnected ones: the latter have no other end, and
         // several of them may share an address.
@@ -163,7 +163,7 @@ pub fn connections(
     }
     let is_meant = |ends: &Vec<wire::service_socket_record>| {
         ends.iter().any(|end| {
-            let other = SocketName::Internet(address(end.route.to, end.route.to_port));
+            let other = SocketName::Internet(address(end.flow.to, end.flow.to_port));
             name_of(end).is(wanted, false) || end.is_unix == 0 && other.is(wanted, false)
         })
     };

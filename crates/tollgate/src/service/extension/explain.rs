@@ -85,7 +85,7 @@ impl Services {
                 .ok()
                 .filter(|number| self.registry.is_known(*number))
                 .map(|number| self.registry.get(self.registry.successor(number)).name.clone()),
-            rule: self.rule((record.rule_number as usize).checked_sub(1), record.book),
+            rule: self.rule((record.rule_number as usize).checked_sub(1), record.ruleset),
             ..explain_sockets::end(record, &owners)
         };
         Ok(SocketExplanation {

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The guard's state of threads that normal calls do not need. */
+#ifndef TOLLGATE_GUARD_STATE_BPF_H
+#define TOLLGATE_GUARD_STATE_BPF_H
+
+#include "gate/threads.bpf.h"
+#include "wire/guard.h"
+
+struct guard_cold guard_threads[THREADS] SEC(".bss.guard");
+
+_Static_assert(sizeof(struct guard_cold) == CACHE_LINE, "an entry shares cache lines");
+_Static_assert(__builtin_offsetof(struct guard_hot, lfc) % sizeof(u32) == 0 &&
+		       __builtin_offsetof(struct guard_hot, held) ==
+			       __builtin_offsetof(struct guard_hot, lfc) + 3,
+	       "needs_slow_path() tests four bytes at once");
+
+static __always_inline struct guard_cold *guard_cold_at(u32 slot)
+{
+	return &guard_threads[slot & (THREADS - 1)];
+}
+
+static __always_inline struct guard_cold *guard_cold_of(struct thread_state *thread)
+{
+	return guard_cold_at(thread->slot);
+}
+
+/* The slot gets a thread. */
+static __always_inline void guard_new_thread(u32 slot)
+{
+	__builtin_memset(guard_cold_at(slot), 0, sizeof(struct guard_cold));
+}
+
+#endif
